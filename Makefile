@@ -1,0 +1,57 @@
+# Every target sets up what it needs: a fresh machine with Python 3.11 and make is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help demo test check format lint types contracts chaos bench clean
+help:
+	@echo "make demo    the main job, with a killed worker and a hung handler, in under a minute"
+	@echo "make test    all tests      make check   format, lint, types, contracts and tests"
+	@echo "make chaos   minutes of kills and freezes      make bench   figures beside the peers"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready-run: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready-run
+	$(PIP) -c constraints.txt $$($(BIN)/python tools/group.py dev)
+	@touch $@
+
+$(VENV)/.ready-bench: $(VENV)/.ready-run
+	$(PIP) -c constraints.txt $$($(BIN)/python tools/group.py bench)
+	@touch $@
+
+demo: $(VENV)/.ready-run
+	$(BIN)/holdfast demo
+
+test: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -n 2
+
+format: $(VENV)/.ready-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.ready-dev
+	$(BIN)/mypy
+
+contracts: $(VENV)/.ready-dev
+	$(BIN)/lint-imports
+
+check: lint types contracts test
+
+chaos: $(VENV)/.ready-dev
+	HOLDFAST_CHAOS_SECONDS=$${HOLDFAST_CHAOS_SECONDS:-180} $(BIN)/python -m pytest tests/chaos -s
+
+bench: $(VENV)/.ready-bench
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Ways of keeping the core's promises on real things."""

@@ -1,0 +1,1 @@
+"""Adapters that need nothing but a disk."""

@@ -1,0 +1,1 @@
+"""The lease engine: everything here is standard library and pydantic."""

@@ -1,0 +1,41 @@
+"""What can go wrong, in words a person can act on."""
+
+
+class HoldfastError(Exception):
+    """Base of every error Holdfast raises on purpose. Its text is one clear line."""
+
+
+class NotLeased(HoldfastError):
+    """The message was not obtained from `poll`, or was settled another way already."""
+
+
+class LeaseLost(HoldfastError):
+    """The lease is gone: refused by the queue, taken over, or past its deadline."""
+
+
+class MessageTooLarge(HoldfastError):
+    """The message is larger than the queue takes."""
+
+
+class MalformedMessage(HoldfastError):
+    """The stored bytes are not a message of the expected model."""
+
+
+class NewerSchema(HoldfastError):
+    """The message was written by newer code than this."""
+
+
+class InvalidName(HoldfastError):
+    """A queue, campaign or id that cannot be used."""
+
+
+class QueueUnavailable(HoldfastError):
+    """The queue cannot be reached or written right now; nothing was changed."""
+
+
+class ConfigError(HoldfastError):
+    """A setting is missing or wrong."""
+
+
+class HandlerNotFound(HoldfastError):
+    """`MODULE:HANDLER` does not lead to something that can be called."""

@@ -1,0 +1,136 @@
+"""Events: one value per transition. Logging and metrics subscribe; nothing depends on them.
+
+No event carries a body, a receipt or a token, so a subscriber can print any of them.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_log = logging.getLogger("holdfast")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfMessage(Event):
+    message_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed(OfMessage):
+    """A worker holds the message now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed(OfMessage):
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retried(OfMessage):
+    delay_seconds: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered(OfMessage):
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack(OfMessage):
+    """Returned unstarted or unfinished at shutdown; the attempt was not charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAtRisk(OfMessage):
+    error: str
+    left_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRenewed(OfMessage):
+    late_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGone(OfMessage):
+    """The lease was lost while it was held here."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NearCap(OfMessage):
+    """The queue will not extend this lease much further: checkpoint now."""
+
+    left_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stolen(OfMessage):
+    """A worker took over an expired lease of another worker."""
+
+    from_worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaTooNew(OfMessage):
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChildKilled(OfMessage):
+    reason: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted(Event):
+    concurrency: int
+    isolation: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopping(Event):
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped(Event):
+    abandoned: int
+
+
+@dataclass(frozen=True, slots=True)
+class PollFailed(Event):
+    error: str
+
+
+Subscriber = Callable[[Event], None]
+
+
+class Events:
+    """Hands each event to every subscriber, in the emitting thread."""
+
+    def __init__(self, *subscribers: Subscriber) -> None:
+        self._subscribers = subscribers
+
+    @property
+    def listening(self) -> bool:
+        """False lets a hot path skip building an event nobody wants."""
+        return bool(self._subscribers)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        self._subscribers = (*self._subscribers, subscriber)
+
+    def emit(self, event: Event) -> None:
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception:  # a broken metric must never cost a message
+                _log.exception("event subscriber failed on %s", type(event).__name__)

@@ -1,0 +1,202 @@
+"""The lease: the right to one piece of work until a deadline.
+
+    claim ──▶ HELD ◀──────────── renewed in time ─┐
+               │  └─ transient error ─▶ AT_RISK ──┘
+               │                           │
+               │ refused, deadline passed, │ stalled, capped
+               ├───────────────────────────┴────────▶ LOST      (final)
+               └─ acked, nacked, dead-lettered ─────▶ RELEASED  (final)
+
+Trust counts from *before* a call: a claim or renewal that was asked for at t is good
+until t + seconds, whenever the answer came. An answer that comes after the old deadline
+proves nothing (somebody may have judged in between), so it loses the lease.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from threading import Event, Lock
+from typing import Any, Protocol
+
+from holdfast.core.errors import LeaseLost
+
+
+class LeaseState(Enum):
+    HELD = "held"
+    AT_RISK = "at risk"
+    LOST = "lost"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The backend granted the extension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The backend says the lease is not ours any more: final."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Throttled, unreachable, timed out: nobody knows; worth another try."""
+
+    reason: str
+
+
+Renewal = Renewed | Refused | Unanswered
+RENEWED = Renewed()
+
+
+class LeaseSource(Protocol):
+    """Anything that can prolong its leases: a queue, a lock table, a token service."""
+
+    name: str
+    """For people and events."""
+
+    renew_batch: int
+    """How many leases one `renew` call may carry."""
+
+    def renew(self, leases: "Sequence[Lease]", seconds: float) -> Sequence[Renewal]:
+        """Ask for `seconds` from now for each lease; one answer per lease, in order.
+
+        Moves no deadline (the caller does, by `Lease.answered`) and raises only when
+        no lease of the batch could be asked, which counts as unanswered for all.
+        """
+
+
+# One lock for all transitions: they are a few instructions long, and a lock per lease
+# would cost memory ten thousand times over.
+_transition = Lock()
+
+
+class Lease:
+    """The right to one piece of work. Made by a source, renewed by the keeper."""
+
+    __slots__ = (
+        "__weakref__",
+        "_lost",
+        "_on_lost",
+        "attempt",
+        "cap_at",
+        "claimed_at",
+        "deadline",
+        "fence",
+        "handle",
+        "message_id",
+        "moved_at",
+        "reason",
+        "seconds",
+        "source",
+        "stall_seconds",
+        "state",
+    )
+
+    def __init__(
+        self,
+        source: LeaseSource,
+        handle: Any,
+        *,
+        message_id: str,
+        attempt: int,
+        fence: int,
+        claimed_at: float,
+        seconds: float,
+        cap_at: float | None = None,
+    ) -> None:
+        self.source = source
+        self.handle = handle  # the adapter's own receipt: never printed, never serialised
+        self.message_id = message_id
+        self.attempt = attempt
+        self.fence = fence
+        self.claimed_at = claimed_at  # monotonic, from before the claim
+        self.seconds = seconds
+        self.deadline = claimed_at + seconds
+        self.cap_at = cap_at  # monotonic; the source extends no further than this
+        self.stall_seconds: float | None = None
+        self.moved_at = claimed_at  # monotonic; the last beat of the work
+        self.state = LeaseState.HELD
+        self.reason = ""
+        self._lost: Event | None = None
+        self._on_lost: tuple[Callable[[Lease], None], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.message_id!r} attempt {self.attempt} {self.state.value}>"
+
+    @property
+    def live(self) -> bool:
+        return self.state is LeaseState.HELD or self.state is LeaseState.AT_RISK
+
+    @property
+    def lost(self) -> Event:
+        """Set when the lease is lost. Made on first use: most leases are never watched."""
+        with _transition:
+            if self._lost is None:
+                self._lost = Event()
+                if self.state is LeaseState.LOST:
+                    self._lost.set()
+            return self._lost
+
+    def on_lost(self, callback: "Callable[[Lease], None]") -> None:
+        """Call back once when lost; at once when it is lost already."""
+        with _transition:
+            if self.state is not LeaseState.LOST:
+                self._on_lost = (*self._on_lost, callback)
+                return
+        callback(self)
+
+    def answered(
+        self, renewal: Renewal, *, asked_at: float, now: float, seconds: float
+    ) -> LeaseState:
+        """Take in the backend's answer to a renewal of `seconds` asked for at `asked_at`."""
+        match renewal:
+            case Refused(reason):
+                self.lose(reason)
+            case _ if now >= self.deadline:
+                self.lose("no renewal was confirmed before the deadline")
+            case Renewed():
+                with _transition:
+                    if self.live:
+                        self.deadline = asked_at + seconds
+                        self.state = LeaseState.HELD
+            case Unanswered(reason):
+                with _transition:
+                    if self.live:
+                        self.state = LeaseState.AT_RISK
+                        self.reason = reason
+        return self.state
+
+    def check(self, now: float) -> None:
+        """Raise LeaseLost unless the lease is still good at `now`."""
+        if self.live and now >= self.deadline:
+            self.lose("its deadline passed")
+        if self.state is LeaseState.LOST:
+            raise LeaseLost(f"lease of {self.message_id!r} is lost: {self.reason}")
+
+    def beat(self, now: float) -> None:
+        """The work moved."""
+        self.moved_at = now
+
+    def lose(self, reason: str) -> bool:
+        """Mark as lost. True for the call that did it; callbacks run once, in its thread."""
+        with _transition:
+            if not self.live:
+                return False
+            self.state, self.reason = LeaseState.LOST, reason
+            event, callbacks, self._on_lost = self._lost, self._on_lost, ()
+        if event is not None:
+            event.set()
+        for callback in callbacks:
+            callback(self)
+        return True
+
+    def release(self) -> bool:
+        """Mark as settled. True for the call that did it."""
+        with _transition:
+            if not self.live:
+                return False
+            self.state, self._on_lost = LeaseState.RELEASED, ()
+            return True
