@@ -24,6 +24,13 @@ class MalformedMessage(HoldfastError):
 class NewerSchema(HoldfastError):
     """The message was written by newer code than this."""
 
+    def __init__(self, version: int, current: int) -> None:
+        super().__init__(
+            f"schema_version {version} is newer than this code's {current}: run newer "
+            "workers; the message waits"
+        )
+        self.version = version
+
 
 class InvalidName(HoldfastError):
     """A queue, campaign or id that cannot be used."""

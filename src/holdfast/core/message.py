@@ -85,6 +85,10 @@ class MessageCodec(Generic[M]):
 
     def encode(self, message: M) -> bytes:
         """Raises MessageTooLarge, or MalformedMessage for what JSON cannot carry."""
+        if not isinstance(message, self.model):
+            raise MalformedMessage(
+                f"this queue takes {self.model.__name__}, not {type(message).__name__}"
+            )
         try:
             body: bytes = message.__pydantic_serializer__.to_json(message)
         except ValueError as error:
@@ -114,10 +118,7 @@ class MessageCodec(Generic[M]):
         if not isinstance(version, int) or isinstance(version, bool):
             raise MalformedMessage(f"schema_version is {version!r}, not a whole number")
         if version > self._version:
-            raise NewerSchema(
-                f"schema_version {version} is newer than this code's {self._version}: "
-                "run newer workers; the message waits"
-            )
+            raise NewerSchema(version, self._version)
         if version == self._version and error is not None:
             raise MalformedMessage(_first_problem(self.model, error)) from None
         return self._upgrade(data, version)

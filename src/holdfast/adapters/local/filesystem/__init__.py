@@ -1,0 +1,6 @@
+"""The filesystem queue: one JSON file per task; its folder and name are its state."""
+
+from holdfast.adapters.local.filesystem.fsops import FsOps
+from holdfast.adapters.local.filesystem.queue import FilesystemQueue
+
+__all__ = ["FilesystemQueue", "FsOps"]

@@ -1,0 +1,132 @@
+"""failed/: the dead letters, each with a reason a person can act on."""
+
+import json
+import secrets
+from collections.abc import Iterator
+
+from holdfast.adapters.local.filesystem import ids, names
+from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
+from holdfast.adapters.local.filesystem.history import History
+from holdfast.adapters.local.filesystem.ids import Ids
+from holdfast.adapters.local.filesystem.names import Task
+from holdfast.adapters.local.filesystem.producer import Producer
+from holdfast.adapters.local.filesystem.timeline import Timeline
+from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.core.clock import utc
+
+
+class DeadLetters:
+    def __init__(
+        self,
+        tree: Tree,
+        producer: Producer,
+        history: History,
+        checkpoints: Checkpoints,
+        ids: Ids,
+        timeline: Timeline,
+        *,
+        durable: bool,
+    ) -> None:
+        self._tree, self._producer, self._history = tree, producer, history
+        self._checkpoints, self._ids, self._timeline = checkpoints, ids, timeline
+        self._durable = durable
+
+    def write_reason(
+        self, task: Task, message_id: str, reason: str, detail: str | None, worker_id: str
+    ) -> None:
+        """Before the task moves: a dead letter without a reason helps nobody."""
+        body = {
+            "message_id": message_id,
+            "reason": reason,
+            "attempts": task.attempts,
+            "last_worker": worker_id,
+            "at": utc(self._timeline.wall_ms() / 1000).isoformat(),
+            "detail": detail,
+        }
+        temporary = f"tmp/{task.key}-{secrets.token_hex(8)}"
+        self._tree.write(temporary, json.dumps(body, indent=1).encode())
+        if self._durable:
+            self._tree.sync(temporary)
+        self._tree.move(temporary, _reason_path(task))
+
+    def remove_reason(self, task: Task) -> None:
+        self._tree.remove(_reason_path(task))
+
+    def sync(self) -> None:
+        if self._durable:
+            self._tree.sync("failed", "leased")
+
+    def why_exhausted(self, task: Task) -> str:
+        """For a task that was claimed too often: what its last attempt died of."""
+        past = self._history.of(task.key)
+        last = f"; the last: {past[-1].reason}" if past else ""
+        return f"gave up after {task.attempts - 1} attempts{last}"
+
+    def all(self) -> Iterator[Task]:
+        for name in sorted(self._tree.list("failed")):
+            if match := names.FAILED.fullmatch(name):
+                yield names.task(match)
+
+    def of(self, message_id: str) -> list[Task]:
+        """Dead letters of one id; an unreadable one goes by its key."""
+        id_hash = names.id_hash(message_id)
+        return [
+            task
+            for task in self.all()
+            if task.key == message_id
+            or (names.has_hash(task.key, id_hash) and self._id(task) == message_id)
+        ]
+
+    def _id(self, task: Task) -> str | None:
+        reason = self._tree.read_json(_reason_path(task)) or {}
+        body = self._tree.read_json(_path(task)) or {}
+        return reason.get("message_id") or body.get("id")
+
+    def redrive(self, task: Task) -> bool:
+        """Back to pending/, all attempts refunded; False when somebody was faster."""
+        message_id = self._id(task) or task.key
+        target = self._producer.place(task._replace(refunds=task.fence), 0.0)
+        if not self._take_id(message_id, task) or not self._tree.move(_path(task), target):
+            return False
+        self._producer.sync_places([target])
+        self.remove_reason(task)
+        now = utc(self._timeline.wall_ms() / 1000)
+        self._history.add(task, "redriven", at=now, worker_id="", reason="redriven by a person")
+        return True
+
+    def drop(self, task: Task) -> bool:
+        dropped = self._tree.remove(_path(task))
+        self.remove_reason(task)
+        self._history.forget(task.key)
+        self._checkpoints.forget(task)
+        return dropped
+
+    def free_id(self, message_id: str) -> None:
+        """A dead letter does not keep its id from being pushed again."""
+        id_hash = names.id_hash(message_id)
+        if self._tree.exists(ids.path(id_hash)):
+            with self._ids.turn(id_hash):
+                self._ids.free(id_hash)
+
+    def _take_id(self, message_id: str, task: Task) -> bool:
+        """With dedupe: take the id back, unless it was pushed again meanwhile."""
+        if not self._ids.in_use():
+            return True
+        id_hash = names.id_hash(message_id)
+        with self._ids.turn(id_hash):
+            if self._ids.alive(id_hash):
+                return False
+            self._ids.free(id_hash)
+            try:
+                self._tree.link(_path(task), ids.path(id_hash))
+            except FileNotFoundError:
+                return False
+            return True
+
+
+def _path(task: Task) -> str:
+    return f"failed/{names.failed_name(task)}"
+
+
+def _reason_path(task: Task) -> str:
+    return f"failed/{names.reason_name(task)}"

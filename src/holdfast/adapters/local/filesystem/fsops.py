@@ -1,0 +1,40 @@
+"""Every file operation the queue makes, in one place that tests can stand in for.
+
+Each call is one step of the protocol: the crash tests kill the process before each of
+them, the schedule tests interleave them.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable
+
+
+class FsOps:
+    """The real system calls."""
+
+    open = staticmethod(os.open)
+    close = staticmethod(os.close)
+    read = staticmethod(os.read)
+    write = staticmethod(os.write)
+    fsync = staticmethod(os.fsync)
+    rename = staticmethod(os.rename)
+    link = staticmethod(os.link)
+    unlink = staticmethod(os.unlink)
+    mkdir = staticmethod(os.mkdir)
+    rmdir = staticmethod(os.rmdir)
+    stat = staticmethod(os.stat)
+    utime = staticmethod(os.utime)
+    flock = staticmethod(fcntl.flock)
+
+    @staticmethod
+    def listdir(fd: int) -> list[str]:
+        return os.listdir(fd)
+
+    @staticmethod
+    def start_writing(fd: int) -> None:
+        """Begin to write a file's bytes to the disk without waiting; a hint, no promise."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def __init__(self, server_time: Callable[[], float] | None = None) -> None:
+        self.server_time = server_time  # None: ask the filesystem itself

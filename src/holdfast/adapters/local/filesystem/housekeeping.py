@@ -1,0 +1,69 @@
+"""Removing what nobody needs any more: old completed work and what crashes left."""
+
+from holdfast.adapters.local.filesystem import names
+from holdfast.adapters.local.filesystem.history import History
+from holdfast.adapters.local.filesystem.timeline import Timeline
+from holdfast.adapters.local.filesystem.tree import Tree
+
+# A file in tmp/ may belong to a push that is only slow. After an hour it does not.
+SWEEP_SECONDS = 3600.0
+
+
+class Housekeeping:
+    def __init__(self, tree: Tree, timeline: Timeline, history: History) -> None:
+        self._tree, self._timeline, self._history = tree, timeline, history
+
+    def purge(self, older_than_seconds: float) -> int:
+        """Completed tasks older than that, with their history."""
+        cutoff_ms = self._timeline.wall_ms() - int(older_than_seconds * 1000)
+        purged = 0
+        for hour in sorted(filter(names.HOUR.fullmatch, self._tree.list("completed"))):
+            purged += self._purge_hour(f"completed/{hour}", cutoff_ms)
+        return purged
+
+    def _purge_hour(self, folder: str, cutoff_ms: int) -> int:
+        purged = 0
+        for match in filter(None, map(names.COMPLETED.fullmatch, self._tree.list(folder))):
+            if int(match[5]) <= cutoff_ms and self._tree.remove(f"{folder}/{match[0]}"):
+                self._history.forget(match[1])
+                purged += 1
+        if purged:
+            self._tree.remove_folder(folder)
+        return purged
+
+    def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
+        """Leftovers of killed processes: files being written, reasons without their task,
+        cards of workers that have not been seen for a day and hold nothing."""
+        cutoff = self._timeline.server_ms() / 1000 - older_than_seconds
+        swept = self._sweep_old("tmp", set(), cutoff)
+        swept += self._sweep_reasons(cutoff)
+        return swept + self._sweep_cards(cutoff)
+
+    def _sweep_reasons(self, cutoff: float) -> int:
+        found = self._tree.list("failed")
+        tasks = {m[0].removesuffix(".json") for n in found if (m := names.FAILED.fullmatch(n))}
+        orphans = {
+            name
+            for name in found
+            if names.REASON.fullmatch(name) and name.removesuffix(".reason.json") not in tasks
+        }
+        return sum(self._remove_if_old(f"failed/{name}", cutoff) for name in orphans)
+
+    def _sweep_cards(self, cutoff: float) -> int:
+        holders = {
+            f"{m[4]}.json"
+            for n in self._tree.list("leased")
+            if (m := names.LEASED.fullmatch(n))
+        }
+        return self._sweep_old("workers", holders, cutoff - 23 * SWEEP_SECONDS)
+
+    def _sweep_old(self, folder: str, keep: set[str], cutoff: float) -> int:
+        return sum(
+            self._remove_if_old(f"{folder}/{name}", cutoff)
+            for name in self._tree.list(folder)
+            if name not in keep
+        )
+
+    def _remove_if_old(self, path: str, cutoff: float) -> int:
+        status = self._tree.stat(path)
+        return int(status is not None and status.st_mtime < cutoff and self._tree.remove(path))

@@ -1,0 +1,63 @@
+"""Dedupe: an id that is pending, leased or completed is not pushed twice.
+
+    ids/<hash>          the first name of the task's file, written before it is published
+    pending/…           its second name, made by link(2): the publication
+
+So the link count is the answer: 2 or more, the task is alive; 1, its push never got that
+far or the task was removed, and the id is free. Pushers of one id take turns by flock,
+which the kernel drops with a killed process.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from holdfast.adapters.local.filesystem.tree import Tree
+
+
+class Ids:
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    @contextmanager
+    def turn(self, id_hash: str) -> Iterator[None]:
+        """Be the only one who pushes this id."""
+        path = f"ids/.turn-{id_hash[:2]}"
+        fd = self._tree.fs.open(
+            path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666, dir_fd=self._tree.fd
+        )
+        try:
+            self._tree.fs.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            self._tree.fs.close(fd)
+
+    def in_use(self) -> bool:
+        """Was anything ever pushed here with dedupe?"""
+        return bool(self._tree.list("ids"))
+
+    def alive(self, id_hash: str) -> bool:
+        """Within the turn: is a task of this id there?"""
+        status = self._tree.stat(path(id_hash))
+        return status is not None and status.st_nlink >= 2
+
+    def free(self, id_hash: str) -> None:
+        """Within the turn: let this id be pushed again."""
+        self._tree.remove(path(id_hash))
+
+    def sweep(self) -> int:
+        """Forget the ids of tasks that are gone."""
+        freed = 0
+        for name in self._tree.list("ids"):
+            if name.startswith(".") or self.alive(name):
+                continue
+            with self.turn(name):
+                if not self.alive(name):
+                    self.free(name)
+                    freed += 1
+        return freed
+
+
+def path(id_hash: str) -> str:
+    return f"ids/{id_hash}"

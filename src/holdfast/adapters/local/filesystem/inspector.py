@@ -1,0 +1,148 @@
+"""Looking without touching: counts and views for people."""
+
+import re
+from collections.abc import Iterator
+
+from holdfast.adapters.local.filesystem import names
+from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
+from holdfast.adapters.local.filesystem.history import History
+from holdfast.adapters.local.filesystem.timeline import Timeline
+from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.adapters.local.filesystem.workers import Workers
+from holdfast.core.clock import utc
+from holdfast.core.queue import Holder, QueueStats, TaskState, TaskView
+
+_PATTERNS = {
+    TaskState.PENDING: names.PENDING,
+    TaskState.LEASED: names.LEASED,
+    TaskState.COMPLETED: names.COMPLETED,
+    TaskState.FAILED: names.FAILED,
+}
+
+
+class Inspector:
+    def __init__(
+        self,
+        tree: Tree,
+        timeline: Timeline,
+        workers: Workers,
+        history: History,
+        checkpoints: Checkpoints,
+    ) -> None:
+        self._tree, self._timeline, self._workers = tree, timeline, workers
+        self._history, self._checkpoints = history, checkpoints
+
+    def stats(self) -> QueueStats:
+        now_ms = self._timeline.wall_ms()
+        due = [int(m[4]) for _, m in self._files(TaskState.PENDING)]
+        ready = [ms for ms in due if ms <= now_ms]
+        leased = [m for _, m in self._files(TaskState.LEASED)]
+        return QueueStats(
+            ready=len(ready),
+            delayed=len(due) - len(ready),
+            leased=len(leased),
+            expired=sum(self._workers.expired(m[4], int(m[5]) + int(m[6])) for m in leased),
+            completed=sum(1 for _ in self._files(TaskState.COMPLETED)),
+            failed=sum(1 for _ in self._files(TaskState.FAILED)),
+            foreign=len(self.foreign()),
+            oldest_ready_seconds=(now_ms - min(ready)) / 1000 if ready else None,
+        )
+
+    def views(self, state: TaskState) -> Iterator[TaskView]:
+        for path, match in self._files(state):
+            if (view := self._view(state, path, match, deep=False)) is not None:
+                yield view
+
+    def find(self, message_id: str) -> list[TaskView]:
+        id_hash = names.id_hash(message_id)
+        found = []
+        for state in TaskState:
+            for path, match in self._files(state):
+                if names.has_hash(match[1], id_hash) or match[1] == message_id:
+                    view = self._view(state, path, match, deep=True)
+                    if view and message_id in (view.id, view.key):
+                        found.append(view)
+        return found
+
+    def foreign(self) -> list[str]:
+        """Files and folders here that the queue did not make, and will not touch."""
+        strange = []
+        for state in TaskState:
+            for folder in self._folders(state):
+                strange += [
+                    f"{folder}/{name}"
+                    for name in self._tree.list(folder)
+                    if not _PATTERNS[state].fullmatch(name)
+                    and not (state is TaskState.FAILED and names.REASON.fullmatch(name))
+                ]
+        strange += [f"pending/{n}" for n in self._tree.list("pending") if not _segment(n)]
+        strange += [f"completed/{n}" for n in self._tree.list("completed") if not _hour(n)]
+        return strange
+
+    def _folders(self, state: TaskState) -> Iterator[str]:
+        match state:
+            case TaskState.PENDING:
+                yield from (
+                    f"pending/{n}" for n in sorted(self._tree.list("pending")) if _segment(n)
+                )
+            case TaskState.COMPLETED:
+                yield from (
+                    f"completed/{n}" for n in sorted(self._tree.list("completed")) if _hour(n)
+                )
+            case _:
+                yield state.value
+
+    def _files(self, state: TaskState) -> Iterator[tuple[str, re.Match[str]]]:
+        for folder in self._folders(state):
+            for name in sorted(self._tree.list(folder)):
+                if match := _PATTERNS[state].fullmatch(name):
+                    yield f"{folder}/{name}", match
+
+    def _view(
+        self, state: TaskState, path: str, match: re.Match[str], *, deep: bool
+    ) -> TaskView | None:
+        task = names.task(match)
+        body = self._tree.read_json(path)
+        if body is None and not self._tree.exists(path):
+            return None  # it moved on while we looked
+        reason = None
+        if state is TaskState.FAILED:
+            reason = self._tree.read_json(f"failed/{names.reason_name(task)}") or {}
+        return TaskView(
+            id=str((body or {}).get("id") or task.key),
+            key=task.key,
+            state=state,
+            attempts=task.attempts,
+            where=str(self._tree.folder / path),
+            due_at=utc(int(match[4]) / 1000) if state is TaskState.PENDING else None,
+            holder=self._holder(match) if state is TaskState.LEASED else None,
+            reason=reason.get("reason", "unknown: its reason file is gone")
+            if reason is not None
+            else None,
+            past=self._history.of(task.key) if deep else (),
+            checkpoint=self._checkpoints.newest_before(task._replace(fence=task.fence + 1))
+            if deep
+            else None,
+            body=body,
+        )
+
+    def _holder(self, match: re.Match[str]) -> Holder:
+        card = self._workers.card(match[4])
+        claimed_ms, held_ms = int(match[5]), int(match[6])
+        return Holder(
+            worker_id=self._workers.worker_id(match[4]),
+            timestamp=utc(claimed_ms / 1000),
+            attempt=names.task(match).attempts,
+            expires_at=utc((claimed_ms + held_ms) / 1000),
+            host=card.host if card else "",
+            pid=card.pid if card else 0,
+            last_seen=self._workers.last_seen(match[4]),
+        )
+
+
+def _segment(name: str) -> bool:
+    return names.SEGMENT.fullmatch(name) is not None
+
+
+def _hour(name: str) -> bool:
+    return names.HOUR.fullmatch(name) is not None

@@ -1,0 +1,396 @@
+"""FilesystemQueue: every transition of a task is one rename, which only one can win.
+
+    push     tmp/…            ─▶ pending/<segment>/k~0~due
+    claim    pending/…/k~n~…  ─▶ leased/k~n+1~me~claimed+held
+    steal    leased/k~n~…     ─▶ leased/k~n+1~me~claimed+held     once its time is over
+    renew    leased/k~n~me~…  ─▶ leased/k~n~me~claimed+longer
+    ack      leased/k~n~me~…  ─▶ completed/<hour>/k~n~me~done
+    nack     leased/k~n~me~…  ─▶ pending/<segment>/k~n~due
+    release  leased/k~n~me~…  ─▶ pending/<segment>/k~n-1~due      one refund: not charged
+    dead     leased/k~n~me~…  ─▶ failed/k~n
+    redrive  failed/k~n       ─▶ pending/<segment>/k~n-n~due
+
+The old name is the compare-and-swap. A renewal changes the name too, so a thief who
+judged the old deadline finds nothing to take, and a zombie whose work was taken finds
+nothing to settle. No lock, no agreed clock and no deletion is needed for that.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+
+from holdfast.adapters.local.filesystem import layout, names
+from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
+from holdfast.adapters.local.filesystem.claims import Claims, Hold
+from holdfast.adapters.local.filesystem.deadletters import DeadLetters
+from holdfast.adapters.local.filesystem.fsops import FsOps
+from holdfast.adapters.local.filesystem.history import History
+from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS, Housekeeping
+from holdfast.adapters.local.filesystem.ids import Ids
+from holdfast.adapters.local.filesystem.inspector import Inspector
+from holdfast.adapters.local.filesystem.names import Task
+from holdfast.adapters.local.filesystem.producer import Producer
+from holdfast.adapters.local.filesystem.timeline import Timeline
+from holdfast.adapters.local.filesystem.tree import unavailable
+from holdfast.adapters.local.filesystem.workers import Workers
+from holdfast.core import events as ev
+from holdfast.core.clock import SYSTEM_CLOCK, Clock, utc
+from holdfast.core.errors import (
+    ConfigError,
+    LeaseLost,
+    MalformedMessage,
+    NewerSchema,
+)
+from holdfast.core.events import Events
+from holdfast.core.lease import RENEWED, Lease, Refused, Renewal, Unanswered
+from holdfast.core.message import AnyMessage, M, MessageCodec, attach_lease, lease_of
+from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
+
+NEWER_SCHEMA_DELAY_SECONDS = 30.0
+BATCH = 128  # messages staged together by push_many
+
+Durability = Literal["process", "power"]
+
+
+class FilesystemQueue(QueueManager[M]):
+    """A broker-less queue for many processes and hosts on one POSIX filesystem.
+
+    `durability="process"` survives kill -9 of anything; `"power"` also a power cut: then
+    what push, ack, nack and dead_letter did is on the disk when they return.
+    `dedupe=True`: an id that is pending, leased or completed is not pushed twice.
+    """
+
+    renew_batch = 100
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        model: type[M] = AnyMessage,  # type: ignore[assignment]  # what M is by default
+        *,
+        campaign: str = "default",
+        queue: str = "default",
+        lease_seconds: float = 60.0,
+        max_attempts: int = 5,
+        backoff: Backoff = Backoff(),  # noqa: B008  # frozen
+        durability: Durability = "process",
+        dedupe: bool = False,
+        create: bool = True,
+        clock: Clock = SYSTEM_CLOCK,
+        events: Events | None = None,
+        fs: FsOps | None = None,
+    ) -> None:
+        super().__init__(
+            f"{campaign}/{queue}",
+            lease_seconds=lease_seconds,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            clock=clock,
+            events=events,
+        )
+        if durability not in ("process", "power"):
+            raise ConfigError(f"durability is 'process' or 'power', not {durability!r}")
+        self.folder = layout.queue_folder(Path(root), campaign, queue)
+        self.durability, self.dedupe = durability, dedupe
+        self._durable = durability == "power"
+        self._codec: MessageCodec[M] = MessageCodec(model)
+        self._tree = layout.open_tree(self.folder, fs or FsOps(), create=create)
+        self._timeline = Timeline(self._tree, clock)
+        self._workers = Workers(self._tree, self._timeline)
+        self._history = History(self._tree)
+        self._checkpoints = Checkpoints(self._tree, durable=self._durable)
+        self._ids = Ids(self._tree)
+        self._become()
+
+    def _become(self) -> None:
+        """Take on the identity of this process: a fork must not share its parent's."""
+        self._pid = os.getpid()
+        self._producer = Producer(self._tree, self._timeline, self._ids, durable=self._durable)
+        self._claims: Claims | None = None
+        self._claiming = Lock()
+        self._hour = (-1, "")
+        self._dead = DeadLetters(
+            self._tree,
+            self._producer,
+            self._history,
+            self._checkpoints,
+            self._ids,
+            self._timeline,
+            durable=self._durable,
+        )
+        self._inspector = Inspector(
+            self._tree, self._timeline, self._workers, self._history, self._checkpoints
+        )
+        self._housekeeping = Housekeeping(self._tree, self._timeline, self._history)
+
+    # -- producing
+
+    def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
+        if self._durable or self.dedupe:
+            return self.push_many([message], delay_seconds=delay_seconds)[0]
+        body = self._codec.encode(message)
+        if self._pid != os.getpid():
+            self._become()
+        try:
+            self._producer.push(names.id_hash(message.id), body, delay_seconds)
+        except OSError as error:
+            raise unavailable(self.folder, error) from error
+        return message.id
+
+    def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
+        """In batches: when one message or the disk refuses, none of its batch is pushed."""
+        if self._pid != os.getpid():
+            self._become()
+        pushed: list[str] = []
+        waiting = iter(messages)
+        while batch := list(islice(waiting, BATCH)):
+            encoded = [(names.id_hash(m.id), self._codec.encode(m)) for m in batch]
+            try:
+                if self.dedupe:
+                    for id_hash, body in encoded:
+                        self._producer.push_once(id_hash, body, delay_seconds)
+                else:
+                    self._producer.push_batch(encoded, delay_seconds)
+            except OSError as error:
+                raise unavailable(self.folder, error) from error
+            pushed.extend(message.id for message in batch)
+        return pushed
+
+    # -- consuming
+
+    def _claim(self, limit: int) -> list[M]:
+        if self._pid != os.getpid():
+            self._become()
+        claimed: list[M] = []
+        try:
+            with self._claiming:
+                if self._claims is None:
+                    self._claims = self._enrol()
+                while len(claimed) < limit and (hold := self._claims.next()) is not None:
+                    if (message := self._receive(hold)) is not None:
+                        claimed.append(message)
+        except OSError as error:
+            if not claimed:  # what was claimed must not be forgotten for a later error
+                raise unavailable(self.folder, error) from error
+        return claimed
+
+    def _enrol(self) -> Claims:
+        self._housekeeping.sweep()
+        return Claims(
+            self._tree,
+            self._timeline,
+            self._workers,
+            self.clock,
+            self._random,
+            self.lease_seconds,
+        )
+
+    def _receive(self, hold: Hold) -> M | None:
+        """The message behind a claim; None when it must not be delivered."""
+        if hold.stolen_from is not None:
+            self._note_theft(hold, hold.stolen_from)
+        try:
+            message = self._codec.decode(self._tree.read(hold.path, 2 * self._codec.max_bytes))
+        except FileNotFoundError:
+            return None
+        except NewerSchema as error:
+            self._wait_for_newer_code(hold, error.version)
+            return None
+        except (MalformedMessage, ValueError) as error:
+            self._bury(hold, hold.task.key, f"malformed: {error}")
+            return None
+        if hold.task.attempts > self.max_attempts:
+            self._bury(hold, message.id, self._dead.why_exhausted(hold.task))
+            return None
+        attach_lease(message, self._lease(hold, message.id))
+        return message
+
+    def _lease(self, hold: Hold, message_id: str) -> Lease:
+        return Lease(
+            self,
+            hold,
+            message_id=message_id,
+            attempt=hold.task.attempts,
+            fence=hold.task.fence,
+            claimed_at=hold.asked_at,
+            seconds=self.lease_seconds,
+        )
+
+    def _note_theft(self, hold: Hold, token: str) -> None:
+        loser = self._workers.worker_id(token)
+        earlier = Task(hold.task.key, hold.task.fence - 1, hold.task.refunds)
+        self._note(earlier, "lost", token, "its lease ran out: the worker died or froze")
+        if self.events.listening:
+            self.events.emit(
+                ev.Stolen(self.name, hold.task.key, hold.task.attempts, from_worker=loser)
+            )
+
+    def _wait_for_newer_code(self, hold: Hold, version: int) -> None:
+        refunded = hold.task._replace(refunds=hold.task.refunds + 1)
+        self._settle_to(hold, self._producer.place(refunded, NEWER_SCHEMA_DELAY_SECONDS))
+        self.events.emit(ev.SchemaTooNew(self.name, hold.task.key, hold.task.attempts, version))
+
+    def _bury(self, hold: Hold, message_id: str, reason: str) -> None:
+        if self._to_failed(hold, message_id, reason, None) is None:
+            self.events.emit(
+                ev.DeadLettered(self.name, message_id, hold.task.attempts, reason=reason)
+            )
+
+    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        return [self._renew(lease.handle, seconds) for lease in leases]
+
+    def _renew(self, hold: Hold, seconds: float) -> Renewal:
+        with hold.lock:
+            if hold.closed:
+                return RENEWED  # settled while the keeper was on its way here
+            held_ms = self._timeline.lease_ms() - hold.claimed_ms + int(seconds * 1000)
+            name = names.leased_name(hold.task, hold.worker, hold.claimed_ms, held_ms)
+            try:
+                if not self._tree.rename(hold.path, f"leased/{name}"):
+                    return Refused("another worker took it over")
+            except OSError as error:
+                return Unanswered(str(unavailable(self.folder, error)))
+            hold.name = name
+        return RENEWED
+
+    # -- settling
+
+    def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
+        now_ms = self._timeline.wall_ms()
+        folder = self._completed_folder(now_ms)
+        results = [self._complete(lease.handle, folder, now_ms) for lease in leases]
+        if self._durable:
+            self._tree.sync(folder, "completed", "leased")
+        return results
+
+    def _complete(self, hold: Hold, folder: str, now_ms: int) -> LeaseLost | None:
+        result = self._settle_to(
+            hold, f"{folder}/{names.completed_name(hold.task, hold.worker, now_ms)}"
+        )
+        if result is None and (hold.saved or hold.task.fence > 1):
+            self._checkpoints.forget(hold.task)
+        return result
+
+    def _completed_folder(self, now_ms: int) -> str:
+        hour = now_ms // 3_600_000
+        if self._hour[0] != hour:
+            self._hour = (hour, f"completed/{utc(now_ms / 1000):%Y-%m-%dT%H}")
+            self._tree.make(self._hour[1])
+        return self._hour[1]
+
+    def _nack(
+        self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
+    ) -> LeaseLost | None:
+        hold: Hold = lease.handle
+        target = self._producer.place(hold.task, delay_seconds)
+        if (lost := self._settle_to(hold, target)) is None:
+            self._producer.sync_places([target])
+            self._note(hold.task, "retried", hold.worker, reason, detail)
+        return lost
+
+    def _release(self, lease: Lease) -> LeaseLost | None:
+        hold: Hold = lease.handle
+        refunded = hold.task._replace(refunds=hold.task.refunds + 1)
+        target = self._producer.place(refunded, 0.0)
+        if (lost := self._settle_to(hold, target)) is None:
+            self._producer.sync_places([target])
+        return lost
+
+    def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
+        return self._to_failed(lease.handle, lease.message_id, reason, detail)
+
+    def _to_failed(
+        self, hold: Hold, message_id: str, reason: str, detail: str | None
+    ) -> LeaseLost | None:
+        worker_id = self._workers.worker_id(hold.worker)
+        try:
+            self._dead.write_reason(hold.task, message_id, reason, detail, worker_id)
+            if lost := self._settle_to(hold, f"failed/{names.failed_name(hold.task)}"):
+                self._dead.remove_reason(hold.task)
+                return lost
+            self._dead.sync()
+            self._dead.free_id(message_id)
+        except OSError as error:
+            raise unavailable(self.folder, error) from error
+        self._note(hold.task, "dead-lettered", hold.worker, reason, detail)
+        return None
+
+    def _settle_to(self, hold: Hold, target: str) -> LeaseLost | None:
+        """The one rename that ends a hold."""
+        with hold.lock:
+            try:
+                if not self._tree.move(hold.path, target):
+                    return _gone()
+            except OSError as error:
+                raise unavailable(self.folder, error) from error
+            hold.closed = True
+        return None
+
+    def _note(
+        self, task: Task, outcome: str, worker: str, reason: str, detail: str | None = None
+    ) -> None:
+        """History is for people; a disk too full for it must not undo what was settled."""
+        with suppress(OSError):
+            self._history.add(
+                task,
+                outcome,
+                at=utc(self._timeline.wall_ms() / 1000),
+                worker_id=self._workers.worker_id(worker),
+                reason=reason,
+                detail=detail,
+            )
+
+    # -- checkpoints
+
+    def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
+        hold: Hold = lease.handle
+        try:
+            with hold.lock:
+                if not self._tree.exists(hold.path):
+                    lease.lose("another worker took it over")
+                    raise _gone()
+                hold.saved = True
+            self._checkpoints.save(hold.task, checkpoint)
+        except OSError as error:
+            raise unavailable(self.folder, error) from error
+
+    def load_checkpoint(self, message: M) -> Any:
+        return self._checkpoints.newest_before(lease_of(message).handle.task)
+
+    # -- for people
+
+    def stats(self) -> QueueStats:
+        return self._inspector.stats()
+
+    def peek(self, state: TaskState, limit: int = 100) -> Iterator[TaskView]:
+        return islice(self._inspector.views(state), limit)
+
+    def find(self, message_id: str) -> list[TaskView]:
+        return self._inspector.find(message_id)
+
+    def redrive(self, message_id: str | None = None) -> int:
+        if message_id is None:
+            return sum(self._dead.redrive(task) for task in self._dead.all())
+        return sum(self._dead.redrive(task) for task in self._dead.of(message_id))
+
+    def drop(self, message_id: str) -> int:
+        return sum(self._dead.drop(task) for task in self._dead.of(message_id))
+
+    def purge(self, older_than_seconds: float) -> int:
+        purged = self._housekeeping.purge(older_than_seconds)
+        self.sweep()
+        return purged
+
+    def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
+        """Remove what crashes left behind and nobody can need; how many files."""
+        return self._housekeeping.sweep(older_than_seconds) + self._ids.sweep()
+
+    def close(self) -> None:
+        self._tree.close()
+
+
+def _gone() -> LeaseLost:
+    return LeaseLost("the lease is gone: another worker took the message over")

@@ -1,0 +1,132 @@
+"""pending/ is cut into segments: folders of about two thousand tasks, named by time.
+
+A flat folder never shrinks on ext4, and every poll would walk the holes of all it ever
+held. With segments a worker reads one listing and consumes it, whatever the backlog.
+
+    pending/1763237639123-9f2c01ab-0/    tasks due from 1763237639123 on, by one producer
+"""
+
+from random import Random
+from typing import NamedTuple
+
+from holdfast.adapters.local.filesystem import names
+from holdfast.adapters.local.filesystem.tree import Tree
+
+FULL = 2000  # tasks
+OPEN_MS = 2000  # how long one producer fills a segment; also the width for delayed tasks
+REMOVE_AFTER_MS = 10_000  # empty segments older than this have no producer any more
+RELIST_MS = 2000
+COMPANY = 8  # with competitors about, start in one of this many oldest segments
+LOSSES = 4  # lost races before the listing is too stale to go on with
+
+
+class _Open:
+    __slots__ = ("count", "path", "until_ms")
+
+    def __init__(self, path: str, until_ms: int) -> None:
+        self.path, self.until_ms, self.count = path, until_ms, 0
+
+
+class SegmentWriter:
+    """Where a producer puts its next task. Not shared between threads."""
+
+    def __init__(self, tree: Tree, token: str) -> None:
+        self._tree, self._token = tree, token
+        self._sequence = 0
+        self._now: _Open | None = None
+        self._later: dict[int, _Open] = {}
+
+    def path(self, due_ms: int, now_ms: int) -> str:
+        """The segment for a task due then; makes it if need be."""
+        if due_ms <= now_ms:
+            segment = self._now
+            if segment is None or segment.count >= FULL or now_ms >= segment.until_ms:
+                segment = self._now = self._open(now_ms, now_ms + OPEN_MS)
+        else:
+            segment = self._for_later(due_ms - due_ms % OPEN_MS, now_ms)
+        segment.count += 1
+        return segment.path
+
+    def _for_later(self, start_ms: int, now_ms: int) -> _Open:
+        segment = self._later.get(start_ms)
+        if segment is None or segment.count >= FULL:
+            self._later = {ms: s for ms, s in self._later.items() if s.until_ms > now_ms}
+            segment = self._later[start_ms] = self._open(start_ms, start_ms + OPEN_MS)
+        return segment
+
+    def _open(self, start_ms: int, until_ms: int) -> _Open:
+        path = f"pending/{start_ms:013d}-{self._token}-{self._sequence}"
+        self._sequence += 1
+        self._tree.make(path)
+        return _Open(path, until_ms)
+
+
+class Waiting(NamedTuple):
+    """One task in a listing; sorts by due time."""
+
+    due_ms: int
+    name: str
+    segment: str
+
+
+class SegmentReader:
+    """What a worker may claim next. Not shared between threads."""
+
+    def __init__(self, tree: Tree, random: Random) -> None:
+        self._tree, self._random = tree, random
+        self._tasks: list[Waiting] = []  # last is next
+        self._segments: list[str] = []  # last is oldest
+        self._listed_ms = 0
+        self._losses = 0
+        self._company = False
+        self._lost_lately = False
+
+    def next(self, now_ms: int) -> Waiting | None:
+        """A task that is due, or None. It may be gone by the time it is claimed."""
+        relisted = False
+        while True:
+            if self._tasks:
+                return self._tasks.pop()
+            if not self._segments or now_ms - self._listed_ms > RELIST_MS:
+                if relisted:
+                    return None
+                self._relist(now_ms)
+                relisted = True
+                if not self._segments:
+                    return None
+            self._read(self._pick(), now_ms)
+
+    def lost_race(self) -> None:
+        """Somebody else took it: go elsewhere, and look again after a few times."""
+        self._losses += 1
+        self._company = self._lost_lately = True
+        if self._losses >= LOSSES:
+            self._tasks.clear()
+        elif len(self._tasks) > 1:
+            cut = self._random.randrange(len(self._tasks))
+            self._tasks = self._tasks[cut:] + self._tasks[:cut]
+
+    def _relist(self, now_ms: int) -> None:
+        started = f"{now_ms:013d}~"  # sorts behind every segment that starts by now
+        names_ = [s for s in self._tree.list("pending") if s < started]
+        self._segments = sorted(filter(names.SEGMENT.fullmatch, names_), reverse=True)
+        self._listed_ms = now_ms
+        self._company, self._lost_lately = self._lost_lately, False
+
+    def _pick(self) -> str:
+        if not self._company:
+            return self._segments.pop()
+        behind = self._random.randrange(min(COMPANY, len(self._segments)))
+        return self._segments.pop(-1 - behind)
+
+    def _read(self, segment: str, now_ms: int) -> None:
+        found = self._tree.list(f"pending/{segment}")
+        self._losses = 0
+        if not found:
+            if int(segment[:13]) < now_ms - REMOVE_AFTER_MS:
+                self._tree.remove_folder(f"pending/{segment}")
+            return
+        matches = filter(None, map(names.PENDING.fullmatch, found))
+        due = [Waiting(int(m[4]), m[0], segment) for m in matches if int(m[4]) <= now_ms]
+        due.sort(reverse=True)
+        self._tasks = due

@@ -1,0 +1,211 @@
+"""A folder and the few things the queue does to files below it."""
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from holdfast.adapters.local.filesystem.fsops import FsOps
+from holdfast.core.errors import HoldfastError, QueueUnavailable
+
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+# Not blocking and not following: a FIFO or a symlink that somebody dropped here must
+# neither hang a worker nor lead it out of the queue.
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
+
+
+class Tree:
+    """Paths are relative to `folder`; its descriptor keeps look-ups short."""
+
+    def __init__(self, folder: Path, fs: FsOps) -> None:
+        self.folder = folder
+        self.fs = fs
+        self.fd = fs.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def write(self, path: str, body: bytes) -> None:
+        """Make a new file. Nobody looks at it before it is moved to its place."""
+        fd = self.fs.open(path, _WRITE, 0o666, dir_fd=self.fd)
+        try:
+            written = self.fs.write(fd, body)
+            while written < len(body):
+                written += self.fs.write(fd, body[written:])
+        finally:
+            self.fs.close(fd)
+
+    def read(self, path: str, limit: int) -> bytes:
+        """Raises FileNotFoundError, or ValueError for what is no readable, modest file."""
+        try:
+            fd = self.fs.open(path, _READ, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise ValueError("not a regular file") from None
+            raise
+        try:
+            return self._read_all(fd, limit)
+        except (IsADirectoryError, BlockingIOError):
+            raise ValueError("not a regular file") from None
+        finally:
+            self.fs.close(fd)
+
+    def _read_all(self, fd: int, limit: int) -> bytes:
+        body = self.fs.read(fd, 8192)
+        if len(body) < 8192:
+            return body
+        parts, size = [body], len(body)
+        while chunk := self.fs.read(fd, 1 << 20):
+            parts.append(chunk)
+            size += len(chunk)
+            if size > limit:
+                raise ValueError(f"larger than {limit:,} bytes")
+        return b"".join(parts)
+
+    def append(self, path: str, line: bytes) -> None:
+        """Add a line to a journal in one write."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = self.fs.open(path, flags, 0o666, dir_fd=self.fd)
+        try:
+            self.fs.write(fd, line)
+        finally:
+            self.fs.close(fd)
+
+    def link(self, source: str, target: str) -> None:
+        """A second name for a file; FileExistsError when the name is taken."""
+        self.fs.link(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def publish_link(self, source: str, target: str) -> None:
+        """`link` into a folder that may have to be made again."""
+        while True:
+            try:
+                return self.link(source, target)
+            except FileNotFoundError:
+                if not self.exists(source):
+                    raise
+                self.make(os.path.dirname(target))
+
+    def rename(self, source: str, target: str) -> bool:
+        """The compare-and-swap: False when `source` is not there (any more).
+
+        A network filesystem may repeat a call whose answer was lost; then the source is
+        gone because we moved it ourselves, and our own target is the proof.
+        """
+        try:
+            self.fs.rename(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+            return self.exists(target)
+        return True
+
+    def move(self, source: str, target: str) -> bool:
+        """`rename` into a folder that may have to be made, or made again."""
+        while not self.rename(source, target):
+            if not self.exists(source):
+                return False
+            self.make(os.path.dirname(target))
+        return True
+
+    def exists(self, path: str) -> bool:
+        return self.stat(path) is not None
+
+    def stat(self, path: str) -> os.stat_result | None:
+        try:
+            return self.fs.stat(path, dir_fd=self.fd, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            raise
+
+    def make(self, path: str) -> bool:
+        """Make a folder; False when it is there already."""
+        try:
+            self.fs.mkdir(path, 0o777, dir_fd=self.fd)
+        except FileExistsError:
+            return False
+        return True
+
+    def list(self, path: str) -> list[str]:
+        """Names in a folder; none when it is gone."""
+        try:
+            fd = self.fs.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno in _GONE:
+                return []
+            raise
+        try:
+            return self.fs.listdir(fd)
+        finally:
+            self.fs.close(fd)
+
+    def remove(self, path: str) -> bool:
+        try:
+            self.fs.unlink(path, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno in (*_GONE, errno.EISDIR):
+                return False
+            raise
+        return True
+
+    def remove_folder(self, path: str) -> bool:
+        """True when it was empty and is gone."""
+        try:
+            self.fs.rmdir(path, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno in (*_GONE, errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise
+        return True
+
+    def sync(self, *paths: str) -> None:
+        """Make files' bytes, or folders' entries, survive a power cut.
+
+        All are opened and handed to the disk first, then waited for: the disk does a
+        hundred files in about the time of one.
+        """
+        fds = [self.fs.open(p, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.fd) for p in paths]
+        try:
+            if len(fds) > 1:
+                for fd in fds:
+                    self.fs.start_writing(fd)
+            for fd in fds:
+                self.fs.fsync(fd)
+        finally:
+            for fd in fds:
+                self.fs.close(fd)
+
+    def read_json(self, path: str) -> dict[str, Any] | None:
+        """A small JSON object, or None when it is gone or something else."""
+        try:
+            data = json.loads(self.read(path, 1 << 24))
+        except (FileNotFoundError, ValueError, RecursionError):
+            return None
+        return data if isinstance(data, dict) else None
+
+
+def is_regular(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode)
+
+
+_WAY_OUT = {
+    errno.ENOSPC: "the disk is full: free some space (`holdfast purge` removes completed work)",
+    errno.EDQUOT: "the disk quota is used up: free some space",
+    errno.EROFS: "the filesystem is read-only: mount it writable or use another folder",
+    errno.EACCES: "permission denied: check owner and mode of the folder (`holdfast doctor`)",
+    errno.EPERM: "not permitted: check owner and mode of the folder (`holdfast doctor`)",
+    errno.EXDEV: "its folders are on different filesystems, so nothing can be renamed "
+    "between them: put the whole queue on one",
+    errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
+}
+
+
+def unavailable(folder: Path, error: OSError) -> HoldfastError:
+    """One clear line for an error of the filesystem."""
+    why = _WAY_OUT.get(error.errno or 0, error.strerror or str(error))
+    return QueueUnavailable(f"queue {str(folder)!r}: {why}")

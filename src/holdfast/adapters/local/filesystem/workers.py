@@ -1,0 +1,105 @@
+"""The registry of workers: who stands behind the token in a leased file's name."""
+
+import json
+import os
+import secrets
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from holdfast.adapters.local.filesystem.timeline import OTHER_HOST_MARGIN_MS, Timeline
+from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.core.clock import utc
+
+SEEN_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCard:
+    """What workers/<token>.json says."""
+
+    token: str
+    host: str
+    pid: int
+    boot_id: str
+    clock_offset: float
+    started: str
+
+    @property
+    def worker_id(self) -> str:
+        return f"{self.host}-{self.pid}-{self.token}"
+
+
+class Workers:
+    """Cards are written once and never change, so they are read once."""
+
+    def __init__(self, tree: Tree, timeline: Timeline) -> None:
+        self._tree, self._timeline = tree, timeline
+        self._known: dict[str, WorkerCard | None] = {}
+        self._seen_at = 0.0
+
+    def enrol(self) -> WorkerCard:
+        """A new card, with a token nobody has."""
+        while True:
+            card = WorkerCard(
+                token=secrets.token_hex(3),
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                boot_id=self._timeline.boot_id,
+                clock_offset=self._timeline.offset,
+                started=utc(self._timeline.wall_ms() / 1000).isoformat(),
+            )
+            if self._publish(card):
+                return card
+
+    def _publish(self, card: WorkerCard) -> bool:
+        body = json.dumps({name: getattr(card, name) for name in WorkerCard.__slots__}).encode()
+        temporary = f"tmp/{card.token}-{secrets.token_hex(8)}"
+        self._tree.write(temporary, body)
+        try:
+            self._tree.link(temporary, f"workers/{card.token}.json")
+        except FileExistsError:
+            return False
+        finally:
+            self._tree.remove(temporary)
+        return True
+
+    def seen(self, me: WorkerCard, now: float) -> None:
+        """Show that this worker is about: its card's time is when it was last seen."""
+        if now >= self._seen_at + SEEN_SECONDS:
+            self._seen_at = now
+            with suppress(FileNotFoundError):
+                self._tree.fs.utime(f"workers/{me.token}.json", dir_fd=self._tree.fd)
+
+    def last_seen(self, token: str) -> datetime | None:
+        status = self._tree.stat(f"workers/{token}.json")
+        return utc(status.st_mtime) if status else None
+
+    def card(self, token: str) -> WorkerCard | None:
+        """None when the card is gone or is none."""
+        if token not in self._known:
+            self._known[token] = _card(self._tree.read_json(f"workers/{token}.json"))
+        return self._known[token]
+
+    def worker_id(self, token: str) -> str:
+        card = self.card(token)
+        return card.worker_id if card else token
+
+    def expired(self, worker: str, deadline_ms: int) -> bool:
+        """Has this deadline, written on that worker's timeline, passed?"""
+        card = self.card(worker)
+        if card and card.boot_id and card.boot_id == self._timeline.boot_id:
+            shift_ms = (self._timeline.offset - card.clock_offset) * 1000
+            return self._timeline.lease_ms() >= deadline_ms + shift_ms
+        if self._timeline.wall_ms() < deadline_ms:
+            return False
+        return self._timeline.server_ms() >= deadline_ms + OTHER_HOST_MARGIN_MS
+
+
+def _card(data: dict[str, Any] | None) -> WorkerCard | None:
+    try:
+        return WorkerCard(**data) if data else None
+    except TypeError:
+        return None

@@ -1,0 +1,116 @@
+"""The composition root: the only place that names an adapter."""
+
+import os
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from holdfast.config import QueueSettings, queue_settings
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.errors import ConfigError
+from holdfast.core.events import Events
+from holdfast.core.message import AnyMessage, M
+from holdfast.core.queue import QueueManager
+
+
+def open_queue(
+    url: str | os.PathLike[str],
+    model: type[M] = AnyMessage,  # type: ignore[assignment]  # what M is by default
+    *,
+    create: bool = True,
+    clock: Clock = SYSTEM_CLOCK,
+    events: Events | None = None,
+    env: Mapping[str, str] | None = None,
+    **given: Any,
+) -> QueueManager[M]:
+    """The queue behind a URL; code that uses it need not know which kind it is.
+
+        enrich                        data/queues/default/enrich   (data: HOLDFAST_DATA_DIR)
+        acme/enrich                   data/queues/acme/enrich
+        ./work/acme/enrich            ./work/queues/acme/enrich
+        file:/srv/work/acme/enrich    /srv/work/queues/acme/enrich
+        memory:                       in this process, for tests
+
+    Settings (`lease_seconds`, `max_attempts`, `durability`, `dedupe`) come from keywords,
+    the URL's query (`enrich?lease_seconds=30`), or HOLDFAST_LEASE_SECONDS and so on.
+    """
+    scheme, rest = _scheme(os.fspath(url))
+    path, _, query = rest.partition("?")
+    asked = dict(parse_qsl(query, keep_blank_values=True))
+    settings = queue_settings(os.environ if env is None else env, asked, given)
+    match scheme:
+        case "file":
+            return _file_queue(path, model, settings, create, clock, events)
+        case "memory":
+            return _memory_queue(path, model, settings, clock, events)
+        case _:
+            raise ConfigError(
+                f"no queue for {scheme}: URLs; use a path, file:ROOT/CAMPAIGN/QUEUE or memory:"
+            )
+
+
+def _scheme(url: str) -> tuple[str, str]:
+    head, colon, rest = url.partition(":")
+    if not colon or not head.isalnum():
+        return "file", url
+    return head.lower(), unquote(rest)
+
+
+def _file_queue(
+    path: str,
+    model: type[M],
+    settings: QueueSettings,
+    create: bool,
+    clock: Clock,
+    events: Events | None,
+) -> QueueManager[M]:
+    from holdfast.adapters.local.filesystem import FilesystemQueue
+
+    root, campaign, queue = queue_address(path, settings.data_dir)
+    return FilesystemQueue(
+        root,
+        model,
+        campaign=campaign,
+        queue=queue,
+        lease_seconds=settings.lease_seconds,
+        max_attempts=settings.max_attempts,
+        durability=settings.durability,
+        dedupe=settings.dedupe,
+        create=create,
+        clock=clock,
+        events=events,
+    )
+
+
+def _memory_queue(
+    name: str, model: type[M], settings: QueueSettings, clock: Clock, events: Events | None
+) -> QueueManager[M]:
+    from holdfast.testing.memory_queue import MemoryQueue
+
+    return MemoryQueue(
+        model,
+        name=name or "memory",
+        lease_seconds=settings.lease_seconds,
+        max_attempts=settings.max_attempts,
+        dedupe=settings.dedupe,
+        clock=clock,
+        events=events,
+    )
+
+
+def queue_address(path: str, data_dir: str) -> tuple[str, str, str]:
+    """(root, campaign, queue) of a path. The queue's own folder is understood too."""
+    while path.startswith("//"):  # file:///srv/… as browsers write it
+        path = path[1:]
+    parts = PurePosixPath(path).parts
+    if not parts or path.endswith("/.."):
+        raise ConfigError("the queue needs a name, for example 'enrich' or 'acme/enrich'")
+    *above, queue = parts
+    campaign = above.pop() if above and above[-1] != "/" else "default"
+    if above and above[-1] == "queues":  # somebody named the folder itself
+        above.pop()
+    root = str(PurePosixPath(*above)) if above else data_dir
+    if path.startswith("./") and root == data_dir and not above:
+        root = "."
+    return root, campaign, queue

@@ -1,0 +1,71 @@
+"""What one call of a handler amounts to: its return value or exception as an outcome."""
+
+import traceback
+from math import isfinite
+from typing import Any
+
+from holdfast.core.outcome import Done, Outcome, Reject, Retry
+
+DONE = Done()
+
+_LONGEST_REASON = 500
+_LONGEST_DETAIL = 16_000
+
+
+def outcome_of(result: Any) -> Outcome:
+    """The outcome a handler returned. Nonsense is rejected: the next try would repeat it."""
+    match result:
+        case None | Done():
+            return DONE
+        case Retry(after_seconds=after) if not _is_delay(after):
+            return Reject("the handler returned Retry() with after_seconds that is no number")
+        case Retry(after, reason, detail):
+            return Retry(after, _one_line(reason), _cut(detail))
+        case Reject(reason, detail):
+            return Reject(_one_line(reason), _cut(detail))
+        case _:
+            # Its type only: the value may be somebody's data.
+            return Reject(
+                f"the handler returned a value of type {type(result).__name__}; it may "
+                "return nothing, Done(), Retry(…) or Reject(…)"
+            )
+
+
+def failed(error: BaseException) -> Retry:
+    """The outcome of a handler that raised."""
+    return Retry(None, _one_line(f"{type(error).__name__}: {_text(error)}"), _trace(error))
+
+
+def _is_delay(after: Any) -> bool:
+    if after is None:
+        return True
+    return isinstance(after, int | float) and not isinstance(after, bool) and isfinite(after)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a broken __str__ must not cost the message its reason
+        return "(its text cannot be shown)"
+
+
+def _trace(error: BaseException) -> str | None:
+    # The first frame is ours, and tells the reader nothing.
+    start = error.__traceback__ and (error.__traceback__.tb_next or error.__traceback__)
+    try:
+        return _cut("".join(traceback.format_exception(type(error), error, start)))
+    except Exception:
+        return None
+
+
+def _one_line(text: Any) -> str:
+    line = " ".join(str(text).split())
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
+
+
+def _cut(text: str | None) -> str | None:
+    """Both ends of a long text: the start says where it began, the end what it was."""
+    if text is None or len(text) <= _LONGEST_DETAIL:
+        return text
+    half = _LONGEST_DETAIL // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters …\n{text[-half:]}"

@@ -1,0 +1,191 @@
+"""What MemoryQueue keeps: tasks as immutable values, and the shelf they stand on.
+
+    Waiting ──claimed──▶ Held ──completed──▶ Finished
+     ▲   ▲                │ └─ claimed again once its time is up (the fence rises)
+     │   └── put back ────┤
+     └── redriven ── Dead ◀─ dead-lettered, or out of attempts at the next claim
+
+Times are the shelf's monotonic seconds, so a stepped wall clock expires nothing.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime
+from heapq import heappop, heappush
+from threading import Lock
+from typing import Any
+
+from holdfast.core.clock import Clock, utc
+from holdfast.core.queue import PastAttempt, TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    due_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    worker_id: str
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    reason: str
+
+
+_TASK_STATE = {
+    Waiting: TaskState.PENDING,
+    Held: TaskState.LEASED,
+    Finished: TaskState.COMPLETED,
+    Dead: TaskState.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One push of one id. Every transition returns a new value."""
+
+    key: str
+    number: int  # in the order of pushing
+    id: str
+    body: bytes
+    state: Waiting | Held | Finished | Dead
+    fence: int = 0  # claims so far: rises with each, never falls
+    refunds: int = 0  # claims that are not charged as attempts
+    saved: bytes | None = None  # the checkpoint of the attempt at hand
+    inherited: bytes | None = None  # the newest checkpoint of the attempts before it
+    past: tuple[PastAttempt, ...] = ()
+
+    @property
+    def attempts(self) -> int:
+        return self.fence - self.refunds
+
+    @property
+    def task_state(self) -> TaskState:
+        return _TASK_STATE[type(self.state)]
+
+    @property
+    def claimable_at(self) -> float | None:
+        match self.state:
+            case Waiting(due_at=at) | Held(until=at):
+                return at
+        return None
+
+    @property
+    def checkpoint(self) -> bytes | None:
+        return self.inherited if self.saved is None else self.saved
+
+    def claimed(self, held: Held) -> "Task":
+        fence, inherited = self.fence + 1, self.checkpoint
+        return replace(self, state=held, fence=fence, saved=None, inherited=inherited)
+
+    def put_back(self, due_at: float, *, charged: bool) -> "Task":
+        refunds = self.refunds if charged else self.refunds + 1
+        return replace(self, state=Waiting(due_at), refunds=refunds)
+
+    def completed(self, at: float) -> "Task":
+        return replace(self, state=Finished(at), saved=None, inherited=None)
+
+    def dead(self, reason: str) -> "Task":
+        return replace(self, state=Dead(reason))
+
+    def redriven(self, due_at: float) -> "Task":
+        """Attempts from 0; the fence goes on rising, so no zombie comes back to life."""
+        return replace(self, state=Waiting(due_at), refunds=self.fence)
+
+    def noting(
+        self, outcome: str, at: datetime, reason: str, detail: str | None = None
+    ) -> "Task":
+        """Remember how the attempt at hand ended."""
+        worker_id = self.state.worker_id if isinstance(self.state, Held) else ""
+        attempt = PastAttempt(self.attempts, outcome, at, worker_id, reason, detail)
+        return replace(self, past=(*self.past, attempt))
+
+
+class Shelf:
+    """All tasks of one queue, and its clock. Hold `lock` around every method."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.lock = Lock()
+        self.workers = 0
+        self._pushes = 0
+        self._tasks: dict[str, Task] = {}
+        self._keys_of: dict[str, dict[str, None]] = {}  # by message id, in order
+        # Heaps of (claimable_at, number, key). An entry outlives the state it was made
+        # for; one whose time is not its task's any more is skipped when it comes up.
+        self._waiting: list[tuple[float, int, str]] = []
+        self._held: list[tuple[float, int, str]] = []
+
+    def next_number(self) -> int:
+        self._pushes += 1
+        return self._pushes
+
+    def put(self, task: Task) -> None:
+        """A new task, or the new value of one."""
+        old = self._tasks.get(task.key)
+        self._tasks[task.key] = task
+        self._keys_of.setdefault(task.id, {})[task.key] = None
+        if old is not None and (old.state, old.fence) == (task.state, task.fence):
+            return  # only a note was made: it is in its heap already
+        match task.state:
+            case Waiting(due_at=at):
+                heappush(self._waiting, (at, task.number, task.key))
+            case Held(until=at):
+                heappush(self._held, (at, task.number, task.key))
+
+    def remove(self, task: Task) -> None:
+        del self._tasks[task.key]
+        keys = self._keys_of[task.id]
+        del keys[task.key]
+        if not keys:
+            del self._keys_of[task.id]
+
+    def get(self, key: str) -> Task | None:
+        return self._tasks.get(key)
+
+    def pop_claimable(self, now: float) -> Task | None:
+        """The next to claim, expired leases first: they have waited longest.
+
+        The caller must `put` it in a new state, or it is never offered again.
+        """
+        return self._pop(self._held, now) or self._pop(self._waiting, now)
+
+    def _pop(self, heap: list[tuple[float, int, str]], now: float) -> Task | None:
+        while heap and heap[0][0] <= now:
+            at, _, key = heappop(heap)
+            task = self._tasks.get(key)
+            if task is not None and task.claimable_at == at:
+                return task
+        return None
+
+    def all(self) -> list[Task]:
+        return list(self._tasks.values())
+
+    def of(self, message_id: str) -> list[Task]:
+        return [self._tasks[key] for key in self._keys_of.get(message_id, ())]
+
+    def is_known(self, message_id: str) -> bool:
+        """For dedupe: waiting, held or finished. A dead letter may be pushed anew."""
+        return any(not isinstance(task.state, Dead) for task in self.of(message_id))
+
+    def wall(self, at: float) -> datetime:
+        """One of our times as people read it."""
+        return utc(self.clock.time() - self.clock.monotonic() + at)
+
+
+def plain(body: bytes) -> dict[str, Any] | None:
+    """The bytes as a JSON object, None when they are none."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None

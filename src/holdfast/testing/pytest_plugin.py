@@ -1,0 +1,30 @@
+"""Fixtures for anybody's tests, found by pytest once Holdfast is installed.
+
+Imports of our own stay inside the fixtures: this file is loaded into every pytest run of
+the environment, also those that have nothing to do with Holdfast.
+"""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from holdfast.core.message import AnyMessage
+    from holdfast.testing.clock import ManualClock
+    from holdfast.testing.memory_queue import MemoryQueue
+
+
+@pytest.fixture
+def manual_clock() -> "ManualClock":
+    """Time that moves only when the test says so."""
+    from holdfast.testing.clock import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture
+def memory_queue(manual_clock: "ManualClock") -> "MemoryQueue[AnyMessage]":
+    """An empty queue in memory whose leases and delays follow `manual_clock`."""
+    from holdfast.testing.memory_queue import MemoryQueue
+
+    return MemoryQueue(clock=manual_clock)
