@@ -104,13 +104,11 @@ def queue_address(path: str, data_dir: str) -> tuple[str, str, str]:
     while path.startswith("//"):  # file:///srv/… as browsers write it
         path = path[1:]
     parts = PurePosixPath(path).parts
-    if not parts or path.endswith("/.."):
+    if not parts:
         raise ConfigError("the queue needs a name, for example 'enrich' or 'acme/enrich'")
     *above, queue = parts
     campaign = above.pop() if above and above[-1] != "/" else "default"
     if above and above[-1] == "queues":  # somebody named the folder itself
         above.pop()
     root = str(PurePosixPath(*above)) if above else data_dir
-    if path.startswith("./") and root == data_dir and not above:
-        root = "."
     return root, campaign, queue

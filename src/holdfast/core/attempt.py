@@ -63,9 +63,12 @@ def _one_line(text: Any) -> str:
     return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
 
 
-def _cut(text: str | None) -> str | None:
+def _cut(detail: Any) -> str | None:
     """Both ends of a long text: the start says where it began, the end what it was."""
-    if text is None or len(text) <= _LONGEST_DETAIL:
+    if detail is None:
+        return None
+    text = str(detail)
+    if len(text) <= _LONGEST_DETAIL:
         return text
     half = _LONGEST_DETAIL // 2
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters …\n{text[-half:]}"

@@ -27,7 +27,7 @@ class Producer:
         self._lock = Lock()
 
     def new_key(self, id_hash: str) -> str:
-        """Sorts by push order within one producer, so equal due times stay first in, first out."""
+        """Keys of one producer sort by push order: equal due times stay in order too."""
         return f"{(self._nonce + next(self._count)) & 0xFF_FFFF_FFFF:010x}{id_hash[:8]}"
 
     def push(self, id_hash: str, body: bytes, delay_seconds: float) -> None:
