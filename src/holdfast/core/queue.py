@@ -186,7 +186,8 @@ class QueueManager(ABC, Generic[M]):
 
     def ack(self, message: M) -> None:
         """The work is done: the message will not be delivered again."""
-        self.ack_many([message])
+        if (lease := self._settling(message, "acked")) is not None:
+            self._raise_lost(lease, "acked", self._ack((lease,))[0])
 
     def ack_many(self, messages: Sequence[M]) -> None:
         """Ack each; the first LeaseLost is raised after all were tried."""

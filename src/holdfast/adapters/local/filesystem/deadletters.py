@@ -47,10 +47,10 @@ class DeadLetters:
         self._tree.write(temporary, json.dumps(body, indent=1).encode())
         if self._durable:
             self._tree.sync(temporary)
-        self._tree.move(temporary, _reason_path(task))
+        self._tree.move(temporary, names.reason_path(task))
 
     def remove_reason(self, task: Task) -> None:
-        self._tree.remove(_reason_path(task))
+        self._tree.remove(names.reason_path(task))
 
     def sync(self) -> None:
         if self._durable:
@@ -78,15 +78,17 @@ class DeadLetters:
         ]
 
     def _id(self, task: Task) -> str | None:
-        reason = self._tree.read_json(_reason_path(task)) or {}
-        body = self._tree.read_json(_path(task)) or {}
+        reason = self._tree.read_json(names.reason_path(task)) or {}
+        body = self._tree.read_json(names.failed_path(task)) or {}
         return reason.get("message_id") or body.get("id")
 
     def redrive(self, task: Task) -> bool:
         """Back to pending/, all attempts refunded; False when somebody was faster."""
         message_id = self._id(task) or task.key
-        target = self._producer.place(task._replace(refunds=task.fence), 0.0)
-        if not self._take_id(message_id, task) or not self._tree.move(_path(task), target):
+        target = self._producer.place(task._replace(refunds=task.fence).stem, 0.0)
+        if not self._take_id(message_id, task):
+            return False
+        if not self._tree.move(names.failed_path(task), target):
             return False
         self._producer.sync_places([target])
         self.remove_reason(task)
@@ -95,7 +97,7 @@ class DeadLetters:
         return True
 
     def drop(self, task: Task) -> bool:
-        dropped = self._tree.remove(_path(task))
+        dropped = self._tree.remove(names.failed_path(task))
         self.remove_reason(task)
         self._history.forget(task.key)
         self._checkpoints.forget(task)
@@ -118,15 +120,7 @@ class DeadLetters:
                 return False
             self._ids.free(id_hash)
             try:
-                self._tree.link(_path(task), ids.path(id_hash))
+                self._tree.link(names.failed_path(task), ids.path(id_hash))
             except FileNotFoundError:
                 return False
             return True
-
-
-def _path(task: Task) -> str:
-    return f"failed/{names.failed_name(task)}"
-
-
-def _reason_path(task: Task) -> str:
-    return f"failed/{names.reason_name(task)}"

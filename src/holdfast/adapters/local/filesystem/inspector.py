@@ -107,7 +107,7 @@ class Inspector:
             return None  # it moved on while we looked
         reason = None
         if state is TaskState.FAILED:
-            reason = self._tree.read_json(f"failed/{names.reason_name(task)}") or {}
+            reason = self._tree.read_json(names.reason_path(task)) or {}
         return TaskView(
             id=str((body or {}).get("id") or task.key),
             key=task.key,

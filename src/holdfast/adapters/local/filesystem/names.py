@@ -38,12 +38,11 @@ class Task(NamedTuple):
     def attempts(self) -> int:
         return self.fence - self.refunds
 
+    @property
     def stem(self) -> str:
-        return _stem(self.key, self.fence, self.refunds)
-
-
-def _stem(key: str, fence: int, refunds: int) -> str:
-    return f"{key}~{fence}-{refunds}" if refunds else f"{key}~{fence}"
+        if self.refunds:
+            return f"{self.key}~{self.fence}-{self.refunds}"
+        return f"{self.key}~{self.fence}"
 
 
 def task(match: re.Match[str]) -> Task:
@@ -52,24 +51,24 @@ def task(match: re.Match[str]) -> Task:
     return Task(key, int(fence), int(refunds) if refunds else 0)
 
 
-def pending_name(task: Task, due_ms: int) -> str:
-    return f"{task.stem()}~{due_ms}.json"
+def pending_path(segment: str, stem: str, due_ms: int) -> str:
+    return f"{segment}/{stem}~{due_ms}.json"
 
 
-def leased_name(task: Task, worker: str, claimed_ms: int, held_ms: int) -> str:
-    return f"{task.stem()}~{worker}~{claimed_ms}+{held_ms}.json"
+def leased_path(stem: str, worker: str, claimed_ms: int, held_ms: int) -> str:
+    return f"leased/{stem}~{worker}~{claimed_ms}+{held_ms}.json"
 
 
-def completed_name(task: Task, worker: str, done_ms: int) -> str:
-    return f"{task.stem()}~{worker}~{done_ms}.json"
+def completed_path(hour: str, stem: str, worker: str, done_ms: int) -> str:
+    return f"{hour}/{stem}~{worker}~{done_ms}.json"
 
 
-def failed_name(task: Task) -> str:
-    return f"{task.stem()}.json"
+def failed_path(task: Task) -> str:
+    return f"failed/{task.stem}.json"
 
 
-def reason_name(task: Task) -> str:
-    return f"{task.stem()}.reason.json"
+def reason_path(task: Task) -> str:
+    return f"failed/{task.stem}.reason.json"
 
 
 def has_hash(key: str, id_hash: str) -> bool:

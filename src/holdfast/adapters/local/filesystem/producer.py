@@ -9,7 +9,6 @@ from threading import Lock
 
 from holdfast.adapters.local.filesystem import ids, names
 from holdfast.adapters.local.filesystem.ids import Ids
-from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.segments import SegmentWriter
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import Tree
@@ -34,7 +33,7 @@ class Producer:
         key = self.new_key(id_hash)
         try:
             self._tree.write(f"tmp/{key}", body)
-            self._publish(key, self.place(Task(key, 0, 0), delay_seconds))
+            self._publish(key, self.place(f"{key}~0", delay_seconds))
         except BaseException:
             self._unstage([key])
             raise
@@ -47,7 +46,7 @@ class Producer:
                 self._tree.write(f"tmp/{key}", body)
             if self._durable:
                 self._tree.sync(*(f"tmp/{key}" for key in keys))
-            targets = [self.place(Task(key, 0, 0), delay_seconds) for key in keys]
+            targets = [self.place(f"{key}~0", delay_seconds) for key in keys]
             for key, target in zip(keys, targets, strict=True):
                 self._publish(key, target)
         except BaseException:
@@ -64,18 +63,18 @@ class Producer:
             self._tree.write(ids.path(id_hash), body)
             if self._durable:
                 self._tree.sync(ids.path(id_hash), "ids")
-            target = self.place(Task(self.new_key(id_hash), 0, 0), delay_seconds)
+            target = self.place(f"{self.new_key(id_hash)}~0", delay_seconds)
             self._tree.publish_link(ids.path(id_hash), target)
             self.sync_places([target])
             return True
 
-    def place(self, task: Task, delay_seconds: float) -> str:
+    def place(self, stem: str, delay_seconds: float) -> str:
         """A path in pending/ for a task that is due after the delay."""
         now_ms = self._timeline.wall_ms()
         due_ms = now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
         with self._lock:
             segment = self._segments.path(due_ms, now_ms)
-        return f"{segment}/{names.pending_name(task, due_ms)}"
+        return names.pending_path(segment, stem, due_ms)
 
     def sync_places(self, targets: Sequence[str]) -> None:
         if self._durable:

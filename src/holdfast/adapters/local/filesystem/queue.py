@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
-from holdfast.adapters.local.filesystem import layout, names
+from holdfast.adapters.local.filesystem import forks, layout, names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
 from holdfast.adapters.local.filesystem.claims import Claims, Hold
 from holdfast.adapters.local.filesystem.deadletters import DeadLetters
@@ -104,10 +104,10 @@ class FilesystemQueue(QueueManager[M]):
         self._checkpoints = Checkpoints(self._tree, durable=self._durable)
         self._ids = Ids(self._tree)
         self._become()
+        forks.on_fork(self, FilesystemQueue._become)
 
     def _become(self) -> None:
         """Take on the identity of this process: a fork must not share its parent's."""
-        self._pid = os.getpid()
         self._producer = Producer(self._tree, self._timeline, self._ids, durable=self._durable)
         self._claims: Claims | None = None
         self._claiming = Lock()
@@ -132,8 +132,6 @@ class FilesystemQueue(QueueManager[M]):
         if self._durable or self.dedupe:
             return self.push_many([message], delay_seconds=delay_seconds)[0]
         body = self._codec.encode(message)
-        if self._pid != os.getpid():
-            self._become()
         try:
             self._producer.push(names.id_hash(message.id), body, delay_seconds)
         except OSError as error:
@@ -142,8 +140,6 @@ class FilesystemQueue(QueueManager[M]):
 
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
         """In batches: when one message or the disk refuses, none of its batch is pushed."""
-        if self._pid != os.getpid():
-            self._become()
         pushed: list[str] = []
         waiting = iter(messages)
         while batch := list(islice(waiting, BATCH)):
@@ -162,15 +158,15 @@ class FilesystemQueue(QueueManager[M]):
     # -- consuming
 
     def _claim(self, limit: int) -> list[M]:
-        if self._pid != os.getpid():
-            self._become()
         claimed: list[M] = []
         try:
             with self._claiming:
-                if self._claims is None:
-                    self._claims = self._enrol()
-                while len(claimed) < limit and (hold := self._claims.next()) is not None:
-                    if (message := self._receive(hold)) is not None:
+                claims = self._claims or self._enrol()
+                while len(claimed) < limit:
+                    asked_at = self.clock.monotonic()
+                    if (hold := claims.next(asked_at)) is None:
+                        break
+                    if (message := self._receive(hold, asked_at)) is not None:
                         claimed.append(message)
         except OSError as error:
             if not claimed:  # what was claimed must not be forgotten for a later error
@@ -179,16 +175,12 @@ class FilesystemQueue(QueueManager[M]):
 
     def _enrol(self) -> Claims:
         self._housekeeping.sweep()
-        return Claims(
-            self._tree,
-            self._timeline,
-            self._workers,
-            self.clock,
-            self._random,
-            self.lease_seconds,
+        self._claims = claims = Claims(
+            self._tree, self._timeline, self._workers, self._random, self.lease_seconds
         )
+        return claims
 
-    def _receive(self, hold: Hold) -> M | None:
+    def _receive(self, hold: Hold, asked_at: float) -> M | None:
         """The message behind a claim; None when it must not be delivered."""
         if hold.stolen_from is not None:
             self._note_theft(hold, hold.stolen_from)
@@ -205,19 +197,17 @@ class FilesystemQueue(QueueManager[M]):
         if hold.task.attempts > self.max_attempts:
             self._bury(hold, message.id, self._dead.why_exhausted(hold.task))
             return None
-        attach_lease(message, self._lease(hold, message.id))
-        return message
-
-    def _lease(self, hold: Hold, message_id: str) -> Lease:
-        return Lease(
+        lease = Lease(
             self,
             hold,
-            message_id=message_id,
+            message_id=message.id,
             attempt=hold.task.attempts,
             fence=hold.task.fence,
-            claimed_at=hold.asked_at,
+            claimed_at=asked_at,
             seconds=self.lease_seconds,
         )
+        attach_lease(message, lease)
+        return message
 
     def _note_theft(self, hold: Hold, token: str) -> None:
         loser = self._workers.worker_id(token)
@@ -230,7 +220,7 @@ class FilesystemQueue(QueueManager[M]):
 
     def _wait_for_newer_code(self, hold: Hold, version: int) -> None:
         refunded = hold.task._replace(refunds=hold.task.refunds + 1)
-        self._settle_to(hold, self._producer.place(refunded, NEWER_SCHEMA_DELAY_SECONDS))
+        self._settle_to(hold, self._producer.place(refunded.stem, NEWER_SCHEMA_DELAY_SECONDS))
         self.events.emit(ev.SchemaTooNew(self.name, hold.task.key, hold.task.attempts, version))
 
     def _bury(self, hold: Hold, message_id: str, reason: str) -> None:
@@ -247,13 +237,13 @@ class FilesystemQueue(QueueManager[M]):
             if hold.closed:
                 return RENEWED  # settled while the keeper was on its way here
             held_ms = self._timeline.lease_ms() - hold.claimed_ms + int(seconds * 1000)
-            name = names.leased_name(hold.task, hold.worker, hold.claimed_ms, held_ms)
+            path = names.leased_path(hold.task.stem, hold.worker, hold.claimed_ms, held_ms)
             try:
-                if not self._tree.rename(hold.path, f"leased/{name}"):
+                if not self._tree.rename(hold.path, path):
                     return Refused("another worker took it over")
             except OSError as error:
                 return Unanswered(str(unavailable(self.folder, error)))
-            hold.name = name
+            hold.path = path
         return RENEWED
 
     # -- settling
@@ -267,9 +257,8 @@ class FilesystemQueue(QueueManager[M]):
         return results
 
     def _complete(self, hold: Hold, folder: str, now_ms: int) -> LeaseLost | None:
-        result = self._settle_to(
-            hold, f"{folder}/{names.completed_name(hold.task, hold.worker, now_ms)}"
-        )
+        target = names.completed_path(folder, hold.task.stem, hold.worker, now_ms)
+        result = self._settle_to(hold, target)
         if result is None and (hold.saved or hold.task.fence > 1):
             self._checkpoints.forget(hold.task)
         return result
@@ -285,7 +274,7 @@ class FilesystemQueue(QueueManager[M]):
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
         hold: Hold = lease.handle
-        target = self._producer.place(hold.task, delay_seconds)
+        target = self._producer.place(hold.task.stem, delay_seconds)
         if (lost := self._settle_to(hold, target)) is None:
             self._producer.sync_places([target])
             self._note(hold.task, "retried", hold.worker, reason, detail)
@@ -294,7 +283,7 @@ class FilesystemQueue(QueueManager[M]):
     def _release(self, lease: Lease) -> LeaseLost | None:
         hold: Hold = lease.handle
         refunded = hold.task._replace(refunds=hold.task.refunds + 1)
-        target = self._producer.place(refunded, 0.0)
+        target = self._producer.place(refunded.stem, 0.0)
         if (lost := self._settle_to(hold, target)) is None:
             self._producer.sync_places([target])
         return lost
@@ -308,7 +297,7 @@ class FilesystemQueue(QueueManager[M]):
         worker_id = self._workers.worker_id(hold.worker)
         try:
             self._dead.write_reason(hold.task, message_id, reason, detail, worker_id)
-            if lost := self._settle_to(hold, f"failed/{names.failed_name(hold.task)}"):
+            if lost := self._settle_to(hold, names.failed_path(hold.task)):
                 self._dead.remove_reason(hold.task)
                 return lost
             self._dead.sync()

@@ -6,10 +6,11 @@ held. With segments a worker reads one listing and consumes it, whatever the bac
     pending/1763237639123-9f2c01ab-0/    tasks due from 1763237639123 on, by one producer
 """
 
+import re
 from random import Random
-from typing import NamedTuple
 
 from holdfast.adapters.local.filesystem import names
+from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import Tree
 
 FULL = 2000  # tasks
@@ -61,40 +62,27 @@ class SegmentWriter:
         return _Open(path, until_ms)
 
 
-class Waiting(NamedTuple):
-    """One task in a listing; sorts by due time."""
-
-    due_ms: int
-    name: str
-    segment: str
-
-
 class SegmentReader:
     """What a worker may claim next. Not shared between threads."""
 
-    def __init__(self, tree: Tree, random: Random) -> None:
-        self._tree, self._random = tree, random
-        self._tasks: list[Waiting] = []  # last is next
+    def __init__(self, tree: Tree, timeline: Timeline, random: Random) -> None:
+        self._tree, self._timeline, self._random = tree, timeline, random
+        self.folder = ""  # where the tasks below are
+        self._tasks: list[tuple[int, str, re.Match[str]]] = []  # by due time, last is next
         self._segments: list[str] = []  # last is oldest
         self._listed_ms = 0
         self._losses = 0
-        self._company = False
-        self._lost_lately = False
+        self._company = self._lost_lately = False
 
-    def next(self, now_ms: int) -> Waiting | None:
-        """A task that is due, or None. It may be gone by the time it is claimed."""
-        relisted = False
-        while True:
-            if self._tasks:
-                return self._tasks.pop()
-            if not self._segments or now_ms - self._listed_ms > RELIST_MS:
-                if relisted:
-                    return None
-                self._relist(now_ms)
-                relisted = True
-                if not self._segments:
-                    return None
-            self._read(self._pick(), now_ms)
+    def next(self) -> re.Match[str] | None:
+        """The name of a task in `folder` that is due, or None when there is none.
+
+        It may be gone by the time it is claimed. What is listed was due then already, so
+        only a new listing looks at the clock.
+        """
+        if not self._tasks:
+            self._refill(self._timeline.wall_ms())
+        return self._tasks.pop()[2] if self._tasks else None
 
     def lost_race(self) -> None:
         """Somebody else took it: go elsewhere, and look again after a few times."""
@@ -106,10 +94,22 @@ class SegmentReader:
             cut = self._random.randrange(len(self._tasks))
             self._tasks = self._tasks[cut:] + self._tasks[:cut]
 
+    def _refill(self, now_ms: int) -> None:
+        """Read segments, oldest first, until one has tasks that are due."""
+        relisted = False
+        while not self._tasks:
+            if not self._segments or now_ms - self._listed_ms > RELIST_MS:
+                if relisted:
+                    return
+                self._relist(now_ms)
+                relisted = True
+            if self._segments:
+                self._read(self._pick(), now_ms)
+
     def _relist(self, now_ms: int) -> None:
         started = f"{now_ms:013d}~"  # sorts behind every segment that starts by now
-        names_ = [s for s in self._tree.list("pending") if s < started]
-        self._segments = sorted(filter(names.SEGMENT.fullmatch, names_), reverse=True)
+        found = [s for s in self._tree.list("pending") if s < started]
+        self._segments = sorted(filter(names.SEGMENT.fullmatch, found), reverse=True)
         self._listed_ms = now_ms
         self._company, self._lost_lately = self._lost_lately, False
 
@@ -120,13 +120,11 @@ class SegmentReader:
         return self._segments.pop(-1 - behind)
 
     def _read(self, segment: str, now_ms: int) -> None:
-        found = self._tree.list(f"pending/{segment}")
+        self.folder = f"pending/{segment}"
+        found = self._tree.list(self.folder)
         self._losses = 0
-        if not found:
-            if int(segment[:13]) < now_ms - REMOVE_AFTER_MS:
-                self._tree.remove_folder(f"pending/{segment}")
-            return
+        if not found and int(segment[:13]) < now_ms - REMOVE_AFTER_MS:
+            self._tree.remove_folder(self.folder)
         matches = filter(None, map(names.PENDING.fullmatch, found))
-        due = [Waiting(int(m[4]), m[0], segment) for m in matches if int(m[4]) <= now_ms]
-        due.sort(reverse=True)
-        self._tasks = due
+        self._tasks = [(due, m[0], m) for m in matches if (due := int(m[4])) <= now_ms]
+        self._tasks.sort(reverse=True)

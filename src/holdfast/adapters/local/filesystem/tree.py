@@ -14,6 +14,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 # Not blocking and not following: a FIFO or a symlink that somebody dropped here must
 # neither hang a worker nor lead it out of the queue.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_MODEST = 4096
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 
 
@@ -49,16 +50,14 @@ class Tree:
                 raise ValueError("not a regular file") from None
             raise
         try:
-            return self._read_all(fd, limit)
+            body = self.fs.read(fd, _MODEST)
+            return body if len(body) < _MODEST else self._read_on(fd, body, limit)
         except (IsADirectoryError, BlockingIOError):
             raise ValueError("not a regular file") from None
         finally:
             self.fs.close(fd)
 
-    def _read_all(self, fd: int, limit: int) -> bytes:
-        body = self.fs.read(fd, 8192)
-        if len(body) < 8192:
-            return body
+    def _read_on(self, fd: int, body: bytes, limit: int) -> bytes:
         parts, size = [body], len(body)
         while chunk := self.fs.read(fd, 1 << 20):
             parts.append(chunk)
