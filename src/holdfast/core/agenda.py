@@ -1,18 +1,17 @@
-"""The keeper's agenda: which lease to look at when, and the rules that say so.
-
-All of this is values in, values out, and holds no lock: the keeper brings its own.
-"""
+"""The keeper's agenda: which lease to look at when, and the rules that say so."""
 
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import floor, inf
 from random import Random
+from threading import Event, Lock
 
 from holdfast.core.lease import Lease, LeaseState
 from holdfast.core.queue import Backoff
 
-_NOT_ON_THE_HEAP = -inf
-_SMALL = 1024  # entries that are never worth a compaction
+_OFF = -inf  # the wake time of what is not on the heap
+_SOON = 0.1  # of the renewal interval
+_SMALL = 1024  # heap entries that are never worth a sweep
 
 
 class Held:
@@ -22,12 +21,15 @@ class Held:
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
-        self.wake_at = _NOT_ON_THE_HEAP
+        self.wake_at = _OFF
         self.asked_at = -inf  # when a renewal was last asked for
         self.tries = 0  # renewals in a row without an answer
         self.retry_at = inf
-        self.waiting = False  # for its batch to go out
+        self.waiting = False  # for its turn in a pass
         self.warned = False  # of its cap
+
+
+# -- the rules: values in, values out
 
 
 def over_at(lease: Lease) -> float:
@@ -53,25 +55,17 @@ def why_over(lease: Lease, now: float) -> str | None:
     return "its deadline passed before it could be renewed"
 
 
-def due_at(held: Held, renew_after: float) -> float:
-    """When to ask for the next renewal: counted from the last success, whoever had it."""
-    if held.tries:
-        return held.retry_at
-    return held.lease.deadline - (1 - renew_after) * held.lease.seconds
-
-
 def seconds_to_ask(lease: Lease, now: float) -> float:
     """How long to ask for at `now`: a whole lease, or what the cap leaves, or 0.
 
-    A source whose leases are whole seconds may know no fractions (SQS), so what the cap
-    leaves is then rounded down. A gain below that grain is not worth a call; without
-    this the last second before the cap would be asked for over and over.
+    What the cap leaves is rounded down: a source whose leases are whole seconds may know
+    no fractions (SQS), and leases that ask for the same share a call. A gain below that
+    grain is not worth one; otherwise the last moments would be asked for over and over.
     """
     if lease.cap_at is None or lease.cap_at - now >= lease.seconds:
         return lease.seconds
-    whole = float(lease.seconds).is_integer()
-    seconds = floor(lease.cap_at - now) if whole else lease.cap_at - now
-    grain = 1.0 if whole else lease.seconds * 0.05
+    grain = 1.0 if float(lease.seconds).is_integer() else lease.seconds / 20
+    seconds = floor((lease.cap_at - now) / grain) * grain
     return seconds if now + seconds - lease.deadline >= grain else 0.0
 
 
@@ -86,58 +80,134 @@ def retry_delay(tries: int, left_seconds: float, lease_seconds: float, random: R
 
 
 class Agenda:
-    """A heap of wake times. Outdated entries stay in it until they are met or swept out.
+    """A heap of wake times, safe to share between threads.
 
-    So nobody has to announce a release, and the heap is swept when it outgrows twice the
-    leases that were live at the last sweep: its size follows the live leases, its cost
-    per entry stays constant.
+    Nobody announces a release: entries that are outdated stay in the heap until they are
+    met, or until the heap outgrows twice the leases that were live at the last sweep. So
+    its size follows the live leases, and its cost per entry stays constant.
     """
 
-    def __init__(self) -> None:
-        self.held: dict[Lease, Held] = {}
+    def __init__(self, renew_after: float, cap_warning_seconds: float) -> None:
+        self.wake = Event()
+        """Set when something is to be looked at sooner than the sleeper knows."""
+        self._renew_after = renew_after
+        self._cap_warning_seconds = cap_warning_seconds
+        self._held: dict[Lease, Held] = {}
         self._heap: list[tuple[float, int, Held]] = []
         self._numbers = count()
         self._roomy = _SMALL
+        self._sleeps_until = -inf
+        self._lock = Lock()
+
+    def add(self, lease: Lease) -> bool:
+        """Look after the lease from now on. False when that was so already."""
+        with self._lock:
+            held = self._held.get(lease)
+            new = held is None
+            if held is None:
+                held = self._held[lease] = Held(lease)
+            self._put(held, self._wake_at(held, now=-inf))
+        return new
+
+    def schedule(self, held: Held, now: float) -> None:
+        """Look at it again when there is something to do: due, near its cap, or over."""
+        with self._lock:
+            if held.lease.live:
+                self._put(held, self._wake_at(held, now))
+            else:
+                self._held.pop(held.lease, None)
+
+    def take(self, until: float) -> Held | None:
+        """Take off the next live one to be looked at by `until`. Put it back afterwards."""
+        with self._lock:
+            if self._first_at() > until:
+                return None
+            _, _, held = heappop(self._heap)
+            held.wake_at = _OFF
+            return held
+
+    def due_at(self, held: Held) -> float:
+        """When to ask for its next renewal: counted from the last, whoever asked for it."""
+        if held.tries:
+            return held.retry_at
+        return held.lease.deadline - (1 - self._renew_after) * held.lease.seconds
+
+    def soon_seconds(self, lease: Lease) -> float:
+        """How early a renewal may go out to fill a batch."""
+        return _SOON * self._renew_after * lease.seconds
+
+    def warn_at(self, held: Held) -> float:
+        """When to warn of its cap; infinity when there is none, or that was done."""
+        if held.warned or held.lease.cap_at is None:
+            return inf
+        return held.lease.cap_at - self._cap_warning_seconds
+
+    def first_at(self) -> float:
+        """When the next look is due; infinity when nothing is held."""
+        with self._lock:
+            return self._first_at()
+
+    def sleep_until(self) -> float:
+        """The same, for somebody who sleeps on `wake` until then."""
+        with self._lock:
+            self._sleeps_until = self._first_at()
+            return self._sleeps_until
+
+    def awake(self) -> None:
+        """The sleeper looks by itself now, and need not be woken."""
+        with self._lock:
+            self._sleeps_until = -inf
+            self.wake.clear()
+
+    def live(self) -> int:
+        with self._lock:
+            return sum(lease.live for lease in self._held)
 
     def __len__(self) -> int:
-        return len(self._heap)
+        """Entries, outdated ones included."""
+        return max(len(self._heap), len(self._held))
 
-    def put(self, held: Held, wake_at: float) -> None:
-        """Look at it at `wake_at`, and at no other time."""
+    # -- under the lock
+
+    def _wake_at(self, held: Held, now: float) -> float:
+        lease = held.lease
+        at = over_at(lease)
+        if held.waiting:
+            return at  # it is being seen to, but its end stays in sight
+        due = self.due_at(held)
+        if due < at and (due > now or seconds_to_ask(lease, now) > 0):
+            at = due
+        return at if lease.cap_at is None else min(at, self.warn_at(held))
+
+    def _put(self, held: Held, wake_at: float) -> None:
+        if wake_at == held.wake_at:
+            return
         held.wake_at = wake_at
         heappush(self._heap, (wake_at, next(self._numbers), held))
+        if wake_at < self._sleeps_until:
+            self._sleeps_until = wake_at
+            self.wake.set()
         if len(self._heap) > self._roomy:
             self._sweep()
 
-    def take(self, until: float) -> Held | None:
-        """Take off the first that is to be looked at by `until`; put it back afterwards."""
-        if self.first_at() > until:
-            return None
-        _, _, held = heappop(self._heap)
-        held.wake_at = _NOT_ON_THE_HEAP
-        return held
-
-    def first_at(self) -> float:
-        """When the next look is due."""
-        heap = self._heap
-        while heap:
-            wake_at, _, held = heap[0]
+    def _first_at(self) -> float:
+        while self._heap:
+            wake_at, _, held = self._heap[0]
             if held.wake_at == wake_at and held.lease.live:
                 return wake_at
-            heappop(heap)
-            self._drop_ended(held)
+            heappop(self._heap)
+            if not held.lease.live:
+                self._held.pop(held.lease, None)
         return inf
 
-    def _drop_ended(self, held: Held) -> None:
-        if not held.lease.live:
-            self.held.pop(held.lease, None)
-
     def _sweep(self) -> None:
-        self.held = {lease: held for lease, held in self.held.items() if lease.live}
-        self._heap = [
-            entry
-            for entry in self._heap
-            if entry[2].wake_at == entry[0] and entry[2].lease.live
-        ]
+        live = {}
+        for lease, held in self._held.items():
+            if lease.live:
+                live[lease] = held
+            else:
+                held.wake_at = _OFF
+        self._held = live
+        self._heap = [entry for entry in self._heap if entry[0] == entry[2].wake_at]
         heapify(self._heap)
-        self._roomy = max(_SMALL, 2 * len(self.held))
+        self._roomy = max(_SMALL, 2 * len(live))

@@ -24,12 +24,13 @@ class MalformedMessage(HoldfastError):
 class NewerSchema(HoldfastError):
     """The message was written by newer code than this."""
 
-    def __init__(self, version: int, current: int) -> None:
+    def __init__(self, version: int, current: int, message_id: str | None) -> None:
         super().__init__(
             f"schema_version {version} is newer than this code's {current}: run newer "
             "workers; the message waits"
         )
         self.version = version
+        self.message_id = message_id
 
 
 class InvalidName(HoldfastError):

@@ -4,43 +4,32 @@
                ▲               ├─ near its cap ─▶ warned, once
                │               └─ due ─▶ batch of one source ─▶ renew
                │                                                  │ one answer each
-               └── at the next renewal or retry ◀─────────────────┘
+               └──────── at the next renewal or retry ◀───────────┘
 
-Calls to sources are made one after another, most urgent lease first. A slow source thus
-delays the renewals of the others, but never silently: all deadlines are judged again
-after each call, and a lease that ran out meanwhile is LOST before the next call goes out.
-Give clients timeouts well below the lease, or the source a keeper of its own.
+Sources are called one after another, the most urgent lease first. A slow source delays
+the renewals of the others, but never silently: everything is judged again after each
+call, and what ran out meanwhile is LOST before the next call goes out. Give the clients
+of sources timeouts well below the lease.
 """
 
 import logging
 import os
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from threading import Condition, Event, Thread
+from threading import Condition, Thread, current_thread
+from types import TracebackType
+from typing import Self
 from weakref import WeakSet
 
-from holdfast.core.agenda import (
-    Agenda,
-    Held,
-    due_at,
-    over_at,
-    seconds_to_ask,
-    why_over,
-)
+from holdfast.core.agenda import Agenda
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.events import Events, LeaseGone, NearCap
-from holdfast.core.lease import (
-    Lease,
-    LeaseSource,
-)
+from holdfast.core.events import Events, LeaseGone
+from holdfast.core.lease import Lease
+from holdfast.core.renewal import RenewalPass
 
 _log = logging.getLogger("holdfast")
-
-_SOON = 0.1  # of the interval: how early a renewal may go out to fill a batch
-_LOOKED_AT = 200  # entries at most, to fill one batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,68 +37,17 @@ class Tick:
     """What one pass did."""
 
     renewed: int
-    at_risk: int  # asked for and unanswered
+    at_risk: int  # asked for, without an answer
     lost: int
-    next_at: float | None  # monotonic; when the next pass has something to do
-
-
-class _Group:
-    """Leases one call can carry: same source, same seconds."""
-
-    def __init__(self, source: LeaseSource, seconds: float) -> None:
-        self.source = source
-        self.seconds = seconds
-        self.waiting: deque[Held] = deque()
-
-    def add(self, held: Held) -> None:
-        held.waiting = True
-        self.waiting.append(held)
-
-    def cut(self) -> list[Held]:
-        """The next batch, taken out."""
-        size = min(self.source.renew_batch, len(self.waiting))
-        batch = [self.waiting.popleft() for _ in range(size)]
-        for held in batch:
-            held.waiting = False
-        return batch
-
-
-class _Pass:
-    """One pass in the making."""
-
-    def __init__(self, started_at: float) -> None:
-        self.started_at = started_at
-        self.groups: dict[tuple[int, float], _Group] = {}
-        self.asked_already: list[Held] = []
-        self.renewed = self.at_risk = self.lost = 0
-
-    def add(self, held: Held, seconds: float) -> None:
-        """Let it wait for its batch. One renewal per pass, or a slow source never ends it."""
-        if held.asked_at >= self.started_at:
-            self.asked_already.append(held)
-        elif not held.waiting:
-            source = held.lease.source
-            key = id(source), seconds
-            if key not in self.groups:
-                self.groups[key] = _Group(source, seconds)
-            self.groups[key].add(held)
-
-    def most_urgent(self) -> _Group | None:
-        waiting = [group for group in self.groups.values() if group.waiting]
-        return min(waiting, key=lambda group: group.waiting[0].lease.deadline, default=None)
-
-    def left_over(self) -> list[Held]:
-        rest = [held for group in self.groups.values() for held in group.waiting]
-        for held in rest:
-            held.waiting = False
-        return rest + self.asked_already
+    next_at: float | None  # monotonic: when there is something to do again
 
 
 class LeaseKeeper:
     """Renews what is held until it is released or lost. Safe to share between threads.
 
     A renewal is asked for when `renew_after` of the lease has passed since the last one.
-    `start` and `stop` may be called from anywhere, also from a lease's callbacks.
+    `NearCap` is emitted `cap_warning_seconds` before a source will extend no further.
+    `start` and `stop` may be called from any thread, the callbacks of leases included.
     """
 
     def __init__(
@@ -122,6 +60,10 @@ class LeaseKeeper:
     ) -> None:
         if not 0 < renew_after < 1:
             raise ValueError(f"renew_after must be between 0 and 1, not {renew_after}")
+        if not cap_warning_seconds >= 0:
+            raise ValueError(
+                f"cap_warning_seconds must be 0 or more, not {cap_warning_seconds}"
+            )
         self._clock = clock
         self._events = events or Events()
         self._renew_after = renew_after
@@ -131,67 +73,38 @@ class LeaseKeeper:
         _keepers.add(self)
 
     def _begin(self) -> None:
-        """Nothing held, nothing running: how a keeper starts, and a forked child's copy."""
-        self._lock = Condition()
-        self._agenda = Agenda()
+        """Nothing held, nothing running."""
+        self._agenda = Agenda(self._renew_after, self._cap_warning_seconds)
+        self._changed = Condition()
         self._thread: Thread | None = None
-        self._ended: Thread | None = None  # it may still be in its last instructions
+        self._ended: Thread | None = None  # perhaps still in its last instructions
         self._wanted = False
-        self._stops = self._stops_obeyed = 0
-        self._wake = Event()
-        self._sleeps_until = -inf
+        self._stops = 0
+        self._stops_obeyed = 0
 
-    # -- what is held
+    # -- holding
 
     def hold(self, lease: Lease, *, stall_seconds: float | None = None) -> None:
-        """Renew until it is released or lost; nobody has to tell the keeper about that.
+        """Renew until it is released or lost; nobody needs to tell the keeper which.
 
-        With `stall_seconds` it is given up when the work has not beaten for so long,
-        counted from this call. Holding again changes nothing but the stall time.
+        With `stall_seconds` it is given up when it was not beaten for so long, counted
+        from this call. Holding again changes nothing but the stall time.
         """
         if not lease.live:
             return
         if stall_seconds is not None and stall_seconds != lease.stall_seconds:
             lease.stall_seconds = stall_seconds
             lease.beat(self._clock.monotonic())
-        with self._lock:
-            held = self._agenda.held.get(lease)
-            new = held is None
-            if held is None:
-                held = self._agenda.held[lease] = Held(lease)
-            if not held.waiting:
-                self._schedule(held, now=-inf)
-        if new:
-            lease.on_lost(self._gone)
+        if self._agenda.add(lease):
+            lease.on_lost(self._report_gone)
 
     @property
     def held(self) -> int:
-        """How many live leases are held. Counts them one by one."""
-        with self._lock:
-            return sum(lease.live for lease in self._agenda.held)
+        """How many live leases are held, counted one by one."""
+        return self._agenda.live()
 
-    def _schedule(self, held: Held, now: float) -> None:
-        """Under the lock: look at it again when something is to be done."""
-        wake_at = self._wake_at(held, now)
-        if wake_at == held.wake_at:
-            return
-        self._agenda.put(held, wake_at)
-        if wake_at < self._sleeps_until:
-            self._sleeps_until = wake_at
-            self._wake.set()
-
-    def _wake_at(self, held: Held, now: float) -> float:
-        lease = held.lease
-        at = over_at(lease)
-        due = due_at(held, self._renew_after)
-        if due > now or seconds_to_ask(lease, now) > 0:
-            at = min(at, due)
-        if lease.cap_at is not None and not held.warned:
-            at = min(at, lease.cap_at - self._cap_warning_seconds)
-        return at
-
-    def _gone(self, lease: Lease) -> None:
-        """Whoever noticed the loss, it is reported once."""
+    def _report_gone(self, lease: Lease) -> None:
+        """By whoever noticed first: the keeper, the queue or the worker."""
         self._events.emit(
             LeaseGone(lease.source.name, lease.message_id, lease.attempt, lease.reason)
         )
@@ -199,110 +112,124 @@ class LeaseKeeper:
     # -- one pass
 
     def tick(self) -> Tick:
-        """One pass: renew what is due, lose what is lost. The thread does this by itself."""
+        """One pass, here and now: renew what is due, lose what is lost."""
         return self._pass(lambda: False)
 
     def _pass(self, stopping: Callable[[], bool]) -> Tick:
-        current = _Pass(self._clock.monotonic())
-        try:
-            while True:
-                self._judge(current)
-                group = current.most_urgent()
-                if group is None or stopping():
-                    break
-                self._fill(current, group)
-                self._renew(current, group)
-        finally:
-            next_at = self._put_back(current.left_over())
-        return Tick(current.renewed, current.at_risk, current.lost, next_at)
-
-    def _judge(self, current: _Pass) -> None:
-        """Look at everything whose time has come; nothing here calls a source."""
-        now = self._clock.monotonic()
-        while (held := self._take(now)) is not None:
-            lease = held.lease
-            if (reason := why_over(lease, now)) is not None:
-                current.lost += self._lose(lease, reason)
-                continue
-            self._warn_near_cap(held, now)
-            seconds = seconds_to_ask(lease, now)
-            if seconds > 0 and due_at(held, self._renew_after) <= now:
-                current.add(held, seconds)
-                self._watch(held)
-            else:
-                with self._lock:
-                    self._schedule(held, now)
-
-    def _take(self, until: float) -> Held | None:
-        with self._lock:
-            return self._agenda.take(until)
-
-    def _watch(self, held: Held) -> None:
-        """While it waits for its batch, its deadline stays on the agenda."""
-        with self._lock:
-            self._agenda.put(held, over_at(held.lease))
-
-    def _lose(self, lease: Lease, reason: str) -> bool:
-        try:
-            return lease.lose(reason)
-        # SystemExit too: it would end the thread, and with it all other leases, unheard.
-        except (Exception, SystemExit):
-            _log.exception("a callback failed on the loss of %r", lease)
-            return True
-
-    def _warn_near_cap(self, held: Held, now: float) -> None:
-        lease = held.lease
-        if held.warned or lease.cap_at is None:
-            return
-        left = lease.cap_at - now
-        if left <= self._cap_warning_seconds:
-            held.warned = True
-            self._events.emit(NearCap(lease.source.name, lease.message_id, lease.attempt, left))
-
-    def _fill(self, current: _Pass, group: _Group) -> None:
-        """Pull forward what is due soon: a call that goes out anyway shall go out full."""
-        now = self._clock.monotonic()
-        soon = group.waiting[0].lease.seconds * self._renew_after * _SOON
-        passed_over = []
-        for _ in range(_LOOKED_AT):
-            if len(group.waiting) >= group.source.renew_batch:
-                break
-            if (held := self._take(now + soon)) is None:
-                break
-            if self._fits(held, group, current, now, soon):
-                group.add(held)
-                self._watch(held)
-            else:
-                passed_over.append(held)
-        self._put_back(passed_over)
-
-    def _fits(self, held: Held, group: _Group, current: _Pass, now: float, soon: float) -> bool:
-        lease = held.lease
-        return (
-            lease.source is group.source
-            and seconds_to_ask(lease, now) == group.seconds
-            and due_at(held, self._renew_after) <= now + soon
-            and held.asked_at < current.started_at
-            and not held.waiting
+        renewal = RenewalPass(self._agenda, self._clock, self._events, self._random)
+        renewal.run(stopping)
+        first_at = self._agenda.first_at()
+        return Tick(
+            renewed=renewal.renewed,
+            at_risk=renewal.at_risk,
+            lost=renewal.lost,
+            next_at=None if first_at == inf else first_at,
         )
 
-    def _renew(self, current: _Pass, group: _Group) -> None:
-        batch = group.cut()
-        asked_at = self._clock.monotonic()
-        asking = [held for held in batch if held.lease.live and asked_at < over_at(held.lease)]
+    # -- the thread
+    #
+    # A stop is obeyed between passes and between calls. It waits until the thread has
+    # said so, not until the thread is gone: a start that came meanwhile keeps it, and
+    # there never are two.
 
-    def _put_back(self, rest: Sequence[Held]) -> float | None:
-        raise NotImplementedError
+    @property
+    def running(self) -> bool:
+        return self._wanted and self._thread is not None
+
+    def start(self) -> None:
+        """Renew in the background. Does nothing when that is so already."""
+        with self._changed:
+            self._wanted = True
+            if self._thread is not None:
+                return
+            if self._ended is not None:
+                self._ended.join()
+            self._thread = Thread(target=self._run, name="holdfast-keeper", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:  # no more threads to be had: do not seem to run
+                self._thread, self._wanted = None, False
+                raise
+
+    def stop(self) -> None:
+        """Stop renewing. After the return no source is called; what is held stays held.
+
+        Waits for a call that is under way, but not when called by a callback, in the
+        keeper's own thread: then the pass ends before its next call.
+        """
+        with self._changed:
+            self._wanted = False
+            self._stops += 1
+            self._agenda.wake.set()
+            stops, thread = self._stops, self._thread
+            if thread is current_thread():
+                return
+            while thread is not None and thread is self._thread and self._stops_obeyed < stops:
+                self._changed.wait()
+            ended = self._ended
+        if ended is not None:
+            ended.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            while self._goes_on():
+                self._pass_safely()
+                self._sleep()
+        except BaseException:
+            self._end()
+            raise
+
+    def _pass_safely(self) -> None:
+        try:
+            self._pass(self._stop_came)
+        except Exception:  # a bug here must not cost every lease there is
+            _log.exception("the keeper's pass failed")
+
+    def _stop_came(self) -> bool:
+        return self._stops > self._stops_obeyed or self._thread is not current_thread()
+
+    def _sleep(self) -> None:
+        until = self._agenda.sleep_until()
+        seconds = None if until == inf else max(0.0, until - self._clock.monotonic())
+        self._clock.wait(self._agenda.wake, seconds)
+
+    def _goes_on(self) -> bool:
+        with self._changed:
+            self._agenda.awake()
+            self._stops_obeyed = self._stops
+            self._changed.notify_all()
+            if not self._wanted:
+                self._end()
+            return self._thread is current_thread()
+
+    def _end(self) -> None:
+        """Once this is done the thread touches nothing any more."""
+        with self._changed:
+            if self._thread is current_thread():
+                self._thread, self._ended = None, current_thread()
+                self._changed.notify_all()
 
 
 _keepers: "WeakSet[LeaseKeeper]" = WeakSet()
 
 
-def _begin_all() -> None:
-    for keeper in _keepers:
+def _begin_again() -> None:
+    for keeper in list(_keepers):
         keeper._begin()
 
 
-# A forked child has none of its parent's threads, and perhaps a lock that a thread of the
-# parent held. Its keepers start anew; the leases stay the parent's.
-os.register_at_fork(after_in_child=_begin_all)
+# A forked child has none of its parent's threads, but may have a lock that one of them
+# held. So its keepers begin anew: not running, and the leases stay the parent's.
+os.register_at_fork(after_in_child=_begin_again)

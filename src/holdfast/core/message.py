@@ -118,7 +118,10 @@ class MessageCodec(Generic[M]):
         if not isinstance(version, int) or isinstance(version, bool):
             raise MalformedMessage(f"schema_version is {version!r}, not a whole number")
         if version > self._version:
-            raise NewerSchema(version, self._version)
+            known_id = data.get("id")
+            raise NewerSchema(
+                version, self._version, known_id if isinstance(known_id, str) else None
+            )
         if version == self._version and error is not None:
             raise MalformedMessage(_first_problem(self.model, error)) from None
         return self._upgrade(data, version)

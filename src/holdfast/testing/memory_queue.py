@@ -143,19 +143,18 @@ class MemoryQueue(QueueManager[M]):
         """The message in a task just claimed; None when it is not for this code."""
         try:
             return self._codec.decode(task.body)
-        except NewerSchema:
-            self._hand_back(task, lease)
+        except NewerSchema as error:
+            self._hand_back(task, lease, error.version)
         except MalformedMessage as error:
             if self._dead_letter(lease, str(error), None) is None:
                 self.events.emit(DeadLettered(self.name, task.id, task.attempts, str(error)))
         return None
 
-    def _hand_back(self, task: Task, lease: Lease) -> None:
+    def _hand_back(self, task: Task, lease: Lease, version: int) -> None:
         # No note is made: older workers may hand it back for days.
         self._change(
             lease, lambda task, now: task.put_back(now + NEWER_SCHEMA_SECONDS, charged=False)
         )
-        version = json.loads(task.body)["schema_version"]
         self.events.emit(SchemaTooNew(self.name, task.id, task.attempts, version))
 
     # -- holding and settling: one look and one put under the lock

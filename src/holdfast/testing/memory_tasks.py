@@ -125,6 +125,11 @@ class Shelf:
         self._waiting: list[tuple[float, int, str]] = []
         self._held: list[tuple[float, int, str]] = []
 
+    @property
+    def entries(self) -> int:
+        """How much there is to look through, outdated or not."""
+        return len(self._waiting) + len(self._held)
+
     def next_number(self) -> int:
         self._pushes += 1
         return self._pushes

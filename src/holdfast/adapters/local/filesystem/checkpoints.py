@@ -13,8 +13,6 @@ from holdfast.adapters.local.filesystem.tree import Tree
 from holdfast.core.errors import MalformedMessage, MessageTooLarge
 from holdfast.core.message import MAX_BYTES
 
-_LOOK_BACK = 100  # fences; attempts are few, only hand-backs could make it more
-
 
 class Checkpoints:
     def __init__(self, tree: Tree, *, durable: bool) -> None:
@@ -22,7 +20,7 @@ class Checkpoints:
 
     def save(self, task: Task, value: Any) -> None:
         try:
-            body = json.dumps(value).encode()
+            body = json.dumps(value, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise MalformedMessage(f"a checkpoint must be plain JSON data: {error}") from None
         if len(body) > MAX_BYTES:
@@ -39,7 +37,7 @@ class Checkpoints:
             self._tree.sync("checkpoints")
 
     def newest_before(self, task: Task) -> Any:
-        for fence in range(task.fence - 1, max(0, task.fence - 1 - _LOOK_BACK), -1):
+        for fence in range(task.fence - 1, 0, -1):
             try:
                 return json.loads(self._tree.read(_path(task.key, fence), 2 * MAX_BYTES))
             except FileNotFoundError:
@@ -49,7 +47,7 @@ class Checkpoints:
         return None
 
     def forget(self, task: Task) -> None:
-        for fence in range(task.fence, max(0, task.fence - 1 - _LOOK_BACK), -1):
+        for fence in range(task.fence, 0, -1):
             self._tree.remove(_path(task.key, fence))
 
 

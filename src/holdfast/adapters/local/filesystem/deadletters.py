@@ -88,7 +88,7 @@ class DeadLetters:
         target = self._producer.place(task._replace(refunds=task.fence).stem, 0.0)
         if not self._take_id(message_id, task):
             return False
-        if not self._tree.move(names.failed_path(task), target):
+        if not self._tree.move(names.failed_path(task), target, only_ours=False):
             return False
         self._producer.sync_places([target])
         self.remove_reason(task)

@@ -182,20 +182,20 @@ class FilesystemQueue(QueueManager[M]):
 
     def _receive(self, hold: Hold, asked_at: float) -> M | None:
         """The message behind a claim; None when it must not be delivered."""
-        if hold.stolen_from is not None:
-            self._note_theft(hold, hold.stolen_from)
         try:
             message = self._codec.decode(self._tree.read(hold.path, 2 * self._codec.max_bytes))
         except FileNotFoundError:
             return None
         except NewerSchema as error:
-            self._wait_for_newer_code(hold, error.version)
+            self._wait_for_newer_code(hold, error)
             return None
         except (MalformedMessage, ValueError) as error:
             self._bury(hold, hold.task.key, f"malformed: {error}")
             return None
+        if hold.stolen_from is not None:
+            self._note_theft(hold, message.id, hold.stolen_from)
         if hold.task.attempts > self.max_attempts:
-            self._bury(hold, message.id, self._dead.why_exhausted(hold.task))
+            self._bury_exhausted(hold, message.id)
             return None
         lease = Lease(
             self,
@@ -209,19 +209,28 @@ class FilesystemQueue(QueueManager[M]):
         attach_lease(message, lease)
         return message
 
-    def _note_theft(self, hold: Hold, token: str) -> None:
+    def _note_theft(self, hold: Hold, message_id: str, token: str) -> None:
         loser = self._workers.worker_id(token)
         earlier = Task(hold.task.key, hold.task.fence - 1, hold.task.refunds)
         self._note(earlier, "lost", token, "its lease ran out: the worker died or froze")
         if self.events.listening:
             self.events.emit(
-                ev.Stolen(self.name, hold.task.key, hold.task.attempts, from_worker=loser)
+                ev.Stolen(self.name, message_id, hold.task.attempts, from_worker=loser)
             )
 
-    def _wait_for_newer_code(self, hold: Hold, version: int) -> None:
+    def _wait_for_newer_code(self, hold: Hold, error: NewerSchema) -> None:
         refunded = hold.task._replace(refunds=hold.task.refunds + 1)
         self._settle_to(hold, self._producer.place(refunded.stem, NEWER_SCHEMA_DELAY_SECONDS))
-        self.events.emit(ev.SchemaTooNew(self.name, hold.task.key, hold.task.attempts, version))
+        message_id = error.message_id or hold.task.key
+        self.events.emit(
+            ev.SchemaTooNew(self.name, message_id, hold.task.attempts, error.version)
+        )
+
+    def _bury_exhausted(self, hold: Hold, message_id: str) -> None:
+        """This claim was one too many: it only serves to bury, so it is not charged."""
+        reason = self._dead.why_exhausted(hold.task)
+        hold.task = hold.task._replace(refunds=hold.task.refunds + 1)
+        self._bury(hold, message_id, reason)
 
     def _bury(self, hold: Hold, message_id: str, reason: str) -> None:
         if self._to_failed(hold, message_id, reason, None) is None:

@@ -89,23 +89,24 @@ class Tree:
                     raise
                 self.make(os.path.dirname(target))
 
-    def rename(self, source: str, target: str) -> bool:
+    def rename(self, source: str, target: str, *, only_ours: bool = True) -> bool:
         """The compare-and-swap: False when `source` is not there (any more).
 
         A network filesystem may repeat a call whose answer was lost; then the source is
-        gone because we moved it ourselves, and our own target is the proof.
+        gone because we moved it ourselves, and our own target is the proof. It is none
+        where somebody else could make the very same move (`only_ours=False`).
         """
         try:
             self.fs.rename(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError as error:
             if error.errno not in _GONE:
                 raise
-            return self.exists(target)
+            return only_ours and self.exists(target)
         return True
 
-    def move(self, source: str, target: str) -> bool:
+    def move(self, source: str, target: str, *, only_ours: bool = True) -> bool:
         """`rename` into a folder that may have to be made, or made again."""
-        while not self.rename(source, target):
+        while not self.rename(source, target, only_ours=only_ours):
             if not self.exists(source):
                 return False
             self.make(os.path.dirname(target))

@@ -1,0 +1,138 @@
+"""backlog: the same cycle with a million waiting, and what it costs in memory."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from bench import floor
+from bench.arena import settle
+from bench.contender import card_named
+from bench.cycle import speeds
+from bench.figures import MIB, CycleFigures
+from bench.measure import LONGEST_SECONDS, filled, run_cycles
+from bench.ours import HOLDFAST
+from bench.session import Session, in_fresh_process
+from bench.verdict import Bar, Chart, Result, ratio, spread
+
+NAME = "backlog"
+TITLE = "Full cycle with a million waiting"
+FEW = 10_000
+IMAGE_GIB = 12
+MEMORY_SLACK_MIB = 8
+
+Measured = Mapping["Load", Sequence[CycleFigures]]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    name: str
+    waiting: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.waiting:,} waiting"
+
+
+def run(session: Session) -> Result:
+    many = session.size(1_000_000, 50_000)
+    cycles = session.size(10_000, 2_000)
+    names = (floor.NAME, HOLDFAST.name, "dirq")
+    loads = [Load(name, waiting) for waiting in (FEW, many) for name in names]
+    measured: dict[Load, list[CycleFigures]] = defaultdict(list)
+    with ExitStack() as rooms:
+        kept = _fill_many(session, rooms, [load for load in loads if load.waiting == many])
+        for load in session.interleaved(TITLE, loads):
+            if load in kept:
+                measured[load].append(_measure(session, load, kept[load], cycles))
+            else:
+                measured[load].append(_measure_fresh(session, load, cycles))
+    return _result(measured, many)
+
+
+def _fill_many(session: Session, rooms: ExitStack, loads: Sequence[Load]) -> dict[Load, Path]:
+    """A million takes a while to push: filled once, and kept through all rounds."""
+    kept = {}
+    for load in loads:
+        path = rooms.enter_context(session.arena.room(load.name, gib=IMAGE_GIB))
+        with session.console.status(f"filling {load}"):
+            kept[load] = _fill(session, load, path)
+    return kept
+
+
+def _fill(session: Session, load: Load, path: Path) -> Path:
+    if load.name == floor.NAME:
+        session.floor.fill(path, load.waiting)
+        settle(path)
+        return path
+    return filled(session, card_named(load.name), path, load.waiting)
+
+
+def _measure_fresh(session: Session, load: Load, cycles: int) -> CycleFigures:
+    with session.arena.room(load.name) as path:
+        return _measure(session, load, _fill(session, load, path), cycles)
+
+
+def _measure(session: Session, load: Load, path: Path, cycles: int) -> CycleFigures:
+    if load.name == floor.NAME:
+        return session.floor.cycle(path, cycles)
+    return in_fresh_process(run_cycles, load.name, path, cycles, LONGEST_SECONDS)
+
+
+def _result(measured: Measured, many: int) -> Result:
+    return Result(
+        name=NAME,
+        title=TITLE if many == 1_000_000 else f"Full cycle with {many:,} waiting",
+        columns=("", "cycles/s", "lowest to highest", "peak memory of the worker"),
+        rows=[_row(load, figures) for load, figures in measured.items()],
+        bars=_bars(measured, many),
+        notes=(
+            "The million is pushed once through each queue's API and kept through all rounds; "
+            "every round is a new process that has to find its way in.",
+            "The first 100 cycles of a round are not counted: they pay for dirq's listing.",
+        ),
+        charts=[_chart(measured, many)],
+    )
+
+
+def _row(load: Load, figures: Sequence[CycleFigures]) -> list[str]:
+    peak = max(figure.peak_bytes for figure in figures) / MIB
+    rates = speeds(figures)
+    memory = f"{peak:,.0f} MiB" if peak else ""
+    return [str(load), f"{median(rates):,.0f}", spread(rates), memory]
+
+
+def _bars(measured: Measured, many: int) -> list[Bar]:
+    ours, few = measured[Load(HOLDFAST.name, many)], measured[Load(HOLDFAST.name, FEW)]
+    kept = ratio(speeds(ours), speeds(few)) * 100
+    dirq = ratio(speeds(ours), speeds(measured[Load("dirq", many)]))
+    growth = (_peak(ours) - _peak(few)) / MIB
+    return [
+        Bar(f"at least 90 % of the throughput with {FEW:,}", kept, 90, "%"),
+        Bar("at least 5 × dirq", dirq, 5, "×"),
+        Bar(
+            f"memory grows by no more than {MEMORY_SLACK_MIB} MiB",
+            growth,
+            MEMORY_SLACK_MIB,
+            "MiB",
+            at_least=False,
+        ),
+    ]
+
+
+def _peak(figures: Sequence[CycleFigures]) -> float:
+    return median(figure.peak_bytes for figure in figures)
+
+
+def _chart(measured: Measured, many: int) -> Chart:
+    names = dict.fromkeys(load.name for load in measured)
+    return Chart(
+        title="Full cycle by backlog",
+        axis="cycles per second",
+        labels=[f"{FEW:,} waiting", f"{many:,} waiting"],
+        values={
+            name: [median(speeds(measured[Load(name, waiting)])) for waiting in (FEW, many)]
+            for name in names
+        },
+    )

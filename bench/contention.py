@@ -1,0 +1,168 @@
+"""contention: claim and complete by 1, 2 and 4 processes at once."""
+
+import multiprocessing
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from statistics import median
+from time import monotonic, sleep
+
+from bench.contender import card_named
+from bench.measure import filled
+from bench.ours import HOLDFAST
+from bench.peers import PEERS
+from bench.session import Session
+from bench.verdict import Bar, Chart, Result, ratio
+
+NAME = "contention"
+TITLE = "Claim and complete by competing processes"
+PROCESSES = (1, 2, 4)
+LONGEST_SECONDS = 4.0
+EMPTY_ANSWERS = 50  # a peer may say "empty" when it only lost a race
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    name: str
+    processes: int
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.processes} processes"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one of the processes did. Times are the machine's monotonic clock."""
+
+    began: float
+    ended: float
+    identities: list[str]
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    per_second: float
+    duplicates: int
+    errors: int
+
+
+Measured = Mapping[Crowd, Sequence[Race]]
+
+
+def run(session: Session) -> Result:
+    count = session.size(10_000, 3_000)
+    names = (HOLDFAST.name, *(card.name for card in PEERS))
+    crowds = [Crowd(name, processes) for processes in PROCESSES for name in names]
+    measured: dict[Crowd, list[Race]] = defaultdict(list)
+    for crowd in session.interleaved(TITLE, crowds):
+        with session.arena.room(crowd.name) as path:
+            queue = filled(session, card_named(crowd.name), path, count)
+            measured[crowd].append(_race(crowd, queue))
+    return _result(measured, names, count)
+
+
+def _race(crowd: Crowd, path: Path) -> Race:
+    spawn = multiprocessing.get_context("spawn")
+    start = spawn.Barrier(crowd.processes)
+    pipes, runners = [], []
+    for _ in range(crowd.processes):
+        ours, theirs = spawn.Pipe(duplex=False)
+        runner = spawn.Process(target=drain, args=(crowd.name, path, start, theirs))
+        runner.start()
+        theirs.close()
+        pipes.append(ours)
+        runners.append(runner)
+    shares: list[Share] = [pipe.recv() for pipe in pipes]
+    for runner in runners:
+        runner.join()
+    return _sum_up(shares)
+
+
+def drain(name: str, path: Path, start: Barrier, answer: Connection) -> None:
+    """Claim and complete until the queue stays empty or the time is over."""
+    queue = card_named(name).open(path)
+    claims, errors, misses = [], 0, 0
+    start.wait()
+    began = ended = monotonic()
+    while misses < EMPTY_ANSWERS and ended - began < LONGEST_SECONDS:
+        try:
+            claimed = queue.claim()
+            if claimed is not None:
+                queue.done(claimed)
+        except Exception:  # some peers fail under contention: that is a figure, too
+            errors += 1
+            claimed = None
+        if claimed is None:
+            misses += 1
+            sleep(0.001)
+            continue
+        misses = 0
+        ended = monotonic()
+        claims.append(claimed)
+    answer.send(Share(began, ended, [queue.identity(claim) for claim in claims], errors))
+    queue.close()
+
+
+def _sum_up(shares: Sequence[Share]) -> Race:
+    delivered = Counter(identity for share in shares for identity in share.identities)
+    seconds = max(share.ended for share in shares) - min(share.began for share in shares)
+    return Race(
+        per_second=len(delivered) / seconds,
+        duplicates=delivered.total() - len(delivered),
+        errors=sum(share.errors for share in shares),
+    )
+
+
+def _result(measured: Measured, names: Sequence[str], count: int) -> Result:
+    header = [f"{processes} process{'es' * (processes > 1)}" for processes in PROCESSES]
+    return Result(
+        name=NAME,
+        title=TITLE,
+        columns=("messages/s", *header, "delivered twice", "errors"),
+        rows=[_row(measured, name) for name in names],
+        bars=[*(_ahead(measured, names, number) for number in PROCESSES), _twice(measured)],
+        notes=(
+            f"{count:,} waiting at the start; a race ends when the queue is empty or after "
+            f"{LONGEST_SECONDS:.0f} s. A message delivered twice counts once.",
+        ),
+        charts=[_chart(measured, names, header)],
+    )
+
+
+def _rates(measured: Measured, name: str, processes: int) -> list[float]:
+    return [race.per_second for race in measured[Crowd(name, processes)]]
+
+
+def _row(measured: Measured, name: str) -> list[str]:
+    races = [race for number in PROCESSES for race in measured[Crowd(name, number)]]
+    rates = [f"{median(_rates(measured, name, number)):,.0f}" for number in PROCESSES]
+    twice, errors = sum(race.duplicates for race in races), sum(race.errors for race in races)
+    return [name, *rates, f"{twice:,}", f"{errors:,}"]
+
+
+def _ahead(measured: Measured, names: Sequence[str], processes: int) -> Bar:
+    best = max(
+        (name for name in names if name != HOLDFAST.name),
+        key=lambda name: median(_rates(measured, name, processes)),
+    )
+    ours = _rates(measured, HOLDFAST.name, processes)
+    lead = ratio(ours, _rates(measured, best, processes))
+    promise = f"ahead of every peer with {processes} competing (best: {best})"
+    return Bar(promise, lead, 1.0, "×")
+
+
+def _twice(measured: Measured) -> Bar:
+    races = [race for number in PROCESSES for race in measured[Crowd(HOLDFAST.name, number)]]
+    twice = sum(race.duplicates for race in races)
+    return Bar("nothing delivered twice", twice, 0, "", at_least=False)
+
+
+def _chart(measured: Measured, names: Sequence[str], labels: Sequence[str]) -> Chart:
+    values = {
+        name: [median(_rates(measured, name, number)) for number in PROCESSES] for name in names
+    }
+    return Chart(TITLE, "messages per second", labels, values)

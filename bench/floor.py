@@ -1,0 +1,40 @@
+"""The bare system calls in C: compiled here, run beside every round."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from bench.figures import CycleFigures
+
+NAME = "bare system calls (C)"
+SOURCE = Path(__file__).with_name("floor.c")
+
+
+class Floor:
+    """The compiled program. It keeps no state: where it stands is remembered here."""
+
+    def __init__(self, program: Path) -> None:
+        self._program = program
+        self._next: dict[Path, tuple[int, int]] = {}
+
+    def fill(self, path: Path, waiting: int) -> None:
+        self._call("fill", str(path), str(waiting))
+        self._next[path] = (0, waiting)
+
+    def cycle(self, path: Path, cycles: int) -> CycleFigures:
+        first, last = self._next[path]
+        answer = self._call("cycle", str(path), str(cycles), str(first), str(last))
+        self._next[path] = (first + cycles, last + cycles)
+        return CycleFigures(peak_bytes=0, **json.loads(answer))
+
+    def _call(self, *arguments: str) -> str:
+        command = [str(self._program), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def compile_floor(folder: Path) -> Floor:
+    program = folder / "floor"
+    compiler = os.environ.get("CC", "cc")
+    subprocess.run([compiler, "-O2", "-o", str(program), str(SOURCE)], check=True)
+    return Floor(program)

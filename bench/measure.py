@@ -1,0 +1,68 @@
+"""The measured part of a cycle, shared by the benchmarks that count cycles."""
+
+import shutil
+from pathlib import Path
+from time import perf_counter
+
+from bench.arena import settle
+from bench.contender import Card, card_named
+from bench.figures import CycleFigures, memory_bytes
+from bench.session import Session, in_fresh_process
+
+LONGEST_SECONDS = 3.0
+WARM_UP = 100
+
+
+def filled(session: Session, card: Card, path: Path, count: int) -> Path:
+    """A queue with `count` waiting, below `path`, all written out."""
+    target = path / "queue"
+    if card.one_file:
+        shutil.copytree(_template(session, card, count), target)
+    else:
+        target.mkdir()
+        in_fresh_process(fill, card.name, target, count)
+    settle(path)
+    return target
+
+
+def _template(session: Session, card: Card, count: int) -> Path:
+    """Databases that sync every commit take long to fill: once is enough, then copy."""
+    template = session.scratch / f"{card.name}-{count}"
+    if not template.exists():
+        template.mkdir()
+        in_fresh_process(fill, card.name, template, count)
+    return template
+
+
+def fill(name: str, path: Path, count: int) -> None:
+    queue = card_named(name).open(path)
+    queue.fill(count)
+    queue.close()
+
+
+def run_cycles(name: str, path: Path, count: int, longest: float) -> CycleFigures:
+    """Up to `count` cycles, fewer when they would take longer than `longest` seconds."""
+    queue = card_named(name).open(path)
+    for number in range(WARM_UP):
+        queue.push(10_000_000 + number)
+        queue.done(queue.claim())
+    pushing = claiming = completing = 0.0
+    began = at = perf_counter()
+    cycles = 0
+    while cycles < count and at - began < longest:
+        cycles += 1
+        t0 = at
+        queue.push(20_000_000 + cycles)
+        t1 = perf_counter()
+        claimed = queue.claim()
+        t2 = perf_counter()
+        queue.done(claimed)
+        at = perf_counter()
+        pushing, claiming, completing = (
+            pushing + t1 - t0,
+            claiming + t2 - t1,
+            completing + at - t2,
+        )
+    queue.close()
+    peak = memory_bytes("VmHWM")
+    return CycleFigures(cycles, at - began, pushing, claiming, completing, peak)

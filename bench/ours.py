@@ -1,0 +1,65 @@
+"""Holdfast as a contender."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.contender import Card
+from bench.payload import BenchTask, task
+
+if TYPE_CHECKING:
+    from holdfast import FilesystemQueue
+
+LEASE_SECONDS = 600
+FILL_BATCH = 1000
+
+
+def open_queue_at(
+    path: Path, *, durability: str = "process", lease_seconds: float = LEASE_SECONDS
+) -> "FilesystemQueue[BenchTask]":
+    from holdfast import FilesystemQueue
+
+    return FilesystemQueue(
+        path,
+        BenchTask,
+        campaign="bench",
+        queue="tasks",
+        lease_seconds=lease_seconds,
+        max_attempts=5,
+        durability=durability,
+    )
+
+
+class Holdfast:
+    def __init__(self, path: Path) -> None:
+        self._queue = open_queue_at(path)
+
+    def fill(self, count: int) -> None:
+        for start in range(0, count, FILL_BATCH):
+            numbers = range(start, min(start + FILL_BATCH, count))
+            self._queue.push_many([task(number) for number in numbers])
+
+    def push(self, number: int) -> None:
+        self._queue.push(task(number))
+
+    def claim(self) -> BenchTask | None:
+        claimed = self._queue.poll()
+        return claimed[0] if claimed else None
+
+    def done(self, claimed: BenchTask) -> None:
+        self._queue.ack(claimed)
+
+    def identity(self, claimed: BenchTask) -> str:
+        return claimed.id
+
+    def close(self) -> None:
+        self._queue.close()
+
+
+HOLDFAST = Card(
+    name="Holdfast",
+    open=Holdfast,
+    redelivers="by itself, after the lease",
+    survives=True,
+    syncs="kernel",
+    api="FilesystemQueue",
+)

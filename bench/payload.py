@@ -1,0 +1,45 @@
+"""The one payload of all contenders: 300 bytes of JSON.
+
+Holdfast gets it as a typed message, built, serialised, parsed and validated within the
+measured time. The peers get the finished JSON, and nobody parses it for them.
+"""
+
+from holdfast.core.message import QueueMessage
+
+BYTES = 300
+
+
+class BenchTask(QueueMessage):
+    domain: str
+    company_slug: str
+    campaign_name: str
+    priority: int
+    note: str
+
+
+def task(number: int) -> BenchTask:
+    """A message as a producer builds it: id and creation time are filled in by the model."""
+    return BenchTask(
+        domain="example.com",
+        company_slug="example-company",
+        campaign_name="spring",
+        priority=number % 10,
+        note=_NOTE,
+    )
+
+
+def body(number: int) -> bytes:
+    """The same as finished bytes, with `number` as its id."""
+    return _BEFORE_ID + b"%032x" % number + _AFTER_ID
+
+
+def number_of(payload: bytes | str) -> str:
+    """What tells one payload of `body` from another."""
+    text = payload.decode() if isinstance(payload, bytes) else payload
+    return text[len(_BEFORE_ID) : len(_BEFORE_ID) + 32]
+
+
+_NOTE = ""
+_NOTE = "n" * (BYTES - len(task(0).model_dump_json()))
+_BEFORE_ID = b'{"id":"'
+_AFTER_ID = task(0).model_dump_json().encode()[len(_BEFORE_ID) + 32 :]

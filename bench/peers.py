@@ -1,0 +1,242 @@
+"""The peers, each through its public API.
+
+Imports are inside the constructors: a measurement's process loads only the queue it
+measures, so memory figures are its own. What becomes of a killed worker's message was
+read in the source of the pinned versions.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from bench.contender import Card
+from bench.payload import body, number_of
+
+LEASE_SECONDS = 600
+
+
+class Dirq:
+    """dirq's own loop: iterate over names, lock, get, remove."""
+
+    def __init__(self, path: Path) -> None:
+        from dirq.QueueSimple import QueueSimple
+
+        self._queue = QueueSimple(str(path / "dirq"))
+        self._listed = False
+
+    def fill(self, count: int) -> None:
+        for number in range(count):
+            self.push(number)
+
+    def push(self, number: int) -> None:
+        self._queue.add(body(number))
+
+    def claim(self) -> tuple[str, bytes] | None:
+        while True:
+            # `first` lists, `next` walks that list; an empty name is its end.
+            name = self._queue.next() if self._listed else self._queue.first()
+            if not name and not self._listed:
+                return None
+            self._listed = bool(name)
+            if name and self._queue.lock(name):
+                return name, self._queue.get(name)
+
+    def done(self, claimed: tuple[str, bytes]) -> None:
+        self._queue.remove(claimed[0])
+
+    def identity(self, claimed: tuple[str, bytes]) -> str:
+        return number_of(claimed[1])
+
+    def close(self) -> None:
+        pass
+
+
+class PersistQueue:
+    def __init__(self, path: Path) -> None:
+        from persistqueue import SQLiteAckQueue
+        from persistqueue.exceptions import Empty
+
+        # auto_resume would take over what other live processes hold.
+        self._queue = SQLiteAckQueue(str(path / "persist"), auto_resume=False)
+        self._empty = Empty
+
+    def fill(self, count: int) -> None:
+        for number in range(count):
+            self.push(number)
+
+    def push(self, number: int) -> None:
+        self._queue.put(body(number))
+
+    def claim(self) -> dict[str, Any] | None:
+        try:
+            claimed: dict[str, Any] = self._queue.get(block=False, raw=True)
+        except self._empty:
+            return None
+        return claimed
+
+    def done(self, claimed: dict[str, Any]) -> None:
+        self._queue.ack(id=claimed["pqid"])
+
+    def identity(self, claimed: dict[str, Any]) -> str:
+        return number_of(claimed["data"])
+
+    def close(self) -> None:
+        self._queue.close()
+
+
+class LiteQueue:
+    def __init__(self, path: Path) -> None:
+        from litequeue import LiteQueue as Queue
+
+        path.mkdir(exist_ok=True)
+        self._queue = Queue(path / "litequeue.db")
+
+    def fill(self, count: int) -> None:
+        with self._queue.transaction():
+            for number in range(count):
+                self.push(number)
+
+    def push(self, number: int) -> None:
+        self._queue.put(body(number).decode())
+
+    def claim(self) -> Any | None:
+        return self._queue.pop()
+
+    def done(self, claimed: Any) -> None:
+        self._queue.done(claimed.message_id)
+
+    def identity(self, claimed: Any) -> str:
+        return number_of(claimed.data)
+
+    def close(self) -> None:
+        self._queue.close()
+
+
+class Huey:
+    """Either storage: `dequeue` takes and removes, there is nothing to complete."""
+
+    def __init__(self, storage: Any) -> None:
+        self._storage = storage
+
+    def fill(self, count: int) -> None:
+        for number in range(count):
+            self.push(number)
+
+    def push(self, number: int) -> None:
+        self._storage.enqueue(body(number))
+
+    def claim(self) -> bytes | None:
+        claimed: bytes | None = self._storage.dequeue()
+        return claimed
+
+    def done(self, claimed: bytes) -> None:
+        pass
+
+    def identity(self, claimed: bytes) -> str:
+        return number_of(bytes(claimed))
+
+    def close(self) -> None:
+        self._storage.close()
+
+
+def open_huey_files(path: Path) -> Huey:
+    from huey.storage import FileStorage
+
+    return Huey(FileStorage("bench", str(path / "huey")))
+
+
+def open_huey_sqlite(path: Path) -> Huey:
+    from huey.storage import SqliteStorage
+
+    return Huey(SqliteStorage("bench", str(path / "huey.db")))
+
+
+class TaskQueue:
+    """`fq://` with no threads and no insert counter (which would sync on every insert)."""
+
+    def __init__(self, path: Path) -> None:
+        from taskqueue import FunctionTask, QueueEmptyError
+        from taskqueue import TaskQueue as Queue
+
+        self._queue = Queue(f"fq://{path / 'taskqueue'}", n_threads=0, progress=False)
+        self._task = FunctionTask
+        self._empty = QueueEmptyError
+
+    def fill(self, count: int) -> None:
+        tasks = (self._make(number) for number in range(count))
+        self._queue.insert(tasks, total=count, skip_insert_counter=True)
+
+    def _make(self, number: int) -> Any:
+        return self._task(("bench", "handle"), [body(number).decode()], {}, None)
+
+    def push(self, number: int) -> None:
+        self._queue.insert(self._make(number), skip_insert_counter=True)
+
+    def claim(self) -> Any | None:
+        try:
+            return self._queue.lease(seconds=LEASE_SECONDS)
+        except self._empty:
+            return None
+
+    def done(self, claimed: Any) -> None:
+        self._queue.delete(claimed)
+
+    def identity(self, claimed: Any) -> str:
+        return number_of(claimed.args[0])
+
+    def close(self) -> None:
+        pass
+
+
+PEERS = (
+    Card(
+        name="dirq",
+        open=Dirq,
+        redelivers="when someone calls purge(), by the age of the lock",
+        survives=True,
+        syncs="kernel",
+        api="QueueSimple",
+    ),
+    Card(
+        name="persist-queue",
+        open=PersistQueue,
+        redelivers="when the queue is opened again, live work of others included",
+        survives=True,
+        syncs="disk",
+        api="SQLiteAckQueue",
+        one_file=True,
+    ),
+    Card(
+        name="litequeue",
+        open=LiteQueue,
+        redelivers="when someone lists the locked ones and retries them",
+        survives=True,
+        syncs="kernel",
+        api="LiteQueue",
+        one_file=True,
+    ),
+    Card(
+        name="huey files",
+        open=open_huey_files,
+        redelivers="never: taken is removed",
+        survives=False,
+        syncs="kernel",
+        api="FileStorage",
+    ),
+    Card(
+        name="huey SQLite",
+        open=open_huey_sqlite,
+        redelivers="never: taken is removed",
+        survives=False,
+        syncs="disk",
+        api="SqliteStorage",
+        one_file=True,
+    ),
+    Card(
+        name="task-queue",
+        open=TaskQueue,
+        redelivers="by itself, after the lease",
+        survives=True,
+        syncs="kernel",
+        api="TaskQueue fq://",
+    ),
+)

@@ -1,0 +1,46 @@
+"""The picture of docs/benchmarks.md."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.verdict import Chart
+
+OURS = "#0b6e4f"
+OTHERS = ("#8d99ae", "#adb5bd", "#6c757d", "#ced4da", "#495057", "#a5a58d", "#b7b7a4")
+
+
+def draw(path: Path, charts: Sequence[Chart]) -> None:
+    if not charts:
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display needed
+    # The same figures must give the same file, or every run would change the repository.
+    matplotlib.rcParams["svg.hashsalt"] = "holdfast"
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(
+        len(charts), 1, figsize=(8, 3.2 * len(charts)), squeeze=False, layout="constrained"
+    )
+    for panel, chart in zip(panels[:, 0], charts, strict=True):
+        _draw_chart(panel, chart)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def _draw_chart(panel: Any, chart: Chart) -> None:
+    width = 0.8 / len(chart.values)
+    others = iter(OTHERS * 3)
+    for number, (name, values) in enumerate(chart.values.items()):
+        colour = OURS if name.startswith("Holdfast") else next(others)
+        places = [group + (number + 0.5) * width - 0.4 for group in range(len(values))]
+        drawn = panel.bar(places, values, width * 0.9, label=name, color=colour)
+        panel.bar_label(drawn, fmt="{:,.0f}", fontsize=7)
+    panel.set_title(chart.title, loc="left")
+    panel.set_ylabel(chart.axis)
+    panel.set_xticks(range(len(chart.labels)), chart.labels)
+    if chart.logarithmic:
+        panel.set_yscale("log")
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)

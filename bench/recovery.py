@@ -1,0 +1,96 @@
+"""recovery: a worker is killed while it holds work; how soon does somebody else get it?"""
+
+import multiprocessing
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+
+from bench.handlers import endless
+from bench.ours import open_queue_at
+from bench.payload import task
+from bench.session import Session
+from bench.verdict import Bar, Result
+from holdfast.core.worker import Worker
+
+NAME = "recovery"
+TITLE = "Redelivery after SIGKILL of the worker"
+LEASE_SECONDS = 3.0
+GRACE_SECONDS = 1.0
+PATIENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    isolation: str
+    age_seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.isolation} isolation, killed {self.age_seconds:g} s into the task"
+
+
+def run(session: Session) -> Result:
+    ages = (2, session.size(20, 7))  # the second one beyond several leases
+    cases = [Case(isolation, age) for isolation in ("thread", "process") for age in ages]
+    waits: dict[Case, list[float]] = {case: [] for case in cases}
+    for case in session.interleaved(TITLE, cases, rounds=min(session.rounds, 2)):
+        with session.arena.room(case.isolation) as path:
+            waits[case].append(seconds_until_redelivered(case, path))
+    return _result(waits)
+
+
+def seconds_until_redelivered(case: Case, path: Path) -> float:
+    began = path / "began"
+    queue = open_queue_at(path, lease_seconds=LEASE_SECONDS)
+    queue.push(task(1).model_copy(update={"note": str(began)}))
+    worker = multiprocessing.get_context("spawn").Process(target=work, args=(case, path))
+    worker.start()
+    try:
+        _wait_for(began)
+        sleep(case.age_seconds)
+    finally:
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        killed_at = monotonic()
+        worker.join()
+    again = queue.poll(wait_seconds=PATIENCE_SECONDS)
+    waited = monotonic() - killed_at
+    assert [message.attempts for message in again] == [2], "the task did not come back"
+    queue.ack(again[0])
+    queue.close()
+    return waited
+
+
+def work(case: Case, path: Path) -> None:
+    queue = open_queue_at(path, lease_seconds=LEASE_SECONDS)
+    Worker(queue, endless, isolation=case.isolation).run()
+
+
+def _wait_for(file: Path) -> None:
+    give_up_at = monotonic() + PATIENCE_SECONDS
+    while not file.exists():
+        assert monotonic() < give_up_at, "the worker never began"
+        sleep(0.01)
+
+
+def _result(waits: dict[Case, list[float]]) -> Result:
+    longest = max(max(figures) for figures in waits.values())
+    return Result(
+        name=NAME,
+        title=TITLE,
+        columns=("", "shortest", "longest"),
+        rows=[
+            [str(case), f"{min(figures):.2f} s", f"{max(figures):.2f} s"]
+            for case, figures in waits.items()
+        ],
+        bars=[
+            Bar(
+                f"redelivered within the lease ({LEASE_SECONDS:g} s) + 1 s, at any age",
+                longest,
+                LEASE_SECONDS + GRACE_SECONDS,
+                "s",
+                at_least=False,
+            )
+        ],
+        notes=("Counted from the kill to the moment another process holds the task.",),
+    )

@@ -1,0 +1,79 @@
+"""Results for the terminal and for docs/benchmarks.md."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.plot import draw
+from bench.verdict import Bar, Result
+
+BEGIN = "<!-- bench:begin -->"
+END = "<!-- bench:end -->"
+INTRODUCTION = f"""# Benchmarks
+
+`make bench` measures Holdfast beside its peers and beside the bare system calls, in one run,
+and writes what follows. Figures of different runs or machines do not compare; the ratios do.
+
+{BEGIN}
+{END}
+"""
+
+
+def show(console: Console, result: Result) -> None:
+    table = Table(title=f"{result.name}: {result.title}", title_justify="left")
+    for number, column in enumerate(result.columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for row in result.rows:
+        table.add_row(*row)
+    console.print(table)
+    for note in result.notes:
+        console.print(f"  {note}", style="dim")
+    console.print(_bars_table(result.bars))
+
+
+def _bars_table(bars: Sequence[Bar]) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    for bar in bars:
+        style = "green" if bar.met else "yellow" if bar.aim else "bold red"
+        table.add_row(f"[{style}]{bar.word}[/]", bar.shown, bar.promise)
+    return table
+
+
+def write(docs: Path, machine: Mapping[str, str], results: Sequence[Result]) -> None:
+    """Replace what is between the markers of `docs`, and draw the picture beside it."""
+    picture = docs.with_suffix(".svg")
+    draw(picture, [chart for result in results for chart in result.charts])
+    text = docs.read_text() if docs.exists() else INTRODUCTION
+    before, rest = text.split(BEGIN, 1)
+    after = rest.split(END, 1)[1]
+    body = "\n".join(_markdown(machine, results, picture.name))
+    docs.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}")
+
+
+def _markdown(machine: Mapping[str, str], results: Sequence[Result], picture: str) -> list[str]:
+    lines = ["## Machine", "", *_rows(("", ""), list(machine.items())), ""]
+    lines += ["## Bars", "", *_rows(("Benchmark", "Bar", "Figure", ""), _verdicts(results)), ""]
+    lines += [f"![Holdfast beside its peers]({picture})", ""]
+    for result in results:
+        lines += [f"## {result.title}", "", *_rows(result.columns, result.rows), ""]
+        lines += [f"* {note}" for note in result.notes] + ([""] if result.notes else [])
+    return lines
+
+
+def _verdicts(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
+    return [
+        (result.name, bar.promise, bar.shown, bar.word if bar.met else f"**{bar.word}**")
+        for result in results
+        for bar in result.bars
+    ]
+
+
+def _rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = ["---"] + ["---:"] * (len(columns) - 1)
+    return [_line(columns), _line(rule), *(_line(row) for row in rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

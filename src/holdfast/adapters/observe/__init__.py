@@ -1,0 +1,1 @@
+"""Subscribers of events: log lines and metrics. Each is optional."""

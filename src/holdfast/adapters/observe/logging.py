@@ -1,0 +1,111 @@
+"""Events as log lines: one per transition, key=value, with no body in sight.
+
+    2026-11-15T20:45:01.123Z level=info event=completed queue=acme/enrich message_id=4f1c…
+
+`EventLog()` speaks through structlog when it is installed (`holdfast[logging]`), else
+through the standard library's `holdfast` logger: an application that has set up either
+needs nothing more. `stream_log` writes whole lines to a stream, for programs of our own.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, Literal, TextIO
+
+from holdfast.core import events as ev
+from holdfast.core.clock import SYSTEM_CLOCK, Clock, utc
+from holdfast.core.events import Event, Subscriber
+
+Style = Literal["text", "json"]
+Write = Callable[[int, str, Mapping[str, Any]], None]
+
+_LEVELS: dict[type[Event], int] = {
+    ev.LeaseRenewed: logging.DEBUG,
+    ev.Retried: logging.WARNING,
+    ev.LeaseAtRisk: logging.WARNING,
+    ev.LeaseGone: logging.WARNING,
+    ev.NearCap: logging.WARNING,
+    ev.Stolen: logging.WARNING,
+    ev.SchemaTooNew: logging.WARNING,
+    ev.ChildKilled: logging.WARNING,
+    ev.PollFailed: logging.WARNING,
+    ev.DeadLettered: logging.ERROR,
+}
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def level_of(event: Event) -> int:
+    return _LEVELS.get(type(event), logging.INFO)
+
+
+def name_of(event: Event) -> str:
+    """DeadLettered → dead_lettered."""
+    return _HUMP.sub("_", type(event).__name__).lower()
+
+
+def fields_of(event: Event) -> dict[str, Any]:
+    """What the event says; text made safe for one line of a terminal."""
+    return {field.name: _tidy(getattr(event, field.name)) for field in fields(event)}
+
+
+def _tidy(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 3)
+    if isinstance(value, str) and not value.isprintable():
+        return value.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return value
+
+
+class EventLog:
+    """A subscriber that hands each event to a logger."""
+
+    def __init__(self, write: Write | None = None, *, at_least: int = logging.INFO) -> None:
+        self._write = write or _logger()
+        self._at_least = at_least
+
+    def __call__(self, event: Event) -> None:
+        if (level := level_of(event)) >= self._at_least:
+            self._write(level, name_of(event), fields_of(event))
+
+
+def _logger() -> Write:
+    try:
+        import structlog
+    except ImportError:
+        return _to_stdlib
+    logger = structlog.get_logger("holdfast")
+    return lambda level, name, said: logger.log(level, name, **said)
+
+
+def _to_stdlib(level: int, name: str, said: Mapping[str, Any]) -> None:
+    logging.getLogger("holdfast").log(level, "%s %s", name, pairs(said))
+
+
+def stream_log(
+    stream: TextIO,
+    style: Style = "text",
+    *,
+    at_least: int = logging.INFO,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Subscriber:
+    """Lines for people and grep (`text`), or for machines (`json`)."""
+
+    def write(level: int, name: str, said: Mapping[str, Any]) -> None:
+        at = f"{utc(clock.time()).isoformat(timespec='milliseconds')[:-6]}Z"
+        said = {"level": logging.getLevelName(level).lower(), "event": name, **said}
+        line = json.dumps({"at": at, **said}) if style == "json" else f"{at} {pairs(said)}"
+        stream.write(f"{line}\n")
+        stream.flush()
+
+    return EventLog(write, at_least=at_least)
+
+
+def pairs(said: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={_quoted(value)}" for key, value in said.items())
+
+
+def _quoted(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return text if text and not re.search(r'[\s="\\]', text) else json.dumps(text)

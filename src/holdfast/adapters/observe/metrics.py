@@ -1,0 +1,109 @@
+"""Events as Prometheus metrics (`pip install 'holdfast[metrics]'`)."""
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core import events as ev
+from holdfast.core.errors import ConfigError
+from holdfast.core.events import Event
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+_COUNTED: dict[type[Event], tuple[str, str]] = {
+    ev.Claimed: ("claimed", "Messages taken from the queue."),
+    ev.Completed: ("completed", "Messages finished."),
+    ev.Retried: ("retried", "Attempts that failed and will be repeated."),
+    ev.DeadLettered: ("dead_lettered", "Messages given up, with a reason."),
+    ev.GivenBack: ("given_back", "Messages returned uncharged at shutdown."),
+    ev.Stolen: ("stolen", "Expired leases of other workers taken over."),
+    ev.LeaseAtRisk: ("leases_at_risk", "Renewals and settlements that got no answer."),
+    ev.LeaseGone: ("leases_lost", "Leases lost while they were held here."),
+    ev.ChildKilled: ("children_killed", "Child processes ended by the watchdog."),
+    ev.SchemaTooNew: ("schema_too_new", "Messages left for newer code."),
+    ev.PollFailed: ("polls_failed", "Polls the queue did not answer."),
+}
+# What ends the time a message is held.
+_ENDS = (ev.Completed, ev.Retried, ev.DeadLettered, ev.GivenBack, ev.LeaseGone)
+_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
+_LATENESS = (0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30)
+
+
+def _prometheus() -> ModuleType:
+    try:
+        import prometheus_client
+    except ImportError:
+        raise ConfigError(
+            "metrics need prometheus-client, which is not installed: "
+            "pip install 'holdfast[metrics]'"
+        ) from None
+    return prometheus_client
+
+
+class Metrics:
+    """A subscriber that counts. Raises ConfigError when prometheus-client is missing.
+
+    `registry` defaults to the client's own, which its exporters serve.
+    """
+
+    def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
+        client = _prometheus()
+        registry = client.REGISTRY if registry is None else registry
+        self._counters = {
+            kind: client.Counter(f"holdfast_{name}", text, ["queue"], registry=registry)
+            for kind, (name, text) in _COUNTED.items()
+        }
+        self._held = client.Gauge(
+            "holdfast_held", "Messages held now.", ["queue"], registry=registry
+        )
+        self._seconds = client.Histogram(
+            "holdfast_attempt_seconds",
+            "How long completed attempts took.",
+            ["queue"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._late = client.Histogram(
+            "holdfast_renewal_late_seconds",
+            "How late renewals were.",
+            ["queue"],
+            buckets=_LATENESS,
+            registry=registry,
+        )
+
+    def __call__(self, event: Event) -> None:
+        queue = event.queue
+        if (counter := self._counters.get(type(event))) is not None:
+            counter.labels(queue).inc()
+        match event:
+            case ev.Claimed():
+                self._held.labels(queue).inc()
+            case ev.Completed(seconds=seconds):
+                self._seconds.labels(queue).observe(seconds)
+            case ev.LeaseRenewed(late_seconds=late):
+                self._late.labels(queue).observe(late)
+        if isinstance(event, _ENDS):
+            self._held.labels(queue).dec()
+
+
+class MetricsServer:
+    """Serves `Metrics` at http://host:port/metrics until closed."""
+
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        client = _prometheus()
+        registry = client.CollectorRegistry()
+        self.subscriber = Metrics(registry)
+        try:
+            self._server: Any
+            self._server, self._thread = client.start_http_server(port, host, registry)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics cannot be served at {host}:{port}: {error.strerror or error}; "
+                "choose another --metrics-port"
+            ) from None
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

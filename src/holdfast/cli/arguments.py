@@ -1,0 +1,63 @@
+"""What several commands take: the queue, `--json`, durations."""
+
+import os
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.durations import seconds
+from holdfast.cli.failures import Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.core.message import AnyMessage
+    from holdfast.core.queue import QueueManager
+
+QUEUE_VARIABLE = "HOLDFAST_QUEUE"
+QUEUE_HELP = (
+    "The queue: a name (enrich, acme/enrich), a path (./work/acme/enrich) or a URL "
+    f"(file:/srv/work/acme/enrich). May be left out when {QUEUE_VARIABLE} is set."
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.")]
+Duration = Annotated[float, typer.Option(parser=seconds, metavar="DURATION")]
+Queue = Annotated[str | None, typer.Argument(metavar="[QUEUE]", help=QUEUE_HELP)]
+Limit = Annotated[int, typer.Option(min=0, help="At most this many; 0 for all.")]
+
+
+def queue_and_rest(words: Sequence[str] | None, wanted: int) -> tuple[str, list[str]]:
+    """The queue and what follows it, when at least `wanted` words must follow.
+
+    Only a word too many names the queue: so a command never works on the variable's queue
+    while the person meant another.
+    """
+    given = list(words or ())
+    if len(given) > wanted:
+        return given[0], given[1:]
+    return default_queue(), given
+
+
+def default_queue(given: str | None = None) -> str:
+    if queue := given or os.environ.get(QUEUE_VARIABLE, ""):
+        return queue
+    raise Usage(
+        f"which queue? Name it first, as in `holdfast status enrich`, or set {QUEUE_VARIABLE}"
+    )
+
+
+@contextmanager
+def opened(
+    queue: str | None, *, create: bool = False, **given: Any
+) -> "Iterator[QueueManager[AnyMessage]]":
+    """The queue, closed afterwards. Looking at a queue that is not there makes none."""
+    from holdfast.bootstrap import open_queue
+
+    with open_queue(default_queue(queue), create=create, **given) as manager:
+        yield manager  # type: ignore[misc]  # AnyMessage is the default model
+
+
+def all_if_zero(limit: int) -> int:
+    return limit or 2**62

@@ -1,0 +1,79 @@
+"""The live picture of a queue: counts, a bar of where everything is, and the pace."""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from holdfast.cli.durations import in_words
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from holdfast.core.queue import QueueStats
+
+_REMEMBERED = 30  # readings the pace is taken from
+_WIDTH = 60
+
+SHADES = {
+    "completed": "green",
+    "leased": "yellow",
+    "ready": "blue",
+    "delayed": "cyan",
+    "failed": "red",
+}
+
+
+class Board:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._readings: deque[tuple[float, QueueStats]] = deque(maxlen=_REMEMBERED)
+
+    def note(self, stats: "QueueStats", at: float) -> None:
+        self._readings.append((at, stats))
+
+    @property
+    def per_second(self) -> float:
+        """How many were finished per second, over the readings remembered."""
+        (then, before), (now, after) = self._readings[0], self._readings[-1]
+        finished = after.completed + after.failed - before.completed - before.failed
+        return max(0.0, finished / (now - then)) if now > then else 0.0
+
+    def picture(self) -> "RenderableType":
+        from rich.console import Group
+        from rich.text import Text
+
+        stats = self._readings[-1][1]
+        return Group(Text(self._name, style="bold"), bar(stats), _legend(stats), self._pace())
+
+    def _pace(self) -> "Text":
+        from rich.text import Text
+
+        stats = self._readings[-1][1]
+        words = f"{self.per_second:,.1f} per second"
+        if self.per_second > 0 and stats.ready:
+            words += f", {in_words(stats.ready / self.per_second)} to go"
+        if stats.expired:
+            words += f"; {stats.expired} leases have run out"
+        return Text(words, style="dim")
+
+
+def bar(stats: "QueueStats", width: int = _WIDTH) -> "Text":
+    """Each state's share; what is there is never rounded away to nothing."""
+    from rich.text import Text
+
+    total = sum(getattr(stats, name) for name in SHADES) or 1
+    text = Text()
+    for name, shade in SHADES.items():
+        if count := getattr(stats, name):
+            text.append("━" * max(1, round(count / total * width)), style=shade)
+    return text or Text("━" * width, style="dim")
+
+
+def _legend(stats: "QueueStats") -> "Text":
+    from rich.text import Text
+
+    text = Text()
+    for name, shade in SHADES.items():
+        text.append(f"{name} ", style=shade)
+        text.append(f"{getattr(stats, name):,}   ")
+    return text

@@ -1,0 +1,45 @@
+"""Durations as people write them: 30s, 5m, 2h, 7d, 1h30m, or plain seconds."""
+
+import re
+
+import typer
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_PLAIN = re.compile(r"\d+(?:\.\d+)?")
+# Longer than anybody means; far below where a time no longer fits in a file's name.
+LONGEST_SECONDS = 3650 * 86_400.0
+
+
+def seconds(text: str) -> float:
+    """Seconds in a duration. Raises typer.BadParameter with the forms there are."""
+    written = text.strip().lower().replace(" ", "")
+    if _PLAIN.fullmatch(written):
+        value = float(written)
+    elif re.fullmatch(f"(?:{_PART.pattern})+", written):
+        value = sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(written))
+    else:
+        raise typer.BadParameter(
+            f"{text!r} is no duration: write 30s, 5m, 2h, 7d, 1h30m or plain seconds"
+        )
+    if value > LONGEST_SECONDS:
+        raise typer.BadParameter(f"{text!r} is longer than ten years")
+    return value
+
+
+def in_words(seconds: float) -> str:
+    """A duration for people: two units at most, the way one would say it."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    for size, unit, below, small in (
+        (60, "min", 1, "s"),
+        (3600, "h", 60, "min"),
+        (86_400, "d", 3600, "h"),
+    ):
+        if seconds < {60: 3600, 3600: 86_400}.get(size, float("inf")):
+            rest = int(seconds % size // below)
+            whole = f"{int(seconds // size)} {unit}"
+            return f"{whole} {rest} {small}" if rest else whole
+    raise AssertionError(seconds)

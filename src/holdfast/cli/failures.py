@@ -1,0 +1,75 @@
+"""How a command ends: the exit codes, and one clear line for each error."""
+
+import os
+from enum import IntEnum
+
+from holdfast.core.errors import (
+    ConfigError,
+    HandlerNotFound,
+    HoldfastError,
+    InvalidName,
+    MalformedMessage,
+    MessageTooLarge,
+    QueueUnavailable,
+)
+
+DEBUG = "HOLDFAST_DEBUG"
+
+
+class ExitCode(IntEnum):
+    """Documented in docs/reference/cli.md; scripts rely on them."""
+
+    OK = 0
+    NO = 1  # not there, a check failed, the books do not balance
+    USAGE = 2  # the command was not written correctly: option, name, setting, handler
+    UNAVAILABLE = 3  # the queue cannot be reached, read or written
+    REFUSED = 4  # the input is no message: not JSON, not UTF-8, too large
+    BUG = 70
+    INTERRUPTED = 130
+
+
+class InputRefused(HoldfastError):
+    """What was given to push is no message. Says where, and what was pushed before."""
+
+
+class NotThere(HoldfastError):
+    """What was asked about does not exist."""
+
+
+class Usage(HoldfastError):
+    """The command cannot be run as it was written."""
+
+
+_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (QueueUnavailable, ExitCode.UNAVAILABLE),
+    (Usage, ExitCode.USAGE),
+    (ConfigError, ExitCode.USAGE),
+    (InvalidName, ExitCode.USAGE),
+    (HandlerNotFound, ExitCode.USAGE),
+    (InputRefused, ExitCode.REFUSED),
+    (MalformedMessage, ExitCode.REFUSED),
+    (MessageTooLarge, ExitCode.REFUSED),
+    (HoldfastError, ExitCode.NO),
+    (OSError, ExitCode.UNAVAILABLE),
+)
+
+
+def code_of(error: BaseException) -> ExitCode:
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.BUG)
+
+
+def line_of(error: BaseException) -> str:
+    """One line: what is wrong, and the way out."""
+    if isinstance(error, HoldfastError):
+        return " ".join(str(error).split())
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror or error} (`holdfast doctor QUEUE` may know more)"
+    return (
+        f"this is a bug in Holdfast: {type(error).__name__}: {' '.join(str(error).split())} "
+        f"(run it with {DEBUG}=1 for the traceback, and please report it)"
+    )
+
+
+def debugging() -> bool:
+    return os.environ.get(DEBUG, "") not in ("", "0")

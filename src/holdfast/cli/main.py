@@ -1,0 +1,107 @@
+"""The `holdfast` command: its parts put together, and every error as one clear line."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from holdfast.cli import dead, demo, look, push, upkeep, work
+from holdfast.cli.console import say
+from holdfast.cli.failures import ExitCode, code_of, debugging, line_of
+
+
+class _StdoutClosed(Exception):
+    """Whoever read our output has seen enough."""
+
+
+class _Group(TyperGroup):
+    """Typer takes a closed pipe for a failure; `holdfast list enrich | head` is none."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise _StdoutClosed from None
+        return result
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 fine, 1 not there or failed, 2 usage, 3 queue unavailable, "
+    "4 input refused, 130 interrupted.",
+)
+app.command(rich_help_panel="Work")(push.push)
+app.command(rich_help_panel="Work")(work.work)
+app.command(rich_help_panel="Look")(look.status)
+app.command("list", rich_help_panel="Look")(look.list_)
+app.command(rich_help_panel="Look")(look.show)
+app.command(rich_help_panel="Look")(look.explain)
+app.add_typer(dead.app, name="dead", rich_help_panel="Keep in order")
+app.command(rich_help_panel="Keep in order")(upkeep.purge)
+app.command(rich_help_panel="Keep in order")(upkeep.doctor)
+app.command(rich_help_panel="Try it")(demo.demo)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"holdfast {version('holdfast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def holdfast(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
+    """Queue work that is held fast until it is done, and counted once."""
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; its exit code. Whatever goes wrong is one line on stderr."""
+    try:
+        result = typer.main.get_command(app).main(
+            args=list(arguments), prog_name="holdfast", standalone_mode=False
+        )
+    except _StdoutClosed:
+        _let_go_of_stdout()
+        return ExitCode.OK
+    except (KeyboardInterrupt, typer.Abort):
+        say("interrupted")
+        return ExitCode.INTERRUPTED
+    except Exception as error:
+        return _fail(error)
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def _fail(error: Exception) -> int:
+    if debugging():
+        raise error
+    usage = getattr(error, "format_message", None)  # typer's own: unknown option and such
+    if usage is None:
+        say(f"holdfast: {line_of(error)}")
+        return code_of(error)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "holdfast"
+    say(f"{command}: {' '.join(usage().split())} (see `{command} --help`)")
+    return ExitCode.USAGE
+
+
+def _let_go_of_stdout() -> None:
+    # What is still buffered would raise again when the interpreter ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,168 @@
+"""The feed: where slots get their messages.
+
+There is no thread that polls for others, so no message changes hands on the way. A slot
+that needs work and finds none ready polls itself, for all slots that wait at that moment
+(the leader); the others wait for their turn and find the rest ready (the followers):
+
+    slot 1  take ── poll(3) ──▶ m1 ─ work …
+    slot 2  take ─ waits ─────▶ m2 ─ work …
+    slot 3  take ─ waits ─────▶ m3 ─ work …
+
+Never more is claimed than slots wait for, so nothing that is held lies idle, and what is
+claimed is renewed from then on.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from random import Random
+from threading import Event, Lock
+from typing import Generic
+
+from holdfast.core.clock import Clock
+from holdfast.core.events import Claimed, Events, PollFailed
+from holdfast.core.keeper import LeaseKeeper
+from holdfast.core.lease import Lease, LeaseState
+from holdfast.core.ledger import Ledger
+from holdfast.core.message import M, lease_of
+from holdfast.core.outcome import GiveBack
+from holdfast.core.queue import Backoff, QueueManager
+
+_REST = Backoff(first_seconds=0.1, factor=2.0, longest_seconds=10.0)
+
+_PATIENCE_SECONDS = 20.0  # SQS's longest; others wake as soon as something is there
+_PATIENCE_UNTIL_EMPTY_SECONDS = 0.1
+_LOOK_SECONDS = 0.5  # between two looks at the queue's books, which may cost a scan
+
+# What we gave up is not claimable at our deadline to the millisecond: the queue judges by
+# its own clock.
+_EXPIRY_MARGIN_SECONDS = 1.0
+
+
+class Feed(Generic[M]):
+    """Claims messages and has them renewed, until closed. Safe to share between threads."""
+
+    def __init__(
+        self,
+        queue: QueueManager[M],
+        keeper: LeaseKeeper,
+        ledger: Ledger[M],
+        clock: Clock,
+        events: Events,
+        *,
+        stall_seconds: float | None = None,
+        until_empty: bool = False,
+    ) -> None:
+        self._queue = queue
+        self._keeper = keeper
+        self._ledger = ledger
+        self._clock = clock
+        self._events = events
+        self._stall_seconds = stall_seconds
+        self._until_empty = until_empty
+        self._turn = Lock()
+        self._ready: deque[M] = deque()
+        self._counting = Lock()
+        self._waiting = 0
+        self._closed = Event()
+        self._out: set[Lease] = set()
+        self._owed_until = 0.0
+        self._look_at = 0.0
+        self._random = Random()
+
+    # -- for slots
+
+    def take(self) -> M | None:
+        """The next message, whenever it comes; None once the feed is closed."""
+        with self._counting:
+            self._waiting += 1
+        try:
+            with self._turn:
+                if not self._ready:
+                    self._ready.extend(self.poll(self._waiting))
+                if not self._closed.is_set():
+                    return self._ready.popleft() if self._ready else None
+                self._give_back(self._ready)
+                self._ready.clear()
+                return None
+        finally:
+            with self._counting:
+                self._waiting -= 1
+
+    def poll(self, limit: int) -> list[M]:
+        """Claim up to `limit` messages as soon as there are any; none once closed."""
+        failures = 0
+        while not self._closed.is_set():
+            try:
+                polled = self._poll(limit)
+                failures = 0
+                if polled and not self._closed.is_set():
+                    return polled
+                self._give_back(polled)
+                self._close_if_empty()
+            except Exception as error:  # the disk or network is away: it will come back
+                failures += 1
+                self.rest(error, failures)
+        return []
+
+    def done(self, message: M) -> None:
+        """The message was settled, or is lost."""
+        lease = lease_of(message)
+        self._out.discard(lease)
+        if lease.state is LeaseState.LOST:
+            expired_at = lease.deadline + _EXPIRY_MARGIN_SECONDS
+            self._owed_until = max(self._owed_until, expired_at)
+
+    def rest(self, error: Exception, failures: int) -> None:
+        """Report an error that may pass, and wait: longer each time, never in step."""
+        self._events.emit(PollFailed(self._queue.name, f"{type(error).__name__}: {error}"))
+        self._clock.wait(self._closed, _REST.delay(failures, self._random))
+
+    # -- for the worker
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
+
+    def close(self) -> None:
+        """Claim nothing more. What was claimed and not taken is given back."""
+        self._closed.set()
+
+    def out(self) -> tuple[Lease, ...]:
+        """Leases of the messages claimed and not settled, also the lost ones."""
+        return tuple(self._out)
+
+    # -- parts
+
+    def _poll(self, limit: int) -> list[M]:
+        patience = _PATIENCE_UNTIL_EMPTY_SECONDS if self._until_empty else _PATIENCE_SECONDS
+        polled = self._queue.poll(
+            min(limit, self._queue.poll_batch), wait_seconds=patience, stop=self._closed
+        )
+        for message in polled:
+            lease = lease_of(message)
+            self._keeper.hold(lease, stall_seconds=self._stall_seconds)
+            self._out.add(lease)
+            if self._events.listening:
+                name = self._queue.name
+                self._events.emit(Claimed(name, lease.message_id, lease.attempt))
+        return polled
+
+    def _give_back(self, messages: Iterable[M]) -> None:
+        for message in messages:
+            self._ledger.settle(message, GiveBack())
+            self.done(message)
+
+    def _close_if_empty(self) -> None:
+        now = self._clock.monotonic()
+        if not self._until_empty or self._holds_any(now) or now < self._look_at:
+            return
+        self._look_at = now + _LOOK_SECONDS
+        stats = self._queue.stats()
+        if stats.ready == stats.delayed == stats.expired == 0:
+            self.close()
+
+    def _holds_any(self, now: float) -> bool:
+        """Anything that may come back to us: held, or given up and not yet expired."""
+        return now < self._owed_until or any(
+            lease.live or now < lease.deadline + _EXPIRY_MARGIN_SECONDS for lease in self.out()
+        )

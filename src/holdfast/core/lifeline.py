@@ -1,0 +1,64 @@
+"""A child process never outlives its worker, not even one that hangs in C code.
+
+A thread in the child could watch for the worker's end, but not while the interpreter is
+stuck. So the child forks a guard before anything else: a process that does nothing but
+wait for the pipe from the worker to break, and then kills the child's whole process group,
+whatever hangs in it and whatever it started. Being a member, the guard also keeps the
+group's number from being given to anybody else while it may still be killed.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from select import poll
+
+_PR_SET_PDEATHSIG = 1
+
+
+def leave_terminal() -> None:
+    """A session of our own: Ctrl-C is the worker's to handle, and our group can be killed."""
+    os.setsid()
+    # The worker blocked it for our start, when Ctrl-C still reached us.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def end_with(parent_pid: int, parent_sentinel: int) -> None:
+    """From here on, the end of the parent is the end of this process group."""
+    _ask_the_kernel()
+    if os.getppid() != parent_pid:  # it ended before we asked
+        end_group()
+    if os.fork() == 0:
+        _guard(parent_sentinel)
+
+
+def end_group() -> None:
+    """Kill this process, its guard and all it started."""
+    os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def _ask_the_kernel() -> None:
+    # Linux ends us with the thread that started us. That also helps where a fork of the
+    # worker keeps the pipe open, but does not reach what we started; hence the guard.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _guard(parent_sentinel: int) -> None:
+    try:
+        _close_all_but(parent_sentinel)
+        broken = poll()
+        broken.register(parent_sentinel)
+        broken.poll()
+    finally:
+        end_group()
+        os._exit(1)
+
+
+def _close_all_but(kept: int) -> None:
+    """Nobody shall wait for a pipe to end that only the guard holds open."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    os.closerange(3, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))

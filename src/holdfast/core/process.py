@@ -1,0 +1,242 @@
+"""The worker's hold on one child process: start it, talk to it, see it die."""
+
+import atexit
+import multiprocessing
+import os
+import pickle
+import signal
+from contextlib import suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from select import POLLIN, POLLOUT, poll
+from threading import Lock
+from typing import Any
+
+from holdfast.core import child, wire
+from holdfast.core.clock import Clock
+from holdfast.core.errors import ConfigError, HandlerNotFound
+from holdfast.core.frames import Frames
+from holdfast.core.handler import Handler, name_of
+from holdfast.core.lease import Lease
+from holdfast.core.message import QueueMessage
+
+_spawn = multiprocessing.get_context("spawn")
+_one_at_a_time = Lock()
+
+_STACKS_SECONDS = 1.0  # to wait for a dump; one that is stopped answers nothing
+_QUIET_SECONDS = 0.1  # after which a dump is taken for complete
+_DEATH_SECONDS = 10.0  # after SIGKILL; only the kernel itself can take longer
+
+
+def pickled(handler: Handler) -> bytes:
+    """The handler as a child can find it. Raises ConfigError when it cannot."""
+    try:
+        return pickle.dumps(handler)
+    except Exception as error:  # whatever the object does when pickled
+        raise ConfigError(
+            f"{name_of(handler)} cannot run in a process of its own ({error}): use a "
+            "function at the top of an importable module"
+        ) from None
+
+
+class ChildProcess:
+    """One child, its pipes and its process group. Used by one thread, but for `abort`."""
+
+    def __init__(self, handler: bytes, interval: float, clock: Clock) -> None:
+        self._clock = clock
+        self._model: type | None = None
+        self._work, work = _spawn.Pipe()
+        self._control, control = _spawn.Pipe()
+        self._stacks, stacks = _spawn.Pipe(duplex=False)
+        theirs = (work, control, stacks)
+        self._process = _spawn.Process(target=child.main, args=(*theirs, handler, interval))
+        try:
+            _start(self._process)
+        except BaseException:
+            self._close_pipes()
+            raise
+        finally:
+            for pipe in theirs:
+                pipe.close()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+        for pipe in self._pipes():
+            os.set_blocking(pipe.fileno(), False)
+        self._frames = Frames(self._work.fileno())
+        self._sent_all = True
+        self._deadline = 0.0
+        self._poll = poll()
+        for fd in (self._work.fileno(), self._control.fileno(), self._process.sentinel):
+            self._poll.register(fd, POLLIN)
+        # Should nobody close us, Python would wait for the child at its exit, for ever.
+        atexit.register(self.abort)
+
+    # -- talking
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there is something to read, the child is gone, or time is up."""
+        ready = dict(self._poll.poll(seconds * 1000))
+        if not self._sent_all and ready.get(self._work.fileno(), 0) & POLLOUT:
+            self._sent(self._frames.flush())
+
+    def read(self) -> bytes | None:
+        """The next frame of the child, if any. EOFError: there will be no more."""
+        return self._frames.read()
+
+    def send(self, frame: bytes) -> None:
+        self._sent(self._frames.send(frame))
+
+    def _sent(self, all_of_it: bool) -> None:
+        if all_of_it != self._sent_all:
+            self._sent_all = all_of_it
+            wanted = POLLIN if all_of_it else POLLIN | POLLOUT
+            self._poll.modify(self._work.fileno(), wanted)
+
+    def begin(self, message: QueueMessage, lease: Lease) -> None:
+        """Have the child start on a message."""
+        model = type(message)
+        if model is not self._model:
+            self.send(_packed_model(model))
+            self._model = model
+        self._deadline = lease.deadline
+        self.send(wire.pack_work(lease, message.__pydantic_serializer__.to_json(message)))
+
+    def tell_deadline(self, deadline: float) -> None:
+        """Pass on a renewal: past its deadline the child ends itself."""
+        if deadline != self._deadline:
+            self._deadline = deadline
+            self._tell(wire.DEADLINE, deadline)
+
+    def tell_stopping(self) -> None:
+        self._tell(wire.STOPPING, 0.0)
+
+    def _tell(self, kind: bytes, value: float) -> None:
+        with suppress(OSError):  # it is gone, or does not listen; both show otherwise
+            os.write(self._control.fileno(), wire.CONTROL.pack(kind, value))
+
+    def pulses(self) -> bytes:
+        """The signs of life since the last call."""
+        try:
+            return os.read(self._control.fileno(), 4096)
+        except OSError:
+            return b""
+
+    # -- watching and ending
+
+    @property
+    def alive(self) -> bool:
+        return self._process.exitcode is None
+
+    def how_it_died(self) -> str:
+        code = self._process.exitcode
+        if code is None:
+            return "not yet"
+        if code >= 0:
+            return f"exit code {code}"
+        try:
+            return signal.Signals(-code).name
+        except ValueError:
+            return f"signal {-code}"
+
+    def stacks(self) -> str:
+        """Where each thread of the child is; works when its interpreter is stuck."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, child.STACKS_SIGNAL)
+        return self._dumped(_STACKS_SECONDS)
+
+    def last_words(self) -> str:
+        """What was dumped when it died: a segmentation fault has a stack too."""
+        return self._dumped(0.0)
+
+    def _dumped(self, seconds: float) -> str:
+        written = poll()
+        written.register(self._stacks.fileno(), POLLIN)
+        text = bytearray()
+        until = self._clock.monotonic() + seconds
+        while written.poll(max(0.0, until - self._clock.monotonic()) * 1000):
+            try:
+                chunk = os.read(self._stacks.fileno(), 1 << 16)
+            except OSError:
+                break
+            if not chunk:
+                break
+            text += chunk
+            until = min(until, self._clock.monotonic() + _QUIET_SECONDS)
+        return text.decode(errors="replace")
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def dead_within(self, seconds: float) -> bool:
+        """Wait for its end. Not by the sentinel alone: what it forked holds that open."""
+        until = self._clock.monotonic() + seconds
+        exited = poll()
+        exited.register(self._process.sentinel, POLLIN)
+        pause = 0.001
+        while self.alive and (left := until - self._clock.monotonic()) > 0:
+            if exited.poll(min(left, pause) * 1000):
+                self._clock.sleep(min(left, 0.001))
+            pause = min(pause * 2, 0.05)
+        return not self.alive
+
+    def abort(self) -> None:
+        """Kill it and all it started, at once."""
+        if self.alive:
+            self._process.kill()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self, grace_seconds: float) -> bool:
+        """End it, politely first; True when it is dead."""
+        self._work.close()
+        self.dead_within(grace_seconds)
+        return self.destroy()
+
+    def destroy(self) -> bool:
+        """Kill what is left of it and let go of it; True when it is dead."""
+        self.abort()
+        dead = self.dead_within(_DEATH_SECONDS)
+        atexit.unregister(self.abort)
+        self._close_pipes()
+        if dead:
+            self._reap_group()
+            self._process.close()
+        return dead
+
+    def _reap_group(self) -> None:
+        """Where we are process 1, as in a container, its orphans became our children."""
+        until = self._clock.monotonic() + 0.5
+        with suppress(ChildProcessError):
+            while self._clock.monotonic() < until:
+                if os.waitpid(-self.pid, os.WNOHANG) == (0, 0):
+                    self._clock.sleep(0.005)
+
+    def _pipes(self) -> tuple[Connection, Connection, Connection]:
+        return self._work, self._control, self._stacks
+
+    def _close_pipes(self) -> None:
+        for pipe in self._pipes():
+            pipe.close()
+
+
+def _start(process: Any) -> None:
+    with _one_at_a_time:
+        # Its first start unblocks SIGINT, so let that be over.
+        resource_tracker.ensure_running()
+        # A child starts in our terminal's process group. Ctrl-C is ours: it is born with
+        # that blocked, until it has a session of its own.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _packed_model(model: type) -> bytes:
+    try:
+        return wire.pack_model(model)
+    except Exception as error:
+        raise HandlerNotFound(
+            f"{model.__name__} cannot reach a process of its own ({error}): define it at "
+            "the top of an importable module"
+        ) from None

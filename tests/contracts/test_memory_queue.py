@@ -1,0 +1,153 @@
+"""MemoryQueue keeps the queue contract."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+from queue_contract import QueueContract
+from queue_promises.kit import LEASE, AnyQueue, Inject, MakeQueue
+
+from holdfast.core.events import Events
+from holdfast.core.message import AnyMessage, QueueMessage, Upgrader
+from holdfast.core.queue import QueueStats
+from holdfast.testing import ManualClock, MemoryQueue
+
+
+class Strict(QueueMessage):
+    number: int
+
+
+class TestMemoryQueue(QueueContract):
+    @pytest.fixture
+    def make_queue(self, clock: ManualClock) -> MakeQueue:
+        first: MemoryQueue[Any] = MemoryQueue(clock=clock)
+        return lambda **settings: MemoryQueue(
+            **{"lease_seconds": LEASE, "clock": clock, "beside": first} | settings
+        )
+
+    @pytest.fixture
+    def make_other_queue(self, clock: ManualClock) -> MakeQueue:
+        return lambda: MemoryQueue(name="other", lease_seconds=LEASE, clock=clock)
+
+    @pytest.fixture
+    def inject(self) -> Inject:
+        def into(queue: AnyQueue, body: bytes) -> None:
+            assert isinstance(queue, MemoryQueue)
+            queue.inject(body)
+
+        return into
+
+
+# -- what is its own
+
+
+def test_queues_share_nothing_unless_they_stand_beside_each_other() -> None:
+    first, stranger = MemoryQueue(name="same"), MemoryQueue(name="same")
+    neighbour = MemoryQueue(beside=first)
+    first.push(AnyMessage(id="a"))
+    assert stranger.poll() == []
+    assert [message.id for message in neighbour.poll()] == ["a"]
+
+
+def test_a_stepped_wall_clock_neither_ends_a_lease_nor_keeps_it(
+    memory_queue: MemoryQueue[AnyMessage], manual_clock: ManualClock
+) -> None:
+    memory_queue.push(AnyMessage())
+    memory_queue.poll()
+    manual_clock.step_time(100_000)
+    assert memory_queue.poll() == []
+    manual_clock.step_time(-200_000)
+    manual_clock.advance(memory_queue.lease_seconds)
+    assert [message.attempts for message in memory_queue.poll()] == [2]
+
+
+def test_a_subscriber_may_call_the_queue(manual_clock: ManualClock) -> None:
+    counted: list[QueueStats] = []
+    events = Events(lambda _: counted.append(queue.stats()))
+    queue = MemoryQueue(Strict, max_attempts=1, clock=manual_clock, events=events)
+    queue.push(Strict(id="worn out", number=1))
+    queue.poll()
+    manual_clock.advance(queue.lease_seconds)
+    queue.inject(b"malformed")
+    queue.inject(b'{"schema_version": 9}')
+    assert queue.poll() == []
+    assert [(stats.leased, stats.failed) for stats in counted] == [(0, 1), (0, 2), (0, 2)]
+
+
+def test_a_worker_too_slow_to_read_what_it_claimed_buries_nothing_of_its_successor(
+    manual_clock: ManualClock,
+) -> None:
+    # Its upgrader takes longer than the lease to find out that it fails.
+    taken = []
+
+    def slow(data: dict[str, Any]) -> dict[str, Any]:
+        manual_clock.advance(first.lease_seconds)
+        taken.extend(successor.poll())
+        raise ValueError("cannot upgrade this")
+
+    class Newer(QueueMessage):
+        upgraders: ClassVar[Mapping[int, Upgrader]] = {1: slow}
+        schema_version: int = 2
+
+    first = MemoryQueue(Newer, clock=manual_clock)
+    successor = MemoryQueue(clock=manual_clock, beside=first)
+    successor.push(AnyMessage(id="a"))
+    assert first.poll() == []
+    assert (first.stats().leased, first.stats().failed) == (1, 0)
+    successor.ack(taken[0])
+
+
+def test_thousands_of_renewals_and_checkpoints_leave_nothing_behind(
+    memory_queue: MemoryQueue[AnyMessage], manual_clock: ManualClock
+) -> None:
+    memory_queue.push(AnyMessage())
+    [message] = memory_queue.poll()
+    for step in range(5_000):
+        manual_clock.advance(1)
+        memory_queue.extend(message)
+        memory_queue.save_checkpoint(message, step)
+        memory_queue.poll()
+    assert memory_queue._shelf.entries <= 2 * memory_queue.lease_seconds
+
+
+# -- the pytest plugin
+
+
+def modules_loaded_by(plugin: str, *, after: str) -> list[str]:
+    """What importing `plugin` loads in a fresh interpreter that has `after` already."""
+    code = (
+        f"import sys, {after}; before = {{*sys.modules}}; import {plugin}\n"
+        "print(*(n for n in sys.modules if n not in before and "
+        "n.split('.')[0] in ('pydantic', 'holdfast')))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    return sorted(ran.stdout.decode().split())
+
+
+def test_the_plugin_adds_nothing_to_the_package() -> None:
+    plugin = "holdfast.testing.pytest_plugin"
+    assert modules_loaded_by(plugin, after="holdfast") == ["holdfast.testing", plugin]
+
+
+@pytest.mark.xfail(strict=True, reason="holdfast/__init__.py imports everything eagerly")
+def test_the_plugin_costs_other_projects_nothing() -> None:
+    assert "pydantic" not in modules_loaded_by("holdfast.testing.pytest_plugin", after="pytest")
+
+
+def test_the_testing_package_names_what_it_offers() -> None:
+    from holdfast import testing
+
+    assert [getattr(testing, name).__name__ for name in testing.__all__] == testing.__all__
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        testing.Nonsense  # noqa: B018
+
+
+def test_the_fixtures_belong_together(
+    memory_queue: MemoryQueue[AnyMessage], manual_clock: ManualClock
+) -> None:
+    memory_queue.push(AnyMessage(), delay_seconds=10)
+    assert memory_queue.poll() == []
+    manual_clock.advance(10)
+    assert len(memory_queue.poll()) == 1

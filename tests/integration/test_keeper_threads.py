@@ -1,0 +1,495 @@
+"""The keeper's thread: started, stopped, woken, forked and frozen for real."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from textwrap import dedent
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.keeper import LeaseKeeper
+from holdfast.core.lease import RENEWED, Lease, LeaseState, Refused, Renewal
+from holdfast.testing.clock import ManualClock
+
+GENEROUS = 20.0  # real seconds until a hung test fails
+
+
+class Source:
+    """Grants everything; counts its calls and how many ran at once; can be held up."""
+
+    name = "fake"
+
+    def __init__(self, clock: Clock, renew_batch: int = 10) -> None:
+        self.renew_batch = renew_batch
+        self.calls = 0
+        self.most_at_once = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self.answer: Callable[[Lease], Renewal] = lambda lease: RENEWED
+        self._at_once = 0
+        self._clock = clock
+
+    def lease(self, message_id: str = "m", seconds: float = 60.0) -> Lease:
+        return Lease(
+            self,
+            None,
+            message_id=message_id,
+            attempt=1,
+            fence=1,
+            claimed_at=self._clock.monotonic(),
+            seconds=seconds,
+        )
+
+    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        self.calls += 1
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        assert self.gate.wait(GENEROUS)
+        self._at_once -= 1
+        return [self.answer(lease) for lease in leases]
+
+
+def until(condition: Callable[[], object]) -> None:
+    give_up_at = SYSTEM_CLOCK.monotonic() + GENEROUS
+    while not condition():
+        assert SYSTEM_CLOCK.monotonic() < give_up_at, "it never happened"
+        SYSTEM_CLOCK.sleep(0.001)
+
+
+def keeper_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "holdfast-keeper"]
+
+
+def in_background(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def join(*threads: threading.Thread) -> None:
+    for thread in threads:
+        thread.join(GENEROUS)
+        assert not thread.is_alive(), "deadlock"
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left_behind() -> Iterator[None]:
+    yield
+    assert keeper_threads() == []
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def source(clock: ManualClock) -> Source:
+    return Source(clock)
+
+
+@pytest.fixture
+def keeper(clock: ManualClock, source: Source) -> Iterator[LeaseKeeper]:
+    keeper = LeaseKeeper(clock)
+    yield keeper
+    source.gate.set()
+    keeper.stop()
+
+
+def busy(keeper: LeaseKeeper, clock: ManualClock, source: Source) -> None:
+    """Bring the keeper's thread into a call that does not end."""
+    source.gate.clear()
+    keeper.hold(source.lease())
+    keeper.start()
+    until(lambda: clock.waiting == 1)
+    clock.advance(20)
+    until(lambda: source.calls == 1)
+
+
+# -- renewing
+
+
+def test_the_thread_renews_when_the_time_comes(keeper, clock, source):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    with keeper:
+        for number in range(1, 6):
+            until(lambda: clock.waiting == 1)
+            clock.advance(20)
+            until(lambda: source.calls == number)  # noqa: B023
+    assert lease.state is LeaseState.HELD
+
+
+def test_a_new_lease_wakes_a_thread_that_had_nothing_to_do(keeper, clock, source):
+    keeper.start()
+    until(lambda: clock.waiting == 1)
+    keeper.hold(source.lease(seconds=60))
+    clock.advance(20)
+    until(lambda: source.calls == 1)
+
+
+def test_a_shorter_lease_wakes_a_thread_that_waits_for_a_longer_one(keeper, clock, source):
+    keeper.hold(source.lease("long", seconds=6_000))
+    keeper.start()
+    until(lambda: clock.waiting == 1)
+    keeper.hold(source.lease("short", seconds=60))
+    clock.advance(20)
+    until(lambda: source.calls == 1)
+
+
+def test_a_stall_time_named_later_wakes_the_thread_in_time(keeper, clock, source):
+    lease = source.lease(seconds=6_000)
+    keeper.hold(lease)
+    keeper.start()
+    until(lambda: clock.waiting == 1)
+    keeper.hold(lease, stall_seconds=5)
+    clock.advance(5)
+    until(lease.lost.is_set)
+
+
+def test_a_thread_that_wakes_past_the_deadline_calls_nobody(keeper, clock, source):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    with keeper:
+        until(lambda: clock.waiting == 1)
+        clock.advance(60)
+        until(lease.lost.is_set)
+    assert source.calls == 0
+
+
+# -- starting and stopping
+
+
+def test_starting_twice_runs_one_thread_and_stopping_twice_none(keeper):
+    assert not keeper.running
+    keeper.stop()
+    keeper.start()
+    keeper.start()
+    assert keeper.running
+    assert len(keeper_threads()) == 1
+    keeper.stop()
+    keeper.stop()
+    assert not keeper.running
+    assert keeper_threads() == []
+
+
+def test_starting_and_stopping_a_hundred_times_leaves_no_thread(keeper):
+    before = threading.active_count()
+    for _ in range(100):
+        with keeper:
+            assert keeper.running
+        assert threading.active_count() == before
+
+
+def test_the_thread_ends_with_the_block_even_when_it_fails(keeper):
+    with pytest.raises(ZeroDivisionError), keeper:
+        raise ZeroDivisionError
+    assert not keeper.running
+
+
+def test_nothing_is_renewed_after_a_stop_and_everything_after_the_next_start(
+    keeper, clock, source
+):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    keeper.start()
+    keeper.stop()
+    clock.advance(30)
+    assert source.calls == 0
+    keeper.start()
+    until(lambda: source.calls == 1)
+    assert keeper.held == 1
+
+
+def test_what_ran_out_between_stop_and_start_is_lost_without_a_call(keeper, clock, source):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    clock.advance(60)
+    keeper.start()
+    until(lease.lost.is_set)
+    assert source.calls == 0
+
+
+def test_every_stop_waits_for_the_call_under_way(keeper, clock, source):
+    busy(keeper, clock, source)
+    stopped_before_the_answer: list[bool] = []
+
+    def stop() -> None:
+        keeper.stop()
+        stopped_before_the_answer.append(not source.gate.is_set())
+
+    threads = [in_background(stop) for _ in range(3)]
+    until(lambda: not keeper.running)
+    SYSTEM_CLOCK.sleep(0.05)
+    source.gate.set()
+    join(*threads)
+    assert stopped_before_the_answer == [False] * 3
+    assert keeper_threads() == []
+
+
+def test_a_stop_ends_the_pass_before_its_next_call(keeper, clock, source):
+    source.renew_batch = 1
+    keeper.hold(source.lease("second"))
+    busy(keeper, clock, source)
+    stopping = in_background(keeper.stop)
+    until(lambda: not keeper.running)
+    source.gate.set()
+    join(stopping)
+    assert source.calls == 1
+    clock.advance(1)
+    assert keeper.tick().renewed == 1  # what was left over is still due
+
+
+def test_a_start_while_a_stop_waits_lets_both_have_their_way_with_one_thread(
+    keeper, clock, source
+):
+    busy(keeper, clock, source)
+    stopping = in_background(keeper.stop)
+    until(lambda: not keeper.running)
+    keeper.start()
+    assert keeper.running
+    assert len(keeper_threads()) == 1
+    source.gate.set()
+    join(stopping)
+    assert keeper.running
+    assert len(keeper_threads()) == 1
+    clock.advance(20)
+    until(lambda: source.calls == 2)
+
+
+def test_a_callback_may_stop_the_keeper_from_its_own_thread(keeper, clock, source):
+    source.renew_batch = 1
+    source.answer = lambda lease: Refused("gone")
+    first, second = source.lease("first"), source.lease("second")
+    first.on_lost(lambda lease: keeper.stop())
+    keeper.hold(first)
+    keeper.hold(second)
+    keeper.start()
+    until(lambda: clock.waiting == 1)
+    clock.advance(20)
+    until(lambda: keeper_threads() == [])
+    assert not keeper.running
+    assert source.calls == 1
+    keeper.stop()
+
+
+def test_a_callback_may_stop_and_start_the_keeper(keeper, clock, source):
+    def again(lease: Lease) -> None:
+        for _ in range(5):
+            keeper.stop()
+            keeper.start()
+
+    source.answer = lambda lease: Refused("gone") if lease is first else RENEWED
+    first, second = source.lease("first", seconds=30), source.lease("second", seconds=60)
+    first.on_lost(again)
+    keeper.hold(first)
+    keeper.hold(second)
+    keeper.start()
+    until(lambda: clock.waiting == 1)
+    clock.advance(10)
+    until(first.lost.is_set)
+    until(lambda: clock.waiting == 1)
+    clock.advance(10)
+    until(lambda: source.calls == 2)
+    assert len(keeper_threads()) == 1
+
+
+def test_a_callback_that_exits_does_not_end_the_thread(keeper, clock, source):
+    leaving, staying = source.lease("leaving", seconds=30), source.lease("staying")
+    leaving.on_lost(lambda lease: sys.exit(1))
+    source.answer = lambda lease: Refused("gone") if lease is leaving else RENEWED
+    keeper.hold(leaving)
+    keeper.hold(staying)
+    keeper.start()
+    until(lambda: clock.waiting == 1)
+    clock.advance(10)
+    until(leaving.lost.is_set)
+    until(lambda: clock.waiting == 1)
+    clock.advance(10)
+    until(lambda: source.calls == 2)
+    assert keeper.running
+
+
+def test_a_thread_that_could_not_be_started_does_not_seem_to_run(keeper, monkeypatch):
+    def no_more(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_more)
+        with pytest.raises(RuntimeError):
+            keeper.start()
+    assert not keeper.running
+    keeper.start()
+    assert keeper.running
+
+
+steps = st.lists(st.sampled_from(["start", "stop", "hold", "look"]), max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(scripts=st.tuples(steps, steps, steps))
+def test_any_interleaving_of_three_threads_ends_well(scripts):
+    source = Source(SYSTEM_CLOCK)
+    keeper = LeaseKeeper(renew_after=0.0001)  # each 6 ms, with a minute to spare
+    failures: list[BaseException] = []
+
+    def act(script: list[str]) -> None:
+        try:
+            for step in script:
+                if step == "hold":
+                    keeper.hold(source.lease())
+                elif step == "look":
+                    assert len(keeper_threads()) <= 1
+                else:
+                    getattr(keeper, step)()
+        except BaseException as error:
+            failures.append(error)
+
+    join(*[in_background(lambda script=script: act(script)) for script in scripts])
+    keeper.stop()
+    calls = source.calls
+    assert failures == []
+    assert keeper_threads() == []
+    assert source.most_at_once <= 1
+    assert source.calls == calls
+
+
+# -- under load
+
+
+def test_eight_threads_hold_and_release_while_renewals_are_due_each_millisecond():
+    source = Source(SYSTEM_CLOCK)
+    keeper = LeaseKeeper(renew_after=0.001 / 30)  # each ms, with 30 s to spare
+    leases: list[Lease] = []
+    stop_at = SYSTEM_CLOCK.monotonic() + 1.0
+
+    def work() -> None:
+        chance = random.Random(1)
+        while SYSTEM_CLOCK.monotonic() < stop_at:
+            lease = source.lease(seconds=30)
+            leases.append(lease)
+            keeper.hold(lease)
+            SYSTEM_CLOCK.sleep(chance.random() * 0.01)
+            assert lease.release()
+
+    before = threading.active_count()
+    with keeper:
+        kept = source.lease(seconds=30)
+        keeper.hold(kept)
+        join(*[in_background(work) for _ in range(8)])
+        until(lambda: source.calls > 100)
+        assert keeper.held == 1
+    assert threading.active_count() == before
+    assert source.most_at_once == 1
+    assert kept.state is LeaseState.HELD
+    assert {lease.state for lease in leases} == {LeaseState.RELEASED}
+
+
+# -- forked
+
+
+def exit_code_of_a_fork(child: Callable[[], bool]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(int(GENEROUS))  # a deadlocked child ends by itself
+        code = 1
+        try:
+            code = 0 if child() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_does_not_believe_that_its_keeper_runs():
+    source = Source(SYSTEM_CLOCK)
+    with LeaseKeeper() as keeper:
+        lease = source.lease()
+        keeper.hold(lease)
+
+        def child() -> bool:
+            asleep = not keeper.running and keeper.held == 0
+            keeper.stop()
+            with keeper:
+                own = source.lease(seconds=3)
+                keeper.hold(own)
+                until(lambda: source.calls)
+                return asleep and keeper.running and own.live
+
+        assert exit_code_of_a_fork(child) == 0
+        assert keeper.running
+        assert keeper.held == 1
+        assert source.calls == 0
+
+
+def test_a_child_forked_while_a_lock_was_held_does_not_hang():
+    source = Source(SYSTEM_CLOCK)
+    keeper = LeaseKeeper()
+    for _ in range(2_000):
+        keeper.hold(source.lease())
+    enough = threading.Event()
+
+    def count() -> None:
+        while not enough.is_set():
+            assert keeper.held  # holds the keeper's lock nearly all the time
+
+    counting = in_background(count)
+    try:
+        assert [exit_code_of_a_fork(lambda: keeper.held == 0) for _ in range(5)] == [0] * 5
+    finally:
+        enough.set()
+        join(counting)
+
+
+# -- frozen
+
+FROZEN = dedent("""
+    import sys
+    from holdfast.core.clock import SYSTEM_CLOCK
+    from holdfast.core.keeper import LeaseKeeper
+    from holdfast.core.lease import RENEWED, Lease
+
+    def say(*words):
+        print(*words, flush=True)
+
+    class Source:
+        name, renew_batch = "fake", 10
+
+        def renew(self, leases, seconds):
+            say("call", SYSTEM_CLOCK.monotonic())
+            return [RENEWED] * len(leases)
+
+    lease = Lease(
+        Source(), None, message_id="m", attempt=1, fence=1,
+        claimed_at=SYSTEM_CLOCK.monotonic(), seconds=3.0,
+    )
+    lease.on_lost(lambda lease: say("lost", lease.reason))
+    with LeaseKeeper() as keeper:
+        keeper.hold(lease)
+        lease.lost.wait()
+    say("end")
+""")
+
+
+def test_a_process_that_was_stopped_for_longer_than_its_lease_calls_nobody_when_it_wakes():
+    child = subprocess.Popen([sys.executable, "-c", FROZEN], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith("call ")
+        child.send_signal(signal.SIGSTOP)
+        SYSTEM_CLOCK.sleep(3.5)
+        woken_at = SYSTEM_CLOCK.monotonic()
+        child.send_signal(signal.SIGCONT)
+        out, _ = child.communicate(timeout=GENEROUS)
+    finally:
+        child.kill()
+        child.wait()
+    lines = out.splitlines()
+    assert lines[-2:] == ["lost its deadline passed before it could be renewed", "end"]
+    assert all(float(line.split()[1]) < woken_at for line in lines[:-2])

@@ -1,0 +1,1 @@
+"""Protocols small enough to look at every schedule."""

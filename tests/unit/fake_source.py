@@ -1,0 +1,82 @@
+"""A source of leases whose truth the tests can see, and a way to let its time pass."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast.core.keeper import LeaseKeeper, Tick
+from holdfast.core.lease import RENEWED, Lease, Renewal, Renewed
+from holdfast.testing.clock import ManualClock
+
+
+@dataclass(frozen=True)
+class Call:
+    at: float
+    leases: tuple[Lease, ...]
+    seconds: float
+
+
+class FakeSource:
+    """Grants everything until told otherwise, and writes down each call."""
+
+    def __init__(self, clock: ManualClock, name: str = "fake", renew_batch: int = 10) -> None:
+        self.name = name
+        self.renew_batch = renew_batch
+        self.calls: list[Call] = []
+        self.ends_at: dict[Lease, float] = {}  # when others may have it: the truth
+        self.misuse: list[str] = []
+        self.answer: Callable[[Lease], Renewal] = lambda lease: RENEWED
+        self.before_answering: Callable[[], None] = lambda: None
+        self._clock = clock
+
+    def lease(
+        self, message_id: str = "m", seconds: float = 60.0, cap_seconds: float | None = None
+    ) -> Lease:
+        now = self._clock.monotonic()
+        cap_at = None if cap_seconds is None else now + cap_seconds
+        lease = Lease(
+            self,
+            handle=f"secret-receipt-{message_id}",
+            message_id=message_id,
+            attempt=1,
+            fence=1,
+            claimed_at=now,
+            seconds=seconds,
+            cap_at=cap_at,
+        )
+        self.ends_at[lease] = now + seconds
+        return lease
+
+    def leases(self, count: int, seconds: float = 60.0) -> list[Lease]:
+        return [self.lease(f"m{number}", seconds) for number in range(count)]
+
+    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        now = self._clock.monotonic()
+        self.misuse += [
+            f"asked for {lease!r} at {now}"
+            for lease in leases
+            if not lease.live or now >= lease.deadline
+        ]
+        assert len(leases) <= self.renew_batch
+        self.calls.append(Call(now, tuple(leases), seconds))
+        self.before_answering()
+        answers = [self.answer(lease) for lease in leases]
+        for lease, answer in zip(leases, answers, strict=True):
+            if isinstance(answer, Renewed):
+                self.ends_at[lease] = self._clock.monotonic() + seconds
+        return answers
+
+    @property
+    def asked(self) -> list[str]:
+        """The ids of every lease asked for, in order."""
+        return [lease.message_id for call in self.calls for lease in call.leases]
+
+
+def let_pass(clock: ManualClock, keeper: LeaseKeeper, seconds: float) -> list[Tick]:
+    """Do what the keeper's thread does, for so long: a pass whenever one is due."""
+    until = clock.monotonic() + seconds
+    ticks = [keeper.tick()]
+    while (next_at := ticks[-1].next_at) is not None and next_at <= until:
+        clock.advance(max(0.0, next_at - clock.monotonic()))
+        ticks.append(keeper.tick())
+    clock.advance(max(0.0, until - clock.monotonic()))
+    return ticks

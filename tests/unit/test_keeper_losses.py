@@ -1,0 +1,404 @@
+"""What the keeper does when things go wrong: ride it out, or lose the lease, never silently."""
+
+import pytest
+from fake_source import FakeSource, let_pass
+
+from holdfast.core.errors import QueueUnavailable
+from holdfast.core.events import Event, Events, LeaseAtRisk, LeaseGone, NearCap
+from holdfast.core.keeper import LeaseKeeper
+from holdfast.core.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
+from holdfast.testing.clock import ManualClock
+
+TWELVE_HOURS = 12 * 3600
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def source(clock: ManualClock) -> FakeSource:
+    return FakeSource(clock)
+
+
+@pytest.fixture
+def seen() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def keeper(clock: ManualClock, seen: list[Event]) -> LeaseKeeper:
+    return LeaseKeeper(clock, Events(seen.append))
+
+
+def fails(reason: str = "throttled"):
+    def answer(lease: Lease) -> Renewal:
+        return Unanswered(reason)
+
+    return answer
+
+
+def of(kind: type[Event], seen: list[Event]) -> list[Event]:
+    return [event for event in seen if isinstance(event, kind)]
+
+
+# -- frozen
+
+
+def test_waking_past_the_deadline_loses_the_lease_without_a_call(clock, source, keeper, seen):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    clock.advance(60)
+    tick = keeper.tick()
+    assert (tick.lost, tick.next_at) == (1, None)
+    assert source.calls == []
+    assert lease.lost.is_set()
+    assert of(LeaseGone, seen) == [
+        LeaseGone("fake", "m", 1, "its deadline passed before it could be renewed")
+    ]
+
+
+def test_a_freeze_during_the_call_loses_the_lease_although_the_answer_was_yes(
+    clock, source, keeper
+):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    source.before_answering = lambda: clock.advance(40)
+    clock.advance(20)
+    assert keeper.tick().lost == 1
+    assert lease.state is LeaseState.LOST
+
+
+def test_a_freeze_shorter_than_the_lease_costs_nothing(clock, source, keeper):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    clock.advance(59.9)
+    assert keeper.tick().renewed == 1
+    assert lease.state is LeaseState.HELD
+
+
+# -- throttled
+
+
+def test_throttling_is_ridden_out_within_what_is_left_of_the_lease(clock, source, keeper, seen):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    source.answer = fails()
+    let_pass(clock, keeper, 58)
+    assert lease.state is LeaseState.AT_RISK
+    source.answer = lambda lease: RENEWED
+    let_pass(clock, keeper, 2)
+    assert lease.state is LeaseState.HELD
+    [at_risk] = of(LeaseAtRisk, seen)  # one line per transition, not per try
+    assert at_risk == LeaseAtRisk("fake", "m", 1, "throttled", pytest.approx(40))
+    assert of(LeaseGone, seen) == []
+
+
+def test_an_outage_longer_than_the_lease_loses_it_at_the_deadline_and_says_why(
+    clock, source, keeper, seen
+):
+    start = clock.monotonic()
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)
+    source.answer = fails("throttled")
+    let_pass(clock, keeper, 59.9)
+    assert lease.state is LeaseState.AT_RISK
+    let_pass(clock, keeper, 0.1)
+    assert lease.state is LeaseState.LOST
+    assert "throttled" in lease.reason
+    assert "deadline" in lease.reason
+    calls = len(source.calls)
+    let_pass(clock, keeper, 600)
+    assert len(source.calls) == calls
+    assert all(call.at < start + 60 for call in source.calls)
+
+
+def test_retries_back_off_and_never_become_a_storm(clock, source, keeper):
+    keeper.hold(source.lease(seconds=60))
+    source.answer = fails()
+    let_pass(clock, keeper, 61)
+    gaps = [b.at - a.at for a, b in zip(source.calls, source.calls[1:], strict=False)]
+    assert 5 <= len(source.calls) <= 30
+    assert 0.6 <= gaps[0] <= 1.2
+    assert 1.2 <= gaps[1] <= 2.4
+    assert min(gaps) > 0.29
+
+
+def test_the_next_outage_starts_with_a_short_delay_again(clock, source, keeper):
+    keeper.hold(source.lease(seconds=60))
+    source.answer = fails()
+    let_pass(clock, keeper, 50)
+    source.answer = lambda lease: RENEWED
+    let_pass(clock, keeper, 9)
+    source.answer = fails()
+    source.calls.clear()
+    let_pass(clock, keeper, 25)
+    assert 0.6 <= source.calls[1].at - source.calls[0].at <= 1.2
+
+
+def test_leases_of_one_source_that_fail_together_are_retried_together(clock, source, keeper):
+    for lease in source.leases(100):
+        keeper.hold(lease)
+    source.answer = fails()
+    clock.advance(20)
+    keeper.tick()
+    source.answer = lambda lease: RENEWED
+    source.calls.clear()
+    ticks = let_pass(clock, keeper, 2)
+    assert sum(tick.renewed for tick in ticks) == 100
+    assert len(source.calls) <= 12
+
+
+def test_a_source_that_raises_counts_as_unanswered_for_its_batch_only(clock, keeper, seen):
+    good, bad = FakeSource(clock, "good"), FakeSource(clock, "bad")
+    fine, risky = good.lease("fine"), bad.lease("risky")
+    keeper.hold(fine)
+    keeper.hold(risky)
+
+    def fail() -> None:
+        raise ConnectionError("no route for secret-receipt-risky")
+
+    bad.before_answering = fail
+    clock.advance(20)
+    tick = keeper.tick()
+    assert (tick.renewed, tick.at_risk, tick.lost) == (1, 1, 0)
+    assert risky.state is LeaseState.AT_RISK
+    assert risky.reason == "ConnectionError"
+    assert "receipt" not in str(seen)
+
+
+def test_our_own_errors_keep_their_words(clock, source, keeper):
+    lease = source.lease()
+    keeper.hold(lease)
+
+    def fail() -> None:
+        raise QueueUnavailable("the folder is read-only")
+
+    source.before_answering = fail
+    clock.advance(20)
+    keeper.tick()
+    assert lease.reason == "the folder is read-only"
+
+
+def test_a_source_that_forgets_an_answer_is_not_believed_at_all(clock, source, keeper):
+    leases = source.leases(3)
+    for lease in leases:
+        keeper.hold(lease)
+    source.renew = lambda leases, seconds: [RENEWED]
+    clock.advance(20)
+    tick = keeper.tick()
+    assert (tick.renewed, tick.at_risk) == (0, 3)
+    assert {lease.reason for lease in leases} == {"1 answers to 3 renewals"}
+
+
+# -- refused
+
+
+def test_a_refusal_loses_the_lease_at_once(clock, source, keeper, seen):
+    lease = source.lease()
+    keeper.hold(lease)
+    source.answer = lambda lease: Refused("taken over by another worker")
+    clock.advance(20)
+    assert keeper.tick().lost == 1
+    assert of(LeaseGone, seen) == [LeaseGone("fake", "m", 1, "taken over by another worker")]
+
+
+def test_a_loss_somebody_else_noticed_is_reported_once_too(clock, source, keeper, seen):
+    lease = source.lease()
+    keeper.hold(lease)
+    keeper.hold(lease)
+    lease.lose("found stolen when it was settled")
+    let_pass(clock, keeper, 600)
+    assert of(LeaseGone, seen) == [
+        LeaseGone("fake", "m", 1, "found stolen when it was settled")
+    ]
+    assert source.calls == []
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(1)])
+def test_a_callback_that_fails_costs_no_other_lease(clock, source, keeper, error):
+    first, second = source.lease("first"), source.lease("second")
+
+    def fail(lease: Lease) -> None:
+        raise error
+
+    for lease in (first, second):
+        lease.on_lost(fail)
+        keeper.hold(lease)
+    keeper.hold(third := source.lease("third", seconds=600))
+    clock.advance(60)
+    assert keeper.tick().lost == 2
+    assert second.state is LeaseState.LOST
+    source.answer = lambda lease: Refused("gone")
+    third.on_lost(fail)
+    clock.advance(200)
+    assert keeper.tick().lost == 1
+
+
+# -- slow
+
+
+def test_a_lease_that_runs_out_during_a_slow_call_is_lost_before_the_next_call(clock, keeper):
+    slow, other = FakeSource(clock, "slow", renew_batch=1), FakeSource(clock, "other")
+    for lease in slow.leases(2, seconds=90):
+        keeper.hold(lease)
+    clock.advance(20)
+    keeper.hold(short := other.lease("short", seconds=60))
+    calls_before_the_loss: list[int] = []
+    short.on_lost(lambda lease: calls_before_the_loss.append(len(slow.calls)))
+    slow.before_answering = lambda: clock.advance(51 if len(slow.calls) == 1 else 0)
+    clock.advance(10)  # both slow ones are due, the short one is not
+    tick = keeper.tick()
+    assert (tick.renewed, tick.lost) == (2, 1)
+    assert calls_before_the_loss == [1]
+    assert other.calls == []
+
+
+def test_a_stall_in_the_line_for_a_slow_source_is_noticed_after_the_call_under_way(
+    clock, keeper
+):
+    source = FakeSource(clock, renew_batch=1)
+    stalling = source.lease("stalling", seconds=90)
+    calls_before_the_loss: list[int] = []
+    stalling.on_lost(lambda lease: calls_before_the_loss.append(len(source.calls)))
+    for lease in source.leases(5, seconds=90):
+        keeper.hold(lease)
+    keeper.hold(stalling, stall_seconds=32)
+    source.before_answering = lambda: clock.advance(3)
+    clock.advance(30)
+    keeper.tick()
+    assert calls_before_the_loss == [1]
+
+
+def test_the_most_urgent_lease_goes_first(clock, keeper):
+    calm, urgent = FakeSource(clock, "calm"), FakeSource(clock, "urgent")
+    keeper.hold(calm.lease(seconds=600))
+    clock.advance(170)
+    keeper.hold(urgent.lease(seconds=60))
+    clock.advance(30)
+    order: list[str] = []
+    calm.before_answering = lambda: order.append("calm")
+    urgent.before_answering = lambda: order.append("urgent")
+    keeper.tick()
+    assert order == ["urgent", "calm"]
+
+
+def test_a_source_slower_than_the_interval_does_not_keep_a_pass_going_for_ever(clock, keeper):
+    source = FakeSource(clock, renew_batch=1)
+    for lease in source.leases(2, seconds=60):
+        keeper.hold(lease)
+    source.before_answering = lambda: clock.advance(25)
+    clock.advance(20)
+    keeper.tick()
+    assert len(source.calls) == 2
+
+
+# -- capped
+
+
+def test_twelve_hours_of_renewals_end_at_the_cap_with_a_warning(clock, source, keeper, seen):
+    start = clock.monotonic()
+    lease = source.lease(seconds=60, cap_seconds=TWELVE_HOURS)
+    keeper.hold(lease)
+    let_pass(clock, keeper, TWELVE_HOURS - 1)
+    assert lease.state is LeaseState.HELD
+    assert len(source.calls) == pytest.approx(TWELVE_HOURS / 20, abs=3)
+    let_pass(clock, keeper, 1)
+    assert lease.state is LeaseState.LOST
+    assert lease.reason == "its cap of 43200 s is reached"
+    assert max(call.at + call.seconds for call in source.calls) == start + TWELVE_HOURS
+    assert of(NearCap, seen) == [NearCap("fake", "m", 1, left_seconds=60)]
+
+
+def test_the_warning_comes_when_asked_for(clock, source, seen):
+    keeper = LeaseKeeper(clock, Events(seen.append), cap_warning_seconds=300)
+    keeper.hold(source.lease(seconds=60, cap_seconds=3_600))
+    let_pass(clock, keeper, 3_299)
+    assert of(NearCap, seen) == []
+    let_pass(clock, keeper, 1)
+    assert of(NearCap, seen) == [NearCap("fake", "m", 1, left_seconds=300)]
+    let_pass(clock, keeper, 300)
+    assert len(of(NearCap, seen)) == 1
+
+
+def test_a_cap_inside_the_first_lease_warns_at_once(clock, source, keeper, seen):
+    keeper.hold(source.lease(seconds=60, cap_seconds=30))
+    keeper.tick()
+    assert of(NearCap, seen) == [NearCap("fake", "m", 1, left_seconds=30)]
+    let_pass(clock, keeper, 30)
+    assert len(of(LeaseGone, seen)) == 1
+    assert source.calls == []
+
+
+def test_leases_near_their_caps_still_share_calls(clock, source, keeper):
+    for number in range(50):
+        keeper.hold(source.lease(f"m{number}", seconds=60, cap_seconds=100))
+        clock.advance(0.01)
+    let_pass(clock, keeper, 110)
+    assert len(source.calls) <= 20
+
+
+def test_an_outage_just_before_the_cap_is_not_blamed_on_the_cap(clock, source, keeper):
+    lease = source.lease(seconds=60, cap_seconds=200)
+    keeper.hold(lease)
+    source.answer = fails("throttled")
+    let_pass(clock, keeper, 61)
+    assert "throttled" in lease.reason
+
+
+# -- stalled
+
+
+def test_work_that_never_beats_is_given_up_after_the_stall_time(clock, source, keeper, seen):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease, stall_seconds=45)
+    let_pass(clock, keeper, 44.9)
+    assert lease.live
+    let_pass(clock, keeper, 0.1)
+    assert of(LeaseGone, seen) == [LeaseGone("fake", "m", 1, "stalled: no beat for 45 s")]
+    calls = len(source.calls)
+    let_pass(clock, keeper, 600)
+    assert len(source.calls) == calls
+
+
+def test_work_that_beats_is_kept(clock, source, keeper):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease, stall_seconds=10)
+    for _ in range(100):
+        let_pass(clock, keeper, 9)
+        lease.beat(clock.monotonic())
+    assert lease.state is LeaseState.HELD
+
+
+def test_the_stall_time_counts_from_the_hold_that_names_it(clock, source, keeper):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease)  # waits in the worker's own queue first
+    let_pass(clock, keeper, 300)
+    keeper.hold(lease, stall_seconds=5)
+    let_pass(clock, keeper, 4.9)
+    assert lease.live
+    keeper.hold(lease, stall_seconds=5)  # holding again is not a beat
+    let_pass(clock, keeper, 0.2)
+    assert lease.reason == "stalled: no beat for 5 s"
+
+
+def test_stalled_work_is_not_renewed_when_its_stall_is_noticed_late(clock, source, keeper):
+    lease = source.lease(seconds=60)
+    keeper.hold(lease, stall_seconds=10)
+    clock.advance(20)  # the renewal is due, but the stall came first
+    keeper.tick()
+    assert source.calls == []
+    assert lease.state is LeaseState.LOST
+
+
+def test_a_lease_that_stalls_while_it_waits_for_its_batch_is_not_asked_for(clock, keeper):
+    source = FakeSource(clock, renew_batch=1)
+    first, second = source.lease("first"), source.lease("second")
+    keeper.hold(first)
+    keeper.hold(second, stall_seconds=22)
+    source.before_answering = lambda: clock.advance(3)
+    clock.advance(20)
+    keeper.tick()
+    assert source.asked == ["first"]
+    assert second.reason == "stalled: no beat for 22 s"

@@ -1,0 +1,208 @@
+"""The lease's own state machine."""
+
+import pytest
+from fake_source import FakeSource
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from holdfast.core.errors import LeaseLost
+from holdfast.core.lease import (
+    RENEWED,
+    Lease,
+    LeaseState,
+    Refused,
+    Renewal,
+    Unanswered,
+)
+from holdfast.testing.clock import ManualClock
+
+ANSWERS = [RENEWED, Refused("superseded"), Unanswered("throttled")]
+
+
+@pytest.fixture
+def lease() -> Lease:
+    """Claimed at 0, good until 60."""
+    return FakeSource(ManualClock(monotonic=0)).lease(seconds=60)
+
+
+def answer(lease: Lease, renewal: Renewal, *, asked_at: float, now: float) -> LeaseState:
+    return lease.answered(renewal, asked_at=asked_at, now=now, seconds=60)
+
+
+def test_a_new_lease_is_held_until_its_deadline(lease):
+    assert lease.state is LeaseState.HELD
+    assert lease.deadline == 60
+    lease.check(59.9)
+    assert lease.live
+
+
+def test_a_renewal_counts_from_before_the_call(lease):
+    assert answer(lease, RENEWED, asked_at=20, now=25) is LeaseState.HELD
+    assert lease.deadline == 80
+
+
+def test_no_answer_leaves_the_lease_at_risk_until_the_next_one(lease):
+    assert answer(lease, Unanswered("throttled"), asked_at=20, now=20) is LeaseState.AT_RISK
+    assert lease.deadline == 60
+    assert lease.live
+    assert answer(lease, RENEWED, asked_at=21, now=21) is LeaseState.HELD
+
+
+def test_a_refusal_loses_the_lease_at_once(lease):
+    assert answer(lease, Refused("superseded"), asked_at=20, now=20) is LeaseState.LOST
+    assert lease.reason == "superseded"
+
+
+@pytest.mark.parametrize("renewal", [RENEWED, Unanswered("timeout")])
+def test_an_answer_after_the_deadline_proves_nothing(lease, renewal):
+    assert answer(lease, renewal, asked_at=59, now=60) is LeaseState.LOST
+    assert lease.deadline == 60
+
+
+def test_checking_past_the_deadline_loses_the_lease(lease):
+    with pytest.raises(LeaseLost, match="'m' is lost: its deadline passed"):
+        lease.check(60)
+    assert lease.lost.is_set()
+    with pytest.raises(LeaseLost):
+        lease.check(0)
+
+
+def test_a_released_lease_is_not_lost_by_its_deadline(lease):
+    assert lease.release()
+    lease.check(1_000)
+    assert lease.state is LeaseState.RELEASED
+    assert not lease.lost.is_set()
+
+
+def test_a_refusal_after_the_release_is_no_loss(lease):
+    lease.on_lost(lambda lease: pytest.fail("not lost"))
+    lease.release()
+    assert answer(lease, Refused("gone"), asked_at=1, now=1) is LeaseState.RELEASED
+
+
+def test_the_event_is_set_whether_it_is_asked_for_before_or_after_the_loss(lease):
+    before = lease.lost
+    assert not before.is_set()
+    lease.lose("stolen")
+    assert before.is_set()
+    assert lease.lost is before
+
+
+def test_an_event_made_after_the_loss_is_set(lease):
+    lease.lose("stolen")
+    assert lease.lost.is_set()
+
+
+def test_each_callback_is_called_once_and_sees_the_reason(lease):
+    calls: list[str] = []
+    lease.on_lost(lambda lease: calls.append(f"first: {lease.reason}"))
+    lease.on_lost(lambda lease: calls.append(f"second: {lease.reason}"))
+    assert lease.lose("stolen") is True
+    assert lease.lose("again") is False
+    assert calls == ["first: stolen", "second: stolen"]
+
+
+def test_a_callback_added_after_the_loss_is_called_at_once(lease):
+    lease.lose("stolen")
+    calls: list[Lease] = []
+    lease.on_lost(calls.append)
+    assert calls == [lease]
+
+
+def test_a_callback_may_use_the_lease(lease):
+    def callback(lease: Lease) -> None:
+        assert lease.lost.is_set()
+        assert not lease.release()
+        assert not lease.lose("again")
+        lease.on_lost(lambda lease: None)
+
+    lease.on_lost(callback)
+    assert lease.lose("stolen")
+
+
+def test_the_receipt_is_not_printed(lease):
+    assert "receipt" not in repr(lease)
+    with pytest.raises(LeaseLost) as error:
+        lease.check(60)
+    assert "receipt" not in str(error.value)
+
+
+class LeaseLife(RuleBasedStateMachine):
+    """Any order of answers, losses, releases and time, against what must always hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.lease = FakeSource(ManualClock(monotonic=0)).lease(seconds=60)
+        self.registered = self.called = 0
+        self.final: tuple[LeaseState, str, float] | None = None
+
+    def count_call(self, lease: Lease) -> None:
+        assert lease is self.lease
+        self.called += 1
+
+    @rule(seconds=st.floats(0, 50))
+    def time_passes(self, seconds):
+        self.now += seconds
+
+    @rule(renewal=st.sampled_from(ANSWERS), ago=st.floats(0, 90))
+    def answered(self, renewal, ago):
+        deadline, live = self.lease.deadline, self.lease.live
+        asked_at = self.now - ago
+        state = self.lease.answered(renewal, asked_at=asked_at, now=self.now, seconds=60)
+        moved = self.lease.deadline != deadline
+        assert not moved or (renewal is RENEWED and live and self.now < deadline)
+        assert not moved or self.lease.deadline == asked_at + 60
+        if live and self.now >= deadline:
+            assert state is LeaseState.LOST
+
+    @rule()
+    def check(self):
+        try:
+            self.lease.check(self.now)
+        except LeaseLost:
+            assert self.lease.state is LeaseState.LOST
+        else:
+            released = self.lease.state is LeaseState.RELEASED
+            assert released or self.now < self.lease.deadline
+
+    @rule()
+    def lose(self):
+        live = self.lease.live
+        assert self.lease.lose("stolen") is live
+
+    @rule()
+    def release(self):
+        live = self.lease.live
+        assert self.lease.release() is live
+
+    @rule()
+    def watch(self):
+        self.registered += self.lease.state is not LeaseState.RELEASED
+        self.lease.on_lost(self.count_call)
+
+    @invariant()
+    def the_end_is_final(self):
+        if not self.lease.live:
+            end = (self.lease.state, self.lease.reason, self.lease.deadline)
+            self.final = self.final or end
+            assert end == self.final
+
+    @invariant()
+    def everybody_hears_of_a_loss_once_and_only_of_a_loss(self):
+        lost = self.lease.state is LeaseState.LOST
+        assert self.called == (self.registered if lost else 0)
+        assert self.lease.lost.is_set() == lost
+
+
+LeaseLife.TestCase.settings = settings(max_examples=100, deadline=None)
+TestLeaseLife = LeaseLife.TestCase
+
+
+@given(asked_at=st.floats(-60, 59), took=st.floats(0, 200))
+def test_a_deadline_moves_only_by_answers_that_came_in_time(asked_at, took):
+    lease = FakeSource(ManualClock(monotonic=0)).lease(seconds=60)
+    now = max(0.0, asked_at + took)
+    answer(lease, RENEWED, asked_at=asked_at, now=now)
+    assert lease.deadline == (asked_at + 60 if now < 60 else 60)

@@ -1,0 +1,327 @@
+"""Messages, their versions and their bytes."""
+
+import copy
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from holdfast.core.errors import MalformedMessage, MessageTooLarge, NewerSchema, NotLeased
+from holdfast.core.lease import Lease, Refused, Renewal
+from holdfast.core.message import (
+    MAX_BYTES,
+    AnyMessage,
+    MessageCodec,
+    QueueMessage,
+    Upgrader,
+    attach_lease,
+    lease_of,
+)
+
+
+class Parcel(QueueMessage):
+    weight: int
+    label: str = ""
+
+
+def upgrading(version: int, **steps: Upgrader) -> type[QueueMessage]:
+    """A model of this version; v1=… turns version 1 into 2, and so on."""
+
+    class Versioned(QueueMessage):
+        upgraders: ClassVar[Mapping[int, Upgrader]] = {
+            int(name[1:]): upgrader for name, upgrader in steps.items()
+        }
+        schema_version: int = version
+        weight: int
+
+    return Versioned
+
+
+class Source:
+    name = "source"
+    renew_batch = 1
+
+    def renew(self, leases: Any, seconds: float) -> list[Renewal]:
+        return [Refused("a source for tests")]
+
+
+def leased(message: QueueMessage, attempt: int = 3) -> Lease:
+    lease = Lease(
+        Source(),
+        "the-receipt",
+        message_id=message.id,
+        attempt=attempt,
+        fence=7,
+        claimed_at=0.0,
+        seconds=60.0,
+    )
+    attach_lease(message, lease)
+    return lease
+
+
+# -- the message
+
+
+def test_a_new_message_has_an_id_of_its_own_and_no_attempts() -> None:
+    first, second = Parcel(weight=1), Parcel(weight=1)
+    assert first.id != second.id
+    assert (first.schema_version, first.attempts) == (1, 0)
+    assert first.created_at.tzinfo is UTC
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 513, 5, None, "\ud800"])
+def test_an_id_is_text_of_1_to_512_characters(bad: Any) -> None:
+    with pytest.raises(ValidationError, match="id"):
+        Parcel(id=bad, weight=1)
+
+
+def test_the_current_version_is_the_one_the_code_writes() -> None:
+    assert Parcel.current_version() == 1
+    assert upgrading(4).current_version() == 4
+
+
+def test_any_message_keeps_fields_it_does_not_know() -> None:
+    assert AnyMessage(city="Basel").model_dump()["city"] == "Basel"
+
+
+# -- the lease in it
+
+
+def test_a_message_without_a_lease_says_what_to_do() -> None:
+    with pytest.raises(NotLeased, match=r"'a' holds no lease: settle the object that poll\(\)"):
+        lease_of(Parcel(id="a", weight=1))
+
+
+def test_a_polled_message_carries_its_lease_and_attempt() -> None:
+    message = Parcel(weight=1)
+    lease = leased(message, attempt=3)
+    assert lease_of(message) is lease
+    assert message.attempts == 3
+
+
+def test_the_lease_does_not_count_as_a_change_of_the_message() -> None:
+    message = Parcel(id="a", weight=1, attempts=3)
+    twin = message.model_copy()
+    leased(message, attempt=3)
+    assert message == twin
+    assert message.model_fields_set == twin.model_fields_set
+
+
+@pytest.mark.parametrize(
+    "double",
+    [
+        lambda message: message.model_copy(),
+        lambda message: message.model_copy(deep=True),
+        copy.copy,
+        copy.deepcopy,
+        lambda message: pickle.loads(pickle.dumps(message)),
+        lambda message: type(message).model_validate(message.model_dump()),
+        lambda message: type(message).model_validate_json(message.model_dump_json()),
+    ],
+    ids=["model_copy", "deep model_copy", "copy", "deepcopy", "pickle", "dict", "JSON"],
+)
+def test_no_double_carries_the_lease(double: Callable[[Any], Any]) -> None:
+    message = Parcel(weight=1)
+    leased(message)
+    with pytest.raises(NotLeased):
+        lease_of(double(message))
+
+
+def test_nothing_that_prints_a_message_prints_its_receipt() -> None:
+    message = Parcel(weight=1)
+    lease = leased(message)
+    printed = [repr(message), str(message), message.model_dump_json(), repr(lease)]
+    printed.append(repr(message.model_dump()))
+    assert not [text for text in printed if "the-receipt" in text]
+
+
+# -- bytes
+
+
+def test_bytes_and_back() -> None:
+    codec = MessageCodec(Parcel)
+    parcel = Parcel(weight=3, label="grün \0 \U0001f642", created_at=datetime.now(UTC))
+    assert codec.decode(codec.encode(parcel)) == parcel
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner)
+    ),
+    max_leaves=20,
+)
+
+
+@given(payload=JSON, message_id=st.text(st.characters(codec="utf-8"), min_size=1, max_size=512))
+def test_any_json_survives_the_codec(payload: Any, message_id: str) -> None:
+    codec = MessageCodec(AnyMessage)
+    message = AnyMessage(id=message_id, payload=payload)
+    received = codec.decode(codec.encode(message))
+    assert (received.id, received.payload) == (message_id, payload)  # type: ignore[attr-defined]
+
+
+@given(body=st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_malformed(body: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        MessageCodec(Parcel).decode(body)
+
+
+@given(data=JSON, version=JSON)
+def test_any_json_is_a_message_or_one_of_two_errors(data: Any, version: Any) -> None:
+    codec = MessageCodec(upgrading(2, v1=lambda data: data))
+    body = json.dumps({"weight": data, "label": data, "schema_version": version}).encode()
+    with suppress(MalformedMessage, NewerSchema):
+        assert codec.decode(body).schema_version == 2
+
+
+def test_the_limit_is_exact() -> None:
+    codec = MessageCodec(Parcel)
+    parcel = Parcel(id="big", weight=1)
+    parcel.label = "x" * (MAX_BYTES - len(codec.encode(parcel)))
+    assert len(codec.encode(parcel)) == MAX_BYTES
+    parcel.label += "x"
+    with pytest.raises(
+        MessageTooLarge, match="'big' is 1,048,577 bytes, the limit is 1,048,576"
+    ):
+        codec.encode(parcel)
+
+
+def test_a_queue_may_have_a_smaller_limit() -> None:
+    with pytest.raises(MessageTooLarge, match="the limit is 50"):
+        MessageCodec(Parcel, max_bytes=50).encode(Parcel(weight=1))
+
+
+@pytest.mark.parametrize("value", [object(), b"\xff", "\ud800", test_the_limit_is_exact])
+def test_what_json_cannot_carry_is_refused_when_it_is_written(value: Any) -> None:
+    with pytest.raises(MalformedMessage, match="'a' cannot be written as JSON"):
+        MessageCodec(AnyMessage).encode(AnyMessage(id="a", value=value))
+
+
+def test_a_circle_is_refused_when_it_is_written() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(MalformedMessage, match="cannot be written as JSON"):
+        MessageCodec(AnyMessage).encode(AnyMessage(value=circle))
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "not JSON"),
+        (b'{"id": "a"', "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[" * 200_000, "not JSON"),
+        (b"[]", "a JSON object is needed, this is a list"),
+        (b"null", "a JSON object is needed, this is a NoneType"),
+        (b'{"id": "a"}', "not a valid Parcel: weight: Field required"),
+        (b'{"id": 5}', r"not a valid Parcel: id: .* \(and 1 more\)"),
+        (b'{"weight": 1, "schema_version": 1.5}', "schema_version is 1.5"),
+        (b'{"weight": 1, "schema_version": null}', "schema_version is None"),
+        (b'{"weight": 1, "schema_version": 0}', "no upgrader from schema_version 0 to 1"),
+        (b'{"weight": 1, "schema_version": -5}', "no upgrader from schema_version -5 to -4"),
+    ],
+)
+def test_malformed_bytes_say_what_is_wrong(body: bytes, says: str) -> None:
+    with pytest.raises(MalformedMessage, match=says) as caught:
+        MessageCodec(Parcel).decode(body)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_malformed_body_is_not_quoted() -> None:
+    with pytest.raises(MalformedMessage) as caught:
+        MessageCodec(Parcel).decode(b'{"weight": "hunter2", "label": ["hunter2"]}')
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.xfail(strict=True, reason="core/message.py quotes the version it cannot use")
+def test_a_malformed_version_is_not_quoted_either() -> None:
+    body = b'{"weight": 1, "schema_version": "' + b"hunter2" * 1000 + b'"}'
+    with pytest.raises(MalformedMessage) as caught:
+        MessageCodec(Parcel).decode(body)
+    assert "hunter2" not in str(caught.value)
+
+
+# -- versions
+
+
+def test_a_body_without_a_version_is_version_one() -> None:
+    parcel = MessageCodec(Parcel).decode(b'{"id": "a", "weight": 3}')
+    assert (parcel.schema_version, parcel.weight) == (1, 3)
+    upgraded = MessageCodec(upgrading(2, v1=lambda data: {**data, "weight": 9}))
+    assert upgraded.decode(b'{"id": "a"}').weight == 9  # type: ignore[attr-defined]
+
+
+def test_an_older_version_goes_through_every_upgrader_in_turn() -> None:
+    model = upgrading(
+        3,
+        v1=lambda data: {**data, "kilos": data["pounds"] / 2},
+        v2=lambda data: {**data, "weight": int(data["kilos"])},
+    )
+    message = MessageCodec(model).decode(b'{"id": "a", "schema_version": 1, "pounds": 8}')
+    assert message.weight == 4  # type: ignore[attr-defined]
+    assert (message.id, message.schema_version) == ("a", 3)
+
+
+def test_an_older_version_that_happens_to_fit_is_upgraded_all_the_same() -> None:
+    model = upgrading(2, v1=lambda data: {**data, "weight": data["weight"] * 1000})
+    message = MessageCodec(model).decode(b'{"schema_version": 1, "weight": 2}')
+    assert message.weight == 2000  # type: ignore[attr-defined]
+
+
+def test_the_current_version_goes_through_no_upgrader() -> None:
+    model = upgrading(2, v1=lambda data: {**data, "weight": -1})
+    message = MessageCodec(model).decode(b'{"schema_version": 2, "weight": 2}')
+    assert message.weight == 2  # type: ignore[attr-defined]
+
+
+def test_a_missing_upgrader_is_named_with_the_way_out() -> None:
+    model = upgrading(3, v1=lambda data: data)
+    with pytest.raises(MalformedMessage, match=r"Versioned\.upgraders\[2\], then redrive"):
+        MessageCodec(model).decode(b'{"schema_version": 1, "weight": 2}')
+
+
+def test_an_upgrader_that_fails_makes_the_message_malformed() -> None:
+    model = upgrading(2, v1=lambda data: {"weight": data["pounds"]})
+    with pytest.raises(
+        MalformedMessage, match="upgrader from schema_version 1 failed: KeyError"
+    ):
+        MessageCodec(model).decode(b'{"schema_version": 1}')
+
+
+@pytest.mark.xfail(strict=True, raises=TypeError, reason="core/message.py trusts the upgrader")
+def test_an_upgrader_that_returns_nothing_makes_the_message_malformed() -> None:
+    model = upgrading(2, v1=lambda data: data.update(weight=1))  # type: ignore[arg-type, return-value]
+    with pytest.raises(MalformedMessage, match="upgrader from schema_version 1"):
+        MessageCodec(model).decode(b'{"schema_version": 1}')
+
+
+def test_an_upgrader_that_makes_no_valid_message_makes_it_malformed() -> None:
+    model = upgrading(2, v1=lambda data: {**data, "weight": "heavy"})
+    with pytest.raises(MalformedMessage, match="not a valid Versioned: weight"):
+        MessageCodec(model).decode(b'{"schema_version": 1}')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"id": "a", "weight": 1, "schema_version": 2}',
+        b'{"schema_version": 99}',
+        b'{"id": 5, "weight": "in a way we do not know yet", "schema_version": 2}',
+    ],
+    ids=["fits", "says nothing else", "does not fit"],
+)
+def test_a_newer_version_is_newer_whatever_else_it_holds(body: bytes) -> None:
+    with pytest.raises(NewerSchema, match="newer than this code's 1: run newer workers"):
+        MessageCodec(Parcel).decode(body)

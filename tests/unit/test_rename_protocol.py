@@ -1,0 +1,65 @@
+"""The rename protocol in a small world, all schedules: what it promises and on what that rests.
+
+The real code runs under the same promises in tests/integration/test_schedules.py; here
+time, kills and repeated network calls are unlimited within the scope.
+"""
+
+import pytest
+from models.rename_protocol import Mutation, Scope, explore
+
+TWO = Scope(workers=2, ticks=4, fences=3, kills=1)
+THREE = Scope(workers=3, ticks=3, fences=2, kills=0)
+SMALL = Scope(workers=2, ticks=4, fences=2, kills=1)
+
+NEEDED = {
+    (Mutation.DEADLINE_AFTER_CLAIM,): "two hold the task at once",
+    (Mutation.STEAL_UNJUDGED,): "two hold the task at once",
+    (Mutation.SETTLE_UNCHECKED,): "the task was acked twice",
+    (Mutation.FENCE_FALLS,): "a fence was given out twice",
+    (Mutation.SHARED_IDENTITY,): "two hold the task at once",
+    # Each of these two alone breaks nothing: see below. So the renewal that is a rename
+    # and the rule about late answers guard each other.
+    (Mutation.RENEW_IN_PLACE, Mutation.LATE_RENEWAL_COUNTS): "two hold the task at once",
+}
+
+# Rules the promises do not rest on, now that a renewal is a rename too. They stay in the
+# code for other reasons: trust counted from before the call holds for every kind of
+# lease, and the proof by one's own target saves a lease from sleeping until its end.
+NOT_NEEDED = (
+    (Mutation.LATE_RENEWAL_COUNTS,),
+    (Mutation.RENEW_IN_PLACE,),
+    (Mutation.SETTLE_LATE,),
+    (Mutation.NO_TARGET_PROOF,),
+    (Mutation.LATE_RENEWAL_COUNTS, Mutation.SETTLE_LATE, Mutation.NO_TARGET_PROOF),
+)
+
+
+def name_of(mutations: tuple[Mutation, ...]) -> str:
+    return "+".join(mutation.name.lower() for mutation in mutations)
+
+
+@pytest.mark.parametrize(("scope", "at_least"), [(TWO, 30_000), (THREE, 50_000)])
+def test_no_schedule_breaks_a_promise(scope: Scope, at_least: int) -> None:
+    exploration = explore(scope)
+    assert exploration.finding is None
+    assert exploration.states >= at_least  # a world that never gets anywhere proves nothing
+
+
+@pytest.mark.parametrize("mutations", NEEDED, ids=name_of)
+def test_a_promise_breaks_without(mutations: tuple[Mutation, ...]) -> None:
+    finding = explore(TWO, *mutations).finding
+    assert finding is not None
+    assert finding.promise == NEEDED[mutations]
+
+
+@pytest.mark.parametrize("mutations", NOT_NEEDED, ids=name_of)
+def test_no_promise_rests_on(mutations: tuple[Mutation, ...]) -> None:
+    assert explore(SMALL, *mutations).finding is None
+
+
+def test_the_shortest_way_to_a_broken_promise_is_told_step_by_step() -> None:
+    finding = explore(TWO, Mutation.STEAL_UNJUDGED).finding
+    assert finding is not None
+    for before, after in zip(finding.path, finding.path[1:], strict=False):
+        changed = [a != b for a, b in zip(before.workers, after.workers, strict=True)]
+        assert sum(changed) + (after.now - before.now) <= 1
