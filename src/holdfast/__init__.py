@@ -1,31 +1,66 @@
 """Holdfast keeps long-running queue work alive until it is done, and counts it exactly once."""
 
-from holdfast.adapters.local.filesystem import FilesystemQueue
-from holdfast.bootstrap import open_queue
-from holdfast.core.errors import (
-    ConfigError,
-    HandlerNotFound,
-    HoldfastError,
-    InvalidName,
-    LeaseLost,
-    MalformedMessage,
-    MessageTooLarge,
-    NewerSchema,
-    NotLeased,
-    QueueUnavailable,
-)
-from holdfast.core.events import Events
-from holdfast.core.lease import Lease, LeaseState
-from holdfast.core.message import AnyMessage, QueueMessage
-from holdfast.core.outcome import Done, Reject, Retry
-from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-LocalFileQueue = FilesystemQueue  # the seed's other name for it
+if TYPE_CHECKING:
+    from holdfast.adapters.local.filesystem import FilesystemQueue
+    from holdfast.adapters.local.filesystem import FilesystemQueue as LocalFileQueue
+    from holdfast.bootstrap import open_queue
+    from holdfast.core.context import Context
+    from holdfast.core.errors import (
+        ConfigError,
+        HandlerNotFound,
+        HoldfastError,
+        InvalidName,
+        LeaseLost,
+        MalformedMessage,
+        MessageTooLarge,
+        NewerSchema,
+        NotLeased,
+        QueueUnavailable,
+    )
+    from holdfast.core.events import Events
+    from holdfast.core.keeper import LeaseKeeper
+    from holdfast.core.lease import Lease, LeaseState
+    from holdfast.core.message import AnyMessage, QueueMessage
+    from holdfast.core.outcome import Done, Reject, Retry
+    from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
+    from holdfast.core.worker import Worker, WorkerReport
 
-__all__ = [
+# Where each public name lives. They are imported on first use, so that the command line
+# starts at once and a test run that only loads the pytest plugin pays nothing.
+_HOME = {
+    "adapters.local.filesystem": ["FilesystemQueue"],
+    "bootstrap": ["open_queue"],
+    "core.context": ["Context"],
+    "core.errors": [
+        "ConfigError",
+        "HandlerNotFound",
+        "HoldfastError",
+        "InvalidName",
+        "LeaseLost",
+        "MalformedMessage",
+        "MessageTooLarge",
+        "NewerSchema",
+        "NotLeased",
+        "QueueUnavailable",
+    ],
+    "core.events": ["Events"],
+    "core.keeper": ["LeaseKeeper"],
+    "core.lease": ["Lease", "LeaseState"],
+    "core.message": ["AnyMessage", "QueueMessage"],
+    "core.outcome": ["Done", "Reject", "Retry"],
+    "core.queue": ["Backoff", "QueueManager", "QueueStats", "TaskState", "TaskView"],
+    "core.worker": ["Worker", "WorkerReport"],
+}
+_MODULE = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [  # noqa: F822  # made by __getattr__ below
     "AnyMessage",
     "Backoff",
     "ConfigError",
+    "Context",
     "Done",
     "Events",
     "FilesystemQueue",
@@ -33,6 +68,7 @@ __all__ = [
     "HoldfastError",
     "InvalidName",
     "Lease",
+    "LeaseKeeper",
     "LeaseLost",
     "LeaseState",
     "LocalFileQueue",
@@ -48,5 +84,14 @@ __all__ = [
     "Retry",
     "TaskState",
     "TaskView",
+    "Worker",
+    "WorkerReport",
     "open_queue",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    wanted = "FilesystemQueue" if name == "LocalFileQueue" else name  # the seed's other name
+    if wanted not in _MODULE:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    return getattr(import_module(f"holdfast.{_MODULE[wanted]}"), wanted)

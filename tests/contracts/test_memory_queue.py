@@ -131,7 +131,6 @@ def test_the_plugin_adds_nothing_to_the_package() -> None:
     assert modules_loaded_by(plugin, after="holdfast") == ["holdfast.testing", plugin]
 
 
-@pytest.mark.xfail(strict=True, reason="holdfast/__init__.py imports everything eagerly")
 def test_the_plugin_costs_other_projects_nothing() -> None:
     assert "pydantic" not in modules_loaded_by("holdfast.testing.pytest_plugin", after="pytest")
 

@@ -1,6 +1,6 @@
 """Every schedule of the rename protocol, for one task in a small world.
 
-    A worker's life:  idle ─look─▶ judged ─ask─▶ asked ─rename─▶ holding ─decide─▶ … ─rename─▶ idle
+    idle ─look─▶ judged ─ask─▶ asked ─rename─▶ holding ─decide─▶ settling ─rename─▶ idle
 
 Each arrow is one step; between any two of them other workers step, time passes or one is
 killed. A rename is a compare-and-swap on the whole name. `explore` walks all states

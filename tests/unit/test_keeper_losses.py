@@ -1,5 +1,7 @@
 """What the keeper does when things go wrong: ride it out, or lose the lease, never silently."""
 
+from itertools import pairwise
+
 import pytest
 from fake_source import FakeSource, let_pass
 
@@ -118,7 +120,7 @@ def test_retries_back_off_and_never_become_a_storm(clock, source, keeper):
     keeper.hold(source.lease(seconds=60))
     source.answer = fails()
     let_pass(clock, keeper, 61)
-    gaps = [b.at - a.at for a, b in zip(source.calls, source.calls[1:], strict=False)]
+    gaps = [after.at - before.at for before, after in pairwise(source.calls)]
     assert 5 <= len(source.calls) <= 30
     assert 0.6 <= gaps[0] <= 1.2
     assert 1.2 <= gaps[1] <= 2.4

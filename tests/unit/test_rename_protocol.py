@@ -5,6 +5,7 @@ time, kills and repeated network calls are unlimited within the scope.
 """
 
 import pytest
+
 from models.rename_protocol import Mutation, Scope, explore
 
 TWO = Scope(workers=2, ticks=4, fences=3, kills=1)

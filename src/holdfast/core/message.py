@@ -116,7 +116,9 @@ class MessageCodec(Generic[M]):
         data = _plain(body)
         version = data.get("schema_version", 1)
         if not isinstance(version, int) or isinstance(version, bool):
-            raise MalformedMessage(f"schema_version is {version!r}, not a whole number")
+            raise MalformedMessage(
+                f"schema_version is a {type(version).__name__}, not a whole number"
+            )
         if version > self._version:
             known_id = data.get("id")
             raise NewerSchema(
@@ -134,19 +136,29 @@ class MessageCodec(Generic[M]):
                     f"no upgrader from schema_version {version} to {version + 1}: add "
                     f"{self.model.__name__}.upgraders[{version}], then redrive"
                 )
-            try:
-                data = upgrader(data)
-            except Exception as error:
-                raise MalformedMessage(
-                    f"upgrader from schema_version {version} failed: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
+            data = _upgraded(upgrader, data, version)
             version += 1
             data["schema_version"] = version
         try:
             return self.model.model_validate(data)
         except ValidationError as error:
             raise MalformedMessage(_first_problem(self.model, error)) from None
+
+
+def _upgraded(upgrader: Upgrader, data: dict[str, Any], version: int) -> dict[str, Any]:
+    """Users' code: whatever it does wrong makes the message malformed, not the worker."""
+    try:
+        upgraded = upgrader(data)
+    except Exception as error:
+        raise MalformedMessage(
+            f"upgrader from schema_version {version} failed: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(upgraded, dict):
+        raise MalformedMessage(
+            f"upgrader from schema_version {version} returned a {type(upgraded).__name__}, "
+            "not a dict"
+        )
+    return upgraded
 
 
 def _plain(body: bytes) -> dict[str, Any]:

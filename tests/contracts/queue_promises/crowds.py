@@ -11,7 +11,15 @@ import pytest
 from holdfast.core.errors import LeaseLost
 from holdfast.core.message import AnyMessage
 from holdfast.testing import ManualClock
-from queue_promises.kit import LEASE, AnyQueue, MakeQueue, poll_one, standing_still
+from queue_promises.kit import (
+    LEASE,
+    AnyQueue,
+    MakeQueue,
+    every,
+    poll_all,
+    poll_one,
+    standing_still,
+)
 
 THREADS = 8
 MESSAGES = 400
@@ -41,10 +49,9 @@ class Crowds:
 
         def work(number: int) -> list[str]:
             done = []
-            while messages := queues[number].poll(3):
-                for message in messages:
-                    queues[number].ack(message)
-                    done.append(message.id)
+            for message in every(queues[number], 3):
+                queues[number].ack(message)
+                done.append(message.id)
             return done
 
         delivered = Counter(one for done in together(work) for one in done)
@@ -64,9 +71,9 @@ class Crowds:
             return done
 
         done = [one for some in together(work) for one in some]
-        while messages := queues[0].poll(10):
-            queues[0].ack_many(messages)
-            done += [message.id for message in messages]
+        left = poll_all(queues[0])
+        queues[0].ack_many(left)
+        done += [message.id for message in left]
         assert sorted(done) == sorted(f"{t}-{n}" for t in range(THREADS) for n in range(share))
 
     def test_a_lease_that_ran_out_is_taken_over_by_one(
@@ -116,9 +123,8 @@ class Crowds:
         self, queues: list[AnyQueue]
     ) -> None:
         queues[0].push_many(AnyMessage() for _ in range(40))
-        while messages := queues[0].poll(10):
-            for message in messages:
-                queues[0].dead_letter(message, "no use")
+        for message in every(queues[0]):
+            queues[0].dead_letter(message, "no use")
         assert sum(together(lambda n: queues[n].redrive())) == 40
         assert (queues[0].stats().ready, queues[0].stats().failed) == (40, 0)
 

@@ -13,6 +13,7 @@ from queue_promises.kit import (
     Heard,
     MakeQueue,
     dead_letter,
+    every,
     fence,
     need,
     poll_all,
@@ -49,9 +50,9 @@ class DeadLetters:
         queue = make_queue(max_attempts=3)
         queue.push(AnyMessage())
         attempts = []
-        while messages := queue.poll():
-            attempts.append(messages[0].attempts)
-            queue.nack(messages[0], delay_seconds=0)
+        for message in every(queue):
+            attempts.append(message.attempts)
+            queue.nack(message, delay_seconds=0)
         assert attempts == [1, 2, 3]
 
     def test_nack_never_dead_letters_the_next_poll_does(self, make_queue: MakeQueue) -> None:
@@ -232,9 +233,8 @@ class DeadLetters:
         queue = make_queue(max_attempts=max_attempts)
         queue.push_many(AnyMessage() for _ in range(10))
         deliveries = 0
-        while messages := queue.poll(3):
-            for message in messages:
-                deliveries += 1
-                queue.nack(message, delay_seconds=0)
+        for message in every(queue, 3):
+            deliveries += 1
+            queue.nack(message, delay_seconds=0)
         assert deliveries == 10 * max_attempts
         assert queue.stats().failed == 10

@@ -6,7 +6,16 @@ import pytest
 
 from holdfast.core.message import AnyMessage
 from holdfast.testing import ManualClock
-from queue_promises.kit import LEASE, MUCH_LATER, AnyQueue, MakeQueue, Note, poll_all, poll_one
+from queue_promises.kit import (
+    LEASE,
+    MUCH_LATER,
+    AnyQueue,
+    MakeQueue,
+    Note,
+    every,
+    poll_all,
+    poll_one,
+)
 
 
 class Delivery:
@@ -71,9 +80,7 @@ class Delivery:
 
     def test_a_huge_batch_size_gives_what_is_there(self, queue: AnyQueue) -> None:
         pushed = queue.push_many(AnyMessage() for _ in range(25))
-        received = []
-        while batch := queue.poll(10**9):
-            received += [message.id for message in batch]
+        received = [message.id for message in every(queue, 10**9)]
         assert sorted(received) == sorted(pushed)
 
     @pytest.mark.parametrize("batch_size", [0, -1])

@@ -1,5 +1,7 @@
 """Holding: one holder at a time, for as long as it renews, and no longer."""
 
+from collections.abc import Callable
+
 import pytest
 
 from holdfast.core.errors import LeaseLost, NotLeased
@@ -9,9 +11,11 @@ from holdfast.core.message import AnyMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     LEASE,
+    SETTLE,
     AnyQueue,
     Heard,
     MakeQueue,
+    every,
     fence,
     lease,
     poll_all,
@@ -188,6 +192,17 @@ class Leasing:
         queue.renew([held], LEASE)
         assert (held.deadline, held.state) == (before, LeaseState.HELD)
 
+    @pytest.mark.parametrize("verb", SETTLE)
+    def test_a_renewal_still_on_its_way_when_the_message_is_settled_changes_nothing(
+        self, queue: AnyQueue, verb: str, contents: Callable[[AnyQueue], object]
+    ) -> None:
+        queue.push(AnyMessage())
+        message = poll_one(queue)
+        SETTLE[verb](queue, message)
+        before = contents(queue)
+        queue.renew([lease(message)], LEASE)
+        assert contents(queue) == before
+
     def test_renewing_no_leases_is_nothing(self, queue: AnyQueue) -> None:
         assert list(queue.renew([], LEASE)) == []
 
@@ -195,9 +210,7 @@ class Leasing:
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
         queue.push_many(AnyMessage() for _ in range(queue.renew_batch))
-        leases = []
-        while batch := queue.poll(queue.poll_batch):
-            leases += [lease(message) for message in batch]
+        leases = [lease(message) for message in every(queue, queue.poll_batch)]
         clock.advance(LEASE - 1)
         answers = queue.renew(leases, LEASE)
         assert [type(answer) for answer in answers] == [Renewed] * queue.renew_batch

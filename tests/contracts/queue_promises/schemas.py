@@ -12,7 +12,6 @@ from queue_promises.kit import (
     MakeQueue,
     dead_letter,
     need,
-    poll_all,
     poll_one,
 )
 
@@ -99,4 +98,4 @@ class Schemas:
         clock.advance(1)
         older = make_queue(model=Order1)
         older.push(Order1(id="b", name="Ada"))
-        assert [order.id for order in poll_all(older)] == ["b"]
+        assert [order.id for order in older.poll(10)] == ["b"]

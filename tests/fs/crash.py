@@ -1,0 +1,75 @@
+"""SIGKILL at any file system call, in a process of its own."""
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fs.watched import WatchedFs
+
+
+class CrashingFs(WatchedFs):
+    """Once armed, counts the calls; kills its own process before number `kill_at`."""
+
+    def __init__(self, server_time: Callable[[], float], kill_at: int | None = None) -> None:
+        super().__init__(server_time)
+        self._kill_at = kill_at
+        self.armed = False
+        self.calls: list[str] = []
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.armed:
+            self.calls.append(name)
+            if len(self.calls) == self._kill_at:
+                die()
+        return real(*args, **kwargs)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a child ended, and what it said before."""
+
+    killed: bool
+    said: str
+
+
+def in_a_child(play: Callable[[Callable[[str], None]], None]) -> Ending:
+    """Run `play(say)` in a fork of this warm process and wait for its end.
+
+    A child that raises ends this process's test: its traceback is in the error.
+    """
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(out)
+        _be_the_child(play, into)
+    os.close(into)
+    with os.fdopen(out, "rb") as pipe:
+        said = pipe.read().decode()
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return Ending(True, said)
+    if status != 0:
+        raise AssertionError(f"the child failed:\n{said}")
+    return Ending(False, said)
+
+
+def _be_the_child(play: Callable[[Callable[[str], None]], None], into: int) -> None:
+    status = 1
+    try:
+        play(lambda word: _write(into, word))
+        status = 0
+    except BaseException:
+        _write(into, traceback.format_exc())
+    finally:
+        os._exit(status)  # never back into pytest
+
+
+def _write(fd: int, word: str) -> None:
+    os.write(fd, word.encode())

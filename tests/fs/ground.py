@@ -1,0 +1,67 @@
+"""A queue folder under a clock that stands still: where the file queue's tests play."""
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
+from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.core.message import AnyMessage, lease_of
+from holdfast.core.queue import Backoff
+from holdfast.testing.clock import ManualClock
+
+LEASE = 30.0
+MAX_ATTEMPTS = 3
+MUCH_LATER = 3 * LEASE + 60.0
+"""Past every lease and delay here, and short of a day, after which cards are swept."""
+
+Queue = FilesystemQueue[Any]
+
+
+def clock_of_today() -> ManualClock:
+    """It starts at the machine's time, since the files get their stamps from there; in
+    whole seconds, so that a failure does not depend on when it ran."""
+    return ManualClock(time=float(int(SYSTEM_CLOCK.time()) + 1))
+
+
+class Ground:
+    """Makes queues on one folder: each is another worker, as if in its own process."""
+
+    def __init__(self, root: Path, clock: ManualClock | None = None, **options: Any) -> None:
+        self.root = root
+        self.clock = clock or clock_of_today()
+        self._options: dict[str, Any] = {
+            "lease_seconds": LEASE,
+            "max_attempts": MAX_ATTEMPTS,
+            "backoff": Backoff(first_seconds=1.0, longest_seconds=1.0),
+            **options,
+        }
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "queues" / "default" / "default"
+
+    def queue(self, fs: FsOps | None = None, **options: Any) -> Queue:
+        fs = fs or FsOps(server_time=self.clock.time)
+        return FilesystemQueue(
+            self.root, AnyMessage, clock=self.clock, fs=fs, **{**self._options, **options}
+        )
+
+
+def note(message_id: str, **fields: Any) -> AnyMessage:
+    return AnyMessage(id=message_id, **fields)
+
+
+def key_of(message: Any) -> str:
+    """The incarnation behind a polled message."""
+    key: str = lease_of(message).handle.task.key
+    return key
+
+
+def drain(queue: Queue) -> list[tuple[str, int]]:
+    """Do all the work that is there, again and again until none is left: (id, attempt)."""
+    done = []
+    while batch := queue.poll(10):
+        for message in batch:
+            queue.ack(message)
+            done.append((message.id, message.attempts))
+    return done

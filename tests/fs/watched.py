@@ -1,0 +1,37 @@
+"""File system calls with a word before each."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from holdfast.adapters.local.filesystem import FsOps
+
+CALLS = (
+    "open",
+    "close",
+    "read",
+    "write",
+    "fsync",
+    "rename",
+    "link",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "stat",
+    "utime",
+    "flock",
+    "listdir",
+    "start_writing",
+)
+
+
+class WatchedFs(FsOps):
+    """Every call goes through `call`, which subclasses override."""
+
+    def __init__(self, server_time: Callable[[], float] | None = None) -> None:
+        super().__init__(server_time)
+        for name in CALLS:
+            setattr(self, name, partial(self.call, name, getattr(FsOps, name)))
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return real(*args, **kwargs)
