@@ -56,7 +56,7 @@ _HOME = {
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = [  # noqa: F822  # made by __getattr__ below
+__all__ = [  # made by __getattr__ below
     "AnyMessage",
     "Backoff",
     "ConfigError",

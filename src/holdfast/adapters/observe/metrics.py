@@ -24,7 +24,7 @@ _COUNTED: dict[type[Event], tuple[str, str]] = {
     ev.PollFailed: ("polls_failed", "Polls the queue did not answer."),
 }
 # What ends the time a message is held.
-_ENDS = (ev.Completed, ev.Retried, ev.DeadLettered, ev.GivenBack, ev.LeaseGone)
+_ENDS = ev.Completed | ev.Retried | ev.DeadLettered | ev.GivenBack | ev.LeaseGone
 _SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
 _LATENESS = (0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30)
 
@@ -53,6 +53,7 @@ class Metrics:
             kind: client.Counter(f"holdfast_{name}", text, ["queue"], registry=registry)
             for kind, (name, text) in _COUNTED.items()
         }
+        self._holding: dict[str, set[tuple[str, int]]] = {}
         self._held = client.Gauge(
             "holdfast_held", "Messages held now.", ["queue"], registry=registry
         )
@@ -76,14 +77,22 @@ class Metrics:
         if (counter := self._counters.get(type(event))) is not None:
             counter.labels(queue).inc()
         match event:
-            case ev.Claimed():
-                self._held.labels(queue).inc()
             case ev.Completed(seconds=seconds):
                 self._seconds.labels(queue).observe(seconds)
             case ev.LeaseRenewed(late_seconds=late):
                 self._late.labels(queue).observe(late)
-        if isinstance(event, _ENDS):
-            self._held.labels(queue).dec()
+        if isinstance(event, ev.Claimed | _ENDS):
+            self._note_holding(event)
+
+    def _note_holding(self, event: ev.OfMessage) -> None:
+        """By message, not by counting up and down: a lost lease may end twice, and what
+        the queue itself buries was never held."""
+        holding = self._holding.setdefault(event.queue, set())
+        if isinstance(event, ev.Claimed):
+            holding.add((event.message_id, event.attempt))
+        else:
+            holding.discard((event.message_id, event.attempt))
+        self._held.labels(event.queue).set(len(holding))
 
 
 class MetricsServer:

@@ -1,0 +1,1 @@
+"""What `doctor` looks at, each kind of check in a module of its own."""

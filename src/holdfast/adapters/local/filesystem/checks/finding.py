@@ -1,0 +1,30 @@
+"""A finding: what was looked at, how it is, and the way out."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Level(Enum):
+    OK = "ok"
+    WARN = "warn"  # works, but somebody should know
+    FAIL = "fail"  # work is or will be stuck, lost from sight or done twice
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    level: Level
+    found: str
+    way_out: str = ""
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding(check, Level.OK, found)
+
+
+def warn(check: str, found: str, way_out: str) -> Finding:
+    return Finding(check, Level.WARN, found, way_out)
+
+
+def fail(check: str, found: str, way_out: str) -> Finding:
+    return Finding(check, Level.FAIL, found, way_out)

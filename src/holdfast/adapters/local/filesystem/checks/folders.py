@@ -1,0 +1,100 @@
+"""The folders themselves: there, ours to use, on one device, with room left."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.adapters.local.filesystem.checks.finding import Finding, fail, ok, warn
+from holdfast.adapters.local.filesystem.layout import FOLDERS
+
+_MIB = 1 << 20
+_LITTLE_BYTES, _FEW_FILES = 1024 * _MIB, 100_000
+_NO_BYTES, _NO_FILES = 64 * _MIB, 1_000
+
+
+def access_check(folder: Path) -> Iterator[Finding]:
+    missing = [name for name in FOLDERS if not (folder / name).is_dir()]
+    if missing:
+        yield warn(
+            "folders", f"missing: {', '.join(missing)}", "the next push or worker makes them"
+        )
+    present = [folder, *(folder / name for name in FOLDERS if name not in missing)]
+    closed = [path.name for path in present if not _usable(path)]
+    if closed:
+        yield fail(
+            "permissions",
+            f"this user cannot read, write and enter: {', '.join(closed)}",
+            "give the folders to the workers' group: chgrp -R, chmod -R g+rwX, chmod g+s",
+        )
+        return
+    yield ok("permissions", "this user can read and write every folder")
+    yield from _sticky(present)
+    yield from _unreadable(folder)
+
+
+def _usable(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK | os.X_OK)
+
+
+def _sticky(folders: list[Path]) -> Iterator[Finding]:
+    if any(path.stat().st_mode & stat.S_ISVTX for path in folders):
+        yield warn(
+            "permissions",
+            "the folders are sticky: a worker cannot take over files of another user",
+            "chmod -t the folders, or run all workers as one user",
+        )
+
+
+def _unreadable(folder: Path, at_most: int = 500) -> Iterator[Finding]:
+    """A task that cannot be read is stuck; umask 077 of another user does that."""
+    leased = [entry.path for entry in os.scandir(folder / "leased")][:at_most]
+    closed = [path for path in leased if os.path.exists(path) and not os.access(path, os.R_OK)]
+    if closed:
+        yield fail(
+            "permissions",
+            f"{len(closed)} held messages cannot be read, for example {closed[0]!r}",
+            "run all workers as one user, or with umask 002 in one group",
+        )
+
+
+def device_check(folder: Path) -> Iterator[Finding]:
+    """A rename between filesystems is no rename."""
+    inside = [folder / name for name in FOLDERS if (folder / name).is_dir()]
+    elsewhere = [
+        path.name
+        for path in inside
+        if path.stat().st_dev != folder.stat().st_dev or path.is_mount()
+    ]
+    if elsewhere:
+        yield fail(
+            "one device",
+            f"on another filesystem than the queue: {', '.join(elsewhere)}",
+            "put the whole queue on one filesystem; remove links and mounts below it",
+        )
+    else:
+        yield ok("one device", "all folders are on one filesystem")
+
+
+def space_check(folder: Path) -> Iterator[Finding]:
+    room = os.statvfs(folder)
+    free = room.f_bavail * room.f_frsize
+    way_out = "free some: `holdfast purge --older-than 7d` removes completed messages"
+    size = f"{free / (1 << 30):,.1f} GiB free" if free >= 1 << 30 else f"{free // _MIB} MiB free"
+    if free < _NO_BYTES:
+        yield fail("space", size, way_out)
+    elif free < _LITTLE_BYTES:
+        yield warn("space", size, way_out)
+    else:
+        yield ok("space", size)
+    if room.f_files:  # some filesystems make inodes as they go, and say 0
+        yield _inodes(room.f_favail, way_out)
+
+
+def _inodes(free: int, way_out: str) -> Finding:
+    found = f"room for {free:,} more files; each message is one"
+    if free < _NO_FILES:
+        return fail("inodes", found, way_out)
+    if free < _FEW_FILES:
+        return warn("inodes", found, way_out)
+    return ok("inodes", found)
