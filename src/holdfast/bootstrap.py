@@ -1,17 +1,21 @@
 """The composition root: the only place that names an adapter."""
 
 import os
-from collections.abc import Mapping
-from pathlib import PurePosixPath
-from typing import Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 from urllib.parse import parse_qsl, unquote
 
 from holdfast.config import QueueSettings, queue_settings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events
+from holdfast.core.events import Events, Subscriber
 from holdfast.core.message import AnyMessage, M
 from holdfast.core.queue import QueueManager
+
+if TYPE_CHECKING:
+    from holdfast.adapters.local.filesystem.doctor import Finding as Finding
+    from holdfast.adapters.observe.metrics import MetricsServer as MetricsServer
 
 
 def open_queue(
@@ -112,3 +116,42 @@ def queue_address(path: str, data_dir: str) -> tuple[str, str, str]:
         above.pop()
     root = str(PurePosixPath(*above)) if above else data_dir
     return root, campaign, queue
+
+
+def examine(
+    url: str | os.PathLike[str],
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    env: Mapping[str, str] | None = None,
+) -> "Iterator[Finding]":
+    """What doctor finds about a queue, which need not exist yet; one by one."""
+    scheme, rest = _scheme(os.fspath(url))
+    if scheme != "file":
+        raise ConfigError(f"doctor looks at folders; there is nothing to look at in {scheme}:")
+    from holdfast.adapters.local.filesystem.doctor import Doctor
+    from holdfast.adapters.local.filesystem.layout import queue_folder
+
+    path, _, query = rest.partition("?")
+    asked = dict(parse_qsl(query, keep_blank_values=True))
+    settings = queue_settings(os.environ if env is None else env, asked, {})
+    root, campaign, queue = queue_address(path, settings.data_dir)
+    return Doctor(queue_folder(Path(root), campaign, queue), clock=clock).examine()
+
+
+def log_events(
+    stream: TextIO, style: Literal["text", "json"] = "text", *, at_least: str = "info"
+) -> Subscriber:
+    """A subscriber that writes one line per event to a stream."""
+    import logging
+
+    from holdfast.adapters.observe.logging import stream_log
+
+    level = logging.getLevelNamesMapping()[at_least.upper()]
+    return stream_log(stream, style, at_least=level)
+
+
+def serve_metrics(port: int, host: str = "127.0.0.1") -> "MetricsServer":
+    """Prometheus metrics at http://host:port/metrics; subscribe its `subscriber`."""
+    from holdfast.adapters.observe.metrics import MetricsServer
+
+    return MetricsServer(port, host)

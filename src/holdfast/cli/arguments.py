@@ -56,7 +56,7 @@ def opened(
     from holdfast.bootstrap import open_queue
 
     with open_queue(default_queue(queue), create=create, **given) as manager:
-        yield manager  # type: ignore[misc]  # AnyMessage is the default model
+        yield manager
 
 
 def all_if_zero(limit: int) -> int:

@@ -11,8 +11,10 @@ _PLAIN = re.compile(r"\d+(?:\.\d+)?")
 LONGEST_SECONDS = 3650 * 86_400.0
 
 
-def seconds(text: str) -> float:
+def seconds(text: str | float) -> float:
     """Seconds in a duration. Raises typer.BadParameter with the forms there are."""
+    if isinstance(text, float):  # typer sends defaults this way too
+        return text
     written = text.strip().lower().replace(" ", "")
     if _PLAIN.fullmatch(written):
         value = float(written)

@@ -29,8 +29,13 @@ class Meter:
             self._bar = self._show()
 
     def _show(self) -> "Progress":
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
 
         bar = Progress(
             TextColumn("{task.description}"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.arguments import AsJson, Queue, default_queue, opened
-from holdfast.cli.console import answer, answer_json, clean, is_terminal, terminal
+from holdfast.cli.console import answer, answer_json, clean
 from holdfast.cli.durations import seconds
 from holdfast.cli.failures import ExitCode
 
@@ -22,7 +22,9 @@ def purge(
     *,
     older_than: Annotated[
         float,
-        typer.Option(parser=seconds, metavar="DURATION", help="Completed longer ago than that."),
+        typer.Option(
+            parser=seconds, metavar="DURATION", help="Completed longer ago than that."
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -30,3 +32,26 @@ def purge(
     with opened(queue) as manager:
         purged = manager.purge(older_than)
     answer_json({"purged": purged}) if as_json else answer(f"purged {purged:,}")
+
+
+def doctor(queue: Queue = None, as_json: AsJson = False) -> None:
+    """Probe the queue's folder: is it safe for many processes, and is all well in it?"""
+    from holdfast.bootstrap import examine
+
+    findings = examine(default_queue(queue))
+    found = list(findings) if as_json else list(_shown(findings))
+    if as_json:
+        answer_json([{**asdict(one), "level": one.level.value} for one in found])
+    if any(one.level.value == "fail" for one in found):
+        raise typer.Exit(ExitCode.NO)
+
+
+def _shown(findings: "Iterable[Finding]") -> "Iterable[Finding]":
+    """Each as it is made: the probes take a moment."""
+    for one in findings:
+        sign, colour = _SIGNS[one.level.value]
+        typer.secho(f"{sign} {one.level.value:<5}", fg=colour, nl=False)
+        answer(f"{one.check:<14} {clean(one.found)}")
+        if one.way_out:
+            answer(f"{'':<22} → {clean(one.way_out)}")
+        yield one

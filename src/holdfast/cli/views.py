@@ -94,8 +94,9 @@ def _holding(holder: "Holder", now: datetime) -> Iterator[tuple[str, str]]:
     if holder.expires_at > now:
         yield "until", f"{when(holder.expires_at, now)}, unless it is renewed"
     else:
-        yield "until", (
-            f"{when(holder.expires_at, now)}: the next worker that polls takes it over"
+        yield (
+            "until",
+            (f"{when(holder.expires_at, now)}: the next worker that polls takes it over"),
         )
     if holder.last_seen is not None:
         yield "last seen", when(holder.last_seen, now)

@@ -187,7 +187,7 @@ class Coroutines(Generic[M]):
             seconds = self._clock.monotonic() - run.started_at
             self._ledger.settle(message, outcome, seconds)
         finally:
-            self._feed.done(message)
+            self._feed.done(run.lease)
             self._runs.discard(run)
             with self._lock:
                 self._free += 1

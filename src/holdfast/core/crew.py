@@ -6,12 +6,11 @@ from typing import Generic, Protocol
 
 from holdfast.core.clock import Clock
 from holdfast.core.errors import HandlerNotFound
-from holdfast.core.events import Events
 from holdfast.core.executor import Executor
 from holdfast.core.feed import Feed
 from holdfast.core.ledger import Ledger
 from holdfast.core.message import M, lease_of
-from holdfast.core.outcome import Abandoned, GiveBack, Outcome
+from holdfast.core.outcome import GiveBack, Outcome
 
 
 class Crew(Protocol):
@@ -50,14 +49,12 @@ class Slots(Generic[M]):
         feed: Feed[M],
         ledger: Ledger[M],
         clock: Clock,
-        events: Events,
     ) -> None:
         self.error: BaseException | None = None
         self._make_executor = make_executor
         self._feed = feed
         self._ledger = ledger
         self._clock = clock
-        self._events = events
         # Daemons: a handler that never returns must not keep the process from ending.
         self._threads = [
             Thread(target=self._run, name=f"holdfast-slot-{number + 1}", daemon=True)
@@ -108,29 +105,22 @@ class Slots(Generic[M]):
                 self._handle(executor, message)
 
     def _handle(self, executor: Executor[M], message: M) -> None:
-        timed = self._events.listening
-        started = self._clock.monotonic() if timed else 0.0
-        outcome, error = self._execute(executor, message)
-        seconds = self._clock.monotonic() - started if timed else 0.0
-        self._ledger.settle(message, outcome, seconds)
-        self._feed.done(message)
-        if error is not None:
-            raise error
-
-    def _execute(
-        self, executor: Executor[M], message: M
-    ) -> tuple[Outcome, BaseException | None]:
         lease = lease_of(message)
+        started = self._clock.monotonic()
+        outcome: Outcome = GiveBack()
         try:
-            return executor.execute(message, lease), None
-        except OSError:  # it was not started; `prepare` will find out more
-            return GiveBack(), None
-        except HandlerNotFound as error:
-            return GiveBack(), error
+            outcome = executor.execute(message, lease)
+        except OSError:
+            pass  # it was not started; `prepare` will find out more
+        except HandlerNotFound:
+            raise
         except BaseException as error:
             # Nobody knows how far it came: let it run out rather than settle it.
             lease.lose(f"the worker failed: {type(error).__name__}: {error}")
-            return Abandoned(lease.reason), error
+            raise
+        finally:
+            self._ledger.settle(message, outcome, self._clock.monotonic() - started)
+            self._feed.done(lease)
 
 
 class ThreadCrew(Slots[M]):
@@ -143,11 +133,10 @@ class ThreadCrew(Slots[M]):
         feed: Feed[M],
         ledger: Ledger[M],
         clock: Clock,
-        events: Events,
         *,
         timeout_seconds: float | None,
     ) -> None:
-        super().__init__(count, make_executor, feed, ledger, clock, events)
+        super().__init__(count, make_executor, feed, ledger, clock)
         self._timeout_seconds = timeout_seconds
 
     def watch(self, now: float) -> None:

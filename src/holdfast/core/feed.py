@@ -77,16 +77,19 @@ class Feed(Generic[M]):
             self._waiting += 1
         try:
             with self._turn:
-                if not self._ready:
-                    self._ready.extend(self.poll(self._waiting))
-                if not self._closed.is_set():
-                    return self._ready.popleft() if self._ready else None
-                self._give_back(self._ready)
-                self._ready.clear()
-                return None
+                return self._next()
         finally:
             with self._counting:
                 self._waiting -= 1
+
+    def _next(self) -> M | None:
+        ready = self._ready
+        if not ready:
+            ready.extend(self.poll(self._waiting))
+        if self._closed.is_set():
+            self._give_back(ready)
+            ready.clear()
+        return ready.popleft() if ready else None
 
     def poll(self, limit: int) -> list[M]:
         """Claim up to `limit` messages as soon as there are any; none once closed."""
@@ -104,9 +107,8 @@ class Feed(Generic[M]):
                 self.rest(error, failures)
         return []
 
-    def done(self, message: M) -> None:
+    def done(self, lease: Lease) -> None:
         """The message was settled, or is lost."""
-        lease = lease_of(message)
         self._out.discard(lease)
         if lease.state is LeaseState.LOST:
             expired_at = lease.deadline + _EXPIRY_MARGIN_SECONDS
@@ -138,19 +140,20 @@ class Feed(Generic[M]):
         polled = self._queue.poll(
             min(limit, self._queue.poll_batch), wait_seconds=patience, stop=self._closed
         )
+        listening = self._events.listening
         for message in polled:
             lease = lease_of(message)
             self._keeper.hold(lease, stall_seconds=self._stall_seconds)
             self._out.add(lease)
-            if self._events.listening:
-                name = self._queue.name
-                self._events.emit(Claimed(name, lease.message_id, lease.attempt))
+            if listening:
+                claimed = Claimed(self._queue.name, lease.message_id, lease.attempt)
+                self._events.emit(claimed)
         return polled
 
     def _give_back(self, messages: Iterable[M]) -> None:
         for message in messages:
             self._ledger.settle(message, GiveBack())
-            self.done(message)
+            self.done(lease_of(message))
 
     def _close_if_empty(self) -> None:
         now = self._clock.monotonic()

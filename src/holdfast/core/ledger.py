@@ -1,6 +1,5 @@
 """The worker's books: every message it took ends here, once."""
 
-from collections import Counter
 from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Generic
@@ -30,7 +29,7 @@ class Ledger(Generic[M]):
         self.give_up = Event()
         self._queue = queue
         self._events = events
-        self._counts: Counter[Settled] = Counter()
+        self._counts = dict.fromkeys(Settled, 0)
         self._lock = Lock()
 
     def settle(self, message: M, outcome: Outcome, seconds: float = 0.0) -> None:

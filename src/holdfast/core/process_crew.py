@@ -5,7 +5,6 @@ from threading import Event
 
 from holdfast.core.clock import Clock
 from holdfast.core.crew import Slots
-from holdfast.core.events import Events
 from holdfast.core.executor import Executor
 from holdfast.core.feed import Feed
 from holdfast.core.ledger import Ledger
@@ -24,11 +23,10 @@ class ProcessCrew(Slots[M]):
         feed: Feed[M],
         ledger: Ledger[M],
         clock: Clock,
-        events: Events,
         *,
         cut_off: Event,
     ) -> None:
-        super().__init__(count, make_executor, feed, ledger, clock, events)
+        super().__init__(count, make_executor, feed, ledger, clock)
         self._cut_off = cut_off
 
     def watch(self, now: float) -> None:

@@ -32,6 +32,9 @@ _random = Random()
 class Settled(Enum):
     """What became of the message in the end."""
 
+    # Enum hashes by name, in Python; the books are kept once per message.
+    __hash__ = object.__hash__
+
     COMPLETED = "completed"
     RETRIED = "retried"
     DEAD_LETTERED = "dead-lettered"

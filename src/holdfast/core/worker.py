@@ -180,7 +180,7 @@ class Worker(Generic[M]):
             return LeaseContext(self._queue, message, lease, stopping, self._clock)
 
         cut_off = Event()
-        count, clock, events = self.concurrency, self._clock, self._events
+        count, clock = self.concurrency, self._clock
         match self.isolation:
             case "thread":
                 return ThreadCrew(
@@ -189,7 +189,6 @@ class Worker(Generic[M]):
                     feed,
                     ledger,
                     clock,
-                    events,
                     timeout_seconds=self._limits.timeout_seconds,
                 )
             case "process":
@@ -199,7 +198,6 @@ class Worker(Generic[M]):
                     feed,
                     ledger,
                     clock,
-                    events,
                     cut_off=cut_off,
                 )
             case "async":

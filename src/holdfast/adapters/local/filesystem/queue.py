@@ -17,7 +17,6 @@ nothing to settle. No lock, no agreed clock and no deletion is needed for that.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -27,6 +26,7 @@ from holdfast.adapters.local.filesystem import forks, layout, names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
 from holdfast.adapters.local.filesystem.claims import Claims, Hold
 from holdfast.adapters.local.filesystem.deadletters import DeadLetters
+from holdfast.adapters.local.filesystem.endings import Endings, gone
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.local.filesystem.history import History
 from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS, Housekeeping
@@ -35,12 +35,13 @@ from holdfast.adapters.local.filesystem.inspector import Inspector
 from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.producer import Producer
 from holdfast.adapters.local.filesystem.timeline import Timeline
-from holdfast.adapters.local.filesystem.tree import unavailable
+from holdfast.adapters.local.filesystem.tree import explained, unavailable
 from holdfast.adapters.local.filesystem.workers import Workers
 from holdfast.core import events as ev
-from holdfast.core.clock import SYSTEM_CLOCK, Clock, utc
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import (
     ConfigError,
+    HoldfastError,
     LeaseLost,
     MalformedMessage,
     NewerSchema,
@@ -111,7 +112,6 @@ class FilesystemQueue(QueueManager[M]):
         self._producer = Producer(self._tree, self._timeline, self._ids, durable=self._durable)
         self._claims: Claims | None = None
         self._claiming = Lock()
-        self._hour = (-1, "")
         self._dead = DeadLetters(
             self._tree,
             self._producer,
@@ -119,6 +119,16 @@ class FilesystemQueue(QueueManager[M]):
             self._checkpoints,
             self._ids,
             self._timeline,
+            durable=self._durable,
+        )
+        self._ends = Endings(
+            self._tree,
+            self._timeline,
+            self._workers,
+            self._producer,
+            self._dead,
+            self._history,
+            self._checkpoints,
             durable=self._durable,
         )
         self._inspector = Inspector(
@@ -168,9 +178,9 @@ class FilesystemQueue(QueueManager[M]):
                         break
                     if (message := self._receive(hold, asked_at)) is not None:
                         claimed.append(message)
-        except OSError as error:
+        except (OSError, HoldfastError) as error:
             if not claimed:  # what was claimed must not be forgotten for a later error
-                raise unavailable(self.folder, error) from error
+                raise explained(self.folder, error) from error
         return claimed
 
     def _enrol(self) -> Claims:
@@ -192,6 +202,9 @@ class FilesystemQueue(QueueManager[M]):
         except (MalformedMessage, ValueError) as error:
             self._bury(hold, hold.task.key, f"malformed: {error}")
             return None
+        except PermissionError:
+            self._bury(hold, hold.task.key, "it cannot be read: mend its mode, then redrive")
+            return None
         if hold.stolen_from is not None:
             self._note_theft(hold, message.id, hold.stolen_from)
         if hold.task.attempts > self.max_attempts:
@@ -212,15 +225,14 @@ class FilesystemQueue(QueueManager[M]):
     def _note_theft(self, hold: Hold, message_id: str, token: str) -> None:
         loser = self._workers.worker_id(token)
         earlier = Task(hold.task.key, hold.task.fence - 1, hold.task.refunds)
-        self._note(earlier, "lost", token, "its lease ran out: the worker died or froze")
+        self._ends.note(earlier, "lost", token, "its lease ran out: the worker died or froze")
         if self.events.listening:
             self.events.emit(
                 ev.Stolen(self.name, message_id, hold.task.attempts, from_worker=loser)
             )
 
     def _wait_for_newer_code(self, hold: Hold, error: NewerSchema) -> None:
-        refunded = hold.task._replace(refunds=hold.task.refunds + 1)
-        self._settle_to(hold, self._producer.place(refunded.stem, NEWER_SCHEMA_DELAY_SECONDS))
+        self._ends.put_back(hold, NEWER_SCHEMA_DELAY_SECONDS, refund=True)
         message_id = error.message_id or hold.task.key
         self.events.emit(
             ev.SchemaTooNew(self.name, message_id, hold.task.attempts, error.version)
@@ -229,11 +241,11 @@ class FilesystemQueue(QueueManager[M]):
     def _bury_exhausted(self, hold: Hold, message_id: str) -> None:
         """This claim was one too many: it only serves to bury, so it is not charged."""
         reason = self._dead.why_exhausted(hold.task)
-        hold.task = hold.task._replace(refunds=hold.task.refunds + 1)
+        hold.task = hold.task.refunded()
         self._bury(hold, message_id, reason)
 
     def _bury(self, hold: Hold, message_id: str, reason: str) -> None:
-        if self._to_failed(hold, message_id, reason, None) is None:
+        if self._ends.bury(hold, message_id, reason, None) is None:
             self.events.emit(
                 ev.DeadLettered(self.name, message_id, hold.task.attempts, reason=reason)
             )
@@ -258,88 +270,22 @@ class FilesystemQueue(QueueManager[M]):
     # -- settling
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
-        now_ms = self._timeline.wall_ms()
-        folder = self._completed_folder(now_ms)
-        results = [self._complete(lease.handle, folder, now_ms) for lease in leases]
-        if self._durable:
-            self._tree.sync(folder, "completed", "leased")
-        return results
-
-    def _complete(self, hold: Hold, folder: str, now_ms: int) -> LeaseLost | None:
-        target = names.completed_path(folder, hold.task.stem, hold.worker, now_ms)
-        result = self._settle_to(hold, target)
-        if result is None and (hold.saved or hold.task.fence > 1):
-            self._checkpoints.forget(hold.task)
-        return result
-
-    def _completed_folder(self, now_ms: int) -> str:
-        hour = now_ms // 3_600_000
-        if self._hour[0] != hour:
-            self._hour = (hour, f"completed/{utc(now_ms / 1000):%Y-%m-%dT%H}")
-            self._tree.make(self._hour[1])
-        return self._hour[1]
+        return self._ends.complete([lease.handle for lease in leases])
 
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
         hold: Hold = lease.handle
-        target = self._producer.place(hold.task.stem, delay_seconds)
-        if (lost := self._settle_to(hold, target)) is None:
-            self._producer.sync_places([target])
-            self._note(hold.task, "retried", hold.worker, reason, detail)
+        lost = self._ends.put_back(hold, delay_seconds, refund=False)
+        if lost is None:
+            self._ends.note(hold.task, "retried", hold.worker, reason, detail)
         return lost
 
     def _release(self, lease: Lease) -> LeaseLost | None:
-        hold: Hold = lease.handle
-        refunded = hold.task._replace(refunds=hold.task.refunds + 1)
-        target = self._producer.place(refunded.stem, 0.0)
-        if (lost := self._settle_to(hold, target)) is None:
-            self._producer.sync_places([target])
-        return lost
+        return self._ends.put_back(lease.handle, 0.0, refund=True)
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
-        return self._to_failed(lease.handle, lease.message_id, reason, detail)
-
-    def _to_failed(
-        self, hold: Hold, message_id: str, reason: str, detail: str | None
-    ) -> LeaseLost | None:
-        worker_id = self._workers.worker_id(hold.worker)
-        try:
-            self._dead.write_reason(hold.task, message_id, reason, detail, worker_id)
-            if lost := self._settle_to(hold, names.failed_path(hold.task)):
-                self._dead.remove_reason(hold.task)
-                return lost
-            self._dead.sync()
-            self._dead.free_id(message_id)
-        except OSError as error:
-            raise unavailable(self.folder, error) from error
-        self._note(hold.task, "dead-lettered", hold.worker, reason, detail)
-        return None
-
-    def _settle_to(self, hold: Hold, target: str) -> LeaseLost | None:
-        """The one rename that ends a hold."""
-        with hold.lock:
-            try:
-                if not self._tree.move(hold.path, target):
-                    return _gone()
-            except OSError as error:
-                raise unavailable(self.folder, error) from error
-            hold.closed = True
-        return None
-
-    def _note(
-        self, task: Task, outcome: str, worker: str, reason: str, detail: str | None = None
-    ) -> None:
-        """History is for people; a disk too full for it must not undo what was settled."""
-        with suppress(OSError):
-            self._history.add(
-                task,
-                outcome,
-                at=utc(self._timeline.wall_ms() / 1000),
-                worker_id=self._workers.worker_id(worker),
-                reason=reason,
-                detail=detail,
-            )
+        return self._ends.bury(lease.handle, lease.message_id, reason, detail)
 
     # -- checkpoints
 
@@ -349,7 +295,7 @@ class FilesystemQueue(QueueManager[M]):
             with hold.lock:
                 if not self._tree.exists(hold.path):
                     lease.lose("another worker took it over")
-                    raise _gone()
+                    raise gone()
                 hold.saved = True
             self._checkpoints.save(hold.task, checkpoint)
         except OSError as error:
@@ -388,7 +334,3 @@ class FilesystemQueue(QueueManager[M]):
 
     def close(self) -> None:
         self._tree.close()
-
-
-def _gone() -> LeaseLost:
-    return LeaseLost("the lease is gone: another worker took the message over")

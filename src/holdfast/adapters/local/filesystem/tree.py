@@ -205,6 +205,10 @@ _WAY_OUT = {
 }
 
 
+def explained(folder: Path, error: OSError | HoldfastError) -> HoldfastError:
+    return error if isinstance(error, HoldfastError) else unavailable(folder, error)
+
+
 def unavailable(folder: Path, error: OSError) -> HoldfastError:
     """One clear line for an error of the filesystem."""
     why = _WAY_OUT.get(error.errno or 0, error.strerror or str(error))

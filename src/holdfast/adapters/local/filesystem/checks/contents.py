@@ -1,6 +1,6 @@
 """What lies in the queue: strangers, leftovers, and leases nobody cares for."""
 
-import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,10 +102,10 @@ class Contents:
         held = filter(None, map(names.LEASED.fullmatch, self._tree.list("leased")))
         far = [m[0] for m in held if int(m[5]) + int(m[6]) > now_ms + _LONGEST_LEASE_MS]
         if far:
+            overdue = re.sub(r"~\d+\+\d+\.json$", "~0+0.json", far[0])
             yield fail(
                 "leases",
-                f"{len(far)} end more than 13 hours from now, for example {far[0]!r}: a "
-                "worker's clock was ahead",
-                "set that machine's clock; then move the file to pending/ of a new push, or "
-                "wait",
+                f"{len(far)} end more than 13 hours from now, for example {far[0]}: the "
+                "clock of the machine that took them was ahead",
+                f"set that clock, end that worker, then: mv leased/{far[0]} leased/{overdue}",
             )

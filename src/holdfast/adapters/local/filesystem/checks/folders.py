@@ -80,7 +80,9 @@ def space_check(folder: Path) -> Iterator[Finding]:
     room = os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
     way_out = "free some: `holdfast purge --older-than 7d` removes completed messages"
-    size = f"{free / (1 << 30):,.1f} GiB free" if free >= 1 << 30 else f"{free // _MIB} MiB free"
+    size = (
+        f"{free / (1 << 30):,.1f} GiB free" if free >= 1 << 30 else f"{free // _MIB} MiB free"
+    )
     if free < _NO_BYTES:
         yield fail("space", size, way_out)
     elif free < _LITTLE_BYTES:

@@ -1,0 +1,114 @@
+"""Ways a hold ends: done, put back, buried. Each is one rename of our own leased name."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from holdfast.adapters.local.filesystem import names
+from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
+from holdfast.adapters.local.filesystem.claims import Hold
+from holdfast.adapters.local.filesystem.deadletters import DeadLetters
+from holdfast.adapters.local.filesystem.history import History
+from holdfast.adapters.local.filesystem.names import Task
+from holdfast.adapters.local.filesystem.producer import Producer
+from holdfast.adapters.local.filesystem.timeline import Timeline
+from holdfast.adapters.local.filesystem.tree import Tree, unavailable
+from holdfast.adapters.local.filesystem.workers import Workers
+from holdfast.core.clock import utc
+from holdfast.core.errors import LeaseLost
+
+
+class Endings:
+    """Each returns LeaseLost, and has changed nothing, when the hold is not ours any more."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        timeline: Timeline,
+        workers: Workers,
+        producer: Producer,
+        dead: DeadLetters,
+        history: History,
+        checkpoints: Checkpoints,
+        *,
+        durable: bool,
+    ) -> None:
+        self._tree, self._timeline, self._workers = tree, timeline, workers
+        self._producer, self._dead = producer, dead
+        self._history, self._checkpoints = history, checkpoints
+        self._durable = durable
+        self._hour = (-1, "")
+
+    def complete(self, holds: Sequence[Hold]) -> list[LeaseLost | None]:
+        now_ms = self._timeline.wall_ms()
+        folder = self._completed_folder(now_ms)
+        results = [self._complete(hold, folder, now_ms) for hold in holds]
+        if self._durable:
+            self._tree.sync(folder, "completed", "leased")
+        return results
+
+    def _complete(self, hold: Hold, folder: str, now_ms: int) -> LeaseLost | None:
+        target = names.completed_path(folder, hold.task.stem, hold.worker, now_ms)
+        lost = self._end(hold, target)
+        if lost is None and (hold.saved or hold.task.fence > 1):
+            self._checkpoints.forget(hold.task)
+        return lost
+
+    def _completed_folder(self, now_ms: int) -> str:
+        hour = now_ms // 3_600_000
+        if self._hour[0] != hour:
+            folder = f"completed/{utc(now_ms / 1000):%Y-%m-%dT%H}"
+            self._tree.make(folder)
+            self._hour = (hour, folder)
+        return self._hour[1]
+
+    def put_back(self, hold: Hold, delay_seconds: float, *, refund: bool) -> LeaseLost | None:
+        task = hold.task.refunded() if refund else hold.task
+        target = self._producer.place(task.stem, delay_seconds)
+        lost = self._end(hold, target)
+        if lost is None:
+            self._producer.sync_places([target])
+        return lost
+
+    def bury(
+        self, hold: Hold, message_id: str, reason: str, detail: str | None
+    ) -> LeaseLost | None:
+        worker_id = self._workers.worker_id(hold.worker)
+        try:
+            self._dead.write_reason(hold.task, message_id, reason, detail, worker_id)
+            if lost := self._end(hold, names.failed_path(hold.task)):
+                self._dead.remove_reason(hold.task)
+                return lost
+            self._dead.sync()
+            self._dead.free_id(message_id)
+        except OSError as error:
+            raise unavailable(self._tree.folder, error) from error
+        self.note(hold.task, "dead-lettered", hold.worker, reason, detail)
+        return None
+
+    def _end(self, hold: Hold, target: str) -> LeaseLost | None:
+        with hold.lock:
+            try:
+                if not self._tree.move(hold.path, target):
+                    return gone()
+            except OSError as error:
+                raise unavailable(self._tree.folder, error) from error
+            hold.closed = True
+        return None
+
+    def note(
+        self, task: Task, outcome: str, worker: str, reason: str, detail: str | None = None
+    ) -> None:
+        """History is for people; a disk too full for it must not undo what was settled."""
+        with suppress(OSError):
+            self._history.add(
+                task,
+                outcome,
+                at=utc(self._timeline.wall_ms() / 1000),
+                worker_id=self._workers.worker_id(worker),
+                reason=reason,
+                detail=detail,
+            )
+
+
+def gone() -> LeaseLost:
+    return LeaseLost("the lease is gone: another worker took the message over")
