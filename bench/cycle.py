@@ -49,7 +49,7 @@ def _result(measured: Measured) -> Result:
             "µs: push",
             "claim",
             "complete",
-            "a killed worker's message comes back",
+            "killed worker: redelivered?",
         ),
         rows=[_row(name, measured[name]) for name in _by_speed(measured)],
         bars=_bars(measured),
@@ -58,6 +58,9 @@ def _result(measured: Measured) -> Result:
             "time; the peers move finished JSON of the same 300 bytes.",
             "SQLite peers are filled once and the database is copied for each round; all "
             "others are filled through their API.",
+            "Redelivery by the peers' sources: dirq's purge() goes by the lock's age; "
+            "persist-queue takes back everything unacknowledged when opened, live work "
+            "included; litequeue leaves it to its user; huey removes a message when taken.",
             f"A round ends after {LONGEST_SECONDS:.0f} s at the latest.",
         ),
         charts=[_chart(measured)],

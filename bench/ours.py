@@ -8,13 +8,14 @@ from bench.payload import BenchTask, task
 
 if TYPE_CHECKING:
     from holdfast import FilesystemQueue
+    from holdfast.adapters.local.filesystem.queue import Durability
 
 LEASE_SECONDS = 600
 FILL_BATCH = 1000
 
 
 def open_queue_at(
-    path: Path, *, durability: str = "process", lease_seconds: float = LEASE_SECONDS
+    path: Path, *, durability: "Durability" = "process", lease_seconds: float = LEASE_SECONDS
 ) -> "FilesystemQueue[BenchTask]":
     from holdfast import FilesystemQueue
 
@@ -58,7 +59,7 @@ class Holdfast:
 HOLDFAST = Card(
     name="Holdfast",
     open=Holdfast,
-    redelivers="by itself, after the lease",
+    redelivers="yes, after the lease",
     survives=True,
     syncs="kernel",
     api="FilesystemQueue",

@@ -13,7 +13,7 @@ from bench.ours import HOLDFAST, open_queue_at
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio, spread
 from holdfast.core.events import Completed, Event
-from holdfast.core.worker import Worker
+from holdfast.core.worker import Isolation, Worker
 
 NAME = "overhead"
 TITLE = "What the worker adds, with an empty handler"
@@ -22,7 +22,7 @@ TITLE = "What the worker adds, with an empty handler"
 @dataclass(frozen=True, slots=True)
 class Way:
     label: str
-    isolation: str | None  # None: no worker at all
+    isolation: Isolation | None  # None: no worker at all
     concurrency: int = 1
 
     def __str__(self) -> str:
@@ -50,7 +50,10 @@ def run(session: Session) -> Result:
 
 def tasks_per_second(way: Way, path: Path, count: int) -> float:
     """From the first task completed to the last: starting and stopping are not counted."""
-    times = _bare_loop(path) if way.isolation is None else _worker(way, path)
+    if way.isolation is None:
+        times = _bare_loop(path)
+    else:
+        times = _worker(path, way.isolation, way.concurrency)
     assert len(times) == count, f"{way}: {len(times):,} of {count:,} were completed"
     return (count - 1) / (times[-1] - times[0])
 
@@ -65,7 +68,7 @@ def _bare_loop(path: Path) -> list[float]:
     return times
 
 
-def _worker(way: Way, path: Path) -> list[float]:
+def _worker(path: Path, isolation: Isolation, concurrency: int) -> list[float]:
     queue = open_queue_at(path)
     times: list[float] = []
 
@@ -74,9 +77,7 @@ def _worker(way: Way, path: Path) -> list[float]:
             times.append(perf_counter())
 
     queue.events.subscribe(note)
-    Worker(queue, nothing, concurrency=way.concurrency, isolation=way.isolation).run(
-        until_empty=True
-    )
+    Worker(queue, nothing, concurrency=concurrency, isolation=isolation).run(until_empty=True)
     return sorted(times)
 
 

@@ -18,7 +18,7 @@ class Dirq:
     """dirq's own loop: iterate over names, lock, get, remove."""
 
     def __init__(self, path: Path) -> None:
-        from dirq.QueueSimple import QueueSimple
+        from dirq.QueueSimple import QueueSimple  # type: ignore[import-untyped]
 
         self._queue = QueueSimple(str(path / "dirq"))
         self._listed = False
@@ -85,7 +85,7 @@ class PersistQueue:
 
 class LiteQueue:
     def __init__(self, path: Path) -> None:
-        from litequeue import LiteQueue as Queue
+        from litequeue import LiteQueue as Queue  # type: ignore[import-untyped]
 
         path.mkdir(exist_ok=True)
         self._queue = Queue(path / "litequeue.db")
@@ -139,7 +139,7 @@ class Huey:
 
 
 def open_huey_files(path: Path) -> Huey:
-    from huey.storage import FileStorage
+    from huey.storage import FileStorage  # type: ignore[import-untyped]
 
     return Huey(FileStorage("bench", str(path / "huey")))
 
@@ -154,12 +154,12 @@ class TaskQueue:
     """`fq://` with no threads and no insert counter (which would sync on every insert)."""
 
     def __init__(self, path: Path) -> None:
-        from taskqueue import FunctionTask, QueueEmptyError
-        from taskqueue import TaskQueue as Queue
+        import taskqueue  # type: ignore[import-untyped]
 
-        self._queue = Queue(f"fq://{path / 'taskqueue'}", n_threads=0, progress=False)
-        self._task = FunctionTask
-        self._empty = QueueEmptyError
+        address = f"fq://{path / 'taskqueue'}"
+        self._queue = taskqueue.TaskQueue(address, n_threads=0, progress=False)
+        self._task = taskqueue.FunctionTask
+        self._empty = taskqueue.QueueEmptyError
 
     def fill(self, count: int) -> None:
         tasks = (self._make(number) for number in range(count))
@@ -191,7 +191,7 @@ PEERS = (
     Card(
         name="dirq",
         open=Dirq,
-        redelivers="when someone calls purge(), by the age of the lock",
+        redelivers="when purge() is called",
         survives=True,
         syncs="kernel",
         api="QueueSimple",
@@ -199,7 +199,7 @@ PEERS = (
     Card(
         name="persist-queue",
         open=PersistQueue,
-        redelivers="when the queue is opened again, live work of others included",
+        redelivers="when reopened",
         survives=True,
         syncs="disk",
         api="SQLiteAckQueue",
@@ -208,7 +208,7 @@ PEERS = (
     Card(
         name="litequeue",
         open=LiteQueue,
-        redelivers="when someone lists the locked ones and retries them",
+        redelivers="when retried by hand",
         survives=True,
         syncs="kernel",
         api="LiteQueue",
@@ -217,7 +217,7 @@ PEERS = (
     Card(
         name="huey files",
         open=open_huey_files,
-        redelivers="never: taken is removed",
+        redelivers="no: lost",
         survives=False,
         syncs="kernel",
         api="FileStorage",
@@ -225,7 +225,7 @@ PEERS = (
     Card(
         name="huey SQLite",
         open=open_huey_sqlite,
-        redelivers="never: taken is removed",
+        redelivers="no: lost",
         survives=False,
         syncs="disk",
         api="SqliteStorage",
@@ -234,7 +234,7 @@ PEERS = (
     Card(
         name="task-queue",
         open=TaskQueue,
-        redelivers="by itself, after the lease",
+        redelivers="yes, after the lease",
         survives=True,
         syncs="kernel",
         api="TaskQueue fq://",

@@ -3,7 +3,7 @@
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -43,8 +43,7 @@ def run(session: Session) -> Result:
 
 def messages_per_second(what: str, name: str, path: Path, batches: int) -> float:
     """Up to so many batches, within the time. The first one warms up and is not counted."""
-    with closing(_steps(what, name, path)) as steps:
-        step = next(steps)
+    with _steps(what, name, path) as step:
         step(0)
         began = at = perf_counter()
         count = 0
@@ -55,7 +54,7 @@ def messages_per_second(what: str, name: str, path: Path, batches: int) -> float
     return count * BATCH / (at - began)
 
 
-def _steps(what: str, name: str, path: Path) -> Iterator[Step]:
+def _steps(what: str, name: str, path: Path) -> AbstractContextManager[Step]:
     if name == HOLDFAST.name:
         return _holdfast(what, path)
     if name in (RAW, RAW_ROLLBACK):
@@ -63,6 +62,7 @@ def _steps(what: str, name: str, path: Path) -> Iterator[Step]:
     return _peer(name, path)
 
 
+@contextmanager
 def _holdfast(what: str, path: Path) -> Iterator[Step]:
     queue = open_queue_at(path, durability="power")
 
@@ -79,6 +79,7 @@ def _holdfast(what: str, path: Path) -> Iterator[Step]:
     queue.close()
 
 
+@contextmanager
 def _raw_sqlite(what: str, path: Path, journal: str) -> Iterator[Step]:
     """No queue at all: one table, one transaction per step of the cycle."""
     database = sqlite3.connect(path / "raw.db", isolation_level=None)
@@ -110,6 +111,7 @@ def _raw_sqlite(what: str, path: Path, journal: str) -> Iterator[Step]:
     database.close()
 
 
+@contextmanager
 def _peer(name: str, path: Path) -> Iterator[Step]:
     """These have no push of many: a hundred single ones, each synced."""
     queue = card_named(name).open(path)

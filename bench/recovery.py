@@ -12,7 +12,7 @@ from bench.ours import open_queue_at
 from bench.payload import task
 from bench.session import Session
 from bench.verdict import Bar, Result
-from holdfast.core.worker import Worker
+from holdfast.core.worker import Isolation, Worker
 
 NAME = "recovery"
 TITLE = "Redelivery after SIGKILL of the worker"
@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    isolation: str
+    isolation: Isolation
     age_seconds: float
 
     def __str__(self) -> str:
@@ -32,7 +32,8 @@ class Case:
 
 def run(session: Session) -> Result:
     ages = (2, session.size(20, 7))  # the second one beyond several leases
-    cases = [Case(isolation, age) for isolation in ("thread", "process") for age in ages]
+    isolations: tuple[Isolation, ...] = ("thread", "process")
+    cases = [Case(isolation, age) for isolation in isolations for age in ages]
     waits: dict[Case, list[float]] = {case: [] for case in cases}
     for case in session.interleaved(TITLE, cases, rounds=min(session.rounds, 2)):
         with session.arena.room(case.isolation) as path:

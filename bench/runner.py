@@ -1,5 +1,6 @@
 """Runs the chosen benchmarks and reports."""
 
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ def run_all(
     names: Sequence[str], folder: Path, rounds: int, quick: bool, docs: Path | None
 ) -> int:
     """The exit code: 0 when every bar is met, 1 otherwise."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 130)
     arena = open_arena(folder)
     try:
         machine = describe(folder, arena.description)

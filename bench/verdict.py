@@ -1,6 +1,6 @@
 """Results as values: figures, the bars they must clear, and what to show of both."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -42,7 +42,7 @@ class Chart:
     title: str
     axis: str
     labels: Sequence[str]
-    values: dict[str, Sequence[float]]
+    values: Mapping[str, Sequence[float]]
     logarithmic: bool = False
 
 

@@ -1,0 +1,108 @@
+"""What must be true of a queue folder, told from the files alone."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.adapters.local.filesystem import names
+
+STATES = ("pending", "leased", "completed", "failed")
+_PATTERNS = {
+    "pending": names.PENDING,
+    "leased": names.LEASED,
+    "completed": names.COMPLETED,
+    "failed": names.FAILED,
+}
+
+
+def tasks(folder: Path) -> Iterator[tuple[str, names.Task, Path]]:
+    """Every task there is: its state, what its name says, its file."""
+    for state in STATES:
+        for path in _files(folder / state):
+            if match := _PATTERNS[state].fullmatch(path.name):
+                yield state, names.task(match), path
+
+
+def unreadable(folder: Path) -> list[str]:
+    """I-FQ-8: files in sight that are not whole JSON objects. A file may vanish meanwhile."""
+    return [
+        str(path.relative_to(folder))
+        for path in _files(folder)
+        if path.suffix == ".json" and path.parent.name != "tmp" and not _is_json(path)
+    ]
+
+
+def strangers(folder: Path) -> list[str]:
+    """Files in the four states whose names the protocol does not know."""
+    return [
+        str(path.relative_to(folder))
+        for state in STATES
+        for path in _files(folder / state)
+        if not _PATTERNS[state].fullmatch(path.name)
+        and not (state == "failed" and names.REASON.fullmatch(path.name))
+    ]
+
+
+def doubles(folder: Path) -> list[str]:
+    """I-FQ-1: incarnations that are in more than one place."""
+    counted = Counter(task.key for _, task, _ in tasks(folder))
+    return [key for key, times in counted.items() if times > 1]
+
+
+def reasonless(folder: Path) -> list[str]:
+    """Dead letters that do not say why."""
+    dead = [task for state, task, _ in tasks(folder) if state == "failed"]
+    return [t.key for t in dead if not _says_why(folder / "failed" / names.reason_name(t))]
+
+
+def residue(folder: Path) -> list[str]:
+    """I-FQ-10: what a sweep should have removed, once no process is at work."""
+    there = {task.key: state for state, task, _ in tasks(folder)}
+    stems = {task.stem() for state, task, _ in tasks(folder) if state == "failed"}
+    left = list(_files(folder / "tmp"))
+    left += [
+        path
+        for path in _files(folder / "failed")
+        if names.REASON.fullmatch(path.name)
+        and path.name.removesuffix(".reason.json") not in stems
+    ]
+    left += [p for p in _files(folder / "history") if p.stem not in there]
+    left += [
+        path
+        for path in _files(folder / "checkpoints")
+        if there.get(path.name.partition("~")[0]) in (None, "completed")
+    ]
+    left += [p for p in _files(folder / "ids") if p.name[0] != "." and p.stat().st_nlink < 2]
+    return [str(path.relative_to(folder)) for path in left]
+
+
+def faults(folder: Path) -> dict[str, list[str]]:
+    """All that must never be, whoever is at work; empty when all is well."""
+    found = {
+        "unreadable": unreadable(folder),
+        "strangers": strangers(folder),
+        "in two places": doubles(folder),
+        "dead without a reason": reasonless(folder),
+    }
+    return {what: where for what, where in found.items() if where}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if not path.is_dir())
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_bytes()), dict)
+    except FileNotFoundError:
+        return True
+    except ValueError:
+        return False
+
+
+def _says_why(path: Path) -> bool:
+    try:
+        return bool(json.loads(path.read_bytes())["reason"])
+    except (OSError, ValueError, KeyError):
+        return False

@@ -1,0 +1,171 @@
+"""SIGKILL before every file system call of every verb; then a fresh worker, and the books.
+
+After each kill: nothing that was pushed is lost, the verb has happened or has not, there is
+one incarnation of the task, all in sight is whole, dead letters have reasons, attempts are
+right, and a sweep leaves no residue (I-FQ-1, 2, 4, 5, 6, 7, 8, 10).
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fs import audit
+from fs.crash import CrashingFs, Ending, die, in_a_child
+from fs.ground import Ground, Queue, clock_of_today
+from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
+from holdfast.testing.clock import ManualClock
+
+LATER_SECONDS = 2_000.0  # past every lease and delay of the scenarios
+MANY_ATTEMPTS = 10
+ONE_IN = 4  # so many crashes of the recovery are tried for each crash of the verb
+
+every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+
+
+def later() -> ManualClock:
+    clock = clock_of_today()
+    clock.advance(LATER_SECONDS)
+    return clock
+
+
+@dataclass
+class Site:
+    """One folder, the scenario that is played there, and those who come afterwards."""
+
+    folder: Path
+    scenario: Scenario
+    attempts: dict[str, int] = field(default_factory=dict)
+    checkpoints: dict[str, Any] = field(default_factory=dict)
+
+    def ground(self, clock: ManualClock) -> Ground:
+        options = self.scenario.options
+        return Ground(self.folder, clock, max_attempts=MANY_ATTEMPTS, **options)
+
+    def play(self, kill_at: int | None) -> Ending:
+        """Prepare, then act until killed before that call; says when it came to the end."""
+        return in_a_child(lambda say: self._play(kill_at, say))
+
+    def _play(self, kill_at: int | None, say: Callable[[str], None]) -> None:
+        ground = self.ground(clock_of_today())
+        fs = CrashingFs(ground.clock.time, kill_at)
+        queue = ground.queue(fs)
+        prepared = self.scenario.prepare(ground, queue)
+        fs.armed = True
+        self.scenario.act(queue, prepared)
+        fs.armed = False
+        say(str(len(fs.calls)))
+        die()
+
+    def crash_recovery(self, kill_at: int) -> bool:
+        """Whether the recovery was killed, rather than finished before that call."""
+
+        def child(say: Callable[[str], None]) -> None:
+            clock = later()
+            fs = CrashingFs(clock.time, kill_at)
+            queue = self.ground(clock).queue(fs)
+            fs.armed = True
+            self._work(queue, clock)
+
+        return in_a_child(child).killed
+
+    def recover(self, clock: ManualClock) -> Queue:
+        queue = self.ground(clock).queue()
+        self._work(queue, clock)
+        return queue
+
+    def _work(self, queue: Queue, clock: ManualClock) -> None:
+        for _ in range(3):
+            for message in queue.poll(10):
+                self.attempts[message.id] = message.attempts
+                self.checkpoints[message.id] = queue.load_checkpoint(message)
+                queue.ack(message)
+            clock.advance(1.0)
+        queue.sweep(0)
+
+    def fate(self, message_id: str, queue: Queue) -> Fate:
+        views = queue.find(message_id) or [
+            view
+            for view in queue.dead_letters()
+            if view.id == view.key  # unreadable
+        ]
+        assert len(views) <= 1, f"{message_id!r} is there {len(views)} times"
+        if not views:
+            return ABSENT
+        return Fate(self.attempts.get(message_id), views[0].state.value)
+
+    def ends_in(self) -> dict[str, set[str | None]]:
+        before, after = self.scenario.before, self.scenario.after
+        return {i: {before[i].ends, after[i].ends} for i in after}
+
+
+def check_books(queue: Queue) -> None:
+    assert audit.faults(queue.folder) == {}
+    assert audit.residue(queue.folder) == []
+    assert "leased" not in {state for state, _, _ in audit.tasks(queue.folder)}
+
+
+def check_dead_letters_can_come_back(site: Site, queue: Queue, clock: ManualClock) -> None:
+    """Whatever the crash left of them: a person can redrive each, and it is delivered."""
+    dead = list(queue.dead_letters())
+    assert queue.redrive() == len(dead)
+    site._work(queue, clock)
+    for view in dead:
+        if view.id != view.key:  # readable
+            assert [v.state.value for v in queue.find(view.id)] == ["completed"]
+    check_books(queue)
+
+
+@every_scenario
+def test_a_kill_at_any_call_leaves_all_or_nothing(tmp_path: Path, scenario: Scenario) -> None:
+    calls = int(Site(tmp_path / "count", scenario).play(None).said)
+    assert calls >= 2
+    for kill_at in range(1, calls + 2):
+        site = Site(tmp_path / str(kill_at), scenario)
+        returned = bool(site.play(kill_at).said)
+        assert returned == (kill_at > calls)
+        check_recovered(site, returned)
+
+
+def check_recovered(site: Site, returned: bool) -> None:
+    clock, scenario = later(), site.scenario
+    assert audit.faults(site.ground(clock).folder) == {}
+    queue = site.recover(clock)
+    check_books(queue)
+    for message_id, after in scenario.after.items():
+        allowed = {after} if returned else {after, scenario.before[message_id]}
+        assert site.fate(message_id, queue) in allowed
+    if returned and scenario.checkpoint is not None:
+        assert site.checkpoints["a"] == scenario.checkpoint
+    check_dead_letters_can_come_back(site, queue, clock)
+
+
+@every_scenario
+def test_a_kill_of_the_recovery_too_loses_nothing(tmp_path: Path, scenario: Scenario) -> None:
+    calls = int(Site(tmp_path / "count", scenario).play(None).said)
+    for kill_at in range(1, calls + 2):
+        crashed = Site(tmp_path / f"{kill_at}", scenario)
+        crashed.play(kill_at)
+        again_at = 1 + kill_at % ONE_IN
+        while crash_again(crashed, tmp_path / f"{kill_at}-{again_at}", again_at):
+            again_at += ONE_IN
+
+
+def crash_again(crashed: Site, folder: Path, again_at: int) -> bool:
+    """Play the recovery of a copy, killed before that call; False when it has fewer."""
+    shutil.copytree(crashed.folder, folder)
+    site = Site(folder, crashed.scenario)
+    killed = site.crash_recovery(again_at)
+    clock = later()
+    clock.advance(LATER_SECONDS)
+    assert audit.faults(site.ground(clock).folder) == {}
+    queue = site.recover(clock)
+    check_books(queue)
+    for message_id, ends in site.ends_in().items():
+        assert site.fate(message_id, queue).ends in ends
+    check_dead_letters_can_come_back(site, queue, clock)
+    shutil.rmtree(folder)
+    return killed
