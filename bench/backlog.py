@@ -12,7 +12,7 @@ from bench.arena import settle
 from bench.contender import card_named
 from bench.cycle import speeds
 from bench.figures import MIB, CycleFigures
-from bench.measure import LONGEST_SECONDS, filled, run_cycles
+from bench.measure import filled, run_cycles
 from bench.ours import HOLDFAST
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Chart, Result, ratio, spread
@@ -77,7 +77,7 @@ def _measure_fresh(session: Session, load: Load, cycles: int) -> CycleFigures:
 def _measure(session: Session, load: Load, path: Path, cycles: int) -> CycleFigures:
     if load.name == floor.NAME:
         return session.floor.cycle(path, cycles)
-    return in_fresh_process(run_cycles, load.name, path, cycles, LONGEST_SECONDS)
+    return in_fresh_process(run_cycles, load.name, path, cycles, session.longest_seconds)
 
 
 def _result(measured: Measured, many: int) -> Result:

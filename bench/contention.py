@@ -20,7 +20,6 @@ from bench.verdict import Bar, Chart, Result, ratio
 NAME = "contention"
 TITLE = "Claim and complete by competing processes"
 PROCESSES = (1, 2, 4)
-LONGEST_SECONDS = 4.0
 EMPTY_ANSWERS = 50  # a peer may say "empty" when it only lost a race
 
 
@@ -54,24 +53,25 @@ Measured = Mapping[Crowd, Sequence[Race]]
 
 
 def run(session: Session) -> Result:
-    count = session.size(10_000, 3_000)
+    count = session.size(10_000, 2_000)
     names = (HOLDFAST.name, *(card.name for card in PEERS))
     crowds = [Crowd(name, processes) for processes in PROCESSES for name in names]
     measured: dict[Crowd, list[Race]] = defaultdict(list)
-    for crowd in session.interleaved(TITLE, crowds):
+    for crowd in session.interleaved(TITLE, crowds, rounds=min(session.rounds, 3)):
         with session.arena.room(crowd.name) as path:
             queue = filled(session, card_named(crowd.name), path, count)
-            measured[crowd].append(_race(crowd, queue))
-    return _result(measured, names, count)
+            measured[crowd].append(_race(crowd, queue, session.longest_seconds))
+    note = _note(count, session.longest_seconds)
+    return _result(measured, names, note)
 
 
-def _race(crowd: Crowd, path: Path) -> Race:
+def _race(crowd: Crowd, path: Path, longest: float) -> Race:
     spawn = multiprocessing.get_context("spawn")
     start = spawn.Barrier(crowd.processes)
     pipes, runners = [], []
     for _ in range(crowd.processes):
         ours, theirs = spawn.Pipe(duplex=False)
-        runner = spawn.Process(target=drain, args=(crowd.name, path, start, theirs))
+        runner = spawn.Process(target=drain, args=(crowd.name, path, longest, start, theirs))
         runner.start()
         theirs.close()
         pipes.append(ours)
@@ -82,13 +82,13 @@ def _race(crowd: Crowd, path: Path) -> Race:
     return _sum_up(shares)
 
 
-def drain(name: str, path: Path, start: Barrier, answer: Connection) -> None:
+def drain(name: str, path: Path, longest: float, start: Barrier, answer: Connection) -> None:
     """Claim and complete until the queue stays empty or the time is over."""
     queue = card_named(name).open(path)
     claims, errors, misses = [], 0, 0
     start.wait()
     began = ended = monotonic()
-    while misses < EMPTY_ANSWERS and ended - began < LONGEST_SECONDS:
+    while misses < EMPTY_ANSWERS and ended - began < longest:
         try:
             claimed = queue.claim()
             if claimed is not None:
@@ -117,7 +117,14 @@ def _sum_up(shares: Sequence[Share]) -> Race:
     )
 
 
-def _result(measured: Measured, names: Sequence[str], count: int) -> Result:
+def _note(count: int, longest: float) -> str:
+    return (
+        f"{count:,} waiting at the start; a race ends when the queue is empty or after "
+        f"{longest:.0f} s. A message delivered twice counts once."
+    )
+
+
+def _result(measured: Measured, names: Sequence[str], note: str) -> Result:
     header = [f"{processes} process{'es' * (processes > 1)}" for processes in PROCESSES]
     return Result(
         name=NAME,
@@ -125,10 +132,7 @@ def _result(measured: Measured, names: Sequence[str], count: int) -> Result:
         columns=("messages/s", *header, "delivered twice", "errors"),
         rows=[_row(measured, name) for name in names],
         bars=[*(_ahead(measured, names, number) for number in PROCESSES), _twice(measured)],
-        notes=(
-            f"{count:,} waiting at the start; a race ends when the queue is empty or after "
-            f"{LONGEST_SECONDS:.0f} s. A message delivered twice counts once.",
-        ),
+        notes=(note,),
         charts=[_chart(measured, names, header)],
     )
 

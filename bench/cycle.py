@@ -8,7 +8,7 @@ from bench import floor
 from bench.arena import settle
 from bench.contender import Card
 from bench.figures import CycleFigures
-from bench.measure import LONGEST_SECONDS, filled, run_cycles
+from bench.measure import filled, run_cycles
 from bench.ours import HOLDFAST
 from bench.peers import PEERS
 from bench.session import Session, in_fresh_process
@@ -33,12 +33,14 @@ def run(session: Session) -> Result:
                 figures = session.floor.cycle(path, cycles)
             else:
                 queue = filled(session, cards[name], path, WAITING)
-                figures = in_fresh_process(run_cycles, name, queue, cycles, LONGEST_SECONDS)
+                figures = in_fresh_process(
+                    run_cycles, name, queue, cycles, session.longest_seconds
+                )
             measured[name].append(figures)
-    return _result(measured)
+    return _result(measured, session.longest_seconds)
 
 
-def _result(measured: Measured) -> Result:
+def _result(measured: Measured, longest_seconds: float) -> Result:
     return Result(
         name=NAME,
         title=TITLE,
@@ -61,7 +63,7 @@ def _result(measured: Measured) -> Result:
             "Redelivery by the peers' sources: dirq's purge() goes by the lock's age; "
             "persist-queue takes back everything unacknowledged when opened, live work "
             "included; litequeue leaves it to its user; huey removes a message when taken.",
-            f"A round ends after {LONGEST_SECONDS:.0f} s at the latest.",
+            f"A round ends after {longest_seconds:.0f} s at the latest.",
         ),
         charts=[_chart(measured)],
     )

@@ -9,7 +9,6 @@ from bench.contender import Card, card_named
 from bench.figures import CycleFigures, memory_bytes
 from bench.session import Session, in_fresh_process
 
-LONGEST_SECONDS = 3.0
 WARM_UP = 100
 
 

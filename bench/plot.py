@@ -1,6 +1,6 @@
 """The picture of docs/benchmarks.md."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,28 @@ def draw(path: Path, charts: Sequence[Chart]) -> None:
     figure, panels = pyplot.subplots(
         len(charts), 1, figsize=(8, 3.2 * len(charts)), squeeze=False, layout="constrained"
     )
+    colours = _colours(charts)
     for panel, chart in zip(panels[:, 0], charts, strict=True):
-        _draw_chart(panel, chart)
+        _draw_chart(panel, chart, colours)
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
 
 
-def _draw_chart(panel: Any, chart: Chart) -> None:
+def _colours(charts: Sequence[Chart]) -> dict[str, str]:
+    """A contender has the same colour in every chart."""
+    names = dict.fromkeys(name for chart in charts for name in chart.values)
+    others = [name for name in names if name != "Holdfast"]
+    return {"Holdfast": OURS, **dict(zip(others, OTHERS * len(others), strict=False))}
+
+
+def _draw_chart(panel: Any, chart: Chart, colours: Mapping[str, str]) -> None:
     width = 0.8 / len(chart.values)
-    others = iter(OTHERS * 3)
     for number, (name, values) in enumerate(chart.values.items()):
-        colour = OURS if name.startswith("Holdfast") else next(others)
         places = [group + (number + 0.5) * width - 0.4 for group in range(len(values))]
-        drawn = panel.bar(places, values, width * 0.9, label=name, color=colour)
+        drawn = panel.bar(places, values, width * 0.9, label=name, color=colours[name])
         panel.bar_label(drawn, fmt="{:,.0f}", fontsize=7)
     panel.set_title(chart.title, loc="left")
     panel.set_ylabel(chart.axis)
     panel.set_xticks(range(len(chart.labels)), chart.labels)
-    if chart.logarithmic:
-        panel.set_yscale("log")
     panel.spines[["top", "right"]].set_visible(False)
     panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)

@@ -18,7 +18,6 @@ from bench.verdict import Bar, Result, ratio, spread
 NAME = "power"
 TITLE = "Surviving a power cut, in batches of 100"
 BATCH = 100
-LONGEST_SECONDS = 3.0
 RAW = "raw SQLite (WAL, synchronous=FULL)"
 RAW_ROLLBACK = "raw SQLite (rollback journal, synchronous=FULL)"
 
@@ -27,7 +26,7 @@ Measured = Mapping[tuple[str, str], Sequence[float]]
 
 
 def run(session: Session) -> Result:
-    batches = session.size(100, 20)
+    batches, longest = session.size(100, 20), session.longest_seconds
     syncing = [card.name for card in PEERS if card.syncs == "disk"]
     runs = [
         *(("push", name) for name in (HOLDFAST.name, RAW, RAW_ROLLBACK, *syncing)),
@@ -36,18 +35,20 @@ def run(session: Session) -> Result:
     measured: dict[tuple[str, str], list[float]] = defaultdict(list)
     for what, name in session.interleaved(TITLE, runs):
         with session.arena.room(name) as path:
-            rate = in_fresh_process(messages_per_second, what, name, path, batches)
+            rate = in_fresh_process(messages_per_second, what, name, path, batches, longest)
             measured[what, name].append(rate)
     return _result(measured, syncing)
 
 
-def messages_per_second(what: str, name: str, path: Path, batches: int) -> float:
+def messages_per_second(
+    what: str, name: str, path: Path, batches: int, longest: float
+) -> float:
     """Up to so many batches, within the time. The first one warms up and is not counted."""
     with _steps(what, name, path) as step:
         step(0)
         began = at = perf_counter()
         count = 0
-        while count < batches and at - began < LONGEST_SECONDS:
+        while count < batches and at - began < longest:
             count += 1
             step(count * BATCH)
             at = perf_counter()

@@ -26,6 +26,11 @@ class Session:
     rounds: int
     quick: bool
 
+    @property
+    def longest_seconds(self) -> float:
+        """When a measurement of a slow contender is cut short."""
+        return 1.0 if self.quick else 3.0
+
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 

@@ -43,7 +43,6 @@ class Chart:
     axis: str
     labels: Sequence[str]
     values: Mapping[str, Sequence[float]]
-    logarithmic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

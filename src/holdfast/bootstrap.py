@@ -1,9 +1,9 @@
 """The composition root: the only place that names an adapter."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, unquote
 
 from holdfast.config import QueueSettings, queue_settings
@@ -139,15 +139,18 @@ def examine(
 
 
 def log_events(
-    stream: TextIO, style: Literal["text", "json"] = "text", *, at_least: str = "info"
+    write_line: Callable[[str], None],
+    style: Literal["text", "json"] = "text",
+    *,
+    at_least: str = "info",
 ) -> Subscriber:
-    """A subscriber that writes one line per event to a stream."""
+    """A subscriber that makes one line of each event."""
     import logging
 
-    from holdfast.adapters.observe.logging import stream_log
+    from holdfast.adapters.observe.logging import line_log
 
     level = logging.getLevelNamesMapping()[at_least.upper()]
-    return stream_log(stream, style, at_least=level)
+    return line_log(write_line, style, at_least=level)
 
 
 def serve_metrics(port: int, host: str = "127.0.0.1") -> "MetricsServer":

@@ -52,14 +52,14 @@ def doubles(folder: Path) -> list[str]:
 
 def reasonless(folder: Path) -> list[str]:
     """Dead letters that do not say why."""
-    dead = [task for state, task, _ in tasks(folder) if state == "failed"]
-    return [t.key for t in dead if not _says_why(folder / "failed" / names.reason_name(t))]
+    dead = [path for state, _, path in tasks(folder) if state == "failed"]
+    return [path.name for path in dead if not _says_why(path.with_suffix(".reason.json"))]
 
 
 def residue(folder: Path) -> list[str]:
     """I-FQ-10: what a sweep should have removed, once no process is at work."""
     there = {task.key: state for state, task, _ in tasks(folder)}
-    stems = {task.stem() for state, task, _ in tasks(folder) if state == "failed"}
+    stems = {path.stem for state, _, path in tasks(folder) if state == "failed"}
     left = list(_files(folder / "tmp"))
     left += [
         path

@@ -10,21 +10,39 @@ from typing import Any
 from fs.watched import WatchedFs
 
 
-class CrashingFs(WatchedFs):
-    """Once armed, counts the calls; kills its own process before number `kill_at`."""
+CHANGING = frozenset({"write", "rename", "link", "unlink", "mkdir", "rmdir", "utime", "fsync"})
 
-    def __init__(self, server_time: Callable[[], float], kill_at: int | None = None) -> None:
+
+class CrashingFs(WatchedFs):
+    """Once armed, counts the calls; kills its own process before number `kill_at`.
+
+    With `changes_only` just those count that change what is on the disk: a kill before
+    any other call leaves what a kill before the next of them leaves.
+    """
+
+    def __init__(
+        self,
+        server_time: Callable[[], float],
+        kill_at: int | None = None,
+        *,
+        changes_only: bool = False,
+    ) -> None:
         super().__init__(server_time)
         self._kill_at = kill_at
+        self._changes_only = changes_only
         self.armed = False
-        self.calls: list[str] = []
+        self.count = 0
 
     def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self.armed:
-            self.calls.append(name)
-            if len(self.calls) == self._kill_at:
+        if self.armed and (not self._changes_only or changes(name, args)):
+            self.count += 1
+            if self.count == self._kill_at:
                 die()
         return real(*args, **kwargs)
+
+
+def changes(name: str, args: tuple[Any, ...]) -> bool:
+    return name in CHANGING or (name == "open" and bool(args[1] & os.O_CREAT))
 
 
 def die() -> None:

@@ -36,6 +36,7 @@ class Scenario:
     before: Mapping[str, Fate]
     after: Mapping[str, Fate]
     options: Mapping[str, Any] = field(default_factory=dict)
+    tears: bool = False  # a file in sight is broken on purpose
     checkpoint: Any = None  # what the next attempt must find once `act` returned
 
 
@@ -175,7 +176,7 @@ SCENARIOS = (
         DEDUPE,
     ),
     Scenario("bury the used up", used_up, lambda q, _: q.poll(), {A: DEAD}, {A: DEAD}),
-    Scenario("bury the torn", torn, lambda q, _: q.poll(), {A: DEAD}, {A: DEAD}),
+    Scenario("bury the torn", torn, lambda q, _: q.poll(), {A: DEAD}, {A: DEAD}, tears=True),
     Scenario(
         "hand back the newer",
         newer,

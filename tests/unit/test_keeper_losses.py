@@ -72,6 +72,38 @@ def test_a_freeze_during_the_call_loses_the_lease_although_the_answer_was_yes(
     assert lease.state is LeaseState.LOST
 
 
+class FreezingClock(ManualClock):
+    """Stands still for `seconds` of everybody else's time just before one of its readings."""
+
+    def __init__(self, at_reading: int, seconds: float) -> None:
+        super().__init__()
+        self.readings_left = at_reading
+        self.seconds = seconds
+
+    def monotonic(self) -> float:
+        self.readings_left -= 1
+        if self.readings_left == 0:
+            self.advance(self.seconds)
+        return super().monotonic()
+
+
+@pytest.mark.parametrize("at_reading", range(1, 12))
+def test_a_freeze_at_any_moment_of_a_pass_never_leads_to_a_late_call(clock, at_reading):
+    source = FakeSource(clock)  # reads the time from a clock that the freeze does not touch
+    lease = source.lease(seconds=60)
+    frozen = FreezingClock(at_reading, seconds=100)
+    keeper = LeaseKeeper(frozen)
+    keeper.hold(lease)
+    frozen.advance(20)
+    calls_at: list[float] = []
+    source.before_answering = lambda: calls_at.append(ManualClock.monotonic(frozen))
+    while frozen.readings_left > 0:
+        keeper.tick()
+    keeper.tick()
+    assert all(at < lease.claimed_at + 60 for at in calls_at)
+    assert lease.state is LeaseState.LOST
+
+
 def test_a_freeze_shorter_than_the_lease_costs_nothing(clock, source, keeper):
     lease = source.lease(seconds=60)
     keeper.hold(lease)
@@ -276,9 +308,9 @@ def test_a_stall_in_the_line_for_a_slow_source_is_noticed_after_the_call_under_w
 def test_the_most_urgent_lease_goes_first(clock, keeper):
     calm, urgent = FakeSource(clock, "calm"), FakeSource(clock, "urgent")
     keeper.hold(calm.lease(seconds=600))
-    clock.advance(170)
+    clock.advance(185)
     keeper.hold(urgent.lease(seconds=60))
-    clock.advance(30)
+    clock.advance(20)  # the calm one has been due for longer, the urgent one ends sooner
     order: list[str] = []
     calm.before_answering = lambda: order.append("calm")
     urgent.before_answering = lambda: order.append("urgent")

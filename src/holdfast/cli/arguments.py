@@ -24,7 +24,7 @@ QUEUE_HELP = (
 
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.")]
 Duration = Annotated[float, typer.Option(parser=seconds, metavar="DURATION")]
-Queue = Annotated[str | None, typer.Argument(metavar="[QUEUE]", help=QUEUE_HELP)]
+Queue = Annotated[str | None, typer.Argument(metavar="QUEUE", help=QUEUE_HELP)]
 Limit = Annotated[int, typer.Option(min=0, help="At most this many; 0 for all.")]
 
 

@@ -43,7 +43,7 @@ class Board:
         from rich.text import Text
 
         stats = self._readings[-1][1]
-        return Group(Text(self._name, style="bold"), bar(stats), _legend(stats), self._pace())
+        return Group(Text(self._name, style="bold"), bar(stats), legend(stats), self._pace())
 
     def _pace(self) -> "Text":
         from rich.text import Text
@@ -61,15 +61,17 @@ def bar(stats: "QueueStats", width: int = _WIDTH) -> "Text":
     """Each state's share; what is there is never rounded away to nothing."""
     from rich.text import Text
 
-    total = sum(getattr(stats, name) for name in SHADES) or 1
-    text = Text()
-    for name, shade in SHADES.items():
-        if count := getattr(stats, name):
-            text.append("━" * max(1, round(count / total * width)), style=shade)
-    return text or Text("━" * width, style="dim")
+    counts = {shade: getattr(stats, name) for name, shade in SHADES.items()}
+    total = sum(counts.values())
+    if not total:
+        return Text("━" * width, style="dim")
+    cells = {shade: max(1, n * width // total) for shade, n in counts.items() if n}
+    largest = max(cells, key=lambda shade: cells[shade])
+    cells[largest] += width - sum(cells.values())  # the rounding, where it shows least
+    return Text.assemble(*(("━" * n, shade) for shade, n in cells.items()))
 
 
-def _legend(stats: "QueueStats") -> "Text":
+def legend(stats: "QueueStats") -> "Text":
     from rich.text import Text
 
     text = Text()

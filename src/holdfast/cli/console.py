@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """A line for the person at the keyboard."""
-    typer.echo(text, err=True)
+    """A line for the person at the keyboard.
+
+    To whatever stderr is at the moment: while a live line is drawn, rich stands in for it
+    and puts what is written above the line.
+    """
+    if sys.stderr is not None:  # closed from the start, as by 2>&-
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def answer(text: str) -> None:
@@ -65,4 +71,4 @@ def terminal(*, stderr: bool = False) -> "Console":
 
 def is_terminal() -> bool:
     """Is somebody watching? Progress and live views go to stderr, and only then."""
-    return sys.stderr.isatty()
+    return sys.stderr is not None and sys.stderr.isatty()

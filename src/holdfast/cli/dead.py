@@ -21,7 +21,7 @@ from holdfast.cli.look import WithBody, Words, answer_stories, answer_tasks, fou
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: list, show, redrive, drop.")
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[QUEUE] [ID]...", help=QUEUE_HELP)]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_HELP)]
 
 
 @app.command("list")

@@ -29,19 +29,15 @@ def seconds(text: str | float) -> float:
     return value
 
 
+_LARGE = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
 def in_words(seconds: float) -> str:
     """A duration for people: two units at most, the way one would say it."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    for size, unit, below, small in (
-        (60, "min", 1, "s"),
-        (3600, "h", 60, "min"),
-        (86_400, "d", 3600, "h"),
-    ):
-        if seconds < {60: 3600, 3600: 86_400}.get(size, float("inf")):
-            rest = int(seconds % size // below)
-            whole = f"{int(seconds // size)} {unit}"
-            return f"{whole} {rest} {small}" if rest else whole
-    raise AssertionError(seconds)
+    size, unit, below, small = next(row for row in _LARGE if seconds >= row[0])
+    whole, rest = int(seconds // size), int(seconds % size // below)
+    return f"{whole} {unit} {rest} {small}" if rest else f"{whole} {unit}"

@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
+
+from pydantic import ValidationError
 
 from holdfast.cli.failures import InputRefused
-
-if TYPE_CHECKING:
-    from holdfast.core.message import AnyMessage
+from holdfast.core.message import AnyMessage
 
 # A message may take 1 MiB when stored; as text with escapes and blanks it may be longer.
 LONGEST_LINE = 8 * 1024 * 1024
@@ -146,12 +146,8 @@ def _refuse(where: str, why: str) -> NoReturn:
     raise InputRefused(f"{where}: {why}") from None
 
 
-def message_of(given: Given, message_id: str | None = None) -> "AnyMessage":
+def message_of(given: Given, message_id: str | None = None) -> AnyMessage:
     """The message a JSON object stands for. Raises InputRefused."""
-    from pydantic import ValidationError
-
-    from holdfast.core.message import AnyMessage
-
     if not isinstance(given.value, dict):
         _refuse(given.where, f"a JSON object is needed, this is a {_kind(given.value)}")
     data = given.value if message_id is None else {**given.value, "id": message_id}

@@ -47,7 +47,7 @@ def status(
         elif as_json:
             answer_json(_stats_json(manager))
         else:
-            answer_table(("", manager.name), _stats_rows(manager.stats()))
+            answer_table(("state", manager.name), _stats_rows(manager.stats()))
 
 
 def _watch(manager: "QueueManager[AnyMessage]", every: float, as_json: bool) -> None:
@@ -134,10 +134,10 @@ def answer_tasks(tasks: "Sequence[TaskView]", *, body: bool, as_json: bool) -> N
         + ((json.dumps(task.body, ensure_ascii=False),) if body else ())
         for task in tasks
     ]
-    answer_table(("id", "attempts", "", *(("body",) if body else ())), rows)
+    answer_table(("id", "attempts", "about", *(("body",) if body else ())), rows)
 
 
-Words = Annotated[list[str] | None, typer.Argument(metavar="[QUEUE] ID", help=QUEUE_HELP)]
+Words = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_HELP)]
 
 
 def show(words: Words = None, as_json: AsJson = False) -> None:

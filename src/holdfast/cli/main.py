@@ -3,13 +3,15 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from io import TextIOWrapper
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
-from holdfast.cli import dead, demo, look, push, upkeep, work
+from holdfast.cli import dead, look, push, upkeep, work
 from holdfast.cli.console import say
+from holdfast.cli.demo.command import demo
 from holdfast.cli.failures import ExitCode, code_of, debugging, line_of
 
 
@@ -26,6 +28,9 @@ class _Group(TyperGroup):
             sys.stdout.flush()
         except BrokenPipeError:
             raise _StdoutClosed from None
+        except KeyboardInterrupt:
+            say("interrupted")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
         return result
 
 
@@ -47,7 +52,7 @@ app.command(rich_help_panel="Look")(look.explain)
 app.add_typer(dead.app, name="dead", rich_help_panel="Keep in order")
 app.command(rich_help_panel="Keep in order")(upkeep.purge)
 app.command(rich_help_panel="Keep in order")(upkeep.doctor)
-app.command(rich_help_panel="Try it")(demo.demo)
+app.command(rich_help_panel="Try it")(demo)
 
 
 def _version(wanted: bool) -> None:
@@ -74,6 +79,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; its exit code. Whatever goes wrong is one line on stderr."""
+    _make_lenient(sys.stdout, sys.stderr)
     try:
         result = typer.main.get_command(app).main(
             args=list(arguments), prog_name="holdfast", standalone_mode=False
@@ -81,6 +87,9 @@ def run(arguments: Sequence[str]) -> int:
     except _StdoutClosed:
         _let_go_of_stdout()
         return ExitCode.OK
+    except SystemExit as end:
+        # How rich reacts to a closed pipe; nothing else of ours exits.
+        return ExitCode.OK if isinstance(end.__context__, BrokenPipeError) else ExitCode.BUG
     except (KeyboardInterrupt, typer.Abort):
         say("interrupted")
         return ExitCode.INTERRUPTED
@@ -96,10 +105,19 @@ def _fail(error: Exception) -> int:
     if usage is None:
         say(f"holdfast: {line_of(error)}")
         return code_of(error)
+    if not usage():  # it has shown the help already
+        return ExitCode.USAGE
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "holdfast"
     say(f"{command}: {' '.join(usage().split())} (see `{command} --help`)")
     return ExitCode.USAGE
+
+
+def _make_lenient(*streams: TextIO | None) -> None:
+    """Somebody's message must not fail to be shown because of a terminal's alphabet."""
+    for stream in streams:
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _let_go_of_stdout() -> None:

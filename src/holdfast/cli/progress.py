@@ -1,6 +1,5 @@
 """A progress bar for work that turns out to be long; nothing for what is done at once."""
 
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from holdfast.cli.console import is_terminal, terminal
@@ -52,11 +51,6 @@ class Meter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()

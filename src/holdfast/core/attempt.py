@@ -33,7 +33,9 @@ def outcome_of(result: Any) -> Outcome:
 
 def failed(error: BaseException) -> Retry:
     """The outcome of a handler that raised."""
-    return Retry(None, _one_line(f"{type(error).__name__}: {_text(error)}"), _trace(error))
+    text = _text(error)
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return Retry(None, _one_line(reason), _trace(error))
 
 
 def _is_delay(after: Any) -> bool:

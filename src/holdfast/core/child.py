@@ -34,7 +34,12 @@ STACKS_SIGNAL = signal.SIGQUIT  # as Java has it
 
 
 def main(
-    work: Connection, control: Connection, stacks: Connection, handler: bytes, interval: float
+    orders: Connection,
+    answers: Connection,
+    control: Connection,
+    stacks: Connection,
+    handler: bytes,
+    interval: float,
 ) -> None:
     """What the worker starts."""
     leave_terminal()
@@ -46,7 +51,7 @@ def main(
     faulthandler.register(STACKS_SIGNAL, file=stacks.fileno(), all_threads=True)
     faulthandler.enable(file=stacks.fileno())
     signal.signal(signal.SIGTERM, _terminated)
-    frames = Frames(work.fileno())
+    frames = Frames(orders.fileno(), answers.fileno())
     try:
         call = caller(_loaded(handler, frames))
         frames.send(wire.READY)

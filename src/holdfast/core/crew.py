@@ -72,7 +72,7 @@ class Slots(Generic[M]):
 
     def join(self, seconds: float) -> None:
         until = self._clock.monotonic() + seconds
-        for thread in self._threads:
+        for thread in filter(Thread.is_alive, self._threads):
             thread.join(max(0.0, until - self._clock.monotonic()))
 
     # -- in the thread

@@ -8,14 +8,15 @@ _CHUNK = 1 << 16
 
 
 class Frames:
-    """Both directions of one stream.
+    """Frames read from one descriptor and written to another.
 
-    On a descriptor that does not block, `read` and `flush` never wait: half a frame from
+    On descriptors that do not block, `read` and `flush` never wait: half a frame from
     a process that was stopped in mid-sentence must not stop its supervisor too.
     """
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, reads: int, writes: int) -> None:
+        self._reads = reads
+        self._writes = writes
         self._received = bytearray()
         self._unsent = bytearray()
 
@@ -23,11 +24,9 @@ class Frames:
         """The next whole frame, or None when it is not there yet. EOFError: no more."""
         while (frame := self._cut()) is None:
             try:
-                chunk = os.read(self._fd, _CHUNK)
+                chunk = os.read(self._reads, _CHUNK)
             except BlockingIOError:
                 return None
-            except ConnectionResetError:
-                chunk = b""
             if not chunk:
                 raise EOFError("the other side is gone")
             self._received += chunk
@@ -53,10 +52,10 @@ class Frames:
         """Send on what is left; True when nothing is. To nobody, all is sent."""
         while self._unsent:
             try:
-                sent = os.write(self._fd, self._unsent)
+                sent = os.write(self._writes, self._unsent)
             except BlockingIOError:
                 return False
-            except (BrokenPipeError, ConnectionResetError):
+            except BrokenPipeError:
                 sent = len(self._unsent)
             del self._unsent[:sent]
         return True

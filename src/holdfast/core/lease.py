@@ -193,10 +193,10 @@ class Lease:
             callback(self)
         return True
 
-    def release(self) -> bool:
-        """Mark as settled. True for the call that did it."""
+    def release(self, how: str = "") -> bool:
+        """Mark as settled, and how. True for the call that did it."""
         with _transition:
             if not self.live:
                 return False
-            self.state, self._on_lost = LeaseState.RELEASED, ()
+            self.state, self.reason, self._on_lost = LeaseState.RELEASED, how, ()
             return True

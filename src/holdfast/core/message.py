@@ -31,6 +31,9 @@ class QueueMessage(BaseModel):
     `attempts` is filled by `poll`: the number of this delivery, from 1.
     """
 
+    # JSON has no NaN and no infinity; as text they come back to a float field unharmed.
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
     upgraders: ClassVar[Mapping[int, Upgrader]] = {}
 
     # The lease lives in a slot: pydantic neither serialises, copies nor pickles it, so

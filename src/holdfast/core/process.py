@@ -45,10 +45,12 @@ class ChildProcess:
     def __init__(self, handler: bytes, interval: float, clock: Clock) -> None:
         self._clock = clock
         self._model: type | None = None
-        self._work, work = _spawn.Pipe()
+        # Two pipes are twice as fast as one that goes both ways.
+        orders, self._orders = _spawn.Pipe(duplex=False)
+        self._answers, answers = _spawn.Pipe(duplex=False)
         self._control, control = _spawn.Pipe()
         self._stacks, stacks = _spawn.Pipe(duplex=False)
-        theirs = (work, control, stacks)
+        theirs = (orders, answers, control, stacks)
         self._process = _spawn.Process(target=child.main, args=(*theirs, handler, interval))
         try:
             _start(self._process)
@@ -62,12 +64,12 @@ class ChildProcess:
         self.pid: int = self._process.pid
         for pipe in self._pipes():
             os.set_blocking(pipe.fileno(), False)
-        self._frames = Frames(self._work.fileno())
+        self._frames = Frames(self._answers.fileno(), self._orders.fileno())
         self._sent_all = True
         self._deadline = 0.0
         self._poll = poll()
-        for fd in (self._work.fileno(), self._control.fileno(), self._process.sentinel):
-            self._poll.register(fd, POLLIN)
+        for readable in (self._answers, self._control, self._process.sentinel):
+            self._poll.register(readable, POLLIN)
         # Should nobody close us, Python would wait for the child at its exit, for ever.
         atexit.register(self.abort)
 
@@ -75,8 +77,8 @@ class ChildProcess:
 
     def wait(self, seconds: float) -> None:
         """Wait until there is something to read, the child is gone, or time is up."""
-        ready = dict(self._poll.poll(seconds * 1000))
-        if not self._sent_all and ready.get(self._work.fileno(), 0) & POLLOUT:
+        self._poll.poll(seconds * 1000)
+        if not self._sent_all:
             self._sent(self._frames.flush())
 
     def read(self) -> bytes | None:
@@ -89,8 +91,10 @@ class ChildProcess:
     def _sent(self, all_of_it: bool) -> None:
         if all_of_it != self._sent_all:
             self._sent_all = all_of_it
-            wanted = POLLIN if all_of_it else POLLIN | POLLOUT
-            self._poll.modify(self._work.fileno(), wanted)
+            if all_of_it:
+                self._poll.unregister(self._orders)
+            else:
+                self._poll.register(self._orders, POLLOUT)
 
     def begin(self, message: QueueMessage, lease: Lease) -> None:
         """Have the child start on a message."""
@@ -186,22 +190,24 @@ class ChildProcess:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def close(self, grace_seconds: float) -> bool:
-        """End it, politely first; True when it is dead."""
-        self._work.close()
+    def close(self, grace_seconds: float) -> None:
+        """Let it end by itself, as long as that; then by force."""
+        self._orders.close()
         self.dead_within(grace_seconds)
-        return self.destroy()
+        self.destroy()
 
-    def destroy(self) -> bool:
-        """Kill what is left of it and let go of it; True when it is dead."""
+    def destroy(self) -> str | None:
+        """Kill what is left of it and let go of it. How it died; None: it cannot be killed."""
         self.abort()
         dead = self.dead_within(_DEATH_SECONDS)
         atexit.unregister(self.abort)
         self._close_pipes()
-        if dead:
-            self._reap_group()
-            self._process.close()
-        return dead
+        if not dead:
+            return None
+        self._reap_group()
+        how = self.how_it_died()
+        self._process.close()
+        return how
 
     def _reap_group(self) -> None:
         """Where we are process 1, as in a container, its orphans became our children."""
@@ -211,8 +217,8 @@ class ChildProcess:
                 if os.waitpid(-self.pid, os.WNOHANG) == (0, 0):
                     self._clock.sleep(0.005)
 
-    def _pipes(self) -> tuple[Connection, Connection, Connection]:
-        return self._work, self._control, self._stacks
+    def _pipes(self) -> tuple[Connection, ...]:
+        return self._orders, self._answers, self._control, self._stacks
 
     def _close_pipes(self) -> None:
         for pipe in self._pipes():

@@ -333,8 +333,8 @@ class QueueManager(ABC, Generic[M]):
     def _close(self, lease: Lease, how: str, result: LeaseLost | None) -> LeaseLost | None:
         if result is not None:
             lease.lose(str(result))
-        elif lease.release():
-            lease.reason = how
+        else:
+            lease.release(how)
         return result
 
     def _raise_lost(self, lease: Lease, how: str, result: LeaseLost | None) -> None:

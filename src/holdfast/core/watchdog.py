@@ -99,9 +99,8 @@ class Watchdog(Executor[M]):
     # -- the executor's three verbs
 
     def prepare(self) -> bool:
-        if self._child is not None and self._child.alive:
+        if self._child is not None:  # whether it lives is asked when there is work for it
             return True
-        self._discard()
         child = self._child = ChildProcess(self._handler, self._interval, self._clock)
         until = self._clock.monotonic() + _START_SECONDS
         while self._clock.monotonic() < until and not self._stopping.is_set():
@@ -113,6 +112,8 @@ class Watchdog(Executor[M]):
         raise HandlerNotFound(f"the handler was not imported within {_START_SECONDS:g} s")
 
     def execute(self, message: M, lease: Lease) -> Outcome:
+        if self._child is not None and not self._child.alive:  # it died while idle
+            self._discard()
         if not self.prepare():
             return GiveBack()
         assert self._child is not None
@@ -123,12 +124,12 @@ class Watchdog(Executor[M]):
     def close(self) -> None:
         child, self._child = self._child, None
         if child is not None:
-            child.close(self._limits.kill_grace_seconds)
+            grace = 0.0 if self._cut_off.is_set() else self._limits.kill_grace_seconds
+            child.close(grace)
 
-    def _discard(self) -> None:
+    def _discard(self) -> str | None:
         child, self._child = self._child, None
-        if child is not None:
-            child.destroy()
+        return None if child is None else child.destroy()
 
     # -- starting
 
@@ -156,9 +157,9 @@ class Watchdog(Executor[M]):
                 if (outcome := self._hear(child, message, lease)) is not None:
                     return outcome
                 if not child.alive:
-                    return self._hear(child, message, lease) or self._died(child)
+                    return self._hear(child, message, lease) or self._died(child, lease)
             except EOFError:
-                return self._died(child)
+                return self._died(child, lease)
             now = self._clock.monotonic()
             self._take_pulse(child, lease, signs, now)
             if (outcome := self._judge(child, message, lease, signs, now)) is not None:
@@ -209,10 +210,11 @@ class Watchdog(Executor[M]):
 
     # -- ending
 
-    def _died(self, child: ChildProcess) -> Outcome:
+    def _died(self, child: ChildProcess, lease: Lease) -> Outcome:
         child.dead_within(self._limits.kill_grace_seconds)
-        how, last_words = child.how_it_died(), child.last_words()
-        self._discard()
+        last_words = child.last_words()
+        if (how := self._discard()) is None:
+            return self._undead(lease)
         # Those who stop a whole group of processes mean the worker.
         if how in _TERMINATED_FROM_OUTSIDE and self._clock.wait(self._stopping, 0.5):
             return GiveBack()
@@ -221,7 +223,8 @@ class Watchdog(Executor[M]):
     def _kill(self, child: ChildProcess, lease: Lease) -> Outcome:
         """The lease is gone: without delay, somebody else may have started."""
         self._discard()
-        self._report(child, lease, lease.reason or "its deadline passed")
+        lease.lose("its deadline passed")
+        self._report(child, lease, lease.reason)
         return Abandoned(lease.reason)
 
     def _put_down(
@@ -230,13 +233,17 @@ class Watchdog(Executor[M]):
         """End the work, then say how it ended; in this order."""
         child.terminate()
         finished = self._last_words(child, message, lease)
-        self._child = None
-        dead = child.destroy()
+        how = self._discard()
         self._report(child, lease, reason)
-        if not dead:
-            lease.lose(f"{reason}, and its process cannot be killed")
-            return Abandoned(lease.reason)
+        if how is None:
+            return self._undead(lease)
         return finished or ended
+
+    def _undead(self, lease: Lease) -> Outcome:
+        # Waiting in the kernel, for a dead file server perhaps. Nobody may be given the
+        # work while it could go on; nor may it be held for ever.
+        lease.lose("its process cannot be killed")
+        return Abandoned(lease.reason)
 
     def _last_words(self, child: ChildProcess, message: M, lease: Lease) -> Outcome | None:
         """Time for `finally` blocks: they may save a checkpoint, or even finish."""

@@ -4,7 +4,7 @@
 
 `EventLog()` speaks through structlog when it is installed (`holdfast[logging]`), else
 through the standard library's `holdfast` logger: an application that has set up either
-needs nothing more. `stream_log` writes whole lines to a stream, for programs of our own.
+needs nothing more. `line_log` makes whole lines of its own, for our command line.
 """
 
 import json
@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 from holdfast.core import events as ev
 from holdfast.core.clock import SYSTEM_CLOCK, Clock, utc
@@ -83,8 +83,8 @@ def _to_stdlib(level: int, name: str, said: Mapping[str, Any]) -> None:
     logging.getLogger("holdfast").log(level, "%s %s", name, pairs(said))
 
 
-def stream_log(
-    stream: TextIO,
+def line_log(
+    write_line: Callable[[str], None],
     style: Style = "text",
     *,
     at_least: int = logging.INFO,
@@ -96,16 +96,15 @@ def stream_log(
         at = f"{utc(clock.time()).isoformat(timespec='milliseconds')[:-6]}Z"
         said = {"level": logging.getLevelName(level).lower(), "event": name, **said}
         line = json.dumps({"at": at, **said}) if style == "json" else f"{at} {pairs(said)}"
-        stream.write(f"{line}\n")
-        stream.flush()
+        write_line(line)
 
     return EventLog(write, at_least=at_least)
 
 
 def pairs(said: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={_quoted(value)}" for key, value in said.items())
+    return " ".join(f"{key}={_quoted(v)}" for key, v in said.items() if v is not None)
 
 
 def _quoted(value: Any) -> str:
-    text = "" if value is None else str(value)
+    text = str(value)
     return text if text and not re.search(r'[\s="\\]', text) else json.dumps(text)

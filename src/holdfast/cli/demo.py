@@ -1,4 +1,0 @@
-"""stub"""
-
-
-def demo() -> None: ...

@@ -1,0 +1,128 @@
+"""The demo's workers: real processes that run `holdfast work`, and what they report."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any, Self
+
+Report = Callable[["Hand", dict[str, Any]], None]
+
+_GRACE_SECONDS = 15.0
+
+
+class Hand:
+    """One worker process."""
+
+    def __init__(
+        self, number: int, command: list[str], env: dict[str, str], folder: Path
+    ) -> None:
+        self.number = number
+        self.fate = ""  # what became of it
+        self.killed = False
+        self.counts: Counter[str] = Counter()
+        self.last_words: deque[str] = deque(maxlen=5)
+        # In a session of its own: Ctrl-C is for the demo, which ends its workers itself.
+        self._process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def listen(self, report: Report) -> None:
+        """Read its log to the end; in a thread of its own."""
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            for line in lines:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    self.last_words.append(line.strip())
+                    continue
+                self.counts[event["event"]] += 1
+                report(self, event)
+
+    def send(self, number: signal.Signals) -> None:
+        if self.alive:  # the id is ours until we have seen it end
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def end(self, grace_seconds: float) -> None:
+        """It was told to; past the grace it is made to."""
+        try:
+            self._process.wait(grace_seconds)
+        except subprocess.TimeoutExpired:
+            self.send(signal.SIGKILL)
+            self._process.wait()
+        self.fate = self.fate or "drained and gone"
+
+
+class Crew:
+    """Several hands; all are gone when the `with` block is left, however it is left."""
+
+    def __init__(
+        self,
+        count: int,
+        arguments: list[str],
+        env: dict[str, str],
+        folder: Path,
+        report: Report,
+    ) -> None:
+        self._count, self._folder, self._report = count, folder, report
+        self._command = [sys.executable, "-m", "holdfast.cli", "work", *arguments]
+        # The person's own settings must not change the play.
+        theirs = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
+        self._env = {**theirs, **env}
+        self.hands: list[Hand] = []
+        self._listeners: list[Thread] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for number in range(1, self._count + 1):
+                self._hire(number)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def _hire(self, number: int) -> None:
+        hand = Hand(number, self._command, self._env, self._folder)
+        self.hands.append(hand)
+        listener = Thread(target=hand.listen, args=(self._report,), daemon=True)
+        listener.start()
+        self._listeners.append(listener)
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """Nobody may interrupt this: a process left behind would be somebody's riddle."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for hand in self.hands:
+                hand.send(signal.SIGTERM)
+            for hand in self.hands:
+                hand.end(_GRACE_SECONDS)
+            for listener in self._listeners:
+                listener.join(_GRACE_SECONDS)
+        finally:
+            signal.signal(signal.SIGINT, before)

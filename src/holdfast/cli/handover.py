@@ -1,0 +1,148 @@
+"""Handing over messages: where they come from, the check, and the push itself.
+
+What can be read twice (arguments, a regular file) is checked whole before the first
+message is pushed, so one bad line means that nothing was. A stream cannot: its messages
+are pushed as they come, and a bad one says how many were pushed before it.
+"""
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from holdfast.cli import intake
+from holdfast.cli.arguments import QUEUE_VARIABLE
+from holdfast.cli.console import say
+from holdfast.cli.failures import InputRefused, Usage
+from holdfast.cli.intake import Given
+from holdfast.cli.progress import Meter
+from holdfast.cli.push import STDIN
+from holdfast.core.errors import MalformedMessage, MessageTooLarge, QueueUnavailable
+from holdfast.core.message import AnyMessage, MessageCodec
+from holdfast.core.queue import QueueManager
+
+_BATCH = 128
+_codec = MessageCodec(AnyMessage)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where messages come from; `batches` starts from the beginning each time."""
+
+    name: str
+    batches: Callable[[], Iterable[list[Given]]]
+    repeatable: bool
+
+    def at(self, error: Exception) -> str:
+        named = self.name and isinstance(error, InputRefused)
+        return f"{self.name}, {error}" if named else str(error)
+
+
+@contextmanager
+def source_of(texts: list[str], file: Path | None) -> Iterator[Source]:
+    if file is not None and texts:
+        raise Usage("give either --file or JSON, not both")
+    if texts == [STDIN] or (file is not None and str(file) == STDIN):
+        if sys.stdin is None:
+            raise Usage("standard input is closed: there is nothing to read")
+        yield Source("standard input", lambda: intake.from_stream(sys.stdin.buffer), False)
+    elif file is not None:
+        with _readable(file) as stream:
+            yield _file_source(str(file), stream)
+    elif texts:
+        yield Source("", lambda: [list(intake.from_arguments(texts))], True)
+    else:
+        raise Usage(
+            "nothing to push: give a JSON object, --file FILE, or - for standard input; "
+            f"the queue comes first, unless {QUEUE_VARIABLE} is set"
+        )
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[BinaryIO]:
+    try:
+        stream = file.open("rb")
+    except OSError as error:
+        raise Usage(f"cannot read {str(file)!r}: {error.strerror}") from None
+    with stream:
+        yield stream
+
+
+def _file_source(name: str, stream: BinaryIO) -> Source:
+    def from_the_start() -> Iterable[list[Given]]:
+        stream.seek(0)
+        return intake.from_stream(stream)
+
+    if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        return Source(name, from_the_start, True)
+    return Source(name, lambda: intake.from_stream(stream), False)
+
+
+def check(source: Source, message_id: str | None) -> int | None:
+    """How many messages there are; None when that cannot be known beforehand."""
+    if not source.repeatable:
+        if message_id is not None:
+            raise Usage("--id is for one message: give it as an argument or by --file")
+        return None
+    try:
+        with Meter("checking") as meter:
+            for batch in _messages(source, message_id):
+                meter.advance(len(batch))
+    except InputRefused as error:
+        raise InputRefused(
+            f"{source.at(error)}; nothing was pushed: correct it and push again"
+        ) from None
+    if message_id is not None and meter.count != 1:
+        raise Usage(f"--id is for one message, not for {meter.count}; nothing was pushed")
+    return meter.count
+
+
+def _messages(source: Source, message_id: str | None) -> Iterator[list[AnyMessage]]:
+    """In batches; when one is bad, those before it come first, then the refusal."""
+    for batch in source.batches():
+        good = []
+        for given in batch:
+            try:
+                good.append(_sound(given, message_id))
+            except InputRefused:
+                yield good
+                raise
+        yield good
+
+
+def _sound(given: Given, message_id: str | None) -> AnyMessage:
+    message = intake.message_of(given, message_id)
+    try:
+        _codec.encode(message)
+    except (MalformedMessage, MessageTooLarge) as error:
+        raise InputRefused(f"{given.where}: {error}") from None
+    return message
+
+
+def hand_over(
+    manager: QueueManager[AnyMessage],
+    source: Source,
+    total: int | None,
+    message_id: str | None,
+    delay_seconds: float,
+) -> list[str]:
+    """Push everything; the ids in order. Raises with what was pushed before."""
+    ids: list[str] = []
+    try:
+        with Meter("pushing", total) as meter:
+            for messages in _messages(source, message_id):
+                for start in range(0, len(messages), _BATCH):
+                    part = messages[start : start + _BATCH]
+                    ids += manager.push_many(part, delay_seconds=delay_seconds)
+                    meter.advance(len(part))
+    except (InputRefused, QueueUnavailable) as error:
+        before = f"the {len(ids):,} before it were pushed" if ids else "nothing was pushed"
+        raise type(error)(f"{source.at(error)}; {before}") from error
+    except KeyboardInterrupt:
+        say(f"{len(ids):,} were pushed")
+        raise
+    return ids

@@ -1,0 +1,215 @@
+"""Interleavings of real code: one thread per actor, and only the one with the baton runs.
+
+Before each file system call that another actor could notice, the running actor asks who
+goes on. `explore` tries every schedule with few preemptions, depth first; `wander` tries
+random ones. A schedule is the list of actors chosen, so a failure can be played again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from heapq import heappop, heappush
+from random import Random
+from threading import Lock, Thread, local
+from typing import Protocol
+
+
+class Policy(Protocol):
+    """Who goes on? `running` is None when the last one ended or waits."""
+
+    def __call__(self, ready: tuple[int, ...], running: int | None) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    ready: tuple[int, ...]
+    running: int | None
+    chosen: int
+
+    def preempts(self, actor: int) -> bool:
+        return self.running is not None and actor != self.running
+
+
+class _State(Enum):
+    READY = auto()
+    WAITING = auto()
+    ENDED = auto()
+
+
+class Baton:
+    """Runs actors one at a time. `watch` is called at every step, by whoever has it."""
+
+    def __init__(self, policy: Policy, watch: Callable[[], None] = lambda: None) -> None:
+        self._policy, self._watch = policy, watch
+        self._me = local()
+        self._turns: list[Lock] = []
+        self._states: list[_State] = []
+        self._over = Lock()
+        self.choices: list[Choice] = []
+        self.errors: list[BaseException] = []
+
+    def run(self, actors: Sequence[Callable[[], None]]) -> None:
+        """Play them all to their ends; raises the first error of any."""
+        self._turns = [Lock() for _ in actors]
+        self._states = [_State.READY for _ in actors]
+        threads = [
+            Thread(target=self._act, args=pair, daemon=True) for pair in enumerate(actors)
+        ]
+        for lock in (*self._turns, self._over):
+            lock.acquire()
+        for thread in threads:
+            thread.start()
+        self._pass_on()
+        self._over.acquire()
+        if self.errors:
+            raise self.errors[0]
+        for thread in threads:
+            thread.join()
+
+    def step(self) -> None:
+        """A point where another actor may go on. Does nothing outside a run."""
+        me = self._whoami()
+        if me is None:
+            return
+        self._watch()
+        chosen = self._choose(me)
+        if chosen != me:
+            self._turns[chosen].release()
+            self._turns[me].acquire()
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Let others go on until it is so. They say `wake` when it may be."""
+        while not ready():
+            me = self._whoami()
+            assert me is not None, "nobody is there who could change this"
+            self._states[me] = _State.WAITING
+            self._pass_on()
+            self._turns[me].acquire()
+
+    def wake(self) -> None:
+        """Those who wait may look again."""
+        self._states = [s if s is _State.ENDED else _State.READY for s in self._states]
+
+    def _whoami(self) -> int | None:
+        me: int | None = getattr(self._me, "index", None)
+        return me
+
+    def _act(self, index: int, actor: Callable[[], None]) -> None:
+        self._turns[index].acquire()
+        self._me.index = index
+        try:
+            actor()
+            self._watch()
+        except BaseException as error:
+            self.errors.append(error)
+        self._states[index] = _State.ENDED
+        self.wake()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Give the baton away for now, or for good."""
+        if all(state is _State.ENDED for state in self._states):
+            self._over.release()
+        elif _State.READY not in self._states:
+            self.errors.append(AssertionError("deadlock: everybody waits"))
+            self._over.release()
+        else:
+            self._turns[self._choose(None)].release()
+
+    def _choose(self, running: int | None) -> int:
+        ready = tuple(i for i, s in enumerate(self._states) if s is _State.READY)
+        chosen = self._policy(ready, running)
+        self.choices.append(Choice(ready, running, chosen))
+        return chosen
+
+
+class BatonLock:
+    """A lock for code under a baton: who waits for it passes the baton on."""
+
+    def __init__(self, baton: Baton) -> None:
+        self._baton = baton
+        self._taken = False
+
+    def __enter__(self) -> None:
+        self._baton.step()
+        self._baton.wait_until(lambda: not self._taken)
+        self._taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self._taken = False
+        self._baton.wake()
+
+
+# -- which schedules
+
+Play = Callable[[Policy], Baton]
+"""Plays a scenario from its start under a policy; raises when a promise breaks."""
+
+
+class Scripted:
+    """The given choices first; then go on with whoever runs."""
+
+    def __init__(self, script: Sequence[int]) -> None:
+        self._script = iter(script)
+
+    def __call__(self, ready: tuple[int, ...], running: int | None) -> int:
+        scripted = next(self._script, None)
+        if scripted is not None:
+            return scripted
+        return running if running is not None else ready[0]
+
+
+class Wandering:
+    """Switches now and then, at random."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._restless = self._random.choice((0.1, 0.3, 0.6))
+
+    def __call__(self, ready: tuple[int, ...], running: int | None) -> int:
+        if running is not None and self._random.random() > self._restless:
+            return running
+        return self._random.choice(ready)
+
+
+def explore(play: Play, *, preemptions: int, limit: int) -> int:
+    """Every schedule with at most so many preemptions; how many were played.
+
+    Those with fewer come first. When there are more than `limit`, chance decides which.
+    """
+    random = Random(0)
+    waiting: list[tuple[int, float, list[int]]] = [(0, 0.0, [])]
+    played = 0
+    while waiting and played < limit:
+        _, _, script = heappop(waiting)
+        baton = _replayable(play, Scripted(script), f"schedule {script}")
+        played += 1
+        for preempted, other in _alternatives(baton.choices, len(script)):
+            if preempted <= preemptions:
+                heappush(waiting, (preempted, random.random(), other))
+    return played
+
+
+def _alternatives(choices: list[Choice], since: int) -> Iterator[tuple[int, list[int]]]:
+    """Schedules that part from this one at a choice that was not scripted."""
+    script = [choice.chosen for choice in choices]
+    preempted = sum(c.preempts(c.chosen) for c in choices[:since])
+    for index in range(since, len(choices)):
+        choice = choices[index]
+        for other in choice.ready:
+            if other != choice.chosen:
+                yield preempted + choice.preempts(other), [*script[:index], other]
+        preempted += choice.preempts(choice.chosen)
+
+
+def wander(play: Play, seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        _replayable(play, Wandering(seed), f"seed {seed}")
+
+
+def _replayable(play: Play, policy: Policy, how: str) -> Baton:
+    try:
+        return play(policy)
+    except BaseException as error:
+        error.add_note(f"play it again with {how}")
+        raise

@@ -1,0 +1,120 @@
+"""Where actors of a schedule meet: one queue folder, their queues, and the books."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fs import audit
+from fs.ground import LEASE, Ground, Queue, drain, key_of
+from fs.schedule import Baton, Policy
+from fs.stepping import SteppingFs
+from holdfast.core.errors import LeaseLost
+from holdfast.core.lease import Lease
+from holdfast.core.message import lease_of
+from holdfast.core.queue import TaskState
+
+Actor = Callable[[], None]
+LATER_SECONDS = 4 * LEASE + 100
+
+
+class Stage:
+    """One play of a scenario. Promises are checked at every step and at the end.
+
+    I-FQ-3: at most one is at work on a task (has polled it, has not begun to settle it,
+    and its own clock says that the lease is good). I-FQ-5: at most one ack goes through.
+    """
+
+    def __init__(self, folder: Path, policy: Policy, **options: Any) -> None:
+        self.ground = Ground(folder, **options)
+        self.clock = self.ground.clock
+        self.baton = Baton(policy, self._watch)
+        self.repeats = False
+        self._at_work: list[tuple[str, Lease]] = []
+        self._fences: set[tuple[str, int]] = set()
+        self.acked: Counter[str] = Counter()
+        self.lost = 0
+
+    def queue(self, **options: Any) -> Queue:
+        fs = SteppingFs(self.clock.time, self.baton, repeats=self.repeats)
+        return self.ground.queue(fs, **options)
+
+    def worker(self, **options: Any) -> Queue:
+        """Already enrolled: the scenarios are about what comes after."""
+        queue = self.queue(**options)
+        assert queue.poll() == []
+        return queue
+
+    # -- what actors do
+
+    def poll(self, queue: Queue) -> Any:
+        """A message to work on, or None."""
+        for message in queue.poll():
+            self.begin(message)
+            return message
+        return None
+
+    def begin(self, message: Any) -> None:
+        claim = key_of(message), lease_of(message).fence
+        assert claim not in self._fences, "a fence was given out twice"
+        self._fences.add(claim)
+        self._at_work.append((claim[0], lease_of(message)))
+
+    def settle(self, queue: Queue, message: Any, verb: str) -> None:
+        self._at_work.remove((key_of(message), lease_of(message)))
+        try:
+            VERBS[verb](queue, message)
+        except LeaseLost:
+            self.lost += 1
+        else:
+            self.acked[key_of(message)] += verb == "ack"
+
+    def work(self, queue: Queue, verb: str = "ack", times: int = 1) -> Actor:
+        def act() -> None:
+            for _ in range(times):
+                if message := self.poll(queue):
+                    self.settle(queue, message, verb)
+
+        return act
+
+    def time(self, *seconds: float) -> Actor:
+        """Time as an actor: it passes between any two steps of the others."""
+
+        def act() -> None:
+            for leap in seconds:
+                self.baton.step()
+                self.clock.advance(leap)
+
+        return act
+
+    # -- the books
+
+    def _watch(self) -> None:
+        now = self.clock.monotonic()
+        busy = Counter(k for k, lease in self._at_work if lease.live and now < lease.deadline)
+        assert all(times == 1 for times in busy.values()), "two hold a task at once"
+
+    def close(self, *expected: str) -> None:
+        """Later a fresh worker does what is left; then each id was done exactly once."""
+        folder = self.ground.folder
+        assert audit.faults(folder) == {}
+        self.clock.advance(LATER_SECONDS)
+        finisher = self.ground.queue()
+        finisher.redrive()
+        drain(finisher)
+        self.clock.advance(1)
+        drain(finisher)
+        assert audit.faults(folder) == {}
+        assert not [key for key, times in self.acked.items() if times > 1]
+        assert sorted(view.id for view in finisher.peek(TaskState.COMPLETED)) == sorted(
+            expected
+        )
+        assert {state for state, _, _ in audit.tasks(folder)} <= {"completed"}
+
+
+VERBS: dict[str, Callable[[Queue, Any], None]] = {
+    "ack": lambda queue, message: queue.ack(message),
+    "nack": lambda queue, message: queue.nack(message, delay_seconds=0),
+    "release": lambda queue, message: queue.release(message),
+    "dead_letter": lambda queue, message: queue.dead_letter(message, "no use"),
+}

@@ -1,0 +1,182 @@
+"""Finding a handler, reading what it takes, and saying clearly why that failed."""
+
+import sys
+from collections.abc import Iterator
+from functools import partial, wraps
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.core.errors import ConfigError, HandlerNotFound
+from holdfast.core.handler import load_handler, message_model, shape_of
+from holdfast.core.message import AnyMessage, QueueMessage
+
+if TYPE_CHECKING:
+    from decimal import Decimal as OnlyForTypeCheckers
+
+
+class Enrich(QueueMessage):
+    url: str = ""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Write a module and let it be imported by name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+
+    def write(name: str, source: str) -> None:
+        (tmp_path / f"{name}.py").write_text(dedent(source))
+
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+class TestFinding:
+    def test_a_function_is_found_by_module_and_name(self, module: Any) -> None:
+        module("hf_good", "def handle(message, ctx): return 'this one'")
+        assert load_handler("hf_good:handle")(1, 2) == "this one"
+
+    def test_a_method_of_an_object_is_found_by_its_dotted_name(self, module: Any) -> None:
+        module(
+            "hf_dotted",
+            """
+            class App:
+                def handle(self, message): return "bound"
+            app = App()
+            """,
+        )
+        assert load_handler("hf_dotted:app.handle")(1) == "bound"
+
+    @pytest.mark.parametrize("path", ["", "tasks", "tasks:", ":handle", ":"])
+    def test_what_is_not_module_and_name_is_told_apart(self, path: str) -> None:
+        with pytest.raises(HandlerNotFound, match="is not MODULE:NAME"):
+            load_handler(path)
+
+    def test_a_missing_module_is_named(self) -> None:
+        with pytest.raises(HandlerNotFound, match="no module 'hf_nowhere'"):
+            load_handler("hf_nowhere:handle")
+
+    def test_a_missing_package_of_a_dotted_module_is_named(self) -> None:
+        with pytest.raises(HandlerNotFound, match="no module 'hf_nowhere'"):
+            load_handler("hf_nowhere.tasks:handle")
+
+    def test_the_import_that_failed_inside_the_module_is_named(self, module: Any) -> None:
+        module("hf_needs", "import hf_not_installed")
+        with pytest.raises(HandlerNotFound, match="hf_needs needs 'hf_not_installed'"):
+            load_handler("hf_needs:handle")
+
+    @pytest.mark.parametrize("line", ["1 / 0", "raise SystemExit(3)", "def broken(:"])
+    def test_a_module_that_fails_to_load_says_why(self, module: Any, line: str) -> None:
+        module("hf_breaks", line)
+        with pytest.raises(HandlerNotFound, match="importing hf_breaks failed: ") as raised:
+            load_handler("hf_breaks:handle")
+        assert "\n" not in str(raised.value)
+
+    def test_a_misspelt_name_brings_near_misses(self, module: Any) -> None:
+        module("hf_near", "def handle_task(message): ...")
+        with pytest.raises(HandlerNotFound, match="did you mean handle_task"):
+            load_handler("hf_near:handle_tsak")
+
+    @pytest.mark.parametrize(
+        ("source", "problem"),
+        [
+            ("handle = 7", "cannot be called"),
+            ("class handle: ...", "is a class"),
+            ("def handle(): ...", "does not fit"),
+            ("def handle(a, b, c): ...", "does not fit"),
+            ("def handle(*, message): ...", "does not fit"),
+            ("def handle(message): yield", "yields"),
+            ("async def handle(message): yield", "yields"),
+        ],
+    )
+    def test_what_cannot_handle_messages_is_refused(
+        self, module: Any, source: str, problem: str
+    ) -> None:
+        module("hf_unfit", source)
+        with pytest.raises(HandlerNotFound, match=problem) as raised:
+            load_handler("hf_unfit:handle")
+        assert "\n" not in str(raised.value)
+
+
+async def a_coroutine(message: Enrich) -> None: ...
+
+
+def a_function(message: Enrich, ctx: Any) -> None: ...
+
+
+def by_name(message: "Enrich", ctx: "OnlyForTypeCheckers") -> None: ...
+
+
+def unknown(message: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+def loose(message, ctx=None):  # type: ignore[no-untyped-def]
+    ...
+
+
+def any_number(*everything: Any) -> None: ...
+
+
+class Callable_:
+    def __call__(self, message: Enrich) -> None: ...
+
+    async def coroutine(self, message: Enrich, ctx: Any) -> None: ...
+
+
+@wraps(a_coroutine)
+def decorated(*args: Any, **kwargs: Any) -> Any:
+    return a_coroutine(*args, **kwargs)
+
+
+class TestShape:
+    @pytest.mark.parametrize(
+        ("handler", "takes_context", "is_async"),
+        [
+            (a_function, True, False),
+            (a_coroutine, False, True),
+            (loose, True, False),
+            (any_number, True, False),
+            (Callable_(), False, False),
+            (Callable_().coroutine, True, True),
+            (decorated, False, True),
+            (partial(a_function, ctx=None), False, False),
+            (partial(a_coroutine), False, True),
+            (lambda message: None, False, False),
+        ],
+    )
+    def test_it_is_read_from_the_handler(
+        self, handler: Any, takes_context: bool, is_async: bool
+    ) -> None:
+        shape = shape_of(handler)
+        assert (shape.takes_context, shape.is_async) == (takes_context, is_async)
+
+
+class TestMessageModel:
+    @pytest.mark.parametrize(
+        "handler",
+        [a_function, a_coroutine, by_name, Callable_(), Callable_().coroutine, decorated],
+    )
+    def test_it_is_the_annotation_of_the_first_parameter(self, handler: Any) -> None:
+        assert message_model(handler) is Enrich
+
+    @pytest.mark.parametrize("handler", [loose, any_number, lambda message: None, print])
+    def test_without_an_annotation_any_message_will_do(self, handler: Any) -> None:
+        assert message_model(handler) is AnyMessage
+
+    def test_the_bare_base_class_means_any_message(self) -> None:
+        def handle(message: QueueMessage) -> None: ...
+
+        assert message_model(handle) is AnyMessage
+
+    def test_an_annotation_that_is_no_message_means_any_message(self) -> None:
+        def handle(message: dict[str, Any]) -> None: ...
+
+        assert message_model(handle) is AnyMessage
+
+    def test_a_name_that_cannot_be_found_is_an_error_and_not_a_guess(self) -> None:
+        with pytest.raises(ConfigError, match=r"unknown: the message type 'Nowhere'"):
+            message_model(unknown)

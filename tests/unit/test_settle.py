@@ -1,0 +1,210 @@
+"""One outcome, one call of the queue; and what happens when the queue does not answer."""
+
+from collections.abc import Sequence
+from threading import Event
+from typing import Any
+
+import pytest
+
+from holdfast.core.errors import LeaseLost, QueueUnavailable
+from holdfast.core.events import (
+    Completed,
+    DeadLettered,
+    Events,
+    GivenBack,
+    LeaseAtRisk,
+    Retried,
+)
+from holdfast.core.keeper import LeaseKeeper
+from holdfast.core.lease import Lease, LeaseState
+from holdfast.core.message import AnyMessage, lease_of
+from holdfast.core.outcome import Abandoned, Done, GiveBack, Outcome, Reject, Retry
+from holdfast.core.queue import Backoff, TaskState
+from holdfast.core.settle import Settled, settle
+from holdfast.testing import ManualClock, MemoryQueue
+
+
+class FaultyQueue(MemoryQueue[AnyMessage]):
+    """A queue whose acks fail as often as the test says."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        backoff = Backoff(first_seconds=10.0)
+        super().__init__(lease_seconds=60.0, max_attempts=3, backoff=backoff, clock=clock)
+        self.errors: list[BaseException] = []
+        self.acks = 0
+
+    def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
+        self.acks += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return super()._ack(leases)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(auto_advance=True)
+
+
+@pytest.fixture
+def queue(clock: ManualClock) -> FaultyQueue:
+    queue = FaultyQueue(clock)
+    queue.push(AnyMessage(id="m"))
+    return queue
+
+
+@pytest.fixture
+def seen() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def events(seen: list[Any]) -> Events:
+    return Events(seen.append)
+
+
+def state_of(queue: FaultyQueue) -> TaskState:
+    [view] = queue.find("m")
+    return view.state
+
+
+def test_done_is_acked(queue: FaultyQueue, events: Events, seen: list[Any]) -> None:
+    [message] = queue.poll()
+    assert settle(queue, message, Done(), events, seconds=1.5) is Settled.COMPLETED
+    assert state_of(queue) is TaskState.COMPLETED
+    assert seen == [Completed("memory", "m", 1, 1.5)]
+
+
+def test_retry_is_nacked_with_its_delay_reason_and_detail(
+    queue: FaultyQueue, clock: ManualClock, events: Events, seen: list[Any]
+) -> None:
+    [message] = queue.poll()
+    outcome = Retry(7.0, "not now", "because")
+    assert settle(queue, message, outcome, events) is Settled.RETRIED
+    assert seen == [Retried("memory", "m", 1, 7.0, "not now")]
+    [view] = queue.find("m")
+    assert (view.past[-1].reason, view.past[-1].detail) == ("not now", "because")
+    clock.advance(6.9)
+    assert queue.poll() == []
+    clock.advance(0.2)
+    assert [again.attempts for again in queue.poll()] == [2]
+
+
+def test_retry_without_a_delay_follows_the_queues_backoff(
+    queue: FaultyQueue, clock: ManualClock, events: Events
+) -> None:
+    [message] = queue.poll()
+    settle(queue, message, Retry(), events)
+    clock.advance(4.9)
+    assert queue.poll() == []
+    clock.advance(5.2)
+    assert len(queue.poll()) == 1
+
+
+def test_the_last_attempt_is_not_retried_but_dead_lettered(
+    queue: FaultyQueue, events: Events, seen: list[Any]
+) -> None:
+    for _ in range(2):
+        settle(queue, queue.poll()[0], Retry(0.0, "again"), events)
+    [message] = queue.poll()
+    outcome = Retry(0.0, "ValueError: no", "Traceback …")
+    assert settle(queue, message, outcome, events) is Settled.DEAD_LETTERED
+    reason = "failed 3 times, last: ValueError: no"
+    assert seen[-1] == DeadLettered("memory", "m", 3, reason)
+    [view] = queue.dead_letters()
+    assert view.reason == reason
+    assert view.past[-1].detail == "Traceback …"
+
+
+def test_reject_is_dead_lettered_at_once(
+    queue: FaultyQueue, events: Events, seen: list[Any]
+) -> None:
+    [message] = queue.poll()
+    assert settle(queue, message, Reject("hopeless"), events) is Settled.DEAD_LETTERED
+    assert state_of(queue) is TaskState.FAILED
+    assert seen == [DeadLettered("memory", "m", 1, "hopeless")]
+
+
+def test_give_back_is_released_and_not_charged(
+    queue: FaultyQueue, events: Events, seen: list[Any]
+) -> None:
+    [message] = queue.poll()
+    assert settle(queue, message, GiveBack(), events) is Settled.GIVEN_BACK
+    assert seen == [GivenBack("memory", "m", 1)]
+    [again] = queue.poll()
+    assert again.attempts == 1
+
+
+def test_abandoned_touches_nothing(queue: FaultyQueue, events: Events, seen: list[Any]) -> None:
+    [message] = queue.poll()
+    assert settle(queue, message, Abandoned("gone"), events) is Settled.ABANDONED
+    assert state_of(queue) is TaskState.LEASED
+    assert seen == []
+
+
+@pytest.mark.parametrize("outcome", [Done(), Retry(0.0), Reject("no"), GiveBack()])
+def test_a_lease_that_was_lost_settles_nothing_and_raises_nothing(
+    queue: FaultyQueue, clock: ManualClock, events: Events, outcome: Outcome
+) -> None:
+    [message] = queue.poll()
+    clock.advance(61)
+    [stolen] = MemoryQueue(beside=queue, clock=clock).poll()
+    assert settle(queue, message, outcome, events) is Settled.ABANDONED
+    [view] = queue.find("m")
+    assert view.state is TaskState.LEASED
+    assert view.attempts == stolen.attempts
+
+
+def test_a_loss_found_out_while_settling_is_reported_once(
+    queue: FaultyQueue, clock: ManualClock, events: Events, seen: list[Any]
+) -> None:
+    keeper = LeaseKeeper(clock, events)
+    [message] = queue.poll()
+    keeper.hold(lease_of(message))
+    clock.advance(61)
+    settle(queue, message, Done(), events)
+    keeper.tick()
+    assert [type(event).__name__ for event in seen] == ["LeaseGone"]
+
+
+@pytest.mark.parametrize("error", [OSError("disk away"), QueueUnavailable("away")])
+def test_a_queue_that_is_away_is_asked_again_while_the_lease_lives(
+    queue: FaultyQueue, events: Events, seen: list[Any], error: Exception
+) -> None:
+    queue.errors = [error] * 20
+    [message] = queue.poll()
+    assert settle(queue, message, Done(), events) is Settled.COMPLETED
+    assert queue.acks == 21
+    assert [type(event) for event in seen] == [LeaseAtRisk, Completed]
+
+
+def test_a_queue_that_stays_away_costs_the_lease_and_no_more(
+    queue: FaultyQueue, clock: ManualClock, events: Events
+) -> None:
+    queue.errors = [OSError("disk away")] * 10_000
+    [message] = queue.poll()
+    lease, before = lease_of(message), clock.monotonic()
+    assert settle(queue, message, Done(), events) is Settled.ABANDONED
+    assert lease.state is LeaseState.LOST
+    assert 60 <= clock.monotonic() - before < 61
+
+
+def test_an_error_nobody_knows_is_not_retried_for_ever(
+    queue: FaultyQueue, events: Events
+) -> None:
+    queue.errors = [TypeError("a bug")] * 10_000
+    [message] = queue.poll()
+    assert settle(queue, message, Done(), events) is Settled.ABANDONED
+    assert queue.acks == 5
+    assert lease_of(message).reason == "it could not be settled: TypeError: a bug"
+
+
+def test_giving_up_lets_the_lease_go_so_that_the_message_comes_back(
+    queue: FaultyQueue, events: Events
+) -> None:
+    queue.errors = [OSError("disk away")] * 10_000
+    [message] = queue.poll()
+    give_up = Event()
+    give_up.set()
+    assert settle(queue, message, Done(), events, give_up=give_up) is Settled.ABANDONED
+    assert queue.acks == 1
+    assert lease_of(message).state is LeaseState.LOST

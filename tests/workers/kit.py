@@ -1,0 +1,213 @@
+"""Running workers under test, and waiting for things to come true."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, TypeVar
+
+from holdfast.core.errors import LeaseLost
+from holdfast.core.events import Events
+from holdfast.core.lease import Lease, Refused, Renewal
+from holdfast.core.message import AnyMessage
+from holdfast.core.queue import Backoff
+from holdfast.core.worker import Worker, WorkerReport
+from holdfast.testing import MemoryQueue
+
+PATIENCE = 60.0  # for a machine that is busy with other things
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], seconds: float = PATIENCE) -> T:
+    """Wait until it is true, and say what it is then."""
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until, "it never came true"
+        time.sleep(0.01)
+    return found
+
+
+class Running:
+    """A worker in a thread of its own."""
+
+    def __init__(self, worker: Worker[Any], until_empty: bool) -> None:
+        self.worker = worker
+        self.report: WorkerReport | None = None
+        self.error: BaseException | None = None
+        self._thread = Thread(target=self._run, args=(until_empty,), daemon=True)
+        self._thread.start()
+
+    def _run(self, until_empty: bool) -> None:
+        try:
+            self.report = self.worker.run(until_empty=until_empty)
+        except BaseException as error:
+            self.error = error
+
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self) -> WorkerReport:
+        """Wait for its end."""
+        self._thread.join(PATIENCE)
+        assert self.ended(), "the worker did not end"
+        if self.error is not None:
+            raise self.error
+        assert self.report is not None
+        return self.report
+
+    def stop(self) -> WorkerReport:
+        self.worker.stop()
+        return self.join()
+
+    def stop_now(self) -> WorkerReport:
+        self.worker.stop_now()
+        return self.join()
+
+
+@contextmanager
+def running(worker: Worker[Any], *, until_empty: bool = False) -> Iterator[Running]:
+    """Run it beside the test, and leave nothing running behind it."""
+    run = Running(worker, until_empty)
+    try:
+        yield run
+    finally:
+        worker.stop_now()
+        run._thread.join(PATIENCE)
+
+
+def run_until_empty(worker: Worker[Any]) -> WorkerReport:
+    with running(worker, until_empty=True) as run:
+        return run.join()
+
+
+class Seen:
+    """A subscriber that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def __call__(self, event: Any) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+class TestQueue(MemoryQueue[AnyMessage]):
+    """A queue that writes down what is asked of it, and can refuse to renew."""
+
+    __test__ = False
+
+    def __init__(self, *, lease_seconds: float = 30.0, max_attempts: int = 3) -> None:
+        self.seen = Seen()
+        super().__init__(
+            AnyMessage,
+            lease_seconds=lease_seconds,
+            max_attempts=max_attempts,
+            backoff=Backoff(first_seconds=0.02, longest_seconds=0.1),
+            events=Events(self.seen),
+        )
+        self.log: list[str] = []
+        self.most_out = 0
+        self.most_asked = 0
+        self.refusing = Event()
+        self.renewals = 0
+        self.poll_errors: list[Exception] = []
+        self.before_settling: Callable[[str], None] = lambda verb: None
+        self._out = 0
+        self._counting = Lock()
+
+    def push_ids(self, *ids: str, **fields: Any) -> None:
+        self.push_many([AnyMessage(id=message_id, **fields) for message_id in ids])
+
+    def _claim(self, limit: int) -> list[AnyMessage]:
+        if self.poll_errors:
+            raise self.poll_errors.pop(0)
+        with self._counting:
+            self.most_asked = max(self.most_asked, self._out + limit)
+        claimed = super()._claim(limit)
+        with self._counting:
+            self._out += len(claimed)
+            self.most_out = max(self.most_out, self._out)
+        self.log += [f"claim {message.id}" for message in claimed]
+        return claimed
+
+    def _settled(self, verb: str, lease: Lease) -> None:
+        self.log.append(f"{verb} {lease.message_id}")
+        self.before_settling(verb)
+        with self._counting:
+            self._out -= 1
+
+    def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
+        for lease in leases:
+            self._settled("ack", lease)
+        return super()._ack(leases)
+
+    def _nack(self, lease: Lease, *args: Any) -> LeaseLost | None:
+        self._settled("nack", lease)
+        return super()._nack(lease, *args)
+
+    def _release(self, lease: Lease) -> LeaseLost | None:
+        self._settled("release", lease)
+        return super()._release(lease)
+
+    def _dead_letter(self, lease: Lease, *args: Any) -> LeaseLost | None:
+        self._settled("dead_letter", lease)
+        return super()._dead_letter(lease, *args)
+
+    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        self.renewals += 1
+        self.log += [f"renew {lease.message_id}" for lease in leases]
+        if self.refusing.is_set():
+            return [Refused("somebody else has it") for _ in leases]
+        return super().renew(leases, seconds)
+
+
+# -- processes
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it can still do anything. A zombie cannot."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return Path("/proc/self").exists() is False
+    return state != "Z"
+
+
+def members(group: int) -> list[int]:
+    """The living members of a process group."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) == group and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+class Notes:
+    """A file in which handlers of other processes write what they do."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def lines(self) -> list[str]:
+        return self.path.read_text().splitlines() if self.path.exists() else []
+
+    def values(self, word: str) -> list[str]:
+        return [line.split(" ", 1)[1] for line in self.lines() if line.startswith(f"{word} ")]
+
+    def pid(self, word: str = "pid") -> int:
+        """The first process id noted under that word, as soon as it is there."""
+        return int(eventually(lambda: self.values(word))[0])
