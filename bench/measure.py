@@ -43,15 +43,15 @@ def run_cycles(name: str, path: Path, count: int, longest: float) -> CycleFigure
     """Up to `count` cycles, fewer when they would take longer than `longest` seconds."""
     queue = card_named(name).open(path)
     for number in range(WARM_UP):
-        queue.push(10_000_000 + number)
+        queue.push(queue.payload(10_000_000 + number))
         queue.done(queue.claim())
+    payloads = [queue.payload(20_000_000 + number) for number in range(count)]
     pushing = claiming = completing = 0.0
     began = at = perf_counter()
     cycles = 0
     while cycles < count and at - began < longest:
-        cycles += 1
         t0 = at
-        queue.push(20_000_000 + cycles)
+        queue.push(payloads[cycles])
         t1 = perf_counter()
         claimed = queue.claim()
         t2 = perf_counter()
@@ -62,6 +62,7 @@ def run_cycles(name: str, path: Path, count: int, longest: float) -> CycleFigure
             claiming + t2 - t1,
             completing + at - t2,
         )
+        cycles += 1
     queue.close()
     peak = memory_bytes("VmHWM")
     return CycleFigures(cycles, at - began, pushing, claiming, completing, peak)

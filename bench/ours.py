@@ -1,5 +1,6 @@
 """Holdfast as a contender."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,8 +40,11 @@ class Holdfast:
             numbers = range(start, min(start + FILL_BATCH, count))
             self._queue.push_many([task(number) for number in numbers])
 
-    def push(self, number: int) -> None:
-        self._queue.push(task(number))
+    def payload(self, number: int) -> BenchTask:
+        return task(number)
+
+    def push(self, payload: BenchTask) -> None:
+        self._queue.push(payload)
 
     def claim(self) -> BenchTask | None:
         claimed = self._queue.poll()
@@ -56,6 +60,16 @@ class Holdfast:
         self._queue.close()
 
 
+class BuildingHoldfast(Holdfast):
+    """The same, with the building of each message inside the measured time."""
+
+    def payload(self, number: int) -> int:  # type: ignore[override]
+        return number
+
+    def push(self, payload: int) -> None:  # type: ignore[override]
+        self._queue.push(task(payload))
+
+
 HOLDFAST = Card(
     name="Holdfast",
     open=Holdfast,
@@ -64,3 +78,5 @@ HOLDFAST = Card(
     syncs="kernel",
     api="FilesystemQueue",
 )
+
+BUILDING = replace(HOLDFAST, name="Holdfast, building each message", open=BuildingHoldfast)

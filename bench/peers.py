@@ -25,10 +25,13 @@ class Dirq:
 
     def fill(self, count: int) -> None:
         for number in range(count):
-            self.push(number)
+            self.push(self.payload(number))
 
-    def push(self, number: int) -> None:
-        self._queue.add(body(number))
+    def payload(self, number: int) -> bytes:
+        return body(number)
+
+    def push(self, payload: bytes) -> None:
+        self._queue.add(payload)
 
     def claim(self) -> tuple[str, bytes] | None:
         while True:
@@ -61,10 +64,13 @@ class PersistQueue:
 
     def fill(self, count: int) -> None:
         for number in range(count):
-            self.push(number)
+            self.push(self.payload(number))
 
-    def push(self, number: int) -> None:
-        self._queue.put(body(number))
+    def payload(self, number: int) -> bytes:
+        return body(number)
+
+    def push(self, payload: bytes) -> None:
+        self._queue.put(payload)
 
     def claim(self) -> dict[str, Any] | None:
         try:
@@ -93,10 +99,13 @@ class LiteQueue:
     def fill(self, count: int) -> None:
         with self._queue.transaction():
             for number in range(count):
-                self.push(number)
+                self.push(self.payload(number))
 
-    def push(self, number: int) -> None:
-        self._queue.put(body(number).decode())
+    def payload(self, number: int) -> str:
+        return body(number).decode()
+
+    def push(self, payload: str) -> None:
+        self._queue.put(payload)
 
     def claim(self) -> Any | None:
         return self._queue.pop()
@@ -119,10 +128,13 @@ class Huey:
 
     def fill(self, count: int) -> None:
         for number in range(count):
-            self.push(number)
+            self.push(self.payload(number))
 
-    def push(self, number: int) -> None:
-        self._storage.enqueue(body(number))
+    def payload(self, number: int) -> bytes:
+        return body(number)
+
+    def push(self, payload: bytes) -> None:
+        self._storage.enqueue(payload)
 
     def claim(self) -> bytes | None:
         claimed: bytes | None = self._storage.dequeue()
@@ -162,14 +174,14 @@ class TaskQueue:
         self._empty = taskqueue.QueueEmptyError
 
     def fill(self, count: int) -> None:
-        tasks = (self._make(number) for number in range(count))
+        tasks = (self.payload(number) for number in range(count))
         self._queue.insert(tasks, total=count, skip_insert_counter=True)
 
-    def _make(self, number: int) -> Any:
+    def payload(self, number: int) -> Any:
         return self._task(("bench", "handle"), [body(number).decode()], {}, None)
 
-    def push(self, number: int) -> None:
-        self._queue.insert(self._make(number), skip_insert_counter=True)
+    def push(self, payload: Any) -> None:
+        self._queue.insert(payload, skip_insert_counter=True)
 
     def claim(self) -> Any | None:
         try:

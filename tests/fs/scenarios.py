@@ -14,6 +14,10 @@ from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.core.message import QueueMessage
 
 
+# After this a producer makes a new segment, so that the verb has to.
+ANOTHER_SEGMENT_SECONDS = 3.0
+
+
 class Fate(NamedTuple):
     attempt: int | None
     ends: str | None
@@ -55,6 +59,7 @@ def pushed(ground: Ground, queue: Queue) -> None:
 def held(ground: Ground, queue: Queue) -> Any:
     pushed(ground, queue)
     [message] = queue.poll()
+    ground.clock.advance(ANOTHER_SEGMENT_SECONDS)
     return message
 
 
@@ -96,6 +101,7 @@ def newer(ground: Ground, queue: Queue) -> None:
 
 def dead(ground: Ground, queue: Queue) -> None:
     queue.dead_letter(held_with_checkpoint(ground, queue), "no use", detail="traceback")
+    ground.clock.advance(ANOTHER_SEGMENT_SECONDS)
 
 
 def dead_after_retry(ground: Ground, queue: Queue) -> None:

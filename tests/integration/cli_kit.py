@@ -1,5 +1,6 @@
 """Running the command line: in this process for speed, as a real one where that matters."""
 
+import ctypes
 import io
 import json
 import os
@@ -39,6 +40,9 @@ class Cli:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         self.folder, self._capsys, self._monkeypatch = folder, capsys, monkeypatch
+        monkeypatch.chdir(folder)
+        for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+            monkeypatch.delenv(name)
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Ran:
         self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -82,6 +86,17 @@ def real(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) ->
         check=False,
     )
     return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+_PR_CAPBSET_DROP = 24
+_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
+
+
+def without_privileges() -> None:
+    """For preexec_fn: root writes anywhere, unless it gives that up before it starts."""
+    if os.geteuid() == 0 and sys.platform == "linux":
+        for capability in (_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH):
+            ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability)
 
 
 def eventually(what: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:

@@ -8,9 +8,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from textwrap import dedent
+from types import FrameType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -180,12 +181,58 @@ def test_starting_twice_runs_one_thread_and_stopping_twice_none(keeper):
     assert keeper_threads() == []
 
 
-def test_starting_and_stopping_a_hundred_times_leaves_no_thread(keeper):
+@pytest.fixture
+def _hectic() -> Iterator[None]:
+    """Let threads take turns as often as they can: more interleavings are seen."""
+    normal = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(normal)
+
+
+@pytest.mark.usefixtures("_hectic")
+def test_starting_and_stopping_many_times_never_leaves_a_thread(keeper):
     before = threading.active_count()
-    for _ in range(100):
+    for _ in range(300):
         with keeper:
-            assert keeper.running
+            assert threading.active_count() == before + 1
         assert threading.active_count() == before
+
+
+@pytest.fixture
+def _slow_to_end() -> Iterator[None]:
+    """Hold up each new thread when the keeper's part of it has just ended."""
+
+    def linger(frame: FrameType, event: str, _: object) -> None:
+        if event == "return" and frame.f_code is LeaseKeeper._run.__code__:
+            SYSTEM_CLOCK.sleep(0.05)
+
+    threading.setprofile(linger)
+    yield
+    threading.setprofile(None)
+
+
+@pytest.mark.usefixtures("_slow_to_end")
+def test_a_stop_returns_when_the_thread_is_gone(keeper):
+    keeper.start()
+    keeper.stop()
+    assert keeper_threads() == []
+
+
+@pytest.mark.usefixtures("_slow_to_end")
+def test_a_start_waits_for_the_last_thread_to_be_gone(keeper, clock, source):
+    lease = source.lease()
+    lease.on_lost(lambda lease: keeper.stop())
+    keeper.hold(lease)
+    keeper.start()
+    until(lambda: clock.waiting == 1)
+    clock.advance(60)
+    until(lambda: not keeper.running)
+    until(lambda: clock.waiting == 0)
+    SYSTEM_CLOCK.sleep(0.01)
+    keeper.start()
+    assert len(keeper_threads()) == 1
+    assert keeper.running
 
 
 def test_the_thread_ends_with_the_block_even_when_it_fails(keeper):
@@ -333,7 +380,10 @@ def test_a_thread_that_could_not_be_started_does_not_seem_to_run(keeper, monkeyp
 steps = st.lists(st.sampled_from(["start", "stop", "hold", "look"]), max_size=12)
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.usefixtures("_hectic")
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(scripts=st.tuples(steps, steps, steps))
 def test_any_interleaving_of_three_threads_ends_well(scripts):
     source = Source(SYSTEM_CLOCK)
@@ -491,6 +541,7 @@ def test_a_process_that_was_stopped_for_longer_than_its_lease_calls_nobody_when_
     finally:
         child.kill()
         child.wait()
-    lines = out.splitlines()
-    assert lines[-2:] == ["lost its deadline passed before it could be renewed", "end"]
-    assert all(float(line.split()[1]) < woken_at for line in lines[:-2])
+    *calls, lost, end = out.splitlines()
+    assert lost.startswith("lost ")
+    assert end == "end"
+    assert all(float(call.split()[1]) < woken_at for call in calls)

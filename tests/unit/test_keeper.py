@@ -96,6 +96,13 @@ def test_renew_after_sets_the_interval(clock, source):
     assert keeper.tick().next_at == pytest.approx(clock.monotonic() + 30)
 
 
+def test_no_pass_is_made_in_vain(clock, source):
+    keeper = LeaseKeeper(clock, renew_after=0.4)
+    keeper.hold(source.lease(seconds=60))
+    ticks = let_pass(clock, keeper, 600)
+    assert [tick.renewed for tick in ticks] == [0] + [1] * 25
+
+
 @pytest.mark.parametrize("renew_after", [0, 1, -1, 2, float("nan")])
 def test_a_renewal_must_lie_inside_the_lease(renew_after):
     with pytest.raises(ValueError, match="renew_after"):

@@ -5,8 +5,8 @@ import re
 import typer
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-_PLAIN = re.compile(r"\d+(?:\.\d+)?")
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
+_PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 # Longer than anybody means; far below where a time no longer fits in a file's name.
 LONGEST_SECONDS = 3650 * 86_400.0
 

@@ -163,10 +163,6 @@ class Agenda:
         with self._lock:
             return sum(lease.live for lease in self._held)
 
-    def __len__(self) -> int:
-        """Entries, outdated ones included."""
-        return max(len(self._heap), len(self._held))
-
     # -- under the lock
 
     def _wake_at(self, held: Held, now: float) -> float:

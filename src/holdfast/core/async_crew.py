@@ -10,14 +10,13 @@ lease.
 """
 
 import asyncio
-import io
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Lock, Thread
-from typing import Any, Generic
+from typing import Generic
 
 from holdfast.core.attempt import failed, outcome_of
 from holdfast.core.clock import Clock
@@ -164,21 +163,15 @@ class Coroutines(Generic[M]):
             outcome = outcome_of(result)
         # Whatever it raises ends this attempt only, SystemExit too.
         except BaseException as error:
-            outcome = failed(error) if run.ending is None else run.ending
+            outcome = _ended_by(error, run.ending)
         with suppress(RuntimeError):  # it ended after the worker did
             self._settlers.submit(self._settle, run, message, outcome)
 
     def _end(self, run: _Run, outcome: Outcome) -> None:
         """Cancel it, from any thread. The first reason counts."""
-        if run.ending is None:
+        if run.ending is None and run.task is not None:
             run.ending, run.ending_at = outcome, self._clock.monotonic()
-            soon(self._loop, self._cancel, run)
-
-    def _cancel(self, run: _Run) -> None:
-        assert run.task is not None
-        if isinstance(run.ending, Retry):
-            run.ending = Retry(None, run.ending.reason, _stack(run.task))
-        run.task.cancel()
+            soon(self._loop, run.task.cancel)
 
     # -- the settlers
 
@@ -194,7 +187,11 @@ class Coroutines(Generic[M]):
             self._freed.set()
 
 
-def _stack(task: "asyncio.Task[Any]") -> str:
-    text = io.StringIO()
-    task.print_stack(file=text)
-    return text.getvalue()
+def _ended_by(error: BaseException, ending: Outcome | None) -> Outcome:
+    match ending:
+        case None:
+            return failed(error)
+        case Retry(_, reason):
+            return Retry(None, reason, failed(error).detail)  # where it was, when cancelled
+        case _:
+            return ending

@@ -13,7 +13,6 @@ of sources timeouts well below the lease.
 """
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -21,8 +20,8 @@ from random import Random
 from threading import Condition, Thread, current_thread
 from types import TracebackType
 from typing import Self
-from weakref import WeakSet
 
+from holdfast.core import forks
 from holdfast.core.agenda import Agenda
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events, LeaseGone
@@ -70,7 +69,9 @@ class LeaseKeeper:
         self._cap_warning_seconds = cap_warning_seconds
         self._random = Random()
         self._begin()
-        _keepers.add(self)
+        # A forked child has none of its parent's threads, but may have a lock that one of
+        # them held. So its keepers begin anew: not running, the leases stay the parent's.
+        forks.on_fork(self, LeaseKeeper._begin)
 
     def _begin(self) -> None:
         """Nothing held, nothing running."""
@@ -220,16 +221,3 @@ class LeaseKeeper:
             if self._thread is current_thread():
                 self._thread, self._ended = None, current_thread()
                 self._changed.notify_all()
-
-
-_keepers: "WeakSet[LeaseKeeper]" = WeakSet()
-
-
-def _begin_again() -> None:
-    for keeper in list(_keepers):
-        keeper._begin()
-
-
-# A forked child has none of its parent's threads, but may have a lock that one of them
-# held. So its keepers begin anew: not running, and the leases stay the parent's.
-os.register_at_fork(after_in_child=_begin_again)

@@ -12,6 +12,8 @@ until t + seconds, whenever the answer came. An answer that comes after the old 
 proves nothing (somebody may have judged in between), so it loses the lease.
 """
 
+import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +21,8 @@ from threading import Event, Lock
 from typing import Any, Protocol
 
 from holdfast.core.errors import LeaseLost
+
+_log = logging.getLogger("holdfast")
 
 
 class LeaseState(Enum):
@@ -68,9 +72,13 @@ class LeaseSource(Protocol):
         """
 
 
+_HELD, _AT_RISK = LeaseState.HELD, LeaseState.AT_RISK  # enum look-ups are not free
+
 # One lock for all transitions: they are a few instructions long, and a lock per lease
-# would cost memory ten thousand times over.
+# would cost memory ten thousand times over. A fork must not inherit it locked.
 _transition = Lock()
+os.register_at_fork(before=_transition.acquire, after_in_parent=_transition.release)
+os.register_at_fork(after_in_child=_transition.release)
 
 
 class Lease:
@@ -88,6 +96,7 @@ class Lease:
         "handle",
         "message_id",
         "moved_at",
+        "near_cap",
         "reason",
         "seconds",
         "source",
@@ -116,6 +125,7 @@ class Lease:
         self.seconds = seconds
         self.deadline = claimed_at + seconds
         self.cap_at = cap_at  # monotonic; the source extends no further than this
+        self.near_cap = False  # set by the keeper: save what you have
         self.stall_seconds: float | None = None
         self.moved_at = claimed_at  # monotonic; the last beat of the work
         self.state = LeaseState.HELD
@@ -128,7 +138,7 @@ class Lease:
 
     @property
     def live(self) -> bool:
-        return self.state is LeaseState.HELD or self.state is LeaseState.AT_RISK
+        return self.state is _HELD or self.state is _AT_RISK
 
     @property
     def lost(self) -> Event:
@@ -161,7 +171,7 @@ class Lease:
                 with _transition:
                     if self.live:
                         self.deadline = asked_at + seconds
-                        self.state = LeaseState.HELD
+                        self.state, self.reason = LeaseState.HELD, ""
             case Unanswered(reason):
                 with _transition:
                     if self.live:
@@ -190,7 +200,10 @@ class Lease:
         if event is not None:
             event.set()
         for callback in callbacks:
-            callback(self)
+            try:
+                callback(self)
+            except Exception:  # one that fails must not keep the others from knowing
+                _log.exception("a callback failed on the loss of %r", self)
         return True
 
     def release(self, how: str = "") -> bool:

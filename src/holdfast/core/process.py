@@ -26,6 +26,7 @@ _one_at_a_time = Lock()
 _STACKS_SECONDS = 1.0  # to wait for a dump; one that is stopped answers nothing
 _QUIET_SECONDS = 0.1  # after which a dump is taken for complete
 _DEATH_SECONDS = 10.0  # after SIGKILL; only the kernel itself can take longer
+_GROUP_SECONDS = 1.0  # for the rest of its group
 
 
 def pickled(handler: Handler) -> bytes:
@@ -204,18 +205,28 @@ class ChildProcess:
         self._close_pipes()
         if not dead:
             return None
-        self._reap_group()
+        self._wait_for_group()
         how = self.how_it_died()
         self._process.close()
         return how
 
-    def _reap_group(self) -> None:
-        """Where we are process 1, as in a container, its orphans became our children."""
-        until = self._clock.monotonic() + 0.5
-        with suppress(ChildProcessError):
+    def _wait_for_group(self) -> None:
+        """What it started was killed with it; see that gone, too.
+
+        Not for ever: where nobody buries orphans, the dead stay in their group.
+        """
+        until = self._clock.monotonic() + _GROUP_SECONDS
+        with suppress(ProcessLookupError, PermissionError):  # there is no such group
             while self._clock.monotonic() < until:
-                if os.waitpid(-self.pid, os.WNOHANG) == (0, 0):
-                    self._clock.sleep(0.005)
+                self._bury()
+                os.killpg(self.pid, 0)
+                self._clock.sleep(0.002)
+
+    def _bury(self) -> None:
+        """Where we are process 1, as in a container, orphans become our children."""
+        with suppress(ChildProcessError):
+            while os.waitpid(-self.pid, os.WNOHANG) != (0, 0):
+                pass
 
     def _pipes(self) -> tuple[Connection, ...]:
         return self._orders, self._answers, self._control, self._stacks

@@ -120,7 +120,7 @@ class RenewalPass:
     # -- asking
 
     def _renew(self, group: _Group) -> None:
-        """Ask for the group's next batch."""
+        """Ask for the group's next batch. The source moves no deadline; the answers do."""
         batch = group.cut()
         try:
             asked_at = self._clock.monotonic()
@@ -176,9 +176,10 @@ class RenewalPass:
         return lease.state is LeaseState.LOST and before is not LeaseState.LOST
 
     def _warn_of_cap(self, held: Held, now: float) -> None:
-        held.warned = True
-        left_seconds = (held.lease.cap_at or now) - now
-        self._events.emit(NearCap(*_subject(held.lease), left_seconds))
+        held.warned = held.lease.near_cap = True
+        if held.lease.cap_at is not None:
+            left_seconds = held.lease.cap_at - now
+            self._events.emit(NearCap(*_subject(held.lease), left_seconds))
 
     def _report_renewed(self, lease: Lease, late_seconds: float) -> None:
         if self._events.listening:

@@ -90,6 +90,9 @@ class Worker(Generic[M]):
         """
         if not self._running.acquire(blocking=False):
             raise RuntimeError("this worker is running already")
+        if self._stop_asked:
+            self._running.release()
+            return WorkerReport(0, 0, 0, 0, 0)
         keeper = self._keeper or LeaseKeeper(self._clock, self._events)
         try:
             if self._keeper is None:

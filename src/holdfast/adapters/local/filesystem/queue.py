@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
 
-from holdfast.adapters.local.filesystem import forks, layout, names
+from holdfast.adapters.local.filesystem import layout, names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
 from holdfast.adapters.local.filesystem.claims import Claims, Hold
 from holdfast.adapters.local.filesystem.deadletters import DeadLetters
@@ -38,6 +38,7 @@ from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import explained, unavailable
 from holdfast.adapters.local.filesystem.workers import Workers
 from holdfast.core import events as ev
+from holdfast.core import forks
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import (
     ConfigError,

@@ -1,0 +1,192 @@
+"""A disk that forgets: what would be left of a folder if the power failed now.
+
+Bytes survive once their file was synced, entries once their folder was. A rename is one
+change to two folders: journalling file systems never tear it, so syncing either folder
+keeps it. (`atomic_renames=False` is a disk that does tear it.) What was not synced may be
+gone, or may be there all the same: `Cut.least` and `Cut.most` are the two ends.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fs.watched import WatchedFs
+
+
+@dataclass(eq=False)
+class Node:
+    """A file or a folder, whatever it is called."""
+
+    is_folder: bool
+    data: bytes = b""
+    synced: bytes = b""
+
+
+Entries = dict[str, Node]
+
+
+@dataclass
+class Change:
+    """Entries that came (a node) or went (None), and the folders that must be synced."""
+
+    entries: dict[str, Node | None]
+    folders: frozenset[str]
+    durable: bool = False
+
+    def apply(self, to: Entries) -> None:
+        for path, node in self.entries.items():
+            if node is None:
+                to.pop(path, None)
+            else:
+                to[path] = node
+
+
+class Entry(NamedTuple):
+    """A name on the disk. The same number is the same file under two names."""
+
+    number: int
+    data: bytes | None  # None: a folder
+
+
+Image = dict[str, Entry]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What the disk holds if the power fails after this call."""
+
+    call: str
+    least: Image
+    most: Image
+
+
+class ForgetfulFs(WatchedFs):
+    """Does everything for real, and keeps the books of what is durable.
+
+    `deaf_to(path)`: a sync of that path is not heard, as if the code had not asked.
+    """
+
+    def __init__(
+        self,
+        server_time: Callable[[], float],
+        folder: Path,
+        *,
+        atomic_renames: bool = True,
+        deaf_to: Callable[[str], bool] = lambda path: False,
+    ) -> None:
+        super().__init__(server_time)
+        self._folder, self._deaf_to = folder, deaf_to
+        self._atomic_renames = atomic_renames
+        self._paths: dict[int, str] = {}  # of open files
+        self._there: Entries = {}
+        self._base: Entries = {}
+        self._changes: list[Change] = []
+        self._recorders: dict[str, Callable[..., None]] = {}
+        self.cuts: list[Cut] = []
+        self.synced: set[str] = set()
+
+    def arm(self) -> None:
+        """From now on; what is there is on the disk."""
+        self._there = _entries(self._folder)
+        self._base = dict(self._there)
+        self._recorders = {
+            "open": self._opened,
+            "write": self._written,
+            "fsync": self._fsynced,
+            "rename": self._renamed,
+            "link": self._linked,
+            "unlink": self._removed,
+            "rmdir": self._removed,
+            "mkdir": self._made,
+        }
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        result = real(*args, **kwargs)
+        if record := self._recorders.get(name):
+            record(result, *args)
+            self.cuts.append(self._cut(name))
+        return result
+
+    # -- what each call does to the books
+
+    def _opened(self, fd: int, path: str, flags: int, *_: object) -> None:
+        self._paths[fd] = path
+        if path not in self._there and flags & os.O_CREAT:
+            self._change({path: Node(is_folder=False)}, path)
+
+    def _written(self, count: int, fd: int, data: bytes) -> None:
+        self._there[self._paths[fd]].data += bytes(data[:count])
+
+    def _fsynced(self, _: None, fd: int) -> None:
+        path = self._paths[fd]
+        self.synced.add(path)
+        if self._deaf_to(path):
+            return
+        node = self._there[path]
+        node.synced = node.data
+        for change in self._changes:
+            change.durable = change.durable or path in change.folders
+
+    def _renamed(self, _: None, source: str, target: str) -> None:
+        node = self._there[source]
+        if self._atomic_renames:
+            self._change({source: None, target: node}, source, target)
+        else:
+            self._change({target: node}, target)
+            self._change({source: None}, source)
+
+    def _linked(self, _: None, source: str, target: str) -> None:
+        self._change({target: self._there[source]}, target)
+
+    def _removed(self, _: None, path: str) -> None:
+        self._change({path: None}, path)
+
+    def _made(self, _: None, path: str, *__: object) -> None:
+        self._change({path: Node(is_folder=True)}, path)
+
+    def _change(self, entries: dict[str, Node | None], *paths: str) -> None:
+        change = Change(entries, frozenset(map(os.path.dirname, paths)))
+        change.apply(self._there)
+        self._changes.append(change)
+
+    def _cut(self, call: str) -> Cut:
+        durable = [change for change in self._changes if change.durable]
+        return Cut(call, self._image(durable), self._image(self._changes))
+
+    def _image(self, changes: Iterable[Change]) -> Image:
+        entries = dict(self._base)
+        for change in changes:
+            change.apply(entries)
+        return {
+            path: Entry(id(node), None if node.is_folder else node.synced)
+            for path, node in entries.items()
+        }
+
+
+def _entries(folder: Path) -> Entries:
+    nodes: dict[int, Node] = {}
+    entries: Entries = {}
+    for path in sorted(folder.rglob("*")):
+        data = b"" if path.is_dir() else path.read_bytes()
+        node = nodes.setdefault(path.stat().st_ino, Node(path.is_dir(), data, data))
+        entries[str(path.relative_to(folder))] = node
+    return entries
+
+
+def restore(image: Image, folder: Path) -> None:
+    """Lay the image out as a folder. What is in a lost folder is lost."""
+    folder.mkdir(parents=True)
+    first: dict[int, Path] = {}
+    for name, entry in sorted(image.items()):
+        path = folder / name
+        if not path.parent.is_dir():
+            continue
+        if entry.data is None:
+            path.mkdir()
+        elif entry.number in first:
+            os.link(first[entry.number], path)
+        else:
+            path.write_bytes(entry.data)
+            first[entry.number] = path

@@ -1,0 +1,113 @@
+"""`holdfast dead`: looking at dead letters, sending them round again, dropping them."""
+
+from pathlib import Path
+
+import pytest
+from cli_kit import Cli, one_line
+
+from holdfast import AnyMessage, open_queue
+
+
+@pytest.fixture
+def cli(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Cli:
+    return Cli(tmp_path, capsys, monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def three_dead_letters(cli: Cli) -> None:
+    with open_queue("enrich") as queue:
+        queue.push_many(AnyMessage(id=f"d{n}", secret="canary") for n in range(3))
+        for message in queue.poll(3):
+            queue.dead_letter(
+                message, f"{message.id} has no website", detail="Traceback: line 1\nline 2"
+            )
+        queue.push(AnyMessage(id="alive"))
+
+
+def counts(cli: Cli) -> tuple[int, int]:
+    stats = cli("status", "enrich", "--json").json
+    return stats["ready"], stats["failed"]
+
+
+def test_each_is_listed_with_its_reason_and_without_its_body(cli: Cli) -> None:
+    text = cli("dead", "list", "enrich").out
+    assert "d1\t1\td1 has no website" in text
+    assert "canary" not in text
+    letters = cli("dead", "list", "enrich", "--json", "--limit=2").json
+    assert [letter["state"] for letter in letters] == ["failed", "failed"]
+    assert "body" not in letters[0]
+
+
+def test_one_is_shown_with_its_story_and_its_last_traceback(cli: Cli) -> None:
+    text = cli("dead", "show", "enrich", "d1").out
+    assert "why         d1 has no website" in text
+    assert "    Traceback: line 1\n    line 2" in text
+    [letter] = cli("dead", "show", "enrich", "d1", "--json", "--body").json
+    assert letter["past"][0]["outcome"] == "dead-lettered"
+    assert letter["body"]["secret"] == "canary"
+
+
+def test_a_living_message_is_no_dead_letter(cli: Cli) -> None:
+    ran = cli("dead", "show", "enrich", "alive")
+    assert ran.code == 1
+    assert "no dead letter" in one_line(ran)
+
+
+def test_one_is_redriven(cli: Cli) -> None:
+    assert cli("dead", "redrive", "enrich", "d1").out == "redriven 1\n"
+    assert counts(cli) == (2, 2)
+    [told] = cli("explain", "enrich", "d1", "--json").json
+    assert (told["state"], told["attempts"]) == ("pending", 0)
+
+
+def test_all_are_redriven(cli: Cli) -> None:
+    said = cli("dead", "redrive", "enrich", "--all", "--json")
+    assert said.json == {"redriven": 3, "missing": []}
+    assert counts(cli) == (4, 0)
+
+
+def test_what_is_missing_is_named_and_the_others_are_redriven(cli: Cli) -> None:
+    ran = cli("dead", "redrive", "enrich", "d0", "nobody", "alive", "--json")
+    assert ran.code == 1
+    assert ran.json == {"redriven": 1, "missing": ["nobody", "alive"]}
+    assert "no dead letter 'nobody', 'alive'" in ran.err
+    assert counts(cli) == (2, 2)
+
+
+def test_dropping_is_not_done_without_being_asked_or_told(cli: Cli) -> None:
+    ran = cli("dead", "drop", "enrich", "d0")
+    assert ran.code == 2
+    assert "add --yes" in one_line(ran)
+    assert counts(cli) == (1, 3)
+
+
+def test_one_is_dropped(cli: Cli) -> None:
+    assert cli("dead", "drop", "enrich", "d0", "--yes").out == "dropped 1\n"
+    assert counts(cli) == (1, 2)
+    assert cli("explain", "enrich", "d0").code == 1
+
+
+def test_a_living_message_cannot_be_dropped(cli: Cli) -> None:
+    assert cli("dead", "drop", "enrich", "alive", "--yes").code == 1
+    assert counts(cli) == (1, 3)
+
+
+@pytest.mark.parametrize("words", [["redrive", "enrich"], ["drop", "enrich", "--yes"]])
+def test_none_chosen_is_not_all(cli: Cli, words: list[str]) -> None:
+    ran = cli("dead", *words)
+    assert ran.code == 2
+    assert counts(cli) == (1, 3)
+
+
+def test_two_words_are_a_queue_and_an_id_even_when_the_environment_names_a_queue(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the wrong queue's letter could be dropped."""
+    cli("push", "other", "{}")
+    monkeypatch.setenv("HOLDFAST_QUEUE", "enrich")
+    assert cli("dead", "drop", "other", "d0", "--yes").code == 1
+    assert counts(cli) == (1, 3)
+    assert cli("dead", "drop", "d0", "--yes").code == 0
+    assert cli("dead", "redrive", "--all").out == "redriven 2\n"

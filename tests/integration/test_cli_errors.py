@@ -1,0 +1,197 @@
+"""How every command ends: one clear line, a documented code, no traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from cli_kit import Cli, clean_env, command, one_line, real
+
+from holdfast.cli.durations import in_words, seconds
+from holdfast.cli.failures import ExitCode, code_of, line_of
+from holdfast.core.errors import (
+    ConfigError,
+    HandlerNotFound,
+    InvalidName,
+    LeaseLost,
+    MalformedMessage,
+    QueueUnavailable,
+)
+
+
+@pytest.fixture
+def cli(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Cli:
+    return Cli(tmp_path, capsys, monkeypatch)
+
+
+COMMANDS = (
+    ["push"], ["work"], ["status"], ["list"], ["show"], ["explain"], ["dead"],
+    ["dead", "list"], ["dead", "show"], ["dead", "redrive"], ["dead", "drop"],
+    ["purge"], ["doctor"], ["demo"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(cli: Cli, words: list[str]) -> None:
+    ran = cli(*words, "--help")
+    assert ran.code == 0
+    assert "Usage: holdfast " + " ".join(words) in ran.out
+
+
+def test_every_command_is_in_the_reference(cli: Cli) -> None:
+    text = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
+    for words in COMMANDS:
+        assert f"`holdfast {' '.join(words)}" in text, words
+
+
+def test_the_reference_lists_every_exit_code() -> None:
+    text = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
+    for code in ExitCode:
+        assert f"| {code.value} |" in text, code
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["pusk"], "No such command 'pusk'"),
+        (["status", "a", "b"], "unexpected extra argument"),
+        (["status", "--jsno"], "--jsno"),
+        (["explain"], "which queue?"),
+        (["explain", "enrich"], "which queue?"),
+        (["explain", "enrich", "a", "b"], "one ID is needed"),
+        (["work", "enrich", "a:b", "c:d"], "one MODULE:HANDLER is needed"),
+        (["list", "enrich", "--limit=-1"], "--limit"),
+        (["demo", "--tasks=1"], "--tasks"),
+    ],
+)
+def test_a_command_written_wrongly_is_one_line_and_code_2(
+    cli: Cli, words: list[str], complaint: str
+) -> None:
+    ran = cli(*words)
+    assert ran.code == 2
+    assert complaint in one_line(ran)
+
+
+@pytest.mark.parametrize("words", [[], ["dead"]])
+def test_no_command_shows_the_help(cli: Cli, words: list[str]) -> None:
+    ran = cli(*words)
+    assert ran.code == 2
+    assert "Usage: holdfast" in ran.out + ran.err
+
+
+def test_the_version_is_told(cli: Cli) -> None:
+    assert cli("--version").out.startswith("holdfast 0.")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (InvalidName("x"), 2),
+        (HandlerNotFound("x"), 2),
+        (QueueUnavailable("x"), 3),
+        (PermissionError(13, "Permission denied", "/srv/q"), 3),
+        (MalformedMessage("x"), 4),
+        (LeaseLost("x"), 1),
+        (ZeroDivisionError("x"), 70),
+    ],
+)
+def test_each_kind_of_error_has_its_code_and_is_one_line(error: Exception, code: int) -> None:
+    assert code_of(error) == code
+    assert "\n" not in line_of(error)
+
+
+def test_a_bug_says_how_to_see_more() -> None:
+    assert "HOLDFAST_DEBUG=1" in line_of(KeyError("a\nb"))
+
+
+def test_debugging_shows_the_traceback(tmp_path: Path) -> None:
+    ran = real(tmp_path, "status", "nosuch", env={"HOLDFAST_DEBUG": "1"})
+    assert "Traceback" in ran.err
+    assert "QueueUnavailable" in ran.err
+    assert "Traceback" not in real(tmp_path, "status", "nosuch").err
+
+
+def test_help_does_not_wait_for_heavy_imports(tmp_path: Path) -> None:
+    """What takes long to import is what makes a command line slow; see --help's budget."""
+    program = "import sys, json, holdfast.cli.main; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, env=clean_env()
+    )
+    loaded = set(json.loads(done.stdout))
+    heavy = {"pydantic", "rich", "asyncio", "multiprocessing", "structlog", "prometheus_client"}
+    assert not heavy & loaded
+    assert "holdfast.core.worker" not in loaded
+
+
+@pytest.mark.parametrize("words", [["--help"], ["push", "--help"]])
+def test_help_into_a_closed_pipe_is_no_error(tmp_path: Path, words: list[str]) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    try:
+        done = subprocess.run(
+            command(*words),
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            env=clean_env(),
+            check=False,
+            timeout=60,
+        )
+    finally:
+        os.close(theirs)
+    assert done.stderr == b""
+    assert done.returncode == 0
+
+
+def test_a_terminal_with_another_alphabet_is_no_error(tmp_path: Path) -> None:
+    assert real(tmp_path, "push", "enrich", '{"id": "ключ"}').code == 0
+    ran = real(tmp_path, "list", "enrich", env={"PYTHONIOENCODING": "latin-1"})
+    assert ran.code == 0
+    assert "\\u043a\\u043b\\u044e\\u0447" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("30s", 30),
+        ("5m", 300),
+        ("2h", 7200),
+        ("7d", 604_800),
+        ("1w", 604_800),
+        ("250ms", 0.25),
+        ("1h30m", 5400),
+        ("1 h 30 m", 5400),
+        ("90", 90),
+        ("0.5", 0.5),
+        ("1.5H", 5400),
+    ],
+)
+def test_durations_are_read_as_people_write_them(text: str, value: float) -> None:
+    assert seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1", "1y", "5mm", "1e3", "∞", "٣s", "h1"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.25, "250 ms"),
+        (4.2, "4.2 s"),
+        (42, "42 s"),
+        (60, "1 min"),
+        (135, "2 min 15 s"),
+        (7260, "2 h 1 min"),
+        (90_000, "1 d 1 h"),
+    ],
+)
+def test_durations_are_told_as_people_say_them(value: float, text: str) -> None:
+    assert in_words(value) == text

@@ -1,0 +1,208 @@
+"""`holdfast status`, `list`, `show`, `explain`: what people and scripts see."""
+
+import json
+import signal
+import subprocess
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from cli_kit import Cli, clean_env, command, eventually, one_line, start
+
+from holdfast import AnyMessage, open_queue
+from holdfast.core.message import lease_of
+
+
+@pytest.fixture
+def cli(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Cli:
+    return Cli(tmp_path, capsys, monkeypatch)
+
+
+def test_status_counts_every_state(cli: Cli) -> None:
+    with open_queue("enrich") as queue:
+        queue.push_many(AnyMessage(id=f"t{n}") for n in range(6))
+        queue.push(AnyMessage(id="later"), delay_seconds=3600)
+        done, dead, _ = queue.poll(3)
+        queue.ack(done)
+        queue.dead_letter(dead, "no such domain")
+        stats = cli("status", "enrich", "--json").json
+        text = cli("status", "enrich").out
+    counts = {"ready": 3, "delayed": 1, "leased": 1, "completed": 1, "failed": 1}
+    assert {name: stats[name] for name in counts} == counts
+    assert stats["queue"] == "default/enrich"
+    assert "ready\t3\n" in text
+    assert "failed\t1\n" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "enrich"],
+        ["list", "enrich"],
+        ["show", "enrich", "a"],
+        ["explain", "enrich", "a"],
+        ["purge", "enrich", "--older-than", "7d"],
+        ["dead", "list", "enrich"],
+        ["dead", "show", "enrich", "a"],
+        ["dead", "redrive", "enrich", "--all"],
+        ["dead", "drop", "enrich", "a", "--yes"],
+    ],
+    ids=" ".join,
+)
+def test_looking_for_a_queue_that_is_not_there_makes_none(cli: Cli, words: list[str]) -> None:
+    ran = cli(*words)
+    assert ran.code == 3
+    assert "there is no queue at 'data/queues/default/enrich'" in one_line(ran)
+    assert "push to it first" in ran.err
+    assert list(cli.folder.iterdir()) == []
+
+
+def test_the_queue_may_be_left_out_when_the_environment_names_it(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("push", "acme/enrich", '{"id": "a"}')
+    cli("push", "other", '{"id": "a"}')
+    monkeypatch.setenv("HOLDFAST_QUEUE", "acme/enrich")
+    assert cli("status", "--json").json["queue"] == "acme/enrich"
+    assert "acme/enrich/pending" in cli("explain", "a").out
+    assert "default/other/pending" in cli("explain", "other", "a").out
+
+
+def test_list_shows_bodies_only_on_request(cli: Cli) -> None:
+    cli("push", "enrich", '{"id": "a", "phone": "canary-555"}')
+    for words in (["list", "enrich"], ["list", "enrich", "--json"], ["explain", "enrich", "a"]):
+        assert "canary-555" not in cli(*words).out
+        assert "canary-555" in cli(*words, "--body").out
+    assert "canary-555" in cli("show", "enrich", "a").out
+
+
+def test_list_takes_a_state_and_a_limit(cli: Cli) -> None:
+    with open_queue("enrich") as queue:
+        queue.push_many(AnyMessage(id=f"t{n}") for n in range(5))
+        queue.ack_many(queue.poll(2))
+        assert len(cli("list", "enrich", "--json", "--limit=2").json) == 2
+        assert len(cli("list", "enrich", "--json", "--limit=0").json) == 3
+        completed = cli("list", "enrich", "--json", "--state=completed").json
+    assert [task["id"] for task in completed] == ["t0", "t1"]
+    assert {task["state"] for task in completed} == {"completed"}
+    ran = cli("list", "enrich", "--state", "lost")
+    assert ran.code == 2
+    assert "it is one of pending, leased, completed, failed" in one_line(ran)
+
+
+def test_explain_tells_who_holds_a_message_as_the_seed_wrote_it(cli: Cli) -> None:
+    with open_queue("enrich", lease_seconds=600) as queue:
+        queue.push(AnyMessage(id="a"))
+        queue.nack(queue.poll()[0], delay_seconds=0, reason="the website was down")
+        [message] = queue.poll()
+        queue.save_checkpoint(message, {"page": 7})
+        [told] = cli("explain", "enrich", "a", "--json").json
+        text = cli("explain", "enrich", "a").out
+    lease = told["lease"]
+    assert {"worker_id", "timestamp", "attempt", "expires_at"} <= lease.keys()
+    assert lease["attempt"] == told["attempts"] == 2
+    held = datetime.fromisoformat(lease["expires_at"]) - datetime.fromisoformat(
+        lease["timestamp"]
+    )
+    assert held.total_seconds() == pytest.approx(600)
+    assert told["checkpoint"] == {"page": 7}
+    assert told["past"][0]["reason"] == "the website was down"
+    assert lease["worker_id"] in text
+    assert "unless it is renewed" in text
+    assert 'checkpoint  {"page": 7}' in text
+    assert "attempt 1   retried" in text
+
+
+def test_explain_says_when_a_lease_has_run_out(cli: Cli) -> None:
+    with open_queue("enrich", lease_seconds=0.001) as queue:
+        queue.push(AnyMessage(id="a"))
+        queue.poll()
+        eventually(lambda: queue.stats().expired)
+    assert "the next worker that polls takes it over" in cli("explain", "enrich", "a").out
+    assert "ran out" in cli("list", "enrich", "--state=leased").out
+
+
+def test_explain_tells_every_push_of_an_id(cli: Cli) -> None:
+    cli("push", "enrich", '{"id": "a"}')
+    cli("push", "enrich", '{"id": "a"}', "--delay=1h")
+    told = cli("explain", "enrich", "a", "--json").json
+    assert len({task["key"] for task in told}) == 2
+
+
+def test_a_message_that_is_not_there_is_no_success(cli: Cli) -> None:
+    cli("push", "enrich", '{"id": "a"}')
+    for verb in ("show", "explain"):
+        ran = cli(verb, "enrich", "nobody")
+        assert ran.code == 1
+        assert "there is no message 'nobody' in default/enrich" in one_line(ran)
+
+
+@pytest.mark.parametrize(
+    "message_id", ["a/b", "../../etc/passwd", "ключ", "x" * 300, "🦊", " "]
+)
+def test_ids_of_every_alphabet_are_found_again(cli: Cli, message_id: str) -> None:
+    assert cli("push", "enrich", "--id", message_id, "{}").code == 0
+    [told] = cli("explain", "enrich", message_id, "--json").json
+    assert told["id"] == message_id
+
+
+def test_what_is_in_a_queue_cannot_steer_the_terminal(cli: Cli) -> None:
+    hostile = "\x1b]0;owned\x07[red]bold[/red]\u009b31m"
+    with open_queue("enrich") as queue:
+        queue.push(AnyMessage(id=hostile, text=hostile))
+        queue.dead_letter(queue.poll()[0], hostile, detail=hostile)
+    for words in (
+        ["list", "enrich", "--state=failed", "--body"],
+        ["dead", "list", "enrich"],
+        ["show", "enrich", hostile],
+        ["explain", "enrich", hostile, "--body"],
+    ):
+        said = cli(*words).out
+        assert "[red]bold[/red]" in said, words
+        assert not set(said) & {"\x1b", "\x07", "\u009b"}, words
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "acme/enrich") as queue:
+        queue.push_many(AnyMessage(id=f"t{n}" * 20) for n in range(3000))
+    pipeline = subprocess.Popen(
+        command("list", str(tmp_path / "acme/enrich"), "--limit=0"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_env(),
+    )
+    assert pipeline.stdout is not None
+    pipeline.stdout.readline()
+    pipeline.stdout.close()
+    assert pipeline.stderr is not None
+    assert pipeline.stderr.read() == b""
+    assert pipeline.wait(60) == 0
+    pipeline.stderr.close()
+
+
+def test_watching_goes_on_until_ctrl_c_which_is_no_failure(cli: Cli) -> None:
+    cli("push", "enrich", '{"id": "a"}')
+    watching = start(cli.folder, "status", "enrich", "--watch", "--json", "--every=0.1")
+    try:
+        assert watching.stdout is not None
+        lines = [json.loads(watching.stdout.readline()) for _ in range(3)]
+        assert [line["ready"] for line in lines] == [1, 1, 1]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(60) == 0
+    finally:
+        watching.kill()
+        watching.communicate()
+
+
+def test_a_message_that_is_no_json_is_shown_by_its_key(cli: Cli) -> None:
+    with open_queue("enrich") as queue:
+        queue.push(AnyMessage(id="a"))
+        [message] = queue.poll()
+        task = lease_of(message).handle
+        path = next((cli.folder / "data/queues/default/enrich/leased").iterdir())
+        path.write_bytes(b"\xff\x00 torn")
+        assert cli("list", "enrich", "--state=leased").code == 0
+        ran = cli("show", "enrich", task.task.key)
+    assert "holds no JSON object" in ran.out

@@ -1,0 +1,343 @@
+"""`holdfast work`: real processes, real signals."""
+
+import json
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_kit import PATIENCE_SECONDS, eventually, one_line, real, start
+
+from holdfast import AnyMessage, QueueManager, TaskState, open_queue
+
+HANDLERS = """
+import time
+from pathlib import Path
+
+from holdfast import QueueMessage, Reject, Retry
+
+
+class Greeting(QueueMessage):
+    name: str
+
+
+def note(text):
+    with open("effects", "a") as file:
+        file.write(text + "\\n")
+
+
+def greet(message: Greeting, ctx):
+    note(f"{type(message).__name__} {message.name}")
+
+
+def slow(message, ctx):
+    note(f"started {message.id}")
+    for _ in range(600):
+        if Path("finish").exists():
+            break
+        ctx.beat()
+        time.sleep(0.05)
+    note(f"finished {message.id}")
+
+
+def hang(message, ctx):
+    note(f"started {message.id}")
+    while not Path("finish").exists():
+        time.sleep(0.05)
+
+
+def reject(message):
+    return Reject("canary-reason")
+
+
+def fail(message):
+    raise ValueError("no such luck")
+
+
+def nonsense(message):
+    return 42
+
+
+async def gentle(message, ctx):
+    note(f"gently {message.id}")
+
+
+not_a_function = 7
+"""
+
+
+class Place:
+    """A folder with handlers in it and a queue to work on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "tasks.py").write_text(HANDLERS)
+        self.queue: QueueManager[AnyMessage] = open_queue(folder / "data" / "default" / "q")
+        self.url = str(folder / "data" / "default" / "q")
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def push(self, *ids: str, **fields: Any) -> None:
+        self.queue.push_many(AnyMessage(id=id, **fields) for id in ids)
+
+    def work(self, handler: str, *options: str) -> Any:
+        return real(self.folder, "work", self.url, handler, "--until-empty", *options)
+
+    def start(self, handler: str, *options: str) -> subprocess.Popen[bytes]:
+        process = start(self.folder, "work", self.url, handler, *options)
+        self._started.append(process)
+        return process
+
+    def effects(self) -> list[str]:
+        path = self.folder / "effects"
+        return sorted(path.read_text().splitlines()) if path.exists() else []
+
+    def finish(self) -> None:
+        (self.folder / "finish").touch()
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
+        self.queue.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    place.close()
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    return process.returncode, out.decode(), err.decode()
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_work_is_done_until_the_queue_is_empty(place: Place, isolation: str) -> None:
+    place.push("a", "b", "c", name="you")
+    ran = place.work("tasks:greet", f"--isolation={isolation}", "-c", "2", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["completed"] == 3
+    assert place.effects() == ["Greeting you"] * 3
+    assert place.queue.stats().completed == 3
+
+
+def test_a_coroutine_is_awaited(place: Place) -> None:
+    place.push("a", "b")
+    assert place.work("tasks:gentle", "--isolation=async").code == 0
+    assert place.effects() == ["gently a", "gently b"]
+
+
+def test_a_message_of_another_model_becomes_a_dead_letter_with_a_reason(place: Place) -> None:
+    place.push("nameless")
+    assert place.work("tasks:greet").code == 0
+    [letter] = place.queue.dead_letters()
+    assert letter.reason is not None
+    assert "name: Field required" in letter.reason
+
+
+def test_attempts_are_limited_and_the_last_error_is_kept(place: Place) -> None:
+    place.push("a")
+    ran = place.work("tasks:fail", "--max-attempts=1", "--json")
+    assert ran.json["dead_lettered"] == 1
+    [told] = json.loads(real(place.folder, "explain", place.url, "a", "--json").out)
+    assert "no such luck" in told["reason"]
+    assert "tasks.py" in told["past"][-1]["detail"]
+
+
+def test_a_handler_that_returns_nonsense_is_told_off(place: Place) -> None:
+    place.push("a")
+    assert place.work("tasks:nonsense").code == 0
+    [letter] = place.queue.dead_letters()
+    assert "int" in str(letter.reason)
+
+
+@pytest.mark.parametrize(
+    ("handler", "complaint"),
+    [
+        ("nosuchmodule:handle", "there is no module 'nosuchmodule'"),
+        ("tasks:greeet", "did you mean greet"),
+        ("tasks", "is not MODULE:NAME"),
+        ("tasks:not_a_function", "cannot be called"),
+        ("broken:handle", "importing broken failed: ZeroDivisionError"),
+        ("quits:handle", "importing quits failed: SystemExit"),
+    ],
+)
+def test_a_handler_that_cannot_be_had_is_reported_and_no_message_is_touched(
+    place: Place, handler: str, complaint: str
+) -> None:
+    (place.folder / "broken.py").write_text("1 / 0")
+    (place.folder / "quits.py").write_text("raise SystemExit(0)")
+    place.push("a")
+    ran = place.work(handler)
+    assert ran.code == 2
+    assert complaint in one_line(ran)
+    [task] = place.queue.peek(TaskState.PENDING)
+    assert task.attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("--isolation=fiber", "thread, process or async"),
+        ("--isolation=async", "is no `async def`"),
+        ("--log-format=xml", "text or json"),
+        ("--lease=0", "lease_seconds"),
+        ("--stall=0s", "stall_seconds"),
+        ("--concurrency=0", "--concurrency"),
+        ("--metrics-port=99999", "--metrics-port"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_reported(
+    place: Place, option: str, complaint: str
+) -> None:
+    ran = place.work("tasks:reject", option)
+    assert ran.code == 2
+    assert complaint in one_line(ran)
+
+
+def started(place: Place, count: int) -> Callable[[], bool]:
+    return lambda: len([e for e in place.effects() if e.startswith("started")]) == count
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_signal_lets_running_work_finish(
+    place: Place, isolation: str, number: signal.Signals
+) -> None:
+    place.push("a", "b", "c")
+    worker = place.start("tasks:slow", f"--isolation={isolation}", "-c", "2", "--json")
+    eventually(started(place, 2))
+    worker.send_signal(number)
+    said = b""
+    while b"draining" not in said:
+        assert worker.stderr is not None
+        said = worker.stderr.readline()
+    assert b"2 running" in said
+    place.finish()
+    code, out, _ = ended(worker)
+    assert code == 0
+    assert json.loads(out)["completed"] == 2
+    stats = place.queue.stats()
+    assert (stats.completed, stats.ready, stats.leased) == (2, 1, 0)
+
+
+def test_a_second_ctrl_c_stops_now_and_gives_the_work_back(place: Place) -> None:
+    place.push("a")
+    worker = place.start("tasks:hang", "--isolation=process", "--drain=1h")
+    eventually(started(place, 1))
+    worker.send_signal(signal.SIGINT)
+    assert _heard(worker, b"draining")
+    worker.send_signal(signal.SIGINT)
+    code, out, err = ended(worker)
+    assert code == 130
+    assert "stopping now" in err
+    assert "given back 1" in out
+    [task] = place.queue.peek(TaskState.PENDING)
+    assert task.attempts == 0
+
+
+def test_a_second_ctrl_c_ends_even_a_thread_that_hangs(place: Place) -> None:
+    place.push("a")
+    worker = place.start("tasks:hang", "--lease=1s")
+    eventually(started(place, 1))
+    worker.send_signal(signal.SIGINT)
+    assert _heard(worker, b"draining")
+    worker.send_signal(signal.SIGINT)
+    code, _, _ = ended(worker)
+    assert code == 130
+    eventually(lambda: place.queue.stats().expired == 1)  # it comes back
+
+
+def _heard(worker: subprocess.Popen[bytes], word: bytes) -> bool:
+    assert worker.stderr is not None
+    return any(word in line for line in iter(worker.stderr.readline, b""))
+
+
+def test_a_killed_worker_costs_one_lease_and_no_message(place: Place) -> None:
+    place.push("a", "b")
+    worker = place.start("tasks:slow", "-c", "2", "--lease=1s")
+    eventually(started(place, 2))
+    worker.kill()
+    worker.wait()
+    place.finish()
+    eventually(lambda: place.queue.stats().expired == 2)
+    assert place.work("tasks:slow", "--json").json["completed"] == 2
+    assert place.queue.stats().completed == 2
+
+
+def test_a_hung_handler_is_ended_and_tried_again(place: Place) -> None:
+    place.push("a")
+    worker = place.start(
+        "tasks:hang", "--isolation=process", "--stall=0.5", "--log-format=json"
+    )
+    assert _heard(worker, b'"event": "child_killed"')
+    place.finish()
+    eventually(lambda: place.queue.stats().completed == 1)
+
+
+def test_each_event_is_a_line_and_no_line_holds_a_body(place: Place) -> None:
+    place.push("a", password="s3cret-canary")
+    ran = place.work("tasks:reject", "--log-format=json")
+    events = [json.loads(line) for line in ran.err.splitlines()]
+    assert [event["event"] for event in events] == [
+        "worker_started",
+        "claimed",
+        "dead_lettered",
+        "worker_stopping",
+        "worker_stopped",
+    ]
+    assert events[2]["reason"] == "canary-reason"
+    assert "s3cret-canary" not in ran.err + ran.out
+
+
+def test_without_a_terminal_the_lines_are_plain_text(place: Place) -> None:
+    place.push("a", name="you")
+    ran = place.work("tasks:greet")
+    assert "event=completed queue=default/q message_id=a attempt=1" in ran.err
+    assert "\x1b" not in ran.err
+    assert ran.out.startswith("completed 1, retried 0, dead lettered 0")
+
+
+def test_metrics_are_served_while_it_works(place: Place) -> None:
+    place.push("a")
+    worker = place.start("tasks:slow", "--metrics-port=0")
+    assert worker.stderr is not None
+    url = worker.stderr.readline().decode().split()[-1]
+    eventually(started(place, 1))
+    with urllib.request.urlopen(url, timeout=30) as page:
+        text = page.read().decode()
+    assert 'holdfast_held{queue="default/q"} 1.0' in text
+    place.finish()
+    worker.send_signal(signal.SIGTERM)
+    assert ended(worker)[0] == 0
+
+
+def test_a_worker_makes_its_queue_and_waits_for_the_first_push(place: Place) -> None:
+    other = str(place.folder / "data" / "acme" / "new")
+    worker = start(place.folder, "work", other, "tasks:gentle", "--isolation=async")
+    try:
+        folder = place.folder / "data/queues/acme/new/pending"
+        eventually(folder.is_dir)
+        with open_queue(other) as queue:
+            queue.push(AnyMessage(id="first"))
+            eventually(lambda: queue.stats().completed == 1)
+        worker.send_signal(signal.SIGTERM)
+        assert ended(worker)[0] == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def test_a_closed_log_does_not_stop_the_work(place: Place) -> None:
+    place.push(*(f"t{n}" for n in range(50)), name="you")
+    worker = place.start("tasks:greet", "--until-empty")
+    assert worker.stderr is not None
+    worker.stderr.readline()
+    worker.stderr.close()
+    assert worker.wait(PATIENCE_SECONDS) == 0
+    assert place.queue.stats().completed == 50

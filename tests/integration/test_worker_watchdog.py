@@ -1,0 +1,170 @@
+"""The watchdog's three signs: alive, answering, progressing. And what it does without."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.events import ChildKilled, LeaseGone
+from holdfast.core.worker import Worker, WorkerReport
+from workers import handlers
+from workers.kit import (
+    Notes,
+    TestQueue,
+    eventually,
+    is_alive,
+    members,
+    run_until_empty,
+    running,
+)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path / "notes")
+
+
+@pytest.fixture
+def queue(notes: Notes) -> TestQueue:
+    """A queue that writes down, at each settling, which of the children still live."""
+    queue = TestQueue()
+
+    def look(verb: str) -> None:
+        living = [pid for pid in set(notes.values("pid")) if members(int(pid))]
+        queue.log.append(f"living {len(living)}")
+
+    queue.before_settling = look
+    return queue
+
+
+def watched(queue: TestQueue, **settings: Any) -> Worker[Any]:
+    settings = {"kill_grace_seconds": 1.0} | settings
+    return Worker(queue, handlers.do, isolation="process", **settings)
+
+
+def push(queue: TestQueue, notes: Notes, what: str, **fields: Any) -> None:
+    queue.push_ids("m", what=what, notes=str(notes.path), **fields)
+
+
+@pytest.mark.parametrize(
+    ("what", "limits", "reason"),
+    [
+        ("sleep_once", {"stall_seconds": 0.5}, "stalled: no beat for 0.5 s"),
+        ("sleep_once", {"timeout_seconds": 0.5}, "timed out after 0.5 s"),
+        (
+            "hold_the_gil_once",
+            {"pulse_seconds": 0.8},
+            "the worker process did not answer for 0.8 s",
+        ),
+    ],
+)
+def test_work_without_a_sign_is_killed_first_and_retried_then(
+    queue: TestQueue, notes: Notes, what: str, limits: dict[str, float], reason: str
+) -> None:
+    push(queue, notes, what)
+    report = run_until_empty(watched(queue, **limits))
+    assert report == WorkerReport(1, 1, 0, 0, 0)
+    told = [line for line in queue.log if not line.startswith("renew")]
+    assert told[:3] == ["claim m", "nack m", "living 0"]  # dead, with all it started
+    assert len(set(notes.values("pid"))) == 2  # and replaced
+    assert [event.reason for event in queue.seen.of(ChildKilled)] == [reason]
+    [view] = queue.find("m")
+    assert view.past[0].reason == reason
+    # The stack tells where it was, even if the interpreter could not.
+    assert f"in {what.removesuffix('_once')}" in (view.past[0].detail or "")
+
+
+def test_a_stopped_process_does_not_answer_and_is_killed(
+    queue: TestQueue, notes: Notes
+) -> None:
+    push(queue, notes, "sleep_once")
+    with running(watched(queue, pulse_seconds=1.0)) as run:
+        eventually(lambda: notes.values("sleeping"))
+        os.kill(notes.pid(), signal.SIGSTOP)
+        eventually(lambda: queue.stats().completed == 1)
+        assert run.stop() == WorkerReport(1, 1, 0, 0, 0)
+    [view] = queue.find("m")
+    assert view.past[0].reason == "the worker process did not answer for 1 s"
+    assert not is_alive(notes.pid())
+
+
+def test_a_child_stopped_in_mid_sentence_does_not_stop_the_worker(
+    queue: TestQueue, notes: Notes
+) -> None:
+    push(queue, notes, "finish")
+    with running(watched(queue, pulse_seconds=1.0)) as run:
+        eventually(lambda: queue.stats().completed == 1)
+        os.kill(notes.pid(), signal.SIGSTOP)  # it will take in only part of this:
+        push(queue, notes, "tell_size", padding="x" * 1_000_000)
+        eventually(lambda: queue.stats().completed == 2)
+        assert run.stop() == WorkerReport(2, 1, 0, 0, 0)
+
+
+def test_a_quiet_long_handler_with_no_limits_is_left_in_peace(
+    queue: TestQueue, notes: Notes
+) -> None:
+    push(queue, notes, "take_long", seconds=3.0)
+    assert run_until_empty(watched(queue, pulse_seconds=2.0)).completed == 1
+
+
+def test_what_hangs_on_every_attempt_reaches_the_dead_letters(
+    queue: TestQueue, notes: Notes
+) -> None:
+    push(queue, notes, "sleep")
+    report = run_until_empty(watched(queue, stall_seconds=0.3))
+    assert report == WorkerReport(0, 2, 1, 0, 0)
+    dead = next(queue.dead_letters())
+    assert dead.reason == "failed 3 times, last: stalled: no beat for 0.3 s"
+
+
+def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(
+    queue: TestQueue, notes: Notes
+) -> None:
+    push(queue, notes, "ignore_everything")
+    with running(watched(queue, stall_seconds=0.5, kill_grace_seconds=0.3)):
+        eventually(lambda: queue.seen.of(ChildKilled))
+        assert not is_alive(notes.pid())
+
+
+def test_all_that_the_work_started_is_killed_with_it(queue: TestQueue, notes: Notes) -> None:
+    push(queue, notes, "have_children", then="sleep")
+    with running(watched(queue, stall_seconds=0.5, kill_grace_seconds=0.3)):
+        eventually(lambda: "nack m" in queue.log)
+        eventually(lambda: "living 0" in queue.log)
+        assert not is_alive(notes.pid("started"))
+        assert not is_alive(notes.pid("forked"))
+
+
+def test_ending_work_gets_time_to_clean_up_and_to_save_a_checkpoint(
+    queue: TestQueue, notes: Notes
+) -> None:
+    push(queue, notes, "clean_up")
+    report = run_until_empty(watched(queue, stall_seconds=0.5, kill_grace_seconds=20.0))
+    assert report == WorkerReport(1, 1, 0, 0, 0)
+    assert notes.values("cleaned") == ["up"]
+    assert notes.values("found") == ["{'saved': 'while ending'}"]
+
+
+def test_work_that_finishes_while_it_is_being_ended_is_finished(
+    queue: TestQueue, notes: Notes
+) -> None:
+    push(queue, notes, "finish_late")
+    report = run_until_empty(watched(queue, stall_seconds=0.5, kill_grace_seconds=20.0))
+    assert report == WorkerReport(1, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("what", ["sleep", "hold_the_gil"])
+def test_a_lost_lease_kills_the_work_and_settles_nothing(notes: Notes, what: str) -> None:
+    queue = TestQueue(lease_seconds=1.5)
+    push(queue, notes, what)
+    with running(watched(queue)) as run:
+        pid = notes.pid()
+        queue.refusing.set()
+        eventually(lambda: not members(pid))
+        eventually(lambda: queue.seen.of(ChildKilled))
+        report = run.stop_now()
+    assert report.abandoned >= 1
+    assert not {"ack m", "nack m", "dead_letter m"} & set(queue.log)
+    assert queue.seen.of(LeaseGone)[0].reason == "somebody else has it"

@@ -1,0 +1,289 @@
+"""The file queue against a model of plain values: any order of verbs, any lapse of time.
+
+Two workers and a person act on one folder; a worker may forget what it held (it was
+killed), time passes or the wall clock is set. After every act the queue counts what the
+model counts, and the folder is in order.
+"""
+
+import shutil
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fs import audit, scratch
+from fs.ground import LEASE, MAX_ATTEMPTS, Ground, Queue, key_of, note
+from holdfast.core.errors import LeaseLost
+from holdfast.core.message import lease_of
+
+LOOK_SECONDS = 0.5  # a worker looks for leases that ran out no more often than this
+WORKERS = st.integers(0, 1)
+IDS = st.sampled_from(["a", "b", "ä/../\n"])
+# Exact in binary, so that the model and the names agree to the millisecond.
+LEAPS = st.sampled_from([0.25, 0.5, 2.25, LEASE / 2, LEASE - 0.25, LEASE, 90.0])
+DELAYS = st.sampled_from([0.0, 0.0, 1.5, LEASE])
+
+
+class Told:
+    """What the model knows of one push."""
+
+    def __init__(self, message_id: str, due: float) -> None:
+        self.id = message_id
+        self.state = "pending"
+        self.due = due  # wall clock
+        self.attempts = self.fence = 0
+        self.ends_at = 0.0  # monotonic; of the lease
+        self.checkpoint: Any = None
+        self.done_at = 0.0  # wall clock
+
+
+class QueueMachine(RuleBasedStateMachine):
+    dedupe = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = scratch.new_folder()
+        self.ground = Ground(self.root, dedupe=self.dedupe)
+        self.clock = self.ground.clock
+        self.workers: list[Queue] = [self.ground.queue(), self.ground.queue()]
+        self.person = self.ground.queue()
+        self.told: dict[str, Told] = {}
+        self.in_hand: list[tuple[int, Any]] = []  # also what is held no more
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.root)
+
+    # -- producing
+
+    @rule(ids=st.lists(IDS, min_size=1, max_size=3), delay=DELAYS, worker=WORKERS)
+    def push(self, ids: list[str], delay: float, worker: int) -> None:
+        known = self.keys()
+        pushed = self.workers[worker].push_many([note(i) for i in ids], delay_seconds=delay)
+        assert pushed == ids
+        if self.dedupe:
+            alive = {t.id for t in self.told.values() if t.state != "failed"}
+            ids = [i for i in dict.fromkeys(ids) if i not in alive]
+        new = sorted(self.keys() - known)
+        assert len(new) == len(ids)
+        for key, message_id in zip(self.by_id(new), sorted(ids), strict=True):
+            self.told[key] = Told(message_id, self.clock.time() + delay)
+
+    def keys(self) -> set[str]:
+        return {task.key for _, task, _ in audit.tasks(self.ground.folder)}
+
+    def by_id(self, keys: list[str]) -> list[str]:
+        views = {
+            view.key: view.id for i in ("a", "b", "ä/../\n") for view in self.person.find(i)
+        }
+        return sorted(keys, key=lambda key: views[key])
+
+    # -- consuming
+
+    @rule(worker=WORKERS, limit=st.integers(1, 3))
+    def poll(self, worker: int, limit: int) -> None:
+        due = {key for key, told in self.told.items() if self.may_be_taken(told)}
+        messages = self.workers[worker].poll(limit)
+        for message in messages:
+            key = key_of(message)
+            assert key in due
+            due.remove(key)
+            self.check_delivery(self.told[key], message, worker)
+        self.settle_used_up(due)
+        if len(messages) < limit:
+            overlooked = [k for k in due if self.told[k].state == "pending"]
+            assert overlooked == []
+
+    def may_be_taken(self, told: Told) -> bool:
+        if told.state == "leased":
+            return told.ends_at <= self.clock.monotonic()
+        return told.state == "pending" and told.due <= self.clock.time()
+
+    def check_delivery(self, told: Told, message: Any, worker: int) -> None:
+        told.state, told.ends_at = "leased", self.clock.monotonic() + LEASE
+        told.attempts += 1
+        told.fence += 1
+        assert (message.id, message.attempts) == (told.id, told.attempts)
+        assert lease_of(message).fence == told.fence
+        assert message.attempts <= MAX_ATTEMPTS
+        assert self.workers[worker].load_checkpoint(message) == told.checkpoint
+        self.in_hand.append((worker, message))
+
+    def settle_used_up(self, due: set[str]) -> None:
+        """Those who were claimed too often may have been buried on the way."""
+        failed = {t.key for state, t, _ in audit.tasks(self.ground.folder) if state == "failed"}
+        for key in due & failed:
+            assert self.told[key].attempts == MAX_ATTEMPTS
+            self.told[key].state = "failed"
+            self.told[key].fence += 1
+            due.remove(key)
+
+    # -- holding and settling
+
+    @precondition(lambda self: self.in_hand)
+    @rule(which=st.integers(0, 99), seconds=st.sampled_from([0.5, LEASE, 3 * LEASE]))
+    def extend(self, which: int, seconds: float) -> None:
+        queue, message, told = self.held(which)
+        if told is None:
+            with pytest.raises(LeaseLost):
+                queue.extend(message, seconds)
+        else:
+            queue.extend(message, seconds)
+            told.ends_at = self.clock.monotonic() + seconds
+
+    @precondition(lambda self: self.in_hand)
+    @rule(which=st.integers(0, 99), page=st.integers(0, 3))
+    def save_checkpoint(self, which: int, page: int) -> None:
+        queue, message, told = self.held(which)
+        if told is None:
+            with pytest.raises(LeaseLost):
+                queue.save_checkpoint(message, {"page": page})
+        else:
+            queue.save_checkpoint(message, {"page": page})
+            told.checkpoint = {"page": page}
+
+    @precondition(lambda self: self.in_hand)
+    @rule(which=st.integers(0, 99), verb=st.sampled_from(["ack", "nack", "release", "dead"]))
+    def settle(self, which: int, verb: str) -> None:
+        queue, message, told = self.held(which)
+        act = getattr(self, f"do_{verb}")
+        if told is None:
+            with pytest.raises(LeaseLost):
+                act(queue, message, Told("", 0.0))
+        else:
+            act(queue, message, told)
+            act(queue, message, Told("", 0.0))  # again: does nothing
+            self.in_hand.remove(self.in_hand[which % len(self.in_hand)])
+
+    def do_ack(self, queue: Queue, message: Any, told: Told) -> None:
+        queue.ack(message)
+        told.state, told.done_at = "completed", self.clock.time()
+
+    def do_nack(self, queue: Queue, message: Any, told: Told) -> None:
+        queue.nack(message, delay_seconds=1.5)
+        told.state, told.due = "pending", self.clock.time() + 1.5
+
+    def do_release(self, queue: Queue, message: Any, told: Told) -> None:
+        queue.release(message)
+        told.state, told.due = "pending", self.clock.time()
+        told.attempts -= 1
+
+    def do_dead(self, queue: Queue, message: Any, told: Told) -> None:
+        queue.dead_letter(message, "no use")
+        told.state = "failed"
+
+    def held(self, which: int) -> tuple[Queue, Any, Told | None]:
+        """A message some worker has in hand, and what it is of, if it is still held."""
+        worker, message = self.in_hand[which % len(self.in_hand)]
+        told = self.told.get(key_of(message))
+        fence = lease_of(message).fence
+        if told is None or (told.state, told.fence) != ("leased", fence):
+            told = None
+        elif told.ends_at <= self.clock.monotonic():
+            told = None
+        return self.workers[worker], message, told
+
+    @rule(worker=WORKERS)
+    def kill(self, worker: int) -> None:
+        self.workers[worker] = self.ground.queue()
+        self.in_hand = [held for held in self.in_hand if held[0] != worker]
+
+    # -- people
+
+    @rule(message_id=st.one_of(st.none(), IDS))
+    def redrive(self, message_id: str | None) -> None:
+        dead = [t for t in self.told.values() if t.state == "failed"]
+        dead = [t for t in dead if message_id in (None, t.id)]
+        if self.dedupe:
+            alive = {t.id for t in self.told.values() if t.state != "failed"}
+            ids = {t.id for t in dead} - alive
+            assert self.person.redrive(message_id) == len(ids)
+            self.see_which_came_back(dead)
+        else:
+            assert self.person.redrive(message_id) == len(dead)
+            self.come_back(dead)
+
+    def see_which_came_back(self, dead: list[Told]) -> None:
+        pending = {
+            t.key for state, t, _ in audit.tasks(self.ground.folder) if state == "pending"
+        }
+        self.come_back([t for t in dead if any(self.told.get(k) is t for k in pending)])
+
+    def come_back(self, back: list[Told]) -> None:
+        for told in back:
+            told.state, told.due, told.attempts = "pending", self.clock.time(), 0
+
+    @rule(message_id=IDS)
+    def drop(self, message_id: str) -> None:
+        dead = [
+            key for key, t in self.told.items() if (t.state, t.id) == ("failed", message_id)
+        ]
+        assert self.person.drop(message_id) == len(dead)
+        for key in dead:
+            del self.told[key]
+
+    @rule(age=st.sampled_from([0.0, LEASE]))
+    def purge(self, age: float) -> None:
+        old = [
+            key
+            for key, told in self.told.items()
+            if told.state == "completed" and told.done_at <= self.clock.time() - age
+        ]
+        assert self.person.purge(age) == len(old)
+        for key in old:
+            del self.told[key]
+
+    @rule()
+    def sweep(self) -> None:
+        self.person.sweep()
+
+    # -- time
+
+    @rule(seconds=LEAPS)
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(seconds=st.sampled_from([-3600.0, -1.0, 1.0, 3600.0]))
+    def set_wall_clock(self, seconds: float) -> None:
+        self.clock.step_time(seconds)
+
+    @rule(worker=WORKERS)
+    def nothing_sleeps_for_ever(self, worker: int) -> None:
+        """I-FQ-6: who looks again after the least pause finds all that ran out."""
+        self.clock.advance(LOOK_SECONDS)
+        self.poll(worker, 99)
+        assert not [t for t in self.told.values() if self.may_be_taken(t)]
+
+    # -- always
+
+    @invariant()
+    def the_queue_counts_what_the_model_counts(self) -> None:
+        stats = self.person.stats()
+        states = [told.state for told in self.told.values()]
+        assert stats.ready + stats.delayed == states.count("pending")
+        assert stats.leased == states.count("leased")
+        assert stats.completed == states.count("completed")
+        assert stats.failed == states.count("failed")
+        assert stats.foreign == 0
+
+    @invariant()
+    def the_folder_is_in_order(self) -> None:
+        assert audit.faults(self.ground.folder) == {}
+
+
+class DedupeMachine(QueueMachine):
+    dedupe = True
+
+
+QUICK = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+TestQueue = QueueMachine.TestCase
+TestQueue.settings = QUICK
+TestDedupe = DedupeMachine.TestCase
+TestDedupe.settings = QUICK

@@ -1,0 +1,11 @@
+"""Message types that child processes can import."""
+
+from datetime import datetime
+
+from holdfast.core.message import QueueMessage
+
+
+class Enrich(QueueMessage):
+    what: str
+    notes: str
+    when: datetime
