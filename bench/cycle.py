@@ -57,8 +57,8 @@ def _result(measured: Measured, longest_seconds: float) -> Result:
         bars=_bars(measured),
         notes=(
             "Holdfast serialises, parses and validates a typed message in the measured time; "
-            "the peers move finished JSON of the same 300 bytes. What is pushed was made before "
-            "the clock starts, for all; the line that says so builds the message too.",
+            "the peers move finished JSON of the same 300 bytes. What is pushed is made before "
+            "the clock starts, for all, but in the line that says otherwise.",
             "SQLite peers are filled once and the database is copied for each round; all "
             "others are filled through their API.",
             "Redelivery by the peers' sources: dirq's purge() goes by the lock's age; "

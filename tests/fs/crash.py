@@ -1,10 +1,12 @@
 """SIGKILL at any file system call, in a process of its own."""
 
 import os
+import select
 import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import FileIO
 from typing import Any
 
 from fs.watched import WatchedFs
@@ -57,10 +59,13 @@ class Ending:
     said: str
 
 
-def in_a_child(play: Callable[[Callable[[str], None]], None]) -> Ending:
+Play = Callable[[Callable[[str], None]], None]
+
+
+def in_a_child(play: Play, hangs_after_seconds: float = 60.0) -> Ending:
     """Run `play(say)` in a fork of this warm process and wait for its end.
 
-    A child that raises ends this process's test: its traceback is in the error.
+    A child that raises or hangs fails the test that asked; its traceback is in the error.
     """
     out, into = os.pipe()
     pid = os.fork()
@@ -68,17 +73,31 @@ def in_a_child(play: Callable[[Callable[[str], None]], None]) -> Ending:
         os.close(out)
         _be_the_child(play, into)
     os.close(into)
-    with os.fdopen(out, "rb") as pipe:
-        said = pipe.read().decode()
+    with os.fdopen(out, "rb", buffering=0) as pipe:
+        said, ended = _listen(pipe, hangs_after_seconds)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
+    assert ended, f"the child hangs; it said {said!r}"
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return Ending(True, said)
-    if status != 0:
-        raise AssertionError(f"the child failed:\n{said}")
+    assert status == 0, f"the child failed:\n{said}"
     return Ending(False, said)
 
 
-def _be_the_child(play: Callable[[Callable[[str], None]], None], into: int) -> None:
+def _listen(pipe: FileIO, seconds: float) -> tuple[str, bool]:
+    """Until the child's end of the pipe is closed, by its end or by its death."""
+    said = b""
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN)
+    while waiting.poll(seconds * 1000):
+        if not (word := pipe.read(65536)):
+            return said.decode(), True
+        said += word
+    return said.decode(), False
+
+
+def _be_the_child(play: Play, into: int) -> None:
     status = 1
     try:
         play(lambda word: _write(into, word))

@@ -16,6 +16,8 @@ from holdfast.core.clock import Clock
 PROBE = "workers/.clock"
 # A local disk stamps files from our own clock, only coarser. Within this they are one.
 SAME_CLOCK_SECONDS = 0.1
+# How old an answer of the server may be. Asking costs a few calls, for each look at leases.
+ASK_SECONDS = 0.2
 # How far two hosts' readings of the server's clock may be apart.
 OTHER_HOST_MARGIN_MS = 250
 
@@ -47,6 +49,7 @@ class Timeline:
         self._tree, self._clock = tree, clock
         self.boot_id = boot_id()
         self._skew = self._measure_skew()
+        self._asked_at = clock.monotonic()
         self.offset = clock.time() + self._skew - clock.monotonic()
 
     def _measure_skew(self) -> float:
@@ -65,6 +68,9 @@ class Timeline:
         return int((self._clock.time() + self._skew) * 1000)
 
     def server_ms(self) -> int:
-        """The server's clock asked afresh; costs a few calls."""
-        self._skew = self._measure_skew()
+        """The server's clock asked afresh, if it was not a moment ago."""
+        now = self._clock.monotonic()
+        if now - self._asked_at >= ASK_SECONDS:
+            self._asked_at = now
+            self._skew = self._measure_skew()
         return self.wall_ms()

@@ -93,8 +93,6 @@ class Workers:
         if card and card.boot_id and card.boot_id == self._timeline.boot_id:
             shift_ms = (self._timeline.offset - card.clock_offset) * 1000
             return self._timeline.lease_ms() >= deadline_ms + shift_ms
-        if self._timeline.wall_ms() < deadline_ms:
-            return False
         return self._timeline.server_ms() >= deadline_ms + OTHER_HOST_MARGIN_MS
 
 

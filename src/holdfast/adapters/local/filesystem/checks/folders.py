@@ -11,6 +11,7 @@ from holdfast.adapters.local.filesystem.layout import FOLDERS
 _MIB = 1 << 20
 _LITTLE_BYTES, _FEW_FILES = 1024 * _MIB, 100_000
 _NO_BYTES, _NO_FILES = 64 * _MIB, 1_000
+_MAKE_ROOM = "free some: `holdfast purge --older-than 7d` removes completed messages"
 
 
 def access_check(folder: Path) -> Iterator[Finding]:
@@ -78,25 +79,26 @@ def device_check(folder: Path) -> Iterator[Finding]:
 
 def space_check(folder: Path) -> Iterator[Finding]:
     room = os.statvfs(folder)
-    free = room.f_bavail * room.f_frsize
-    way_out = "free some: `holdfast purge --older-than 7d` removes completed messages"
-    size = (
+    yield space_verdict(room.f_bavail * room.f_frsize)
+    if room.f_files:  # some filesystems make inodes as they go, and say 0
+        yield inode_verdict(room.f_favail)
+
+
+def space_verdict(free: int) -> Finding:
+    found = (
         f"{free / (1 << 30):,.1f} GiB free" if free >= 1 << 30 else f"{free // _MIB} MiB free"
     )
     if free < _NO_BYTES:
-        yield fail("space", size, way_out)
-    elif free < _LITTLE_BYTES:
-        yield warn("space", size, way_out)
-    else:
-        yield ok("space", size)
-    if room.f_files:  # some filesystems make inodes as they go, and say 0
-        yield _inodes(room.f_favail, way_out)
+        return fail("space", found, _MAKE_ROOM)
+    if free < _LITTLE_BYTES:
+        return warn("space", found, _MAKE_ROOM)
+    return ok("space", found)
 
 
-def _inodes(free: int, way_out: str) -> Finding:
+def inode_verdict(free: int) -> Finding:
     found = f"room for {free:,} more files; each message is one"
     if free < _NO_FILES:
-        return fail("inodes", found, way_out)
+        return fail("inodes", found, _MAKE_ROOM)
     if free < _FEW_FILES:
-        return warn("inodes", found, way_out)
+        return warn("inodes", found, _MAKE_ROOM)
     return ok("inodes", found)

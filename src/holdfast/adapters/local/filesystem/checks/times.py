@@ -1,7 +1,7 @@
 """Whose clock is right, and how finely are files stamped?"""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from holdfast.adapters.local.filesystem.checks.finding import Finding, ok, warn
@@ -48,6 +48,10 @@ def _grain(folder: Path) -> Iterator[Finding]:
         path = folder / f"stamp-{number}"
         path.write_bytes(b"")
         stamps.append(os.stat(path).st_mtime_ns)
+    yield from grain_verdict(stamps)
+
+
+def grain_verdict(stamps: Sequence[int]) -> Iterator[Finding]:
     if all(stamp % 1_000_000_000 == 0 for stamp in stamps):
         yield warn(
             "clock",

@@ -1,0 +1,294 @@
+"""Ids, names, numbers and files that nobody should use: a clear error, and nothing is lost."""
+
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from fs import audit
+from fs.crash import in_a_child
+from fs.ground import LEASE, Ground, Queue, drain, note
+from fs.litter import ILL_FORMED, KINDS, WELL_FORMED, outside_of, snapshot
+from holdfast.adapters.local.filesystem import FilesystemQueue
+from holdfast.core.errors import HoldfastError, InvalidName, MessageTooLarge
+from holdfast.core.queue import TaskState
+
+HANGS_AFTER_SECONDS = 30.0
+
+IDS = {
+    "slash": "a/b",
+    "absolute": "/etc/passwd",
+    "parent": "../../../../etc/x",
+    "dot": ".",
+    "dots": "..",
+    "NUL": "a\0b",
+    "newline": "a\nb",
+    "tilde": "a~0~1.json",
+    "dash": "-rf",
+    "space": " ",
+    "300": "x" * 300,
+    "512": "x" * 512,
+    "emoji": "🧗" * 128,
+    "Arabic": "مرحبا",
+    "composed": "é",
+    "combining": "e\u0301",
+    "upper": "TASK",
+    "lower": "task",
+    "right to left": "\u202etxt.exe",
+    "percent": "%2e%2e%2f",
+}
+
+
+@pytest.fixture
+def ground(fast_path: Path) -> Ground:
+    return Ground(fast_path / "root")
+
+
+# -- ids
+
+
+@pytest.mark.parametrize("dedupe", [False, True], ids=["", "dedupe"])
+@pytest.mark.parametrize("message_id", IDS.values(), ids=IDS)
+def test_any_text_is_an_id_and_stays_in_its_folder(
+    fast_path: Path, ground: Ground, message_id: str, dedupe: bool
+) -> None:
+    queue = ground.queue(dedupe=dedupe)
+    before = snapshot_outside(fast_path, ground)
+    queue.push(note(message_id, text="first"))
+    queue.dead_letter(queue.poll()[0], "no use")
+    assert [view.id for view in queue.find(message_id)] == [message_id]
+    assert queue.redrive(message_id) == 1
+    queue.nack(queue.poll()[0], delay_seconds=0)
+    [message] = queue.poll()
+    assert (message.id, message.text) == (message_id, "first")
+    queue.save_checkpoint(message, 1)
+    queue.ack(message)
+    assert snapshot_outside(fast_path, ground) == before
+    assert audit.faults(ground.folder) == {}
+
+
+def snapshot_outside(parent: Path, ground: Ground) -> object:
+    below = str(ground.folder.relative_to(parent))
+    return {n: v for n, v in snapshot(parent).items() if not n.startswith(below)}
+
+
+def test_ids_that_look_alike_are_different(ground: Ground) -> None:
+    queue = ground.queue(dedupe=True)
+    queue.push_many([note(message_id) for message_id in IDS.values()])
+    assert sorted(m.id for m in queue.poll(100)) == sorted(IDS.values())
+
+
+@pytest.mark.parametrize("message_id", ["", "x" * 513])
+def test_an_id_is_1_to_512_characters(message_id: str) -> None:
+    with pytest.raises(ValidationError):
+        note(message_id)
+
+
+def test_half_a_character_is_no_id(ground: Ground) -> None:
+    queue = ground.queue()
+    with pytest.raises((HoldfastError, ValidationError)):
+        queue.push(note("\ud800"))
+    assert audit.residue(ground.folder) == []
+    assert queue.poll() == []
+
+
+# -- names
+
+
+@pytest.mark.parametrize("kind", ["campaign", "queue"])
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a/b", "/etc", "../up", "a..b", "-rf", "~", "a\0b", "a\nb", "a\n", " a"]
+    + ["ä", "🧗", "x" * 65, "x" * 300, "con:", "a*b", ".hidden"],
+)
+def test_a_hostile_name_is_refused_and_makes_nothing(
+    fast_path: Path, kind: str, name: str
+) -> None:
+    options: dict[str, Any] = {kind: name}
+    with pytest.raises(InvalidName, match=kind):
+        FilesystemQueue(fast_path / "root", **options)
+    assert list(fast_path.iterdir()) == []
+
+
+# -- sizes and numbers
+
+
+def test_a_payload_over_a_mebibyte_is_refused_whole(ground: Ground) -> None:
+    queue = ground.queue()
+    good = note("good")
+    with pytest.raises(MessageTooLarge, match="1,048,576"):
+        queue.push_many([good, note("big", text="x" * 2**20)])
+    assert queue.poll() == []
+    assert audit.residue(ground.folder) == []
+
+
+@pytest.mark.parametrize("delay", [math.inf, math.nan, 1e12, 1e300])
+def test_a_delay_that_no_name_can_carry_is_refused(ground: Ground, delay: float) -> None:
+    queue = ground.queue()
+    with pytest.raises(ValueError, match="delay"):
+        queue.push(note("a"), delay_seconds=delay)
+    assert (queue.stats().delayed, queue.stats().foreign) == (0, 0)
+
+
+def test_a_negative_delay_is_none(ground: Ground) -> None:
+    queue = ground.queue()
+    queue.push(note("a"), delay_seconds=-5)
+    assert drain(queue) == [("a", 1)]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, -1e9, math.inf, math.nan, 1e15])
+def test_an_extension_that_no_name_can_carry_never_loses_the_task(
+    ground: Ground, seconds: float
+) -> None:
+    queue = ground.queue()
+    queue.push(note("a"))
+    [message] = queue.poll()
+    ground.clock.advance(0.5)
+    with pytest.raises((ValueError, HoldfastError)):
+        queue.extend(message, seconds)
+    ground.clock.advance(2 * LEASE)
+    assert drain(ground.queue()) == [("a", 2)]
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, 1e13])
+def test_a_lease_that_no_name_can_carry_is_refused(fast_path: Path, seconds: float) -> None:
+    with pytest.raises((ValueError, HoldfastError)):
+        FilesystemQueue(fast_path / "root", lease_seconds=seconds)
+
+
+# -- litter
+
+CASES = [
+    (folder, name, kind)
+    for folder, well_formed in WELL_FORMED.items()
+    for name in [*well_formed, ILL_FORMED[0], ILL_FORMED[1]]
+    for kind in KINDS
+] + [(folder, name, "text") for folder in WELL_FORMED for name in ILL_FORMED[2:]]
+
+
+@pytest.mark.parametrize("folder", WELL_FORMED)
+def test_workers_go_on_among_litter_in(fast_path: Path, folder: str) -> None:
+    failures = []
+    for number, (name, kind) in enumerate((n, k) for f, n, k in CASES if f == folder):
+        ground = Ground(fast_path / str(number) / "root")
+        outside = outside_of(fast_path / str(number))
+        try:
+            in_a_child(work_among_litter(ground, outside, folder, name, kind), 10.0)
+        except AssertionError as error:
+            why = [line for line in str(error).splitlines() if "Error" in line] or [str(error)]
+            failures.append(f"{kind} called {name[:40]!r}: {why[-1]}")
+        shutil.rmtree(fast_path / str(number))
+    assert failures == []
+
+
+def work_among_litter(
+    ground: Ground, outside: Path, folder: str, name: str, kind: str
+) -> Callable[[Callable[[str], None]], None]:
+    def play(say: Callable[[str], None]) -> None:
+        ground.queue().push(note("early"))
+        (ground.folder / folder).mkdir(exist_ok=True)
+        path = ground.folder / folder / name
+        path.unlink(missing_ok=True)
+        KINDS[kind](path, outside)
+        inode, theirs = path.lstat().st_ino, snapshot(outside)
+        all_verbs(ground)
+        assert snapshot(outside) == theirs, "something outside was touched"
+        if not may_be_removed(folder, name):
+            check_litter(ground, inode)
+
+    return play
+
+
+def all_verbs(ground: Ground) -> None:
+    """A day in the life of a queue: all of its work gets done."""
+    queue = ground.queue(dedupe=True)
+    queue.push_many([note("a"), note("b"), note("c")])
+    done: set[str] = set()
+    for _ in range(4):
+        for message in queue.poll(10):
+            queue.extend(message)
+            queue.save_checkpoint(message, 1)
+            if message.attempts == 1:
+                queue.nack(message, delay_seconds=0)
+            elif message.id == "b" and "b" not in done:
+                queue.dead_letter(message, "no use")
+                done.add("b")
+            else:
+                queue.ack(message)
+                done.add(message.id)
+        queue.redrive("b")
+        ground.clock.advance(2 * LEASE)
+    assert done >= {"early", "a", "b", "c"}, f"done are only {done}"
+    people_look(queue)
+
+
+def people_look(queue: Queue) -> None:
+    queue.stats()
+    for state in TaskState:
+        list(queue.peek(state))
+    queue.find("a")
+    queue.sweep()
+    queue.purge(0)
+
+
+def may_be_removed(folder: str, name: str) -> bool:
+    """What bears the name of work that is over, or of an id nobody uses, is swept."""
+    swept = folder.startswith("completed") or folder in ("pending", "ids")
+    return swept and name in WELL_FORMED[folder]
+
+
+def check_litter(ground: Ground, inode: int) -> None:
+    """It is where it was, or among the dead letters with a reason."""
+    places = [p for p in ground.folder.rglob("*") if p.lstat().st_ino == inode]
+    assert len(places) == 1, "it is gone"
+    assert audit.reasonless(ground.folder) in ([], [places[0].name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_litter_in_the_place_of_the_clock_file_is_not_followed_and_does_not_hang(
+    fast_path: Path, kind: str
+) -> None:
+    """The file that is touched to learn the file server's time."""
+    outside = outside_of(fast_path)
+    Ground(fast_path / "root").queue()
+    path = Ground(fast_path / "root").folder / "workers" / ".clock"
+    path.unlink(missing_ok=True)
+    KINDS[kind](path, outside)
+    theirs = snapshot(outside)
+
+    def play(say: Callable[[str], None]) -> None:
+        queue = FilesystemQueue(fast_path / "root")
+        queue.push(note("a"))
+        assert drain(queue) == [("a", 1)]
+        queue.sweep()
+
+    in_a_child(play, HANGS_AFTER_SECONDS)
+    assert snapshot(outside) == theirs
+
+
+@pytest.mark.parametrize("folder", ["pending", "leased", "completed", "failed"])
+def test_people_are_told_of_foreign_files(ground: Ground, folder: str) -> None:
+    queue = ground.queue()
+    before = queue.stats().foreign
+    (ground.folder / folder / "notes.txt").write_text("remember the milk")
+    assert queue.stats().foreign == before + 1
+
+
+def test_what_cannot_be_read_is_buried_and_the_rest_is_delivered(ground: Ground) -> None:
+    queue = ground.queue()
+    segment = ground.folder / "pending" / "1700000000001-ab12-0"
+    segment.mkdir()
+    outside = outside_of(ground.root)
+    for number, drop in enumerate(KINDS.values()):
+        drop(segment / f"{number:018x}~0~1700000000001.json", outside)
+    queue.push(note("good"))
+    assert [message.id for message in queue.poll(100)] == ["good"]
+    reasons = [view.reason for view in queue.dead_letters()]
+    assert len(reasons) == len(KINDS)
+    assert all(reason and reason.startswith("malformed: ") for reason in reasons)
+    assert not any("milk" in str(reason) for reason in reasons)  # bodies stay out of reasons

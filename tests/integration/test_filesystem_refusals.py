@@ -1,0 +1,315 @@
+"""A disk that is full, read-only, forbidden or gone: a clear error, nothing lost, no hang.
+
+Each verb is refused at each call that the fault concerns, one after the other. What comes
+out is QueueUnavailable with the way out (or the verb did its work without that call);
+when the fault is over the verb can be repeated, and the books balance.
+"""
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from fs import audit
+from fs.crash import in_a_child
+from fs.faults import CONCERNS, RefusingFs
+from fs.ground import LEASE, Ground, Queue, drain, note
+from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
+from holdfast.core.errors import QueueUnavailable
+from holdfast.core.queue import TaskState
+
+WAY_OUT = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EROFS: "mount it writable",
+    errno.EACCES: "holdfast doctor",
+    errno.EIO: "Input/output error",
+}
+HANGS_AFTER_SECONDS = 30.0
+QUIET = ("claim", "steal", "extend", "bury the used up", "bury the torn", "hand back the newer")
+"""Scenarios whose verb polls or renews: they are repeated by polling again, later."""
+
+every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+every_fault = pytest.mark.parametrize("fault", CONCERNS, ids=errno.errorcode.get)
+
+
+class Play:
+    """One scenario, refused at one call."""
+
+    def __init__(self, folder: Path, scenario: Scenario, fault: int, at: int) -> None:
+        self.scenario, self.fault = scenario, fault
+        self.ground = Ground(folder, max_attempts=10, **scenario.options)
+        self.fs = RefusingFs(self.ground.clock.time, fault, at=at)
+        self.queue = self.ground.queue(self.fs)
+        self.prepared = scenario.prepare(self.ground, self.queue)
+        self.error: BaseException | None = None
+
+    def act(self) -> bool:
+        """Whether the call was reached that is refused."""
+        self.fs.refusing = True
+        try:
+            self.scenario.act(self.queue, self.prepared)
+        except BaseException as error:
+            self.error = error
+        self.fs.refusing = False
+        return self.fs.count >= (self.fs._at or 0)
+
+    def act_again(self) -> None:
+        if self.error is not None:
+            self.ground.clock.advance(0.5)  # into another millisecond: other names
+            self.scenario.act(self.queue, self.prepared)
+
+    def fates(self) -> dict[str, Fate]:
+        """Much later, by a fresh worker."""
+        self.ground.clock.advance(2_000)
+        queue, attempts = self.ground.queue(), {}
+        for _ in range(3):
+            for message in queue.poll(10):
+                attempts[message.id] = message.attempts
+                queue.ack(message)
+            self.ground.clock.advance(1)
+        return {i: fate(queue, i, attempts.get(i)) for i in self.scenario.after}
+
+
+def fate(queue: Queue, message_id: str, attempt: int | None) -> Fate:
+    views = queue.find(message_id)
+    if not views:
+        views = [view for view in queue.dead_letters() if view.id == view.key]
+    assert len(views) <= 1, f"{message_id!r} is there {len(views)} times"
+    return Fate(attempt, views[0].state.value) if views else ABSENT
+
+
+def plays(folder: Path, scenario: Scenario, fault: int) -> Iterator[Play]:
+    """Refused at the first call, at the second, and so on to the last."""
+    for at in range(1, 200):
+        play = Play(folder / str(at), scenario, fault, at)
+        if not play.act():
+            return
+        yield play
+    raise AssertionError("there is no end to the calls")
+
+
+@every_fault
+@every_scenario
+def test_a_refused_verb_says_why_and_what_to_do(
+    fast_path: Path, scenario: Scenario, fault: int
+) -> None:
+    for play in plays(fast_path, scenario, fault):
+        if play.error is not None:
+            assert isinstance(play.error, (QueueUnavailable, TimeoutError)), repr(play.error)
+            assert WAY_OUT[fault] in str(play.error)
+
+
+@every_fault
+@every_scenario
+def test_a_refused_verb_loses_nothing(fast_path: Path, scenario: Scenario, fault: int) -> None:
+    for play in plays(fast_path, scenario, fault):
+        allowed = {i: {scenario.before[i], after} for i, after in scenario.after.items()}
+        for message_id, fate_ in play.fates().items():
+            assert fate_ in allowed[message_id]
+
+
+@pytest.mark.parametrize("name", ["push", "push later", "push_many", "push with dedupe"])
+@every_fault
+def test_a_refused_push_pushed_nothing(fast_path: Path, name: str, fault: int) -> None:
+    [scenario] = [s for s in SCENARIOS if s.name == name]
+    for play in plays(fast_path, scenario, fault):
+        if play.error is not None:
+            assert play.queue.stats().ready + play.queue.stats().delayed == 0
+            play.ground.clock.advance(LEASE)
+            play.queue.sweep(0)
+            assert audit.residue(play.queue.folder) == []
+
+
+@pytest.mark.parametrize(
+    "scenario", [s for s in SCENARIOS if s.name not in QUIET], ids=lambda s: s.name
+)
+@every_fault
+def test_a_refused_verb_can_be_repeated_when_the_fault_is_over(
+    fast_path: Path, scenario: Scenario, fault: int
+) -> None:
+    for play in plays(fast_path, scenario, fault):
+        play.act_again()
+        assert play.fates() == dict(scenario.after)
+
+
+# -- reading goes on
+
+
+@pytest.mark.parametrize("fault", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_people_can_look_at_a_queue_that_cannot_be_written(fast_path: Path, fault: int) -> None:
+    ground = Ground(fast_path)
+    ground.queue().push(note("a"))
+    fs = RefusingFs(ground.clock.time, fault)
+    fs.refusing = True
+    queue = ground.queue(fs, create=False)
+    assert queue.stats().ready == 1
+    assert [view.id for view in queue.peek(TaskState.PENDING)] == ["a"]
+    assert len(queue.find("a")) == 1
+    with pytest.raises(QueueUnavailable, match=WAY_OUT[fault]):
+        queue.poll()
+
+
+def test_one_claim_that_is_refused_does_not_forget_the_others(fast_path: Path) -> None:
+    ground = Ground(fast_path)
+    fs = RefusingFs(ground.clock.time, errno.ENOSPC, at=3, concerns=lambda n, _: n == "rename")
+    queue = ground.queue(fs)
+    queue.poll()
+    queue.push_many([note("a"), note("b"), note("c")])
+    fs.refusing = True
+    assert [message.id for message in queue.poll(3)] == ["a", "b"]
+
+
+def test_folders_on_different_filesystems_are_named_as_the_problem(fast_path: Path) -> None:
+    ground = Ground(fast_path)
+    fs = RefusingFs(ground.clock.time, errno.EXDEV, concerns=lambda n, _: n == "rename")
+    queue = ground.queue(fs)
+    queue.push(note("a"))
+    fs.refusing = True
+    for act in (queue.poll, lambda: queue.push(note("b"))):
+        with pytest.raises(QueueUnavailable, match="different filesystems"):
+            act()
+    fs.refusing = False
+    assert drain(queue) == [("a", 1)]
+
+
+# -- folders that go away or turn into something else
+
+PARTS = ("pending", "leased", "completed", "failed", "history", "workers", "ids", "tmp")
+
+
+def removed(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def turned_into_a_file(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("")
+
+
+@pytest.mark.parametrize("gone", [removed, turned_into_a_file])
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("fresh", [False, True], ids=["known worker", "fresh worker"])
+def test_no_verb_hangs_or_lies_when_a_folder_is(
+    fast_path: Path, gone: Callable[[Path], None], part: str, fresh: bool
+) -> None:
+    in_a_child(lambda say: act_without(fast_path, gone, part, fresh), HANGS_AFTER_SECONDS)
+
+
+def act_without(root: Path, gone: Callable[[Path], None], part: str, fresh: bool) -> None:
+    ground = Ground(root)
+    worker = ground.queue()
+    worker.push_many([note(i) for i in "abcde"])
+    held = worker.poll(4)
+    gone(ground.folder / part)
+    queue = ground.queue(create=False) if fresh else worker
+    acts: list[Callable[[], object]] = [
+        lambda: queue.push(note("f")),
+        queue.poll,
+        lambda: worker.extend(held[0]),
+        lambda: worker.ack(held[0]),
+        lambda: worker.nack(held[1]),
+        lambda: worker.release(held[2]),
+        lambda: worker.dead_letter(held[3], "no use"),
+        queue.redrive,
+        queue.stats,
+        queue.sweep,
+    ]
+    for act in acts:
+        with suppress(QueueUnavailable, *LOST.get(part, ())):
+            act()
+
+
+LOST = {"leased": (Exception,)}  # what was in there is gone: LeaseLost, TimeoutError
+
+
+def test_a_worker_whose_queue_was_removed_says_so(fast_path: Path) -> None:
+    ground = Ground(fast_path / "root")
+    queue = ground.queue()
+    queue.push(note("a"))
+    queue.poll()
+    shutil.rmtree(fast_path / "root")
+    with pytest.raises(QueueUnavailable):
+        queue.push(note("b"))
+    ground.clock.advance(LEASE)
+    with pytest.raises(QueueUnavailable):
+        queue.poll()
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
+def test_an_hour_that_is_no_folder_does_not_hang_the_ack(
+    fast_path: Path, make: Callable[[Path], None]
+) -> None:
+    ground = Ground(fast_path)
+    queue = ground.queue()
+    queue.push(note("a"))
+    [message] = queue.poll()
+    probe = Ground(fast_path / "probe", ground.clock)
+    probe.queue().push(note("a"))
+    drain(probe.queue())
+    [hour] = (probe.folder / "completed").iterdir()
+    make(ground.folder / "completed" / hour.name)
+
+    def play(say: Callable[[str], None]) -> None:
+        with suppress(QueueUnavailable):
+            queue.ack(message)
+
+    in_a_child(play, HANGS_AFTER_SECONDS)
+    assert [view.id for view in queue.peek(TaskState.LEASED)] == ["a"]
+
+
+# -- the real thing
+
+
+@contextmanager
+def mounted(folder: Path, *options: str) -> Iterator[None]:
+    """Skips where mounting is not allowed."""
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *options, str(folder)], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("mounting is not allowed here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with mounted(disk, "-t", "tmpfs", "-o", "size=256k,nr_inodes=200", "tmpfs"):
+        ground = Ground(disk)
+        queue = ground.queue()
+        assert queue.poll() == []  # a worker's card takes space too
+        queue.push(note("a"))
+        pushed = ["a"]
+        with pytest.raises(QueueUnavailable, match="the disk is full"):
+            for number in range(1000):
+                queue.push(note(f"{number}", text="x" * 3000))
+                pushed.append(f"{number}")
+        assert audit.faults(ground.folder) == {}
+        [message] = queue.poll()
+        queue.ack(message)
+        queue.purge(0)
+        queue.push(note("after"))
+        done = [message_id for message_id, _ in drain(queue)]
+        assert sorted([message.id, *done]) == sorted([*pushed, "after"])
+
+
+def test_a_folder_that_is_really_read_only(tmp_path: Path) -> None:
+    ground = Ground(tmp_path / "root")
+    ground.queue().push(note("a"))
+    with mounted(ground.root, "--bind", str(ground.root)):
+        remount = ["mount", "-o", "remount,ro,bind", str(ground.root)]
+        if subprocess.run(remount, capture_output=True, check=False).returncode != 0:
+            pytest.skip("mounting is not allowed here")
+        queue = ground.queue()
+        assert queue.stats().ready == 1
+        for act in (lambda: queue.push(note("b")), queue.poll):
+            with pytest.raises(QueueUnavailable, match="read-only"):
+                act()
+    assert drain(ground.queue()) == [("a", 1)]

@@ -1,0 +1,102 @@
+"""A person opens the queue's folder: what is where, and under which names."""
+
+import inspect
+import json
+import os
+from pathlib import Path
+
+import holdfast
+from holdfast import AnyMessage, FilesystemQueue, QueueManager
+from holdfast.adapters.local.filesystem import FsOps
+from holdfast.testing import ManualClock
+
+
+def files(folder: Path) -> list[str]:
+    found = (str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    return sorted(name for name in found if not name.startswith(("workers/", "history/")))
+
+
+def test_the_folders_can_be_read_by_a_person(tmp_path: Path) -> None:
+    queue = FilesystemQueue(tmp_path, campaign="acme", queue="enrich", lease_seconds=60)
+    assert queue.folder == tmp_path / "queues" / "acme" / "enrich"
+    queue.push(AnyMessage(id="a", domain="example.com"))
+    [pending] = files(queue.folder)
+    assert pending.startswith("pending/")
+    pushed = (queue.folder / pending).read_bytes()
+    assert json.loads(pushed)["domain"] == "example.com"
+
+    [message] = queue.poll()
+    [leased] = files(queue.folder)
+    assert leased.startswith("leased/")
+    key, fence, worker, span = Path(leased).stem.split("~")
+    assert fence == "1"
+    assert (
+        json.loads((queue.folder / f"workers/{worker}.json").read_text())["pid"] == os.getpid()
+    )
+    assert span.endswith("+60000")
+
+    queue.ack(message)
+    [completed] = files(queue.folder)
+    assert completed.startswith(f"completed/{message.created_at:%Y-%m-%d}T")
+    assert key in completed
+    assert (queue.folder / completed).read_bytes() == pushed
+
+    queue.push(AnyMessage(id="b"))
+    queue.dead_letter(queue.poll()[0], "no such company")
+    failed = [name for name in files(queue.folder) if name.startswith("failed/")]
+    assert len(failed) == 2
+    reason = json.loads((queue.folder / failed[1]).read_text())
+    assert (reason["message_id"], reason["reason"]) == ("b", "no such company")
+
+
+def test_a_lease_of_another_host_is_judged_by_the_file_servers_clock(tmp_path: Path) -> None:
+    """Their card says another boot, so only the server's clock can tell; ours is wrong."""
+    server, theirs, ours = ManualClock(), ManualClock(), ManualClock()
+    ours.step_time(3600)  # this host believes it is an hour later
+    there = FilesystemQueue(tmp_path, clock=theirs, fs=FsOps(server_time=server.time))
+    there.push(AnyMessage(id="a"))
+    assert len(there.poll()) == 1
+    for card in (there.folder / "workers").glob("*.json"):
+        card.write_text(json.dumps({**json.loads(card.read_text()), "boot_id": "elsewhere"}))
+
+    here = FilesystemQueue(tmp_path, clock=ours, fs=FsOps(server_time=server.time))
+    assert here.poll() == []
+    server.advance(61)
+    ours.advance(1)  # only time enough to look again
+    [taken] = here.poll()
+    assert taken.attempts == 2
+
+
+def test_a_stepped_wall_clock_expires_no_lease_of_this_machine(tmp_path: Path) -> None:
+    clock = ManualClock()
+    fs = FsOps(server_time=clock.time)
+    holder = FilesystemQueue(tmp_path, clock=clock, fs=fs)
+    holder.push(AnyMessage(id="a"))
+    [message] = holder.poll()
+    clock.step_time(7200)
+    assert FilesystemQueue(tmp_path, clock=clock, fs=fs).poll() == []
+    holder.ack(message)
+    assert holder.stats().completed == 1
+
+
+def test_the_contract_is_an_abstract_class_with_the_seeds_four_verbs() -> None:
+    assert inspect.isabstract(QueueManager)
+    assert inspect.signature(QueueManager.poll).parameters["batch_size"].default == 1
+    assert all(
+        callable(getattr(QueueManager, verb)) for verb in ("push", "poll", "ack", "nack")
+    )
+
+
+def test_the_seeds_names_are_public() -> None:
+    assert holdfast.LocalFileQueue is holdfast.FilesystemQueue
+    assert [getattr(holdfast, name) for name in holdfast.__all__] != []
+
+
+def test_the_seeds_message_is_an_example() -> None:
+    from examples.enrichment import EnrichmentTask
+
+    task = EnrichmentTask(domain="example.com", company_slug="ex", campaign_name="spring")
+    assert task.schema_version == 1
+    assert task.attempts == 0
+    assert task.created_at.tzinfo is not None
+    assert task.model_dump().keys() >= {"id", "domain", "company_slug", "campaign_name"}

@@ -1,0 +1,127 @@
+"""open_queue and its neighbours: which adapter, where, with which settings."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast import AnyMessage, FilesystemQueue, QueueMessage, open_queue
+from holdfast.bootstrap import examine, log_events, queue_address, serve_metrics
+from holdfast.core import events as ev
+from holdfast.core.errors import ConfigError, InvalidName, QueueUnavailable
+from holdfast.testing import ManualClock, MemoryQueue
+
+
+@pytest.mark.parametrize(
+    ("path", "address"),
+    [
+        ("enrich", ("data", "default", "enrich")),
+        ("acme/enrich", ("data", "acme", "enrich")),
+        ("acme/enrich/", ("data", "acme", "enrich")),
+        ("./work/acme/enrich", ("work", "acme", "enrich")),
+        ("work/acme/enrich", ("work", "acme", "enrich")),
+        ("/srv/work/acme/enrich", ("/srv/work", "acme", "enrich")),
+        ("///srv/work/acme/enrich", ("/srv/work", "acme", "enrich")),
+        ("/srv/work/queues/acme/enrich", ("/srv/work", "acme", "enrich")),
+        ("/acme/enrich", ("/", "acme", "enrich")),
+        ("/enrich", ("/", "default", "enrich")),
+        ("../acme/enrich", ("..", "acme", "enrich")),
+    ],
+)
+def test_a_path_leads_to_root_campaign_and_queue(
+    path: str, address: tuple[str, str, str]
+) -> None:
+    assert queue_address(path, "data") == address
+
+
+@pytest.mark.parametrize("path", ["", ".", "/", "./"])
+def test_a_path_without_a_name_is_refused(path: str) -> None:
+    with pytest.raises((ConfigError, InvalidName)):
+        open_queue(path, create=False)
+
+
+@pytest.mark.parametrize("name", ["..", "a/..", "../..", "a/../..", "a b", "-x", "x\0y", "ü"])
+def test_a_name_that_is_unsafe_as_a_folder_is_refused_and_nothing_is_made(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((InvalidName, ConfigError)):
+        open_queue(name, env={})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_opens_a_filesystem_queue_where_it_says(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "acme" / "enrich", env={}) as queue:
+        assert isinstance(queue, FilesystemQueue)
+        assert queue.folder == tmp_path / "queues" / "acme" / "enrich"
+        assert queue.name == "acme/enrich"
+
+
+def test_the_folder_of_a_queue_opens_that_queue(tmp_path: Path) -> None:
+    with open_queue(tmp_path / "acme" / "enrich", env={}) as queue:
+        queue.push(AnyMessage(id="a"))
+    with open_queue(tmp_path / "queues" / "acme" / "enrich", create=False, env={}) as queue:
+        assert queue.stats().ready == 1
+
+
+def test_a_file_url_may_be_percent_encoded(tmp_path: Path) -> None:
+    with open_queue(f"file:{tmp_path}/my%20work/acme/enrich", env={}):
+        assert (tmp_path / "my work/queues/acme/enrich/pending").is_dir()
+
+
+def test_memory_opens_the_fake(tmp_path: Path) -> None:
+    queue = open_queue("memory:q", env={}, clock=ManualClock())
+    assert isinstance(queue, MemoryQueue)
+    assert queue.name == "q"
+
+
+def test_an_unknown_scheme_is_told_what_there_is() -> None:
+    with pytest.raises(ConfigError, match="use a path, file:"):
+        open_queue("amqp://host/q", env={})
+
+
+def test_settings_come_from_keywords_url_and_environment(tmp_path: Path) -> None:
+    env = {"HOLDFAST_MAX_ATTEMPTS": "9", "HOLDFAST_DATA_DIR": str(tmp_path)}
+    with open_queue("q?lease_seconds=7&durability=power", env=env, dedupe=True) as queue:
+        assert isinstance(queue, FilesystemQueue)
+        assert (queue.lease_seconds, queue.max_attempts) == (7, 9)
+        assert (queue.durability, queue.dedupe) == ("power", True)
+        assert queue.folder == tmp_path / "queues/default/q"
+
+
+def test_looking_without_making_says_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(QueueUnavailable, match="push to it first"):
+        open_queue(tmp_path / "acme" / "enrich", create=False, env={})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_model_decides_what_can_be_pushed(tmp_path: Path) -> None:
+    class Greeting(QueueMessage):
+        name: str
+
+    with open_queue(tmp_path / "a" / "q", Greeting, env={}) as queue:
+        queue.push(Greeting(id="a", name="you"))
+        [message] = queue.poll()
+        assert message.name == "you"
+
+
+def test_doctor_is_found_by_the_queues_url(tmp_path: Path) -> None:
+    findings = list(examine(f"q?data_dir={tmp_path}", env={}))
+    assert findings[0].check == "queue"
+    assert str(tmp_path) in findings[0].found
+    with pytest.raises(ConfigError, match="folders"):
+        examine("memory:q", env={})
+
+
+def test_events_become_lines_at_the_level_asked_for() -> None:
+    lines: list[str] = []
+    log = log_events(lines.append, "json", at_least="warning")
+    log(ev.Claimed("q", "a", 1))
+    log(ev.PollFailed("q", error="away"))
+    assert [json.loads(line)["event"] for line in lines] == ["poll_failed"]
+
+
+def test_metrics_are_served_until_closed() -> None:
+    server = serve_metrics(0)
+    assert server.port > 0
+    server.close()

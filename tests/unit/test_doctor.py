@@ -1,0 +1,340 @@
+"""doctor: each finding, on folders made ill by hand. No queue here is ever shared."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
+from holdfast.adapters.local.filesystem.checks import races
+from holdfast.adapters.local.filesystem.checks.folders import inode_verdict, space_verdict
+from holdfast.adapters.local.filesystem.checks.mounts import mount_of, parse_mounts
+from holdfast.adapters.local.filesystem.checks.times import grain_verdict
+from holdfast.adapters.local.filesystem.doctor import Doctor, Finding, Level
+from holdfast.core.message import AnyMessage
+from holdfast.testing import ManualClock
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[FilesystemQueue[AnyMessage]]:
+    with FilesystemQueue(tmp_path, queue="q") as queue:
+        yield queue  # type: ignore[misc]
+
+
+def examine(folder: Path, **given: object) -> dict[str, list[Finding]]:
+    """Findings by what they are about."""
+    found: dict[str, list[Finding]] = {}
+    for finding in Doctor(folder, **given).examine():  # type: ignore[arg-type]
+        found.setdefault(finding.check, []).append(finding)
+    return found
+
+
+def levels(found: dict[str, list[Finding]]) -> set[Level]:
+    return {finding.level for group in found.values() for finding in group}
+
+
+def test_a_healthy_queue_is_found_healthy(queue: FilesystemQueue[AnyMessage]) -> None:
+    queue.push(AnyMessage())
+    queue.poll()
+    found = examine(queue.folder)
+    assert Level.FAIL not in levels(found)
+    assert {"rename", "link", "lock", "clock", "permissions", "one device"} <= found.keys()
+
+
+def test_every_finding_that_is_not_ok_has_a_way_out(tmp_path: Path) -> None:
+    for findings in examine(tmp_path / "nowhere" / "q").values():
+        for finding in findings:
+            assert finding.way_out or finding.level is Level.OK, finding
+
+
+def test_nothing_is_left_behind(queue: FilesystemQueue[AnyMessage]) -> None:
+    before = sorted(queue.folder.rglob("*"))
+    examine(queue.folder)
+    assert sorted(queue.folder.rglob("*")) == before
+
+
+def test_a_queue_that_is_not_there_is_a_failure_and_is_not_made(tmp_path: Path) -> None:
+    found = examine(tmp_path / "queues" / "default" / "q")
+    assert found["queue"][0].level is Level.FAIL
+    assert found["rename"][0].level is Level.OK  # the place was probed all the same
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- races
+
+
+def racer(tmp_path: Path, body: str) -> Path:
+    script = tmp_path / "racer.py"
+    script.write_text(
+        "import os, shutil, sys\n"
+        "how, folder, me, count = sys.argv[1:]\n"
+        "os.chdir(folder)\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        f"{body}\n"
+    )
+    return script
+
+
+def test_a_folder_where_moving_is_copying_is_found_out(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+) -> None:
+    """As in folders kept in step by a sync program: everybody wins."""
+    copying = racer(tmp_path, "print(*range(int(count)))")
+    found = examine(queue.folder, racer=copying)
+    for race in ("rename", "link"):
+        assert found[race][0].level is Level.FAIL
+        assert f"{races.HEATS} of {races.HEATS} files were won by two" in found[race][0].found
+
+
+def test_files_that_vanish_or_are_torn_are_found_out(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+) -> None:
+    losing = racer(tmp_path, "print(*range(3)) if me == '0' else None")
+    found = examine(queue.folder, racer=losing)
+    assert found["rename"][0].level is Level.FAIL
+    assert "won by nobody or torn" in found["rename"][0].found
+
+
+def test_a_probe_that_breaks_is_a_finding_and_the_others_go_on(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+) -> None:
+    found = examine(queue.folder, racer=racer(tmp_path, "sys.exit(5)"))
+    assert found["rename"][0].level is Level.FAIL
+    assert "cannot be checked" in found["rename"][0].found
+    assert found["lock"][0].level is Level.OK
+
+
+# -- filesystem and mount
+
+MOUNTS = """\
+/dev/vda / ext4 rw,relatime 0 0
+tmpfs /run tmpfs rw,nosuid 0 0
+server:/export /srv nfs4 rw,vers=4.2,soft,local_lock=all 0 0
+server:/export /srv/hard nfs rw,hard,noac 0 0
+//box/share /mnt/my\\040share cifs rw 0 0
+host:/x /mnt/ssh fuse.sshfs rw 0 0
+/dev/vdb /mnt/ro ext4 ro,relatime 0 0
+/dev/vdc /mnt/ro/inner ext4 rw 0 0
+/dev/vdd /mnt/ro/inner xfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/home/me/q", "ext4"),
+        ("/srv/q", "nfs4"),
+        ("/srv/hard/q", "nfs"),
+        ("/srvx/q", "ext4"),
+        ("/mnt/my share/q", "cifs"),
+        ("/mnt/ro/inner/q", "xfs"),
+    ],
+)
+def test_the_mount_of_a_path_is_the_nearest_and_the_newest(path: str, kind: str) -> None:
+    mount = mount_of(path, parse_mounts(MOUNTS))
+    assert mount is not None
+    assert mount.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "word"),
+    [
+        ("x / ext4 rw 0 0", Level.OK, "ext4"),
+        ("x / nfs4 rw,hard 0 0", Level.OK, "network filesystem"),
+        ("x / nfs4 rw,soft 0 0", Level.WARN, "mounted soft"),
+        ("x / nfs rw,nolock 0 0", Level.WARN, "locks are local"),
+        ("x / tmpfs rw 0 0", Level.WARN, "in memory"),
+        ("x / cifs rw 0 0", Level.WARN, "nobody promises"),
+        ("x / fuse.s3fs rw 0 0", Level.WARN, "nobody promises"),
+        ("x / ext4 ro 0 0", Level.FAIL, "read-only"),
+        ("", Level.OK, "cannot be told"),
+    ],
+)
+def test_each_kind_of_mount_is_judged(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path, line: str, level: Level, word: str
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(line)
+    found = examine(queue.folder, mounts=mounts)
+    judged = [*found["filesystem"], *found.get("mount", [])]
+    assert any(f.level is level and word in f.found for f in judged), judged
+
+
+def test_a_system_without_a_list_of_mounts_is_no_failure(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+) -> None:
+    found = examine(queue.folder, mounts=tmp_path / "none")
+    assert found["filesystem"][0].level is Level.OK
+
+
+@pytest.mark.parametrize("mark", [".stfolder", ".dropbox.cache"])
+def test_a_synced_folder_is_a_failure(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path, mark: str
+) -> None:
+    (tmp_path / mark).mkdir()
+    [finding] = examine(queue.folder)["synced folder"]
+    assert finding.level is Level.FAIL
+    assert "move the queue out" in finding.way_out
+
+
+# -- folders
+
+
+def test_a_missing_folder_is_named(queue: FilesystemQueue[AnyMessage]) -> None:
+    (queue.folder / "history").rmdir()
+    [finding] = examine(queue.folder)["folders"]
+    assert finding.level is Level.WARN
+    assert "history" in finding.found
+
+
+def test_a_folder_on_another_device_is_a_failure(
+    queue: FilesystemQueue[AnyMessage], fast_path: Path
+) -> None:
+    if fast_path.stat().st_dev == queue.folder.stat().st_dev:
+        pytest.skip("there is only one filesystem here")
+    (queue.folder / "completed").rmdir()
+    (queue.folder / "completed").symlink_to(fast_path)
+    [finding] = examine(queue.folder)["one device"]
+    assert finding.level is Level.FAIL
+    assert "completed" in finding.found
+
+
+def test_sticky_folders_are_pointed_out(queue: FilesystemQueue[AnyMessage]) -> None:
+    (queue.folder / "leased").chmod(0o1777)
+    found = examine(queue.folder)["permissions"]
+    assert any("sticky" in finding.found for finding in found)
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(10 << 30, Level.OK), (500 << 20, Level.WARN), (1 << 20, Level.FAIL)]
+)
+def test_little_space_is_pointed_out_before_it_is_none(free: int, level: Level) -> None:
+    assert space_verdict(free).level is level
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(10**7, Level.OK), (50_000, Level.WARN), (10, Level.FAIL)]
+)
+def test_few_inodes_are_pointed_out_before_there_are_none(free: int, level: Level) -> None:
+    assert inode_verdict(free).level is level
+
+
+# -- clock
+
+
+@pytest.mark.parametrize(
+    ("ahead", "level", "word"),
+    [
+        (0.01, Level.OK, "is ours"),
+        (2.0, Level.OK, "2.0 s ahead"),
+        (-2.0, Level.OK, "2.0 s behind"),
+        (90.0, Level.WARN, "90.0 s ahead"),
+    ],
+)
+def test_the_file_servers_clock_is_compared(
+    queue: FilesystemQueue[AnyMessage], ahead: float, level: Level, word: str
+) -> None:
+    clock = ManualClock()
+    found = examine(
+        queue.folder, clock=clock, fs=FsOps(server_time=lambda: clock.time() + ahead)
+    )
+    assert found["clock"][0].level is level
+    assert word in found["clock"][0].found
+
+
+def test_stamps_in_whole_seconds_are_pointed_out() -> None:
+    [finding] = grain_verdict([5_000_000_000, 5_000_000_000, 6_000_000_000])
+    assert finding.level is Level.WARN
+    assert list(grain_verdict([5_000_000_000, 5_000_000_001, 6_000_000_000])) == []
+
+
+# -- contents
+
+
+def test_foreign_files_are_named_with_what_to_do(queue: FilesystemQueue[AnyMessage]) -> None:
+    (queue.folder / "leased" / "notes.txt").write_text("mine")
+    (queue.folder / "backup.tar").write_text("mine")
+    (queue.folder / "pending" / "drafts").mkdir()
+    [finding] = examine(queue.folder)["foreign files"]
+    assert finding.level is Level.WARN
+    for name in ("leased/notes.txt", "backup.tar", "pending/drafts"):
+        assert name in finding.found
+    assert "move them out" in finding.way_out
+
+
+def test_leftovers_of_killed_pushes_are_counted_once_they_are_old(
+    queue: FilesystemQueue[AnyMessage],
+) -> None:
+    for name in ("old", "new"):
+        (queue.folder / "tmp" / name).write_text("{")
+    os.utime(queue.folder / "tmp" / "old", (0, 0))
+    [finding] = examine(queue.folder)["leftovers"]
+    assert "1 files in tmp/" in finding.found
+
+
+class Manual:
+    """A queue whose time stands still, as its file server's does."""
+
+    def __init__(self, root: Path) -> None:
+        self.clock = ManualClock()
+        self.fs = FsOps(server_time=self.clock.time)
+        self.queue: FilesystemQueue[AnyMessage] = FilesystemQueue(
+            root, queue="q", lease_seconds=10, clock=self.clock, fs=self.fs
+        )
+
+    def workers(self) -> Finding:
+        found = examine(self.queue.folder, clock=self.clock, fs=self.fs)
+        return found["workers"][0]
+
+    def seen_now(self) -> None:
+        """Cards are stamped by the real server, which does not follow our clock."""
+        for card in (self.queue.folder / "workers").glob("*.json"):
+            os.utime(card, (self.clock.time(), self.clock.time()))
+
+
+@pytest.fixture
+def manual(tmp_path: Path) -> Iterator[Manual]:
+    manual = Manual(tmp_path)
+    yield manual
+    manual.queue.close()
+
+
+def test_leases_that_ran_out_with_nobody_polling_are_pointed_out(manual: Manual) -> None:
+    manual.queue.push(AnyMessage())
+    manual.queue.poll()
+    manual.seen_now()
+    assert manual.workers().level is Level.OK
+    manual.clock.advance(300)
+    finding = manual.workers()
+    assert finding.level is Level.WARN
+    assert "1 leases have run out" in finding.found
+    assert "holdfast work" in finding.way_out
+    manual.seen_now()  # a worker shows itself: it will take over
+    assert manual.workers().level is Level.OK
+
+
+def test_waiting_messages_without_any_worker_are_pointed_out(manual: Manual) -> None:
+    manual.queue.push(AnyMessage())
+    finding = manual.workers()
+    assert finding.level is Level.WARN
+    assert "none yet" in finding.found
+
+
+def test_a_lease_from_the_future_is_a_failure_whose_way_out_works(manual: Manual) -> None:
+    """The advice is followed to the letter, and the message comes back."""
+    manual.queue.push(AnyMessage(id="a"))
+    manual.queue.poll()
+    leased = manual.queue.folder / "leased"
+    [path] = leased.iterdir()
+    stem, _, _ = path.name.rpartition("~")
+    path.rename(leased / f"{stem}~9999999999999+60000.json")
+    found = examine(manual.queue.folder, clock=manual.clock, fs=manual.fs)
+    [finding] = found["leases"]
+    assert finding.level is Level.FAIL
+    _, source, target = finding.way_out.rsplit(" ", 2)
+    os.rename(manual.queue.folder / source, manual.queue.folder / target)
+    manual.clock.advance(11)
+    [message] = manual.queue.poll()
+    assert (message.id, message.attempts) == ("a", 2)

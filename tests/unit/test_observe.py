@@ -1,0 +1,230 @@
+"""Events as log lines and as metrics."""
+
+import json
+import logging
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import prometheus_client
+import pytest
+import structlog
+
+from holdfast.adapters.observe.logging import EventLog, fields_of, line_log, name_of
+from holdfast.adapters.observe.metrics import Metrics, MetricsServer
+from holdfast.core import events as ev
+from holdfast.core.errors import ConfigError
+from holdfast.core.events import Event, Events
+from holdfast.testing import ManualClock
+
+KINDS = [
+    kind
+    for kind in vars(ev).values()
+    if isinstance(kind, type) and issubclass(kind, Event) and kind not in (Event, ev.OfMessage)
+]
+SAMPLES: dict[str, Any] = {"str": "x", "int": 1, "float": 0.5, "float | None": None}
+
+
+def sample(kind: type[Event]) -> Event:
+    return kind(*(SAMPLES[getattr(f.type, "__name__", str(f.type))] for f in fields(kind)))
+
+
+# -- log lines
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    return []
+
+
+def test_an_event_is_one_line_of_pairs(lines: list[str]) -> None:
+    log = line_log(lines.append, clock=ManualClock(time=1_800_000_000.125))
+    log(ev.Completed("acme/enrich", "m 1", 2, seconds=0.12345))
+    assert lines == [
+        "2027-01-15T08:00:00.125Z level=info event=completed queue=acme/enrich "
+        'message_id="m 1" attempt=2 seconds=0.123'
+    ]
+
+
+def test_an_event_is_one_json_object(lines: list[str]) -> None:
+    line_log(lines.append, "json")(ev.DeadLettered("q", "m", 1, reason='said "no"'))
+    [said] = map(json.loads, lines)
+    assert (said["level"], said["event"]) == ("error", "dead_lettered")
+    assert said["reason"] == 'said "no"'
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_event_can_be_logged_both_ways(kind: type[Event], lines: list[str]) -> None:
+    event = sample(kind)
+    line_log(lines.append, "text", at_least=logging.DEBUG)(event)
+    line_log(lines.append, "json", at_least=logging.DEBUG)(event)
+    assert f"event={name_of(event)}" in lines[0]
+    assert json.loads(lines[1])["queue"] == "x"
+
+
+def test_a_name_is_in_lower_case_with_underscores() -> None:
+    assert name_of(ev.LeaseAtRisk("q", "m", 1, "e", 1.0)) == "lease_at_risk"
+
+
+def test_a_renewal_is_only_worth_a_line_when_debugging(lines: list[str]) -> None:
+    renewed = ev.LeaseRenewed("q", "m", 1, late_seconds=0.0)
+    line_log(lines.append)(renewed)
+    assert lines == []
+    line_log(lines.append, at_least=logging.DEBUG)(renewed)
+    assert len(lines) == 1
+
+
+def test_warnings_only_means_no_ordinary_event(lines: list[str]) -> None:
+    log = line_log(lines.append, at_least=logging.WARNING)
+    log(ev.Claimed("q", "m", 1))
+    log(ev.Completed("q", "m", 1, seconds=1.0))
+    log(ev.Retried("q", "m", 1, delay_seconds=None, reason="down"))
+    [line] = lines
+    assert "event=retried" in line
+    assert "delay_seconds" not in line  # nothing to say is not said
+
+
+def test_an_id_cannot_forge_a_line_or_steer_a_terminal(lines: list[str]) -> None:
+    hostile = "a\nlevel=info event=completed\x1b[31m\u009b"
+    for style in ("text", "json"):
+        line_log(lines.append, style)(ev.Claimed("q", hostile, 1))  # type: ignore[arg-type]
+    for line in lines:
+        assert line.isprintable()
+    assert "\\\\nlevel" in lines[0]
+
+
+def test_structlog_is_used_where_it_is_installed() -> None:
+    with structlog.testing.capture_logs() as captured:
+        Events(EventLog()).emit(ev.Completed("q", "m", 1, seconds=2.0))
+    assert captured == [
+        {
+            "event": "completed",
+            "log_level": "info",
+            "queue": "q",
+            "message_id": "m",
+            "attempt": 1,
+            "seconds": 2.0,
+        }
+    ]
+
+
+WITHOUT = """
+import sys
+for name in {missing!r}:
+    sys.modules[name] = None  # as if it were not installed
+"""
+
+
+def run_without(missing: list[str], program: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(missing=missing) + program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_standard_library_logs_where_structlog_is_not_installed() -> None:
+    done = run_without(
+        ["structlog"],
+        "import logging\n"
+        "from holdfast.adapters.observe.logging import EventLog\n"
+        "from holdfast.core import events as ev\n"
+        "logging.basicConfig(level=logging.INFO)\n"
+        "EventLog()(ev.Completed('q', 'm', 1, seconds=2.0))\n",
+    )
+    assert done.stderr == "INFO:holdfast:completed queue=q message_id=m attempt=1 seconds=2.0\n"
+
+
+def test_no_event_has_a_field_for_a_body_or_a_receipt() -> None:
+    named = {field.name for kind in KINDS for field in fields(kind)}
+    assert not named & {"body", "message", "receipt", "token", "payload", "handle"}
+    assert set(fields_of(ev.Claimed("q", "m", 1))) == {"queue", "message_id", "attempt"}
+
+
+# -- metrics
+
+
+@pytest.fixture
+def registry() -> prometheus_client.CollectorRegistry:
+    return prometheus_client.CollectorRegistry()
+
+
+def test_events_are_counted_by_queue(registry: prometheus_client.CollectorRegistry) -> None:
+    metrics = Metrics(registry)
+    for queue in ("a", "a", "b"):
+        metrics(ev.Completed(queue, "m", 1, seconds=3.0))
+    metrics(ev.Retried("a", "m", 1, delay_seconds=None, reason="x"))
+    value = registry.get_sample_value
+    assert value("holdfast_completed_total", {"queue": "a"}) == 2
+    assert value("holdfast_completed_total", {"queue": "b"}) == 1
+    assert value("holdfast_retried_total", {"queue": "a"}) == 1
+    assert value("holdfast_attempt_seconds_sum", {"queue": "a"}) == 6.0
+
+
+def test_what_is_held_is_known(registry: prometheus_client.CollectorRegistry) -> None:
+    metrics = Metrics(registry)
+
+    def held() -> float | None:
+        return registry.get_sample_value("holdfast_held", {"queue": "q"})
+
+    metrics(ev.Claimed("q", "a", 1))
+    metrics(ev.Claimed("q", "b", 1))
+    assert held() == 2
+    metrics(ev.Completed("q", "a", 1, seconds=1.0))
+    assert held() == 1
+    metrics(ev.LeaseGone("q", "b", 1, reason="late"))
+    metrics(ev.Retried("q", "b", 1, delay_seconds=None, reason="late"))  # told twice
+    metrics(ev.DeadLettered("q", "c", 9, reason="never held here"))
+    assert held() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_event_can_be_counted(
+    kind: type[Event], registry: prometheus_client.CollectorRegistry
+) -> None:
+    Metrics(registry)(sample(kind))
+
+
+def test_labels_do_not_grow_with_the_messages(
+    registry: prometheus_client.CollectorRegistry,
+) -> None:
+    metrics = Metrics(registry)
+    for number in range(100):
+        metrics(ev.Retried("q", f"m{number}", 1, delay_seconds=None, reason=f"r{number}"))
+    text = prometheus_client.generate_latest(registry).decode()
+    assert "m42" not in text
+    assert "r42" not in text
+
+
+@pytest.fixture
+def server() -> Iterator[MetricsServer]:
+    server = MetricsServer(0)
+    yield server
+    server.close()
+
+
+def test_metrics_are_served(server: MetricsServer) -> None:
+    server.subscriber(ev.Completed("q", "m", 1, seconds=1.0))
+    url = f"http://127.0.0.1:{server.port}/metrics"
+    with urllib.request.urlopen(url, timeout=30) as page:
+        assert b'holdfast_completed_total{queue="q"} 1.0' in page.read()
+
+
+def test_a_port_that_is_taken_is_one_clear_line(server: MetricsServer) -> None:
+    with pytest.raises(ConfigError, match="choose another --metrics-port"):
+        MetricsServer(server.port)
+
+
+def test_without_prometheus_the_way_out_is_told() -> None:
+    done = run_without(
+        ["prometheus_client"],
+        "from holdfast.adapters.observe.metrics import Metrics\n"
+        "from holdfast.core.errors import ConfigError\n"
+        "try:\n    Metrics()\nexcept ConfigError as error:\n    print(error)\n",
+    )
+    assert "pip install 'holdfast[metrics]'" in done.stdout

@@ -1,0 +1,83 @@
+"""A worker in a process of its own, for tests that kill, stop or interrupt it."""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+if __name__ == "__mp_main__":
+    # A child imports this script before anything of ours runs in it. Be slow about it:
+    # what reaches a child that has no session of its own yet, reaches it here.
+    time.sleep(float(os.environ.get("SLOW_CHILDREN", "0")))
+
+from holdfast.adapters.local.filesystem import FilesystemQueue
+from holdfast.core.message import AnyMessage
+from holdfast.core.queue import Backoff, QueueManager
+from holdfast.core.worker import Worker
+from holdfast.testing import MemoryQueue
+from workers import handlers
+from workers.kit import Notes, eventually
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def main() -> None:
+    plan = json.loads(sys.argv[1])
+    notes = Notes(Path(plan["notes"]))
+    queue = make_queue(plan)
+    if plan.get("what"):
+        queue.push(AnyMessage(id="m", **plan))
+    worker = Worker(queue, handlers.do, isolation="process", **plan.get("settings", {}))
+    globals()[plan["mode"]](worker, notes)
+
+
+def make_queue(plan: dict[str, Any]) -> QueueManager[AnyMessage]:
+    settings: Any = {"lease_seconds": plan["lease_seconds"], "max_attempts": 2}
+    settings["backoff"] = Backoff(first_seconds=0.02)
+    if "root" in plan:
+        return FilesystemQueue(plan["root"], AnyMessage, **settings)
+    return MemoryQueue(AnyMessage, **settings)
+
+
+def run(worker: Worker[Any], notes: Notes) -> None:
+    """Run, and stop on Ctrl-C."""
+    signal.signal(signal.SIGINT, lambda *_: worker.stop())
+    handlers.note(notes, "running now")
+    handlers.note(notes, f"report {worker.run()}")
+
+
+def leak(worker: Worker[Any], notes: Notes) -> None:
+    """Run, and have a fork keep all pipes open, as a careless daemon would."""
+    thread = Thread(target=worker.run)
+    thread.start()
+    notes.pid()
+    if (leaking := os.fork()) == 0:
+        time.sleep(1000)
+        os._exit(0)
+    handlers.note(notes, f"leaking {leaking}")
+    thread.join()
+
+
+def adopt(worker: Worker[Any], notes: Notes) -> None:
+    """Run as process 1 of a container would: orphans become our children."""
+    assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
+    worker.run(until_empty=True)
+    try:
+        handlers.note(notes, f"zombie {os.waitpid(-1, os.WNOHANG)[0]}")
+    except ChildProcessError:
+        handlers.note(notes, "zombie 0")
+
+
+def abandon(worker: Worker[Any], notes: Notes) -> None:
+    """End without stopping the worker."""
+    Thread(target=worker.run, daemon=True).start()
+    eventually(lambda: notes.values("sleeping"))
+
+
+if __name__ == "__main__":
+    main()
