@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from bench import floor
-from bench.arena import settle
 from bench.figures import CycleFigures
 from bench.measure import filled, run_cycles
 from bench.ours import BUILDING, HOLDFAST
@@ -29,7 +28,7 @@ def run(session: Session) -> Result:
         with session.arena.room(name) as path:
             if name == floor.NAME:
                 session.floor.fill(path, WAITING)
-                settle(path)
+                session.arena.settle(path)
                 figures = session.floor.cycle(path, cycles)
             else:
                 queue = filled(session, cards[name], path, WAITING)

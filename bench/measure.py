@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 from time import perf_counter
 
-from bench.arena import settle
 from bench.contender import Card, card_named
 from bench.figures import CycleFigures, memory_bytes
 from bench.session import Session, in_fresh_process
@@ -20,7 +19,7 @@ def filled(session: Session, card: Card, path: Path, count: int) -> Path:
     else:
         target.mkdir()
         in_fresh_process(fill, card.name, target, count)
-    settle(path)
+    session.arena.settle(path)
     return target
 
 

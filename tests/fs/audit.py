@@ -58,7 +58,6 @@ def reasonless(folder: Path) -> list[str]:
 
 def residue(folder: Path) -> list[str]:
     """I-FQ-10: what a sweep should have removed, once no process is at work."""
-    there = {task.key: state for state, task, _ in tasks(folder)}
     stems = {path.stem for state, _, path in tasks(folder) if state == "failed"}
     left = list(_files(folder / "tmp"))
     left += [
@@ -67,14 +66,15 @@ def residue(folder: Path) -> list[str]:
         if names.REASON.fullmatch(path.name)
         and path.name.removesuffix(".reason.json") not in stems
     ]
-    left += [p for p in _files(folder / "history") if p.stem not in there]
-    left += [
-        path
-        for path in _files(folder / "checkpoints")
-        if there.get(path.name.partition("~")[0]) in (None, "completed")
-    ]
     left += [p for p in _files(folder / "ids") if p.name[0] != "." and p.stat().st_nlink < 2]
     return [str(path.relative_to(folder)) for path in left]
+
+
+def traces(folder: Path) -> list[str]:
+    """History and checkpoints of tasks that are gone."""
+    there = {task.key for _, task, _ in tasks(folder)}
+    kept = [*_files(folder / "history"), *_files(folder / "checkpoints")]
+    return [str(p.relative_to(folder)) for p in kept if p.name[:18] not in there]
 
 
 def faults(folder: Path) -> dict[str, list[str]]:

@@ -58,7 +58,8 @@ def clean_env(**more: str) -> dict[str, str]:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "holdfast.cli", *arguments]
+    """-P: like the console script, which does not find what lies in the current folder."""
+    return [sys.executable, "-P", "-m", "holdfast.cli", *arguments]
 
 
 def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:

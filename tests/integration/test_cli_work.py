@@ -213,11 +213,8 @@ def test_a_signal_lets_running_work_finish(
     worker = place.start("tasks:slow", f"--isolation={isolation}", "-c", "2", "--json")
     eventually(started(place, 2))
     worker.send_signal(number)
-    said = b""
-    while b"draining" not in said:
-        assert worker.stderr is not None
-        said = worker.stderr.readline()
-    assert b"2 running" in said
+    assert _heard(worker, b"draining: 2 running")
+    assert _heard(worker, b"event=worker_stopping")  # it takes no more from here on
     place.finish()
     code, out, _ = ended(worker)
     assert code == 0

@@ -48,11 +48,12 @@ def start(notes: Notes) -> Iterator[Start]:
     yield start
     for process in started:
         process.kill()
-        process.communicate()
     for pid in (int(pid) for word in ("pid", "leaking") for pid in notes.values(word)):
         for victim in (*members(pid), pid):
             if is_alive(victim):
                 os.kill(victim, signal.SIGKILL)
+    for process in started:
+        process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("then", ["sleep", "hold_the_gil"])

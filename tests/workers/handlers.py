@@ -7,16 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from holdfast.core.context import Context
 from holdfast.core.outcome import Reject, Retry
+from workers.kit import Notes
 
 
 def note(message: Any, line: str) -> None:
-    """One short line, appended in one write: readers never see half of it."""
-    with open(message.notes, "ab", buffering=0) as file:
-        file.write(f"{line}\n".encode())
+    Notes(Path(message.notes)).write(line)
 
 
 def do(message: Any, ctx: Context) -> Any:

@@ -202,6 +202,11 @@ class Notes:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def write(self, line: str) -> None:
+        """Appended in one write: readers never see half of it."""
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(f"{line}\n".encode())
+
     def lines(self) -> list[str]:
         return self.path.read_text().splitlines() if self.path.exists() else []
 

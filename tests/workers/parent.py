@@ -47,8 +47,8 @@ def make_queue(plan: dict[str, Any]) -> QueueManager[AnyMessage]:
 def run(worker: Worker[Any], notes: Notes) -> None:
     """Run, and stop on Ctrl-C."""
     signal.signal(signal.SIGINT, lambda *_: worker.stop())
-    handlers.note(notes, "running now")
-    handlers.note(notes, f"report {worker.run()}")
+    notes.write("running now")
+    notes.write(f"report {worker.run()}")
 
 
 def leak(worker: Worker[Any], notes: Notes) -> None:
@@ -59,7 +59,7 @@ def leak(worker: Worker[Any], notes: Notes) -> None:
     if (leaking := os.fork()) == 0:
         time.sleep(1000)
         os._exit(0)
-    handlers.note(notes, f"leaking {leaking}")
+    notes.write(f"leaking {leaking}")
     thread.join()
 
 
@@ -68,9 +68,9 @@ def adopt(worker: Worker[Any], notes: Notes) -> None:
     assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
     worker.run(until_empty=True)
     try:
-        handlers.note(notes, f"zombie {os.waitpid(-1, os.WNOHANG)[0]}")
+        notes.write(f"zombie {os.waitpid(-1, os.WNOHANG)[0]}")
     except ChildProcessError:
-        handlers.note(notes, "zombie 0")
+        notes.write("zombie 0")
 
 
 def abandon(worker: Worker[Any], notes: Notes) -> None:

@@ -1,6 +1,5 @@
 """The `holdfast` command: its parts put together, and every error as one clear line."""
 
-import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -15,23 +14,15 @@ from holdfast.cli.demo.command import demo
 from holdfast.cli.failures import ExitCode, code_of, debugging, line_of
 
 
-class _StdoutClosed(Exception):
-    """Whoever read our output has seen enough."""
-
-
 class _Group(TyperGroup):
-    """Typer takes a closed pipe for a failure; `holdfast list enrich | head` is none."""
+    """Says in words that Ctrl-C ended a command."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise _StdoutClosed from None
+            return super().invoke(ctx)
         except KeyboardInterrupt:
             say("interrupted")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
-        return result
 
 
 app = typer.Typer(
@@ -84,11 +75,9 @@ def run(arguments: Sequence[str]) -> int:
         result = typer.main.get_command(app).main(
             args=list(arguments), prog_name="holdfast", standalone_mode=False
         )
-    except _StdoutClosed:
-        _let_go_of_stdout()
-        return ExitCode.OK
     except SystemExit as end:
-        # How rich reacts to a closed pipe; nothing else of ours exits.
+        # How typer and rich react to a closed pipe. But `holdfast list enrich | head` is no
+        # failure, and nothing else of ours exits this way.
         return ExitCode.OK if isinstance(end.__context__, BrokenPipeError) else ExitCode.BUG
     except (KeyboardInterrupt, typer.Abort):
         say("interrupted")
@@ -118,8 +107,3 @@ def _make_lenient(*streams: TextIO | None) -> None:
     for stream in streams:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _let_go_of_stdout() -> None:
-    # What is still buffered would raise again when the interpreter ends.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -202,15 +202,15 @@ class Shift:
         running = self._tally.running
         match time:
             case 1:
+                self._worker.stop()
                 say(
                     f"draining: {running} running, up to {in_words(self._drain)}; "
                     "Ctrl-C again stops now"
                 )
-                self._worker.stop()
             case 2:
-                say(f"stopping now: {running} running, to be given back")
-                self.stopped_now_by = number
                 self._worker.stop_now()
+                self.stopped_now_by = number
+                say(f"stopping now: {running} running, to be given back")
             case _:
                 # Even the end hangs. The leases run out, and the work comes back.
                 os._exit(128 + number)

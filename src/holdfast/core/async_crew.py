@@ -73,8 +73,8 @@ class Coroutines(Generic[M]):
         self._runs: set[_Run] = set()
         self._settlers = ThreadPoolExecutor(min(count, _SETTLERS), "holdfast-settler")
         self._up = Event()
-        self._loop: asyncio.AbstractEventLoop
-        self._over: asyncio.Event
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._over = asyncio.Event()
         self._looper = Thread(target=self._run_loop, name="holdfast-loop", daemon=True)
         self._poller = Thread(target=self._poll, name="holdfast-poller", daemon=True)
 
@@ -83,6 +83,8 @@ class Coroutines(Generic[M]):
     def start(self) -> None:
         self._looper.start()
         self._up.wait()
+        if self.error is not None:
+            raise self.error
         self._poller.start()
 
     def watch(self, now: float) -> None:
@@ -136,11 +138,16 @@ class Coroutines(Generic[M]):
     # -- on the loop
 
     def _run_loop(self) -> None:
-        asyncio.run(self._be_there())
+        try:
+            asyncio.run(self._be_there())
+        except BaseException as error:
+            self.error = error
+            self._feed.close()
+        finally:
+            self._up.set()
 
     async def _be_there(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
         self._up.set()
         await self._over.wait()
 
@@ -151,7 +158,7 @@ class Coroutines(Generic[M]):
                 self._settlers.submit(self._settle, run, message, GiveBack())
                 continue
             self._runs.add(run)
-            run.task = self._loop.create_task(self._attempt(run, message))
+            run.task = asyncio.create_task(self._attempt(run, message))
             run.lease.on_lost(partial(self._lost, run))
 
     def _lost(self, run: _Run, lease: Lease) -> None:

@@ -88,7 +88,8 @@ async def cancelled_when_lost(work: Awaitable[Any], lease: Lease) -> Any:
     return await work
 
 
-def soon(loop: asyncio.AbstractEventLoop, call: Callable[..., Any], *args: Any) -> None:
+def soon(loop: asyncio.AbstractEventLoop | None, call: Callable[..., Any], *args: Any) -> None:
     """Have the loop call it, from any thread. A loop that is closed has nothing to do."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(call, *args)
+    if loop is not None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(call, *args)

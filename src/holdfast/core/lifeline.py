@@ -19,8 +19,11 @@ _PR_SET_PDEATHSIG = 1
 def leave_terminal() -> None:
     """A session of our own: Ctrl-C is the worker's to handle, and our group can be killed."""
     os.setsid()
-    # The worker blocked it for our start, when Ctrl-C still reached us.
+    # The worker blocked it for our start. To ignore a signal drops one that waits; then
+    # it may have its usual meaning again.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def end_with(parent_pid: int, parent_sentinel: int) -> None:

@@ -18,7 +18,7 @@ from holdfast.core.errors import ConfigError, HandlerNotFound
 from holdfast.core.frames import Frames
 from holdfast.core.handler import Handler, name_of
 from holdfast.core.lease import Lease
-from holdfast.core.message import QueueMessage
+from holdfast.core.message import MessageCodec, QueueMessage
 
 _spawn = multiprocessing.get_context("spawn")
 _one_at_a_time = Lock()
@@ -45,7 +45,7 @@ class ChildProcess:
 
     def __init__(self, handler: bytes, interval: float, clock: Clock) -> None:
         self._clock = clock
-        self._model: type | None = None
+        self._codec: MessageCodec[Any] | None = None
         # Two pipes are twice as fast as one that goes both ways.
         orders, self._orders = _spawn.Pipe(duplex=False)
         self._answers, answers = _spawn.Pipe(duplex=False)
@@ -98,13 +98,17 @@ class ChildProcess:
                 self._poll.register(self._orders, POLLOUT)
 
     def begin(self, message: QueueMessage, lease: Lease) -> None:
-        """Have the child start on a message."""
-        model = type(message)
-        if model is not self._model:
-            self.send(_packed_model(model))
-            self._model = model
+        """Have the child start on a message.
+
+        Raises HandlerNotFound when children cannot know its type, MalformedMessage or
+        MessageTooLarge when it cannot be sent; nothing was started then.
+        """
+        if self._codec is None or self._codec.model is not type(message):
+            self._codec = MessageCodec(type(message))
+            self.send(_packed_model(type(message)))
+        body = self._codec.encode(message)
         self._deadline = lease.deadline
-        self.send(wire.pack_work(lease, message.__pydantic_serializer__.to_json(message)))
+        self.send(wire.pack_work(lease, body))
 
     def tell_deadline(self, deadline: float) -> None:
         """Pass on a renewal: past its deadline the child ends itself."""

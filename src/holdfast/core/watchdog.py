@@ -16,12 +16,12 @@ from threading import Event
 from holdfast.core import wire
 from holdfast.core.clock import Clock
 from holdfast.core.context import LeaseContext
-from holdfast.core.errors import HandlerNotFound
+from holdfast.core.errors import HandlerNotFound, MalformedMessage, MessageTooLarge
 from holdfast.core.events import ChildKilled, Events
 from holdfast.core.executor import Executor
 from holdfast.core.lease import Lease
 from holdfast.core.message import M
-from holdfast.core.outcome import Abandoned, GiveBack, Outcome, Retry
+from holdfast.core.outcome import Abandoned, GiveBack, Outcome, Reject, Retry
 from holdfast.core.process import ChildProcess
 
 _START_SECONDS = 120.0
@@ -117,7 +117,10 @@ class Watchdog(Executor[M]):
         if not self.prepare():
             return GiveBack()
         assert self._child is not None
-        self._child.begin(message, lease)
+        try:
+            self._child.begin(message, lease)
+        except (MalformedMessage, MessageTooLarge) as error:
+            return Reject(str(error))
         now = self._clock.monotonic()
         return self._watch(self._child, message, lease, Signs(now, now, now))
 

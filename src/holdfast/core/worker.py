@@ -10,6 +10,7 @@ A run's life; leases are renewed from the first line to the last:
 """
 
 from collections.abc import Callable
+from multiprocessing import current_process
 from threading import Event, Lock, current_thread, main_thread
 from typing import Generic, Literal
 
@@ -233,6 +234,8 @@ def _fitting(handler: Handler, isolation: str) -> bytes:
     match isolation:
         case "thread":
             return b""
+        case "process" if current_process().daemon:
+            raise ConfigError("isolation 'process' cannot work inside a daemonic process")
         case "process":
             return pickled(handler)
         case "async" if shape.is_async:

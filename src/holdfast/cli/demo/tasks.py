@@ -66,7 +66,6 @@ def enrich(task: DemoTask, ctx: Context) -> Reject | None:
         ctx.beat(progress=(step + 1) / steps, checkpoint=step + 1 if steps > 1 else None)
     ctx.raise_if_lost()
     note_effect(os.environ[LEDGER], task.id, ctx.attempt, ctx.fence)
-    note_effect(os.environ[LEDGER], task.id, ctx.attempt, ctx.fence)
     return None
 
 

@@ -1,0 +1,155 @@
+"""When a lease ends: to the millisecond, on whose clock, and for whom."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fs.ground import Ground, Queue, clock_of_today, note
+from holdfast.adapters.local.filesystem import FsOps
+from holdfast.core.message import lease_of
+from holdfast.testing.clock import ManualClock
+
+LEASE = 30.0
+MARGIN = 0.25  # between hosts
+
+
+@pytest.fixture
+def ground(fast_path: Path) -> Ground:
+    return Ground(fast_path, lease_seconds=LEASE)
+
+
+def claim(queue: Queue) -> Any:
+    queue.push(note("a"))
+    [message] = queue.poll()
+    return message
+
+
+def is_good(message: Any, clock: ManualClock) -> bool:
+    lease = lease_of(message)
+    return lease.live and clock.monotonic() < lease.deadline
+
+
+FRACTIONS = st.floats(0, 0.01, allow_nan=False)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(start=FRACTIONS, lease=FRACTIONS, renew_after=FRACTIONS, before_end=FRACTIONS)
+def test_no_fraction_of_a_millisecond_is_stolen_from_a_holder(
+    fast_path: Path, start: float, lease: float, renew_after: float, before_end: float
+) -> None:
+    ground = Ground(fast_path / str(id(object())), lease_seconds=1 + lease)
+    holder, thief = ground.queue(), ground.queue()
+    ground.clock.advance(start)
+    message = claim(holder)
+    ground.clock.advance(renew_after)
+    holder.extend(message, 2 + lease)
+    left = lease_of(message).deadline - ground.clock.monotonic()
+    ground.clock.advance(max(0.0, left - before_end / 4))
+    was_good = is_good(message, ground.clock)
+    stolen = thief.poll()
+    assert not (was_good and stolen)
+    ground.clock.advance(0.5)
+    assert stolen or thief.poll()
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_setting_the_wall_clock_neither_expires_a_lease_nor_prolongs_it(
+    ground: Ground, step: float
+) -> None:
+    holder, thief = ground.queue(), ground.queue()
+    claim(holder)
+    ground.clock.step_time(step)
+    ground.clock.advance(LEASE - 0.5)
+    assert thief.poll() == []
+    late_comer = ground.queue()
+    assert late_comer.poll() == []
+    ground.clock.advance(0.5)
+    assert len(late_comer.poll()) == 1
+
+
+# -- hosts
+
+
+def move_to_another_host(queue: Queue) -> None:
+    """Its card says another boot; so others judge its leases by the file server's clock."""
+    [path] = [
+        p for p in (queue.folder / "workers").glob("*.json") if queue._claims.me.token in p.name
+    ]
+    card = json.loads(path.read_text())
+    path.write_text(json.dumps({**card, "boot_id": "another", "host": "elsewhere"}))
+
+
+@pytest.mark.parametrize("skew", [0.0, 7200.0, -7200.0])
+def test_hosts_with_different_clocks_judge_by_the_file_servers(
+    fast_path: Path, skew: float
+) -> None:
+    """The thief's clock is wrong by two hours; the server's is the holder's."""
+    clock = clock_of_today()
+    wrong = ManualClock(time=clock.time() + skew)
+    holder = Ground(fast_path, clock).queue()
+    thief = Ground(fast_path, wrong).queue(FsOps(server_time=clock.time))
+    claim(holder)
+    move_to_another_host(holder)
+
+    def both(seconds: float) -> None:
+        clock.advance(seconds)
+        wrong.advance(seconds)
+
+    assert thief.poll() == []
+    both(LEASE)
+    assert thief.poll() == []
+    both(MARGIN + 0.5)
+    assert len(thief.poll()) == 1
+
+
+def test_setting_the_wall_clock_right_after_asking_the_server_steals_nothing(
+    fast_path: Path,
+) -> None:
+    clock = clock_of_today()
+    mine = ManualClock(time=clock.time())
+    holder = Ground(fast_path, clock).queue()
+    often = Ground(fast_path, mine, lease_seconds=0.4)  # looks every tenth of a second
+    thief = often.queue(FsOps(server_time=clock.time))
+    claim(holder)
+    move_to_another_host(holder)
+    mine.advance(1)
+    clock.advance(1)
+    assert thief.poll() == []
+    mine.step_time(3600)
+    for _ in range(10):
+        mine.advance(0.125)
+        clock.advance(0.125)
+        assert thief.poll() == []
+
+
+@pytest.mark.parametrize("offset", ["soon", None, [], float("nan"), float("inf"), True])
+def test_a_card_that_makes_no_sense_does_not_stop_the_others(
+    ground: Ground, offset: object
+) -> None:
+    holder, thief = ground.queue(), ground.queue()
+    claim(holder)
+    [path] = (ground.folder / "workers").glob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "clock_offset": offset}))
+    assert thief.poll() == []
+    ground.clock.advance(LEASE + MARGIN + 0.5)
+    assert len(thief.poll()) == 1
+
+
+def test_a_lease_whose_card_is_gone_is_judged_as_another_hosts(ground: Ground) -> None:
+    holder, thief = ground.queue(), ground.queue()
+    claim(holder)
+    [path] = (ground.folder / "workers").glob("*.json")
+    path.unlink()
+    ground.clock.advance(LEASE)
+    assert thief.poll() == []
+    ground.clock.advance(MARGIN + 0.5)
+    assert len(thief.poll()) == 1

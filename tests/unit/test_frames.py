@@ -1,0 +1,125 @@
+"""Frames between a worker and its children: whole or not at all, and never a wait."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core import wire
+from holdfast.core.errors import LeaseLost, MalformedMessage
+from holdfast.core.frames import Frames
+from holdfast.core.outcome import Abandoned, Done, Outcome, Reject, Retry
+
+
+@dataclass
+class Line:
+    """A pipe with frames at both ends; the reading end does not block."""
+
+    reads: int
+    writes: int
+    reader: Frames
+    writer: Frames
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    reads, writes = os.pipe()
+    os.set_blocking(reads, False)
+    yield Line(reads, writes, Frames(reads, -1), Frames(-1, writes))
+    for fd in (reads, writes):
+        try:
+            os.close(fd)
+        except OSError:
+            continue
+
+
+def test_frames_arrive_whole_and_in_order(line: Line) -> None:
+    for payload in (b"one", b"", b"three" * 1000):
+        assert line.writer.send(payload)
+    assert [line.reader.read() for _ in range(4)] == [b"one", b"", b"three" * 1000, None]
+
+
+def test_half_a_frame_is_no_frame_and_nobody_waits_for_the_rest(line: Line) -> None:
+    os.write(line.writes, b"\0\0\0\4ab")
+    assert line.reader.read() is None
+    os.write(line.writes, b"cd")
+    assert line.reader.read() == b"abcd"
+
+
+def test_the_end_is_told_after_the_last_frame(line: Line) -> None:
+    line.writer.send(b"last words")
+    os.close(line.writes)
+    assert line.reader.read() == b"last words"
+    with pytest.raises(EOFError):
+        line.reader.read()
+
+
+def test_a_reader_that_stands_still_does_not_hold_up_the_writer(line: Line) -> None:
+    os.set_blocking(line.writes, False)
+    payload = os.urandom(1_000_000)
+    assert not line.writer.send(payload)
+    received = None
+    while received is None:
+        received = line.reader.read()
+        line.writer.flush()
+    assert received == payload
+    assert line.writer.flush()
+
+
+def test_what_is_sent_to_nobody_is_gone(line: Line) -> None:
+    os.close(line.reads)
+    assert line.writer.send(b"anybody?")
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Done(),
+        Retry(),
+        Retry(1.5, "später", "line\nline"),
+        Retry(None, "x", None),
+        Reject("nie", "…"),
+        Reject("no"),
+    ],
+)
+def test_outcomes_travel(outcome: Outcome) -> None:
+    assert wire.unpack_outcome(wire.pack_outcome(outcome)) == outcome
+
+
+def test_what_only_the_worker_may_decide_does_not_travel() -> None:
+    with pytest.raises(TypeError):
+        wire.pack_outcome(Abandoned("me"))
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@settings(deadline=None)
+@given(plain)
+def test_checkpoints_travel_both_ways(checkpoint: object) -> None:
+    assert wire.unpack_save(wire.pack_save(checkpoint)) == checkpoint
+    assert wire.unpack_answer(wire.pack_answer(checkpoint)) == checkpoint
+
+
+@pytest.mark.parametrize("checkpoint", [object(), {1, 2}, float("nan"), b"bytes"])
+def test_a_checkpoint_that_is_not_plain_data_is_refused_where_it_was_made(
+    checkpoint: object,
+) -> None:
+    with pytest.raises(MalformedMessage, match="cannot be written as JSON"):
+        wire.pack_save(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(LeaseLost("gone"), LeaseLost), (RuntimeError("what"), OSError)]
+)
+def test_an_error_is_raised_where_the_question_came_from(
+    error: Exception, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match=str(error)):
+        wire.unpack_answer(wire.pack_answer(error=error))
