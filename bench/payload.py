@@ -1,6 +1,6 @@
 """The one payload of all contenders: 300 bytes of JSON.
 
-Holdfast gets it as a typed message: it is serialised, parsed and validated within the
+Holdfast gets it as a typed message, built, serialised, parsed and validated within the
 measured time. The peers get the finished JSON, and nobody parses it for them.
 """
 

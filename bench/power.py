@@ -44,7 +44,7 @@ def messages_per_second(
     what: str, name: str, path: Path, batches: int, longest: float
 ) -> float:
     """Up to so many batches, within the time. The first one warms up and is not counted."""
-    with _steps(what, name, path, batches) as step:
+    with _steps(what, name, path) as step:
         step(0)
         began = at = perf_counter()
         count = 0
@@ -55,22 +55,20 @@ def messages_per_second(
     return count * BATCH / (at - began)
 
 
-def _steps(what: str, name: str, path: Path, batches: int) -> AbstractContextManager[Step]:
+def _steps(what: str, name: str, path: Path) -> AbstractContextManager[Step]:
     if name == HOLDFAST.name:
-        return _holdfast(what, path, batches)
+        return _holdfast(what, path)
     if name in (RAW, RAW_ROLLBACK):
         return _raw_sqlite(what, path, "WAL" if name == RAW else "DELETE")
     return _peer(name, path)
 
 
 @contextmanager
-def _holdfast(what: str, path: Path, batches: int) -> Iterator[Step]:
+def _holdfast(what: str, path: Path) -> Iterator[Step]:
     queue = open_queue_at(path, durability="power")
 
-    messages = [task(number) for number in range((batches + 1) * BATCH)]
-
     def push(first: int) -> None:
-        queue.push_many(messages[first : first + BATCH])
+        queue.push_many([task(number) for number in range(first, first + BATCH)])
 
     def cycle(first: int) -> None:
         push(first)

@@ -1,6 +1,7 @@
 """What must be true of a queue folder, told from the files alone."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,7 +90,11 @@ def faults(folder: Path) -> dict[str, list[str]]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if not path.is_dir())
+    """All below, but for folders. One that vanishes meanwhile has none."""
+    for parent, folders, files in os.walk(folder):
+        folders.sort()
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        yield from (Path(parent, name) for name in sorted(files + links))
 
 
 def _is_json(path: Path) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 from fs.watched import WatchedFs
 
-
 CHANGING = frozenset({"write", "rename", "link", "unlink", "mkdir", "rmdir", "utime", "fsync"})
 
 

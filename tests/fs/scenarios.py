@@ -13,7 +13,6 @@ from fs.ground import LEASE, MUCH_LATER, Ground, Queue, note
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.core.message import QueueMessage
 
-
 # After this a producer makes a new segment, so that the verb has to.
 ANOTHER_SEGMENT_SECONDS = 3.0
 

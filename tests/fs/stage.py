@@ -1,13 +1,14 @@
 """Where actors of a schedule meet: one queue folder, their queues, and the books."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from fs import audit
 from fs.ground import LEASE, Ground, Queue, drain, key_of
-from fs.schedule import Baton, Policy
+from fs.schedule import Baton, Policy, explore, wander
 from fs.stepping import SteppingFs
 from holdfast.core.errors import LeaseLost
 from holdfast.core.lease import Lease
@@ -118,3 +119,28 @@ VERBS: dict[str, Callable[[Queue, Any], None]] = {
     "release": lambda queue, message: queue.release(message),
     "dead_letter": lambda queue, message: queue.dead_letter(message, "no use"),
 }
+
+
+# -- all the orders
+
+PREEMPTIONS = 2
+LIMIT = 200  # schedules of one scenario; the rest is left to chance
+SEEDS = range(20)
+
+Setting = tuple[Sequence[Actor], Callable[[], None]]
+"""The actors on a stage, and what must be true when they are done."""
+
+
+def all_schedules(folder: Path, set_up: Callable[[Stage], Setting], **options: object) -> None:
+    """Every schedule with few preemptions and some random ones, each on a fresh stage."""
+    number = count()
+
+    def play(policy: Policy) -> Baton:
+        stage = Stage(folder / str(next(number)), policy, **options)
+        actors, check = set_up(stage)
+        stage.baton.run(actors)
+        check()
+        return stage.baton
+
+    explore(play, preemptions=PREEMPTIONS, limit=LIMIT)
+    wander(play, SEEDS)

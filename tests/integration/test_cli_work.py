@@ -2,106 +2,15 @@
 
 import json
 import signal
-import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cli_kit import PATIENCE_SECONDS, eventually, one_line, real, start
+from cli_place import Place, ended, heard, started
 
-from holdfast import AnyMessage, QueueManager, TaskState, open_queue
-
-HANDLERS = """
-import time
-from pathlib import Path
-
-from holdfast import QueueMessage, Reject, Retry
-
-
-class Greeting(QueueMessage):
-    name: str
-
-
-def note(text):
-    with open("effects", "a") as file:
-        file.write(text + "\\n")
-
-
-def greet(message: Greeting, ctx):
-    note(f"{type(message).__name__} {message.name}")
-
-
-def slow(message, ctx):
-    note(f"started {message.id}")
-    for _ in range(600):
-        if Path("finish").exists():
-            break
-        ctx.beat()
-        time.sleep(0.05)
-    note(f"finished {message.id}")
-
-
-def hang(message, ctx):
-    note(f"started {message.id}")
-    while not Path("finish").exists():
-        time.sleep(0.05)
-
-
-def reject(message):
-    return Reject("canary-reason")
-
-
-def fail(message):
-    raise ValueError("no such luck")
-
-
-def nonsense(message):
-    return 42
-
-
-async def gentle(message, ctx):
-    note(f"gently {message.id}")
-
-
-not_a_function = 7
-"""
-
-
-class Place:
-    """A folder with handlers in it and a queue to work on."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "tasks.py").write_text(HANDLERS)
-        self.queue: QueueManager[AnyMessage] = open_queue(folder / "data" / "default" / "q")
-        self.url = str(folder / "data" / "default" / "q")
-        self._started: list[subprocess.Popen[bytes]] = []
-
-    def push(self, *ids: str, **fields: Any) -> None:
-        self.queue.push_many(AnyMessage(id=id, **fields) for id in ids)
-
-    def work(self, handler: str, *options: str) -> Any:
-        return real(self.folder, "work", self.url, handler, "--until-empty", *options)
-
-    def start(self, handler: str, *options: str) -> subprocess.Popen[bytes]:
-        process = start(self.folder, "work", self.url, handler, *options)
-        self._started.append(process)
-        return process
-
-    def effects(self) -> list[str]:
-        path = self.folder / "effects"
-        return sorted(path.read_text().splitlines()) if path.exists() else []
-
-    def finish(self) -> None:
-        (self.folder / "finish").touch()
-
-    def close(self) -> None:
-        for process in self._started:
-            process.kill()
-            process.communicate()
-        self.queue.close()
+from holdfast import AnyMessage, TaskState, open_queue
 
 
 @pytest.fixture
@@ -109,11 +18,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place = Place(tmp_path)
     yield place
     place.close()
-
-
-def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=PATIENCE_SECONDS)
-    return process.returncode, out.decode(), err.decode()
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
@@ -200,10 +104,6 @@ def test_a_setting_that_cannot_work_is_reported(
     assert complaint in one_line(ran)
 
 
-def started(place: Place, count: int) -> Callable[[], bool]:
-    return lambda: len([e for e in place.effects() if e.startswith("started")]) == count
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_signal_lets_running_work_finish(
@@ -213,8 +113,8 @@ def test_a_signal_lets_running_work_finish(
     worker = place.start("tasks:slow", f"--isolation={isolation}", "-c", "2", "--json")
     eventually(started(place, 2))
     worker.send_signal(number)
-    assert _heard(worker, b"draining: 2 running")
-    assert _heard(worker, b"event=worker_stopping")  # it takes no more from here on
+    # From the second line on it takes no more.
+    assert heard(worker, b"draining: 2 running", b"event=worker_stopping")
     place.finish()
     code, out, _ = ended(worker)
     assert code == 0
@@ -228,7 +128,7 @@ def test_a_second_ctrl_c_stops_now_and_gives_the_work_back(place: Place) -> None
     worker = place.start("tasks:hang", "--isolation=process", "--drain=1h")
     eventually(started(place, 1))
     worker.send_signal(signal.SIGINT)
-    assert _heard(worker, b"draining")
+    assert heard(worker, b"draining")
     worker.send_signal(signal.SIGINT)
     code, out, err = ended(worker)
     assert code == 130
@@ -243,16 +143,11 @@ def test_a_second_ctrl_c_ends_even_a_thread_that_hangs(place: Place) -> None:
     worker = place.start("tasks:hang", "--lease=1s")
     eventually(started(place, 1))
     worker.send_signal(signal.SIGINT)
-    assert _heard(worker, b"draining")
+    assert heard(worker, b"draining")
     worker.send_signal(signal.SIGINT)
     code, _, _ = ended(worker)
     assert code == 130
     eventually(lambda: place.queue.stats().expired == 1)  # it comes back
-
-
-def _heard(worker: subprocess.Popen[bytes], word: bytes) -> bool:
-    assert worker.stderr is not None
-    return any(word in line for line in iter(worker.stderr.readline, b""))
 
 
 def test_a_killed_worker_costs_one_lease_and_no_message(place: Place) -> None:
@@ -272,7 +167,7 @@ def test_a_hung_handler_is_ended_and_tried_again(place: Place) -> None:
     worker = place.start(
         "tasks:hang", "--isolation=process", "--stall=0.5", "--log-format=json"
     )
-    assert _heard(worker, b'"event": "child_killed"')
+    assert heard(worker, b'"event": "child_killed"')
     place.finish()
     eventually(lambda: place.queue.stats().completed == 1)
 

@@ -6,17 +6,12 @@ when the fault is over the verb can be repeated, and the books balance.
 """
 
 import errno
-import os
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fs import audit
-from fs.crash import in_a_child
 from fs.faults import CONCERNS, RefusingFs
 from fs.ground import LEASE, Ground, Queue, drain, note
 from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
@@ -30,14 +25,13 @@ WAY_OUT = {
     errno.EACCES: "holdfast doctor",
     errno.EIO: "Input/output error",
 }
-HANGS_AFTER_SECONDS = 10.0
 QUIET = ("claim", "steal", "extend", "bury the used up", "bury the torn", "hand back the newer")
 """Scenarios whose verb polls or renews: they are repeated by polling again, later."""
 
 every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 every_fault = pytest.mark.parametrize("fault", CONCERNS, ids=errno.errorcode.get)
 three_faults = pytest.mark.parametrize(
-    "fault", (errno.ENOSPC, errno.EROFS, errno.EIO), ids=errno.errorcode.get
+    "fault", [errno.ENOSPC, errno.EROFS, errno.EIO], ids=errno.errorcode.get
 )
 
 
@@ -179,143 +173,3 @@ def test_folders_on_different_filesystems_are_named_as_the_problem(fast_path: Pa
             act()
     fs.refusing = False
     assert drain(queue) == [("a", 1)]
-
-
-# -- folders that go away or turn into something else
-
-PARTS = ("pending", "leased", "completed", "failed", "history", "workers", "ids", "tmp")
-
-
-def removed(path: Path) -> None:
-    shutil.rmtree(path)
-
-
-def turned_into_a_file(path: Path) -> None:
-    shutil.rmtree(path)
-    path.write_text("")
-
-
-@pytest.mark.parametrize("gone", [removed, turned_into_a_file])
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("fresh", [False, True], ids=["known worker", "fresh worker"])
-def test_no_verb_hangs_or_lies_when_a_folder_is(
-    fast_path: Path, gone: Callable[[Path], None], part: str, fresh: bool
-) -> None:
-    in_a_child(lambda say: act_without(fast_path, gone, part, fresh), HANGS_AFTER_SECONDS)
-
-
-def act_without(root: Path, gone: Callable[[Path], None], part: str, fresh: bool) -> None:
-    ground = Ground(root)
-    worker = ground.queue()
-    worker.push_many([note(i) for i in "abcde"])
-    held = worker.poll(4)
-    gone(ground.folder / part)
-    queue = worker
-    if fresh:
-        with suppress(QueueUnavailable):
-            queue = ground.queue(create=False)
-    acts: list[Callable[[], object]] = [
-        lambda: queue.push(note("f")),
-        queue.poll,
-        lambda: worker.extend(held[0]),
-        lambda: worker.ack(held[0]),
-        lambda: worker.nack(held[1]),
-        lambda: worker.release(held[2]),
-        lambda: worker.dead_letter(held[3], "no use"),
-        queue.redrive,
-        queue.stats,
-        queue.sweep,
-    ]
-    for act in acts:
-        with suppress(QueueUnavailable, *LOST.get(part, ())):
-            act()
-
-
-LOST = {"leased": (Exception,)}  # what was in there is gone: LeaseLost, TimeoutError
-
-
-def test_a_worker_whose_queue_was_removed_says_so(fast_path: Path) -> None:
-    ground = Ground(fast_path / "root")
-    queue = ground.queue()
-    queue.push(note("a"))
-    queue.poll()
-    shutil.rmtree(fast_path / "root")
-    with pytest.raises(QueueUnavailable):
-        queue.push(note("b"))
-    ground.clock.advance(LEASE)
-    with pytest.raises(QueueUnavailable):
-        queue.poll()
-
-
-@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
-def test_an_hour_that_is_no_folder_does_not_hang_the_ack(
-    fast_path: Path, make: Callable[[Path], None]
-) -> None:
-    ground = Ground(fast_path)
-    queue = ground.queue()
-    queue.push(note("a"))
-    [message] = queue.poll()
-    probe = Ground(fast_path / "probe", ground.clock)
-    probe.queue().push(note("a"))
-    drain(probe.queue())
-    [hour] = (probe.folder / "completed").iterdir()
-    make(ground.folder / "completed" / hour.name)
-
-    def play(say: Callable[[str], None]) -> None:
-        with suppress(QueueUnavailable):
-            queue.ack(message)
-
-    in_a_child(play, HANGS_AFTER_SECONDS)
-    assert [view.id for view in queue.peek(TaskState.LEASED)] == ["a"]
-
-
-# -- the real thing
-
-
-@contextmanager
-def mounted(folder: Path, *options: str) -> Iterator[None]:
-    """Skips where mounting is not allowed."""
-    folder.mkdir(exist_ok=True)
-    done = subprocess.run(["mount", *options, str(folder)], capture_output=True, check=False)
-    if done.returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    with mounted(disk, "-t", "tmpfs", "-o", "size=256k,nr_inodes=200", "tmpfs"):
-        ground = Ground(disk)
-        queue = ground.queue()
-        assert queue.poll() == []  # a worker's card takes space too
-        queue.push(note("a"))
-        pushed = ["a"]
-        with pytest.raises(QueueUnavailable, match="the disk is full"):
-            for number in range(1000):
-                queue.push(note(f"{number}", text="x" * 3000))
-                pushed.append(f"{number}")
-        assert audit.faults(ground.folder) == {}
-        [message] = queue.poll()
-        queue.ack(message)
-        queue.purge(0)
-        queue.push(note("after"))
-        done = [message_id for message_id, _ in drain(queue)]
-        assert sorted([message.id, *done]) == sorted([*pushed, "after"])
-
-
-def test_a_folder_that_is_really_read_only(tmp_path: Path) -> None:
-    ground = Ground(tmp_path / "root")
-    ground.queue().push(note("a"))
-    with mounted(ground.root, "--bind", str(ground.root)):
-        remount = ["mount", "-o", "remount,ro,bind", str(ground.root)]
-        if subprocess.run(remount, capture_output=True, check=False).returncode != 0:
-            pytest.skip("mounting is not allowed here")
-        queue = ground.queue()
-        assert queue.stats().ready == 1
-        for act in (lambda: queue.push(note("b")), queue.poll):
-            with pytest.raises(QueueUnavailable, match="read-only"):
-                act()
-    assert drain(ground.queue()) == [("a", 1)]

@@ -265,7 +265,7 @@ def test_no_process_thread_or_descriptor_is_left_after_many_runs(notes: Notes) -
     def one_run() -> None:
         queue = TestQueue()
         push(queue, notes, "finish", "a", "b")
-        assert run_until_empty(process_worker(queue, concurrency=2)).completed == 2
+        assert run_until_empty(process_worker(queue)).completed == 2
 
     one_run()  # whatever Python itself starts once, it has now
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))

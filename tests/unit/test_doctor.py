@@ -1,6 +1,5 @@
-"""doctor: each finding, on folders made ill by hand. No queue here is ever shared."""
+"""doctor: what it says of the place a queue is in, made ill by hand."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,9 +7,19 @@ import pytest
 
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.filesystem.checks import races
-from holdfast.adapters.local.filesystem.checks.folders import inode_verdict, space_verdict
-from holdfast.adapters.local.filesystem.checks.mounts import mount_of, parse_mounts
-from holdfast.adapters.local.filesystem.checks.times import grain_verdict
+from holdfast.adapters.local.filesystem.checks.folders import (
+    access_check,
+    device_check,
+    inode_verdict,
+    space_verdict,
+)
+from holdfast.adapters.local.filesystem.checks.mounts import (
+    mount_check,
+    mount_of,
+    parse_mounts,
+    sync_check,
+)
+from holdfast.adapters.local.filesystem.checks.times import clock_check, grain_verdict
 from holdfast.adapters.local.filesystem.doctor import Doctor, Finding, Level
 from holdfast.core.message import AnyMessage
 from holdfast.testing import ManualClock
@@ -157,16 +166,15 @@ def test_each_kind_of_mount_is_judged(
 ) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(line)
-    found = examine(queue.folder, mounts=mounts)
-    judged = [*found["filesystem"], *found.get("mount", [])]
+    judged = list(mount_check(queue.folder, mounts))
     assert any(f.level is level and word in f.found for f in judged), judged
 
 
 def test_a_system_without_a_list_of_mounts_is_no_failure(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path
 ) -> None:
-    found = examine(queue.folder, mounts=tmp_path / "none")
-    assert found["filesystem"][0].level is Level.OK
+    [finding] = mount_check(queue.folder, tmp_path / "none")
+    assert finding.level is Level.OK
 
 
 @pytest.mark.parametrize("mark", [".stfolder", ".dropbox.cache"])
@@ -174,7 +182,7 @@ def test_a_synced_folder_is_a_failure(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path, mark: str
 ) -> None:
     (tmp_path / mark).mkdir()
-    [finding] = examine(queue.folder)["synced folder"]
+    [finding] = sync_check(queue.folder)
     assert finding.level is Level.FAIL
     assert "move the queue out" in finding.way_out
 
@@ -184,7 +192,7 @@ def test_a_synced_folder_is_a_failure(
 
 def test_a_missing_folder_is_named(queue: FilesystemQueue[AnyMessage]) -> None:
     (queue.folder / "history").rmdir()
-    [finding] = examine(queue.folder)["folders"]
+    finding, *_ = access_check(queue.folder)
     assert finding.level is Level.WARN
     assert "history" in finding.found
 
@@ -196,15 +204,14 @@ def test_a_folder_on_another_device_is_a_failure(
         pytest.skip("there is only one filesystem here")
     (queue.folder / "completed").rmdir()
     (queue.folder / "completed").symlink_to(fast_path)
-    [finding] = examine(queue.folder)["one device"]
+    [finding] = device_check(queue.folder)
     assert finding.level is Level.FAIL
     assert "completed" in finding.found
 
 
 def test_sticky_folders_are_pointed_out(queue: FilesystemQueue[AnyMessage]) -> None:
     (queue.folder / "leased").chmod(0o1777)
-    found = examine(queue.folder)["permissions"]
-    assert any("sticky" in finding.found for finding in found)
+    assert any("sticky" in finding.found for finding in access_check(queue.folder))
 
 
 @pytest.mark.parametrize(
@@ -234,107 +241,16 @@ def test_few_inodes_are_pointed_out_before_there_are_none(free: int, level: Leve
     ],
 )
 def test_the_file_servers_clock_is_compared(
-    queue: FilesystemQueue[AnyMessage], ahead: float, level: Level, word: str
+    tmp_path: Path, ahead: float, level: Level, word: str
 ) -> None:
     clock = ManualClock()
-    found = examine(
-        queue.folder, clock=clock, fs=FsOps(server_time=lambda: clock.time() + ahead)
-    )
-    assert found["clock"][0].level is level
-    assert word in found["clock"][0].found
+    server = FsOps(server_time=lambda: clock.time() + ahead)
+    finding, *_ = clock_check(tmp_path, clock, server)
+    assert finding.level is level
+    assert word in finding.found
 
 
 def test_stamps_in_whole_seconds_are_pointed_out() -> None:
     [finding] = grain_verdict([5_000_000_000, 5_000_000_000, 6_000_000_000])
     assert finding.level is Level.WARN
     assert list(grain_verdict([5_000_000_000, 5_000_000_001, 6_000_000_000])) == []
-
-
-# -- contents
-
-
-def test_foreign_files_are_named_with_what_to_do(queue: FilesystemQueue[AnyMessage]) -> None:
-    (queue.folder / "leased" / "notes.txt").write_text("mine")
-    (queue.folder / "backup.tar").write_text("mine")
-    (queue.folder / "pending" / "drafts").mkdir()
-    [finding] = examine(queue.folder)["foreign files"]
-    assert finding.level is Level.WARN
-    for name in ("leased/notes.txt", "backup.tar", "pending/drafts"):
-        assert name in finding.found
-    assert "move them out" in finding.way_out
-
-
-def test_leftovers_of_killed_pushes_are_counted_once_they_are_old(
-    queue: FilesystemQueue[AnyMessage],
-) -> None:
-    for name in ("old", "new"):
-        (queue.folder / "tmp" / name).write_text("{")
-    os.utime(queue.folder / "tmp" / "old", (0, 0))
-    [finding] = examine(queue.folder)["leftovers"]
-    assert "1 files in tmp/" in finding.found
-
-
-class Manual:
-    """A queue whose time stands still, as its file server's does."""
-
-    def __init__(self, root: Path) -> None:
-        self.clock = ManualClock()
-        self.fs = FsOps(server_time=self.clock.time)
-        self.queue: FilesystemQueue[AnyMessage] = FilesystemQueue(
-            root, queue="q", lease_seconds=10, clock=self.clock, fs=self.fs
-        )
-
-    def workers(self) -> Finding:
-        found = examine(self.queue.folder, clock=self.clock, fs=self.fs)
-        return found["workers"][0]
-
-    def seen_now(self) -> None:
-        """Cards are stamped by the real server, which does not follow our clock."""
-        for card in (self.queue.folder / "workers").glob("*.json"):
-            os.utime(card, (self.clock.time(), self.clock.time()))
-
-
-@pytest.fixture
-def manual(tmp_path: Path) -> Iterator[Manual]:
-    manual = Manual(tmp_path)
-    yield manual
-    manual.queue.close()
-
-
-def test_leases_that_ran_out_with_nobody_polling_are_pointed_out(manual: Manual) -> None:
-    manual.queue.push(AnyMessage())
-    manual.queue.poll()
-    manual.seen_now()
-    assert manual.workers().level is Level.OK
-    manual.clock.advance(300)
-    finding = manual.workers()
-    assert finding.level is Level.WARN
-    assert "1 leases have run out" in finding.found
-    assert "holdfast work" in finding.way_out
-    manual.seen_now()  # a worker shows itself: it will take over
-    assert manual.workers().level is Level.OK
-
-
-def test_waiting_messages_without_any_worker_are_pointed_out(manual: Manual) -> None:
-    manual.queue.push(AnyMessage())
-    finding = manual.workers()
-    assert finding.level is Level.WARN
-    assert "none yet" in finding.found
-
-
-def test_a_lease_from_the_future_is_a_failure_whose_way_out_works(manual: Manual) -> None:
-    """The advice is followed to the letter, and the message comes back."""
-    manual.queue.push(AnyMessage(id="a"))
-    manual.queue.poll()
-    leased = manual.queue.folder / "leased"
-    [path] = leased.iterdir()
-    stem, _, _ = path.name.rpartition("~")
-    path.rename(leased / f"{stem}~9999999999999+60000.json")
-    found = examine(manual.queue.folder, clock=manual.clock, fs=manual.fs)
-    [finding] = found["leases"]
-    assert finding.level is Level.FAIL
-    _, source, target = finding.way_out.rsplit(" ", 2)
-    os.rename(manual.queue.folder / source, manual.queue.folder / target)
-    manual.clock.advance(11)
-    [message] = manual.queue.poll()
-    assert (message.id, message.attempts) == ("a", 2)

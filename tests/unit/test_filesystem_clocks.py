@@ -81,9 +81,8 @@ def test_setting_the_wall_clock_neither_expires_a_lease_nor_prolongs_it(
 
 def move_to_another_host(queue: Queue) -> None:
     """Its card says another boot; so others judge its leases by the file server's clock."""
-    [path] = [
-        p for p in (queue.folder / "workers").glob("*.json") if queue._claims.me.token in p.name
-    ]
+    assert queue._claims is not None
+    path = queue.folder / "workers" / f"{queue._claims.me.token}.json"
     card = json.loads(path.read_text())
     path.write_text(json.dumps({**card, "boot_id": "another", "host": "elsewhere"}))
 

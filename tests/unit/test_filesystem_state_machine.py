@@ -178,9 +178,11 @@ class QueueMachine(RuleBasedStateMachine):
         worker, message = self.in_hand[which % len(self.in_hand)]
         told = self.told.get(key_of(message))
         fence = lease_of(message).fence
-        if told is None or (told.state, told.fence) != ("leased", fence):
-            told = None
-        elif told.ends_at <= self.clock.monotonic():
+        if (
+            told is None
+            or (told.state, told.fence) != ("leased", fence)
+            or told.ends_at <= self.clock.monotonic()
+        ):
             told = None
         return self.workers[worker], message, told
 

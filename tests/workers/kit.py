@@ -170,16 +170,17 @@ class TestQueue(MemoryQueue[AnyMessage]):
 
 
 def is_alive(pid: int) -> bool:
-    """Whether it can still do anything. A zombie cannot."""
+    """Whether any of its threads can still do anything. A zombie cannot."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
     except (OSError, IndexError):
-        return Path("/proc/self").exists() is False
-    return state != "Z"
+        return False
+    return state != "Z" or threads > 1
 
 
 def members(group: int) -> list[int]:

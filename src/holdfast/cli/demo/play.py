@@ -101,7 +101,7 @@ class Play:
             after = SYSTEM_CLOCK.monotonic() - self._killed_at
             self._stage.tell(
                 f"all it held is in other hands, {after:.1f} s after the kill "
-                f"(the lease is {LEASE_SECONDS:.0f} s)"
+                f"(lease {LEASE_SECONDS:.0f} s, looked for twice a second)"
             )
 
     def _kill_somebody(self, hands: Sequence[Hand]) -> None:

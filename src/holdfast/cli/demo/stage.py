@@ -147,8 +147,9 @@ def _workers(hands: list[Hand]) -> "Table":
 
     table = Table("worker", "pid", "done", "", box=None, pad_edge=False, header_style="dim")
     for hand in hands:
-        fate = Text(hand.fate or ("at work" if hand.counts else "starting"))
-        fate.style = "red" if hand.killed else "green"
+        state = hand.fate or ("at work" if hand.counts else "starting")
+        style = "red" if hand.killed else "green"
+        fate = Text(state, style=style, no_wrap=True, overflow="ellipsis")
         done = str(hand.counts["completed"])
         table.add_row(str(hand.number), str(hand.pid), done, fate)
     return table

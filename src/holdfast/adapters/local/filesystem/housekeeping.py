@@ -1,9 +1,11 @@
 """Removing what nobody needs any more: old completed work and what crashes left."""
 
+import secrets
+
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.history import History
 from holdfast.adapters.local.filesystem.timeline import Timeline
-from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.adapters.local.filesystem.tree import Tree, is_folder
 
 # A file in tmp/ may belong to a push that is only slow. After an hour it does not.
 SWEEP_SECONDS = 3600.0
@@ -35,9 +37,28 @@ class Housekeeping:
         """Leftovers of killed processes: files being written, reasons without their task,
         cards of workers that have not been seen for a day and hold nothing."""
         cutoff = self._timeline.server_ms() / 1000 - older_than_seconds
-        swept = self._sweep_old("tmp", set(), cutoff)
+        swept = self._sweep_old("tmp", set(), cutoff) + self._sweep_segments(cutoff)
         swept += self._sweep_reasons(cutoff)
         return swept + self._sweep_cards(cutoff)
+
+    def _sweep_segments(self, cutoff: float) -> int:
+        """Segments whose producer died while it wrote them aside.
+
+        One that is only slow must not publish what is half swept: so each is first taken
+        away from it, whole.
+        """
+        swept = 0
+        for name in self._tree.list("tmp"):
+            status = self._tree.stat(f"tmp/{name}")
+            if status is None or not is_folder(status) or status.st_mtime >= cutoff:
+                continue
+            doomed = f"tmp/swept-{secrets.token_hex(8)}"
+            if self._tree.rename(f"tmp/{name}", doomed):
+                swept += sum(
+                    self._tree.remove(f"{doomed}/{n}") for n in self._tree.list(doomed)
+                )
+                self._tree.remove_folder(doomed)
+        return swept
 
     def _sweep_reasons(self, cutoff: float) -> int:
         found = self._tree.list("failed")

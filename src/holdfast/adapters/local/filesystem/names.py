@@ -23,7 +23,7 @@ LEASED = re.compile(_KEY + r"~([0-9a-z]{1,16})~(\d{1,15})\+(\d{1,15})\.json")
 COMPLETED = re.compile(_KEY + r"~([0-9a-z]{1,16})~(\d{1,15})\.json")
 FAILED = re.compile(_KEY + r"\.json")
 REASON = re.compile(_KEY + r"\.reason\.json")
-SEGMENT = re.compile(r"(\d{13})-[0-9a-f]{1,16}-\d{1,12}")
+SEGMENT = re.compile(r"(\d{13})-[0-9a-f]{1,16}-\d{1,12}(s?)")  # s: sealed, see segments.py
 HOUR = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}")
 
 

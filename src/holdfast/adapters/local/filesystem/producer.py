@@ -31,28 +31,41 @@ class Producer:
 
     def push(self, id_hash: str, body: bytes, delay_seconds: float) -> None:
         key = self.new_key(id_hash)
+        aside = f"tmp/{key}"
         try:
-            self._tree.write(f"tmp/{key}", body)
-            self._publish(key, self.place(f"{key}~0", delay_seconds))
+            self._tree.write(aside, body)
+            if self._durable:
+                self._tree.sync(aside)
+            target = self.place(f"{key}~0", delay_seconds)
+            self._publish(aside, target)
         except BaseException:
-            self._unstage([key])
+            self._unstage(aside)
             raise
+        self.sync_places([target])
 
     def push_batch(self, batch: Sequence[tuple[str, bytes]], delay_seconds: float) -> None:
-        """All are written (and synced) before the first is published."""
-        keys = [self.new_key(id_hash) for id_hash, _ in batch]
+        """All or none: written aside as a segment, which one rename publishes."""
+        now_ms, due_ms = self._times(delay_seconds)
+        with self._lock:
+            segment = self._segments.sealed(due_ms, now_ms)
+        aside = f"tmp/{segment}"
+        stems = [f"{self.new_key(id_hash)}~0" for id_hash, _ in batch]
+        paths = [names.pending_path(aside, stem, due_ms) for stem in stems]
         try:
-            for key, (_, body) in zip(keys, batch, strict=True):
-                self._tree.write(f"tmp/{key}", body)
+            self._tree.make(aside)
+            for path, (_, body) in zip(paths, batch, strict=True):
+                self._tree.write(path, body)
             if self._durable:
-                self._tree.sync(*(f"tmp/{key}" for key in keys))
-            targets = [self.place(f"{key}~0", delay_seconds) for key in keys]
-            for key, target in zip(keys, targets, strict=True):
-                self._publish(key, target)
+                self._tree.sync(*paths)
+                self._tree.sync(aside)
+            self._publish(aside, f"pending/{segment}")
         except BaseException:
-            self._unstage(keys)
+            self._unstage(*paths)
+            with suppress(OSError):
+                self._tree.remove_folder(aside)
             raise
-        self.sync_places(targets)
+        if self._durable:
+            self._tree.sync("pending")
 
     def push_once(self, id_hash: str, body: bytes, delay_seconds: float) -> bool:
         """False when a task of this id is alive: see ids.py."""
@@ -70,24 +83,27 @@ class Producer:
 
     def place(self, stem: str, delay_seconds: float) -> str:
         """A path in pending/ for a task that is due after the delay."""
-        now_ms = self._timeline.wall_ms()
-        due_ms = now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
+        now_ms, due_ms = self._times(delay_seconds)
         with self._lock:
             segment = self._segments.path(due_ms, now_ms)
         return names.pending_path(segment, stem, due_ms)
+
+    def _times(self, delay_seconds: float) -> tuple[int, int]:
+        now_ms = self._timeline.wall_ms()
+        return now_ms, now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
 
     def sync_places(self, targets: Sequence[str]) -> None:
         if self._durable:
             self._tree.sync(*{os.path.dirname(target) for target in targets}, "pending")
 
-    def _publish(self, key: str, target: str) -> None:
-        if not self._tree.move(f"tmp/{key}", target):
+    def _publish(self, aside: str, target: str) -> None:
+        if not self._tree.move(aside, target):
             raise QueueUnavailable(
                 f"queue {str(self._tree.folder)!r}: tmp/ was emptied while a push was "
                 "writing there: push again"
             )
 
-    def _unstage(self, keys: Sequence[str]) -> None:
-        for key in keys:
+    def _unstage(self, *aside: str) -> None:
+        for path in aside:
             with suppress(OSError):
-                self._tree.remove(f"tmp/{key}")
+                self._tree.remove(path)

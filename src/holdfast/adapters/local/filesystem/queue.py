@@ -53,7 +53,8 @@ from holdfast.core.message import AnyMessage, M, MessageCodec, attach_lease, lea
 from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
 
 NEWER_SCHEMA_DELAY_SECONDS = 30.0
-BATCH = 128  # messages staged together by push_many
+BATCH = 500  # messages published together by push_many,
+BATCH_BYTES = 8 << 20  # if they are not larger than this
 
 Durability = Literal["process", "power"]
 
@@ -140,11 +141,10 @@ class FilesystemQueue(QueueManager[M]):
     # -- producing
 
     def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
-        if self._durable or self.dedupe:
-            return self.push_many([message], delay_seconds=delay_seconds)[0]
         body = self._codec.encode(message)
+        push = self._producer.push_once if self.dedupe else self._producer.push
         try:
-            self._producer.push(names.id_hash(message.id), body, delay_seconds)
+            push(names.id_hash(message.id), body, delay_seconds)
         except OSError as error:
             raise unavailable(self.folder, error) from error
         return message.id
@@ -152,19 +152,28 @@ class FilesystemQueue(QueueManager[M]):
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
         """In batches: when one message or the disk refuses, none of its batch is pushed."""
         pushed: list[str] = []
-        waiting = iter(messages)
-        while batch := list(islice(waiting, BATCH)):
-            encoded = [(names.id_hash(m.id), self._codec.encode(m)) for m in batch]
-            try:
-                if self.dedupe:
-                    for id_hash, body in encoded:
-                        self._producer.push_once(id_hash, body, delay_seconds)
-                else:
-                    self._producer.push_batch(encoded, delay_seconds)
-            except OSError as error:
-                raise unavailable(self.folder, error) from error
-            pushed.extend(message.id for message in batch)
+        batch: list[tuple[str, bytes]] = []
+        size = 0
+        for message in messages:
+            body = self._codec.encode(message)
+            if len(batch) >= BATCH or size + len(body) > BATCH_BYTES:
+                self._push_batch(batch, delay_seconds)
+                batch, size = [], 0
+            batch.append((names.id_hash(message.id), body))
+            size += len(body)
+            pushed.append(message.id)
+        self._push_batch(batch, delay_seconds)
         return pushed
+
+    def _push_batch(self, batch: Sequence[tuple[str, bytes]], delay_seconds: float) -> None:
+        try:
+            if self.dedupe:
+                for id_hash, body in batch:
+                    self._producer.push_once(id_hash, body, delay_seconds)
+            elif batch:
+                self._producer.push_batch(batch, delay_seconds)
+        except OSError as error:
+            raise unavailable(self.folder, error) from error
 
     # -- consuming
 

@@ -4,6 +4,7 @@ A flat folder never shrinks on ext4, and every poll would walk the holes of all 
 held. With segments a worker reads one listing and consumes it, whatever the backlog.
 
     pending/1763237639123-9f2c01ab-0/    tasks due from 1763237639123 on, by one producer
+    pending/1763237639123-9f2c01ab-1s/   sealed: published whole, nothing will be added
 """
 
 import re
@@ -55,11 +56,19 @@ class SegmentWriter:
             segment = self._later[start_ms] = self._open(start_ms, start_ms + OPEN_MS)
         return segment
 
+    def sealed(self, due_ms: int, now_ms: int) -> str:
+        """The name of a new segment that its producer will publish as a whole."""
+        start_ms = now_ms if due_ms <= now_ms else due_ms - due_ms % OPEN_MS
+        return f"{self._name(start_ms)}s"
+
     def _open(self, start_ms: int, until_ms: int) -> _Open:
-        path = f"pending/{start_ms:013d}-{self._token}-{self._sequence}"
-        self._sequence += 1
+        path = f"pending/{self._name(start_ms)}"
         self._tree.make(path)
         return _Open(path, until_ms)
+
+    def _name(self, start_ms: int) -> str:
+        self._sequence += 1
+        return f"{start_ms:013d}-{self._token}-{self._sequence}"
 
 
 class SegmentReader:
@@ -123,7 +132,7 @@ class SegmentReader:
         self.folder = f"pending/{segment}"
         found = self._tree.list(self.folder)
         self._losses = 0
-        if not found and int(segment[:13]) < now_ms - REMOVE_AFTER_MS:
+        if not found and (segment[-1] == "s" or int(segment[:13]) < now_ms - REMOVE_AFTER_MS):
             self._tree.remove_folder(self.folder)
         matches = filter(None, map(names.PENDING.fullmatch, found))
         self._tasks = [(due, m[0], m) for m in matches if (due := int(m[4])) <= now_ms]

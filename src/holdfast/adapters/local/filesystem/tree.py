@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 # neither hang a worker nor lead it out of the queue.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _MODEST = 4096
+_SYNCED_TOGETHER = 100  # open files
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 
 
@@ -166,9 +168,13 @@ class Tree:
     def sync(self, *paths: str) -> None:
         """Make files' bytes, or folders' entries, survive a power cut.
 
-        All are opened and handed to the disk first, then waited for: the disk does a
+        Many are opened and handed to the disk first, then waited for: the disk does a
         hundred files in about the time of one.
         """
+        for start in range(0, len(paths), _SYNCED_TOGETHER):
+            self._sync(paths[start : start + _SYNCED_TOGETHER])
+
+    def _sync(self, paths: Sequence[str]) -> None:
         fds = [self.fs.open(p, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.fd) for p in paths]
         try:
             if len(fds) > 1:
@@ -189,8 +195,8 @@ class Tree:
         return data if isinstance(data, dict) else None
 
 
-def is_regular(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode)
+def is_folder(status: os.stat_result) -> bool:
+    return stat.S_ISDIR(status.st_mode)
 
 
 _WAY_OUT = {

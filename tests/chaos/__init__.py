@@ -1,0 +1,1 @@
+"""Many processes, real signals, a ledger, and books that must balance."""

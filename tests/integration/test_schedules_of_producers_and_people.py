@@ -1,0 +1,154 @@
+"""Pushes, purges, redrives and dedupe under all orders of few preemptions of the real code."""
+
+from pathlib import Path
+
+from fs import audit
+from fs.ground import Queue, note
+from fs.stage import Actor, Setting, Stage, all_schedules
+from holdfast.adapters.local.filesystem.segments import REMOVE_AFTER_MS
+
+# -- people
+
+
+def test_two_redrives_bring_a_dead_letter_back_once(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        one, other = stage.worker(), stage.worker()
+        one.push(note("a"))
+        one.dead_letter(one.poll()[0], "no use")
+        redriven: list[int] = []
+        actors: list[Actor] = [
+            lambda: redriven.append(one.redrive()),
+            lambda: redriven.append(other.redrive("a")),
+        ]
+
+        def check() -> None:
+            assert sum(redriven) == 1
+            stage.close("a")
+
+        return actors, check
+
+    all_schedules(fast_path, setting)
+
+
+def test_a_redrive_that_beats_a_drop_keeps_the_checkpoint(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        one, other = stage.worker(), stage.worker()
+        one.push(note("a"))
+        [message] = one.poll()
+        one.save_checkpoint(message, {"page": 7})
+        one.dead_letter(message, "no use")
+        dropped: list[int] = []
+        actors: list[Actor] = [lambda: dropped.append(other.drop("a")), lambda: redrive(one)]
+
+        def check() -> None:
+            back = one.poll()
+            assert len(back) + sum(dropped) == 1
+            assert [one.load_checkpoint(m) for m in back] in ([], [{"page": 7}])
+            assert audit.faults(stage.ground.folder) == {}
+
+        return actors, check
+
+    all_schedules(fast_path, setting)
+
+
+def redrive(queue: Queue) -> None:
+    queue.redrive()
+
+
+# -- producing
+
+
+def test_a_push_into_a_segment_that_is_being_removed_arrives(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        producer, worker = stage.worker(), stage.worker()
+        producer.push(note("a"))
+        worker.ack(worker.poll()[0])
+        actors: list[Actor] = [
+            lambda: push(producer, "b"),
+            stage.work(worker, times=2),
+            stage.time(REMOVE_AFTER_MS / 1000 + 1),
+        ]
+        return actors, lambda: stage.close("a", "b")
+
+    all_schedules(fast_path, setting)
+
+
+def test_an_hour_that_is_purged_under_an_ack_is_made_again(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        worker, keeper = stage.worker(), stage.worker()
+        worker.push_many([note("a"), note("b")])
+        worker.ack(worker.poll()[0])
+        message = stage.poll(worker)
+        actors: list[Actor] = [
+            lambda: stage.settle(worker, message, "ack"),
+            lambda: purge(keeper),
+        ]
+        return actors, lambda: None if stage.lost else check_ends(stage)
+
+    all_schedules(fast_path, setting)
+
+
+def push(queue: Queue, message_id: str) -> None:
+    queue.push(note(message_id))
+
+
+def purge(queue: Queue) -> None:
+    queue.purge(0)
+
+
+def check_ends(stage: Stage) -> None:
+    assert stage.lost == 0
+    assert audit.faults(stage.ground.folder) == {}
+
+
+# -- dedupe
+
+
+def test_two_pushes_of_one_id_leave_one_task(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        one, other = stage.worker(), stage.worker()
+        actors: list[Actor] = [lambda: push(one, "a"), lambda: push(other, "a")]
+        return actors, lambda: stage.close("a")
+
+    all_schedules(fast_path, setting, dedupe=True)
+
+
+def test_a_sweep_of_ids_never_frees_one_that_is_being_pushed(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        one, other, sweeper = stage.worker(), stage.worker(), stage.worker()
+        actors: list[Actor] = [lambda: push(one, "a"), lambda: sweep(sweeper)]
+
+        def check() -> None:
+            push(other, "a")
+            stage.close("a")
+
+        return actors, check
+
+    all_schedules(fast_path, setting, dedupe=True)
+
+
+def sweep(queue: Queue) -> None:
+    queue.sweep()
+
+
+def test_a_dead_letter_frees_its_id_and_only_its_own(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        worker, pusher = stage.worker(), stage.worker()
+        worker.push(note("a"))
+        message = stage.poll(worker)
+        actors: list[Actor] = [
+            lambda: stage.settle(worker, message, "dead_letter"),
+            lambda: push(pusher, "a"),
+        ]
+
+        def check() -> None:
+            push(pusher, "a")
+            push(pusher, "a")
+            assert [state for state, _, _ in audit.tasks(pusher.folder)] == [
+                "pending",
+                "failed",
+            ]
+
+        return actors, check
+
+    all_schedules(fast_path, setting, dedupe=True)
