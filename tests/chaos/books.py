@@ -101,7 +101,8 @@ class Books:
         said = Counter(entry.what for entry in self.entries)
         return (
             f"pushed {said['pushed']}, completed {states['completed']}, "
-            f"dead {states['failed']}, claims {said['held']}, refused {said['refused']}, reads {said['read']}, "
+            f"dead {states['failed']}, claims {said['held']}, refused {said['refused']}, "
+            f"reads {said['read']}, "
             f"lost {len(self.lost())}, acked twice {len(self.acked_twice())}"
         )
 

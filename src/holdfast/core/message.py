@@ -1,7 +1,7 @@
 """Messages: the typed unit of work, its schema versions, and its bytes."""
 
 import json
-import uuid
+import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -20,7 +20,7 @@ Upgrader = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def new_id() -> str:
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()
 
 
 class QueueMessage(BaseModel):

@@ -4,7 +4,7 @@ import json
 import secrets
 from collections.abc import Iterator
 
-from holdfast.adapters.local.filesystem import ids, names
+from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
 from holdfast.adapters.local.filesystem.history import History
 from holdfast.adapters.local.filesystem.ids import Ids
@@ -106,7 +106,7 @@ class DeadLetters:
     def free_id(self, message_id: str) -> None:
         """A dead letter does not keep its id from being pushed again."""
         id_hash = names.id_hash(message_id)
-        if self._tree.exists(ids.path(id_hash)):
+        if self._tree.exists(names.id_path(id_hash)):
             with self._ids.turn(id_hash):
                 self._ids.free(id_hash)
 
@@ -116,11 +116,13 @@ class DeadLetters:
             return True
         id_hash = names.id_hash(message_id)
         with self._ids.turn(id_hash):
+            if self._ids.belongs_to(id_hash, names.failed_path(task)):
+                return True  # a redrive that was interrupted took it
             if self._ids.alive(id_hash):
                 return False
             self._ids.free(id_hash)
             try:
-                self._tree.link(names.failed_path(task), ids.path(id_hash))
+                self._tree.link(names.failed_path(task), names.id_path(id_hash))
             except FileNotFoundError:
                 return False
             return True

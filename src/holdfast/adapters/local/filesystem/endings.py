@@ -11,7 +11,7 @@ from holdfast.adapters.local.filesystem.history import History
 from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.producer import Producer
 from holdfast.adapters.local.filesystem.timeline import Timeline
-from holdfast.adapters.local.filesystem.tree import Tree, unavailable
+from holdfast.adapters.local.filesystem.tree import Tree
 from holdfast.adapters.local.filesystem.workers import Workers
 from holdfast.core.clock import utc
 from holdfast.core.errors import LeaseLost
@@ -50,7 +50,8 @@ class Endings:
         target = names.completed_path(folder, hold.task.stem, hold.worker, now_ms)
         lost = self._end(hold, target)
         if lost is None and (hold.saved or hold.task.fence > 1):
-            self._checkpoints.forget(hold.task)
+            with suppress(OSError):  # it is done; what is left of it is a matter of tidiness
+                self._checkpoints.forget(hold.task)
         return lost
 
     def _completed_folder(self, now_ms: int) -> str:
@@ -73,25 +74,19 @@ class Endings:
         self, hold: Hold, message_id: str, reason: str, detail: str | None
     ) -> LeaseLost | None:
         worker_id = self._workers.worker_id(hold.worker)
-        try:
-            self._dead.write_reason(hold.task, message_id, reason, detail, worker_id)
-            if lost := self._end(hold, names.failed_path(hold.task)):
-                self._dead.remove_reason(hold.task)
-                return lost
-            self._dead.sync()
-            self._dead.free_id(message_id)
-        except OSError as error:
-            raise unavailable(self._tree.folder, error) from error
+        self._dead.write_reason(hold.task, message_id, reason, detail, worker_id)
+        if lost := self._end(hold, names.failed_path(hold.task)):
+            self._dead.remove_reason(hold.task)
+            return lost
+        self._dead.sync()
+        self._dead.free_id(message_id)
         self.note(hold.task, "dead-lettered", hold.worker, reason, detail)
         return None
 
     def _end(self, hold: Hold, target: str) -> LeaseLost | None:
         with hold.lock:
-            try:
-                if not self._tree.move(hold.path, target):
-                    return gone()
-            except OSError as error:
-                raise unavailable(self._tree.folder, error) from error
+            if not self._tree.move(hold.path, target):
+                return gone()
             hold.closed = True
         return None
 

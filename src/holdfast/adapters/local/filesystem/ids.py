@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.tree import Tree
 
 
@@ -39,25 +40,26 @@ class Ids:
 
     def alive(self, id_hash: str) -> bool:
         """Within the turn: is a task of this id there?"""
-        status = self._tree.stat(path(id_hash))
+        status = self._tree.stat(names.id_path(id_hash))
         return status is not None and status.st_nlink >= 2
+
+    def belongs_to(self, id_hash: str, path: str) -> bool:
+        """Within the turn: is the id's file this very one?"""
+        ours, theirs = self._tree.stat(names.id_path(id_hash)), self._tree.stat(path)
+        return ours is not None and theirs is not None and ours.st_ino == theirs.st_ino
 
     def free(self, id_hash: str) -> None:
         """Within the turn: let this id be pushed again."""
-        self._tree.remove(path(id_hash))
+        self._tree.remove(names.id_path(id_hash))
 
     def sweep(self) -> int:
         """Forget the ids of tasks that are gone."""
         freed = 0
-        for name in self._tree.list("ids"):
-            if name.startswith(".") or self.alive(name):
+        for name in filter(names.ID_HASH.fullmatch, self._tree.list("ids")):
+            if self.alive(name):
                 continue
             with self.turn(name):
                 if not self.alive(name):
                     self.free(name)
                     freed += 1
         return freed
-
-
-def path(id_hash: str) -> str:
-    return f"ids/{id_hash}"

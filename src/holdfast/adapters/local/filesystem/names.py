@@ -24,6 +24,7 @@ COMPLETED = re.compile(_KEY + r"~([0-9a-z]{1,16})~(\d{1,15})\.json")
 FAILED = re.compile(_KEY + r"\.json")
 REASON = re.compile(_KEY + r"\.reason\.json")
 SEGMENT = re.compile(r"(\d{13})-[0-9a-f]{1,16}-\d{1,12}(s?)")  # s: sealed, see segments.py
+ID_HASH = re.compile(r"[0-9a-f]{40}")
 HOUR = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}")
 
 
@@ -73,6 +74,10 @@ def failed_path(task: Task) -> str:
 
 def reason_path(task: Task) -> str:
     return f"failed/{task.stem}.reason.json"
+
+
+def id_path(id_hash: str) -> str:
+    return f"ids/{id_hash}"
 
 
 def has_hash(key: str, id_hash: str) -> bool:

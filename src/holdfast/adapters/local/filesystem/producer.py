@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 
-from holdfast.adapters.local.filesystem import ids, names
+from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.ids import Ids
 from holdfast.adapters.local.filesystem.segments import SegmentWriter
 from holdfast.adapters.local.filesystem.timeline import Timeline
@@ -73,11 +73,11 @@ class Producer:
             if self._ids.alive(id_hash):
                 return False
             self._ids.free(id_hash)
-            self._tree.write(ids.path(id_hash), body)
+            self._tree.write(names.id_path(id_hash), body)
             if self._durable:
-                self._tree.sync(ids.path(id_hash), "ids")
+                self._tree.sync(names.id_path(id_hash), "ids")
             target = self.place(f"{self.new_key(id_hash)}~0", delay_seconds)
-            self._tree.publish_link(ids.path(id_hash), target)
+            self._tree.publish_link(names.id_path(id_hash), target)
             self.sync_places([target])
             return True
 

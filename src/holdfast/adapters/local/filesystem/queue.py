@@ -17,6 +17,7 @@ nothing to settle. No lock, no agreed clock and no deletion is needed for that.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -166,14 +167,12 @@ class FilesystemQueue(QueueManager[M]):
         return pushed
 
     def _push_batch(self, batch: Sequence[tuple[str, bytes]], delay_seconds: float) -> None:
-        try:
+        with self._explaining():
             if self.dedupe:
                 for id_hash, body in batch:
                     self._producer.push_once(id_hash, body, delay_seconds)
             elif batch:
                 self._producer.push_batch(batch, delay_seconds)
-        except OSError as error:
-            raise unavailable(self.folder, error) from error
 
     # -- consuming
 
@@ -280,67 +279,86 @@ class FilesystemQueue(QueueManager[M]):
     # -- settling
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
-        return self._ends.complete([lease.handle for lease in leases])
+        try:
+            return self._ends.complete([lease.handle for lease in leases])
+        except OSError as error:
+            raise unavailable(self.folder, error) from error
 
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
         hold: Hold = lease.handle
-        lost = self._ends.put_back(hold, delay_seconds, refund=False)
+        with self._explaining():
+            lost = self._ends.put_back(hold, delay_seconds, refund=False)
         if lost is None:
             self._ends.note(hold.task, "retried", hold.worker, reason, detail)
         return lost
 
     def _release(self, lease: Lease) -> LeaseLost | None:
-        return self._ends.put_back(lease.handle, 0.0, refund=True)
+        with self._explaining():
+            return self._ends.put_back(lease.handle, 0.0, refund=True)
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
-        return self._ends.bury(lease.handle, lease.message_id, reason, detail)
+        with self._explaining():
+            return self._ends.bury(lease.handle, lease.message_id, reason, detail)
 
     # -- checkpoints
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
         hold: Hold = lease.handle
-        try:
+        with self._explaining():
             with hold.lock:
                 if not self._tree.exists(hold.path):
                     lease.lose("another worker took it over")
                     raise gone()
                 hold.saved = True
             self._checkpoints.save(hold.task, checkpoint)
-        except OSError as error:
-            raise unavailable(self.folder, error) from error
 
     def load_checkpoint(self, message: M) -> Any:
-        return self._checkpoints.newest_before(lease_of(message).handle.task)
+        with self._explaining():
+            return self._checkpoints.newest_before(lease_of(message).handle.task)
 
     # -- for people
 
     def stats(self) -> QueueStats:
-        return self._inspector.stats()
+        with self._explaining():
+            return self._inspector.stats()
 
     def peek(self, state: TaskState, limit: int = 100) -> Iterator[TaskView]:
-        return islice(self._inspector.views(state), limit)
+        with self._explaining():
+            yield from islice(self._inspector.views(state), limit)
 
     def find(self, message_id: str) -> list[TaskView]:
-        return self._inspector.find(message_id)
+        with self._explaining():
+            return self._inspector.find(message_id)
 
     def redrive(self, message_id: str | None = None) -> int:
-        if message_id is None:
-            return sum(self._dead.redrive(task) for task in self._dead.all())
-        return sum(self._dead.redrive(task) for task in self._dead.of(message_id))
+        with self._explaining():
+            tasks = self._dead.all() if message_id is None else self._dead.of(message_id)
+            return sum(self._dead.redrive(task) for task in tasks)
 
     def drop(self, message_id: str) -> int:
-        return sum(self._dead.drop(task) for task in self._dead.of(message_id))
+        with self._explaining():
+            return sum(self._dead.drop(task) for task in self._dead.of(message_id))
 
     def purge(self, older_than_seconds: float) -> int:
-        purged = self._housekeeping.purge(older_than_seconds)
-        self.sweep()
-        return purged
+        with self._explaining():
+            purged = self._housekeeping.purge(older_than_seconds)
+            self.sweep()
+            return purged
 
     def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
         """Remove what crashes left behind and nobody can need; how many files."""
-        return self._housekeeping.sweep(older_than_seconds) + self._ids.sweep()
+        with self._explaining():
+            return self._housekeeping.sweep(older_than_seconds) + self._ids.sweep()
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Errors of the filesystem as one clear line."""
+        try:
+            yield
+        except OSError as error:
+            raise unavailable(self.folder, error) from error
 
     def close(self) -> None:
         self._tree.close()

@@ -34,7 +34,8 @@ def server_time(tree: Tree) -> float:
     """The file server's clock, by the stamp it puts on a file touched now."""
     if tree.fs.server_time is not None:
         return tree.fs.server_time()
-    fd = tree.fs.open(PROBE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666, dir_fd=tree.fd)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = tree.fs.open(PROBE, flags, 0o666, dir_fd=tree.fd)
     try:
         tree.fs.utime(fd)
         return tree.fs.stat(fd).st_mtime
@@ -55,7 +56,7 @@ class Timeline:
     def _measure_skew(self) -> float:
         try:
             skew = server_time(self._tree) - self._clock.time()
-        except OSError:  # read-only: good enough to look around; a write will say why
+        except OSError:  # read-only, say: good enough to look around; a write will say why
             return 0.0
         return 0.0 if abs(skew) < SAME_CLOCK_SECONDS else skew
 
