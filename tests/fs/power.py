@@ -34,8 +34,13 @@ class Change:
     entries: dict[str, Node | None]
     folders: frozenset[str]
     durable: bool = False
+    moved: tuple[str, str] | None = None  # a folder, with whatever is in it then
 
     def apply(self, to: Entries) -> None:
+        if self.moved:
+            source, target = self.moved
+            for path in [p for p in to if p.startswith(f"{source}/")]:
+                to[target + path.removeprefix(source)] = to.pop(path)
         for path, node in self.entries.items():
             if node is None:
                 to.pop(path, None)
@@ -131,7 +136,9 @@ class ForgetfulFs(WatchedFs):
 
     def _renamed(self, _: None, source: str, target: str) -> None:
         node = self._there[source]
-        if self._atomic_renames:
+        if node.is_folder:  # nobody tears that: its own ".." would have to be torn, too
+            self._change({source: None, target: node}, source, target, moved=(source, target))
+        elif self._atomic_renames:
             self._change({source: None, target: node}, source, target)
         else:
             self._change({target: node}, target)
@@ -146,8 +153,13 @@ class ForgetfulFs(WatchedFs):
     def _made(self, _: None, path: str, *__: object) -> None:
         self._change({path: Node(is_folder=True)}, path)
 
-    def _change(self, entries: dict[str, Node | None], *paths: str) -> None:
-        change = Change(entries, frozenset(map(os.path.dirname, paths)))
+    def _change(
+        self,
+        entries: dict[str, Node | None],
+        *paths: str,
+        moved: tuple[str, str] | None = None,
+    ) -> None:
+        change = Change(entries, frozenset(map(os.path.dirname, paths)), moved=moved)
         change.apply(self._there)
         self._changes.append(change)
 

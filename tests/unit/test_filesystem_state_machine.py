@@ -33,6 +33,7 @@ class Told:
         self.id = message_id
         self.state = "pending"
         self.due = due  # wall clock
+        self.ripe = False  # it was due before the wall clock was set back
         self.attempts = self.fence = 0
         self.ends_at = 0.0  # monotonic; of the lease
         self.checkpoint: Any = None
@@ -83,7 +84,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, limit=st.integers(1, 3))
     def poll(self, worker: int, limit: int) -> None:
-        due = {key for key, told in self.told.items() if self.may_be_taken(told)}
+        due = {k for k, told in self.told.items() if self.may_be_taken(told) or told.ripe}
         messages = self.workers[worker].poll(limit)
         for message in messages:
             key = key_of(message)
@@ -92,8 +93,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.check_delivery(self.told[key], message, worker)
         self.settle_used_up(due)
         if len(messages) < limit:
-            overlooked = [k for k in due if self.told[k].state == "pending"]
-            assert overlooked == []
+            waiting = [self.told[key] for key in due if self.told[key].state == "pending"]
+            assert not [told for told in waiting if self.may_be_taken(told)]
 
     def may_be_taken(self, told: Told) -> bool:
         if told.state == "leased":
@@ -102,6 +103,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def check_delivery(self, told: Told, message: Any, worker: int) -> None:
         told.state, told.ends_at = "leased", self.clock.monotonic() + LEASE
+        told.ripe = False
         told.attempts += 1
         told.fence += 1
         assert (message.id, message.attempts) == (told.id, told.attempts)
@@ -248,6 +250,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([-3600.0, -1.0, 1.0, 3600.0]))
     def set_wall_clock(self, seconds: float) -> None:
+        for told in self.told.values():
+            told.ripe = told.ripe or (told.state == "pending" and self.may_be_taken(told))
         self.clock.step_time(seconds)
 
     @rule(worker=WORKERS)

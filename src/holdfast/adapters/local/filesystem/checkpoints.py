@@ -15,8 +15,8 @@ from holdfast.core.message import MAX_BYTES
 
 
 class Checkpoints:
-    def __init__(self, tree: Tree, *, durable: bool) -> None:
-        self._tree, self._durable = tree, durable
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
 
     def save(self, task: Task, value: Any) -> None:
         try:
@@ -30,10 +30,10 @@ class Checkpoints:
             )
         temporary = f"tmp/{task.key}-{secrets.token_hex(8)}"
         self._tree.write(temporary, body)
-        if self._durable:
+        if self._tree.durable:
             self._tree.sync(temporary)
         self._tree.move(temporary, _path(task.key, task.fence))
-        if self._durable:
+        if self._tree.durable:
             self._tree.sync("checkpoints")
 
     def newest_before(self, task: Task) -> Any:

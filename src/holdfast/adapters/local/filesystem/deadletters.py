@@ -24,12 +24,9 @@ class DeadLetters:
         checkpoints: Checkpoints,
         ids: Ids,
         timeline: Timeline,
-        *,
-        durable: bool,
     ) -> None:
         self._tree, self._producer, self._history = tree, producer, history
         self._checkpoints, self._ids, self._timeline = checkpoints, ids, timeline
-        self._durable = durable
 
     def write_reason(
         self, task: Task, message_id: str, reason: str, detail: str | None, worker_id: str
@@ -45,7 +42,7 @@ class DeadLetters:
         }
         temporary = f"tmp/{task.key}-{secrets.token_hex(8)}"
         self._tree.write(temporary, json.dumps(body, indent=1).encode())
-        if self._durable:
+        if self._tree.durable:
             self._tree.sync(temporary)
         self._tree.move(temporary, names.reason_path(task))
 
@@ -53,7 +50,7 @@ class DeadLetters:
         self._tree.remove(names.reason_path(task))
 
     def sync(self) -> None:
-        if self._durable:
+        if self._tree.durable:
             self._tree.sync("failed", "leased")
 
     def why_exhausted(self, task: Task) -> str:

@@ -29,21 +29,18 @@ class Endings:
         dead: DeadLetters,
         history: History,
         checkpoints: Checkpoints,
-        *,
-        durable: bool,
     ) -> None:
         self._tree, self._timeline, self._workers = tree, timeline, workers
         self._producer, self._dead = producer, dead
         self._history, self._checkpoints = history, checkpoints
-        self._durable = durable
         self._hour = (-1, "")
 
     def complete(self, holds: Sequence[Hold]) -> list[LeaseLost | None]:
         now_ms = self._timeline.wall_ms()
         folder = self._completed_folder(now_ms)
         results = [self._complete(hold, folder, now_ms) for hold in holds]
-        if self._durable:
-            self._tree.sync(folder, "completed", "leased")
+        if self._tree.durable:
+            self._tree.sync(folder, "leased")
         return results
 
     def _complete(self, hold: Hold, folder: str, now_ms: int) -> LeaseLost | None:

@@ -26,9 +26,10 @@ class Housekeeping:
     def _purge_hour(self, folder: str, cutoff_ms: int) -> int:
         purged = 0
         for match in filter(None, map(names.COMPLETED.fullmatch, self._tree.list(folder))):
-            if int(match[5]) <= cutoff_ms and self._tree.remove(f"{folder}/{match[0]}"):
+            if int(match[5]) <= cutoff_ms:
+                # Its history first: without the task nobody would ever look for it.
                 self._history.forget(match[1])
-                purged += 1
+                purged += self._tree.remove(f"{folder}/{match[0]}")
         if purged:
             self._tree.remove_folder(folder)
         return purged

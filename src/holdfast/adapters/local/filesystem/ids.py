@@ -25,9 +25,8 @@ class Ids:
     def turn(self, id_hash: str) -> Iterator[None]:
         """Be the only one who pushes this id."""
         path = f"ids/.turn-{id_hash[:2]}"
-        fd = self._tree.fs.open(
-            path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666, dir_fd=self._tree.fd
-        )
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = self._tree.fs.open(path, flags, 0o666, dir_fd=self._tree.fd)
         try:
             self._tree.fs.flock(fd, fcntl.LOCK_EX)
             yield

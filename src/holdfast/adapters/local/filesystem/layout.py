@@ -24,7 +24,7 @@ def queue_folder(root: Path, campaign: str, queue: str) -> Path:
     return root / "queues" / checked("campaign", campaign) / checked("queue", queue)
 
 
-def open_tree(folder: Path, fs: FsOps, *, create: bool) -> Tree:
+def open_tree(folder: Path, fs: FsOps, *, create: bool, durable: bool) -> Tree:
     """Raises QueueUnavailable when it is not there and is not to be made, or cannot be."""
     if not create and not (folder / "pending").is_dir():
         raise QueueUnavailable(
@@ -34,6 +34,6 @@ def open_tree(folder: Path, fs: FsOps, *, create: bool) -> Tree:
         if create:
             for name in FOLDERS:
                 (folder / name).mkdir(parents=True, exist_ok=True)
-        return Tree(folder, fs)
+        return Tree(folder, fs, durable=durable)
     except OSError as error:
         raise unavailable(folder, error) from error

@@ -18,8 +18,8 @@ from holdfast.core.errors import QueueUnavailable
 class Producer:
     """One process's way of pushing. Shared by its threads, not by its forks."""
 
-    def __init__(self, tree: Tree, timeline: Timeline, ids: Ids, *, durable: bool) -> None:
-        self._tree, self._timeline, self._ids, self._durable = tree, timeline, ids, durable
+    def __init__(self, tree: Tree, timeline: Timeline, ids: Ids) -> None:
+        self._tree, self._timeline, self._ids = tree, timeline, ids
         self._nonce = secrets.randbits(40)
         self._count = itertools.count()
         self._segments = SegmentWriter(tree, secrets.token_hex(4))
@@ -34,7 +34,7 @@ class Producer:
         aside = f"tmp/{key}"
         try:
             self._tree.write(aside, body)
-            if self._durable:
+            if self._tree.durable:
                 self._tree.sync(aside)
             target = self.place(f"{key}~0", delay_seconds)
             self._publish(aside, target)
@@ -52,10 +52,10 @@ class Producer:
         stems = [f"{self.new_key(id_hash)}~0" for id_hash, _ in batch]
         paths = [names.pending_path(aside, stem, due_ms) for stem in stems]
         try:
-            self._tree.make(aside)
+            self._tree.fs.mkdir(aside, 0o777, dir_fd=self._tree.fd)
             for path, (_, body) in zip(paths, batch, strict=True):
                 self._tree.write(path, body)
-            if self._durable:
+            if self._tree.durable:
                 self._tree.sync(*paths)
                 self._tree.sync(aside)
             self._publish(aside, f"pending/{segment}")
@@ -64,7 +64,7 @@ class Producer:
             with suppress(OSError):
                 self._tree.remove_folder(aside)
             raise
-        if self._durable:
+        if self._tree.durable:
             self._tree.sync("pending")
 
     def push_once(self, id_hash: str, body: bytes, delay_seconds: float) -> bool:
@@ -74,7 +74,7 @@ class Producer:
                 return False
             self._ids.free(id_hash)
             self._tree.write(names.id_path(id_hash), body)
-            if self._durable:
+            if self._tree.durable:
                 self._tree.sync(names.id_path(id_hash), "ids")
             target = self.place(f"{self.new_key(id_hash)}~0", delay_seconds)
             self._tree.publish_link(names.id_path(id_hash), target)
@@ -93,8 +93,8 @@ class Producer:
         return now_ms, now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
 
     def sync_places(self, targets: Sequence[str]) -> None:
-        if self._durable:
-            self._tree.sync(*{os.path.dirname(target) for target in targets}, "pending")
+        if self._tree.durable:
+            self._tree.sync(*{os.path.dirname(target) for target in targets})
 
     def _publish(self, aside: str, target: str) -> None:
         if not self._tree.move(aside, target):

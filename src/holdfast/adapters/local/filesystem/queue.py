@@ -101,18 +101,20 @@ class FilesystemQueue(QueueManager[M]):
         self.durability, self.dedupe = durability, dedupe
         self._durable = durability == "power"
         self._codec: MessageCodec[M] = MessageCodec(model)
-        self._tree = layout.open_tree(self.folder, fs or FsOps(), create=create)
+        self._tree = layout.open_tree(
+            self.folder, fs or FsOps(), create=create, durable=self._durable
+        )
         self._timeline = Timeline(self._tree, clock)
         self._workers = Workers(self._tree, self._timeline)
         self._history = History(self._tree)
-        self._checkpoints = Checkpoints(self._tree, durable=self._durable)
+        self._checkpoints = Checkpoints(self._tree)
         self._ids = Ids(self._tree)
         self._become()
         forks.on_fork(self, FilesystemQueue._become)
 
     def _become(self) -> None:
         """Take on the identity of this process: a fork must not share its parent's."""
-        self._producer = Producer(self._tree, self._timeline, self._ids, durable=self._durable)
+        self._producer = Producer(self._tree, self._timeline, self._ids)
         self._claims: Claims | None = None
         self._claiming = Lock()
         self._dead = DeadLetters(
@@ -122,7 +124,6 @@ class FilesystemQueue(QueueManager[M]):
             self._checkpoints,
             self._ids,
             self._timeline,
-            durable=self._durable,
         )
         self._ends = Endings(
             self._tree,
@@ -132,7 +133,6 @@ class FilesystemQueue(QueueManager[M]):
             self._dead,
             self._history,
             self._checkpoints,
-            durable=self._durable,
         )
         self._inspector = Inspector(
             self._tree, self._timeline, self._workers, self._history, self._checkpoints

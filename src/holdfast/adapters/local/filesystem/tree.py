@@ -23,9 +23,10 @@ _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 class Tree:
     """Paths are relative to `folder`; its descriptor keeps look-ups short."""
 
-    def __init__(self, folder: Path, fs: FsOps) -> None:
+    def __init__(self, folder: Path, fs: FsOps, *, durable: bool = False) -> None:
         self.folder = folder
         self.fs = fs
+        self.durable = durable
         self.fd = fs.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def close(self) -> None:
@@ -125,13 +126,18 @@ class Tree:
                 return None
             raise
 
-    def make(self, path: str) -> bool:
-        """Make a folder; False when it is there already."""
+    def make(self, path: str) -> None:
+        """Make a folder, unless it is there, for tasks to move to.
+
+        Where power cuts count it is on the disk before anything moves there: or that
+        would have moved nowhere.
+        """
         try:
             self.fs.mkdir(path, 0o777, dir_fd=self.fd)
         except FileExistsError:
-            return False
-        return True
+            return
+        if self.durable:
+            self.sync(os.path.dirname(path))
 
     def list(self, path: str) -> list[str]:
         """Names in a folder; none when it is gone."""

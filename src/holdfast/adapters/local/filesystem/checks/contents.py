@@ -35,7 +35,7 @@ class Contents:
             self._timeline,
             self._workers,
             History(self._tree),
-            Checkpoints(self._tree, durable=False),
+            Checkpoints(self._tree),
         )
 
     def close(self) -> None:
