@@ -78,6 +78,10 @@ def traces(folder: Path) -> list[str]:
     return [str(p.relative_to(folder)) for p in kept if p.name[:18] not in there]
 
 
+def all_files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in _files(folder)}
+
+
 def faults(folder: Path) -> dict[str, list[str]]:
     """All that must never be, whoever is at work; empty when all is well."""
     found = {

@@ -14,7 +14,7 @@ import pytest
 
 from fs import audit
 from fs.crash import CrashingFs, Ending, die, in_a_child
-from fs.ground import Ground, Queue, clock_of_today
+from fs.ground import Ground, Queue, clock_of_today, note
 from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
 from holdfast.testing.clock import ManualClock
 
@@ -152,6 +152,17 @@ def check_recovered(site: Site, returned: bool) -> None:
     if returned and scenario.checkpoint is not None:
         assert site.checkpoints["a"] == scenario.checkpoint
     check_dead_letters_can_come_back(site, queue, clock)
+    check_ids_are_neither_lost_nor_doubled(site, queue, clock)
+
+
+def check_ids_are_neither_lost_nor_doubled(
+    site: Site, queue: Queue, clock: ManualClock
+) -> None:
+    """With dedupe, who pushes again to be sure gets exactly one task, whatever was left."""
+    if site.scenario.options.get("dedupe"):
+        queue.push(note("a"))
+        site._work(queue, clock)
+        assert [view.state.value for view in queue.find("a")] == ["completed"]
 
 
 @every_scenario

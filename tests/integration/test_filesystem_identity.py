@@ -1,16 +1,23 @@
 """One name, one process: forks, and calls that a network repeats."""
 
+import errno
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fs import audit
 from fs.crash import in_a_child
-from fs.ground import Ground, drain, note
+from fs.faults import RefusingFs
+from fs.ground import LEASE, Ground, Queue, drain, note
 from fs.schedule import Baton, Scripted
 from fs.stepping import SteppingFs
+from holdfast.core.errors import LeaseLost
+from holdfast.core.lease import Refused
+from holdfast.core.message import lease_of
 
 
 @pytest.fixture
@@ -80,10 +87,84 @@ def test_each_verb_believes_in_a_rename_that_was_done_and_then_refused(ground: G
     assert {state for state, _, _ in audit.tasks(ground.folder)} == {"completed"}
 
 
-def test_an_unlinked_descriptor_is_not_needed_to_see_that_a_queue_was_moved(
+def test_a_token_that_is_taken_is_not_taken_again(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers of one name could take each other's leases for their own."""
+    tokens = iter(["aaaaaa", "aaaaaa", "bbbbbb"])
+    real = secrets.token_hex
+    monkeypatch.setattr(secrets, "token_hex", lambda n: next(tokens) if n == 3 else real(n))
+    ground.queue().poll()
+    ground.queue().poll()
+    cards = sorted(path.stem for path in (ground.folder / "workers").glob("*.json"))
+    assert cards == ["aaaaaa", "bbbbbb"]
+
+
+ZOMBIE_VERBS: dict[str, Callable[[Queue, Any], object]] = {
+    "ack": lambda queue, message: queue._ack([lease_of(message)])[0],
+    "nack": lambda queue, message: queue._nack(lease_of(message), 0.0, "why", None),
+    "release": lambda queue, message: queue._release(lease_of(message)),
+    "dead_letter": lambda queue, message: queue._dead_letter(lease_of(message), "why", None),
+    "renew": lambda queue, message: queue.renew([lease_of(message)], 60.0)[0],
+}
+
+
+@pytest.mark.parametrize("verb", ZOMBIE_VERBS)
+def test_a_zombie_on_a_wrong_clock_changes_no_byte(ground: Ground, verb: str) -> None:
+    """I-FQ-4, below the check of its own deadline: the name alone must hold it off."""
+    zombie, thief = ground.queue(), ground.queue()
+    zombie.push(note("a"))
+    [message] = zombie.poll()
+    ground.clock.advance(LEASE)
+    [stolen] = thief.poll()
+    before = audit.all_files(ground.folder)
+    assert isinstance(ZOMBIE_VERBS[verb](zombie, message), (LeaseLost, Refused))
+    assert audit.all_files(ground.folder) == before
+    thief.ack(stolen)
+
+
+def test_a_zombie_on_a_wrong_clock_saves_no_checkpoint(ground: Ground) -> None:
+    zombie, thief = ground.queue(), ground.queue()
+    zombie.push(note("a"))
+    [message] = zombie.poll()
+    ground.clock.advance(LEASE)
+    thief.poll()
+    before = audit.all_files(ground.folder)
+    with pytest.raises(LeaseLost):
+        zombie._save_checkpoint(lease_of(message), {"page": 1})
+    assert audit.all_files(ground.folder) == before
+
+
+def test_done_work_leaves_no_checkpoint(ground: Ground) -> None:
+    queue = ground.queue()
+    queue.push(note("a"))
+    [message] = queue.poll()
+    queue.save_checkpoint(message, {"page": 1})
+    queue.nack(message, delay_seconds=0)
+    queue.ack(queue.poll()[0])
+    assert list((ground.folder / "checkpoints").iterdir()) == []
+
+
+def test_what_may_not_be_read_is_buried_with_the_way_out(ground: Ground) -> None:
+    fs = RefusingFs(
+        ground.clock.time,
+        errno.EACCES,
+        concerns=lambda name, args: name == "open" and str(args[0]).startswith("leased/"),
+    )
+    queue = ground.queue(fs)
+    queue.push(note("a"))
+    fs.refusing = True
+    assert queue.poll() == []
+    fs.refusing = False
+    [view] = queue.dead_letters()
+    assert "redrive" in str(view.reason)
+    queue.redrive()
+    assert drain(queue) == [("a", 1)]
+
+
+def test_a_queue_that_is_moved_as_a_whole_goes_on_for_those_who_have_it_open(
     ground: Ground,
 ) -> None:
-    """A queue folder that is renamed as a whole goes on to work for those who have it open."""
     queue = ground.queue()
     queue.push(note("a"))
     os.rename(ground.folder, ground.folder.with_name("elsewhere"))

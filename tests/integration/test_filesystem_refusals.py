@@ -118,6 +118,8 @@ def test_a_refused_push_pushed_nothing(fast_path: Path, name: str, fault: int) -
     for play in plays(fast_path, scenario, fault):
         if play.error is not None:
             assert play.queue.stats().ready + play.queue.stats().delayed == 0
+            if fault == errno.ENOSPC:  # what can be tidied up is
+                assert list((play.queue.folder / "tmp").iterdir()) == []
             play.ground.clock.advance(LEASE)
             play.queue.sweep(0)
             assert audit.residue(play.queue.folder) == []

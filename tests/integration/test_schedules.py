@@ -29,6 +29,29 @@ def test_one_of_two_claims_wins(fast_path: Path) -> None:
     all_schedules(fast_path, setting)
 
 
+def test_a_claim_that_takes_long_counts_from_before_it_was_asked_for(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        one, other = stage.worker(), stage.worker()
+        one.push(note("a"))
+        actors = [stage.work(one), stage.work(other), stage.time(LEASE - 1, 1)]
+        return actors, lambda: stage.close("a")
+
+    all_schedules(fast_path, setting)
+
+
+def test_two_threads_of_one_worker_never_hold_the_same_task(fast_path: Path) -> None:
+    """In one millisecond they would make the same name, and each believe it is its own."""
+
+    def setting(stage: Stage) -> Setting:
+        queue = stage.worker()
+        queue._claiming = BatonLock(stage.baton)  # type: ignore[assignment]
+        queue.push_many([note("a"), note("b")])
+        actors = [stage.work(queue), stage.work(queue)]
+        return actors, lambda: stage.close("a", "b")
+
+    all_schedules(fast_path, setting)
+
+
 def test_three_workers_share_two_tasks(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         workers = [stage.worker() for _ in range(3)]

@@ -30,6 +30,25 @@ def test_two_redrives_bring_a_dead_letter_back_once(fast_path: Path) -> None:
     all_schedules(fast_path, setting)
 
 
+def test_two_redrives_by_threads_of_one_queue_count_once(fast_path: Path) -> None:
+    """In one millisecond both would make the same name."""
+
+    def setting(stage: Stage) -> Setting:
+        queue = stage.worker()
+        queue.push(note("a"))
+        queue.dead_letter(queue.poll()[0], "no use")
+        redriven: list[int] = []
+        actors: list[Actor] = [lambda: redriven.append(queue.redrive())] * 2
+
+        def check() -> None:
+            assert sum(redriven) == 1
+            stage.close("a")
+
+        return actors, check
+
+    all_schedules(fast_path, setting)
+
+
 def test_a_redrive_that_beats_a_drop_keeps_the_checkpoint(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         one, other = stage.worker(), stage.worker()
@@ -69,6 +88,15 @@ def test_a_push_into_a_segment_that_is_being_removed_arrives(fast_path: Path) ->
             stage.time(REMOVE_AFTER_MS / 1000 + 1),
         ]
         return actors, lambda: stage.close("a", "b")
+
+    all_schedules(fast_path, setting)
+
+
+def test_a_sweep_never_takes_what_is_being_pushed(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        producer, sweeper = stage.worker(), stage.worker()
+        actors: list[Actor] = [lambda: push(producer, "a"), lambda: sweep(sweeper)]
+        return actors, lambda: stage.close("a")
 
     all_schedules(fast_path, setting)
 

@@ -67,6 +67,24 @@ def test_the_order_is_stop_polling_give_back_finish_and_only_then_stop_renewing(
     assert next(iter(queue.find("unstarted"))).attempts == 0
 
 
+def test_what_is_claimed_too_late_is_given_back_by_coroutines_as_well() -> None:
+    queue = SlowToClaim()
+    queue.push_ids("running")
+
+    async def handle(message: Any, ctx: Any) -> None:
+        queue.log.append(f"begun {message.id}")
+        await asyncio.to_thread(queue.go.wait, 60)
+
+    with running(Worker(queue, handle, concurrency=3, isolation="async")) as run:
+        queue.asked.wait(60)
+        queue.push_ids("unstarted")
+        run.worker.stop()
+        eventually(lambda: queue.seen.of(WorkerStopping))
+        queue.go.set()
+        assert run.join() == WorkerReport(1, 0, 0, 1, 0)
+    assert "begun unstarted" not in queue.log
+
+
 def test_a_keeper_that_was_given_is_neither_started_nor_stopped() -> None:
     queue = TestQueue(lease_seconds=1.5)
     queue.push_ids("m")

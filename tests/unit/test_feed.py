@@ -66,7 +66,6 @@ class Ground:
 
     def finish(self, message: AnyMessage, outcome: Any = Done()) -> None:  # noqa: B008
         self.ledger.settle(message, outcome)
-        self.feed.done(lease_of(message))
 
 
 def taken(ground: Ground) -> AnyMessage:
@@ -81,7 +80,7 @@ def test_what_is_taken_is_held_from_the_claim_on() -> None:
     message = taken(ground)
     assert ground.keeper.held == 1
     assert lease_of(message).stall_seconds == 3.0
-    assert ground.feed.out() == (lease_of(message),)
+    assert ground.ledger.open() == (lease_of(message),)
     assert ground.seen == [Claimed("memory", "a", 1)]
 
 
@@ -134,7 +133,7 @@ def test_what_was_claimed_while_it_was_closed_is_given_back_uncharged() -> None:
         "a",
         "b",
     ]
-    assert ground.feed.out() == ()
+    assert ground.ledger.open() == ()
     assert [message.attempts for message in claim(2)] == [1, 1]
 
 
@@ -162,7 +161,7 @@ def test_until_empty_waits_for_what_was_given_up_to_come_back() -> None:
     again = taken(ground)
     assert again.attempts == 2
     ground.finish(again)
-    ground.feed.done(lease_of(message))
+    ground.finish(message)
     assert ground.feed.take() is None
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fs.ground import Ground, Queue, clock_of_today, note
 from holdfast.adapters.local.filesystem import FsOps
 from holdfast.core.message import lease_of
+from holdfast.core.queue import TaskState
 from holdfast.testing.clock import ManualClock
 
 LEASE = 30.0
@@ -74,6 +75,32 @@ def test_setting_the_wall_clock_neither_expires_a_lease_nor_prolongs_it(
     assert late_comer.poll() == []
     ground.clock.advance(0.5)
     assert len(late_comer.poll()) == 1
+
+
+def test_what_is_pushed_after_the_clock_was_set_back_is_not_an_hour_late(
+    ground: Ground,
+) -> None:
+    queue = ground.queue()
+    queue.push(note("a"))
+    ground.clock.step_time(-3600.0)
+    queue.push(note("b"))
+    assert [message.id for message in queue.poll(2)] == ["b"]
+
+
+def test_the_card_of_a_worker_that_holds_something_is_kept(ground: Ground) -> None:
+    """Without it, its lease would be judged by the wall clock."""
+    holder, other = ground.queue(), ground.queue()
+    message = claim(holder)
+    other.poll()
+    for _ in range(3):
+        holder.extend(message, 86_400.0)
+        ground.clock.advance(80_000.0)
+    [card] = holder.peek(TaskState.LEASED)
+    assert card.holder is not None
+    other.sweep()
+    tokens = {path.stem for path in (ground.folder / "workers").glob("*.json")}
+    assert [token for token in tokens if card.holder.worker_id.endswith(token)]
+    assert len(tokens) == 1  # the other's, who holds nothing and was not seen for days
 
 
 # -- hosts

@@ -24,7 +24,7 @@ from holdfast.core.context import LeaseContext
 from holdfast.core.executor import caller, soon
 from holdfast.core.feed import Feed
 from holdfast.core.handler import Handler
-from holdfast.core.lease import Lease
+from holdfast.core.lease import Lease, LeaseState
 from holdfast.core.ledger import Ledger
 from holdfast.core.message import M, lease_of
 from holdfast.core.outcome import Abandoned, GiveBack, Outcome, Retry
@@ -97,7 +97,8 @@ class Coroutines(Generic[M]):
                 run.lease.lose("it was cancelled and did not end")
 
     def unfinished(self) -> int:
-        return sum(lease.live for lease in self._feed.out()) + self._poller.is_alive()
+        going_on = sum(lease.state is not LeaseState.LOST for lease in self._ledger.open())
+        return going_on + self._poller.is_alive()
 
     def cut_off(self) -> None:
         self._cut_off = True
@@ -108,7 +109,7 @@ class Coroutines(Generic[M]):
         until = self._clock.monotonic() + seconds
         while self.unfinished() and self._clock.monotonic() < until:
             self._clock.sleep(0.01)
-        for lease in self._feed.out():
+        for lease in self._ledger.open():
             lease.lose("the worker stopped before the work was done")
         soon(self._loop, self._over.set)
         self._looper.join(max(0.1, until - self._clock.monotonic()))
@@ -187,7 +188,6 @@ class Coroutines(Generic[M]):
             seconds = self._clock.monotonic() - run.started_at
             self._ledger.settle(message, outcome, seconds)
         finally:
-            self._feed.done(run.lease)
             self._runs.discard(run)
             with self._lock:
                 self._free += 1

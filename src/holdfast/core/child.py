@@ -12,6 +12,7 @@ import inspect
 import os
 import pickle
 import signal
+from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from select import POLLIN, poll
@@ -131,7 +132,8 @@ class Pulse:
     def __init__(self, control: int, stacks: int, interval: float) -> None:
         self.stopping = Event()
         self.deadline = 0.0
-        self.moved = False
+        self.beats = 0
+        self._beats_told = 0
         self._busy = False
         self._control = control
         self._stacks = stacks
@@ -159,7 +161,7 @@ class Pulse:
                 continue
             if SYSTEM_CLOCK.monotonic() >= self.deadline:
                 self._end_overdue()
-            self._say(wire.MOVED if self.moved else wire.PULSE)
+            self._say()
 
     def _pause(self) -> float:
         if not self._busy:
@@ -167,12 +169,11 @@ class Pulse:
         left = self.deadline - SYSTEM_CLOCK.monotonic()
         return min(self._interval, max(left, 0.001))
 
-    def _say(self, sign: bytes) -> None:
-        self.moved = False
-        try:
-            os.write(self._control, sign)
-        except OSError:  # the worker does not listen just now; it will judge by the next
-            return
+    def _say(self) -> None:
+        beats = self.beats  # a beat from here on counts for the next pulse
+        with suppress(OSError):  # the worker does not listen just now: told the next time
+            os.write(self._control, wire.PULSE if beats == self._beats_told else wire.MOVED)
+            self._beats_told = beats
 
     def _listen(self) -> bool:
         """Take in what the worker told; False when it is gone."""
@@ -233,7 +234,7 @@ class ChildContext(Context):
 
     def beat(self, progress: float | None = None, checkpoint: Any = None) -> None:
         self.raise_if_lost()
-        self._pulse.moved = True
+        self._pulse.beats += 1
         if progress is not None:
             self.progress = progress
         if checkpoint is not None:

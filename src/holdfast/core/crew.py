@@ -8,6 +8,7 @@ from holdfast.core.clock import Clock
 from holdfast.core.errors import HandlerNotFound
 from holdfast.core.executor import Executor
 from holdfast.core.feed import Feed
+from holdfast.core.lease import LeaseState
 from holdfast.core.ledger import Ledger
 from holdfast.core.message import M, lease_of
 from holdfast.core.outcome import GiveBack, Outcome
@@ -67,8 +68,8 @@ class Slots(Generic[M]):
 
     def unfinished(self) -> int:
         alive = sum(thread.is_alive() for thread in self._threads)
-        hung = sum(not lease.live for lease in self._feed.out())
-        return max(0, alive - hung)
+        lost = sum(lease.state is LeaseState.LOST for lease in self._ledger.open())
+        return max(0, alive - lost)  # who lost its lease may never end
 
     def join(self, seconds: float) -> None:
         until = self._clock.monotonic() + seconds
@@ -120,7 +121,6 @@ class Slots(Generic[M]):
             raise
         finally:
             self._ledger.settle(message, outcome, self._clock.monotonic() - started)
-            self._feed.done(lease)
 
 
 class ThreadCrew(Slots[M]):
@@ -143,11 +143,11 @@ class ThreadCrew(Slots[M]):
         """Give up what takes too long. (The keeper gives up what stalls.)"""
         if self._timeout_seconds is None:
             return
-        for lease in self._feed.out():
+        for lease in self._ledger.open():
             if now - lease.claimed_at >= self._timeout_seconds:
                 lease.lose(f"timed out after {self._timeout_seconds:g} s")
 
     def cut_off(self) -> None:
         # Not released: the thread may still be at it. It comes back when the lease is over.
-        for lease in self._feed.out():
+        for lease in self._ledger.open():
             lease.lose("the worker stopped before the work was done")

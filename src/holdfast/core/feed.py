@@ -21,7 +21,6 @@ from typing import Generic
 from holdfast.core.clock import Clock
 from holdfast.core.events import Claimed, Events, PollFailed
 from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.lease import Lease, LeaseState
 from holdfast.core.ledger import Ledger
 from holdfast.core.message import M, lease_of
 from holdfast.core.outcome import GiveBack
@@ -64,8 +63,6 @@ class Feed(Generic[M]):
         self._counting = Lock()
         self._waiting = 0
         self._closed = Event()
-        self._out: set[Lease] = set()
-        self._owed_until = 0.0
         self._look_at = 0.0
         self._random = Random()
 
@@ -107,13 +104,6 @@ class Feed(Generic[M]):
                 self.rest(error, failures)
         return []
 
-    def done(self, lease: Lease) -> None:
-        """The message was settled, or is lost."""
-        self._out.discard(lease)
-        if lease.state is LeaseState.LOST:
-            expired_at = lease.deadline + _EXPIRY_MARGIN_SECONDS
-            self._owed_until = max(self._owed_until, expired_at)
-
     def rest(self, error: Exception, failures: int) -> None:
         """Report an error that may pass, and wait: longer each time, never in step."""
         self._events.emit(PollFailed(self._queue.name, f"{type(error).__name__}: {error}"))
@@ -129,10 +119,6 @@ class Feed(Generic[M]):
         """Claim nothing more. What was claimed and not taken is given back."""
         self._closed.set()
 
-    def out(self) -> tuple[Lease, ...]:
-        """Leases of the messages claimed and not settled, also the lost ones."""
-        return tuple(self._out)
-
     # -- parts
 
     def _poll(self, limit: int) -> list[M]:
@@ -144,7 +130,7 @@ class Feed(Generic[M]):
         for message in polled:
             lease = lease_of(message)
             self._keeper.hold(lease, stall_seconds=self._stall_seconds)
-            self._out.add(lease)
+            self._ledger.begin(lease)
             if listening:
                 claimed = Claimed(self._queue.name, lease.message_id, lease.attempt)
                 self._events.emit(claimed)
@@ -153,7 +139,6 @@ class Feed(Generic[M]):
     def _give_back(self, messages: Iterable[M]) -> None:
         for message in messages:
             self._ledger.settle(message, GiveBack())
-            self.done(lease_of(message))
 
     def _close_if_empty(self) -> None:
         now = self._clock.monotonic()
@@ -166,6 +151,7 @@ class Feed(Generic[M]):
 
     def _holds_any(self, now: float) -> bool:
         """Anything that may come back to us: held, or given up and not yet expired."""
-        return now < self._owed_until or any(
-            lease.live or now < lease.deadline + _EXPIRY_MARGIN_SECONDS for lease in self.out()
+        expired = now - _EXPIRY_MARGIN_SECONDS
+        return expired < self._ledger.lost_until or any(
+            lease.live or expired < lease.deadline for lease in self._ledger.open()
         )

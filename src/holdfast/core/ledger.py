@@ -5,7 +5,8 @@ from threading import Event, Lock
 from typing import Generic
 
 from holdfast.core.events import Events
-from holdfast.core.message import M
+from holdfast.core.lease import Lease
+from holdfast.core.message import M, lease_of
 from holdfast.core.outcome import Outcome
 from holdfast.core.queue import QueueManager
 from holdfast.core.settle import Settled, settle
@@ -27,26 +28,41 @@ class Ledger(Generic[M]):
 
     def __init__(self, queue: QueueManager[M], events: Events) -> None:
         self.give_up = Event()
+        self.lost_until = 0.0
+        """Monotonic; when the last of the leases that were lost has run out, too."""
         self._queue = queue
         self._events = events
+        self._open: set[Lease] = set()
         self._counts = dict.fromkeys(Settled, 0)
         self._lock = Lock()
+
+    def begin(self, lease: Lease) -> None:
+        """A message was claimed; its page stays open until it is settled."""
+        self._open.add(lease)
+
+    def open(self) -> tuple[Lease, ...]:
+        """Leases of what was claimed and not settled, also those that are lost."""
+        return tuple(self._open)
 
     def settle(self, message: M, outcome: Outcome, seconds: float = 0.0) -> None:
         settled = settle(
             self._queue, message, outcome, self._events, seconds=seconds, give_up=self.give_up
         )
-        with self._lock:
+        lease = lease_of(message)
+        with self._lock:  # closed and counted at once, or a report could miss it
             self._counts[settled] += 1
+            self._open.discard(lease)
+            if settled is Settled.ABANDONED:
+                self.lost_until = max(self.lost_until, lease.deadline)
 
-    def report(self, *, unfinished: int) -> WorkerReport:
-        """`unfinished`: messages whose handler has not returned, and may never."""
+    def report(self) -> WorkerReport:
+        """What is still open counts as abandoned: its handler may never return."""
         with self._lock:
-            count = self._counts.copy()
+            count, still_open = self._counts.copy(), len(self._open)
         return WorkerReport(
             completed=count[Settled.COMPLETED],
             retried=count[Settled.RETRIED],
             dead_lettered=count[Settled.DEAD_LETTERED],
             given_back=count[Settled.GIVEN_BACK],
-            abandoned=count[Settled.ABANDONED] + unfinished,
+            abandoned=count[Settled.ABANDONED] + still_open,
         )

@@ -16,6 +16,9 @@ from holdfast.core.lease import Lease, LeaseState, Renewal, Unanswered
 from holdfast.core.message import M, QueueMessage, lease_of
 
 
+LONGEST_SECONDS = 10 * 366 * 86_400.0
+
+
 class TaskState(Enum):
     """Where a message is. A delayed message is PENDING with a due time ahead."""
 
@@ -123,8 +126,7 @@ class QueueManager(ABC, Generic[M]):
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
-        if lease_seconds <= 0:
-            raise ValueError(f"lease_seconds must be above 0, not {lease_seconds}")
+        self._check_seconds("lease_seconds", lease_seconds)
         if max_attempts < 1:
             raise ValueError(f"max_attempts must be 1 or more, not {max_attempts}")
         self.name = name
@@ -219,6 +221,7 @@ class QueueManager(ABC, Generic[M]):
         if (lease := self._settling(message, "nacked")) is not None:
             if delay_seconds is None:
                 delay_seconds = self.backoff.delay(lease.attempt, self._random)
+            self._check_delay(delay_seconds)
             self._raise_lost(
                 lease, "nacked", self._nack(lease, max(0.0, delay_seconds), reason, detail)
             )
@@ -237,6 +240,7 @@ class QueueManager(ABC, Generic[M]):
         """Hold on for `seconds` from now (default: the lease). Raises LeaseLost."""
         lease = lease_of(message)
         seconds = self.lease_seconds if seconds is None else seconds
+        self._check_seconds("seconds", seconds)
         asked_at = self.clock.monotonic()
         lease.check(asked_at)
         [answer] = self.renew([lease], seconds)
@@ -317,6 +321,16 @@ class QueueManager(ABC, Generic[M]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    # -- numbers that no queue could keep are refused before anything happens
+
+    def _check_seconds(self, name: str, seconds: float) -> None:
+        if not 0 < seconds <= LONGEST_SECONDS:  # false for NaN, too
+            raise ValueError(f"{name} must be above 0 and at most ten years, not {seconds}")
+
+    def _check_delay(self, seconds: float) -> None:
+        if not seconds <= LONGEST_SECONDS:
+            raise ValueError(f"delay_seconds must be at most ten years, not {seconds}")
 
     # -- the one place that guards settling
 

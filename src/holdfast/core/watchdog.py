@@ -122,7 +122,11 @@ class Watchdog(Executor[M]):
         except (MalformedMessage, MessageTooLarge) as error:
             return Reject(str(error))
         now = self._clock.monotonic()
-        return self._watch(self._child, message, lease, Signs(now, now, now))
+        try:
+            return self._watch(self._child, message, lease, Signs(now, now, now))
+        except OSError as error:  # from now on it does not mean "not started"
+            self._discard()
+            raise RuntimeError(f"the watch over a child failed: {error}") from error
 
     def close(self) -> None:
         child, self._child = self._child, None

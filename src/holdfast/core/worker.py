@@ -136,7 +136,7 @@ class Worker(Generic[M]):
             raise
         finally:
             self._shut_down(crew, feed, ledger, stopping)
-            report = ledger.report(unfinished=len(feed.out()))
+            report = ledger.report()
             self._events.emit(WorkerStopped(name, report.abandoned))
         if crew.error is not None:
             raise crew.error
@@ -145,7 +145,7 @@ class Worker(Generic[M]):
     def _shut_down(self, crew: Crew, feed: Feed[M], ledger: Ledger[M], stopping: Event) -> None:
         stopping.set()
         feed.close()
-        running = sum(lease.live for lease in feed.out())
+        running = sum(lease.live for lease in ledger.open())
         self._events.emit(WorkerStopping(self._queue.name, running))
         until = self._clock.monotonic() + self._drain_seconds
         while crew.unfinished() and not self._hurried and self._clock.monotonic() < until:

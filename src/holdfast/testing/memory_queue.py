@@ -60,6 +60,7 @@ class MemoryQueue(QueueManager[M]):
     # -- producing
 
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
+        self._check_delay(delay_seconds)
         # All are encoded before any is stored: one that cannot be leaves nothing behind.
         pushed = [(message.id, self._codec.encode(message)) for message in messages]
         for message_id, body in pushed:

@@ -35,6 +35,22 @@ class Delivery:
         queue.push(AnyMessage(attempts=41))
         assert poll_one(queue).attempts == 1
 
+    @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e12])
+    def test_a_time_that_no_queue_could_keep_is_refused_and_changes_nothing(
+        self, queue: AnyQueue, seconds: float
+    ) -> None:
+        for push in (queue.push, lambda m, **how: queue.push_many([m], **how)):
+            with pytest.raises(ValueError, match="delay_seconds"):
+                push(AnyMessage(), delay_seconds=seconds)
+        queue.push(AnyMessage())
+        message = poll_one(queue)
+        with pytest.raises(ValueError, match="delay_seconds"):
+            queue.nack(message, delay_seconds=seconds)
+        with pytest.raises(ValueError, match="seconds"):
+            queue.extend(message, seconds)
+        queue.ack(message)
+        assert (queue.stats().completed, queue.stats().delayed) == (1, 0)
+
     def test_what_is_done_to_the_object_after_the_push_does_not_matter(
         self, make_queue: MakeQueue
     ) -> None:

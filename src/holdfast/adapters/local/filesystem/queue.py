@@ -143,6 +143,8 @@ class FilesystemQueue(QueueManager[M]):
 
     def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
         body = self._codec.encode(message)
+        if delay_seconds:
+            self._check_delay(delay_seconds)
         push = self._producer.push_once if self.dedupe else self._producer.push
         try:
             push(names.id_hash(message.id), body, delay_seconds)
@@ -152,6 +154,7 @@ class FilesystemQueue(QueueManager[M]):
 
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
         """In batches: when one message or the disk refuses, none of its batch is pushed."""
+        self._check_delay(delay_seconds)
         pushed: list[str] = []
         batch: list[tuple[str, bytes]] = []
         size = 0

@@ -15,6 +15,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 # Not blocking and not following: a FIFO or a symlink that somebody dropped here must
 # neither hang a worker nor lead it out of the queue.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _MODEST = 4096
 _SYNCED_TOGETHER = 100  # open files
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
@@ -140,11 +141,11 @@ class Tree:
             self.sync(os.path.dirname(path))
 
     def list(self, path: str) -> list[str]:
-        """Names in a folder; none when it is gone."""
+        """Names in a folder; none when it is gone, or a link that leads elsewhere."""
         try:
-            fd = self.fs.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
+            fd = self.fs.open(path, _FOLDER, dir_fd=self.fd)
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in (*_GONE, errno.ELOOP):
                 return []
             raise
         try:
