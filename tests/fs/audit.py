@@ -30,7 +30,9 @@ def unreadable(folder: Path) -> list[str]:
     return [
         str(path.relative_to(folder))
         for path in _files(folder)
-        if path.suffix == ".json" and path.parent.name != "tmp" and not _is_json(path)
+        if path.suffix == ".json"
+        and path.relative_to(folder).parts[0] != "tmp"
+        and not _is_json(path)
     ]
 
 

@@ -134,7 +134,6 @@ NEEDED = [
     ("push", "pending/"),
     ("push", "pending"),
     ("push_many", "tmp/"),
-    ("push_many", "pending/"),
     ("push_many", "pending"),
     ("push with dedupe", "ids/"),
     ("push with dedupe", "pending/"),

@@ -148,7 +148,9 @@ def test_a_lease_that_was_lost_settles_nothing_and_raises_nothing(
     [message] = queue.poll()
     clock.advance(61)
     [stolen] = MemoryQueue(beside=queue, clock=clock).poll()
+    before = clock.monotonic()
     assert settle(queue, message, outcome, events) is Settled.ABANDONED
+    assert clock.monotonic() == before  # there is nothing to try again
     [view] = queue.find("m")
     assert view.state is TaskState.LEASED
     assert view.attempts == stolen.attempts

@@ -15,7 +15,6 @@ from holdfast.core.events import Events
 from holdfast.core.lease import Lease, LeaseState, Renewal, Unanswered
 from holdfast.core.message import M, QueueMessage, lease_of
 
-
 LONGEST_SECONDS = 10 * 366 * 86_400.0
 
 

@@ -1,6 +1,7 @@
 """Claiming: the next task that is due, or one whose holder's time is over."""
 
 import re
+from math import ceil
 from random import Random
 from threading import Lock
 
@@ -58,7 +59,7 @@ class Claims:
         lease_seconds: float,
     ) -> None:
         self._tree, self._timeline, self._workers = tree, timeline, workers
-        self._held_ms = int(lease_seconds * 1000)
+        self._held_ms = ceil(lease_seconds * 1000)
         self._reader = SegmentReader(tree, timeline, random)
         self._overdue: list[re.Match[str]] = []
         self._look_every = min(LOOK_SECONDS, lease_seconds * LOOK_SHARE)
@@ -80,13 +81,14 @@ class Claims:
         while (match := reader.next()) is not None:
             if hold := self._take(reader.folder, match, now):
                 return hold
+            self._tree.need("leased")  # or no race will ever be won
             reader.lost_race()
         return None
 
     def _look(self, now: float) -> None:
         self._look_at = now + self._look_every
         self._workers.seen(self.me, now)
-        leased = filter(None, map(names.LEASED.fullmatch, self._tree.list("leased")))
+        leased = filter(None, map(names.LEASED.fullmatch, self._tree.list_fixed("leased")))
         self._overdue = [m for m in leased if self._is_overdue(m)]
 
     def _is_overdue(self, match: re.Match[str]) -> bool:
@@ -97,7 +99,7 @@ class Claims:
     ) -> Hold | None:
         key, fence, refunds = match.group(1, 2, 3)
         task = Task(key, int(fence) + 1, int(refunds) if refunds else 0)
-        claimed_ms = int((now + self._timeline.offset) * 1000)
+        claimed_ms = self._timeline.stamp_ms(now)
         path = names.leased_path(task.stem, self.me.token, claimed_ms, self._held_ms)
         if not self._tree.rename(f"{folder}/{match[0]}", path):
             return None

@@ -1,5 +1,6 @@
 """The folders of a queue: where they are, and making them."""
 
+import os
 from pathlib import Path
 
 from holdfast.adapters.local.filesystem.fsops import FsOps
@@ -34,6 +35,18 @@ def open_tree(folder: Path, fs: FsOps, *, create: bool, durable: bool) -> Tree:
         if create:
             for name in FOLDERS:
                 (folder / name).mkdir(parents=True, exist_ok=True)
+            if durable:
+                _sync_upwards(folder, fs)
         return Tree(folder, fs, durable=durable)
     except OSError as error:
         raise unavailable(folder, error) from error
+
+
+def _sync_upwards(folder: Path, fs: FsOps) -> None:
+    """The queue's folder, queues/<campaign>/ and the root, each by the one it is in."""
+    for level in (folder, *list(folder.absolute().parents)[:4]):
+        fd = fs.open(str(level), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fs.fsync(fd)
+        finally:
+            fs.close(fd)

@@ -19,6 +19,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal
@@ -269,7 +270,8 @@ class FilesystemQueue(QueueManager[M]):
         with hold.lock:
             if hold.closed:
                 return RENEWED  # settled while the keeper was on its way here
-            held_ms = self._timeline.lease_ms() - hold.claimed_ms + int(seconds * 1000)
+            asked_ms = self._timeline.stamp_ms(self.clock.monotonic())
+            held_ms = asked_ms - hold.claimed_ms + ceil(seconds * 1000)
             path = names.leased_path(hold.task.stem, hold.worker, hold.claimed_ms, held_ms)
             try:
                 if not self._tree.rename(hold.path, path):

@@ -23,10 +23,14 @@ LOSSES = 4  # lost races before the listing is too stale to go on with
 
 
 class _Open:
-    __slots__ = ("count", "path", "until_ms")
+    __slots__ = ("count", "path", "start_ms", "until_ms")
 
-    def __init__(self, path: str, until_ms: int) -> None:
-        self.path, self.until_ms, self.count = path, until_ms, 0
+    def __init__(self, path: str, start_ms: int) -> None:
+        self.path, self.start_ms, self.until_ms = path, start_ms, start_ms + OPEN_MS
+        self.count = 0
+
+    def is_open(self, now_ms: int) -> bool:
+        return self.start_ms <= now_ms < self.until_ms
 
 
 class SegmentWriter:
@@ -42,8 +46,9 @@ class SegmentWriter:
         """The segment for a task due then; makes it if need be."""
         if due_ms <= now_ms:
             segment = self._now
-            if segment is None or segment.count >= FULL or now_ms >= segment.until_ms:
-                segment = self._now = self._open(now_ms, now_ms + OPEN_MS)
+            # A clock set back would hide what goes to a segment of the time before.
+            if segment is None or segment.count >= FULL or not segment.is_open(now_ms):
+                segment = self._now = self._open(now_ms)
         else:
             segment = self._for_later(due_ms - due_ms % OPEN_MS, now_ms)
         segment.count += 1
@@ -53,7 +58,7 @@ class SegmentWriter:
         segment = self._later.get(start_ms)
         if segment is None or segment.count >= FULL:
             self._later = {ms: s for ms, s in self._later.items() if s.until_ms > now_ms}
-            segment = self._later[start_ms] = self._open(start_ms, start_ms + OPEN_MS)
+            segment = self._later[start_ms] = self._open(start_ms)
         return segment
 
     def sealed(self, due_ms: int, now_ms: int) -> str:
@@ -61,10 +66,10 @@ class SegmentWriter:
         start_ms = now_ms if due_ms <= now_ms else due_ms - due_ms % OPEN_MS
         return f"{self._name(start_ms)}s"
 
-    def _open(self, start_ms: int, until_ms: int) -> _Open:
+    def _open(self, start_ms: int) -> _Open:
         path = f"pending/{self._name(start_ms)}"
         self._tree.make(path)
-        return _Open(path, until_ms)
+        return _Open(path, start_ms)
 
     def _name(self, start_ms: int) -> str:
         self._sequence += 1
@@ -117,7 +122,7 @@ class SegmentReader:
 
     def _relist(self, now_ms: int) -> None:
         started = f"{now_ms:013d}~"  # sorts behind every segment that starts by now
-        found = [s for s in self._tree.list("pending") if s < started]
+        found = [s for s in self._tree.list_fixed("pending") if s < started]
         self._segments = sorted(filter(names.SEGMENT.fullmatch, found), reverse=True)
         self._listed_ms = now_ms
         self._company, self._lost_lately = self._lost_lately, False

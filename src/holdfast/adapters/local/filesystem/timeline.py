@@ -8,6 +8,7 @@ server's clock, asked afresh.
 """
 
 import os
+from math import ceil
 from pathlib import Path
 
 from holdfast.adapters.local.filesystem.tree import Tree
@@ -50,7 +51,7 @@ class Timeline:
         self._tree, self._clock = tree, clock
         self.boot_id = boot_id()
         self._skew = self._measure_skew()
-        self._asked_at = clock.monotonic()
+        self._server = (clock.monotonic(), clock.time() + self._skew)
         self.offset = clock.time() + self._skew - clock.monotonic()
 
     def _measure_skew(self) -> float:
@@ -60,8 +61,12 @@ class Timeline:
             return 0.0
         return 0.0 if abs(skew) < SAME_CLOCK_SECONDS else skew
 
+    def stamp_ms(self, now: float) -> int:
+        """A monotonic time as it is written in a name: rounded up, in the holder's favour."""
+        return ceil((now + self.offset) * 1000)
+
     def lease_ms(self) -> int:
-        """For deadlines: never jumps."""
+        """For judging deadlines: never jumps."""
         return int((self._clock.monotonic() + self.offset) * 1000)
 
     def wall_ms(self) -> int:
@@ -69,9 +74,10 @@ class Timeline:
         return int((self._clock.time() + self._skew) * 1000)
 
     def server_ms(self) -> int:
-        """The server's clock asked afresh, if it was not a moment ago."""
+        """The server's clock asked afresh, or a moment ago and counted on from there."""
         now = self._clock.monotonic()
-        if now - self._asked_at >= ASK_SECONDS:
-            self._asked_at = now
+        asked_at, said = self._server
+        if now - asked_at >= ASK_SECONDS:
             self._skew = self._measure_skew()
-        return self.wall_ms()
+            asked_at, said = self._server = now, self._clock.time() + self._skew
+        return int((said + now - asked_at) * 1000)

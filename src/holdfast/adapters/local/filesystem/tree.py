@@ -17,6 +17,7 @@ _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _MODEST = 4096
+_TRIES = 10  # to use a folder that others may be removing
 _SYNCED_TOGETHER = 100  # open files
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
 
@@ -85,13 +86,14 @@ class Tree:
 
     def publish_link(self, source: str, target: str) -> None:
         """`link` into a folder that may have to be made again."""
-        while True:
+        for _ in range(_TRIES - 1):
             try:
                 return self.link(source, target)
             except FileNotFoundError:
                 if not self.exists(source):
                     raise
                 self.make(os.path.dirname(target))
+        return self.link(source, target)
 
     def rename(self, source: str, target: str, *, only_ours: bool = True) -> bool:
         """The compare-and-swap: False when `source` is not there (any more).
@@ -110,11 +112,14 @@ class Tree:
 
     def move(self, source: str, target: str, *, only_ours: bool = True) -> bool:
         """`rename` into a folder that may have to be made, or made again."""
-        while not self.rename(source, target, only_ours=only_ours):
+        folder = os.path.dirname(target)
+        for _ in range(_TRIES):
+            if self.rename(source, target, only_ours=only_ours):
+                return True
             if not self.exists(source):
                 return False
-            self.make(os.path.dirname(target))
-        return True
+            self.make(folder)
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
 
     def exists(self, path: str) -> bool:
         return self.stat(path) is not None
@@ -139,6 +144,16 @@ class Tree:
             return
         if self.durable:
             self.sync(os.path.dirname(path))
+
+    def list_fixed(self, path: str) -> list[str]:
+        """Names in one of the queue's own folders, which must be there."""
+        self.need(path)
+        return self.list(path)
+
+    def need(self, path: str) -> None:
+        """Raise unless this is a folder."""
+        if (status := self.stat(path)) is None or not is_folder(status):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
     def list(self, path: str) -> list[str]:
         """Names in a folder; none when it is gone, or a link that leads elsewhere."""
@@ -214,6 +229,8 @@ _WAY_OUT = {
     errno.EPERM: "not permitted: check owner and mode of the folder (`holdfast doctor`)",
     errno.EXDEV: "its folders are on different filesystems, so nothing can be renamed "
     "between them: put the whole queue on one",
+    errno.ENOTDIR: "one of its folders is gone, or something else is in its place: put it "
+    "back, or push to make it anew (`holdfast doctor` tells which)",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
 }
 

@@ -1,13 +1,12 @@
 """The registry of workers: who stands behind the token in a leased file's name."""
 
-import json
 import os
 import secrets
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+
+from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from holdfast.adapters.local.filesystem.timeline import OTHER_HOST_MARGIN_MS, Timeline
 from holdfast.adapters.local.filesystem.tree import Tree
@@ -16,15 +15,16 @@ from holdfast.core.clock import utc
 SEEN_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerCard:
-    """What workers/<token>.json says."""
+class WorkerCard(BaseModel):
+    """What workers/<token>.json says. Others could write there, so it is checked."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
 
     token: str
     host: str
     pid: int
     boot_id: str
-    clock_offset: float
+    clock_offset: FiniteFloat
     started: str
 
     @property
@@ -55,7 +55,7 @@ class Workers:
                 return card
 
     def _publish(self, card: WorkerCard) -> bool:
-        body = json.dumps({name: getattr(card, name) for name in WorkerCard.__slots__}).encode()
+        body = card.model_dump_json().encode()
         temporary = f"tmp/{card.token}-{secrets.token_hex(8)}"
         self._tree.write(temporary, body)
         try:
@@ -80,8 +80,15 @@ class Workers:
     def card(self, token: str) -> WorkerCard | None:
         """None when the card is gone or is none."""
         if token not in self._known:
-            self._known[token] = _card(self._tree.read_json(f"workers/{token}.json"))
+            self._known[token] = self._read(token)
         return self._known[token]
+
+    def _read(self, token: str) -> WorkerCard | None:
+        try:
+            body = self._tree.read(f"workers/{token}.json", 1 << 16)
+            return WorkerCard.model_validate_json(body)
+        except (FileNotFoundError, ValueError):
+            return None
 
     def worker_id(self, token: str) -> str:
         card = self.card(token)
@@ -94,10 +101,3 @@ class Workers:
             shift_ms = (self._timeline.offset - card.clock_offset) * 1000
             return self._timeline.lease_ms() >= deadline_ms + shift_ms
         return self._timeline.server_ms() >= deadline_ms + OTHER_HOST_MARGIN_MS
-
-
-def _card(data: dict[str, Any] | None) -> WorkerCard | None:
-    try:
-        return WorkerCard(**data) if data else None
-    except TypeError:
-        return None
