@@ -7,6 +7,7 @@ when the fault is over the verb can be repeated, and the books balance.
 
 import errno
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,31 @@ def test_a_refused_verb_can_be_repeated_when_the_fault_is_over(
     for play in plays(fast_path, scenario, fault):
         play.act_again()
         assert play.fates() == dict(scenario.after)
+
+
+@pytest.mark.parametrize("name", ["ack", "nack", "release", "dead_letter"])
+def test_a_verb_whose_sync_was_refused_can_be_repeated(fast_path: Path, name: str) -> None:
+    """The task has moved by then: the repeated verb must not take that for a theft."""
+    [scenario] = [s for s in SCENARIOS if s.name == name]
+    durable = replace(scenario, options={"durability": "power"})
+    for play in plays(fast_path, durable, errno.EIO):
+        play.act_again()
+        assert play.fates() == dict(scenario.after)
+
+
+def test_one_ack_of_many_that_is_refused_does_not_undo_the_others(fast_path: Path) -> None:
+    ground = Ground(fast_path)
+    fs = RefusingFs(ground.clock.time, errno.ENOSPC, at=2, concerns=lambda n, _: n == "rename")
+    queue = ground.queue(fs)
+    queue.push_many([note("a"), note("b"), note("c")])
+    messages = queue.poll(3)
+    fs.refusing = True
+    with pytest.raises(QueueUnavailable):
+        queue.ack_many(messages)
+    fs.refusing = False
+    ground.clock.advance(0.5)
+    queue.ack_many(messages)
+    assert queue.stats().completed == 3
 
 
 # -- reading goes on

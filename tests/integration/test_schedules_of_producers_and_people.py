@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from fs import audit
 from fs.ground import Queue, note
 from fs.stage import Actor, Setting, Stage, all_schedules
@@ -77,7 +79,10 @@ def redrive(queue: Queue) -> None:
 # -- producing
 
 
-def test_a_push_into_a_segment_that_is_being_removed_arrives(fast_path: Path) -> None:
+@pytest.mark.parametrize("dedupe", [False, True], ids=["", "dedupe"])
+def test_a_push_into_a_segment_that_is_being_removed_arrives(
+    fast_path: Path, dedupe: bool
+) -> None:
     def setting(stage: Stage) -> Setting:
         producer, worker = stage.worker(), stage.worker()
         producer.push(note("a"))
@@ -89,7 +94,7 @@ def test_a_push_into_a_segment_that_is_being_removed_arrives(fast_path: Path) ->
         ]
         return actors, lambda: stage.close("a", "b")
 
-    all_schedules(fast_path, setting)
+    all_schedules(fast_path, setting, dedupe=dedupe)
 
 
 def test_a_sweep_never_takes_what_is_being_pushed(fast_path: Path) -> None:

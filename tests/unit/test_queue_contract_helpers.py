@@ -79,14 +79,14 @@ def test_the_states_read_as_people_say_them() -> None:
 
 
 def test_a_view_keeps_its_body_out_of_its_print() -> None:
-    view = TaskView("a", "key", TaskState.PENDING, 0, "here", body={"card": "4111"})
+    view = TaskView("a", "key", TaskState.PENDING, 0, 0, "here", body={"card": "4111"})
     assert view.body == {"card": "4111"}
     assert "4111" not in repr(view)
 
 
 def test_views_and_counts_cannot_be_changed() -> None:
     stats = QueueStats(ready=1, delayed=0, leased=0, expired=0, completed=0, failed=0)
-    view = TaskView("a", "key", TaskState.PENDING, 0, "here", due_at=datetime.now(UTC))
+    view = TaskView("a", "key", TaskState.PENDING, 0, 0, "here", due_at=datetime.now(UTC))
     for value, name in ((stats, "ready"), (view, "attempts")):
         with pytest.raises(AttributeError):
             setattr(value, name, 5)

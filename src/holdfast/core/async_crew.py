@@ -18,7 +18,7 @@ from functools import partial
 from threading import Event, Lock, Thread
 from typing import Generic
 
-from holdfast.core.attempt import failed, outcome_of
+from holdfast.core.attempt import failed, ours, outcome_of
 from holdfast.core.clock import Clock
 from holdfast.core.context import LeaseContext
 from holdfast.core.executor import caller, soon
@@ -92,7 +92,7 @@ class Coroutines(Generic[M]):
             if run.ending is None:
                 signs = Signs(run.started_at, now, run.lease.moved_at)
                 if (reason := signs.missing(self._limits, now)) is not None:
-                    self._end(run, Retry(None, reason))
+                    self._end(run, ours(reason))
             elif now - run.ending_at >= self._limits.kill_grace_seconds:
                 run.lease.lose("it was cancelled and did not end")
 
@@ -199,6 +199,6 @@ def _ended_by(error: BaseException, ending: Outcome | None) -> Outcome:
         case None:
             return failed(error)
         case Retry(_, reason):
-            return Retry(None, reason, failed(error).detail)  # where it was, when cancelled
+            return ours(reason, failed(error).detail)  # where it was, when cancelled
         case _:
             return ending

@@ -18,14 +18,16 @@ def outcome_of(result: Any) -> Outcome:
         case None | Done():
             return DONE
         case Retry(after_seconds=after) if not _is_delay(after):
-            return Reject("the handler returned Retry() with after_seconds that is no number")
-        case Retry(after, reason, detail):
-            return Retry(after, _one_line(reason), _cut(detail))
-        case Reject(reason, detail):
-            return Reject(_one_line(reason), _cut(detail))
+            return _nonsense(
+                "the handler returned Retry() with after_seconds that is no number"
+            )
+        case Retry(after, reason, detail, told):
+            return Retry(after, _one_line(reason), _cut(detail), _one_line(told))
+        case Reject(reason, detail, told):
+            return Reject(_one_line(reason), _cut(detail), _one_line(told))
         case _:
             # Its type only: the value may be somebody's data.
-            return Reject(
+            return _nonsense(
                 f"the handler returned a value of type {type(result).__name__}; it may "
                 "return nothing, Done(), Retry(…) or Reject(…)"
             )
@@ -35,7 +37,16 @@ def failed(error: BaseException) -> Retry:
     """The outcome of a handler that raised."""
     text = _text(error)
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Retry(None, _one_line(reason), _trace(error))
+    return Retry(None, _one_line(reason), _trace(error), told=type(error).__name__)
+
+
+def ours(reason: str, detail: str | None = None) -> Retry:
+    """The outcome of work that we ended: the words are our own, so logs may have them."""
+    return Retry(None, reason, detail, told=reason)
+
+
+def _nonsense(reason: str) -> Reject:
+    return Reject(reason, told=reason)
 
 
 def _is_delay(after: Any) -> bool:

@@ -1,6 +1,7 @@
 """Events: one value per transition. Logging and metrics subscribe; nothing depends on them.
 
-No event carries a body, a receipt or a token, so a subscriber can print any of them.
+No event carries a body, a receipt, a token or the text of a handler's error, so a subscriber
+can print any of them. (The queue keeps that text with the message: `holdfast explain`.)
 """
 
 import logging

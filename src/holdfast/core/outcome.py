@@ -1,4 +1,8 @@
-"""What became of one attempt. Handlers return these; `settle` acts on them."""
+"""What became of one attempt. Handlers return these; `settle` acts on them.
+
+`reason` and `detail` are kept with the message, for whoever asks about it. They may quote
+the message or an error of the handler's, so logs never see them: `told` is what logs say.
+"""
 
 from dataclasses import dataclass
 
@@ -15,6 +19,7 @@ class Retry:
     after_seconds: float | None = None
     reason: str = "the handler asked for a retry"
     detail: str | None = None  # a traceback or stack dump for the person who looks
+    told: str = "the handler asked for a retry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class Reject:
 
     reason: str
     detail: str | None = None
+    told: str = "the handler rejected it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class TaskView:
     key: str  # the adapter's own name for this push of the id
     state: TaskState
     attempts: int
+    fence: int  # how often it was claimed, charged or not
     where: str
     due_at: datetime | None = None
     holder: Holder | None = None

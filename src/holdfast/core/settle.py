@@ -86,19 +86,18 @@ def _settle(
             if events.listening:
                 events.emit(Completed(name, id, attempt, seconds))
             return Settled.COMPLETED
-        case Retry(_, reason, detail) if attempt >= queue.max_attempts:
-            times = "once" if attempt == 1 else f"{attempt} times"
-            reason = f"failed {times}, last: {reason}"
-            queue.dead_letter(message, reason, detail=detail)
-            events.emit(DeadLettered(name, id, attempt, reason))
+        case Retry(_, reason, detail, told) if attempt >= queue.max_attempts:
+            failed = "failed once" if attempt == 1 else f"failed {attempt} times"
+            queue.dead_letter(message, f"{failed}, last: {reason}", detail=detail)
+            events.emit(DeadLettered(name, id, attempt, f"{failed}, last: {told}"))
             return Settled.DEAD_LETTERED
-        case Retry(after_seconds, reason, detail):
+        case Retry(after_seconds, reason, detail, told):
             queue.nack(message, delay_seconds=after_seconds, reason=reason, detail=detail)
-            events.emit(Retried(name, id, attempt, after_seconds, reason))
+            events.emit(Retried(name, id, attempt, after_seconds, told))
             return Settled.RETRIED
-        case Reject(reason, detail):
+        case Reject(reason, detail, told):
             queue.dead_letter(message, reason, detail=detail)
-            events.emit(DeadLettered(name, id, attempt, reason))
+            events.emit(DeadLettered(name, id, attempt, told))
             return Settled.DEAD_LETTERED
         case GiveBack():
             queue.release(message)

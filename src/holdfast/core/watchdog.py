@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from threading import Event
 
 from holdfast.core import wire
+from holdfast.core.attempt import ours
 from holdfast.core.clock import Clock
 from holdfast.core.context import LeaseContext
 from holdfast.core.errors import HandlerNotFound, MalformedMessage, MessageTooLarge
@@ -21,7 +22,7 @@ from holdfast.core.events import ChildKilled, Events
 from holdfast.core.executor import Executor
 from holdfast.core.lease import Lease
 from holdfast.core.message import M
-from holdfast.core.outcome import Abandoned, GiveBack, Outcome, Reject, Retry
+from holdfast.core.outcome import Abandoned, GiveBack, Outcome, Reject
 from holdfast.core.process import ChildProcess
 
 _START_SECONDS = 120.0
@@ -211,7 +212,7 @@ class Watchdog(Executor[M]):
             return self._put_down(child, message, lease, "the worker stops", GiveBack())
         if (reason := signs.missing(self._limits, now)) is not None:
             stacks = child.stacks() or "no stack: the process did not answer"
-            ended = Retry(None, reason, stacks)
+            ended = ours(reason, stacks)
             return self._put_down(child, message, lease, reason, ended)
         return None
 
@@ -225,7 +226,7 @@ class Watchdog(Executor[M]):
         # Those who stop a whole group of processes mean the worker.
         if how in _TERMINATED_FROM_OUTSIDE and self._clock.wait(self._stopping, 0.5):
             return GiveBack()
-        return Retry(None, f"the worker process died ({how})", last_words or None)
+        return ours(f"the worker process died ({how})", last_words or None)
 
     def _kill(self, child: ChildProcess, lease: Lease) -> Outcome:
         """The lease is gone: without delay, somebody else may have started."""

@@ -67,21 +67,22 @@ def pack_outcome(outcome: Outcome) -> bytes:
     match outcome:
         case Done():
             return OUTCOME
-        case Retry(after_seconds, reason, detail):
-            return OUTCOME + json.dumps(["retry", after_seconds, reason, detail]).encode()
-        case Reject(reason, detail):
-            return OUTCOME + json.dumps(["reject", None, reason, detail]).encode()
+        case Retry(after_seconds, reason, detail, told):
+            said = ["retry", after_seconds, reason, detail, told]
+        case Reject(reason, detail, told):
+            said = ["reject", None, reason, detail, told]
         case _:
             raise TypeError(f"no outcome of a handler: {type(outcome).__name__}")
+    return OUTCOME + json.dumps(said).encode()
 
 
 def unpack_outcome(frame: bytes) -> Outcome:
     if frame == OUTCOME:
         return Done()
-    kind, after_seconds, reason, detail = json.loads(frame[1:])
+    kind, after_seconds, reason, detail, told = json.loads(frame[1:])
     if kind == "retry":
-        return Retry(after_seconds, reason, detail)
-    return Reject(reason, detail)
+        return Retry(after_seconds, reason, detail, told)
+    return Reject(reason, detail, told)
 
 
 def pack_save(checkpoint: Any) -> bytes:

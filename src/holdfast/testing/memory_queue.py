@@ -124,8 +124,9 @@ class MemoryQueue(QueueManager[M]):
 
     def _tell(self, before: Task, after: Task) -> None:
         match before.state, after.state:
-            case _, Dead(reason=reason):
-                self.events.emit(DeadLettered(self.name, after.id, after.attempts, reason))
+            case _, Dead():
+                told = f"gave up after {after.attempts} attempts"
+                self.events.emit(DeadLettered(self.name, after.id, after.attempts, told))
             case Held(worker_id=from_worker), _:
                 self.events.emit(Stolen(self.name, after.id, after.attempts, from_worker))
 
@@ -148,7 +149,7 @@ class MemoryQueue(QueueManager[M]):
             self._hand_back(task, lease, error.version)
         except MalformedMessage as error:
             if self._dead_letter(lease, str(error), None) is None:
-                self.events.emit(DeadLettered(self.name, task.id, task.attempts, str(error)))
+                self.events.emit(DeadLettered(self.name, task.id, task.attempts, "malformed"))
         return None
 
     def _hand_back(self, task: Task, lease: Lease, version: int) -> None:

@@ -37,6 +37,7 @@ def view_of(task: Task, queue: str, shelf: Shelf) -> TaskView:
         key=task.key,
         state=task.task_state,
         attempts=task.attempts,
+        fence=task.fence,
         where=f"memory:{queue}/{task.task_state.value}/{task.key}",
         due_at=shelf.wall(state.due_at) if isinstance(state, Waiting) else None,
         holder=_holder(task, state, shelf) if isinstance(state, Held) else None,

@@ -95,7 +95,7 @@ class DeadLetters:
         assert "worker" in view.reason
         [told] = heard.of(DeadLettered)
         assert (told.queue, told.message_id, told.attempt) == (queue.name, "killer", 3)
-        assert told.reason == view.reason
+        assert told.reason == "gave up after 3 attempts"
 
     def test_a_poll_that_finds_a_worn_out_task_gives_the_next_one(
         self, make_queue: MakeQueue, clock: ManualClock

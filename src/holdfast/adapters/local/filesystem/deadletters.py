@@ -94,11 +94,13 @@ class DeadLetters:
         return True
 
     def drop(self, task: Task) -> bool:
-        dropped = self._tree.remove(names.failed_path(task))
+        """False when somebody redrove it meanwhile: then it needs what belongs to it."""
+        if not self._tree.remove(names.failed_path(task)):
+            return False
         self.remove_reason(task)
         self._history.forget(task.key)
         self._checkpoints.forget(task)
-        return dropped
+        return True
 
     def free_id(self, message_id: str) -> None:
         """A dead letter does not keep its id from being pushed again."""

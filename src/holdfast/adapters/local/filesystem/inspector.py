@@ -113,6 +113,7 @@ class Inspector:
             key=task.key,
             state=state,
             attempts=task.attempts,
+            fence=task.fence,
             where=str(self._tree.folder / path),
             due_at=utc(int(match[4]) / 1000) if state is TaskState.PENDING else None,
             holder=self._holder(match) if state is TaskState.LEASED else None,

@@ -213,10 +213,11 @@ class FilesystemQueue(QueueManager[M]):
             self._wait_for_newer_code(hold, error)
             return None
         except (MalformedMessage, ValueError) as error:
-            self._bury(hold, hold.task.key, f"malformed: {error}")
+            self._bury(hold, hold.task.key, f"malformed: {error}", told="malformed")
             return None
         except PermissionError:
-            self._bury(hold, hold.task.key, "it cannot be read: mend its mode, then redrive")
+            reason = "it cannot be read: mend its mode, then redrive"
+            self._bury(hold, hold.task.key, reason, told=reason)
             return None
         if hold.stolen_from is not None:
             self._note_theft(hold, message.id, hold.stolen_from)
@@ -255,12 +256,13 @@ class FilesystemQueue(QueueManager[M]):
         """This claim was one too many: it only serves to bury, so it is not charged."""
         reason = self._dead.why_exhausted(hold.task)
         hold.task = hold.task.refunded()
-        self._bury(hold, message_id, reason)
+        told = f"gave up after {hold.task.attempts} attempts"
+        self._bury(hold, message_id, reason, told=told)
 
-    def _bury(self, hold: Hold, message_id: str, reason: str) -> None:
+    def _bury(self, hold: Hold, message_id: str, reason: str, *, told: str) -> None:
         if self._ends.bury(hold, message_id, reason, None) is None:
             self.events.emit(
-                ev.DeadLettered(self.name, message_id, hold.task.attempts, reason=reason)
+                ev.DeadLettered(self.name, message_id, hold.task.attempts, reason=told)
             )
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
