@@ -112,14 +112,14 @@ class Tree:
 
     def move(self, source: str, target: str, *, only_ours: bool = True) -> bool:
         """`rename` into a folder that may have to be made, or made again."""
-        folder = os.path.dirname(target)
         for _ in range(_TRIES):
             if self.rename(source, target, only_ours=only_ours):
                 return True
             if not self.exists(source):
                 return False
-            self.make(folder)
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+            self.make(os.path.dirname(target))
+        self.need(os.path.dirname(target))
+        raise OSError(errno.EBUSY, "its folder is removed as fast as it is made", target)
 
     def exists(self, path: str) -> bool:
         return self.stat(path) is not None
