@@ -42,7 +42,7 @@ class Card:
 
 
 def card_named(name: str) -> Card:
-    from bench.ours import HOLDFAST, PREBUILT
+    from bench.ours import BATCHED, HOLDFAST, PREBUILT
     from bench.peers import PEERS
 
-    return next(card for card in (HOLDFAST, PREBUILT, *PEERS) if card.name == name)
+    return next(card for card in (HOLDFAST, PREBUILT, BATCHED, *PEERS) if card.name == name)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 600
 FILL_BATCH = 1000
+BATCH = 100
 
 
 def open_queue_at(
@@ -71,6 +72,38 @@ class PrebuiltHoldfast(Holdfast):
         self._queue.push(payload)
 
 
+class BatchedHoldfast(Holdfast):
+    """The same by push_many, poll(100) and ack_many. Shown; no bar looks at it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._unpushed: list[BenchTask] = []
+        self._unworked: list[BenchTask] = []
+        self._unacked: list[BenchTask] = []
+
+    def push(self, payload: int) -> None:
+        self._unpushed.append(task(payload))
+        if len(self._unpushed) >= BATCH:
+            self._queue.push_many(self._unpushed)
+            self._unpushed = []
+
+    def claim(self) -> BenchTask | None:
+        if not self._unworked:
+            self._unworked = self._queue.poll(BATCH)[::-1]
+        return self._unworked.pop() if self._unworked else None
+
+    def done(self, claimed: BenchTask) -> None:
+        self._unacked.append(claimed)
+        if len(self._unacked) >= BATCH:
+            self._queue.ack_many(self._unacked)
+            self._unacked = []
+
+    def close(self) -> None:
+        self._queue.push_many(self._unpushed)
+        self._queue.ack_many(self._unacked)
+        super().close()
+
+
 HOLDFAST = Card(
     name="Holdfast",
     open=Holdfast,
@@ -81,3 +114,9 @@ HOLDFAST = Card(
 )
 
 PREBUILT = replace(HOLDFAST, name="Holdfast, messages prebuilt", open=PrebuiltHoldfast)
+BATCHED = replace(
+    HOLDFAST,
+    name="Holdfast, batches of 100",
+    open=BatchedHoldfast,
+    api="push_many, poll(100), ack_many",
+)
