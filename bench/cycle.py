@@ -57,8 +57,8 @@ def _result(measured: Measured, longest_seconds: float) -> Result:
         notes=(
             "Holdfast builds, serialises, parses and validates a typed message in the measured "
             "time; the peers move finished JSON of the same 300 bytes, made before the clock "
-            "starts. The prebuilt line leaves the building out, the batched one works in hundreds "
-            "(no peer has batches); no bar looks at either.",
+            "starts. The prebuilt line leaves the building out, the batched one works by the "
+            "hundred (no peer has batches); no bar looks at either.",
             "SQLite peers are filled once and the database is copied for each round; all "
             "others are filled through their API.",
             "Redelivery by the peers' sources: dirq's purge() goes by the lock's age; "

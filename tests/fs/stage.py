@@ -74,6 +74,7 @@ class Stage:
         def act() -> None:
             for _ in range(times):
                 if message := self.poll(queue):
+                    self.baton.step()  # at work
                     self.settle(queue, message, verb)
 
         return act

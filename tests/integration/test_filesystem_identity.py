@@ -72,6 +72,7 @@ def test_each_verb_believes_in_a_rename_that_was_done_and_then_refused(ground: G
     queue.push_many([note("a"), note("b")])
     queue.push(note("c"))
     one, two, three = queue.poll(3)
+    ground.clock.advance(1)  # or the longer lease would have the same name
     queue.extend(one)
     queue.save_checkpoint(one, {"page": 1})
     queue.ack(one)

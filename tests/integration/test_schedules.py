@@ -72,12 +72,12 @@ def test_a_holder_settles_while_its_time_runs_out_and_another_polls(
         holder.push(note("a"))
         stage.clock.advance(1)
         message = stage.poll(holder)
-        actors = [
-            lambda: stage.settle(holder, message, verb),
-            stage.work(thief),
-            stage.time(LEASE),
-        ]
-        return actors, lambda: stage.close("a")
+
+        def settle() -> None:
+            stage.baton.step()  # at work
+            stage.settle(holder, message, verb)
+
+        return [settle, stage.work(thief), stage.time(LEASE)], lambda: stage.close("a")
 
     all_schedules(fast_path, setting)
 
@@ -92,6 +92,7 @@ def test_a_renewal_and_a_theft_compete_for_one_name(fast_path: Path) -> None:
         def hold_on() -> None:
             with suppress(LeaseLost):
                 holder.extend(message)
+            stage.baton.step()  # at work
             stage.settle(holder, message, "ack")
 
         actors = [hold_on, stage.work(thief), stage.time(LEASE - 1, 1)]

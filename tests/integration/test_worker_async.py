@@ -223,7 +223,7 @@ def test_no_thread_is_left_after_many_runs() -> None:
         queue = TestQueue()
         queue.push_ids("m", "n", "o")
         assert run_until_empty(async_worker(queue, handle, concurrency=3)).completed == 3
-    eventually(lambda: threading.active_count() == before)
+    eventually(lambda: threading.active_count() <= before)
 
 
 def test_a_lease_lost_after_the_run_does_not_reach_for_a_closed_loop() -> None:

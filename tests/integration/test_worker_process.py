@@ -271,6 +271,6 @@ def test_no_process_thread_or_descriptor_is_left_after_many_runs(notes: Notes) -
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         one_run()
-    eventually(lambda: threading.active_count() == threads)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    eventually(lambda: threading.active_count() <= threads)
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert [pid for pid in set(notes.values("pid")) if members(int(pid))] == []

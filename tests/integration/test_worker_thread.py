@@ -332,7 +332,7 @@ def test_no_thread_is_left_after_many_runs() -> None:
         assert (
             run_until_empty(Worker(queue, lambda message: None, concurrency=3)).completed == 3
         )
-    eventually(lambda: threading.active_count() == before)
+    eventually(lambda: threading.active_count() <= before)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fs import audit, scratch
-from fs.ground import LEASE, MAX_ATTEMPTS, Ground, Queue, key_of, note
+from fs.ground import LEASE, Ground, Queue, key_of, note
 from holdfast.core.errors import LeaseLost
 from holdfast.core.message import lease_of
 
+MAX_ATTEMPTS = 2
 LOOK_SECONDS = 0.5  # a worker looks for leases that ran out no more often than this
 WORKERS = st.integers(0, 1)
 IDS = st.sampled_from(["a", "b", "ä/../\n"])
@@ -46,7 +47,7 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = scratch.new_folder()
-        self.ground = Ground(self.root, dedupe=self.dedupe)
+        self.ground = Ground(self.root, dedupe=self.dedupe, max_attempts=MAX_ATTEMPTS)
         self.clock = self.ground.clock
         self.workers: list[Queue] = [self.ground.queue(), self.ground.queue()]
         self.person = self.ground.queue()
@@ -187,6 +188,15 @@ class QueueMachine(RuleBasedStateMachine):
         ):
             told = None
         return self.workers[worker], message, told
+
+    @precondition(lambda self: self.told)
+    @rule(worker=WORKERS)
+    def fail_again(self, worker: int) -> None:
+        """Until it is used up: what is delivered is not done, however often."""
+        self.nothing_sleeps_for_ever(worker)
+        for which in reversed(range(len(self.in_hand))):
+            self.settle(which, "nack")
+        self.clock.advance(2.0)
 
     @rule(worker=WORKERS)
     def kill(self, worker: int) -> None:
