@@ -1,5 +1,6 @@
 """A person opens the queue's folder: what is where, and under which names."""
 
+import gc
 import inspect
 import json
 import os
@@ -100,3 +101,17 @@ def test_the_seeds_message_is_an_example() -> None:
     assert task.attempts == 0
     assert task.created_at.tzinfo is not None
     assert task.model_dump().keys() >= {"id", "domain", "company_slug", "campaign_name"}
+
+
+def test_a_queue_that_nobody_holds_lets_go_of_its_folder(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    before = descriptors()
+    for _ in range(20):
+        queue = FilesystemQueue(tmp_path)
+        queue.push(AnyMessage())
+        queue.ack(queue.poll()[0])
+    del queue
+    assert descriptors() == before

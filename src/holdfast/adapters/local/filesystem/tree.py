@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import stat
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,12 @@ class Tree:
         self.fs = fs
         self.durable = durable
         self.fd = fs.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._let_go = weakref.finalize(self, os.close, self.fd)
 
     def close(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        """Let go of the folder; also done when nobody holds this any more."""
+        self._let_go()
+        self.fd = -1
 
     def write(self, path: str, body: bytes) -> None:
         """Make a new file. Nobody looks at it before it is moved to its place."""
