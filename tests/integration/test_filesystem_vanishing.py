@@ -5,12 +5,14 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fs import audit
 from fs.crash import in_a_child
 from fs.ground import LEASE, Ground, Queue, drain, note
+from fs.watched import WatchedFs
 from holdfast.core.errors import QueueUnavailable
 from holdfast.core.queue import TaskState
 
@@ -77,6 +79,30 @@ def test_a_worker_whose_queue_was_removed_says_so(fast_path: Path) -> None:
     ground.clock.advance(LEASE)
     with pytest.raises(QueueUnavailable):
         queue.poll()
+
+
+class EmptyingFs(WatchedFs):
+    """Somebody empties tmp/ just before what is written there gets its place."""
+
+    folder = Path()
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if name == "rename" and str(args[0]).startswith("tmp/"):
+            for path in (self.folder / "tmp").iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return real(*args, **kwargs)
+
+
+def test_a_push_that_lost_its_file_says_so(fast_path: Path) -> None:
+    ground = Ground(fast_path)
+    fs = EmptyingFs(ground.clock.time)
+    fs.folder = ground.folder
+    queue = ground.queue(fs)
+    with pytest.raises(QueueUnavailable, match="push again"):
+        queue.push(note("a"))
+    with pytest.raises(QueueUnavailable, match="push again"):
+        queue.push_many([note("a"), note("b")])
+    assert queue.stats().ready == 0
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])

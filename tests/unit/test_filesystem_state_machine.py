@@ -157,7 +157,7 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             act(queue, message, told)
             act(queue, message, Told("", 0.0))  # again: does nothing
-            self.in_hand.remove(self.in_hand[which % len(self.in_hand)])
+            del self.in_hand[which % len(self.in_hand)]  # by place: equal is not the same
 
     def do_ack(self, queue: Queue, message: Any, told: Told) -> None:
         queue.ack(message)

@@ -75,15 +75,17 @@ class DeadLetters:
         ]
 
     def _id(self, task: Task) -> str | None:
-        reason = self._tree.read_json(names.reason_path(task)) or {}
+        """None when the letter cannot be read: then it goes by its key."""
         body = self._tree.read_json(names.failed_path(task)) or {}
-        return reason.get("message_id") or body.get("id")
+        reason = self._tree.read_json(names.reason_path(task)) or {}
+        known = body.get("id") or reason.get("message_id")
+        return known if isinstance(known, str) and known != task.key else None
 
     def redrive(self, task: Task) -> bool:
         """Back to pending/, all attempts refunded; False when somebody was faster."""
-        message_id = self._id(task) or task.key
+        message_id = self._id(task)
         target = self._producer.place(task._replace(refunds=task.fence).stem, 0.0)
-        if not self._take_id(message_id, task):
+        if message_id is not None and not self._take_id(message_id, task):
             return False
         if not self._tree.move(names.failed_path(task), target, only_ours=False):
             return False
@@ -101,13 +103,6 @@ class DeadLetters:
         self._history.forget(task.key)
         self._checkpoints.forget(task)
         return True
-
-    def free_id(self, message_id: str) -> None:
-        """A dead letter does not keep its id from being pushed again."""
-        id_hash = names.id_hash(message_id)
-        if self._tree.exists(names.id_path(id_hash)):
-            with self._ids.turn(id_hash):
-                self._ids.free(id_hash)
 
     def _take_id(self, message_id: str, task: Task) -> bool:
         """With dedupe: take the id back, unless it was pushed again meanwhile."""

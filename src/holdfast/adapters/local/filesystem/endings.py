@@ -1,5 +1,6 @@
 """Ways a hold ends: done, put back, buried. Each is one rename of our own leased name."""
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -76,15 +77,17 @@ class Endings:
             self._dead.remove_reason(hold.task)
             return lost
         self._dead.sync()
-        self._dead.free_id(message_id)
         self.note(hold.task, "dead-lettered", hold.worker, reason, detail)
         return None
 
     def _end(self, hold: Hold, target: str) -> LeaseLost | None:
+        """Repeatable: what a refused sync interrupted has moved already."""
         with hold.lock:
+            if hold.closed:
+                return None if os.path.dirname(hold.path) == os.path.dirname(target) else gone()
             if not self._tree.move(hold.path, target):
                 return gone()
-            hold.closed = True
+            hold.path, hold.closed = target, True
         return None
 
     def note(

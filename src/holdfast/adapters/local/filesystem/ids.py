@@ -38,9 +38,17 @@ class Ids:
         return bool(self._tree.list("ids"))
 
     def alive(self, id_hash: str) -> bool:
-        """Within the turn: is a task of this id there?"""
+        """Within the turn: is a task of this id there, other than as a dead letter?"""
         status = self._tree.stat(names.id_path(id_hash))
-        return status is not None and status.st_nlink >= 2
+        if status is None or status.st_nlink < 2:
+            return False
+        return not any(self.belongs_to(id_hash, path) for path in self._dead(id_hash))
+
+    def _dead(self, id_hash: str) -> Iterator[str]:
+        for name in self._tree.list("failed"):
+            match = names.FAILED.fullmatch(name)
+            if match and names.has_hash(match[1], id_hash):
+                yield f"failed/{name}"
 
     def belongs_to(self, id_hash: str, path: str) -> bool:
         """Within the turn: is the id's file this very one?"""
@@ -55,10 +63,14 @@ class Ids:
         """Forget the ids of tasks that are gone."""
         freed = 0
         for name in filter(names.ID_HASH.fullmatch, self._tree.list("ids")):
-            if self.alive(name):
+            if not self._is_alone(name):
                 continue
             with self.turn(name):
-                if not self.alive(name):
+                if self._is_alone(name):
                     self.free(name)
                     freed += 1
         return freed
+
+    def _is_alone(self, id_hash: str) -> bool:
+        status = self._tree.stat(names.id_path(id_hash))
+        return status is not None and status.st_nlink < 2
