@@ -41,7 +41,7 @@ class Endings:
         folder = self._completed_folder(now_ms)
         results = [self._complete(hold, folder, now_ms) for hold in holds]
         if self._tree.durable:
-            self._tree.sync(folder, "leased")
+            self._tree.sync(*{os.path.dirname(hold.path) for hold in holds} | {"leased"})
         return results
 
     def _complete(self, hold: Hold, folder: str, now_ms: int) -> LeaseLost | None:
@@ -65,7 +65,7 @@ class Endings:
         target = self._producer.place(task.stem, delay_seconds)
         lost = self._end(hold, target)
         if lost is None:
-            self._producer.sync_places([target])
+            self._producer.sync_places([hold.path])
         return lost
 
     def bury(
@@ -84,7 +84,7 @@ class Endings:
         """Repeatable: what a refused sync interrupted has moved already."""
         with hold.lock:
             if hold.closed:
-                return None if os.path.dirname(hold.path) == os.path.dirname(target) else gone()
+                return None if _state(hold.path) == _state(target) else gone()
             if not self._tree.move(hold.path, target):
                 return gone()
             hold.path, hold.closed = target, True
@@ -103,6 +103,10 @@ class Endings:
                 reason=reason,
                 detail=detail,
             )
+
+
+def _state(path: str) -> str:
+    return path.partition("/")[0]
 
 
 def gone() -> LeaseLost:
