@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from typing import Any
-from weakref import finalize
 
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.core.clock import SYSTEM_CLOCK
@@ -43,11 +42,9 @@ class Ground:
 
     def queue(self, fs: FsOps | None = None, **options: Any) -> Queue:
         fs = fs or FsOps(server_time=self.clock.time)
-        queue: Queue = FilesystemQueue(
+        return FilesystemQueue(
             self.root, AnyMessage, clock=self.clock, fs=fs, **{**self._options, **options}
         )
-        finalize(queue, queue._tree.close)  # thousands are made, and few are closed
-        return queue
 
 
 def note(message_id: str, **fields: Any) -> AnyMessage:

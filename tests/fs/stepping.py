@@ -43,8 +43,10 @@ class SteppingFs(WatchedFs):
 
 
 def _is_shared(path: str, flags: int, *_: object) -> bool:
-    """Files in tmp/ are their writer's own; a folder's listing is a step by itself."""
-    return not path.startswith("tmp/") and not flags & os.O_DIRECTORY
+    """Files in tmp/ are their writer's own, unless they are in a folder that somebody may
+    sweep; a folder's listing is a step by itself."""
+    own = path.startswith("tmp/") and path.count("/") == 1
+    return not own and not flags & os.O_DIRECTORY
 
 
 def _try_lock(fd: int, operation: int) -> bool:

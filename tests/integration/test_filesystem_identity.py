@@ -15,6 +15,7 @@ from fs.faults import RefusingFs
 from fs.ground import LEASE, Ground, Queue, drain, note
 from fs.schedule import Baton, Scripted
 from fs.stepping import SteppingFs
+from fs.watched import WatchedFs
 from holdfast.core.errors import LeaseLost
 from holdfast.core.lease import Refused
 from holdfast.core.message import lease_of
@@ -134,6 +135,22 @@ def test_a_zombie_on_a_wrong_clock_saves_no_checkpoint(ground: Ground) -> None:
     with pytest.raises(LeaseLost):
         zombie._save_checkpoint(lease_of(message), {"page": 1})
     assert audit.all_files(ground.folder) == before
+
+
+class ShortWrites(WatchedFs):
+    """A disk that takes a few bytes at a time."""
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if name == "write":
+            args = (args[0], args[1][:100])
+        return real(*args, **kwargs)
+
+
+def test_a_write_that_was_cut_short_goes_on(ground: Ground) -> None:
+    queue = ground.queue(ShortWrites(ground.clock.time))
+    queue.push(note("a", text="x" * 1000))
+    queue.push_many([note("b", text="y" * 1000)])
+    assert sorted(message.text[0] for message in queue.poll(2)) == ["x", "y"]
 
 
 def test_done_work_leaves_no_checkpoint(ground: Ground) -> None:

@@ -1,5 +1,6 @@
 """Pushes, purges, redrives and dedupe under all orders of few preemptions of the real code."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from fs import audit
 from fs.ground import Queue, note
 from fs.stage import Actor, Setting, Stage, all_schedules
 from holdfast.adapters.local.filesystem.segments import REMOVE_AFTER_MS
+from holdfast.core.errors import QueueUnavailable
 
 # -- people
 
@@ -97,11 +99,35 @@ def test_a_push_into_a_segment_that_is_being_removed_arrives(
     all_schedules(fast_path, setting, dedupe=dedupe)
 
 
+def push_two(queue: Queue) -> None:
+    queue.push_many([note("a"), note("b")])
+
+
 def test_a_sweep_never_takes_what_is_being_pushed(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
+        producer, other, sweeper = stage.worker(), stage.worker(), stage.worker()
+        actors: list[Actor] = [
+            lambda: push_two(producer),
+            lambda: push(other, "c"),
+            lambda: sweep(sweeper),
+        ]
+        return actors, lambda: stage.close("a", "b", "c")
+
+    all_schedules(fast_path, setting)
+
+
+def test_a_batch_that_takes_hours_is_swept_whole_or_published_whole(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
         producer, sweeper = stage.worker(), stage.worker()
-        actors: list[Actor] = [lambda: push(producer, "a"), lambda: sweep(sweeper)]
-        return actors, lambda: stage.close("a")
+        pushed: list[str] = []
+
+        def push_slowly() -> None:
+            with suppress(QueueUnavailable):
+                push_two(producer)
+                pushed.extend("ab")
+
+        actors = [push_slowly, lambda: sweep(sweeper), stage.time(7200)]
+        return actors, lambda: stage.close(*pushed)
 
     all_schedules(fast_path, setting)
 
@@ -181,6 +207,22 @@ def test_a_dead_letter_frees_its_id_and_only_its_own(fast_path: Path) -> None:
                 "pending",
                 "failed",
             ]
+
+        return actors, check
+
+    all_schedules(fast_path, setting, dedupe=True)
+
+
+def test_a_redrive_and_a_push_of_one_id_leave_one_live_task(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        person, pusher = stage.worker(), stage.worker()
+        person.push(note("a"))
+        person.dead_letter(person.poll()[0], "no use")
+        actors: list[Actor] = [lambda: redrive(person), lambda: push(pusher, "a")]
+
+        def check() -> None:
+            states = [state for state, _, _ in audit.tasks(pusher.folder)]
+            assert states.count("pending") == 1
 
         return actors, check
 

@@ -85,9 +85,13 @@ class DeadLetters:
         """Back to pending/, all attempts refunded; False when somebody was faster."""
         message_id = self._id(task)
         target = self._producer.place(task._replace(refunds=task.fence).stem, 0.0)
-        if message_id is not None and not self._take_id(message_id, task):
-            return False
-        if not self._tree.move(names.failed_path(task), target, only_ours=False):
+        if message_id is None or not self._ids.in_use():
+            moved = self._move_back(task, target)
+        else:
+            id_hash = names.id_hash(message_id)
+            with self._ids.turn(id_hash):  # a push of the id waits until we are done
+                moved = self._take_id(id_hash, task) and self._move_back(task, target)
+        if not moved:
             return False
         self._producer.sync_places([target])
         self.remove_reason(task)
@@ -104,19 +108,18 @@ class DeadLetters:
         self._checkpoints.forget(task)
         return True
 
-    def _take_id(self, message_id: str, task: Task) -> bool:
-        """With dedupe: take the id back, unless it was pushed again meanwhile."""
-        if not self._ids.in_use():
-            return True
-        id_hash = names.id_hash(message_id)
-        with self._ids.turn(id_hash):
-            if self._ids.belongs_to(id_hash, names.failed_path(task)):
-                return True  # a redrive that was interrupted took it
-            if self._ids.alive(id_hash):
-                return False
-            self._ids.free(id_hash)
-            try:
-                self._tree.link(names.failed_path(task), names.id_path(id_hash))
-            except FileNotFoundError:
-                return False
-            return True
+    def _move_back(self, task: Task, target: str) -> bool:
+        return self._tree.move(names.failed_path(task), target, only_ours=False)
+
+    def _take_id(self, id_hash: str, task: Task) -> bool:
+        """Within the turn: take the id back, unless it was pushed again meanwhile."""
+        if self._ids.belongs_to(id_hash, names.failed_path(task)):
+            return True  # it never lost it
+        if self._ids.alive(id_hash):
+            return False
+        self._ids.free(id_hash)
+        try:
+            self._tree.link(names.failed_path(task), names.id_path(id_hash))
+        except FileNotFoundError:
+            return False
+        return True
