@@ -122,6 +122,13 @@ VERBS: dict[str, Callable[[Queue, Any], None]] = {
 }
 
 
+ENDS_IN = {
+    "ack": "completed",
+    "nack": "pending",
+    "release": "pending",
+    "dead_letter": "failed",
+}
+
 # -- all the orders
 
 PREEMPTIONS = 2

@@ -6,6 +6,8 @@ when the fault is over the verb can be repeated, and the books balance.
 """
 
 import errno
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,8 @@ from fs import audit
 from fs.faults import CONCERNS, RefusingFs
 from fs.ground import LEASE, Ground, Queue, drain, note
 from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
-from holdfast.core.errors import QueueUnavailable
+from fs.stage import ENDS_IN, VERBS
+from holdfast.core.errors import LeaseLost, NotLeased, QueueUnavailable
 from holdfast.core.queue import TaskState
 
 WAY_OUT = {
@@ -146,6 +149,33 @@ def test_a_verb_whose_sync_was_refused_can_be_repeated(fast_path: Path, name: st
     for play in plays(fast_path, durable, errno.EIO):
         play.act_again()
         assert play.fates() == dict(scenario.after)
+
+
+@pytest.mark.parametrize("second", VERBS)
+@pytest.mark.parametrize("first", VERBS)
+def test_a_verb_whose_sync_was_refused_cannot_be_undone_by_another(
+    fast_path: Path, first: str, second: str
+) -> None:
+    if ENDS_IN[first] == ENDS_IN[second]:
+        return  # the same again, for all that can be seen
+    ground = Ground(fast_path, durability="power")
+    fs = RefusingFs(
+        ground.clock.time,
+        errno.EIO,
+        concerns=lambda name, args: name == "fsync" and stat.S_ISDIR(os.fstat(args[0]).st_mode),
+    )
+    queue = ground.queue(fs)
+    queue.push_many([note("a"), note("b")])
+    earlier, message = queue.poll(2)
+    VERBS[first](queue, earlier)  # its folder is made, and on the disk
+    fs.refusing = True
+    with pytest.raises(QueueUnavailable):
+        VERBS[first](queue, message)
+    fs.refusing = False
+    before = [path for _, _, path in audit.tasks(ground.folder)]
+    with pytest.raises((LeaseLost, NotLeased)):
+        VERBS[second](queue, message)
+    assert [path for _, _, path in audit.tasks(ground.folder)] == before
 
 
 def test_one_ack_of_many_that_is_refused_does_not_undo_the_others(fast_path: Path) -> None:

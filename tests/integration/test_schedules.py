@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from fs import audit
 from fs.ground import LEASE, note
 from fs.schedule import BatonLock
-from fs.stage import VERBS, Setting, Stage, all_schedules
+from fs.stage import ENDS_IN, VERBS, Setting, Stage, all_schedules
 from holdfast.core.errors import LeaseLost
 from holdfast.core.lease import LeaseState
 from holdfast.core.message import lease_of
@@ -166,6 +167,8 @@ def test_a_settled_message_is_never_reported_lost_by_a_renewal(
         def check() -> None:
             assert lease.state is LeaseState.RELEASED
             assert stage.lost == 0
+            [(state, _, _)] = audit.tasks(queue.folder)
+            assert state == ENDS_IN[verb], "a renewal undid what was settled"
             stage.close("a")
 
         return [lambda: stage.settle(queue, message, verb), renew, renew], check
