@@ -42,7 +42,9 @@ class Card:
 
 
 def card_named(name: str) -> Card:
+    from bench.bare import BARE
     from bench.ours import BATCHED, HOLDFAST, PREBUILT
     from bench.peers import PEERS
 
-    return next(card for card in (HOLDFAST, PREBUILT, BATCHED, *PEERS) if card.name == name)
+    cards = (BARE, HOLDFAST, PREBUILT, BATCHED, *PEERS)
+    return next(card for card in cards if card.name == name)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from bench import floor
+from bench.bare import BARE
 from bench.figures import CycleFigures
 from bench.measure import filled, run_cycles
 from bench.ours import BATCHED, HOLDFAST, PREBUILT
@@ -15,7 +16,7 @@ from bench.verdict import Bar, Chart, Result, ratio, spread
 NAME = "cycle"
 TITLE = "Full cycle with 10,000 waiting"
 WAITING = 10_000
-CARDS = (HOLDFAST, PREBUILT, BATCHED, *PEERS)
+CARDS = (BARE, HOLDFAST, PREBUILT, BATCHED, *PEERS)
 
 Measured = Mapping[str, Sequence[CycleFigures]]
 
@@ -59,6 +60,8 @@ def _result(measured: Measured, longest_seconds: float) -> Result:
             "time; the peers move finished JSON of the same 300 bytes, made before the clock "
             "starts. The prebuilt line leaves the building out, the batched one works by the "
             "hundred (no peer has batches); no bar looks at either.",
+            "The bare calls from Python carry no type, lease or check: no queue in Python that "
+            "keeps one file per message and moves it by renames can be faster than that line.",
             "SQLite peers are filled once and the database is copied for each round; all "
             "others are filled through their API.",
             "Redelivery by the peers' sources: dirq's purge() goes by the lock's age; "
