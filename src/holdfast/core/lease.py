@@ -72,7 +72,8 @@ class LeaseSource(Protocol):
         """
 
 
-_HELD, _AT_RISK = LeaseState.HELD, LeaseState.AT_RISK  # enum look-ups are not free
+# Looking up a member of an Enum is a call; these are read many times per message.
+HELD, AT_RISK, LOST, RELEASED = LeaseState
 
 # One lock for all transitions: they are a few instructions long, and a lock per lease
 # would cost memory ten thousand times over. A fork must not inherit it locked.
@@ -128,7 +129,7 @@ class Lease:
         self.near_cap = False  # set by the keeper: save what you have
         self.stall_seconds: float | None = None
         self.moved_at = claimed_at  # monotonic; the last beat of the work
-        self.state = LeaseState.HELD
+        self.state = HELD
         self.reason = ""
         self._lost: Event | None = None
         self._on_lost: tuple[Callable[[Lease], None], ...] = ()
@@ -138,7 +139,7 @@ class Lease:
 
     @property
     def live(self) -> bool:
-        return self.state is _HELD or self.state is _AT_RISK
+        return self.state is HELD or self.state is AT_RISK
 
     @property
     def lost(self) -> Event:
@@ -146,14 +147,14 @@ class Lease:
         with _transition:
             if self._lost is None:
                 self._lost = Event()
-                if self.state is LeaseState.LOST:
+                if self.state is LOST:
                     self._lost.set()
             return self._lost
 
     def on_lost(self, callback: "Callable[[Lease], None]") -> None:
         """Call back once when lost; at once when it is lost already."""
         with _transition:
-            if self.state is not LeaseState.LOST:
+            if self.state is not LOST:
                 self._on_lost = (*self._on_lost, callback)
                 return
         callback(self)
@@ -171,19 +172,19 @@ class Lease:
                 with _transition:
                     if self.live:
                         self.deadline = asked_at + seconds
-                        self.state, self.reason = LeaseState.HELD, ""
+                        self.state, self.reason = HELD, ""
             case Unanswered(reason):
                 with _transition:
                     if self.live:
-                        self.state = LeaseState.AT_RISK
+                        self.state = AT_RISK
                         self.reason = reason
         return self.state
 
     def check(self, now: float) -> None:
         """Raise LeaseLost unless the lease is still good at `now`."""
-        if self.live and now >= self.deadline:
+        if now >= self.deadline:
             self.lose("its deadline passed")
-        if self.state is LeaseState.LOST:
+        if self.state is LOST:
             raise LeaseLost(f"lease of {self.message_id!r} is lost: {self.reason}")
 
     def beat(self, now: float) -> None:
@@ -195,7 +196,7 @@ class Lease:
         with _transition:
             if not self.live:
                 return False
-            self.state, self.reason = LeaseState.LOST, reason
+            self.state, self.reason = LOST, reason
             event, callbacks, self._on_lost = self._lost, self._on_lost, ()
         if event is not None:
             event.set()
@@ -209,7 +210,7 @@ class Lease:
     def release(self, how: str = "") -> bool:
         """Mark as settled, and how. True for the call that did it."""
         with _transition:
-            if not self.live:
+            if self.state is LOST or self.state is RELEASED:
                 return False
-            self.state, self.reason, self._on_lost = LeaseState.RELEASED, how, ()
+            self.state, self.reason, self._on_lost = RELEASED, how, ()
             return True

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost, NotLeased
 from holdfast.core.events import Events
-from holdfast.core.lease import Lease, LeaseState, Renewal, Unanswered
+from holdfast.core.lease import RELEASED, Lease, Renewal, Unanswered
 from holdfast.core.message import M, QueueMessage, lease_of
 
 LONGEST_SECONDS = 10 * 366 * 86_400.0
@@ -189,7 +189,7 @@ class QueueManager(ABC, Generic[M]):
     def ack(self, message: M) -> None:
         """The work is done: the message will not be delivered again."""
         if (lease := self._settling(message, "acked")) is not None:
-            self._raise_lost(lease, "acked", self._ack((lease,))[0])
+            self._finish(lease, "acked", self._ack((lease,))[0])
 
     def ack_many(self, messages: Sequence[M]) -> None:
         """Ack each; the first LeaseLost is raised after all were tried."""
@@ -202,7 +202,10 @@ class QueueManager(ABC, Generic[M]):
             except LeaseLost as error:
                 lost = lost or error
         for lease, result in zip(settling, self._ack(settling), strict=True):
-            lost = lost or self._close(lease, "acked", result)
+            try:
+                self._finish(lease, "acked", result)
+            except LeaseLost as error:
+                lost = lost or error
         if lost is not None:
             raise lost
 
@@ -222,19 +225,18 @@ class QueueManager(ABC, Generic[M]):
             if delay_seconds is None:
                 delay_seconds = self.backoff.delay(lease.attempt, self._random)
             self._check_delay(delay_seconds)
-            self._raise_lost(
-                lease, "nacked", self._nack(lease, max(0.0, delay_seconds), reason, detail)
-            )
+            lost = self._nack(lease, max(0.0, delay_seconds), reason, detail)
+            self._finish(lease, "nacked", lost)
 
     def release(self, message: M) -> None:
         """Give back what was not started: available at once, attempt not counted."""
         if (lease := self._settling(message, "given back")) is not None:
-            self._raise_lost(lease, "given back", self._release(lease))
+            self._finish(lease, "given back", self._release(lease))
 
     def dead_letter(self, message: M, reason: str, *, detail: str | None = None) -> None:
         """Never deliver again; keep it with `reason` for a person."""
         if (lease := self._settling(message, "dead-lettered")) is not None:
-            self._raise_lost(lease, "dead-lettered", self._dead_letter(lease, reason, detail))
+            self._finish(lease, "dead-lettered", self._dead_letter(lease, reason, detail))
 
     def extend(self, message: M, seconds: float | None = None) -> None:
         """Hold on for `seconds` from now (default: the lease). Raises LeaseLost."""
@@ -337,20 +339,16 @@ class QueueManager(ABC, Generic[M]):
     def _settling(self, message: QueueMessage, how: str) -> Lease | None:
         """The lease to settle, or None when it was settled this way already."""
         lease = lease_of(message)
-        if lease.state is LeaseState.RELEASED:
+        if lease.state is RELEASED:
             if lease.reason == how:
                 return None
             raise NotLeased(f"message {message.id!r} was {lease.reason} already")
         lease.check(self.clock.monotonic())
         return lease
 
-    def _close(self, lease: Lease, how: str, result: LeaseLost | None) -> LeaseLost | None:
-        if result is not None:
-            lease.lose(str(result))
-        else:
+    def _finish(self, lease: Lease, how: str, lost: LeaseLost | None) -> None:
+        if lost is None:
             lease.release(how)
-        return result
-
-    def _raise_lost(self, lease: Lease, how: str, result: LeaseLost | None) -> None:
-        if self._close(lease, how, result) is not None:
-            raise result  # type: ignore[misc]  # it is not None
+        else:
+            lease.lose(str(lost))
+            raise lost

@@ -65,6 +65,7 @@ class Claims:
         self._look_every = min(LOOK_SECONDS, lease_seconds * LOOK_SHARE)
         self._look_at = 0.0
         self.me: WorkerCard = workers.enrol()
+        self._token = self.me.token
 
     def next(self, now: float) -> Hold | None:
         """Take one, overdue ones first: they have waited longest.
@@ -75,11 +76,13 @@ class Claims:
             self._look(now)
         while self._overdue:
             late = self._overdue.pop()
-            if hold := self._take("leased", late, now, stolen_from=late[4]):
+            source, task = f"leased/{late[0]}", names.task(late).claimed()
+            if hold := self._take(source, task, now, stolen_from=late[4]):
                 return hold
         reader = self._reader
-        while (match := reader.next()) is not None:
-            if hold := self._take(reader.folder, match, now):
+        while (listed := reader.next()) is not None:
+            _, name, task = listed
+            if hold := self._take(f"{reader.folder}/{name}", task, now):
                 return hold
             self._tree.need("leased")  # or no race will ever be won
             reader.lost_race()
@@ -95,12 +98,10 @@ class Claims:
         return self._workers.expired(match[4], int(match[5]) + int(match[6]))
 
     def _take(
-        self, folder: str, match: re.Match[str], now: float, stolen_from: str | None = None
+        self, source: str, task: Task, now: float, stolen_from: str | None = None
     ) -> Hold | None:
-        key, fence, refunds = match.group(1, 2, 3)
-        task = Task(key, int(fence) + 1, int(refunds) if refunds else 0)
-        claimed_ms = self._timeline.stamp_ms(now)
-        path = names.leased_path(task.stem, self.me.token, claimed_ms, self._held_ms)
-        if not self._tree.rename(f"{folder}/{match[0]}", path):
+        token, claimed_ms = self._token, self._timeline.stamp_ms(now)
+        path = names.leased_path(task.stem, token, claimed_ms, self._held_ms)
+        if not self._tree.rename(source, path):
             return None
-        return Hold(task, self.me.token, path, claimed_ms, stolen_from)
+        return Hold(task, token, path, claimed_ms, stolen_from)

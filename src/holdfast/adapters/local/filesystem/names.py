@@ -39,6 +39,10 @@ class Task(NamedTuple):
     def attempts(self) -> int:
         return self.fence - self.refunds
 
+    def claimed(self) -> "Task":
+        """The same, claimed once more."""
+        return Task(self.key, self.fence + 1, self.refunds)
+
     def refunded(self) -> "Task":
         """The same, with one more claim not charged."""
         return self._replace(refunds=self.refunds + 1)

@@ -7,10 +7,10 @@ held. With segments a worker reads one listing and consumes it, whatever the bac
     pending/1763237639123-9f2c01ab-1s/   sealed: published whole, nothing will be added
 """
 
-import re
 from random import Random
 
 from holdfast.adapters.local.filesystem import names
+from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import Tree
 
@@ -82,21 +82,21 @@ class SegmentReader:
     def __init__(self, tree: Tree, timeline: Timeline, random: Random) -> None:
         self._tree, self._timeline, self._random = tree, timeline, random
         self.folder = ""  # where the tasks below are
-        self._tasks: list[tuple[int, str, re.Match[str]]] = []  # by due time, last is next
+        self._tasks: list[tuple[int, str, Task]] = []  # by due time, last is next
         self._segments: list[str] = []  # last is oldest
         self._listed_ms = 0
         self._losses = 0
         self._company = self._lost_lately = False
 
-    def next(self) -> re.Match[str] | None:
-        """The name of a task in `folder` that is due, or None when there is none.
+    def next(self) -> tuple[int, str, Task] | None:
+        """Due time and name of a task in `folder`, and what it is once claimed; or None.
 
         It may be gone by the time it is claimed. What is listed was due then already, so
         only a new listing looks at the clock.
         """
         if not self._tasks:
             self._refill(self._timeline.wall_ms())
-        return self._tasks.pop()[2] if self._tasks else None
+        return self._tasks.pop() if self._tasks else None
 
     def lost_race(self) -> None:
         """Somebody else took it: go elsewhere, and look again after a few times."""
@@ -140,5 +140,9 @@ class SegmentReader:
         if not found and (segment[-1] == "s" or int(segment[:13]) < now_ms - REMOVE_AFTER_MS):
             self._tree.remove_folder(self.folder)
         matches = filter(None, map(names.PENDING.fullmatch, found))
-        self._tasks = [(due, m[0], m) for m in matches if (due := int(m[4])) <= now_ms]
+        self._tasks = [
+            (due, m[0], names.task(m).claimed())
+            for m in matches
+            if (due := int(m[4])) <= now_ms
+        ]
         self._tasks.sort(reverse=True)
