@@ -5,7 +5,18 @@ import signal
 import sys
 from pathlib import Path
 
-BENCHMARKS = ("cycle", "backlog", "contention", "power", "keeper", "overhead", "recovery")
+BENCHMARKS = (
+    "cycle",
+    "backlog",
+    "contention",
+    "power",
+    "keeper",
+    "overhead",
+    "recovery",
+    "sqs",
+    "sqs_long",
+    "sqs_renew",
+)
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs" / "benchmarks.md"
 

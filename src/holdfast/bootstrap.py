@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, unquote
 
-from holdfast.config import QueueSettings, queue_settings
+from holdfast.config import QueueSettings, SqsSettings, queue_settings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events, Subscriber
@@ -14,8 +14,8 @@ from holdfast.core.message import AnyMessage, M
 from holdfast.core.queue import QueueManager
 
 if TYPE_CHECKING:
-    from holdfast.adapters.local.filesystem.doctor import Finding as Finding
     from holdfast.adapters.observe.metrics import MetricsServer as MetricsServer
+    from holdfast.core.findings import Finding
 
 
 def open_queue(
@@ -34,24 +34,41 @@ def open_queue(
         acme/enrich                   data/queues/acme/enrich
         ./work/acme/enrich            ./work/queues/acme/enrich
         file:/srv/work/acme/enrich    /srv/work/queues/acme/enrich
+        sqs:enrich                    the SQS queue of that name, by the usual AWS settings
+        https://sqs.…/1234/enrich     the SQS queue with that URL
         memory:                       in this process, for tests
 
-    Settings (`lease_seconds`, `max_attempts`, `durability`, `dedupe`) come from keywords,
-    the URL's query (`enrich?lease_seconds=30`), or HOLDFAST_LEASE_SECONDS and so on.
+    Settings (`lease_seconds`, `max_attempts`, `durability`, `dedupe`; for SQS `on_nack`,
+    `group_by`, `dead_letters`) come from keywords, the URL's query
+    (`enrich?lease_seconds=30`), or HOLDFAST_LEASE_SECONDS and so on.
     """
     scheme, rest = _scheme(os.fspath(url))
     path, _, query = rest.partition("?")
     asked = dict(parse_qsl(query, keep_blank_values=True))
-    settings = queue_settings(os.environ if env is None else env, asked, given)
+    env = os.environ if env is None else env
     match scheme:
         case "file":
+            settings = queue_settings(env, asked, given, QueueSettings)
             return _file_queue(path, model, settings, create, clock, events)
+        case "sqs":
+            return _sqs_queue(path, model, _sqs_settings(env, asked, given), clock, events)
+        case "http" | "https":
+            address = f"{scheme}:{path}"
+            return _sqs_queue(address, model, _sqs_settings(env, asked, given), clock, events)
         case "memory":
+            settings = queue_settings(env, asked, given, QueueSettings)
             return _memory_queue(path, model, settings, clock, events)
         case _:
             raise ConfigError(
-                f"no queue for {scheme}: URLs; use a path, file:ROOT/CAMPAIGN/QUEUE or memory:"
+                f"no queue for {scheme}: URLs; use a path, file:ROOT/CAMPAIGN/QUEUE, "
+                "sqs:NAME, the URL of an SQS queue, or memory:"
             )
+
+
+def _sqs_settings(
+    env: Mapping[str, str], asked: Mapping[str, str], given: Mapping[str, Any]
+) -> SqsSettings:
+    return queue_settings(env, asked, given, SqsSettings)
 
 
 def _scheme(url: str) -> tuple[str, str]:
@@ -82,6 +99,25 @@ def _file_queue(
         durability=settings.durability,
         dedupe=settings.dedupe,
         create=create,
+        clock=clock,
+        events=events,
+    )
+
+
+def _sqs_queue(
+    address: str, model: type[M], settings: SqsSettings, clock: Clock, events: Events | None
+) -> QueueManager[M]:
+    from holdfast.adapters.aws.sqs import SQSQueue
+
+    return SQSQueue(
+        address,
+        model,
+        lease_seconds=settings.lease_seconds,
+        max_attempts=settings.max_attempts,
+        dedupe=settings.dedupe,
+        on_nack=settings.on_nack,
+        group_by=settings.group_by,
+        dead_letters=settings.dead_letters,
         clock=clock,
         events=events,
     )
@@ -126,16 +162,41 @@ def examine(
 ) -> "Iterator[Finding]":
     """What doctor finds about a queue, which need not exist yet; one by one."""
     scheme, rest = _scheme(os.fspath(url))
-    if scheme != "file":
-        raise ConfigError(f"doctor looks at folders; there is nothing to look at in {scheme}:")
+    path, _, query = rest.partition("?")
+    asked = dict(parse_qsl(query, keep_blank_values=True))
+    env = os.environ if env is None else env
+    match scheme:
+        case "file":
+            settings = queue_settings(env, asked, {}, QueueSettings)
+            return _folder_findings(path, settings, clock)
+        case "sqs":
+            return _sqs_findings(path, _sqs_settings(env, asked, {}), clock)
+        case "http" | "https":
+            return _sqs_findings(f"{scheme}:{path}", _sqs_settings(env, asked, {}), clock)
+        case _:
+            raise ConfigError(
+                f"doctor looks at folders and at SQS; there is nothing to look at in {scheme}:"
+            )
+
+
+def _folder_findings(path: str, settings: QueueSettings, clock: Clock) -> "Iterator[Finding]":
     from holdfast.adapters.local.filesystem.doctor import Doctor
     from holdfast.adapters.local.filesystem.layout import queue_folder
 
-    path, _, query = rest.partition("?")
-    asked = dict(parse_qsl(query, keep_blank_values=True))
-    settings = queue_settings(os.environ if env is None else env, asked, {})
     root, campaign, queue = queue_address(path, settings.data_dir)
     return Doctor(queue_folder(Path(root), campaign, queue), clock=clock).examine()
+
+
+def _sqs_findings(address: str, settings: SqsSettings, clock: Clock) -> "Iterator[Finding]":
+    from holdfast.adapters.aws.sqs.doctor import Doctor
+
+    return Doctor(
+        address,
+        lease_seconds=settings.lease_seconds,
+        max_attempts=settings.max_attempts,
+        dead_letters=settings.dead_letters,
+        clock=clock,
+    ).examine()
 
 
 def log_events(

@@ -161,7 +161,7 @@ def test_a_delay_that_is_no_duration_is_refused(cli: Cli, duration: str) -> None
         (["push", "enrich", "{}", "{}", "--id", "a"], "--id is for one message"),
         (["push", "enrich", "-", "--id", "a"], "--id is for one message"),
         (["push", "enrich", "{}", "--dleay", "5s"], "--dleay"),
-        (["push", "sqs:enrich", "{}"], "no queue for sqs: URLs"),
+        (["push", "amqp:enrich", "{}"], "no queue for amqp: URLs"),
         (["push", "enrich?lease_seconds=-1", "{}"], "lease_seconds"),
     ],
 )

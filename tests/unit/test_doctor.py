@@ -20,7 +20,8 @@ from holdfast.adapters.local.filesystem.checks.mounts import (
     sync_check,
 )
 from holdfast.adapters.local.filesystem.checks.times import clock_check, grain_verdict
-from holdfast.adapters.local.filesystem.doctor import Doctor, Finding, Level
+from holdfast.adapters.local.filesystem.doctor import Doctor
+from holdfast.core.findings import Finding, Level
 from holdfast.core.message import AnyMessage
 from holdfast.testing import ManualClock
 

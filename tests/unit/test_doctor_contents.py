@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.filesystem.checks.contents import Contents
-from holdfast.adapters.local.filesystem.doctor import Finding, Level
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.findings import Finding, Level
 from holdfast.core.message import AnyMessage
 from holdfast.testing import ManualClock
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 QUEUE_VARIABLE = "HOLDFAST_QUEUE"
 QUEUE_HELP = (
     "The queue: a name (enrich, acme/enrich), a path (./work/acme/enrich) or a URL "
-    f"(file:/srv/work/acme/enrich). May be left out when {QUEUE_VARIABLE} is set."
+    "(file:/srv/work/acme/enrich, sqs:enrich, https://sqs…/enrich). May be left out when "
+    f"{QUEUE_VARIABLE} is set."
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.")]
@@ -57,6 +58,11 @@ def opened(
 
     with open_queue(default_queue(queue), create=create, **given) as manager:
         yield manager
+
+
+def is_service(manager: "QueueManager[AnyMessage]") -> bool:
+    """Somebody else's server, reached by calls: SQS. It cannot be searched."""
+    return "find" not in manager.capabilities
 
 
 def all_if_zero(limit: int) -> int:

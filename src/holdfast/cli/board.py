@@ -33,9 +33,9 @@ class Board:
 
     @property
     def per_second(self) -> float:
-        """How many were finished per second, over the readings remembered."""
+        """How many were finished per second, where the queue keeps books of that."""
         (then, before), (now, after) = self._readings[0], self._readings[-1]
-        finished = after.completed + after.failed - before.completed - before.failed
+        finished = _finished(after) - _finished(before)
         return max(0.0, finished / (now - then)) if now > then else 0.0
 
     def picture(self) -> "RenderableType":
@@ -43,7 +43,8 @@ class Board:
         from rich.text import Text
 
         stats = self._readings[-1][1]
-        return Group(Text(self._name, style="bold"), bar(stats), legend(stats), self._pace())
+        lines = [Text(self._name, style="bold"), bar(stats), legend(stats)]
+        return Group(*lines, *([] if stats.completed is None else [self._pace()]))
 
     def _pace(self) -> "Text":
         from rich.text import Text
@@ -57,11 +58,21 @@ class Board:
         return Text(words, style="dim")
 
 
+def _finished(stats: "QueueStats") -> int:
+    return (stats.completed or 0) + stats.failed
+
+
+def _counts(stats: "QueueStats") -> list[tuple[str, int]]:
+    """By state; what the queue does not count is left out."""
+    counts = [(name, getattr(stats, name)) for name in SHADES]
+    return [(name, count) for name, count in counts if count is not None]
+
+
 def bar(stats: "QueueStats", width: int = _WIDTH) -> "Text":
     """Each state's share; what is there is never rounded away to nothing."""
     from rich.text import Text
 
-    counts = {shade: getattr(stats, name) for name, shade in SHADES.items()}
+    counts = {SHADES[name]: count for name, count in _counts(stats)}
     total = sum(counts.values())
     if not total:
         return Text("━" * width, style="dim")
@@ -75,7 +86,7 @@ def legend(stats: "QueueStats") -> "Text":
     from rich.text import Text
 
     text = Text()
-    for name, shade in SHADES.items():
-        text.append(f"{name} ", style=shade)
-        text.append(f"{getattr(stats, name):,}   ")
+    for name, count in _counts(stats):
+        text.append(f"{name} ", style=SHADES[name])
+        text.append(f"{count:,}   ")
     return text

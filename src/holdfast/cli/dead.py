@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,12 +12,17 @@ from holdfast.cli.arguments import (
     Limit,
     Queue,
     all_if_zero,
+    is_service,
     opened,
     queue_and_rest,
 )
 from holdfast.cli.console import answer, answer_json, say
 from holdfast.cli.failures import NotThere, Usage
-from holdfast.cli.look import WithBody, Words, answer_stories, answer_tasks, found
+from holdfast.cli.look import WithBody, Words, answer_stories, answer_tasks, one_id
+
+if TYPE_CHECKING:
+    from holdfast.core.message import AnyMessage
+    from holdfast.core.queue import QueueManager, TaskView
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: list, show, redrive, drop.")
 
@@ -37,10 +42,24 @@ def list_(
 @app.command()
 def show(words: Words = None, body: WithBody = False, as_json: AsJson = False) -> None:
     """One dead letter: what it died of, its attempts, the last traceback."""
-    letters = [task for task in found(words) if task.state.value == "failed"]
+    queue, message_id = one_id(words)
+    with opened(queue) as manager:
+        answer_stories(_letters(manager, message_id), body=body, as_json=as_json)
+
+
+def _letters(manager: "QueueManager[AnyMessage]", message_id: str) -> "list[TaskView]":
+    """The dead letters of one id; there is at least one."""
+    way_out = "`holdfast dead list` shows them"
+    if is_service(manager):
+        tasks = [task for task in manager.dead_letters(all_if_zero(0)) if task.id == message_id]
+    else:
+        tasks = manager.find(message_id)
+        if tasks:
+            way_out = "`holdfast explain` tells where it is"
+    letters = [task for task in tasks if task.state.value == "failed"]
     if not letters:
-        raise NotThere("that message is no dead letter: `holdfast explain` tells where it is")
-    answer_stories(letters, body=body, as_json=as_json)
+        raise NotThere(f"there is no dead letter {message_id!r} in {manager.name}: {way_out}")
+    return letters
 
 
 @app.command()

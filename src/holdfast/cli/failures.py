@@ -11,6 +11,7 @@ from holdfast.core.errors import (
     MalformedMessage,
     MessageTooLarge,
     QueueUnavailable,
+    Unsupported,
 )
 
 DEBUG = "HOLDFAST_DEBUG"
@@ -21,7 +22,7 @@ class ExitCode(IntEnum):
 
     OK = 0
     NO = 1  # not there, a check failed, the books do not balance
-    USAGE = 2  # the command was not written correctly: option, name, setting, handler
+    USAGE = 2  # it cannot be done as written: option, name, setting, handler, kind of queue
     UNAVAILABLE = 3  # the queue cannot be reached, read or written
     REFUSED = 4  # the input is no message: not JSON, not UTF-8, too large
     BUG = 70
@@ -44,6 +45,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (QueueUnavailable, ExitCode.UNAVAILABLE),
     (Usage, ExitCode.USAGE),
     (ConfigError, ExitCode.USAGE),
+    (Unsupported, ExitCode.USAGE),
     (InvalidName, ExitCode.USAGE),
     (HandlerNotFound, ExitCode.USAGE),
     (InputRefused, ExitCode.REFUSED),

@@ -15,17 +15,22 @@ from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.cli import intake
-from holdfast.cli.arguments import QUEUE_VARIABLE
+from holdfast.cli.arguments import QUEUE_VARIABLE, is_service
 from holdfast.cli.console import say
 from holdfast.cli.failures import InputRefused, Usage
 from holdfast.cli.intake import Given
 from holdfast.cli.progress import Meter
 from holdfast.cli.push import STDIN
-from holdfast.core.errors import MalformedMessage, MessageTooLarge, QueueUnavailable
+from holdfast.core.errors import (
+    MalformedMessage,
+    MessageTooLarge,
+    QueueUnavailable,
+)
 from holdfast.core.message import AnyMessage, MessageCodec
 from holdfast.core.queue import QueueManager
 
 _BATCH = 128
+_CALL = 10  # what a service takes in one call: an error then costs the count of no more
 _codec = MessageCodec(AnyMessage)
 
 
@@ -132,17 +137,34 @@ def hand_over(
 ) -> list[str]:
     """Push everything; the ids in order. Raises with what was pushed before."""
     ids: list[str] = []
+    size = _CALL if is_service(manager) else _BATCH
     try:
         with Meter("pushing", total) as meter:
             for messages in _messages(source, message_id):
-                for start in range(0, len(messages), _BATCH):
-                    part = messages[start : start + _BATCH]
-                    ids += manager.push_many(part, delay_seconds=delay_seconds)
+                for start in range(0, len(messages), size):
+                    part = messages[start : start + size]
+                    ids += _pushed(manager, part, delay_seconds)
                     meter.advance(len(part))
-    except (InputRefused, QueueUnavailable) as error:
+    except (InputRefused, QueueUnavailable, MalformedMessage, MessageTooLarge) as error:
         before = f"the {len(ids):,} before it were pushed" if ids else "nothing was pushed"
+        if is_service(manager) and isinstance(error, QueueUnavailable | MalformedMessage):
+            before = _in_doubt(len(ids))
         raise type(error)(f"{source.at(error)}; {before}") from error
     except KeyboardInterrupt:
         say(f"{len(ids):,} were pushed")
         raise
     return ids
+
+
+def _pushed(
+    manager: QueueManager[AnyMessage], messages: list[AnyMessage], delay_seconds: float
+) -> list[str]:
+    try:
+        return manager.push_many(messages, delay_seconds=delay_seconds)
+    except ValueError as error:  # a delay that this kind of queue cannot keep
+        raise Usage(str(error)) from None
+
+
+def _in_doubt(before: int) -> str:
+    """A call for several may have done a part of it, or all but the answer."""
+    return f"{before:,} were pushed for sure, of the {_CALL} after them perhaps some"

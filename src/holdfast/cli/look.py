@@ -93,9 +93,10 @@ def _stats_rows(stats: "QueueStats") -> list[tuple[str, str]]:
         ("ready", f"{stats.ready:,}"),
         ("delayed", f"{stats.delayed:,}"),
         ("leased", f"{stats.leased:,}"),
-        ("completed", f"{stats.completed:,}"),
         ("failed", f"{stats.failed:,}"),
     ]
+    if stats.completed is not None:
+        rows.insert(3, ("completed", f"{stats.completed:,}"))
     if stats.oldest_ready_seconds is not None:
         rows.append(("oldest ready", in_words(stats.oldest_ready_seconds)))
     if stats.expired:
@@ -158,17 +159,22 @@ def explain(words: Words = None, body: WithBody = False, as_json: AsJson = False
 
 def found(words: Sequence[str] | None) -> "list[TaskView]":
     """Every push of the id that was asked for; there is at least one."""
-    queue, rest = queue_and_rest(words, wanted=1)
-    if len(rest) != 1:
-        raise Usage("one ID is needed, as in `holdfast explain enrich 4f1c…`")
+    queue, message_id = one_id(words)
     with opened(queue) as manager:
-        tasks = manager.find(rest[0])
+        tasks = manager.find(message_id)
         if not tasks:
             raise NotThere(
-                f"there is no message {rest[0]!r} in {manager.name}: `holdfast list` shows "
+                f"there is no message {message_id!r} in {manager.name}: `holdfast list` shows "
                 "what is there, and completed ones are gone after a purge"
             )
     return tasks
+
+
+def one_id(words: Sequence[str] | None) -> tuple[str, str]:
+    queue, rest = queue_and_rest(words, wanted=1)
+    if len(rest) != 1:
+        raise Usage("one ID is needed, as in `holdfast explain enrich 4f1c…`")
+    return queue, rest[0]
 
 
 def answer_stories(tasks: "Sequence[TaskView]", *, body: bool, as_json: bool) -> None:
@@ -193,6 +199,6 @@ def _answer_lines(lines: Iterable[tuple[str, str]]) -> None:
 
 def _pretty(body: dict[str, Any] | None) -> str:
     if body is None:
-        return "(its file holds no JSON object)"
+        return "(it holds no JSON object)"
     lines = json.dumps(body, indent=2, ensure_ascii=False).splitlines()
     return "\n".join(clean(line) for line in lines)

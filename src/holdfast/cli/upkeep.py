@@ -12,7 +12,7 @@ from holdfast.cli.durations import seconds
 from holdfast.cli.failures import ExitCode
 
 if TYPE_CHECKING:
-    from holdfast.bootstrap import Finding
+    from holdfast.core.findings import Finding
 
 _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
 
@@ -35,7 +35,7 @@ def purge(
 
 
 def doctor(queue: Queue = None, as_json: AsJson = False) -> None:
-    """Probe the queue's folder: is it safe for many processes, and is all well in it?"""
+    """Look for what will hurt: in the queue's folder, or in an SQS queue's settings."""
     from holdfast.bootstrap import examine
 
     findings = examine(default_queue(queue))

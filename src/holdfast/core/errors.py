@@ -41,6 +41,10 @@ class QueueUnavailable(HoldfastError):
     """The queue cannot be reached or written right now; nothing was changed."""
 
 
+class Unsupported(HoldfastError):
+    """This kind of queue cannot do that; `capabilities` says what it can."""
+
+
 class ConfigError(HoldfastError):
     """A setting is missing or wrong."""
 

@@ -92,6 +92,11 @@ class ChildKilled(OfMessage):
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointNotKept(OfMessage):
+    """This queue has no place for checkpoints: the next attempt begins anew. Told once."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStarted(Event):
     concurrency: int
     isolation: str

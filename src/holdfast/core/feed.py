@@ -15,7 +15,7 @@ claimed is renewed from then on.
 from collections import deque
 from collections.abc import Iterable
 from random import Random
-from threading import Event, Lock
+from threading import Condition, Event, Lock
 from typing import Generic
 
 from holdfast.core.clock import Clock
@@ -48,6 +48,7 @@ class Feed(Generic[M]):
         clock: Clock,
         events: Events,
         *,
+        slots: int = 1,
         stall_seconds: float | None = None,
         until_empty: bool = False,
     ) -> None:
@@ -60,10 +61,12 @@ class Feed(Generic[M]):
         self._until_empty = until_empty
         self._turn = Lock()
         self._ready: deque[M] = deque()
-        self._counting = Lock()
+        self._slots = slots
+        self._counting = Condition()
         self._waiting = 0
         self._closed = Event()
         self._look_at = 0.0
+        self._empty_looks = 0
         self._random = Random()
 
     # -- for slots
@@ -72,6 +75,7 @@ class Feed(Generic[M]):
         """The next message, whenever it comes; None once the feed is closed."""
         with self._counting:
             self._waiting += 1
+            self._counting.notify()
         try:
             with self._turn:
                 return self._next()
@@ -82,11 +86,19 @@ class Feed(Generic[M]):
     def _next(self) -> M | None:
         ready = self._ready
         if not ready:
-            ready.extend(self.poll(self._waiting))
+            ready.extend(self.poll(self._gathered()))
         if self._closed.is_set():
             self._give_back(ready)
             ready.clear()
         return ready.popleft() if ready else None
+
+    def _gathered(self) -> int:
+        """How many slots wait, after giving others the moment it takes to come."""
+        if seconds := self._queue.gather_seconds:
+            wanted = min(self._slots, self._queue.poll_batch)
+            with self._counting:
+                self._counting.wait_for(lambda: self._waiting >= wanted, seconds)
+        return self._waiting
 
     def poll(self, limit: int) -> list[M]:
         """Claim up to `limit` messages as soon as there are any; none once closed."""
@@ -146,7 +158,9 @@ class Feed(Generic[M]):
             return
         self._look_at = now + _LOOK_SECONDS
         stats = self._queue.stats()
-        if stats.ready == stats.delayed == stats.expired == 0:
+        empty = stats.ready == stats.delayed == stats.expired == 0
+        self._empty_looks = self._empty_looks + 1 if empty else 0
+        if self._empty_looks >= self._queue.looks_until_empty:
             self.close()
 
     def _holds_any(self, now: float) -> bool:

@@ -35,7 +35,7 @@ class QueueStats:
     delayed: int
     leased: int
     expired: int  # of the leased: past their deadline, waiting to be taken over
-    completed: int
+    completed: int | None  # None where the queue keeps no books of it
     failed: int
     foreign: int = 0  # files that are not ours
     oldest_ready_seconds: float | None = None
@@ -112,9 +112,28 @@ class QueueManager(ABC, Generic[M]):
     poll_batch: int = 10
     """More than this is never worth asking of one `poll`."""
 
+    gather_seconds: float = 0.0
+    """How long it is worth waiting for more slots to poll for: a call has its price."""
+
+    looks_until_empty: int = 1
+    """How often in a row `stats` must say so before the queue may be taken for empty."""
+
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"peek", "find", "redrive_by_id", "drop", "purge", "checkpoint", "history"}
+        {
+            "books",  # counts are exact, and tell what was completed
+            "checkpoint",
+            "dedupe",
+            "drop",
+            "fence",  # the queue itself refuses a holder whose time is over
+            "find",
+            "history",
+            "peek",
+            "purge",
+            "redrive_by_id",
+            "refund",  # what is given back unstarted is not charged as an attempt
+        }
     )
+    """All a queue can have. One that cannot says so here, and its documentation why."""
 
     def __init__(
         self,

@@ -175,6 +175,7 @@ class Worker(Generic[M]):
             ledger,
             self._clock,
             self._events,
+            slots=self.concurrency,
             stall_seconds=stall_seconds,
             until_empty=until_empty,
         )

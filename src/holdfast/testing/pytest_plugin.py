@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from holdfast.core.message import AnyMessage
     from holdfast.testing.clock import ManualClock
     from holdfast.testing.memory_queue import MemoryQueue
+    from holdfast.testing.sqs.service import SimulatedSqs
 
 
 @pytest.fixture
@@ -28,3 +29,11 @@ def memory_queue(manual_clock: "ManualClock") -> "MemoryQueue[AnyMessage]":
     from holdfast.testing.memory_queue import MemoryQueue
 
     return MemoryQueue(clock=manual_clock)
+
+
+@pytest.fixture
+def simulated_sqs(manual_clock: "ManualClock") -> "SimulatedSqs":
+    """An SQS without queues whose time is `manual_clock`. Needs `holdfast[aws]`."""
+    from holdfast.testing.sqs.service import SimulatedSqs
+
+    return SimulatedSqs(manual_clock)

@@ -118,7 +118,9 @@ class BadInput:
 
     @pytest.mark.parametrize("kind", HOSTILE)
     def test_any_text_is_an_id(self, make_queue: MakeQueue, kind: str) -> None:
-        queue = make_queue(dedupe=True)
+        queue = make_queue()
+        if "dedupe" in queue.capabilities:
+            queue = make_queue(dedupe=True)
         message_id = HOSTILE[kind]
         assert queue.push(AnyMessage(id=message_id)) == message_id
         message = poll_one(queue)
@@ -126,8 +128,9 @@ class BadInput:
         queue.dead_letter(message, "no use")
         assert queue.redrive(message_id) == 1
         queue.ack(poll_one(queue))
-        [view] = queue.find(message_id)
-        assert view.id == message_id
+        if "find" in queue.capabilities:
+            [view] = queue.find(message_id)
+            assert view.id == message_id
 
     @pytest.mark.parametrize("kind", HOSTILE)
     def test_asking_for_an_id_that_is_not_there_finds_nothing(
@@ -137,7 +140,9 @@ class BadInput:
         queue.dead_letter(poll_one(queue), "no use")
         before = contents(queue)
         unknown = HOSTILE[kind]
-        assert (queue.find(unknown), queue.redrive(unknown), queue.drop(unknown)) == ([], 0, 0)
+        assert (queue.redrive(unknown), queue.drop(unknown)) == (0, 0)
+        if "find" in queue.capabilities:
+            assert queue.find(unknown) == []
         assert contents(queue) == before
 
     def test_half_a_character_is_no_id(self, queue: AnyQueue) -> None:
@@ -152,6 +157,8 @@ class BadInput:
         # What a shell hands over when its argument is not UTF-8.
         queue.push(AnyMessage(id="a"))
         queue.dead_letter(poll_one(queue), "no use")
+        if verb == "find":
+            need(queue, "find")
         with suppress(InvalidName):
             assert not getattr(queue, verb)("\udcff")
         assert queue.stats().failed == 1

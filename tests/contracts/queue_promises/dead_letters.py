@@ -15,6 +15,7 @@ from queue_promises.kit import (
     dead_letter,
     every,
     fence,
+    must_have_completed,
     need,
     poll_all,
     poll_one,
@@ -75,7 +76,8 @@ class DeadLetters:
         view = dead_letter(queue)
         assert (view.id, view.attempts) == ("a", 2)
         assert "2" in view.reason
-        assert "the second failure" in view.reason
+        if "history" in queue.capabilities:
+            assert "the second failure" in view.reason
 
     def test_a_task_that_kills_its_workers_reaches_the_dead_letters_too(
         self, make_queue: MakeQueue, clock: ManualClock
@@ -122,10 +124,11 @@ class DeadLetters:
         assert (queue.stats().ready, queue.stats().failed) == (1, 0)
         again = poll_one(queue)
         assert again.attempts == 1
-        assert fence(again) > fence(last)
+        if "fence" in queue.capabilities:
+            assert fence(again) > fence(last)
         queue.nack(again, delay_seconds=0)
         queue.ack(poll_one(queue))
-        assert queue.stats().completed == 1
+        must_have_completed(queue, 1)
 
     def test_a_worn_out_message_can_be_redriven_again_and_again(
         self, make_queue: MakeQueue

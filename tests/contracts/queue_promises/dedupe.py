@@ -4,12 +4,21 @@ import pytest
 
 from holdfast.core.message import AnyMessage
 from holdfast.testing import ManualClock
-from queue_promises.kit import MUCH_LATER, AnyQueue, MakeQueue, need, poll_all, poll_one
+from queue_promises.kit import (
+    MUCH_LATER,
+    AnyQueue,
+    MakeQueue,
+    must_have_completed,
+    need,
+    poll_all,
+    poll_one,
+)
 
 
 class Dedupe:
     @pytest.fixture
     def once(self, make_queue: MakeQueue) -> AnyQueue:
+        need(make_queue(), "dedupe")
         return make_queue(dedupe=True)
 
     def test_an_id_that_is_waiting_is_not_pushed_twice(self, once: AnyQueue) -> None:
@@ -45,7 +54,7 @@ class Dedupe:
         clock.advance(MUCH_LATER)
         once.push(AnyMessage(id="a"))
         assert once.poll() == []
-        assert once.stats().completed == 1
+        must_have_completed(once, 1)
 
     def test_an_id_is_free_again_once_its_completed_message_is_purged(
         self, once: AnyQueue, clock: ManualClock
@@ -67,6 +76,7 @@ class Dedupe:
         assert once.stats().failed == 1
 
     def test_an_id_that_wore_out_may_be_pushed_again(self, make_queue: MakeQueue) -> None:
+        need(make_queue(), "dedupe")
         once = make_queue(dedupe=True, max_attempts=1)
         once.push(AnyMessage(id="a", which=1))
         once.nack(poll_one(once), delay_seconds=0)
@@ -87,6 +97,7 @@ class Dedupe:
         assert sorted(message.id for message in poll_all(once)) == ["a", "b", "c"]
 
     def test_producers_know_of_each_others_ids(self, make_queue: MakeQueue) -> None:
+        need(make_queue(), "dedupe")
         for _ in range(3):
             make_queue(dedupe=True).push(AnyMessage(id="a"))
         assert len(poll_all(make_queue(dedupe=True))) == 1

@@ -99,6 +99,12 @@ def seen(queue: AnyQueue) -> object:
     return queue.stats(), sorted(views, key=lambda view: view.key), found
 
 
+def must_have_completed(queue: AnyQueue, count: int) -> None:
+    """So many, by the books; a queue without books must not claim to know."""
+    expected = count if "books" in queue.capabilities else None
+    assert queue.stats().completed == expected
+
+
 def need(queue: AnyQueue, *capabilities: str) -> None:
     """Go on only if the queue says it can; QueueContract.lacks pins what it says."""
     if missing := set(capabilities) - queue.capabilities:

@@ -11,6 +11,7 @@ from queue_promises.kit import (
     Heard,
     MakeQueue,
     dead_letter,
+    must_have_completed,
     need,
     poll_one,
 )
@@ -44,7 +45,7 @@ class Schemas:
         assert (order.id, order.first, order.shout) == ("a", "Ada", "ADA")
         assert (order.schema_version, order.attempts) == (3, 1)
         newer.ack(order)
-        assert newer.stats().completed == 1
+        must_have_completed(newer, 1)
 
     def test_an_older_message_nobody_can_upgrade_says_what_is_missing(
         self, make_queue: MakeQueue

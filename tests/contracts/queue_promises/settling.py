@@ -21,6 +21,7 @@ from queue_promises.kit import (
     MakeQueue,
     fence,
     lease,
+    must_have_completed,
     need,
     poll_all,
     poll_one,
@@ -110,6 +111,8 @@ class Settling:
     def test_a_message_of_another_queue_cannot_be_settled_here(
         self, queue: AnyQueue, verb: str, make_other_queue: MakeQueue
     ) -> None:
+        if verb == "save_checkpoint":
+            need(queue, "checkpoint")
         other = make_other_queue()
         for each in (queue, other):
             each.push(AnyMessage(id="same"))
@@ -125,7 +128,8 @@ class Settling:
     def test_many_are_acked_at_once(self, queue: AnyQueue) -> None:
         queue.push_many(AnyMessage() for _ in range(25))
         queue.ack_many(poll_all(queue))
-        assert (queue.stats().completed, queue.stats().leased) == (25, 0)
+        must_have_completed(queue, 25)
+        assert queue.stats().leased == 0
 
     def test_acking_none_is_nothing(self, queue: AnyQueue) -> None:
         queue.ack_many([])
@@ -142,7 +146,8 @@ class Settling:
         poll_one(make_queue())
         with pytest.raises(LeaseLost, match="'lost'"):
             queue.ack_many([first, lost, last])
-        assert (queue.stats().completed, queue.stats().leased) == (2, 1)
+        must_have_completed(queue, 2)
+        assert queue.stats().leased == 1
 
     def test_the_same_message_twice_among_many_acks_is_acked_once(
         self, queue: AnyQueue
@@ -150,7 +155,7 @@ class Settling:
         queue.push(AnyMessage())
         message = poll_one(queue)
         queue.ack_many([message, message])
-        assert queue.stats().completed == 1
+        must_have_completed(queue, 1)
 
     # -- nack
 
@@ -159,7 +164,8 @@ class Settling:
     ) -> None:
         queue.push(AnyMessage())
         queue.nack(poll_one(queue), delay_seconds=10)
-        assert (queue.stats().delayed, queue.stats().leased) == (1, 0)
+        if "books" in queue.capabilities:
+            assert (queue.stats().delayed, queue.stats().leased) == (1, 0)
         clock.advance(9)
         assert queue.poll() == []
         clock.advance(2)
@@ -204,18 +210,20 @@ class Settling:
         first = poll_one(queue)
         queue.release(first)
         second = poll_one(queue)
-        assert second.attempts == 1
+        assert second.attempts == (1 if "refund" in queue.capabilities else 2)
         assert fence(second) > fence(first)
 
     def test_no_number_of_releases_uses_up_the_attempts(self, make_queue: MakeQueue) -> None:
         queue = make_queue(max_attempts=1)
+        need(queue, "refund")
         queue.push(AnyMessage())
         for _ in range(10):
             queue.release(poll_one(queue))
         queue.ack(poll_one(queue))
-        assert queue.stats().completed == 1
+        must_have_completed(queue, 1)
 
     def test_attempts_before_a_release_stay_charged(self, queue: AnyQueue) -> None:
+        need(queue, "refund")
         queue.push(AnyMessage())
         queue.nack(poll_one(queue), delay_seconds=0)
         queue.release(poll_one(queue))

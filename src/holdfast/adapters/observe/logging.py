@@ -31,6 +31,7 @@ _LEVELS: dict[type[Event], int] = {
     ev.SchemaTooNew: logging.WARNING,
     ev.ChildKilled: logging.WARNING,
     ev.PollFailed: logging.WARNING,
+    ev.CheckpointNotKept: logging.WARNING,
     ev.DeadLettered: logging.ERROR,
 }
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")

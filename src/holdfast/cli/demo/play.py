@@ -79,7 +79,7 @@ class Play:
         while True:
             stats = self._queue.stats()
             self._stage.draw(stats, crew.hands)
-            if stats.completed + stats.failed >= self._script.tasks:
+            if (stats.completed or 0) + stats.failed >= self._script.tasks:
                 self._stage.tell("every task is settled: the workers are told to drain")
                 return
             if not any(hand.alive for hand in crew.hands):
@@ -94,7 +94,7 @@ class Play:
 
     def _intervene(self, stats: QueueStats, hands: Sequence[Hand]) -> None:
         if self._victim is None:
-            if stats.completed >= self._script.tasks * _KILL_AFTER:
+            if (stats.completed or 0) >= self._script.tasks * _KILL_AFTER:
                 self._kill_somebody(hands)
         elif self._orphans and not self._held_by(self._victim):
             self._orphans = 0

@@ -14,11 +14,9 @@ from typing import Any
 
 from holdfast.adapters.local.filesystem.checks import folders, mounts, races, times
 from holdfast.adapters.local.filesystem.checks.contents import Contents
-from holdfast.adapters.local.filesystem.checks.finding import Finding, Level, fail
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-
-__all__ = ["Doctor", "Finding", "Level"]
+from holdfast.core.findings import Finding, fail
 
 Check = Callable[..., Iterable[Finding]]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.checks.finding import Finding, fail, ok, warn
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.local.filesystem.history import History
 from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS
@@ -16,6 +15,7 @@ from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import Tree
 from holdfast.adapters.local.filesystem.workers import Workers
 from holdfast.core.clock import Clock, utc
+from holdfast.core.findings import Finding, fail, ok, warn
 
 _NAMED = 5  # strangers named one by one
 _QUIET_SECONDS = 60.0  # workers show themselves every ten

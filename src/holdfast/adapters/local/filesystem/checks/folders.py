@@ -5,8 +5,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.adapters.local.filesystem.checks.finding import Finding, fail, ok, warn
 from holdfast.adapters.local.filesystem.layout import FOLDERS
+from holdfast.core.findings import Finding, fail, ok, warn
 
 _MIB = 1 << 20
 _LITTLE_BYTES, _FEW_FILES = 1024 * _MIB, 100_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.adapters.local.filesystem.checks.finding import Finding, fail, ok, warn
+from holdfast.core.findings import Finding, fail, ok, warn
 
 MOUNTS = Path("/proc/mounts")
 _OCTAL = re.compile(r"\\([0-7]{3})")

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.adapters.local.filesystem.checks.finding import Finding, fail, ok, warn
 from holdfast.adapters.local.filesystem.checks.racer import PAYLOAD
+from holdfast.core.findings import Finding, fail, ok, warn
 
 RACER = Path(__file__).with_name("racer.py")
 RACERS = 4

@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from holdfast.adapters.local.filesystem.checks.finding import Finding, ok, warn
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.local.filesystem.timeline import SAME_CLOCK_SECONDS, server_time
 from holdfast.adapters.local.filesystem.tree import Tree
 from holdfast.core.clock import Clock
+from holdfast.core.findings import Finding, ok, warn
 
 _MUCH_SECONDS = 5.0
 

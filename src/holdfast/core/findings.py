@@ -1,4 +1,4 @@
-"""A finding: what was looked at, how it is, and the way out."""
+"""What doctor says: what was looked at, how it is, and the way out."""
 
 from dataclasses import dataclass
 from enum import Enum

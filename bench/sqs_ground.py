@@ -1,0 +1,132 @@
+"""The ground of the SQS benchmarks: one server, a fresh queue for every measurement."""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from time import monotonic, sleep
+from typing import Any
+from urllib.request import Request, urlopen
+
+from bench.sqs_server import CONTROL, Figures, serve
+
+REGION = "us-east-1"
+ACCOUNT = "000000000000"
+KEY = "bench"
+CONCURRENCY = 10
+_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": KEY,
+    "AWS_SECRET_ACCESS_KEY": KEY,
+    "AWS_DEFAULT_REGION": REGION,
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "NO_PROXY": "127.0.0.1",
+    "no_proxy": "127.0.0.1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One queue, told to processes that work on it."""
+
+    endpoint: str
+    queue: str
+    visibility_seconds: int
+
+    @property
+    def url(self) -> str:
+        return f"{self.endpoint}/{ACCOUNT}/{self.queue}"
+
+    def client(self, **config: Any) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        return boto3.client("sqs", endpoint_url=self.endpoint, config=Config(**config))
+
+    def figures(self) -> Figures:
+        return _control(self.endpoint, "GET")
+
+    def await_sent(self, count: int) -> None:
+        """For producers that send in the background."""
+        while self.figures().sent < count:
+            sleep(0.01)
+
+
+class Ground:
+    """Hands out queues of one server."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._count = 0
+
+    @contextmanager
+    def place(self, visibility_seconds: int) -> Iterator[Place]:
+        """A new queue; what was counted before is forgotten."""
+        self._count += 1
+        place = Place(self._endpoint, f"bench-{self._count}", visibility_seconds)
+        client = place.client()
+        attributes = {"VisibilityTimeout": str(visibility_seconds)}
+        client.create_queue(QueueName=place.queue, Attributes=attributes)
+        _control(self._endpoint, "DELETE")
+        try:
+            yield place
+        finally:
+            client.delete_queue(QueueUrl=place.url)
+            client.close()
+
+
+@contextmanager
+def serving() -> Iterator[Ground]:
+    """A server of our own, and an environment in which nobody asks Amazon for anything."""
+    before = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    os.environ.update(_ENVIRONMENT)
+    ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    try:
+        with _process(serve, theirs):
+            assert ours.poll(60), "the SQS server did not start"
+            yield Ground(ours.recv())
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def working(target: Callable[..., None], *args: Any, processes: int = 1) -> Iterator[None]:
+    """So many processes doing this, until the end of the block: then they are killed."""
+    if processes == 0:
+        yield
+        return
+    with _process(target, *args), working(target, *args, processes=processes - 1):
+        yield
+
+
+@contextmanager
+def _process(target: Callable[..., None], *args: Any) -> Iterator[BaseProcess]:
+    process = multiprocessing.get_context("spawn").Process(target=target, args=args)
+    process.daemon = True
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def wait_until_drained(place: Place, count: int, patience_seconds: float) -> Figures:
+    """The figures once `count` were deleted, or when the patience is over."""
+    give_up_at = monotonic() + patience_seconds
+    while (figures := place.figures()).deleted < count and monotonic() < give_up_at:
+        sleep(0.05)
+    return figures
+
+
+def _control(endpoint: str, method: str) -> Figures:
+    with urlopen(Request(f"{endpoint}{CONTROL}", method=method), timeout=30) as answer:
+        return Figures(**json.load(answer))

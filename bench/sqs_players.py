@@ -1,0 +1,297 @@
+"""Those who drain an SQS queue: Holdfast, the bare calls, and three peers.
+
+Each is driven by its public API, in processes of its own, with the same concurrency and
+the same payload, in the configuration its documentation recommends for throughput.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.payload import BenchTask, body, number_of, task
+from bench.sqs_ground import CONCURRENCY, KEY, REGION, Place
+
+_LONG_POLL_SECONDS = 10
+_TASK = "bench.work"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the handler does: nothing, or note that it began and take its time."""
+
+    seconds: float = 0.0
+    ledger: Path | None = None
+
+    def begin(self, identity: str) -> None:
+        if self.ledger is None:
+            return
+        fd = os.open(self.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(fd, f"{identity}\n".encode())
+        os.close(fd)
+
+    def do(self, identity: str) -> None:
+        self.begin(identity)
+        if self.seconds:
+            time.sleep(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    name: str
+    fill: Callable[[Place, int], None]
+    work: Callable[[Place, Job], None]
+    setup: str  # what was chosen where it leaves a choice
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def player_named(name: str) -> Player:
+    return next(player for player in PLAYERS if player.name == name)
+
+
+def fill(name: str, place: Place, count: int) -> None:
+    player_named(name).fill(place, count)
+
+
+def work(name: str, place: Place, job: Job) -> None:
+    player_named(name).work(place, job)
+
+
+def _for_ever() -> None:
+    while True:
+        time.sleep(3600)
+
+
+# -- Holdfast
+
+
+def _queue(place: Place) -> Any:
+    from holdfast.adapters.aws.sqs import SQSQueue
+
+    return SQSQueue(place.url, BenchTask, lease_seconds=place.visibility_seconds)
+
+
+def _holdfast_fill(place: Place, count: int) -> None:
+    _queue(place).push_many([task(number) for number in range(count)])
+
+
+def _holdfast_work(place: Place, job: Job) -> None:
+    from holdfast.core.worker import Worker
+
+    def handle(message: BenchTask) -> None:
+        job.do(message.id)
+
+    Worker(_queue(place), handle, concurrency=CONCURRENCY, isolation="thread").run()
+
+
+# -- the bare calls
+
+
+def _bare_fill(place: Place, count: int) -> None:
+    client = place.client()
+    for first in range(0, count, 10):
+        numbers = range(first, min(first + 10, count))
+        entries = [{"Id": str(n), "MessageBody": body(n).decode()} for n in numbers]
+        client.send_message_batch(QueueUrl=place.url, Entries=entries)
+
+
+def _bare_work(place: Place, job: Job) -> None:
+    client = place.client()
+    while True:
+        answer = client.receive_message(
+            QueueUrl=place.url,
+            MaxNumberOfMessages=10,
+            WaitTimeSeconds=_LONG_POLL_SECONDS,
+        )
+        raws = answer.get("Messages", [])
+        for raw in raws:
+            job.do(number_of(raw["Body"]))
+        if raws:
+            entries = [
+                {"Id": str(number), "ReceiptHandle": raw["ReceiptHandle"]}
+                for number, raw in enumerate(raws)
+            ]
+            client.delete_message_batch(QueueUrl=place.url, Entries=entries)
+
+
+# -- celery
+
+
+def _celery(place: Place, job: Job) -> Any:
+    from celery import Celery
+
+    host = place.endpoint.removeprefix("http://")
+    app = Celery("bench", broker=f"sqs://{KEY}:{KEY}@{host}//", set_as_current=False)
+    app.conf.update(
+        broker_transport_options={
+            "region": REGION,
+            "is_secure": False,
+            "visibility_timeout": place.visibility_seconds,
+            "wait_time_seconds": _LONG_POLL_SECONDS,
+            "polling_interval": 0,
+            "predefined_queues": {
+                place.queue: {
+                    "url": place.url,
+                    "access_key_id": KEY,
+                    "secret_access_key": KEY,
+                }
+            },
+        },
+        broker_connection_retry_on_startup=True,
+        task_default_queue=place.queue,
+        task_acks_late=True,
+        task_ignore_result=True,
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+    )
+
+    @app.task(name=_TASK)
+    def handle(payload: str) -> None:
+        job.do(number_of(payload))
+
+    app.finalize()
+    return app
+
+
+def _celery_fill(place: Place, count: int) -> None:
+    handle = _celery(place, Job()).tasks[_TASK]
+    for number in range(count):
+        handle.delay(body(number).decode())
+
+
+def _celery_work(place: Place, job: Job) -> None:
+    _celery(place, job).worker_main(
+        [
+            "worker",
+            "--pool=threads",
+            f"--concurrency={CONCURRENCY}",
+            "--without-gossip",
+            "--without-mingle",
+            "--without-heartbeat",
+            "--loglevel=CRITICAL",
+        ]
+    )
+
+
+# -- dramatiq-sqs
+
+
+def _dramatiq(place: Place, job: Job) -> tuple[Any, Any]:
+    import dramatiq
+    from dramatiq_sqs import SQSBroker
+
+    broker = SQSBroker(
+        endpoint_url=place.endpoint,
+        region_name=REGION,
+        visibility_timeout=place.visibility_seconds,
+    )
+
+    @dramatiq.actor(broker=broker, queue_name=place.queue, actor_name=_TASK)
+    def handle(payload: str) -> None:
+        job.do(number_of(payload))
+
+    return broker, handle
+
+
+def _dramatiq_fill(place: Place, count: int) -> None:
+    _, handle = _dramatiq(place, Job())
+    for number in range(count):
+        handle.send(body(number).decode())
+
+
+def _dramatiq_work(place: Place, job: Job) -> None:
+    import logging
+
+    from dramatiq import Worker
+
+    logging.getLogger("dramatiq").addHandler(logging.NullHandler())
+    broker, _ = _dramatiq(place, job)
+    Worker(broker, worker_threads=CONCURRENCY).start()
+    _for_ever()
+
+
+# -- taskiq-aio-sqs
+
+
+def _taskiq(place: Place, job: Job, *, heartbeat: bool = False) -> tuple[Any, Any]:
+    from taskiq_aio_sqs import SQSBroker
+
+    broker = SQSBroker(
+        place.queue,
+        endpoint_url=place.endpoint,
+        region_name=REGION,
+        aws_access_key_id=KEY,
+        aws_secret_access_key=KEY,
+        wait_time_seconds=_LONG_POLL_SECONDS,
+        max_number_of_messages=10,
+        visibility_timeout=place.visibility_seconds,
+        enable_batching=True,
+        enable_heartbeat=heartbeat,
+    )
+
+    @broker.task(task_name=_TASK)
+    async def handle(payload: str) -> None:
+        job.begin(number_of(payload))
+        if job.seconds:
+            await asyncio.sleep(job.seconds)
+
+    return broker, handle
+
+
+def _taskiq_fill(place: Place, count: int) -> None:
+    async def send() -> None:
+        broker, handle = _taskiq(place, Job())
+        await broker.startup()
+        for number in range(count):
+            await handle.kiq(body(number).decode())
+        # It sends in the background, and on shutdown more than SQS takes in one call.
+        await asyncio.to_thread(place.await_sent, count)
+        await broker.shutdown()
+
+    asyncio.run(send())
+
+
+def _taskiq_work(place: Place, job: Job, *, heartbeat: bool = False) -> None:
+    from taskiq.api import run_receiver_task
+
+    async def receive() -> None:
+        broker, _ = _taskiq(place, job, heartbeat=heartbeat)
+        await run_receiver_task(broker, max_async_tasks=CONCURRENCY, run_startup=True)
+
+    asyncio.run(receive())
+
+
+def _taskiq_work_with_heartbeat(place: Place, job: Job) -> None:
+    _taskiq_work(place, job, heartbeat=True)
+
+
+HOLDFAST = Player("Holdfast", _holdfast_fill, _holdfast_work, "Worker, 10 threads")
+BARE = Player(
+    "bare boto3 calls", _bare_fill, _bare_work, "receive(10), delete_message_batch(10)"
+)
+CELERY = Player(
+    "celery[sqs]",
+    _celery_fill,
+    _celery_work,
+    "10 threads, predefined_queues, polling_interval=0, acks_late",
+)
+DRAMATIQ = Player("dramatiq-sqs", _dramatiq_fill, _dramatiq_work, "10 threads")
+TASKIQ = Player(
+    "taskiq-aio-sqs",
+    _taskiq_fill,
+    _taskiq_work,
+    "10 tasks, max_number_of_messages=10, enable_batching",
+)
+TASKIQ_BEATING = Player(
+    "taskiq-aio-sqs, heartbeat",
+    _taskiq_fill,
+    _taskiq_work_with_heartbeat,
+    f"{TASKIQ.setup}, enable_heartbeat",
+)
+PEERS = (CELERY, DRAMATIQ, TASKIQ)
+PLAYERS = (HOLDFAST, BARE, *PEERS, TASKIQ_BEATING)

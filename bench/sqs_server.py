@@ -1,0 +1,143 @@
+"""An SQS server for the bench: ministack in a process of its own, which counts.
+
+What the contenders asked for is counted here, on the server's side of the wire, and so are
+the times: a drain begins when the first receive that brings something comes in, and ends
+when the last delete is answered. No contender is asked what it did.
+"""
+
+import json
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+CONTROL = "/bench"
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Figures:
+    """What was asked of the server, up to the last delete, and when."""
+
+    calls: dict[str, int] = field(default_factory=dict)  # by the name of the action
+    sent: int = 0
+    delivered: int = 0
+    deleted: int = 0
+    refused: int = 0  # deletes of what was not theirs any more
+    began_at: float = 0.0
+    ended_at: float = 0.0
+    cpu_seconds: float = 0.0  # of the server, between the two
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_at - self.began_at
+
+
+class Counting:
+    """ministack, with a look at every request and answer."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._begin()
+
+    def _begin(self) -> None:
+        self._calls: Counter[str] = Counter()
+        self._figures = Figures()
+        self._cpu_at_begin = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif scope["path"] == CONTROL:
+            await self._tell(scope, send)
+        else:
+            await self._count(scope, receive, send)
+
+    async def _count(self, scope: Scope, receive: Receive, send: Send) -> None:
+        came_at, action = time.monotonic(), _action(scope)
+        self._calls[action] += 1
+        answer = bytearray()
+        status = 0
+
+        async def pass_on(event: Mapping[str, Any]) -> None:
+            nonlocal status
+            status = event.get("status", status)
+            answer.extend(event.get("body", b""))
+            if not event.get("more_body") and event["type"] == "http.response.body":
+                self._take_in(action, status, bytes(answer), came_at)
+            await send(event)
+
+        await self._app(scope, receive, pass_on)
+
+    def _take_in(self, action: str, status: int, answer: bytes, came_at: float) -> None:
+        now = self._figures
+        match action:
+            case "ReceiveMessage":
+                if delivered := answer.count(b'"ReceiptHandle"'):
+                    now.delivered += delivered
+                    if not now.began_at:
+                        now.began_at, self._cpu_at_begin = came_at, time.process_time()
+            case "SendMessage" | "SendMessageBatch":
+                now.sent += _done(action, status, answer)
+            case "DeleteMessage" | "DeleteMessageBatch":
+                self._take_in_delete(_done(action, status, answer), _failed(status, answer))
+
+    def _take_in_delete(self, deleted: int, refused: int) -> None:
+        now = self._figures
+        now.deleted += deleted
+        now.refused += refused
+        if deleted:
+            now.ended_at = time.monotonic()
+            now.cpu_seconds = time.process_time() - self._cpu_at_begin
+            now.calls = dict(self._calls)
+
+    async def _tell(self, scope: Scope, send: Send) -> None:
+        body = json.dumps(asdict(self._figures)).encode()
+        if scope["method"] == "DELETE":
+            self._begin()
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def _action(scope: Scope) -> str:
+    named = (value for name, value in scope["headers"] if name == b"x-amz-target")
+    return str(next(named, b"AmazonSQS.unknown").decode().rpartition(".")[2])
+
+
+def _done(action: str, status: int, answer: bytes) -> int:
+    if status != 200:
+        return 0
+    return len(json.loads(answer)["Successful"]) if action.endswith("Batch") else 1
+
+
+def _failed(status: int, answer: bytes) -> int:
+    if status != 200:
+        return 1
+    return len(json.loads(answer or b"{}").get("Failed", ()))
+
+
+def serve(answer: Connection) -> None:
+    """Serve until killed; says its address first."""
+    listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+    port = listening.getsockname()[1]
+    os.environ.update(GATEWAY_PORT=str(port), SERVICES="sqs", LOG_LEVEL="ERROR")
+    import asyncio
+
+    from hypercorn.asyncio import serve as run
+    from hypercorn.config import Config
+    from ministack.app import app
+
+    config = Config()
+    config.bind = [f"fd://{listening.fileno()}"]
+    config.keep_alive_timeout = 600
+    config.loglevel = "ERROR"
+    answer.send(f"http://127.0.0.1:{port}")
+    asyncio.run(run(Counting(app), config))  # type: ignore[arg-type]

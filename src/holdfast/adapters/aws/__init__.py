@@ -1,0 +1,1 @@
+"""Amazon's services. Needs `pip install 'holdfast[aws]'`."""

@@ -1,0 +1,293 @@
+"""Dead letters: another SQS queue, that of the redrive policy if there is one.
+
+    bury       send a copy with its reason there, then delete: a crash in between leaves
+               two, never none
+    look       receive them all, then make them visible again: SQS cannot be looked into
+    redrive    SQS moves them itself where the policy lets it, else send back, then delete
+
+What the redrive policy moved by itself carries no reason: SQS knows none.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.adapters.aws.errors import NO_QUEUE, code_of
+from holdfast.adapters.aws.sqs.address import Address, parse
+from holdfast.adapters.aws.sqs.hold import Hold, delete, received, set_visibility
+from holdfast.adapters.aws.sqs.sending import legal
+from holdfast.adapters.aws.sqs.service import BATCH, Service, in_tens
+from holdfast.core.clock import Clock, utc
+from holdfast.core.errors import ConfigError, QueueUnavailable
+from holdfast.core.queue import PastAttempt, TaskState, TaskView
+
+REASON, DETAIL, ATTEMPTS = "HoldfastReason", "HoldfastDetail", "HoldfastAttempts"
+
+_OURS = frozenset({REASON, DETAIL, ATTEMPTS})
+_MOST_ATTRIBUTES = 10  # of one message
+
+_LOOK_SECONDS = 30  # how long a look may take before what was seen is visible again
+_MOVE_SECONDS = 600.0
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_REASON_CHARS, _DETAIL_CHARS = 1_000, 8_000
+
+
+class DeadLetters:
+    def __init__(self, source: Service, asked_for: str | None, clock: Clock) -> None:
+        self._source, self._asked_for, self._clock = source, asked_for, clock
+        self._found: Service | None = None
+
+    # -- where
+
+    def place(self) -> Service | None:
+        """The queue they are in; None when there is none yet."""
+        if self._found is None:
+            self._found = self._find()
+        return self._found
+
+    def _find(self) -> Service | None:
+        if self._asked_for is not None:
+            return self._source.beside(parse(self._asked_for))
+        if (arn := self._source.facts.dead_letter_arn) is not None:
+            *_, account, name = arn.split(":")
+            answer = self._source.about(
+                "get_queue_url", QueueName=name, QueueOwnerAWSAccountId=account
+            )
+            return self._source.beside(Address(name, answer["QueueUrl"]))
+        ours = self._source.beside(Address(self._own_name()))
+        try:
+            ours.url  # noqa: B018  # asks
+        except ConfigError as error:
+            if code_of(error.__cause__ or error) in NO_QUEUE:
+                return None
+            raise
+        return ours
+
+    def _own_name(self) -> str:
+        """Where they go without a redrive policy: a queue of our own making."""
+        stem, dot, fifo = self._source.address.name.partition(".")
+        return f"{stem}-dead{dot}{fifo}"
+
+    def _made(self) -> Service:
+        if (place := self.place()) is not None:
+            return place
+        name = self._own_name()
+        kind = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
+        fourteen_days = {"MessageRetentionPeriod": str(14 * 86_400)}
+        answer = self._source.about(
+            "create_queue", QueueName=name, Attributes=kind | fourteen_days
+        )
+        self._found = self._source.beside(Address(name, answer["QueueUrl"]))
+        return self._found
+
+    # -- burying
+
+    def keep(self, hold: Hold, reason: str, detail: str | None, attempts: int) -> None:
+        """Send a copy with its reason. The caller deletes the original afterwards."""
+        place = self._made()
+        attributes = {REASON: _text(reason, _REASON_CHARS), ATTEMPTS: _number(attempts)}
+        if detail:
+            attributes[DETAIL] = _text(detail, _DETAIL_CHARS)
+        attributes |= _fitting(hold, room=_MOST_ATTRIBUTES - len(attributes))
+        place.patiently(
+            "send_message",
+            MessageBody=hold.body or "(empty)",
+            MessageAttributes=attributes,
+            **_fifo(place, hold),
+        )
+
+    # -- for people
+
+    def count(self) -> int:
+        if (place := self.place()) is None:
+            return 0
+        names = (
+            "ApproximateNumberOfMessages",
+            "ApproximateNumberOfMessagesDelayed",
+            "ApproximateNumberOfMessagesNotVisible",
+        )
+        found = place.attributes(*names)
+        return sum(int(found.get(name, 0)) for name in names)
+
+    def views(self, limit: int) -> list[TaskView]:
+        with self._looking(limit) as seen:
+            return [_view(place, raw) for place, raw in seen]
+
+    def drop(self, message_id: str) -> int:
+        with self._looking(None) as seen:
+            ours = [(place, received(raw)) for place, raw in seen if _id(raw) == message_id]
+            for place, hold in ours:
+                _delete(place, [hold])
+        return len(ours)
+
+    def redrive(self, message_id: str | None) -> int:
+        place = self.place()
+        if place is None:
+            return 0
+        if message_id is None and self._source.facts.dead_letter_arn == place.facts.arn:
+            moved = self._let_sqs_move(place)
+            if moved is not None:
+                return moved
+        with self._looking(None) as seen:
+            ours = [raw for _, raw in seen if message_id in (None, _id(raw))]
+            for raw in ours:
+                self._send_back(place, received(raw))
+        return len(ours)
+
+    def _send_back(self, place: Service, hold: Hold) -> None:
+        send_copy(self._source, hold)
+        _delete(place, [hold])
+
+    def _let_sqs_move(self, place: Service) -> int | None:
+        """How many it moved; None where it cannot."""
+        try:
+            place.about("start_message_move_task", SourceArn=place.facts.arn)
+        except (ConfigError, QueueUnavailable) as error:
+            if code_of(error.__cause__ or error) in _CANNOT_MOVE:
+                return None
+            raise
+        give_up_at = self._clock.monotonic() + _MOVE_SECONDS
+        while True:
+            answer = place.about("list_message_move_tasks", SourceArn=place.facts.arn)
+            task = answer["Results"][0]
+            moved = int(task.get("ApproximateNumberOfMessagesMoved", 0))
+            if task["Status"] not in ("RUNNING", "CANCELLING"):
+                return moved
+            if self._clock.monotonic() >= give_up_at:
+                return moved  # SQS goes on by itself
+            self._clock.sleep(0.5)
+
+    # -- looking: nothing may stay hidden because somebody looked
+
+    @contextmanager
+    def _looking(self, limit: int | None) -> Iterator[list[tuple[Service, Mapping[str, Any]]]]:
+        place = self.place()
+        seen = [] if place is None else _receive_all(place, limit)
+        try:
+            yield [(place, raw) for raw in seen] if place is not None else []
+        finally:
+            if place is not None:
+                for ten in in_tens([received(raw) for raw in seen]):
+                    set_visibility(place, ten, 0)
+
+
+# Not the queue of any redrive policy, already moving, or a server that cannot.
+_CANNOT_MOVE = frozenset(
+    {
+        "AWS.SimpleQueueService.UnsupportedOperation",
+        "InvalidAction",
+        "UnknownOperation",
+        "UnsupportedOperation",
+        "501",
+    }
+)
+
+
+def _receive_all(place: Service, limit: int | None) -> list[Mapping[str, Any]]:
+    """In the order they came. Two empty answers in a row: SQS asks a part of its servers."""
+    seen: dict[str, Mapping[str, Any]] = {}
+    empty = 0
+    while empty < 2 and (limit is None or len(seen) < limit):
+        answer = place.patiently(
+            "receive_message",
+            MaxNumberOfMessages=min(BATCH, BATCH if limit is None else limit - len(seen)),
+            VisibilityTimeout=_LOOK_SECONDS,
+            WaitTimeSeconds=0,
+            AttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        )
+        batch = answer.get("Messages", [])
+        empty = 0 if batch else empty + 1
+        seen |= {raw["MessageId"]: raw for raw in batch}
+    return sorted(seen.values(), key=lambda raw: int(raw["Attributes"].get("SentTimestamp", 0)))
+
+
+def _delete(place: Service, holds: Sequence[Hold]) -> None:
+    for failure in delete(place, holds):
+        if failure is not None:
+            raise QueueUnavailable(f"{place}: a dead letter was not removed ({failure.code})")
+
+
+def _fifo(place: Service, hold: Hold) -> dict[str, str]:
+    if not place.address.fifo:
+        return {}
+    # The handle is new with every receive: what dies, is redriven and dies again within
+    # five minutes must not be taken for a repetition, or it would be lost.
+    return {
+        "MessageGroupId": legal(hold.group or hold.sqs_id),
+        "MessageDeduplicationId": legal(f"{hold.sqs_id} {hold.handle}"),
+    }
+
+
+def send_copy(place: Service, hold: Hold, **extra: Any) -> None:
+    """The message as a new one, without what we noted about its failure."""
+    attributes = _fitting(hold, room=_MOST_ATTRIBUTES)
+    place.patiently(
+        "send_message",
+        MessageBody=hold.body,
+        MessageAttributes=attributes,
+        **_fifo(place, hold),
+        **extra,
+    )
+
+
+def _fitting(hold: Hold, *, room: int) -> dict[str, Any]:
+    """Somebody's own attributes for a copy, as many as there is room for."""
+    own = {name: _plain_attribute(value) for name, value in hold.attributes.items()}
+    theirs = [(name, value) for name, value in own.items() if name not in _OURS]
+    return dict(theirs[:room])
+
+
+def _plain_attribute(value: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("DataType", "StringValue", "BinaryValue")
+    return {name: value[name] for name in kept if name in value}
+
+
+def _view(place: Service, raw: Mapping[str, Any]) -> TaskView:
+    attributes = raw.get("Attributes", {})
+    said = {
+        name: value.get("StringValue", "")
+        for name, value in raw.get("MessageAttributes", {}).items()
+    }
+    receives = int(attributes.get("ApproximateReceiveCount", 1)) - 1
+    attempts = int(said[ATTEMPTS]) if said.get(ATTEMPTS, "").isdigit() else receives
+    moved = "moved here by the queue's redrive policy: received too often, never completed"
+    reason = said.get(REASON) or moved
+    at = utc(int(attributes.get("SentTimestamp", 0)) / 1000)
+    return TaskView(
+        id=_id(raw),
+        key=str(raw["MessageId"]),
+        state=TaskState.FAILED,
+        attempts=attempts,
+        fence=attempts,
+        where=f"sqs:{place.address.name}/{raw['MessageId']}",
+        reason=reason,
+        past=[PastAttempt(attempts, "dead-lettered", at, "", reason, said.get(DETAIL))],
+        body=_plain(str(raw.get("Body", ""))),
+    )
+
+
+def _id(raw: Mapping[str, Any]) -> str:
+    """The message's own id, or SQS's where the body has none."""
+    body = _plain(str(raw.get("Body", "")))
+    found = body.get("id") if body else None
+    return found if isinstance(found, str) else str(raw["MessageId"])
+
+
+def _plain(body: str) -> dict[str, Any] | None:
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _text(text: str, longest: int) -> dict[str, str]:
+    clean = _NOT_XML.sub("?", text)[:longest] or "(no reason given)"
+    return {"DataType": "String", "StringValue": clean}
+
+
+def _number(number: int) -> dict[str, str]:
+    return {"DataType": "Number", "StringValue": str(number)}

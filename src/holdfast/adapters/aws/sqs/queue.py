@@ -1,0 +1,488 @@
+"""SQSQueue: the queue contract on Amazon SQS.
+
+    push      SendMessage(Batch)
+    poll      ReceiveMessage: long, never more than asked for
+    renew     ChangeMessageVisibilityBatch(lease), ten at a time
+    ack       DeleteMessageBatch, gathered from all threads
+    nack      ChangeMessageVisibility(backoff), or 0, or left to run out
+    dead      SendMessage to the dead-letter queue, then DeleteMessage
+
+SQS itself accepts a handle whose time is over, and then deletes or hides what somebody
+else is working on. So the lease's own deadline, counted from before the receive, is
+looked at before every call: a stale handle never leaves this process.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from math import ceil
+from threading import Event
+from typing import Any, ClassVar, Literal
+from weakref import WeakValueDictionary
+
+from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, code_of
+from holdfast.adapters.aws.sqs.address import parse
+from holdfast.adapters.aws.sqs.deadletters import DeadLetters, send_copy
+from holdfast.adapters.aws.sqs.gathering import Gathering
+from holdfast.adapters.aws.sqs.hold import (
+    CAP_SECONDS,
+    Failure,
+    Hold,
+    delete,
+    received,
+    set_visibility,
+)
+from holdfast.adapters.aws.sqs.receiving import LongPoll
+from holdfast.adapters.aws.sqs.sending import LONGEST_DELAY_SECONDS, Parcel, Sender, parcel
+from holdfast.adapters.aws.sqs.service import BATCH, Service, in_tens
+from holdfast.core import events as ev
+from holdfast.core import forks
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.errors import (
+    ConfigError,
+    HoldfastError,
+    LeaseLost,
+    MalformedMessage,
+    NewerSchema,
+    QueueUnavailable,
+    Unsupported,
+)
+from holdfast.core.events import Events
+from holdfast.core.lease import RENEWED, Lease, Refused, Renewal, Unanswered
+from holdfast.core.message import AnyMessage, M, MessageCodec, attach_lease
+from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
+
+NEWER_SCHEMA_DELAY_SECONDS = 30
+LONGEST_POLL_SECONDS = 20
+
+OnNack = Literal["backoff", "now", "leave"]
+
+
+class SQSQueue(QueueManager[M]):
+    """A queue of Amazon SQS, standard or FIFO.
+
+    `on_nack`: what a nack without a delay does: wait by the backoff, come back `now`, or
+    `leave` the message to the end of its lease. `group_by`: the field whose value orders
+    a FIFO queue; without it there is one order for all. `dead_letters`: name or URL of
+    the queue for dead letters; by default that of the redrive policy, else `<name>-dead`.
+    """
+
+    renew_batch = BATCH
+    poll_batch = BATCH
+    gather_seconds = 0.003
+    looks_until_empty = 3
+    capabilities: ClassVar[frozenset[str]] = frozenset({"redrive_by_id", "drop"})
+
+    def __init__(
+        self,
+        address: str,
+        model: type[M] = AnyMessage,  # type: ignore[assignment]  # what M is by default
+        *,
+        lease_seconds: float = 60.0,
+        max_attempts: int = 5,
+        backoff: Backoff = Backoff(),  # noqa: B008  # frozen
+        dedupe: bool = False,
+        on_nack: OnNack = "backoff",
+        group_by: str | None = None,
+        dead_letters: str | None = None,
+        client: Any = None,
+        clock: Clock = SYSTEM_CLOCK,
+        events: Events | None = None,
+    ) -> None:
+        where = parse(address)
+        super().__init__(
+            f"sqs:{where.name}",
+            lease_seconds=lease_seconds,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            clock=clock,
+            events=events,
+        )
+        if lease_seconds > CAP_SECONDS:
+            raise ConfigError("lease_seconds: SQS hides a message for at most 12 hours")
+        if on_nack not in ("backoff", "now", "leave"):
+            raise ConfigError(f"on_nack is 'backoff', 'now' or 'leave', not {on_nack!r}")
+        if dedupe and not where.fifo:
+            raise ConfigError(
+                "SQS refuses the same id twice only in FIFO queues (for five minutes): "
+                "use one whose name ends in .fifo, or leave dedupe off"
+            )
+        self.fifo = where.fifo
+        self.on_nack, self._group_by = on_nack, self._checked_group(model, group_by)
+        self._service = Service(where, lease_seconds, client)
+        self._codec: MessageCodec[M] = MessageCodec(model)
+        self._sized = self._said_no_checkpoints = False
+        self._sender = Sender(self._service, clock, self._random)
+        self._dead = DeadLetters(self._service, dead_letters, clock)
+        self._become()
+        forks.on_fork(self, SQSQueue._become)
+
+    def _become(self) -> None:
+        """A fork holds none of its parent's messages, and none of its locks."""
+        self._live: WeakValueDictionary[str, Lease] = WeakValueDictionary()
+        self._acks: Gathering[Hold, Failure | None] = Gathering(
+            lambda holds: delete(self._service, holds), lambda: len(self._live)
+        )
+
+    def _checked_group(self, model: type[M], group_by: str | None) -> str | None:
+        if group_by is None:
+            return None
+        if not self.fifo:
+            raise ConfigError(f"group_by={group_by!r}: only FIFO queues have groups")
+        if group_by not in model.model_fields and model.model_config.get("extra") != "allow":
+            raise ConfigError(f"group_by={group_by!r}: {model.__name__} has no such field")
+        return group_by
+
+    # -- producing
+
+    def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
+        self._sender.send(self._packed(message, delay_seconds))
+        return message.id
+
+    def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
+        """By tens. An error tells which were not accepted; those before them were."""
+        parcels = [self._packed(message, delay_seconds) for message in messages]
+        self._sender.send_all(parcels)
+        return [one.id for one in parcels]
+
+    def _packed(self, message: M, delay_seconds: float) -> Parcel:
+        if delay_seconds:
+            self._check_push_delay(delay_seconds)
+        if not self._sized:
+            self._codec.max_bytes = min(self._codec.max_bytes, self._service.facts.max_bytes)
+            self._sized = True
+        return parcel(
+            message.id,
+            self._codec.encode(message),
+            delay_seconds=delay_seconds,
+            fifo=self.fifo,
+            group=str(getattr(message, self._group_by)) if self._group_by else None,
+        )
+
+    def _check_push_delay(self, seconds: float) -> None:
+        if not seconds <= LONGEST_DELAY_SECONDS:
+            raise ValueError(
+                f"delay_seconds must be at most {LONGEST_DELAY_SECONDS} on SQS, not {seconds}: "
+                "for longer, let a schedule push it"
+            )
+        if self.fifo and seconds > 0:
+            raise ValueError("SQS FIFO queues have no delay per message: set the queue's own")
+
+    # -- consuming
+
+    def poll(
+        self, batch_size: int = 1, *, wait_seconds: float = 0.0, stop: Event | None = None
+    ) -> list[M]:
+        if wait_seconds <= 0 or self._longest_poll() == 0:
+            return super().poll(batch_size, wait_seconds=wait_seconds, stop=stop)
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be 1 or more, not {batch_size}")
+        give_up_at = self.clock.monotonic() + wait_seconds
+        while not (stop and stop.is_set()):
+            left = give_up_at - self.clock.monotonic()
+            if left <= 0:
+                break
+            if claimed := self._receive(
+                batch_size, min(self._longest_poll(), ceil(left)), stop
+            ):
+                return claimed
+        return []
+
+    def _longest_poll(self) -> int:
+        """Trust counts from before the call, so a long wait must leave most of the lease."""
+        return min(LONGEST_POLL_SECONDS, int(self.lease_seconds / 3))
+
+    def _claim(self, limit: int) -> list[M]:
+        return self._receive(limit, 0, None)
+
+    def _receive(self, limit: int, wait: int, stop: Event | None) -> list[M]:
+        claimed: list[M] = []
+        try:
+            while len(claimed) < limit:
+                asked_at = self.clock.monotonic()
+                raws = self._ask_for(min(BATCH, limit - len(claimed)), wait, stop)
+                claimed += [m for raw in raws if (m := self._admit(raw, asked_at)) is not None]
+                if not raws or wait:
+                    break
+        except HoldfastError:
+            if not claimed:  # what was claimed must not be forgotten for a later error
+                raise
+        return claimed
+
+    def _ask_for(
+        self, count: int, wait: int, stop: Event | None
+    ) -> Sequence[Mapping[str, Any]]:
+        def receive() -> Sequence[Mapping[str, Any]]:
+            answer = self._service.patiently(
+                "receive_message",
+                MaxNumberOfMessages=count,
+                VisibilityTimeout=ceil(self.lease_seconds),
+                WaitTimeSeconds=wait,
+                AttributeNames=["ApproximateReceiveCount", "MessageGroupId"],
+                MessageAttributeNames=["All"],
+            )
+            messages: Sequence[Mapping[str, Any]] = answer.get("Messages", [])
+            return messages
+
+        if wait and stop is not None:
+            return LongPoll(receive, self._give_back_unseen).run(stop)
+        return receive()
+
+    def _give_back_unseen(self, raws: Sequence[Mapping[str, Any]]) -> None:
+        """What came after its poller had left. At worst it comes back with its lease."""
+        try:
+            set_visibility(self._service, [received(raw) for raw in raws], 0)
+        except HoldfastError as error:
+            self.events.emit(ev.PollFailed(self.name, str(error)))
+
+    def _admit(self, raw: Mapping[str, Any], asked_at: float) -> M | None:
+        """The message of a delivery; None when it must not be handed out."""
+        hold = received(raw)
+        attempt = int(raw.get("Attributes", {}).get("ApproximateReceiveCount", 1))
+        if self._is_held_here(hold, asked_at):
+            return None
+        try:
+            message = self._codec.decode(hold.body.encode("utf-8", "surrogatepass"))
+        except NewerSchema as error:
+            self._wait_for_newer_code(hold, attempt, error)
+            return None
+        except MalformedMessage as error:
+            self._bury(hold, hold.sqs_id, f"malformed: {error}", attempt, told="malformed")
+            return None
+        if attempt > self.max_attempts:
+            told = f"gave up after {self.max_attempts} attempts"
+            reason = f"{told}: none came to an end, so the worker died or lost its lease"
+            self._bury(hold, message.id, reason, attempt - 1, told=told)
+            return None
+        lease = Lease(
+            self,
+            hold,
+            message_id=message.id,
+            attempt=attempt,
+            fence=attempt,
+            claimed_at=asked_at,
+            seconds=self.lease_seconds,
+            cap_at=asked_at + CAP_SECONDS,
+        )
+        attach_lease(message, lease)
+        self._live[hold.sqs_id] = lease
+        return message
+
+    def _is_held_here(self, hold: Hold, asked_at: float) -> bool:
+        """SQS delivered what this process works on already: only the newest handle is sure
+        to be good from now on, so it takes the place of the old one.
+        """
+        lease = self._live.get(hold.sqs_id)
+        now = self.clock.monotonic()
+        if lease is None or not lease.live or now >= lease.deadline:
+            return False
+        held: Hold = lease.handle
+        with held.lock:
+            if held.closed:
+                return False
+            held.handle = hold.handle
+        lease.answered(RENEWED, asked_at=asked_at, now=now, seconds=self.lease_seconds)
+        return True
+
+    def _wait_for_newer_code(self, hold: Hold, attempt: int, error: NewerSchema) -> None:
+        self._quietly(lambda: self._put_off(hold))
+        message_id = error.message_id or hold.sqs_id
+        self.events.emit(ev.SchemaTooNew(self.name, message_id, attempt, error.version))
+
+    def _put_off(self, hold: Hold) -> None:
+        """As a new message, so that waiting for newer code uses up no attempts. A FIFO
+        queue would lose its order by that: there it waits where it is.
+        """
+        if self.fifo:
+            self._show_again(hold, NEWER_SCHEMA_DELAY_SECONDS)
+            return
+        send_copy(self._service, hold, DelaySeconds=NEWER_SCHEMA_DELAY_SECONDS)
+        delete(self._service, [hold])
+
+    def _bury(
+        self, hold: Hold, message_id: str, reason: str, attempts: int, *, told: str
+    ) -> None:
+        def bury() -> None:
+            self._dead.keep(hold, reason, None, attempts)
+            delete(self._service, [hold])
+            self.events.emit(ev.DeadLettered(self.name, message_id, attempts, reason=told))
+
+        self._quietly(bury)
+
+    def _quietly(self, action: Any) -> None:
+        """One bad message must not cost the others that came with it."""
+        try:
+            action()
+        except HoldfastError as error:
+            self.events.emit(ev.PollFailed(self.name, str(error)))
+
+    # -- renewing
+
+    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        """What is being settled at this moment is not asked for: it must not be hidden."""
+        answers: dict[Hold, Renewal] = {}
+        with ExitStack() as locks:
+            for hold in (lease.handle for lease in leases):
+                if not hold.lock.acquire(blocking=False):
+                    answers[hold] = Unanswered("it is being settled")
+                    continue
+                locks.callback(hold.lock.release)
+                if hold.closed:
+                    answers[hold] = RENEWED
+            for ten in in_tens([le.handle for le in leases if le.handle not in answers]):
+                answers |= zip(ten, self._extend(ten, ceil(seconds)), strict=True)
+        return [answers[lease.handle] for lease in leases]
+
+    def _extend(self, holds: Sequence[Hold], seconds: int) -> list[Renewal]:
+        try:
+            failures = set_visibility(self._service, holds, seconds)
+        except ConfigError as error:
+            if code_of(error.__cause__ or error) in NO_QUEUE | DENIED:
+                return [Refused(str(error))] * len(holds)
+            raise
+        return [_renewal(failure) for failure in failures]
+
+    # -- settling
+
+    def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
+        holds: list[Hold] = [lease.handle for lease in leases]
+        unsettled = [hold for hold in holds if not hold.closed]
+        if len(unsettled) == 1:
+            failures = [self._acks.hand_in(unsettled[0])]
+        else:
+            failures = [f for ten in in_tens(unsettled) for f in delete(self._service, ten)]
+        lost = {
+            hold: self._ended(hold, failure)
+            for hold, failure in zip(unsettled, failures, strict=True)
+        }
+        for error in lost.values():
+            if isinstance(error, QueueUnavailable):
+                raise error
+        return [error if isinstance(error := lost.get(h), LeaseLost) else None for h in holds]
+
+    def _ended(
+        self, hold: Hold, failure: Failure | None
+    ) -> LeaseLost | QueueUnavailable | None:
+        if failure is None:
+            hold.closed = True
+            self._live.pop(hold.sqs_id, None)
+            return None
+        if failure.passing:
+            return QueueUnavailable(f"{self._service}: {failure.code}")
+        return LeaseLost(f"SQS does not accept the receipt any more ({failure.code})")
+
+    def nack(
+        self,
+        message: M,
+        *,
+        delay_seconds: float | None = None,
+        reason: str = "nacked",
+        detail: str | None = None,
+    ) -> None:
+        if delay_seconds is None and self.on_nack == "leave":
+            self._leave(message)
+            return
+        if delay_seconds is None and self.on_nack == "now":
+            delay_seconds = 0.0
+        super().nack(message, delay_seconds=delay_seconds, reason=reason, detail=detail)
+
+    def _leave(self, message: M) -> None:
+        """Nothing is said to SQS: the message comes back when its lease has run out."""
+        if (lease := self._settling(message, "nacked")) is not None:
+            self._ended(lease.handle, None)
+            self._finish(lease, "nacked", None)
+
+    def _nack(
+        self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
+    ) -> LeaseLost | None:
+        return self._put_back(lease, delay_seconds)
+
+    def _release(self, lease: Lease) -> LeaseLost | None:
+        return self._put_back(lease, 0.0)
+
+    def _put_back(self, lease: Lease, delay_seconds: float) -> LeaseLost | None:
+        held_seconds = self.clock.monotonic() - lease.claimed_at
+        longest = max(0, int(CAP_SECONDS - held_seconds) - 1)
+        return self._settled(lease, self._show_again, min(ceil(delay_seconds), longest))
+
+    def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
+        hold: Hold = lease.handle
+        if not hold.kept:  # once is enough, however often the delete must be repeated
+            if lost := self._still_held(lease):
+                return lost
+            self._dead.keep(hold, reason, detail, lease.attempt)
+            hold.kept = True
+        return self._settled(lease, lambda hold: delete(self._service, [hold])[0])
+
+    def _still_held(self, lease: Lease) -> LeaseLost | None:
+        """Asked before a copy is made: another holder's message must not get a second one."""
+        lost = self._extend([lease.handle], ceil(self.lease_seconds))[0]
+        if isinstance(lost, Unanswered):
+            raise QueueUnavailable(f"{self._service}: {lost.reason}")
+        return LeaseLost(lost.reason) if isinstance(lost, Refused) else None
+
+    def _settled(self, lease: Lease, call: Any, *arguments: Any) -> LeaseLost | None:
+        hold: Hold = lease.handle
+        with hold.lock:
+            if hold.closed:
+                return None
+            outcome = self._ended(hold, call(hold, *arguments))
+        if isinstance(outcome, QueueUnavailable):
+            raise outcome
+        return outcome
+
+    def _show_again(self, hold: Hold, seconds: int) -> Failure | None:
+        return set_visibility(self._service, [hold], seconds)[0]
+
+    # -- checkpoints: SQS has no place for them
+
+    def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
+        if not self._said_no_checkpoints:
+            self._said_no_checkpoints = True
+            self.events.emit(ev.CheckpointNotKept(self.name, lease.message_id, lease.attempt))
+
+    def load_checkpoint(self, message: M) -> Any:
+        return None
+
+    # -- for people
+
+    def stats(self) -> QueueStats:
+        """Approximate, as SQS says itself: good for people, not for arithmetic."""
+        names = {
+            "ready": "ApproximateNumberOfMessages",
+            "delayed": "ApproximateNumberOfMessagesDelayed",
+            "leased": "ApproximateNumberOfMessagesNotVisible",
+        }
+        found = self._service.attributes(*names.values())
+        counts = {ours: int(found.get(theirs, 0)) for ours, theirs in names.items()}
+        return QueueStats(expired=0, completed=None, failed=self._dead.count(), **counts)
+
+    def peek(self, state: TaskState, limit: int = 100) -> Iterator[TaskView]:
+        if state is not TaskState.FAILED:
+            raise Unsupported(
+                f"SQS does not show {state.value} messages: `holdfast status` counts them, "
+                "`holdfast dead list` shows the dead letters"
+            )
+        yield from self._dead.views(limit)
+
+    def find(self, message_id: str) -> list[TaskView]:
+        raise Unsupported("SQS cannot be searched: only dead letters can (`holdfast dead`)")
+
+    def redrive(self, message_id: str | None = None) -> int:
+        return self._dead.redrive(message_id)
+
+    def drop(self, message_id: str) -> int:
+        return self._dead.drop(message_id)
+
+    def purge(self, older_than_seconds: float) -> int:
+        raise Unsupported("SQS keeps nothing of completed messages: there is nothing to purge")
+
+    def close(self) -> None:
+        self._service.close()
+
+
+def _renewal(failure: Failure | None) -> Renewal:
+    if failure is None:
+        return RENEWED
+    if failure.passing:
+        return Unanswered(failure.code)
+    return Refused(f"SQS does not accept the receipt any more ({failure.code})")

@@ -1,0 +1,136 @@
+"""One SQS queue as a thing to call: its clients, its URL, its attributes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.adapters.aws import clients
+from holdfast.adapters.aws.errors import explained
+from holdfast.adapters.aws.sqs.address import Address
+from holdfast.core import forks
+
+BATCH = 10  # entries, in every batch call
+LARGEST_BYTES = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """What does not change while we run."""
+
+    arn: str
+    visibility_seconds: float
+    max_bytes: int
+    dead_letter_arn: str | None
+    max_receives: int | None
+
+
+class Service:
+    """Calls one queue. Safe to share between threads; a forked child connects anew."""
+
+    def __init__(self, address: Address, lease_seconds: float, client: Any = None) -> None:
+        self.address = address
+        self._lease_seconds = lease_seconds
+        self._given = client
+        self._begin()
+        forks.on_fork(self, Service._begin)
+
+    def _begin(self) -> None:
+        self._patient = self._prompt = self._given
+        self._url = self.address.url
+        self._facts: QueueFacts | None = None
+
+    def __str__(self) -> str:
+        return f"queue 'sqs:{self.address.name}'"
+
+    def beside(self, address: Address) -> "Service":
+        """Another queue of the same account, region and server."""
+        there = Address(
+            address.name,
+            address.url,
+            address.region or self.address.region,
+            address.endpoint or self.address.endpoint,
+        )
+        return Service(there, self._lease_seconds, self._given)
+
+    @property
+    def patient(self) -> Any:
+        if self._patient is None:
+            self._patient = clients.patient("sqs", **self._where())
+        return self._patient
+
+    @property
+    def prompt(self) -> Any:
+        if self._prompt is None:
+            self._prompt = clients.prompt("sqs", self._lease_seconds, **self._where())
+        return self._prompt
+
+    def _where(self) -> dict[str, str | None]:
+        return {"region_name": self.address.region, "endpoint_url": self.address.endpoint}
+
+    @property
+    def url(self) -> str:
+        if self._url is None:
+            answer = self._ask(self.patient, "get_queue_url", QueueName=self.address.name)
+            self._url = str(answer["QueueUrl"])
+        return self._url
+
+    # -- calls; what the SDK raises becomes one clear line
+
+    def soon(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """For what a lease hangs on: answers soon, or fails."""
+        return self._ask(self.prompt, operation, QueueUrl=self.url, **arguments)
+
+    def patiently(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        return self._ask(self.patient, operation, QueueUrl=self.url, **arguments)
+
+    def about(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """For what is not a call to one queue."""
+        return self._ask(self.patient, operation, **arguments)
+
+    def _ask(self, client: Any, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            answer: Mapping[str, Any] = getattr(client, operation)(**arguments)
+        except (BotoCoreError, ClientError) as error:
+            raise explained(str(self), error) from error
+        return answer
+
+    # -- attributes
+
+    def attributes(self, *names: str) -> Mapping[str, str]:
+        answer = self.patiently("get_queue_attributes", AttributeNames=list(names))
+        found: Mapping[str, str] = answer.get("Attributes", {})
+        return found
+
+    @property
+    def facts(self) -> QueueFacts:
+        if self._facts is None:
+            self._facts = _facts(self.attributes("All"))
+        return self._facts
+
+    def close(self) -> None:
+        """Let go of the connections; the next call makes new ones."""
+        for client in {
+            id(c): c for c in (self._patient, self._prompt) if c is not None
+        }.values():
+            if client is not self._given:
+                client.close()
+        self._begin()
+
+
+def _facts(found: Mapping[str, str]) -> QueueFacts:
+    policy = json.loads(found.get("RedrivePolicy") or "{}")
+    receives = policy.get("maxReceiveCount")
+    return QueueFacts(
+        arn=found.get("QueueArn", ""),
+        visibility_seconds=float(found.get("VisibilityTimeout", 30)),
+        max_bytes=int(found.get("MaximumMessageSize", LARGEST_BYTES)),
+        dead_letter_arn=policy.get("deadLetterTargetArn"),
+        max_receives=int(receives) if receives is not None else None,
+    )
+
+
+def in_tens(things: Sequence[Any]) -> list[Sequence[Any]]:
+    return [things[start : start + BATCH] for start in range(0, len(things), BATCH)]

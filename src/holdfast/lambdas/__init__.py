@@ -1,0 +1,16 @@
+"""Entry points for AWS Lambda. Loaded on first use: a cold start pays for what it needs."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.lambdas.batch import sqs_batch
+
+__all__ = ["sqs_batch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "sqs_batch":
+        from holdfast.lambdas.batch import sqs_batch
+
+        return sqs_batch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,51 @@
+"""What Lambda hands to a function whose event source is an SQS queue, and takes back."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+BatchResponse = dict[str, list[dict[str, str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One record of the batch."""
+
+    id: str
+    """SQS's own message id: what Lambda calls the itemIdentifier."""
+    group: str
+    """Its FIFO group; empty when it has none."""
+    source_arn: str
+    raw: Mapping[str, Any] = field(repr=False)
+    """As `ReceiveMessage` would have given it."""
+
+
+def deliveries(event: Any) -> list[Delivery]:
+    """The records in order. The last delivery of a message counts, should it come twice.
+
+    Raises ValueError when this is no event of an SQS event source.
+    """
+    records = event.get("Records") if isinstance(event, Mapping) else None
+    if not isinstance(records, Sequence) or isinstance(records, str):
+        raise ValueError("not an SQS event: it has no list of Records")
+    return list({one.id: one for one in map(_delivery, records)}.values())
+
+
+def _delivery(record: Any) -> Delivery:
+    identity = record.get("messageId") if isinstance(record, Mapping) else None
+    if not isinstance(identity, str) or not identity:
+        raise ValueError("not an SQS event: a record has no messageId")
+    attributes = record.get("attributes") or {}
+    raw = {
+        "MessageId": identity,
+        "ReceiptHandle": record.get("receiptHandle") or "",
+        "Body": record.get("body") or "",
+        "Attributes": attributes,
+    }
+    group = str(attributes.get("MessageGroupId", ""))
+    return Delivery(identity, group, str(record.get("eventSourceARN", "")), raw)
+
+
+def response(failed: Iterable[str]) -> BatchResponse:
+    """What is not named here, Lambda deletes."""
+    return {"batchItemFailures": [{"itemIdentifier": identity} for identity in failed]}

@@ -1,0 +1,142 @@
+"""StartMessageMoveTask and ListMessageMoveTasks: dead letters on their way back.
+
+Without a rate a task is done when its call returns. With `MaxNumberOfMessagesPerSecond`
+it goes on by the clock: the first message one step after the start.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.core.clock import Clock
+from holdfast.testing.sqs.batch import Answer
+from holdfast.testing.sqs.mint import Mint
+from holdfast.testing.sqs.queue import SimulatedQueue
+from holdfast.testing.sqs.refusals import NO_QUEUE, Refusal, bad_value
+from holdfast.testing.sqs.registry import QueueRegistry
+
+MAX_LISTED = 10
+MAX_PER_SECOND = 500
+
+
+@dataclass(slots=True)
+class MoveTask:
+    """One task, running until its status says otherwise."""
+
+    handle: str
+    source_arn: str
+    destination_arn: str  # empty: each message goes back where it came from
+    per_second: int  # 0: all at once
+    started_at: float
+    started_ms: int
+    to_move: int
+    moved: int = 0
+    status: str = "RUNNING"
+    failure: str = ""
+
+    @property
+    def next_at(self) -> float:
+        if self.status != "RUNNING":
+            return float("inf")
+        return self.started_at + ((self.moved + 1) / self.per_second if self.per_second else 0)
+
+    def answer(self) -> Answer:
+        """AWS shows the handle only while it is good for something."""
+        known: Answer = {
+            "TaskHandle": self.handle if self.status == "RUNNING" else "",
+            "DestinationArn": self.destination_arn,
+            "MaxNumberOfMessagesPerSecond": self.per_second,
+            "FailureReason": self.failure,
+        }
+        return {name: value for name, value in known.items() if value} | {
+            "Status": self.status,
+            "SourceArn": self.source_arn,
+            "ApproximateNumberOfMessagesMoved": self.moved,
+            "ApproximateNumberOfMessagesToMove": self.to_move,
+            "StartedTimestamp": self.started_ms,
+        }
+
+
+class Moves:
+    """Called under the service's lock."""
+
+    def __init__(self, registry: QueueRegistry, clock: Clock, mint: Mint) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._mint = mint
+        self._tasks: list[MoveTask] = []
+
+    def start(self, region: str, params: dict[str, Any]) -> Answer:
+        source = self._queue(params["SourceArn"], "SourceArn")
+        if params.get("DestinationArn"):
+            self._queue(params["DestinationArn"], "DestinationArn")
+        if not any(self._registry.sources_of(source)):
+            raise bad_value("Source queue must be configured as a Dead Letter Queue.")
+        if any(t.status == "RUNNING" for t in self._tasks if t.source_arn == source.arn):
+            raise bad_value(
+                "There is already a task running. Only one active task is allowed for a "
+                "source queue arn at a given time."
+            )
+        task = self._task(source, params)
+        self._tasks.append(task)
+        self.progress()
+        return {"TaskHandle": task.handle}
+
+    def list_tasks(self, region: str, params: dict[str, Any]) -> Answer:
+        source = self._queue(params["SourceArn"], "SourceArn")
+        limit = params.get("MaxResults") or 1
+        if not 1 <= limit <= MAX_LISTED:
+            raise bad_value(f"Value for parameter MaxResults is invalid: 1 to {MAX_LISTED}.")
+        tasks = [task for task in self._tasks if task.source_arn == source.arn]
+        return {"Results": [task.answer() for task in tasks[::-1][:limit]]}
+
+    def progress(self) -> None:
+        """Move what is due by now."""
+        now = self._clock.monotonic()
+        for task in self._tasks:
+            while task.next_at <= now:
+                self._step(task, now)
+
+    def next_change_at(self) -> float:
+        return min((task.next_at for task in self._tasks), default=float("inf"))
+
+    def _task(self, source: SimulatedQueue, params: dict[str, Any]) -> MoveTask:
+        now = self._clock.monotonic()
+        per_second = params.get("MaxNumberOfMessagesPerSecond") or 0
+        if not 0 <= per_second <= MAX_PER_SECOND:
+            raise bad_value("Value for parameter MaxNumberOfMessagesPerSecond is invalid.")
+        return MoveTask(
+            handle=self._mint.handle(),
+            source_arn=source.arn,
+            destination_arn=params.get("DestinationArn") or "",
+            per_second=per_second,
+            started_at=now,
+            started_ms=int(self._clock.time() * 1000),
+            to_move=sum(1 for _ in source.ready_messages(now)),
+        )
+
+    def _step(self, task: MoveTask, now: float) -> None:
+        """Move one message, or end the task."""
+        source = self._registry.by_arn(task.source_arn)
+        waiting = next(source.ready_messages(now), None) if source else None
+        if source is None or waiting is None or task.moved >= task.to_move:
+            task.status = "COMPLETED"
+            return
+        number, message = waiting
+        target_arn = task.destination_arn or message.source_arn
+        target = self._registry.by_arn(target_arn)
+        if target is None:
+            task.status = "FAILED"
+            task.failure = NO_QUEUE if target_arn else "CouldNotDetermineMessageSource"
+            return
+        wall_ms = int(self._clock.time() * 1000)
+        target.add(source.pop(number).redriven(self._mint.uuid(), now, wall_ms))
+        task.moved += 1
+
+    def _queue(self, arn: str, parameter: str) -> SimulatedQueue:
+        queue = self._registry.by_arn(arn)
+        if queue is None:
+            raise Refusal(
+                "ResourceNotFoundException",
+                f"The resource that you specified for the {parameter} parameter doesn't exist.",
+            )
+        return queue

@@ -1,0 +1,214 @@
+"""SendMessage and SendMessageBatch."""
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from holdfast.core.clock import Clock
+from holdfast.testing.sqs.batch import Answer, check_batch, each_entry
+from holdfast.testing.sqs.message import (
+    Attributes,
+    StoredMessage,
+    UserAttribute,
+    md5_of,
+    md5_of_attributes,
+    size_of,
+)
+from holdfast.testing.sqs.mint import Mint
+from holdfast.testing.sqs.queue import SimulatedQueue
+from holdfast.testing.sqs.refusals import (
+    Refusal,
+    bad_value,
+    batch_refused,
+    missing,
+    out_of_range,
+)
+from holdfast.testing.sqs.registry import QueueRegistry
+
+MAX_DELAY_SECONDS = 900
+MAX_BATCH_BYTES = 1_048_576
+MAX_ATTRIBUTES = 10
+
+_NOT_ALLOWED = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_FIFO_ID = re.compile(r"[!-~]{1,128}")
+_ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+_WRONG_QUEUE = "The request include parameter that is not valid for this queue type."
+
+Entry = dict[str, Any]
+
+
+class Sending:
+    """Called under the service's lock."""
+
+    def __init__(self, registry: QueueRegistry, clock: Clock, mint: Mint) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._mint = mint
+
+    def send(self, region: str, params: Entry) -> Answer:
+        queue = self._registry.find(region, params["QueueUrl"])
+        _check_ids(queue, params, missing("MessageGroupId"))
+        return self._send(queue, params)
+
+    def send_batch(self, region: str, params: Entry) -> Answer:
+        queue = self._registry.find(region, params["QueueUrl"])
+        entries = params["Entries"]
+        check_batch(entries, "SendMessageBatchRequestEntry")
+        _check_total(entries)
+        # Ids that do not fit the queue refuse the whole batch; the rest, single entries.
+        for entry in entries:
+            _check_ids(queue, entry, bad_value(missing("MessageGroupId").message))
+        return each_entry(entries, lambda entry: self._send(queue, entry))
+
+    def _send(self, queue: SimulatedQueue, entry: Entry) -> Answer:
+        message = self._checked(queue, entry)
+        now = self._clock.monotonic()
+        if queue.settings.is_fifo:
+            stored = queue.sent_before(message, now)
+            if stored is None:
+                stored = queue.add(message)
+                queue.remember_sent(stored, now)
+        else:
+            stored = queue.add(message)
+        return _answer(stored, message)
+
+    def _checked(self, queue: SimulatedQueue, entry: Entry) -> StoredMessage:
+        body = entry["MessageBody"]
+        _check_body(body)
+        attributes = _attributes(entry.get("MessageAttributes") or {})
+        if size_of(body, attributes) > queue.settings.max_bytes:
+            raise bad_value(
+                "One or more parameters are invalid. Reason: Message must be shorter "
+                f"than {queue.settings.max_bytes} bytes."
+            )
+        system = _attributes(entry.get("MessageSystemAttributes") or {})
+        trace = system.get("AWSTraceHeader")
+        now = self._clock.monotonic()
+        return StoredMessage(
+            message_id=self._mint.uuid(),
+            body=body,
+            attributes=attributes,
+            sent_at=now,
+            sent_ms=int(self._clock.time() * 1000),
+            visible_at=now + _delay_seconds(queue, entry),
+            trace_header=str(trace.value) if trace else "",
+            group_id=entry.get("MessageGroupId") or "",
+            deduplication_id=_deduplication_id(queue, entry),
+        )
+
+
+def _answer(stored: StoredMessage, sent: StoredMessage) -> Answer:
+    """For a duplicate: the id of the first, the checksums of this one."""
+    answer: Answer = {
+        "MessageId": stored.message_id,
+        "MD5OfMessageBody": md5_of(sent.body),
+    }
+    if sent.attributes:
+        answer["MD5OfMessageAttributes"] = md5_of_attributes(sent.attributes)
+    if stored.sequence_number:
+        answer["SequenceNumber"] = stored.sequence_number
+    return answer
+
+
+def _check_total(entries: list[Entry]) -> None:
+    total = sum(
+        size_of(
+            entry["MessageBody"].encode(errors="replace").decode(),
+            _attributes(entry.get("MessageAttributes") or {}),
+        )
+        for entry in entries
+    )
+    if total > MAX_BATCH_BYTES:
+        raise batch_refused(
+            "BatchRequestTooLong",
+            f"Batch requests cannot be longer than {MAX_BATCH_BYTES} bytes. "
+            f"You have sent {total} bytes.",
+        )
+
+
+def _check_ids(queue: SimulatedQueue, entry: Entry, no_group: Refusal) -> None:
+    for name in ("MessageGroupId", "MessageDeduplicationId"):
+        if name in entry and not _FIFO_ID.fullmatch(entry[name]):
+            reason = f"{name} can only include alphanumeric and punctuation characters."
+            raise out_of_range(name, entry[name], f"{reason} 1 to 128 in length.")
+    if not queue.settings.is_fifo:
+        if "MessageDeduplicationId" in entry:
+            raise out_of_range(
+                "MessageDeduplicationId", entry["MessageDeduplicationId"], _WRONG_QUEUE
+            )
+        return  # a group id is welcome: it makes a standard queue fair
+    if "MessageGroupId" not in entry:
+        raise no_group
+    if not queue.settings.dedupes_by_content and "MessageDeduplicationId" not in entry:
+        raise bad_value(
+            "The queue should either have ContentBasedDeduplication enabled or "
+            "MessageDeduplicationId provided explicitly"
+        )
+
+
+def _deduplication_id(queue: SimulatedQueue, entry: Entry) -> str:
+    if given := entry.get("MessageDeduplicationId"):
+        return str(given)
+    if queue.settings.is_fifo:
+        return sha256(entry["MessageBody"].encode()).hexdigest()
+    return ""
+
+
+def _delay_seconds(queue: SimulatedQueue, entry: Entry) -> int:
+    delay = entry.get("DelaySeconds")
+    if delay is not None and not 0 <= delay <= MAX_DELAY_SECONDS:
+        raise out_of_range(
+            "DelaySeconds", delay, f"DelaySeconds must be >= 0 and <= {MAX_DELAY_SECONDS}."
+        )
+    if queue.settings.is_fifo and delay:
+        raise out_of_range("DelaySeconds", delay, _WRONG_QUEUE)
+    if delay is None or queue.settings.is_fifo:
+        return queue.settings.delay_seconds
+    return int(delay)
+
+
+def _check_body(body: str) -> None:
+    if not body:
+        raise missing("MessageBody")
+    if _NOT_ALLOWED.search(body):
+        raise Refusal(
+            "InvalidMessageContents",
+            "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | "
+            "#x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF",
+        )
+
+
+def _attributes(given: Mapping[str, Mapping[str, Any]]) -> Attributes:
+    if len(given) > MAX_ATTRIBUTES:
+        raise bad_value(
+            f"Number of message attributes [{len(given)}] exceeds the allowed "
+            f"maximum [{MAX_ATTRIBUTES}]."
+        )
+    return {name: _attribute(name, value) for name, value in given.items()}
+
+
+def _attribute(name: str, given: Mapping[str, Any]) -> UserAttribute:
+    data_type = given["DataType"]
+    if not _ATTRIBUTE_NAME.fullmatch(name):
+        raise bad_value(
+            f"The message attribute name '{name}' is invalid. Attribute name can contain "
+            "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters."
+        )
+    kind = data_type.split(".")[0]
+    if kind not in ("String", "Number", "Binary"):
+        raise bad_value(
+            f"The message attribute '{name}' has an invalid message attribute type, the "
+            "set of supported type prefixes is Binary, Number, and String."
+        )
+    value = given.get("BinaryValue" if kind == "Binary" else "StringValue")
+    if not value:
+        raise bad_value(
+            f"Message (user) attribute '{name}' must contain a non-empty value of type "
+            f"'{data_type}'."
+        )
+    if kind == "Binary":
+        return UserAttribute(
+            data_type, value.encode() if isinstance(value, str) else bytes(value)
+        )
+    return UserAttribute(data_type, value)

@@ -1,0 +1,1 @@
+"""Where the founding documents look for `SQSHeartbeat`. It lives with its adapter."""

@@ -1,0 +1,17 @@
+"""`from holdfast.utils.sqs_heartbeat import SQSHeartbeat`"""
+
+from holdfast.adapters.aws.heartbeat import (
+    DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC,
+    SQSHeartbeat,
+    interval_from_env,
+    stop_all,
+    visibility_timeout_of,
+)
+
+__all__ = [
+    "DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC",
+    "SQSHeartbeat",
+    "interval_from_env",
+    "stop_all",
+    "visibility_timeout_of",
+]

@@ -1,0 +1,667 @@
+"""One set of assertions about SQS, on the simulator and on moto.
+
+Two who agree without having copied from each other are better company than one. Where
+moto is known to differ from AWS, `Ways` says how: the assertions are run there as well,
+with moto's answer, so that a moto which learns it is noticed.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+import time_machine
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+from holdfast.testing import ManualClock, SimulatedSqs
+
+START = 1_800_000_000.0
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How a ground does what others do otherwise. The defaults are AWS's."""
+
+    stale_receipts_work: bool = False
+    cap_counts_from_sending: bool = False
+    attributes_have_size: bool = True
+    counts_size_in_bytes: bool = True
+    too_large_fails_its_entry_alone: bool = True
+    refuses_control_characters: bool = True
+    refuses_empty_bodies: bool = True
+    remembers_deduplication_of_deleted: bool = True
+    names_the_source_of_dead_letters: bool = True
+    fifo_receipts_expire: bool = True
+    redelivers_groups_in_order: bool = True
+    refuses_empty_renewals: bool = True
+    refuses_many_renewals: bool = True
+    leaves_out_empty_lists: bool = True
+    cools_down_names: bool = True
+    moves_dead_letters_back: bool = True
+
+
+STRICT = Ways()
+EFFECTIVE = Ways(stale_receipts_work=True)
+MOTO = Ways(
+    stale_receipts_work=True,
+    cap_counts_from_sending=True,
+    attributes_have_size=False,
+    counts_size_in_bytes=False,
+    too_large_fails_its_entry_alone=False,
+    refuses_control_characters=False,
+    refuses_empty_bodies=False,
+    remembers_deduplication_of_deleted=False,
+    names_the_source_of_dead_letters=False,
+    fifo_receipts_expire=False,
+    redelivers_groups_in_order=False,
+    refuses_empty_renewals=False,
+    refuses_many_renewals=False,
+    leaves_out_empty_lists=False,
+    cools_down_names=False,
+    moves_dead_letters_back=False,
+)
+
+
+@dataclass(frozen=True)
+class Ground:
+    client: Any
+    pass_seconds: Callable[[float], None]
+    ways: Ways
+
+
+def simulated(stale_handles: Any, ways: Ways) -> Iterator[Ground]:
+    clock = ManualClock(time=START)
+    sqs = SimulatedSqs(clock, stale_handles=stale_handles)
+    yield Ground(sqs.client(), clock.advance, ways)
+
+
+def moto_ground() -> Iterator[Ground]:
+    with time_machine.travel(START, tick=False) as traveller, mock_aws():
+        client = boto3.client("sqs", region_name="us-east-1")
+        yield Ground(client, traveller.shift, MOTO)
+
+
+GROUNDS: dict[str, Callable[[], Iterator[Ground]]] = {
+    "simulated": lambda: simulated("strict", STRICT),
+    "simulated with effective receipts": lambda: simulated("effective", EFFECTIVE),
+    "moto": moto_ground,
+}
+
+
+@pytest.fixture(params=GROUNDS)
+def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
+    yield from GROUNDS[request.param]()
+
+
+@pytest.fixture
+def client(ground: Ground) -> Any:
+    return ground.client
+
+
+@pytest.fixture
+def url(client: Any) -> str:
+    return new_queue(client)
+
+
+# -- words
+
+
+def new_queue(client: Any, name: str = "letters", **attributes: Any) -> str:
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in attributes.items()}
+    if name.endswith(".fifo"):
+        texts["FifoQueue"] = "true"
+    return str(client.create_queue(QueueName=name, Attributes=texts)["QueueUrl"])
+
+
+def arn_of(client: Any, url: str) -> str:
+    answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+    return str(answer["Attributes"]["QueueArn"])
+
+
+def send(client: Any, url: str, body: str = "x", **more: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = client.send_message(QueueUrl=url, MessageBody=body, **more)
+    return answer
+
+
+def receive(client: Any, url: str, limit: int = 10, **more: Any) -> list[dict[str, Any]]:
+    answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=limit, **more)
+    messages: list[dict[str, Any]] = answer.get("Messages", [])
+    return messages
+
+
+def bodies(client: Any, url: str, **more: Any) -> list[str]:
+    return [message["Body"] for message in receive(client, url, **more)]
+
+
+def handle_of(client: Any, url: str, **more: Any) -> str:
+    (message,) = receive(client, url, limit=1, **more)
+    return str(message["ReceiptHandle"])
+
+
+def delete(client: Any, url: str, handle: str) -> None:
+    client.delete_message(QueueUrl=url, ReceiptHandle=handle)
+
+
+def extend(client: Any, url: str, handle: str, seconds: int) -> None:
+    client.change_message_visibility(
+        QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=seconds
+    )
+
+
+def counts(client: Any, url: str) -> tuple[int, int, int]:
+    """Ready, in flight, delayed."""
+    answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    kinds = ("", "NotVisible", "Delayed")
+    ready, in_flight, delayed = (int(answer[f"ApproximateNumberOfMessages{k}"]) for k in kinds)
+    return ready, in_flight, delayed
+
+
+def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    """The code a call is refused with, without the prefix; empty when it succeeds."""
+    try:
+        call(*args, **kwargs)
+    except ClientError as error:
+        return str(error.response["Error"]["Code"]).removeprefix("AWS.SimpleQueueService.")
+    return ""
+
+
+# -- sending
+
+
+def test_an_answer_carries_the_checksum_of_the_body(client: Any, url: str) -> None:
+    checksum = hashlib.md5("grüße".encode(), usedforsecurity=False).hexdigest()
+    assert send(client, url, "grüße")["MD5OfMessageBody"] == checksum
+    (message,) = receive(client, url)
+    assert (message["Body"], message["MD5OfBody"]) == ("grüße", checksum)
+
+
+def test_attributes_have_one_checksum_everywhere(client: Any, url: str) -> None:
+    attributes = {
+        "when": {"DataType": "Number", "StringValue": "1614717034367"},
+        "raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
+        "who": {"DataType": "String.name", "StringValue": "Zoë"},
+    }
+    sent = send(client, url, MessageAttributes=attributes)
+    assert sent["MD5OfMessageAttributes"] == "1efab8cfdb2a12d221f6fc3ac77b7125"
+    (message,) = receive(client, url, MessageAttributeNames=["All"])
+    assert message["MessageAttributes"] == attributes
+    assert message["MD5OfMessageAttributes"] == sent["MD5OfMessageAttributes"]
+
+
+@pytest.mark.parametrize(
+    ("names", "seen"),
+    [
+        ([], []),
+        (["a.x"], ["a.x"]),
+        (["a.*"], ["a.x", "a.y"]),
+        ([".*"], ["a.x", "a.y", "b"]),
+        (["All"], ["a.x", "a.y", "b"]),
+    ],
+)
+def test_attributes_are_given_by_name_prefix_or_all(
+    client: Any, url: str, names: list[str], seen: list[str]
+) -> None:
+    value = {"DataType": "String", "StringValue": "1"}
+    send(client, url, MessageAttributes=dict.fromkeys(("a.x", "a.y", "b"), value))
+    (message,) = receive(client, url, MessageAttributeNames=names)
+    assert sorted(message.get("MessageAttributes", {})) == seen
+
+
+def test_a_delayed_message_waits_its_time(ground: Ground, client: Any) -> None:
+    url = new_queue(client, DelaySeconds=60)
+    send(client, url, "late")
+    send(client, url, "now", DelaySeconds=0)
+    assert counts(client, url) == (1, 0, 1)
+    assert bodies(client, url, VisibilityTimeout=600) == ["now"]
+    ground.pass_seconds(59)
+    assert receive(client, url) == []
+    ground.pass_seconds(2)
+    assert bodies(client, url) == ["late"]
+
+
+def test_a_delay_of_more_than_fifteen_minutes_is_refused(client: Any, url: str) -> None:
+    assert refused(send, client, url, DelaySeconds=901) == "InvalidParameterValue"
+    send(client, url, DelaySeconds=900)
+    assert counts(client, url) == (0, 0, 1)
+
+
+def test_a_delay_out_of_range_fails_its_entry_alone(client: Any, url: str) -> None:
+    answer = client.send_message_batch(
+        QueueUrl=url,
+        Entries=[
+            {"Id": "good", "MessageBody": "good"},
+            {"Id": "bad", "MessageBody": "bad", "DelaySeconds": 901},
+        ],
+    )
+    assert [entry["Id"] for entry in answer["Successful"]] == ["good"]
+    (failed,) = answer["Failed"]
+    assert (failed["Id"], failed["Code"], failed["SenderFault"]) == (
+        "bad",
+        "InvalidParameterValue",
+        True,
+    )
+    assert bodies(client, url) == ["good"]
+
+
+def test_a_message_over_the_size_is_refused(ground: Ground, client: Any) -> None:
+    url = new_queue(client, MaximumMessageSize=1024)
+    send(client, url, "x" * 1024)
+    assert refused(send, client, url, "x" * 1025) == "InvalidParameterValue"
+    in_bytes = refused(send, client, url, "ä" * 1000) == "InvalidParameterValue"
+    assert in_bytes is ground.ways.counts_size_in_bytes
+    attribute = {"a": {"DataType": "String", "StringValue": "x"}}
+    counted = refused(send, client, url, "x" * 1020, MessageAttributes=attribute)
+    assert bool(counted) is ground.ways.attributes_have_size
+
+
+def test_a_message_over_the_size_fails_its_entry(ground: Ground, client: Any) -> None:
+    url = new_queue(client, MaximumMessageSize=1024)
+    entries = [
+        {"Id": "good", "MessageBody": "x"},
+        {"Id": "bad", "MessageBody": "x" * 1025},
+    ]
+    code = refused(client.send_message_batch, QueueUrl=url, Entries=entries)
+    alone = ground.ways.too_large_fails_its_entry_alone
+    assert code == ("" if alone else "InvalidParameterValue")
+    assert counts(client, url) == (int(alone), 0, 0)
+
+
+def test_a_body_must_be_text_xml_can_carry(ground: Ground, client: Any, url: str) -> None:
+    code = refused(send, client, url, "a\x01b")
+    assert code == ("InvalidMessageContents" if ground.ways.refuses_control_characters else "")
+    code = refused(send, client, url, "")
+    assert code == ("MissingParameter" if ground.ways.refuses_empty_bodies else "")
+
+
+# -- batches
+
+
+def test_a_batch_has_one_to_ten_entries_with_ids_of_their_own(client: Any, url: str) -> None:
+    def batch(*ids: str) -> str:
+        entries = [{"Id": entry_id, "MessageBody": "x"} for entry_id in ids]
+        return refused(client.send_message_batch, QueueUrl=url, Entries=entries)
+
+    assert batch() == "EmptyBatchRequest"
+    assert batch(*map(str, range(11))) == "TooManyEntriesInBatchRequest"
+    assert batch("a", "b", "a") == "BatchEntryIdsNotDistinct"
+    assert batch("a:b") == "InvalidBatchEntryId"
+    assert counts(client, url) == (0, 0, 0)
+    assert batch(*map(str, range(10))) == ""
+    assert counts(client, url) == (10, 0, 0)
+
+
+def test_a_batch_of_renewals_has_one_to_ten_entries(
+    ground: Ground, client: Any, url: str
+) -> None:
+    def batch(size: int) -> str:
+        entries = [
+            {"Id": str(i), "ReceiptHandle": "h", "VisibilityTimeout": 1} for i in range(size)
+        ]
+        return refused(client.change_message_visibility_batch, QueueUrl=url, Entries=entries)
+
+    empty, many = ground.ways.refuses_empty_renewals, ground.ways.refuses_many_renewals
+    assert batch(0) == ("EmptyBatchRequest" if empty else "")
+    assert batch(11) == ("TooManyEntriesInBatchRequest" if many else "")
+
+
+def test_a_bad_receipt_fails_its_entry_alone(ground: Ground, client: Any, url: str) -> None:
+    send(client, url)
+    handle = handle_of(client, url)
+    entries = [
+        {"Id": "bad", "ReceiptHandle": "never given"},
+        {"Id": "good", "ReceiptHandle": handle},
+    ]
+    longer = [{**entry, "VisibilityTimeout": 60} for entry in entries]
+    for answer in (
+        client.change_message_visibility_batch(QueueUrl=url, Entries=longer),
+        client.delete_message_batch(QueueUrl=url, Entries=entries),
+    ):
+        assert answer["Successful"] == [{"Id": "good"}]
+        (failed,) = answer["Failed"]
+        assert (failed["Id"], failed["Code"], failed["SenderFault"]) == (
+            "bad",
+            "ReceiptHandleIsInvalid",
+            True,
+        )
+    assert counts(client, url) == (0, 0, 0)
+
+
+def test_a_list_that_would_be_empty_is_left_out(ground: Ground, client: Any, url: str) -> None:
+    entries = [{"Id": "a", "MessageBody": "x"}]
+    answer = client.send_message_batch(QueueUrl=url, Entries=entries)
+    assert ("Failed" not in answer) is ground.ways.leaves_out_empty_lists
+    assert not answer.get("Failed")
+
+
+# -- receiving and holding
+
+
+def test_a_received_message_is_hidden_for_its_visibility(ground: Ground, client: Any) -> None:
+    url = new_queue(client, VisibilityTimeout=60)
+    send(client, url)
+    first = handle_of(client, url)
+    assert counts(client, url) == (0, 1, 0)
+    ground.pass_seconds(59)
+    assert receive(client, url) == []
+    ground.pass_seconds(2)
+    assert counts(client, url) == (1, 0, 0)
+    second = handle_of(client, url, VisibilityTimeout=600)
+    assert second != first
+    ground.pass_seconds(599)
+    assert receive(client, url) == []
+
+
+def test_an_empty_receive_has_no_list(client: Any, url: str) -> None:
+    assert "Messages" not in client.receive_message(QueueUrl=url)
+
+
+def test_a_receive_brings_one_unless_asked_for_more(client: Any, url: str) -> None:
+    for body in "abc":
+        send(client, url, body)
+    assert len(client.receive_message(QueueUrl=url)["Messages"]) == 1
+    assert len(receive(client, url)) == 2
+
+
+def test_extending_counts_from_now(ground: Ground, client: Any, url: str) -> None:
+    send(client, url)
+    handle = handle_of(client, url)
+    ground.pass_seconds(20)
+    extend(client, url, handle, 30)
+    ground.pass_seconds(29)
+    assert receive(client, url) == []
+    ground.pass_seconds(2)
+    assert len(receive(client, url)) == 1
+
+
+def test_giving_back_makes_it_visible(ground: Ground, client: Any, url: str) -> None:
+    send(client, url)
+    extend(client, url, handle_of(client, url), 0)
+    ground.pass_seconds(0.01)
+    assert len(receive(client, url)) == 1
+
+
+def test_a_deleted_message_stays_deleted_and_deleting_again_is_well(
+    ground: Ground, client: Any, url: str
+) -> None:
+    send(client, url)
+    handle = handle_of(client, url)
+    delete(client, url, handle)
+    delete(client, url, handle)
+    ground.pass_seconds(31)
+    assert receive(client, url) == []
+
+
+def test_extending_a_deleted_message_is_refused(client: Any, url: str) -> None:
+    send(client, url)
+    handle = handle_of(client, url)
+    delete(client, url, handle)
+    # moto says it never gave the handle; AWS, that the message is gone.
+    assert refused(extend, client, url, handle, 30) in (
+        "InvalidParameterValue",
+        "ReceiptHandleIsInvalid",
+    )
+
+
+def test_receives_are_counted(ground: Ground, client: Any, url: str) -> None:
+    send(client, url)
+    for count in ("1", "2", "3"):
+        (message,) = receive(client, url, AttributeNames=["ApproximateReceiveCount"])
+        assert message["Attributes"] == {"ApproximateReceiveCount": count}
+        ground.pass_seconds(31)
+
+
+def test_timestamps_are_in_milliseconds(ground: Ground, client: Any, url: str) -> None:
+    send(client, url)
+    ground.pass_seconds(5)
+    (message,) = receive(client, url, MessageSystemAttributeNames=["All"])
+    assert message["Attributes"]["SentTimestamp"] == "1800000000000"
+    assert message["Attributes"]["ApproximateFirstReceiveTimestamp"] == "1800000005000"
+
+
+def test_a_handle_never_given_is_refused(client: Any, url: str) -> None:
+    assert refused(delete, client, url, "garbage") == "ReceiptHandleIsInvalid"
+    assert refused(extend, client, url, "garbage", 1) == "ReceiptHandleIsInvalid"
+
+
+@pytest.mark.parametrize("seconds_lost", [31, 62])
+def test_a_stale_receipt_may_still_work(
+    ground: Ground, client: Any, url: str, seconds_lost: int
+) -> None:
+    send(client, url)
+    stale = handle_of(client, url)
+    ground.pass_seconds(31)
+    if seconds_lost > 31:
+        handle_of(client, url)  # somebody else has it now
+    works = ground.ways.stale_receipts_work
+    assert (refused(extend, client, url, stale, 60) == "") is works
+    assert (refused(delete, client, url, stale) == "") is works
+    assert sum(counts(client, url)) == (0 if works else 1)
+
+
+def test_more_than_twelve_hours_is_refused(ground: Ground, client: Any, url: str) -> None:
+    send(client, url)
+    handle = handle_of(client, url)
+    assert refused(extend, client, url, handle, 43_201) == "InvalidParameterValue"
+    extend(client, url, handle, 43_200)
+    ground.pass_seconds(40_000)
+    assert refused(extend, client, url, handle, 3_201) == "InvalidParameterValue"
+    extend(client, url, handle, 3_200)
+
+
+def test_twelve_hours_count_from_the_receive(ground: Ground, client: Any, url: str) -> None:
+    send(client, url)
+    ground.pass_seconds(3_600)
+    code = refused(extend, client, url, handle_of(client, url), 43_200)
+    assert (code != "") is ground.ways.cap_counts_from_sending
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MaxNumberOfMessages", 0),
+        ("MaxNumberOfMessages", 11),
+        ("WaitTimeSeconds", 21),
+        ("VisibilityTimeout", 43_201),
+    ],
+)
+def test_a_receive_out_of_range_is_refused(
+    client: Any, url: str, name: str, value: int
+) -> None:
+    code = refused(client.receive_message, QueueUrl=url, **{name: value})
+    assert code == "InvalidParameterValue"
+
+
+def test_a_message_is_gone_when_its_retention_is_over(ground: Ground, client: Any) -> None:
+    url = new_queue(client, MessageRetentionPeriod=60)
+    send(client, url)
+    ground.pass_seconds(61)
+    assert receive(client, url) == []
+
+
+# -- dead letters
+
+
+def with_dead_letters(client: Any, max_receives: int) -> tuple[str, str]:
+    dead = new_queue(client, "dead")
+    policy = {"deadLetterTargetArn": arn_of(client, dead), "maxReceiveCount": max_receives}
+    return new_queue(client, RedrivePolicy=policy), dead
+
+
+def test_a_message_received_too_often_becomes_a_dead_letter(
+    ground: Ground, client: Any
+) -> None:
+    url, dead = with_dead_letters(client, max_receives=2)
+    attribute = {"a": {"DataType": "String", "StringValue": "1"}}
+    sent = send(client, url, "poison", MessageAttributes=attribute)
+    for _ in range(2):
+        assert bodies(client, url) == ["poison"]
+        ground.pass_seconds(31)
+    assert receive(client, url) == []
+    (message,) = receive(client, dead, AttributeNames=["All"], MessageAttributeNames=["All"])
+    assert message["MessageId"] == sent["MessageId"]
+    assert message["MessageAttributes"] == attribute
+    assert message["Attributes"]["ApproximateReceiveCount"] == "3"
+    named = "DeadLetterQueueSourceArn" in message["Attributes"]
+    assert named is ground.ways.names_the_source_of_dead_letters
+
+
+def test_dead_letters_know_whose_they_are(client: Any) -> None:
+    url, dead = with_dead_letters(client, max_receives=1)
+    assert client.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [url]
+
+
+def test_dead_letters_can_be_moved_back(ground: Ground, client: Any) -> None:
+    url, dead = with_dead_letters(client, max_receives=1)
+    send(client, url, "again")
+    receive(client, url)
+    ground.pass_seconds(31)
+    receive(client, url)
+    source = arn_of(client, dead)
+    if not ground.ways.moves_dead_letters_back:
+        with pytest.raises(Exception):  # noqa: B017  # moto has no such operation
+            client.start_message_move_task(SourceArn=source)
+        return
+    client.start_message_move_task(SourceArn=source)
+    assert bodies(client, url) == ["again"]
+
+
+def test_a_redrive_policy_needs_a_target_and_a_count(client: Any, url: str) -> None:
+    for policy in ({"maxReceiveCount": 3}, {"deadLetterTargetArn": arn_of(client, url)}):
+        attributes = {"RedrivePolicy": json.dumps(policy)}
+        code = refused(client.set_queue_attributes, QueueUrl=url, Attributes=attributes)
+        assert code == "InvalidParameterValue"
+
+
+# -- FIFO
+
+
+def send_fifo(client: Any, url: str, body: str, group: str = "g") -> dict[str, Any]:
+    return send(client, url, body, MessageGroupId=group, MessageDeduplicationId=body)
+
+
+def test_a_group_waits_while_one_of_its_messages_is_in_flight(client: Any) -> None:
+    url = new_queue(client, "letters.fifo")
+    for body, group in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        send_fifo(client, url, body, group)
+    (first,) = receive(client, url, limit=1)
+    assert first["Body"] == "a1"
+    assert bodies(client, url) == ["b1"]
+    delete(client, url, first["ReceiptHandle"])
+    assert bodies(client, url) == ["a2"]
+
+
+def test_a_group_comes_in_order(ground: Ground, client: Any) -> None:
+    url = new_queue(client, "letters.fifo")
+    for body in "123":
+        send_fifo(client, url, body)
+    assert bodies(client, url) == ["1", "2", "3"]
+    assert receive(client, url) == []
+    ground.pass_seconds(31)
+    in_order = bodies(client, url) == ["1", "2", "3"]
+    assert in_order is ground.ways.redelivers_groups_in_order
+
+
+def test_a_duplicate_is_not_stored_for_five_minutes(ground: Ground, client: Any) -> None:
+    url = new_queue(client, "letters.fifo")
+    send_fifo(client, url, "once")
+    ground.pass_seconds(299)
+    send_fifo(client, url, "once")
+    assert counts(client, url) == (1, 0, 0)
+    ground.pass_seconds(2)
+    send_fifo(client, url, "once")
+    assert counts(client, url) == (2, 0, 0)
+
+
+def test_a_duplicate_of_a_deleted_message_is_not_stored(ground: Ground, client: Any) -> None:
+    url = new_queue(client, "letters.fifo")
+    send_fifo(client, url, "once")
+    delete(client, url, handle_of(client, url))
+    send_fifo(client, url, "once")
+    remembers = ground.ways.remembers_deduplication_of_deleted
+    assert bodies(client, url) == ([] if remembers else ["once"])
+
+
+def test_content_can_be_the_deduplication_id(client: Any) -> None:
+    url = new_queue(client, "letters.fifo", ContentBasedDeduplication="true")
+    for body in ("a", "a", "b"):
+        send(client, url, body, MessageGroupId="g")
+    messages = receive(client, url, AttributeNames=["All"])
+    assert [message["Body"] for message in messages] == ["a", "b"]
+    assert messages[0]["Attributes"]["MessageGroupId"] == "g"
+    assert messages[0]["Attributes"]["MessageDeduplicationId"] == (
+        hashlib.sha256(b"a").hexdigest()
+    )
+
+
+def test_a_fifo_message_needs_its_ids_and_has_no_delay(client: Any) -> None:
+    url = new_queue(client, "letters.fifo")
+    assert refused(send, client, url, "x") == "MissingParameter"
+    assert refused(send, client, url, "x", MessageGroupId="g") == "InvalidParameterValue"
+    ids = {"MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    assert refused(send, client, url, "x", DelaySeconds=1, **ids) == "InvalidParameterValue"
+
+
+def test_a_fifo_receipt_expires(ground: Ground, client: Any) -> None:
+    url = new_queue(client, "letters.fifo")
+    send_fifo(client, url, "a")
+    handle = handle_of(client, url)
+    ground.pass_seconds(31)
+    code = refused(delete, client, url, handle)
+    assert code == ("InvalidParameterValue" if ground.ways.fifo_receipts_expire else "")
+
+
+# -- queues
+
+
+def test_a_queue_that_is_not_there_is_told(client: Any, url: str) -> None:
+    with pytest.raises(ClientError) as caught:
+        send(client, url + "-not")
+    error = caught.value
+    assert error.operation_name == "SendMessage"
+    assert error.response["Error"]["Code"] == "AWS.SimpleQueueService.NonExistentQueue"
+    assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+    assert refused(client.get_queue_url, QueueName="none") == "NonExistentQueue"
+
+
+def test_making_a_queue_again_is_well_and_otherwise_refused(client: Any, url: str) -> None:
+    assert new_queue(client, VisibilityTimeout=30) == url
+    assert client.get_queue_url(QueueName="letters")["QueueUrl"] == url
+    assert refused(new_queue, client, VisibilityTimeout=31) == "QueueAlreadyExists"
+
+
+def test_purging_takes_all(client: Any, url: str) -> None:
+    send(client, url)
+    send(client, url, DelaySeconds=900)
+    handle_of(client, url)
+    client.purge_queue(QueueUrl=url)
+    assert counts(client, url) == (0, 0, 0)
+
+
+def test_a_queue_is_purged_once_a_minute(ground: Ground, client: Any, url: str) -> None:
+    client.purge_queue(QueueUrl=url)
+    ground.pass_seconds(59)
+    assert refused(client.purge_queue, QueueUrl=url) == "PurgeQueueInProgress"
+    ground.pass_seconds(1)
+    assert refused(client.purge_queue, QueueUrl=url) == ""
+
+
+def test_the_name_of_a_deleted_queue_needs_a_minute(
+    ground: Ground, client: Any, url: str
+) -> None:
+    client.delete_queue(QueueUrl=url)
+    code = refused(new_queue, client)
+    assert code == ("QueueDeletedRecently" if ground.ways.cools_down_names else "")
+
+
+def test_attributes_change_what_comes_after(ground: Ground, client: Any, url: str) -> None:
+    client.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "5"})
+    send(client, url)
+    handle_of(client, url)
+    ground.pass_seconds(6)
+    assert len(receive(client, url)) == 1
+    unknown = {"QueueUrl": url, "AttributeNames": ["Colour"]}
+    assert refused(client.get_queue_attributes, **unknown) == "InvalidAttributeName"
