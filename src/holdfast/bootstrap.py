@@ -14,6 +14,7 @@ from holdfast.core.message import AnyMessage, M
 from holdfast.core.queue import QueueManager
 
 if TYPE_CHECKING:
+    from holdfast.adapters.aws.sqs import SQSQueue as SQSQueue
     from holdfast.adapters.observe.metrics import MetricsServer as MetricsServer
     from holdfast.core.findings import Finding
 
@@ -105,8 +106,13 @@ def _file_queue(
 
 
 def _sqs_queue(
-    address: str, model: type[M], settings: SqsSettings, clock: Clock, events: Events | None
-) -> QueueManager[M]:
+    address: str,
+    model: type[M],
+    settings: SqsSettings,
+    clock: Clock,
+    events: Events | None,
+    client: Any = None,
+) -> "SQSQueue[M]":
     from holdfast.adapters.aws.sqs import SQSQueue
 
     return SQSQueue(
@@ -118,9 +124,37 @@ def _sqs_queue(
         on_nack=settings.on_nack,
         group_by=settings.group_by,
         dead_letters=settings.dead_letters,
+        client=client,
         clock=clock,
         events=events,
     )
+
+
+def event_source(
+    model: type[M],
+    *,
+    answer_seconds: float,
+    clock: Clock = SYSTEM_CLOCK,
+    events: Events | None = None,
+    env: Mapping[str, str] | None = None,
+    **given: Any,
+) -> "Callable[[str], SQSQueue[M]]":
+    """Opens the queue of a Lambda event source: by its ARN, its URL or its name.
+
+    Settings as for open_queue, checked now. A call to SQS that is not answered within
+    `answer_seconds` fails. Without `events` they are logged.
+    """
+    settings = _sqs_settings(os.environ if env is None else env, {}, given)
+
+    def opened(where: str) -> "SQSQueue[M]":
+        from holdfast.adapters.aws.sqs.event_source import client_and_address
+        from holdfast.adapters.observe.logging import EventLog
+
+        client, address = client_and_address(where.removeprefix("sqs:"), answer_seconds)
+        heard = Events(EventLog()) if events is None else events
+        return _sqs_queue(address, model, settings, clock, heard, client)
+
+    return opened
 
 
 def _memory_queue(

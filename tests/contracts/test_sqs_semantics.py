@@ -18,6 +18,20 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from holdfast.testing import ManualClock, SimulatedSqs
+from sqs.words import (
+    arn_of,
+    bodies,
+    code_of,
+    counts,
+    delete,
+    extend,
+    handle_of,
+    new_queue,
+    receive,
+    send,
+    send_fifo,
+    with_dead_letters,
+)
 
 START = 1_800_000_000.0
 
@@ -107,66 +121,9 @@ def url(client: Any) -> str:
     return new_queue(client)
 
 
-# -- words
-
-
-def new_queue(client: Any, name: str = "letters", **attributes: Any) -> str:
-    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in attributes.items()}
-    if name.endswith(".fifo"):
-        texts["FifoQueue"] = "true"
-    return str(client.create_queue(QueueName=name, Attributes=texts)["QueueUrl"])
-
-
-def arn_of(client: Any, url: str) -> str:
-    answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
-    return str(answer["Attributes"]["QueueArn"])
-
-
-def send(client: Any, url: str, body: str = "x", **more: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = client.send_message(QueueUrl=url, MessageBody=body, **more)
-    return answer
-
-
-def receive(client: Any, url: str, limit: int = 10, **more: Any) -> list[dict[str, Any]]:
-    answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=limit, **more)
-    messages: list[dict[str, Any]] = answer.get("Messages", [])
-    return messages
-
-
-def bodies(client: Any, url: str, **more: Any) -> list[str]:
-    return [message["Body"] for message in receive(client, url, **more)]
-
-
-def handle_of(client: Any, url: str, **more: Any) -> str:
-    (message,) = receive(client, url, limit=1, **more)
-    return str(message["ReceiptHandle"])
-
-
-def delete(client: Any, url: str, handle: str) -> None:
-    client.delete_message(QueueUrl=url, ReceiptHandle=handle)
-
-
-def extend(client: Any, url: str, handle: str, seconds: int) -> None:
-    client.change_message_visibility(
-        QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=seconds
-    )
-
-
-def counts(client: Any, url: str) -> tuple[int, int, int]:
-    """Ready, in flight, delayed."""
-    answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-    kinds = ("", "NotVisible", "Delayed")
-    ready, in_flight, delayed = (int(answer[f"ApproximateNumberOfMessages{k}"]) for k in kinds)
-    return ready, in_flight, delayed
-
-
 def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    """The code a call is refused with, without the prefix; empty when it succeeds."""
-    try:
-        call(*args, **kwargs)
-    except ClientError as error:
-        return str(error.response["Error"]["Code"]).removeprefix("AWS.SimpleQueueService.")
-    return ""
+    """The code without its prefix, which moto does not always give."""
+    return code_of(call, *args, **kwargs).removeprefix("AWS.SimpleQueueService.")
 
 
 # -- sending
@@ -485,12 +442,6 @@ def test_a_message_is_gone_when_its_retention_is_over(ground: Ground, client: An
 # -- dead letters
 
 
-def with_dead_letters(client: Any, max_receives: int) -> tuple[str, str]:
-    dead = new_queue(client, "dead")
-    policy = {"deadLetterTargetArn": arn_of(client, dead), "maxReceiveCount": max_receives}
-    return new_queue(client, RedrivePolicy=policy), dead
-
-
 def test_a_message_received_too_often_becomes_a_dead_letter(
     ground: Ground, client: Any
 ) -> None:
@@ -537,10 +488,6 @@ def test_a_redrive_policy_needs_a_target_and_a_count(client: Any, url: str) -> N
 
 
 # -- FIFO
-
-
-def send_fifo(client: Any, url: str, body: str, group: str = "g") -> dict[str, Any]:
-    return send(client, url, body, MessageGroupId=group, MessageDeduplicationId=body)
 
 
 def test_a_group_waits_while_one_of_its_messages_is_in_flight(client: Any) -> None:

@@ -61,7 +61,7 @@ class Feed(Generic[M]):
         self._until_empty = until_empty
         self._turn = Lock()
         self._ready: deque[M] = deque()
-        self._slots = slots
+        self._company = min(slots, queue.poll_batch)  # who can be asked for at once
         self._counting = Condition()
         self._waiting = 0
         self._closed = Event()
@@ -75,7 +75,8 @@ class Feed(Generic[M]):
         """The next message, whenever it comes; None once the feed is closed."""
         with self._counting:
             self._waiting += 1
-            self._counting.notify()
+            if self._waiting >= self._company:
+                self._counting.notify()
         try:
             with self._turn:
                 return self._next()
@@ -95,9 +96,8 @@ class Feed(Generic[M]):
     def _gathered(self) -> int:
         """How many slots wait, after giving others the moment it takes to come."""
         if seconds := self._queue.gather_seconds:
-            wanted = min(self._slots, self._queue.poll_batch)
             with self._counting:
-                self._counting.wait_for(lambda: self._waiting >= wanted, seconds)
+                self._counting.wait_for(lambda: self._waiting >= self._company, seconds)
         return self._waiting
 
     def poll(self, limit: int) -> list[M]:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from holdfast.bootstrap import event_source
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError
+from holdfast.core.errors import ConfigError, HoldfastError
 from holdfast.core.events import Events
 from holdfast.core.handler import Handler, message_model, shape_of
 from holdfast.core.message import M
@@ -61,7 +61,8 @@ def sqs_batch(
 
     handler          `(message, ctx)` as for a Worker, plain or async
     model            the message type; by default that of the handler's first parameter
-    queue            its URL, or an SQSQueue; by default that of the event source
+    queue            its URL, or an SQSQueue with settings and events of its own; by
+                     default that of the event source
     concurrency      how many messages are handled at once, each in a thread
     reserve_seconds  how long before the function's end no record is started any more.
                      Half of it is left to what runs; then that is cut off and reported
@@ -74,10 +75,12 @@ def sqs_batch(
     surely done is among the failures.
     """
     shape_of(handler)
+    if queue is not None and not isinstance(queue, str) and (settings or events):
+        raise ConfigError("this queue has settings and events of its own: set them there")
     _check_above_zero(concurrency=concurrency, reserve_seconds=reserve_seconds)
     _check_above_zero(timeout_seconds=timeout_seconds)
-    open_source = event_source(
-        message_model(handler) if model is None else model,
+    open_source: Callable[[str], SQSQueue[M]] = event_source(
+        model or message_model(handler),  # type: ignore[arg-type]  # what M is without one
         answer_seconds=reserve_seconds / 4,  # one that hangs must not cost the answer
         clock=clock,
         events=events,
@@ -134,5 +137,7 @@ class _Batches(Generic[M]):
                 settled = Invocation(queue, batch, self._terms, times).run()
         # Lambda would take an exception for the failure of all, the dead-lettered included.
         except Exception as error:
-            _log.error("batch_failed error=%s", type(error).__name__, exc_info=error)
+            # Only our own errors are known to carry no receipt and no body in their text.
+            told = error if isinstance(error, HoldfastError) else type(error).__name__
+            _log.error("batch_failed records=%d error=%s", len(batch), told)
         return response(one.id for one in batch if one.id not in settled)

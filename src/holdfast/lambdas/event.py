@@ -1,5 +1,6 @@
 """What Lambda hands to a function whose event source is an SQS queue, and takes back."""
 
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,9 +42,24 @@ def _delivery(record: Any) -> Delivery:
         "ReceiptHandle": record.get("receiptHandle") or "",
         "Body": record.get("body") or "",
         "Attributes": attributes,
+        "MessageAttributes": _own_attributes(record.get("messageAttributes") or {}),
     }
     group = str(attributes.get("MessageGroupId", ""))
     return Delivery(identity, group, str(record.get("eventSourceARN", "")), raw)
+
+
+def _own_attributes(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The sender's, in the words of SQS; Lambda writes bytes as base64."""
+    return {name: _own_attribute(value) for name, value in found.items()}
+
+
+def _own_attribute(found: Mapping[str, Any]) -> dict[str, Any]:
+    value: dict[str, Any] = {"DataType": found.get("dataType", "String")}
+    if found.get("stringValue") is not None:
+        value["StringValue"] = found["stringValue"]
+    if found.get("binaryValue") is not None:
+        value["BinaryValue"] = b64decode(found["binaryValue"])
+    return value
 
 
 def response(failed: Iterable[str]) -> BatchResponse:

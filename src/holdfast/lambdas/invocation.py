@@ -65,6 +65,7 @@ class Invocation(Generic[M]):
         self._keeper = LeaseKeeper(terms.clock, queue.events)
         self._lanes: Lanes[M] = Lanes(())
         self._open: dict[Entry[M], float | None] = {}  # when it was started, if it was
+        self._done: list[Lease] = []
         self._results: dict[str, Settled] = {}
         self._writing = Lock()
         self._stopping, self._give_up, self._over = Event(), Event(), Event()
@@ -74,8 +75,10 @@ class Invocation(Generic[M]):
         """The ids of what need not come again. Everything else is not surely done."""
         try:
             behind = self._take_over()
-            self._keeper.start()
-            self._in_thread("give-back", lambda: self._give_back(behind))
+            if self._open:
+                self._keeper.start()
+            if behind:
+                self._in_thread("give-back", lambda: self._give_back(behind))
             for number in range(min(self._terms.concurrency, len(self._open))):
                 self._in_thread(f"slot-{number + 1}", self._work)
             self._wait()
@@ -91,7 +94,9 @@ class Invocation(Generic[M]):
         taken = self._queue.take_over(
             [delivery.raw for delivery in self._batch], until=self._times.start_until
         )
-        lined_up, behind, broken = [], [], set()
+        lined_up: list[Entry[M]] = []
+        behind: list[Entry[M]] = []
+        broken: set[str] = set()
         for delivery, message in zip(self._batch, taken, strict=True):
             lane = f"group {delivery.group}" if self._queue.fifo else delivery.id
             if isinstance(message, Settled):
@@ -154,7 +159,7 @@ class Invocation(Generic[M]):
         self._give_up.set()
         for entry, _ in self._unsettled():
             lease_of(entry.message).lose("the invocation ended before the work was done")
-        self._in_thread("farewell", self._keeper.stop)
+        self._in_thread("farewell", self._let_go)
         for thread in self._threads:
             thread.join(self._grace_seconds())
         if survivors := [thread.name for thread in self._threads if thread.is_alive()]:
@@ -165,6 +170,12 @@ class Invocation(Generic[M]):
                 len(survivors),
                 ",".join(survivors),
             )
+
+    def _let_go(self) -> None:
+        """Stop renewing; may wait for a call. What is done is Lambda's from here on."""
+        self._keeper.stop()
+        for lease in self._done:
+            lease.release("left to the event source")
 
     def _grace_seconds(self) -> float:
         longest = self._terms.reserve_seconds / 4
@@ -235,6 +246,7 @@ class Invocation(Generic[M]):
         lease = lease_of(entry.message)
         done = Completed(self._queue.name, lease.message_id, lease.attempt, seconds)
         self._queue.events.emit(done)
+        self._done.append(lease)
         return Settled.COMPLETED
 
     def _give_back(self, entries: Iterable[Entry[M]]) -> None:

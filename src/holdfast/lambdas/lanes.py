@@ -13,7 +13,7 @@ from typing import Generic
 from holdfast.core.message import M
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry(Generic[M]):
     """One message of the batch that is ours."""
 

@@ -1,8 +1,8 @@
 """An invocation's end, planned from its beginning.
 
-    entry ─── records start ─── │ ─── ctx.stopping ─── │ ─── cut off ─── │ return ─── killed
-                           start_until              stop_at           cut_at  return_by   (end)
-                           ◀ timeout ▶ ◀──────────────── reserve ─────────────────────▶
+entry ─── records start ─── │ ─── ctx.stopping ─── │ ─── cut off ─── │ return ─── killed
+                       start_until              stop_at           cut_at  return_by   (end)
+                       ◀ timeout ▶ ◀──────────────── reserve ─────────────────────▶
 """
 
 from dataclasses import dataclass

@@ -140,6 +140,7 @@ def first_beat_at(lease: Lease, terms: Terms, started_at: float) -> float:
 
     Where less is left than usual (the message was received some time ago, or with a
     shorter visibility), within half of what is left: the other half is for retries.
+    Where more is left, so much later: a beat would shorten it.
     """
     if terms.initial_beat:
         return started_at

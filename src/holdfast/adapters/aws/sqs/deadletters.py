@@ -5,7 +5,8 @@
     look       receive them all, then make them visible again: SQS cannot be looked into
     redrive    SQS moves them itself where the policy lets it, else send back, then delete
 
-What the redrive policy moved by itself carries no reason: SQS knows none.
+What the redrive policy moved by itself carries no reason: SQS knows none. Several queues
+may share one for their dead letters; each sees and moves only its own.
 """
 
 import json
@@ -23,9 +24,10 @@ from holdfast.core.clock import Clock, utc
 from holdfast.core.errors import ConfigError, QueueUnavailable
 from holdfast.core.queue import PastAttempt, TaskState, TaskView
 
-REASON, DETAIL, ATTEMPTS = "HoldfastReason", "HoldfastDetail", "HoldfastAttempts"
+REASON, DETAIL = "HoldfastReason", "HoldfastDetail"
+ATTEMPTS, SOURCE = "HoldfastAttempts", "HoldfastSource"
 
-_OURS = frozenset({REASON, DETAIL, ATTEMPTS})
+_OURS = frozenset({REASON, DETAIL, ATTEMPTS, SOURCE})
 _MOST_ATTRIBUTES = 10  # of one message
 
 _LOOK_SECONDS = 30  # how long a look may take before what was seen is visible again
@@ -87,7 +89,11 @@ class DeadLetters:
     def keep(self, hold: Hold, reason: str, detail: str | None, attempts: int) -> None:
         """Send a copy with its reason. The caller deletes the original afterwards."""
         place = self._made()
-        attributes = {REASON: _text(reason, _REASON_CHARS), ATTEMPTS: _number(attempts)}
+        attributes = {
+            REASON: _text(reason, _REASON_CHARS),
+            ATTEMPTS: {"DataType": "Number", "StringValue": str(attempts)},
+            SOURCE: _text(self._source.facts.arn, _REASON_CHARS),
+        }
         if detail:
             attributes[DETAIL] = _text(detail, _DETAIL_CHARS)
         attributes |= _fitting(hold, room=_MOST_ATTRIBUTES - len(attributes))
@@ -126,7 +132,7 @@ class DeadLetters:
         place = self.place()
         if place is None:
             return 0
-        if message_id is None and self._source.facts.dead_letter_arn == place.facts.arn:
+        if message_id is None and self._are_all_ours(place):
             moved = self._let_sqs_move(place)
             if moved is not None:
                 return moved
@@ -140,19 +146,35 @@ class DeadLetters:
         send_copy(self._source, hold)
         _delete(place, [hold])
 
+    def _are_all_ours(self, place: Service) -> bool:
+        """Is it the redrive policy's, and of no other queue?"""
+        if self._source.facts.dead_letter_arn != place.facts.arn:
+            return False
+        answer = place.patiently("list_dead_letter_source_queues")
+        return [url.rpartition("/")[2] for url in answer["queueUrls"]] == [
+            self._source.address.name
+        ]
+
     def _let_sqs_move(self, place: Service) -> int | None:
-        """How many it moved; None where it cannot."""
+        """How many it moved; None where it cannot.
+
+        The destination is named: of what we sent there SQS does not know where it came from.
+        """
+        arn = place.facts.arn
         try:
-            place.about("start_message_move_task", SourceArn=place.facts.arn)
+            place.about(
+                "start_message_move_task", SourceArn=arn, DestinationArn=self._source.facts.arn
+            )
         except (ConfigError, QueueUnavailable) as error:
             if code_of(error.__cause__ or error) in _CANNOT_MOVE:
                 return None
             raise
         give_up_at = self._clock.monotonic() + _MOVE_SECONDS
         while True:
-            answer = place.about("list_message_move_tasks", SourceArn=place.facts.arn)
-            task = answer["Results"][0]
+            [task] = place.about("list_message_move_tasks", SourceArn=arn)["Results"][:1]
             moved = int(task.get("ApproximateNumberOfMessagesMoved", 0))
+            if task["Status"] == "FAILED":
+                raise QueueUnavailable(f"{place}: {moved} moved, then: {task['FailureReason']}")
             if task["Status"] not in ("RUNNING", "CANCELLING"):
                 return moved
             if self._clock.monotonic() >= give_up_at:
@@ -166,14 +188,20 @@ class DeadLetters:
         place = self.place()
         seen = [] if place is None else _receive_all(place, limit)
         try:
-            yield [(place, raw) for raw in seen] if place is not None else []
+            ours = [raw for raw in seen if self._is_ours(raw)]
+            yield [(place, raw) for raw in ours] if place is not None else []
         finally:
             if place is not None:
                 for ten in in_tens([received(raw) for raw in seen]):
                     set_visibility(place, ten, 0)
 
+    def _is_ours(self, raw: Mapping[str, Any]) -> bool:
+        said = raw.get("MessageAttributes", {}).get(SOURCE, {}).get("StringValue")
+        source = said or raw.get("Attributes", {}).get("DeadLetterQueueSourceArn")
+        return source in (None, self._source.facts.arn)
 
-# Not the queue of any redrive policy, already moving, or a server that cannot.
+
+# A server that cannot; AWS itself can.
 _CANNOT_MOVE = frozenset(
     {
         "AWS.SimpleQueueService.UnsupportedOperation",
@@ -287,7 +315,3 @@ def _plain(body: str) -> dict[str, Any] | None:
 def _text(text: str, longest: int) -> dict[str, str]:
     clean = _NOT_XML.sub("?", text)[:longest] or "(no reason given)"
     return {"DataType": "String", "StringValue": clean}
-
-
-def _number(number: int) -> dict[str, str]:
-    return {"DataType": "Number", "StringValue": str(number)}

@@ -14,7 +14,7 @@ looked at before every call: a stale handle never leaves this process.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from math import ceil
+from math import ceil, inf
 from threading import Event
 from typing import Any, ClassVar, Literal
 from weakref import WeakValueDictionary
@@ -34,6 +34,7 @@ from holdfast.adapters.aws.sqs.hold import (
 from holdfast.adapters.aws.sqs.receiving import LongPoll
 from holdfast.adapters.aws.sqs.sending import LONGEST_DELAY_SECONDS, Parcel, Sender, parcel
 from holdfast.adapters.aws.sqs.service import BATCH, Service, in_tens
+from holdfast.adapters.aws.sqs.takeover import Takeover, receives_of
 from holdfast.core import events as ev
 from holdfast.core import forks
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -50,6 +51,7 @@ from holdfast.core.events import Events
 from holdfast.core.lease import RENEWED, Lease, Refused, Renewal, Unanswered
 from holdfast.core.message import AnyMessage, M, MessageCodec, attach_lease
 from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
+from holdfast.core.settle import Settled
 
 NEWER_SCHEMA_DELAY_SECONDS = 30
 LONGEST_POLL_SECONDS = 20
@@ -237,22 +239,55 @@ class SQSQueue(QueueManager[M]):
     def _admit(self, raw: Mapping[str, Any], asked_at: float) -> M | None:
         """The message of a delivery; None when it must not be handed out."""
         hold = received(raw)
-        attempt = int(raw.get("Attributes", {}).get("ApproximateReceiveCount", 1))
         if self._is_held_here(hold, asked_at):
             return None
+        message = self._judged(hold, receives_of(raw), asked_at, self.max_attempts)
+        return None if isinstance(message, Settled) else message
+
+    def take_over(
+        self, deliveries: Sequence[Mapping[str, Any]], *, until: float = inf
+    ) -> list[M | Settled]:
+        """Lease what somebody else received, such as Lambda's event source.
+
+        `deliveries` are as ReceiveMessage gives them. The answers, in order: the message,
+        or what became of it: DEAD_LETTERED when it is malformed or was received too often,
+        GIVEN_BACK when it is newer than the code, ABANDONED when it is not surely ours.
+        All are extended first: nobody knows how long they were held. SQS is asked no more
+        after `until` (monotonic). Raises nothing of SQS's.
+        """
+        holds = [received(raw) for raw in deliveries]
+        seconds = ceil(self.lease_seconds)
+        takeover = Takeover(lambda ten: self._extend(ten, seconds), self.clock, until)
+        takeover.run(holds)
+        ours = takeover.ours
+        if len(ours) < len(holds):
+            for problem in sorted(takeover.problems):
+                self.events.emit(ev.PollFailed(self.name, problem))
+        # Who waits behind a failing one of its FIFO group is received as often as that
+        # one: its number says nothing about its own attempts.
+        limit = inf if self.fifo else self.max_attempts
+        return [
+            self._judged(hold, receives_of(raw), ours[hold], limit)
+            if hold in ours
+            else Settled.ABANDONED
+            for hold, raw in zip(holds, deliveries, strict=True)
+        ]
+
+    def _judged(
+        self, hold: Hold, attempt: int, asked_at: float, max_attempts: float
+    ) -> M | Settled:
         try:
             message = self._codec.decode(hold.body.encode("utf-8", "surrogatepass"))
         except NewerSchema as error:
             self._wait_for_newer_code(hold, attempt, error)
-            return None
+            return Settled.GIVEN_BACK
         except MalformedMessage as error:
-            self._bury(hold, hold.sqs_id, f"malformed: {error}", attempt, told="malformed")
-            return None
-        if attempt > self.max_attempts:
-            told = f"gave up after {self.max_attempts} attempts"
+            reason = f"malformed: {error}"
+            return self._bury(hold, hold.sqs_id, reason, attempt, told="malformed")
+        if attempt > max_attempts:
+            told = f"gave up after {max_attempts:g} attempts"
             reason = f"{told}: none came to an end, so the worker died or lost its lease"
-            self._bury(hold, message.id, reason, attempt - 1, told=told)
-            return None
+            return self._bury(hold, message.id, reason, attempt - 1, told=told)
         lease = Lease(
             self,
             hold,
@@ -300,20 +335,22 @@ class SQSQueue(QueueManager[M]):
 
     def _bury(
         self, hold: Hold, message_id: str, reason: str, attempts: int, *, told: str
-    ) -> None:
+    ) -> Settled:
         def bury() -> None:
             self._dead.keep(hold, reason, None, attempts)
             delete(self._service, [hold])
             self.events.emit(ev.DeadLettered(self.name, message_id, attempts, reason=told))
 
-        self._quietly(bury)
+        return Settled.DEAD_LETTERED if self._quietly(bury) else Settled.ABANDONED
 
-    def _quietly(self, action: Any) -> None:
-        """One bad message must not cost the others that came with it."""
+    def _quietly(self, action: Any) -> bool:
+        """One bad message must not cost the others that came with it. False: not done."""
         try:
             action()
         except HoldfastError as error:
             self.events.emit(ev.PollFailed(self.name, str(error)))
+            return False
+        return True
 
     # -- renewing
 

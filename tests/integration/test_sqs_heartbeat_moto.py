@@ -1,0 +1,162 @@
+"""SQSHeartbeat against moto's SQS: twelve hours in a second, by both clocks in step."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+import time_machine
+from botocore.exceptions import ClientError
+from moto import mock_aws
+
+from holdfast.testing.clock import ManualClock
+from holdfast.utils.sqs_heartbeat import SQSHeartbeat
+
+REGION = "eu-west-1"
+BEGAN = 1_800_000_000
+
+
+class World:
+    """One message, received at the beginning, in a queue that hides for `timeout` seconds.
+
+    The heartbeat's thread is real; its clock and moto's are moved together.
+    """
+
+    def __init__(self, traveller: time_machine.Traveller, timeout: int) -> None:
+        self.client = boto3.client("sqs", region_name=REGION)
+        self.url = self.client.create_queue(
+            QueueName="orders", Attributes={"VisibilityTimeout": str(timeout)}
+        )["QueueUrl"]
+        self.client.send_message(QueueUrl=self.url, MessageBody="{}")
+        [self.message] = self.receive()
+        self.handle = self.message["ReceiptHandle"]
+        self.clock = ManualClock(time=BEGAN)
+        self._traveller = traveller
+
+    def receive(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = self.client.receive_message(QueueUrl=self.url).get(
+            "Messages", []
+        )
+        return messages
+
+    def heartbeat(self, interval: float, timeout: int, **more: Any) -> SQSHeartbeat:
+        options = {"client": self.client, "clock": self.clock, "received_at": BEGAN, **more}
+        return SQSHeartbeat(self.url, self.handle, interval, timeout, **options)
+
+    def let_pass(self, heartbeat: SQSHeartbeat, seconds: float, step: float) -> None:
+        end = self.clock.monotonic() + seconds
+        while (left := end - self.clock.monotonic()) > 0:
+            self.leap(min(step, left))
+            self.settle(heartbeat)
+
+    def leap(self, seconds: float) -> None:
+        self._traveller.shift(seconds)  # first, or the thread would call in the past
+        self.clock.advance(seconds)
+
+    def settle(self, heartbeat: SQSHeartbeat) -> None:
+        give_up = 200_000
+        while not self.clock.waiting and heartbeat.running:
+            heartbeat.lost.wait(0.0005)
+            give_up -= 1
+            assert give_up
+
+
+@pytest.fixture
+def traveller(monkeypatch: pytest.MonkeyPatch) -> Iterator[time_machine.Traveller]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with mock_aws(), time_machine.travel(BEGAN, tick=False) as traveller:
+        yield traveller
+
+
+def test_twelve_hours_of_beats_keep_a_message_hidden_to_the_last_minute(traveller) -> None:
+    """I-HB-1, I-HB-8: SQS refuses nothing on the way, because nothing too long is asked."""
+    warned: list[float] = []
+    world = World(traveller, 600)
+    heartbeat = world.heartbeat(200, 600, on_near_cap=warned.append)
+    heartbeat.start()
+    for _ in range(11):
+        world.let_pass(heartbeat, 3600, step=100)
+        assert world.receive() == []
+    world.let_pass(heartbeat, 3540, step=20)
+    assert heartbeat.check_for_errors() is None
+    assert len(warned) <= 1
+    world.let_pass(heartbeat, 55, step=1)
+    assert len(warned) == 1
+    assert heartbeat.check_for_errors() is None
+    assert world.receive() == []
+    world.let_pass(heartbeat, 10, step=1)
+    assert heartbeat.lost.is_set()  # told before the thirteenth hour began for others
+    assert heartbeat.transient_errors == 0
+    assert len(world.receive()) == 1
+
+
+def test_moto_refuses_at_the_cap_what_a_plain_heartbeat_asks_for(traveller) -> None:
+    """HB-05: so the test above can fail."""
+    world = World(traveller, 600)
+    world.leap(43_200 - 599)
+    with pytest.raises(ClientError, match="beyond the limit"):
+        world.client.change_message_visibility(
+            QueueUrl=world.url, ReceiptHandle=world.handle, VisibilityTimeout=600
+        )
+
+
+def test_a_deleted_message_is_a_loss_with_amazons_own_error(traveller) -> None:
+    world = World(traveller, 60)
+    with pytest.raises(ClientError) as raised, world.heartbeat(20, 60) as heartbeat:
+        world.client.delete_message(QueueUrl=world.url, ReceiptHandle=world.handle)
+        world.let_pass(heartbeat, 21, step=1)
+        assert heartbeat.lost.wait(20)
+    assert raised.value.response["Error"]["Code"] == "ReceiptHandleIsInvalid"
+
+
+def test_a_deleted_queue_is_a_loss(traveller) -> None:
+    world = World(traveller, 60)
+    heartbeat = world.heartbeat(20, 60)
+    heartbeat.start()
+    world.client.delete_queue(QueueUrl=world.url)
+    world.let_pass(heartbeat, 21, step=1)
+    assert heartbeat.lost.wait(20)
+    heartbeat.stop()
+
+
+def test_a_frozen_process_does_not_hide_the_message_of_its_successor(traveller) -> None:
+    """HB-04: moto, as SQS, would take the stale handle."""
+    world = World(traveller, 60)
+    heartbeat = world.heartbeat(20, 60)
+    heartbeat.start()
+    world.settle(heartbeat)
+    world.leap(61)
+    [successors] = world.receive()
+    assert heartbeat.lost.wait(20)
+    heartbeat.stop()
+    world.client.change_message_visibility(  # the successor gives it back
+        QueueUrl=world.url, ReceiptHandle=successors["ReceiptHandle"], VisibilityTimeout=0
+    )
+    world.leap(1)
+    assert len(world.receive()) == 1
+
+
+def test_after_the_stop_a_message_can_be_given_back_at_once(traveller) -> None:
+    """HB-09: no beat comes after it that would hide it again."""
+    world = World(traveller, 60)
+    heartbeat = world.heartbeat(20, 60)
+    heartbeat.start()
+    world.let_pass(heartbeat, 50, step=1)
+    heartbeat.stop()
+    world.client.change_message_visibility(
+        QueueUrl=world.url, ReceiptHandle=world.handle, VisibilityTimeout=0
+    )
+    world.leap(30)
+    assert len(world.receive()) == 1
+
+
+def test_the_client_it_makes_itself_beats_too(traveller) -> None:
+    """R000-040: no client is given."""
+    world = World(traveller, 60)
+    heartbeat = SQSHeartbeat(world.url, world.handle, 20, 60, clock=world.clock)
+    heartbeat.start()
+    world.let_pass(heartbeat, 100, step=1)
+    assert world.receive() == []
+    heartbeat.stop()
+    assert heartbeat.check_for_errors() is None

@@ -1,0 +1,269 @@
+"""The SQS simulator: dead letters, their way back, and FIFO queues."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from holdfast.testing import ManualClock, SimulatedSqs
+from sqs.words import (
+    Client,
+    arn_of,
+    bodies,
+    code_of,
+    counts,
+    delete,
+    extend,
+    handle_of,
+    new_queue,
+    receive,
+    send,
+    send_fifo,
+    until_waiting,
+    with_dead_letters,
+)
+
+
+@pytest.fixture
+def client(simulated_sqs: SimulatedSqs) -> Client:
+    return simulated_sqs.client()
+
+
+@pytest.fixture
+def url(client: Client) -> str:
+    return new_queue(client)
+
+
+# -- dead letters and their way back
+
+
+def test_a_dead_letter_remembers_its_source_and_its_count(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url, dead = with_dead_letters(client, max_receives=2)
+    sent = send(client, url, "poison")
+    for _ in range(2):
+        assert bodies(client, url) == ["poison"]
+        manual_clock.advance(30)
+    assert counts(client, dead) == (0, 0, 0)  # it moves when it is next received
+    assert receive(client, url) == []
+    (message,) = receive(client, dead, AttributeNames=["All"])
+    assert message["MessageId"] == sent["MessageId"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "3"
+    assert message["Attributes"]["DeadLetterQueueSourceArn"] == arn_of(client, url)
+    assert message["Attributes"]["SentTimestamp"] == "1800000000000"
+
+
+def test_the_receipt_of_a_message_that_died_is_good_for_nothing(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url, dead = with_dead_letters(client)
+    send(client, url)
+    handle = handle_of(client, url)
+    manual_clock.advance(30)
+    assert receive(client, url) == []
+    assert code_of(extend, client, url, handle, 30) == "InvalidParameterValue"
+    delete(client, url, handle)
+    assert counts(client, dead) == (1, 0, 0)
+
+
+def test_a_move_task_brings_dead_letters_back_as_new_messages(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url, dead = with_dead_letters(client)
+    sent = send(client, url, "again")
+    receive(client, url, VisibilityTimeout=0)
+    receive(client, url)
+    client.start_message_move_task(SourceArn=arn_of(client, dead))
+    (task,) = client.list_message_move_tasks(SourceArn=arn_of(client, dead))["Results"]
+    assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 1)
+    assert "TaskHandle" not in task
+    (message,) = receive(client, url, AttributeNames=["ApproximateReceiveCount"])
+    assert message["Body"] == "again"
+    assert message["Attributes"] == {"ApproximateReceiveCount": "1"}
+    assert message["MessageId"] != sent["MessageId"]
+    assert counts(client, dead) == (0, 0, 0)
+
+
+def test_a_move_task_with_a_rate_goes_on_by_the_clock(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url, dead = with_dead_letters(client)
+    for body in "abcd":
+        send(client, url, body)
+    receive(client, url, VisibilityTimeout=0)
+    receive(client, url)
+    source = arn_of(client, dead)
+    handle = client.start_message_move_task(SourceArn=source, MaxNumberOfMessagesPerSecond=2)
+    (task,) = client.list_message_move_tasks(SourceArn=source)["Results"]
+    assert (task["Status"], task["TaskHandle"]) == ("RUNNING", handle["TaskHandle"])
+    start = client.start_message_move_task
+    assert code_of(start, SourceArn=source) == "InvalidParameterValue"
+    manual_clock.advance(1)
+    assert bodies(client, url) == ["a", "b"]
+    assert counts(client, dead) == (2, 0, 0)
+    manual_clock.advance(2)
+    assert bodies(client, url) == ["c", "d"]
+    (task,) = client.list_message_move_tasks(SourceArn=source)["Results"]
+    assert task["Status"] == "COMPLETED"
+
+
+def test_a_long_poll_hears_of_a_message_that_is_moved_back() -> None:
+    clock = ManualClock(auto_advance=True)
+    client = SimulatedSqs(clock).client()
+    url, dead = with_dead_letters(client)
+    send(client, url, "back")
+    receive(client, url, VisibilityTimeout=0)
+    receive(client, url)
+    client.start_message_move_task(
+        SourceArn=arn_of(client, dead), MaxNumberOfMessagesPerSecond=1
+    )
+    assert bodies(client, url, WaitTimeSeconds=20) == ["back"]
+    assert clock.monotonic() == 1_001
+
+
+def test_a_dead_letter_without_a_source_needs_a_destination(client: Client) -> None:
+    url, dead = with_dead_letters(client)
+    send(client, dead, "stray")
+    source = arn_of(client, dead)
+    client.start_message_move_task(SourceArn=source)
+    (task,) = client.list_message_move_tasks(SourceArn=source)["Results"]
+    assert (task["Status"], task["FailureReason"]) == (
+        "FAILED",
+        "CouldNotDetermineMessageSource",
+    )
+    client.start_message_move_task(SourceArn=source, DestinationArn=arn_of(client, url))
+    assert bodies(client, url) == ["stray"]
+    listed = client.list_message_move_tasks(SourceArn=source, MaxResults=10)["Results"]
+    assert [task["Status"] for task in listed] == ["COMPLETED", "FAILED"]  # newest first
+
+
+def test_a_move_task_needs_a_dead_letter_queue_that_exists(client: Client, url: str) -> None:
+    start = client.start_message_move_task
+    assert code_of(start, SourceArn=arn_of(client, url)) == "InvalidParameterValue"
+    assert code_of(start, SourceArn="arn:aws:sqs:x:1:none") == "ResourceNotFoundException"
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["[]x", '{"maxReceiveCount": 3}', '{"deadLetterTargetArn": "arn:none"}', "7"],
+)
+def test_a_redrive_policy_that_cannot_work_is_refused(
+    client: Client, url: str, policy: str
+) -> None:
+    change = client.set_queue_attributes
+    assert code_of(change, QueueUrl=url, Attributes={"RedrivePolicy": policy}) == (
+        "InvalidParameterValue"
+    )
+
+
+def test_dead_letters_must_be_of_the_same_kind_and_there(client: Client) -> None:
+    fifo = new_queue(client, "dead.fifo")
+    for target in (arn_of(client, fifo), "arn:aws:sqs:us-east-1:123456789012:none"):
+        policy = {"deadLetterTargetArn": target, "maxReceiveCount": 1}
+        assert code_of(new_queue, client, "q", RedrivePolicy=policy) == "InvalidParameterValue"
+
+
+# -- FIFO
+
+
+def test_a_group_waits_while_its_first_is_in_flight(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url = new_queue(client, "letters.fifo")
+    for body, group in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        send_fifo(client, url, body, group)
+    (first,) = receive(client, url, limit=1)
+    assert first["Body"] == "a1"
+    assert bodies(client, url) == ["b1"]
+    assert receive(client, url) == []
+    delete(client, url, first["ReceiptHandle"])
+    assert bodies(client, url) == ["a2"]
+
+
+def test_a_group_goes_out_together_and_comes_back_in_order(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url = new_queue(client, "letters.fifo")
+    for body in ("1", "2", "3"):
+        send_fifo(client, url, body)
+    messages = receive(client, url)
+    assert [message["Body"] for message in messages] == ["1", "2", "3"]
+    extend(client, url, messages[1]["ReceiptHandle"], 60)
+    manual_clock.advance(30)
+    # As recorded at AWS: what is before the one still held may go, what is after may not.
+    assert bodies(client, url) == ["1"]
+
+
+def test_the_next_of_a_group_is_delivered_to_a_long_poll_when_the_first_is_done(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url = new_queue(client, "letters.fifo")
+    send_fifo(client, url, "1")
+    send_fifo(client, url, "2")
+    handle = handle_of(client, url)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(bodies, client, url, WaitTimeSeconds=20)
+        until_waiting(manual_clock)
+        delete(client, url, handle)
+        assert waiting.result(10) == ["2"]
+
+
+def test_a_deduplication_id_counts_for_five_minutes_even_when_deleted(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url = new_queue(client, "letters.fifo")
+    first = send_fifo(client, url, "once")
+    delete(client, url, handle_of(client, url))
+    manual_clock.advance(299)
+    again = send_fifo(client, url, "once")
+    assert (again["MessageId"], again["SequenceNumber"]) == (
+        first["MessageId"],
+        first["SequenceNumber"],
+    )
+    assert receive(client, url) == []
+    manual_clock.advance(1)
+    assert send_fifo(client, url, "once")["SequenceNumber"] > first["SequenceNumber"]
+    assert bodies(client, url) == ["once"]
+
+
+def test_deduplication_is_over_the_queue_or_over_each_group(client: Client) -> None:
+    whole = new_queue(client, "whole.fifo")
+    each = new_queue(client, "each.fifo", DeduplicationScope="messageGroup")
+    for url in (whole, each):
+        for group in ("a", "b"):
+            send_fifo(client, url, "x", group)
+    assert len(receive(client, whole)) == 1
+    assert len(receive(client, each)) == 2
+
+
+def test_fifo_ids_are_required_or_refused(client: Client, url: str) -> None:
+    fifo = new_queue(client, "letters.fifo")
+    by_content = new_queue(client, "content.fifo", ContentBasedDeduplication=True)
+    assert code_of(send, client, fifo, "x") == "MissingParameter"
+    assert code_of(send, client, fifo, "x", MessageGroupId="g") == "InvalidParameterValue"
+    send(client, by_content, "x", MessageGroupId="g")
+    assert code_of(send, client, url, "x", MessageDeduplicationId="d") == (
+        "InvalidParameterValue"
+    )
+    assert code_of(send_fifo, client, fifo, "x", "not one word") == "InvalidParameterValue"
+
+
+def test_a_fifo_queue_delays_all_or_none(client: Client, manual_clock: ManualClock) -> None:
+    url = new_queue(client, "letters.fifo", DelaySeconds=5)
+    assert code_of(send_fifo, client, url, "x", DelaySeconds=1) == "InvalidParameterValue"
+    send_fifo(client, url, "x", DelaySeconds=0)
+    assert counts(client, url) == (0, 0, 1)
+    manual_clock.advance(5)
+    assert bodies(client, url) == ["x"]
+
+
+def test_an_exhausted_message_leaves_its_fifo_group_free(
+    client: Client, manual_clock: ManualClock
+) -> None:
+    url, dead = with_dead_letters(client, suffix=".fifo")
+    send_fifo(client, url, "poison")
+    send_fifo(client, url, "fine")
+    assert bodies(client, url, limit=1) == ["poison"]
+    manual_clock.advance(30)
+    assert bodies(client, url) == ["fine"]
+    assert bodies(client, dead) == ["poison"]

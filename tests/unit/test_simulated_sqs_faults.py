@@ -1,0 +1,187 @@
+"""The SQS simulator: what goes wrong when a test says so."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
+
+from holdfast.testing import ManualClock, SimulatedSqs
+from sqs.words import (
+    Client,
+    bodies,
+    code_of,
+    counts,
+    extend,
+    handle_of,
+    new_queue,
+    receive,
+    send,
+    until_waiting,
+)
+
+
+@pytest.fixture
+def client(simulated_sqs: SimulatedSqs) -> Client:
+    return simulated_sqs.client()
+
+
+@pytest.fixture
+def url(client: Client) -> str:
+    return new_queue(client)
+
+
+# -- faults
+
+
+def test_a_scripted_failure_has_no_effect_and_is_used_up(
+    client: Client, url: str, simulated_sqs: SimulatedSqs
+) -> None:
+    simulated_sqs.faults.fail("SendMessage", code="RequestThrottled", times=2, after=1)
+    send(client, url)
+    assert code_of(send, client, url) == "RequestThrottled"
+    assert code_of(send, client, url) == "RequestThrottled"
+    send(client, url)
+    assert counts(client, url) == (2, 0, 0)
+
+
+def test_failures_come_in_the_order_they_were_scripted(
+    client: Client, url: str, simulated_sqs: SimulatedSqs
+) -> None:
+    simulated_sqs.faults.fail("SendMessage", code="AccessDenied")
+    simulated_sqs.faults.fail("SendMessage", code="InternalError")
+    with pytest.raises(ClientError) as first:
+        send(client, url)
+    with pytest.raises(ClientError) as second:
+        send(client, url)
+    shown = [
+        (e.value.response["Error"]["Code"], e.value.response["Error"]["Type"])
+        for e in (first, second)
+    ]
+    assert shown == [("AccessDenied", "Sender"), ("InternalError", "Receiver")]
+    assert second.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
+
+
+def test_a_network_can_be_down_until_it_is_not(
+    client: Client, url: str, simulated_sqs: SimulatedSqs
+) -> None:
+    down = EndpointConnectionError(endpoint_url=client.meta.endpoint_url)
+    simulated_sqs.faults.fail("SendMessage", error=down, times=math.inf)
+    for _ in range(5):
+        with pytest.raises(EndpointConnectionError):
+            send(client, url)
+    simulated_sqs.faults.clear()
+    send(client, url)
+    assert counts(client, url) == (1, 0, 0)
+
+
+def test_a_lost_reply_had_its_effect(
+    client: Client, url: str, simulated_sqs: SimulatedSqs
+) -> None:
+    simulated_sqs.faults.lose_reply("SendMessage", after=1)
+    send(client, url, "heard")
+    with pytest.raises(ReadTimeoutError):
+        send(client, url, "lost")
+    assert bodies(client, url) == ["heard", "lost"]
+
+
+def test_a_lost_receive_leaves_its_messages_in_flight(
+    client: Client, url: str, simulated_sqs: SimulatedSqs
+) -> None:
+    send(client, url)
+    simulated_sqs.faults.lose_reply("ReceiveMessage")
+    with pytest.raises(ReadTimeoutError):
+        receive(client, url)
+    assert counts(client, url) == (0, 1, 0)
+
+
+def test_single_entries_of_a_batch_can_be_refused(
+    client: Client, url: str, simulated_sqs: SimulatedSqs
+) -> None:
+    simulated_sqs.faults.refuse("SendMessageBatch", positions=(0, 2))
+    entries = [{"Id": name, "MessageBody": name} for name in "abc"]
+    answer = client.send_message_batch(QueueUrl=url, Entries=entries)
+    assert [entry["Id"] for entry in answer["Successful"]] == ["b"]
+    failed = [(e["Id"], e["Code"], e["SenderFault"]) for e in answer["Failed"]]
+    assert failed == [("a", "InternalError", False), ("c", "InternalError", False)]
+    assert bodies(client, url) == ["b"]
+    simulated_sqs.faults.refuse("SendMessageBatch", code="AccessDenied")
+    answer = client.send_message_batch(QueueUrl=url, Entries=entries[:1])
+    assert "Successful" not in answer
+    assert answer["Failed"][0]["SenderFault"] is True
+
+
+def test_a_slow_reply_comes_late_and_its_effect_at_once() -> None:
+    clock = ManualClock(auto_advance=True)
+    sqs = SimulatedSqs(clock)
+    client = sqs.client(read_timeout_seconds=5)
+    url = new_queue(client)
+    send(client, url)
+    handle = handle_of(client, url, VisibilityTimeout=2)
+    sqs.faults.slow("ChangeMessageVisibility", 4)
+    extend(client, url, handle, 10)  # in time at the service, although the lease was shorter
+    assert clock.monotonic() == 1_004
+    assert counts(client, url) == (0, 1, 0)
+    sqs.faults.slow("ChangeMessageVisibility", 6)
+    with pytest.raises(ReadTimeoutError):
+        extend(client, url, handle, 10)
+    assert clock.monotonic() == 1_009
+
+
+def test_a_frozen_service_does_nothing_until_the_clients_time_is_up() -> None:
+    clock = ManualClock(auto_advance=True)
+    sqs = SimulatedSqs(clock)
+    client = sqs.client(read_timeout_seconds=7)
+    url = new_queue(client)
+    sqs.faults.freeze()
+    with pytest.raises(ReadTimeoutError):
+        send(client, url)
+    assert clock.monotonic() == 1_007
+    sqs.faults.thaw()
+    assert counts(client, url) == (0, 0, 0)
+
+
+def test_a_thawed_service_answers_those_who_still_wait(
+    client: Client, url: str, simulated_sqs: SimulatedSqs, manual_clock: ManualClock
+) -> None:
+    simulated_sqs.faults.freeze()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(send, client, url)
+        until_waiting(manual_clock)
+        simulated_sqs.faults.thaw()
+        assert waiting.result(10)["MessageId"]
+    assert counts(client, url) == (1, 0, 0)
+
+
+def test_a_script_that_could_never_strike_is_refused(simulated_sqs: SimulatedSqs) -> None:
+    with pytest.raises(ValueError, match="no operation 'SendMessages'"):
+        simulated_sqs.faults.fail("SendMessages")
+    with pytest.raises(ValueError, match="no entries"):
+        simulated_sqs.faults.refuse("SendMessage")
+
+
+def test_a_message_in_flight_can_be_delivered_twice(
+    client: Client, url: str, simulated_sqs: SimulatedSqs
+) -> None:
+    for body in "ab":
+        send(client, url, body)
+    a, b = receive(client, url)
+    assert simulated_sqs.duplicate("letters", b["MessageId"]) == 1
+    (again,) = receive(client, url, AttributeNames=["ApproximateReceiveCount"])
+    assert again["MessageId"] == b["MessageId"]
+    assert again["Attributes"] == {"ApproximateReceiveCount": "2"}
+    assert receive(client, url) == []  # twice, not for ever
+    assert code_of(extend, client, url, b["ReceiptHandle"], 60) == "ReceiptHandleIsInvalid"
+    extend(client, url, a["ReceiptHandle"], 60)
+    assert simulated_sqs.duplicate("letters") == 2
+
+
+def test_only_what_is_in_flight_can_be_doubled(
+    client: Client, url: str, simulated_sqs: SimulatedSqs
+) -> None:
+    send(client, url)
+    assert simulated_sqs.duplicate("letters") == 0
+    assert len(receive(client, url)) == 1
+    assert receive(client, url) == []
+    with pytest.raises(ValueError, match="no queue 'lettres'"):
+        simulated_sqs.duplicate("lettres")

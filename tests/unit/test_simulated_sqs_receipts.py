@@ -1,0 +1,241 @@
+"""The SQS simulator: receipts in time, stale receipts, long polls."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from holdfast.testing import ManualClock, SimulatedSqs
+from sqs.words import (
+    Client,
+    bodies,
+    code_of,
+    counts,
+    delete,
+    extend,
+    handle_of,
+    new_queue,
+    receive,
+    send,
+    send_fifo,
+    until_waiting,
+)
+
+
+@pytest.fixture
+def client(simulated_sqs: SimulatedSqs) -> Client:
+    return simulated_sqs.client()
+
+
+@pytest.fixture
+def url(client: Client) -> str:
+    return new_queue(client)
+
+
+# -- receiving and holding
+
+
+def test_a_receipt_that_ran_out_is_refused(
+    client: Client, url: str, manual_clock: ManualClock
+) -> None:
+    send(client, url)
+    handle = handle_of(client, url)
+    manual_clock.advance(30)
+    assert code_of(delete, client, url, handle) == "ReceiptHandleIsInvalid"
+    assert code_of(extend, client, url, handle, 30) == (
+        "AWS.SimpleQueueService.MessageNotInflight"
+    )
+    assert counts(client, url) == (1, 0, 0)
+
+
+def test_a_superseded_receipt_is_refused_though_the_message_is_in_flight(
+    client: Client, url: str, manual_clock: ManualClock
+) -> None:
+    send(client, url)
+    stale = handle_of(client, url)
+    manual_clock.advance(30)
+    current = handle_of(client, url)
+    assert stale != current
+    assert code_of(delete, client, url, stale) == "ReceiptHandleIsInvalid"
+    assert code_of(extend, client, url, stale, 60) == "ReceiptHandleIsInvalid"
+    delete(client, url, current)
+    assert counts(client, url) == (0, 0, 0)
+
+
+def test_an_ignored_receipt_succeeds_and_does_nothing(manual_clock: ManualClock) -> None:
+    client = SimulatedSqs(manual_clock, stale_handles="ignored").client()
+    url = new_queue(client)
+    send(client, url)
+    stale = handle_of(client, url)
+    manual_clock.advance(30)
+    delete(client, url, stale)
+    extend(client, url, stale, 600)
+    assert counts(client, url) == (1, 0, 0)
+
+
+def test_an_effective_receipt_deletes_what_somebody_else_holds(
+    manual_clock: ManualClock,
+) -> None:
+    client = SimulatedSqs(manual_clock, stale_handles="effective").client()
+    url = new_queue(client)
+    send(client, url)
+    stale = handle_of(client, url)
+    manual_clock.advance(30)
+    current = handle_of(client, url)
+    delete(client, url, stale)
+    assert counts(client, url) == (0, 0, 0)
+    assert code_of(extend, client, url, current, 5) == "InvalidParameterValue"
+
+
+def test_an_effective_receipt_hides_what_somebody_else_holds(
+    manual_clock: ManualClock,
+) -> None:
+    client = SimulatedSqs(manual_clock, stale_handles="effective").client()
+    url = new_queue(client)
+    send(client, url)
+    stale = handle_of(client, url)
+    manual_clock.advance(30)
+    handle_of(client, url)
+    extend(client, url, stale, 600)
+    manual_clock.advance(599)
+    assert receive(client, url) == []
+    manual_clock.advance(1)
+    assert len(receive(client, url)) == 1
+
+
+@pytest.mark.parametrize("mode", ["strict", "ignored", "effective"])
+def test_a_fifo_queue_refuses_an_expired_receipt_in_every_mode(
+    manual_clock: ManualClock, mode: Any
+) -> None:
+    client = SimulatedSqs(manual_clock, stale_handles=mode).client()
+    url = new_queue(client, "letters.fifo")
+    send_fifo(client, url, "a")
+    handle = handle_of(client, url)
+    manual_clock.advance(30)
+    assert code_of(delete, client, url, handle) == "InvalidParameterValue"
+    assert code_of(extend, client, url, handle, 30) == "InvalidParameterValue"
+
+
+@pytest.mark.parametrize("mode", ["strict", "ignored", "effective"])
+def test_a_handle_never_given_is_refused_in_every_mode(
+    manual_clock: ManualClock, mode: Any
+) -> None:
+    client = SimulatedSqs(manual_clock, stale_handles=mode).client()
+    url, other = new_queue(client), new_queue(client, "other")
+    send(client, other)
+    for handle in ("garbage", handle_of(client, other)):
+        assert code_of(delete, client, url, handle) == "ReceiptHandleIsInvalid"
+        assert code_of(extend, client, url, handle, 1) == "ReceiptHandleIsInvalid"
+
+
+def test_an_unknown_way_of_going_stale_is_refused() -> None:
+    with pytest.raises(ValueError, match="lenient"):
+        SimulatedSqs(stale_handles="lenient")  # type: ignore[arg-type]
+
+
+def test_twelve_hours_count_from_the_receive_and_more_is_refused(
+    client: Client, url: str, manual_clock: ManualClock
+) -> None:
+    send(client, url)
+    manual_clock.advance(3_600)  # waiting does not count
+    handle = handle_of(client, url, VisibilityTimeout=43_200)
+    manual_clock.advance(43_000)
+    assert code_of(extend, client, url, handle, 201) == "InvalidParameterValue"
+    extend(client, url, handle, 200)
+    manual_clock.advance(199)
+    assert receive(client, url) == []
+    extend(client, url, handle, 1)
+    manual_clock.advance(1)
+    # The next holder has twelve hours of its own.
+    extend(client, url, handle_of(client, url), 43_200)
+
+
+def test_giving_back_wakes_a_long_poll(
+    client: Client, url: str, manual_clock: ManualClock
+) -> None:
+    send(client, url)
+    handle = handle_of(client, url)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(receive, client, url, WaitTimeSeconds=20)
+        until_waiting(manual_clock)
+        extend(client, url, handle, 0)
+        assert len(waiting.result(10)) == 1
+    assert manual_clock.monotonic() == 1_000
+
+
+# -- long polling
+
+
+def test_a_long_poll_returns_at_once_when_a_message_arrives(
+    client: Client, url: str, manual_clock: ManualClock
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(bodies, client, url, WaitTimeSeconds=20)
+        until_waiting(manual_clock)
+        send(client, url, "hello")
+        assert waiting.result(10) == ["hello"]
+    assert manual_clock.monotonic() == 1_000
+
+
+def test_a_long_poll_returns_when_a_message_becomes_visible() -> None:
+    clock = ManualClock(auto_advance=True)
+    client = SimulatedSqs(clock).client()
+    url = new_queue(client)
+    send(client, url, "late", DelaySeconds=7)
+    assert bodies(client, url, WaitTimeSeconds=20) == ["late"]
+    assert clock.monotonic() == 1_007
+
+
+def test_a_long_poll_ends_empty_after_its_wait_and_no_sooner() -> None:
+    clock = ManualClock(auto_advance=True)
+    client = SimulatedSqs(clock).client()
+    url = new_queue(client, ReceiveMessageWaitTimeSeconds=3)
+    send(client, url, DelaySeconds=900)
+    assert receive(client, url) == []
+    assert clock.monotonic() == 1_003
+    assert receive(client, url, WaitTimeSeconds=20) == []
+    assert clock.monotonic() == 1_023
+    assert receive(client, url, WaitTimeSeconds=0) == []
+    assert clock.monotonic() == 1_023
+
+
+def test_one_message_goes_to_one_of_many_long_polls(
+    client: Client, url: str, manual_clock: ManualClock
+) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(bodies, client, url, WaitTimeSeconds=20) for _ in range(4)]
+        until_waiting(manual_clock, threads=4)
+        send(client, url, "one")
+        until_waiting(manual_clock, threads=3)
+        manual_clock.advance(20)
+        assert sorted(future.result(10) for future in waiting) == [[], [], [], ["one"]]
+
+
+def test_a_long_poll_on_a_deleted_queue_is_told(
+    client: Client, url: str, manual_clock: ManualClock
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(code_of, receive, client, url, WaitTimeSeconds=20)
+        until_waiting(manual_clock)
+        client.delete_queue(QueueUrl=url)
+        assert waiting.result(10) == "AWS.SimpleQueueService.NonExistentQueue"
+
+
+def test_many_threads_lose_and_double_nothing(client: Client, url: str) -> None:
+    def produce(name: int) -> None:
+        for number in range(25):
+            send(client, url, f"{name}-{number}")
+
+    def consume(_: int) -> list[str]:
+        seen = []
+        while messages := receive(client, url):
+            for message in messages:
+                seen.append(message["Body"])
+                delete(client, url, message["ReceiptHandle"])
+        return seen
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(produce, range(8)))
+        seen = [body for some in pool.map(consume, range(8)) for body in some]
+    assert sorted(seen) == sorted(f"{a}-{b}" for a in range(8) for b in range(25))
+    assert counts(client, url) == (0, 0, 0)

@@ -1,0 +1,715 @@
+"""SQSQueue: what is its own, beside the contract it shares with the other queues."""
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from holdfast.adapters.aws.sqs import SQSQueue
+from holdfast.core.errors import ConfigError, LeaseLost, MessageTooLarge, QueueUnavailable
+from holdfast.core.events import CheckpointNotKept, DeadLettered, Event, Events, PollFailed
+from holdfast.core.keeper import LeaseKeeper
+from holdfast.core.lease import LeaseState, Refused, Renewed, Unanswered
+from holdfast.core.message import AnyMessage, QueueMessage, lease_of
+from holdfast.core.outcome import Reject
+from holdfast.core.worker import Worker
+from holdfast.testing import ManualClock, SimulatedSqs
+
+LEASE = 30.0
+
+Queue = SQSQueue[Any]
+
+
+class Order(QueueMessage):
+    customer: str = "ada"
+    number: int = 0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def sqs(clock: ManualClock) -> SimulatedSqs:
+    return SimulatedSqs(clock)
+
+
+@pytest.fixture
+def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> Callable[..., Queue]:
+    client = sqs.client()
+
+    def open_one(name: str = "work", **settings: Any) -> Queue:
+        kind = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
+        client.create_queue(QueueName=name, Attributes=kind)
+        defaults = {"lease_seconds": LEASE, "clock": clock, "client": client}
+        queue: Queue = SQSQueue(name, **defaults | settings)
+        sqs.calls.clear()
+        return queue
+
+    return open_one
+
+
+def pushed(queue: Queue, count: int) -> list[str]:
+    return queue.push_many(AnyMessage(id=f"{number}") for number in range(count))
+
+
+# -- few calls
+
+
+def test_ten_go_out_come_in_and_are_deleted_in_one_call_each(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    pushed(queue, 25)
+    assert sqs.calls.count("SendMessageBatch") == 3
+    messages = queue.poll(25)
+    assert (len(messages), sqs.calls.count("ReceiveMessage")) == (25, 3)
+    queue.ack_many(messages)
+    assert sqs.calls.count("DeleteMessageBatch", "DeleteMessage") == 3
+
+
+def test_acks_of_many_threads_leave_together(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    pushed(queue, 10)
+    messages = queue.poll(10)
+    together = threading.Barrier(10)
+
+    def ack(message: AnyMessage) -> None:
+        together.wait()
+        queue.ack(message)
+
+    with ThreadPoolExecutor(10) as threads:
+        list(threads.map(ack, messages))
+    assert sqs.calls.entries("DeleteMessageBatch") == 10
+    assert sqs.calls.count("DeleteMessageBatch") <= 3
+    assert queue.stats().leased == 0
+
+
+def test_a_refused_ack_among_those_that_left_together_is_told_to_its_own_thread_only(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    pushed(queue, 4)
+    messages = queue.poll(4)
+    sqs.faults.refuse("DeleteMessageBatch", "ReceiptHandleIsInvalid", positions=(0,))
+    together = threading.Barrier(4)
+
+    def ack(message: AnyMessage) -> str:
+        together.wait()
+        try:
+            queue.ack(message)
+        except LeaseLost:
+            return "lost"
+        return "acked"
+
+    with ThreadPoolExecutor(4) as threads:
+        assert sorted(threads.map(ack, messages)) == ["acked", "acked", "acked", "lost"]
+    assert queue.stats().leased == 1
+
+
+def test_a_lone_ack_waits_for_nobody(
+    open_queue: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.adapters.aws.sqs.gathering.GATHER_SECONDS", 600.0)
+    queue = open_queue()
+    pushed(queue, 1)
+    queue.ack(queue.poll()[0])  # it would take ten minutes
+    assert queue.stats().leased == 0
+
+
+def test_a_worker_never_receives_more_than_it_has_free_slots(sqs: SimulatedSqs) -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work")
+    queue: Queue = SQSQueue("work", lease_seconds=LEASE, client=client)
+    pushed(queue, 40)
+    held = most = 0
+    lock = threading.Lock()
+
+    def handle(_: AnyMessage, __: object) -> None:
+        nonlocal most
+        with lock:
+            most = max(most, queue.stats().leased)
+
+    report = Worker(queue, handle, concurrency=3).run(until_empty=True)
+    assert report.completed == 40
+    assert held <= most <= 3
+
+
+# -- errors
+
+
+def test_an_entry_that_fails_in_passing_is_sent_again_by_itself(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    clock.auto_advance = True
+    queue = open_queue()
+    sqs.faults.refuse("SendMessageBatch", "InternalError", positions=(2, 5))
+    pushed(queue, 10)
+    assert sorted(int(message.id) for message in queue.poll(10)) == list(range(10))
+    assert [call.entries for call in sqs.calls.of("SendMessageBatch")] == [10, 2]
+
+
+def test_entries_that_are_refused_for_good_are_named(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    clock.auto_advance = True
+    queue = open_queue()
+    sqs.faults.refuse("SendMessageBatch", "InternalError", positions=(0,), times=99)
+    with pytest.raises(QueueUnavailable, match=r"1 of the messages .*InternalError.*'0'"):
+        pushed(queue, 4)
+
+
+def test_one_refused_ack_of_many_does_not_undo_the_others(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    pushed(queue, 5)
+    messages = queue.poll(5)
+    sqs.faults.refuse("DeleteMessageBatch", "InternalError", positions=(1,))
+    with pytest.raises(QueueUnavailable, match="InternalError"):
+        queue.ack_many(messages)
+    sqs.calls.clear()
+    queue.ack_many(messages)
+    assert sqs.calls.entries("DeleteMessageBatch") == 1
+    assert queue.stats().leased == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "answer"),
+    [
+        ("RequestThrottled", Unanswered),
+        ("InternalError", Unanswered),
+        ("ReceiptHandleIsInvalid", Refused),
+        ("InvalidParameterValue", Refused),
+        ("AWS.SimpleQueueService.MessageNotInflight", Refused),
+    ],
+)
+def test_each_entry_of_a_renewal_is_judged_by_its_own_code(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, code: str, answer: type
+) -> None:
+    queue = open_queue()
+    pushed(queue, 3)
+    leases = [lease_of(message) for message in queue.poll(3)]
+    sqs.faults.refuse("ChangeMessageVisibilityBatch", code, positions=(1,))
+    answers = queue.renew(leases, LEASE)
+    assert [type(one) for one in answers] == [Renewed, answer, Renewed]
+
+
+def test_a_queue_that_is_gone_loses_the_lease_at_once(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    queue = open_queue()
+    pushed(queue, 1)
+    lease = lease_of(queue.poll()[0])
+    client = sqs.client()
+    client.delete_queue(QueueUrl=client.get_queue_url(QueueName="work")["QueueUrl"])
+    keeper = LeaseKeeper(clock)
+    keeper.hold(lease)
+    clock.advance(LEASE / 3)
+    assert keeper.tick().lost == 1
+    assert "no such queue" in lease.reason
+
+
+def test_throttling_is_ridden_out_within_the_lease(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    queue = open_queue()
+    pushed(queue, 1)
+    lease = lease_of(queue.poll()[0])
+    keeper = LeaseKeeper(clock)
+    keeper.hold(lease)
+    sqs.faults.fail("ChangeMessageVisibilityBatch", "RequestThrottled", times=4)
+    while (
+        clock.monotonic() < lease.deadline
+        and sqs.calls.count("ChangeMessageVisibilityBatch") < 5
+    ):
+        clock.advance(0.25)
+        keeper.tick()
+    assert lease.state is LeaseState.HELD
+    assert sqs.calls.count("ChangeMessageVisibilityBatch") == 5
+
+
+def test_no_error_tells_the_receipt_or_the_body(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    queue.push(AnyMessage(id="a", secret="canary-body"))
+    message = queue.poll()[0]
+    handle = lease_of(message).handle.handle
+    sqs.faults.fail("DeleteMessageBatch", "InternalError")
+    with pytest.raises(QueueUnavailable) as told:
+        queue.ack(message)
+    for text in (str(told.value), repr(lease_of(message)), repr(lease_of(message).handle)):
+        assert "canary-body" not in text
+        assert handle not in text
+
+
+def test_access_denied_names_the_permission(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    sqs.faults.fail("ReceiveMessage", "AccessDenied")
+    with pytest.raises(ConfigError, match="sqs:ReceiveMessage"):
+        queue.poll()
+
+
+# -- twice to one process
+
+
+def test_a_message_delivered_twice_to_one_process_is_worked_once_by_its_newest_handle(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    queue = open_queue()
+    pushed(queue, 1)
+    message = queue.poll()[0]
+    clock.advance(10)
+    assert sqs.duplicate("work") == 1
+    assert queue.poll() == []
+    assert lease_of(message).deadline == clock.monotonic() + LEASE
+    queue.ack(message)  # with the first handle this would be refused
+    assert queue.stats().leased == 0
+
+
+def test_a_message_that_ran_out_here_is_delivered_anew(
+    open_queue: Callable[..., Queue], clock: ManualClock
+) -> None:
+    queue = open_queue()
+    pushed(queue, 1)
+    [first] = queue.poll()
+    clock.advance(LEASE + 1)
+    [second] = queue.poll()
+    assert second.attempts == 2
+    with pytest.raises(LeaseLost):
+        queue.ack(first)
+    queue.ack(second)
+
+
+# -- nack, and the extension that must not overtake it
+
+
+def test_an_extension_under_way_cannot_overtake_a_nack(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    queue = open_queue()
+    pushed(queue, 1)
+    [message] = queue.poll()
+    lease = lease_of(message)
+    sqs.faults.slow("ChangeMessageVisibilityBatch", 5)
+    with ThreadPoolExecutor(2) as threads:
+        renewing = threads.submit(queue.renew, [lease], LEASE)
+        while clock.waiting == 0:
+            pass
+        nacking = threads.submit(queue.nack, message, delay_seconds=0)
+        assert not nacking.done()
+        clock.advance(5)
+        renewing.result(10)
+        nacking.result(10)
+    assert queue.stats().ready == 1
+
+
+def test_what_is_being_settled_is_not_extended(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    pushed(queue, 2)
+    first, second = (lease_of(message) for message in queue.poll(2))
+    with first.handle.lock:
+        answers = queue.renew([first, second], LEASE)
+    assert [type(answer) for answer in answers] == [Unanswered, Renewed]
+    assert sqs.calls.entries("ChangeMessageVisibilityBatch") == 1
+
+
+@pytest.mark.parametrize(("on_nack", "ready", "calls"), [("now", 1, 1), ("leave", 0, 0)])
+def test_a_nack_without_a_delay_does_what_was_chosen(
+    open_queue: Callable[..., Queue],
+    sqs: SimulatedSqs,
+    clock: ManualClock,
+    on_nack: str,
+    ready: int,
+    calls: int,
+) -> None:
+    """R001-053, R001-054: leave it to its visibility timeout, or show it at once."""
+    queue = open_queue(on_nack=on_nack)
+    pushed(queue, 1)
+    [message] = queue.poll()
+    sqs.calls.clear()
+    queue.nack(message)
+    assert sqs.calls.count("ChangeMessageVisibilityBatch") == calls
+    assert queue.stats().ready == ready
+    clock.advance(LEASE + 1)
+    assert queue.poll()[0].attempts == 2
+
+
+def test_a_nack_is_never_longer_than_twelve_hours_from_the_receive(
+    open_queue: Callable[..., Queue], clock: ManualClock
+) -> None:
+    queue = open_queue()
+    pushed(queue, 1)
+    [message] = queue.poll()
+    clock.advance(LEASE - 1)
+    queue.nack(message, delay_seconds=86_400)
+    clock.advance(12 * 3600)
+    assert queue.poll()[0].attempts == 2
+
+
+# -- twelve hours
+
+
+def test_a_lease_is_kept_for_twelve_hours_and_not_a_second_longer(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    queue = open_queue(lease_seconds=600.0)
+    pushed(queue, 1)
+    claimed_at = clock.monotonic()
+    lease = lease_of(queue.poll()[0])
+    keeper = LeaseKeeper(clock)
+    keeper.hold(lease)
+    while lease.live:
+        tick = keeper.tick()
+        if tick.next_at is not None:
+            clock.advance(max(0.0, tick.next_at - clock.monotonic()))
+    assert lease.reason == "its cap of 43200 s is reached"
+    assert clock.monotonic() - claimed_at == pytest.approx(43_200, abs=1)
+    assert queue.poll() != []  # visible again only now
+    assert sqs.calls.count("ChangeMessageVisibilityBatch") < 43_200 / 600 * 3 + 20
+
+
+# -- long polls
+
+
+def test_a_long_poll_ends_at_once_on_shutdown_and_what_it_brings_later_is_given_back(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    queue = open_queue(lease_seconds=90.0)
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        polling = threads.submit(queue.poll, 10, wait_seconds=20, stop=stop)
+        while clock.waiting == 0:
+            pass
+        stop.set()
+        assert polling.result(10) == []
+    pushed(queue, 1)
+    while clock.waiting or queue.stats().leased:
+        pass
+    assert queue.stats().ready == 1
+
+
+def test_a_long_poll_leaves_most_of_the_lease(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    clock.auto_advance = True
+    queue = open_queue(lease_seconds=6.0)
+    began = clock.monotonic()
+    assert queue.poll(wait_seconds=5) == []
+    assert clock.monotonic() - began == pytest.approx(6, abs=1)
+    assert sqs.calls.count("ReceiveMessage") == 3  # two seconds each
+
+
+def test_an_empty_answer_is_not_believed_at_once(sqs: SimulatedSqs) -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work")
+    queue: Queue = SQSQueue("work", lease_seconds=3.0, client=client)
+    assert queue.looks_until_empty == 3
+    looked = []
+    stats = queue.stats
+
+    def counted() -> Any:
+        looked.append(1)
+        if len(looked) == 2:
+            pushed(queue, 1)  # arrived after one look that saw nothing
+        return stats()
+
+    queue.stats = counted  # type: ignore[method-assign]
+    report = Worker(queue, lambda _, __: None).run(until_empty=True)
+    assert report.completed == 1
+
+
+# -- dead letters
+
+
+def with_redrive_policy(sqs: SimulatedSqs, receives: int = 5, *, of: str = "work") -> None:
+    client = sqs.client()
+    dead = client.create_queue(QueueName="the-dead")["QueueUrl"]
+    arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])
+    policy = {
+        "deadLetterTargetArn": arn["Attributes"]["QueueArn"],
+        "maxReceiveCount": receives,
+    }
+    url = client.get_queue_url(QueueName=of)["QueueUrl"]
+    client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
+
+
+def test_dead_letters_go_to_the_queue_of_the_redrive_policy_with_their_reason(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    with_redrive_policy(sqs)
+    pushed(queue, 1)
+    queue.dead_letter(queue.poll()[0], "the shop is closed", detail="Traceback …")
+    [view] = queue.dead_letters()
+    assert view.where.startswith("sqs:the-dead/")
+    assert (view.id, view.attempts, view.reason) == ("0", 1, "the shop is closed")
+    assert view.past[0].detail == "Traceback …"
+    assert queue.redrive() == 1
+    assert sqs.calls.count("StartMessageMoveTask") == 1
+    assert queue.poll()[0].attempts == 1
+
+
+def test_what_the_redrive_policy_moved_is_shown_too(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    queue = open_queue()
+    with_redrive_policy(sqs, receives=2)
+    pushed(queue, 1)
+    for _ in range(2):
+        assert queue.poll() != []
+        clock.advance(LEASE + 1)
+    assert queue.poll() == []
+    [view] = queue.dead_letters()
+    assert "redrive policy" in (view.reason or "")
+
+
+def test_without_a_redrive_policy_a_queue_for_them_is_made_when_the_first_dies(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    pushed(queue, 2)
+    assert (queue.stats().failed, list(queue.dead_letters()), queue.redrive()) == (0, [], 0)
+    assert sqs.calls.count("CreateQueue") == 0
+    first, second = queue.poll(2)
+    queue.dead_letter(first, "no use")
+    queue.dead_letter(second, "no use either")
+    assert sqs.calls.count("CreateQueue") == 1
+    assert [view.where.split("/")[0] for view in queue.dead_letters()] == ["sqs:work-dead"] * 2
+    assert queue.redrive() == 2
+    assert queue.stats().ready == 2
+
+
+def test_looking_hides_no_dead_letter(open_queue: Callable[..., Queue]) -> None:
+    queue = open_queue()
+    pushed(queue, 12)
+    for message in queue.poll(12):
+        queue.dead_letter(message, "no use")
+    for _ in range(3):
+        assert len(list(queue.dead_letters())) == 12
+
+
+def test_a_copy_is_kept_before_the_message_is_deleted_and_only_once(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    pushed(queue, 1)
+    [message] = queue.poll()
+    sqs.faults.fail("DeleteMessageBatch", "InternalError")
+    with pytest.raises(QueueUnavailable):
+        queue.dead_letter(message, "no use")
+    assert (queue.stats().leased, queue.stats().failed) == (1, 1)  # twice, never lost
+    queue.dead_letter(message, "no use")
+    assert (queue.stats().leased, queue.stats().failed) == (0, 1)
+
+
+def test_a_lease_that_is_gone_leaves_no_copy(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    pushed(queue, 1)
+    [message] = queue.poll()
+    sqs.faults.refuse("ChangeMessageVisibilityBatch", "ReceiptHandleIsInvalid")
+    with pytest.raises(LeaseLost):
+        queue.dead_letter(message, "no use")
+    assert queue.stats().failed == 0
+
+
+def test_a_message_that_cannot_be_buried_costs_the_others_nothing(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    heard: list[Event] = []
+    queue = open_queue(events=Events(heard.append), model=Order)
+    client = sqs.client()
+    url = client.get_queue_url(QueueName="work")["QueueUrl"]
+    client.send_message(QueueUrl=url, MessageBody="torn {")
+    queue.push_many(Order(number=number) for number in range(9))
+    sqs.faults.fail("CreateQueue", "AccessDenied")
+    assert len(queue.poll(10)) == 9
+    assert [type(event) for event in heard] == [PollFailed]
+
+
+def test_somebodys_own_attributes_survive_the_dead_letters_and_back(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    client = sqs.client()
+    url = client.get_queue_url(QueueName="work")["QueueUrl"]
+    trace = {"Trace": {"DataType": "String", "StringValue": "1-2-3"}}
+    client.send_message(QueueUrl=url, MessageBody='{"id": "a"}', MessageAttributes=trace)
+    queue.dead_letter(queue.poll()[0], "no use")
+    assert queue.redrive("a") == 1
+    [raw] = client.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
+    assert raw["MessageAttributes"] == trace
+
+
+@pytest.mark.parametrize("name", ["work", "work.fifo"])
+def test_a_message_may_die_be_redriven_and_die_again_within_minutes(
+    open_queue: Callable[..., Queue], name: str
+) -> None:
+    queue = open_queue(name)
+    pushed(queue, 1)
+    for _ in range(3):
+        queue.dead_letter(queue.poll()[0], "no use")
+        assert (queue.stats().leased, queue.stats().failed) == (0, 1)
+        assert queue.redrive() == 1
+    assert queue.poll() != []
+
+
+def test_queues_that_share_their_dead_letters_do_not_touch_each_others(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    work, other = open_queue(), open_queue("other")
+    with_redrive_policy(sqs)
+    with_redrive_policy(sqs, of="other")
+    for queue in (work, other):
+        queue.push(AnyMessage(id=queue.name))
+        queue.dead_letter(queue.poll()[0], "no use")
+    assert [view.id for view in work.dead_letters()] == ["sqs:work"]
+    assert (work.drop("sqs:other"), work.redrive("sqs:other")) == (0, 0)
+    assert work.redrive() == 1
+    assert [view.id for view in other.dead_letters()] == ["sqs:other"]
+
+
+# -- FIFO
+
+
+def test_a_fifo_queue_keeps_one_order_for_all_unless_told_by_which_field(
+    open_queue: Callable[..., Queue],
+) -> None:
+    queue = open_queue("one.fifo", model=Order)
+    queue.push_many(Order(number=number) for number in range(5))
+    first = queue.poll()
+    assert first[0].number == 0
+    assert queue.poll() == []  # the group waits for it
+
+    queue = open_queue("many.fifo", model=Order, group_by="customer")
+    queue.push_many(Order(customer=f"{n % 2}", number=n) for n in range(6))
+    taken = {message.customer: message.number for message in queue.poll(2)}
+    assert set(taken) <= {"0", "1"}
+    assert all(number == int(customer) for customer, number in taken.items() if number < 2)
+
+
+def test_a_push_whose_reply_was_lost_does_not_double_in_a_fifo_queue(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue("work.fifo")
+    sqs.faults.lose_reply("SendMessage")
+    with pytest.raises(QueueUnavailable):
+        queue.push(AnyMessage(id="a"))
+    queue.push(AnyMessage(id="a"))
+    assert len(queue.poll(10)) == 1
+
+
+def test_fifo_ids_and_groups_may_be_any_text(open_queue: Callable[..., Queue]) -> None:
+    queue = open_queue("work.fifo", model=Order, group_by="customer")
+    for number, text in enumerate(["ünï", "a" * 500, "two words", "\n"]):
+        queue.push(Order(id=f"{text}!", customer=text, number=number))
+    assert sorted(message.number for message in queue.poll(10)) == [0, 1, 2, 3]
+
+
+# -- settings and limits
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "told"),
+    [
+        ("work", {"dedupe": True}, "FIFO"),
+        ("work", {"group_by": "customer"}, "FIFO"),
+        ("work.fifo", {"group_by": "nonsense", "model": Order}, "nonsense"),
+        ("work", {"on_nack": "never"}, "never"),
+        ("work", {"lease_seconds": 43_201.0}, "12 hours"),
+        ("two words", {}, "two words"),
+        ("a/b", {}, "a/b"),
+        ("", {}, "1 to 80"),
+        ("x" * 81, {}, "1 to 80"),
+        ("../etc", {}, "etc"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_early(
+    sqs: SimulatedSqs, name: str, settings: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        SQSQueue(name, client=sqs.client(), **settings)
+
+
+def test_delays_beyond_what_sqs_can_keep_are_refused(
+    open_queue: Callable[..., Queue],
+) -> None:
+    with pytest.raises(ValueError, match="at most 900"):
+        open_queue().push(AnyMessage(), delay_seconds=901)
+    with pytest.raises(ValueError, match="no delay per message"):
+        open_queue("work.fifo").push(AnyMessage(), delay_seconds=1)
+
+
+def test_the_queues_own_size_limit_counts(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    client = sqs.client()
+    url = client.get_queue_url(QueueName="work")["QueueUrl"]
+    client.set_queue_attributes(QueueUrl=url, Attributes={"MaximumMessageSize": "2048"})
+    with pytest.raises(MessageTooLarge, match="2,048"):
+        queue.push(AnyMessage(text="x" * 2048))
+    assert queue.stats().ready == 0
+
+
+def test_large_messages_share_no_batch_they_do_not_fit_in(
+    open_queue: Callable[..., Queue],
+) -> None:
+    queue = open_queue()
+    queue.push_many(AnyMessage(id=f"{n}", text="x" * 900_000) for n in range(4))
+    assert queue.stats().ready == 4
+
+
+def test_characters_that_sqs_refuses_are_carried(open_queue: Callable[..., Queue]) -> None:
+    queue = open_queue()
+    text = "\x00 \x0b \ufffe \uffff 😀 \u202e"
+    queue.push(AnyMessage(id="a", text=text))
+    assert queue.poll()[0].text == text
+
+
+def test_that_checkpoints_are_not_kept_is_told_once(open_queue: Callable[..., Queue]) -> None:
+    heard: list[Event] = []
+    queue = open_queue(events=Events(heard.append))
+    pushed(queue, 1)
+    [message] = queue.poll()
+    for page in range(3):
+        queue.save_checkpoint(message, {"page": page})
+    assert [type(event) for event in heard] == [CheckpointNotKept]
+    assert queue.load_checkpoint(message) is None
+
+
+# -- the same worker
+
+
+def test_a_worker_retries_rejects_and_completes(sqs: SimulatedSqs) -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work")
+    heard: list[Event] = []
+    queue: Queue = SQSQueue("work", Order, client=client, on_nack="now")
+    queue.push_many(Order(id=f"{number}", number=number) for number in range(12))
+
+    def handle(order: Order, _: object) -> Reject | None:
+        if order.number == 3:
+            return Reject("no such order")
+        if order.number == 5 and order.attempts == 1:
+            raise RuntimeError("later")
+        return None
+
+    worker = Worker(queue, handle, concurrency=4, events=Events(heard.append))
+    report = worker.run(until_empty=True)
+    assert (report.completed, report.retried, report.dead_lettered) == (11, 1, 1)
+    assert [view.id for view in queue.dead_letters()] == ["3"]
+    assert [event.message_id for event in heard if isinstance(event, DeadLettered)] == ["3"]
