@@ -15,9 +15,11 @@ Two things are yours to replace: `start_processing`, and the `Processing` it ret
 import argparse
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from threading import Timer
 from typing import Protocol
 
 from holdfast import (
@@ -37,6 +39,7 @@ LOOK_SECONDS = 1.0
 RETRY_SECONDS = 1.0  # what failed is tried again soon, not when its time would be over
 STALL_SECONDS = 60.0  # a look that hangs so long ends the process
 MAX_ATTEMPTS = 50
+LIMIT_SECONDS = 600.0  # should one vanish (a redrive policy of SQS moves it), end all the same
 
 
 class Task(QueueMessage):
@@ -157,11 +160,13 @@ class Books:
         return self.titles.keys() <= self.complete
 
 
-def run(url: str, count: int = 3, watch: Watch = process) -> Books:
+def run(
+    url: str, count: int = 3, watch: Watch = process, max_attempts: int = MAX_ATTEMPTS
+) -> Books:
     """Push `count` tasks, and work until each of them is over."""
     books = Books()
     events = Events(books)
-    settings = {"lease_seconds": HOLD_SECONDS, "max_attempts": MAX_ATTEMPTS}
+    settings = {"lease_seconds": HOLD_SECONDS, "max_attempts": max_attempts}
     with open_queue(url, Task, events=events, **settings) as queue:
         books.titles = create_tasks(queue, count)
         worker = Worker(
@@ -169,8 +174,20 @@ def run(url: str, count: int = 3, watch: Watch = process) -> Books:
         )
         books.when_over = worker.stop
         if not books.over:
-            worker.run()
+            with _limit(LIMIT_SECONDS, worker.stop):
+                worker.run()
     return books
+
+
+@contextmanager
+def _limit(seconds: float, action: Callable[[], None]) -> Iterator[None]:
+    timer = Timer(seconds, action)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def say(text: str) -> None:

@@ -103,11 +103,15 @@ def test_moto_refuses_at_the_cap_what_a_plain_heartbeat_asks_for(traveller) -> N
 
 def test_a_deleted_message_is_a_loss_with_amazons_own_error(traveller) -> None:
     world = World(traveller, 60)
-    with pytest.raises(ClientError) as raised, world.heartbeat(20, 60) as heartbeat:
-        world.client.delete_message(QueueUrl=world.url, ReceiptHandle=world.handle)
-        world.let_pass(heartbeat, 21, step=1)
-        assert heartbeat.lost.wait(20)
-    assert raised.value.response["Error"]["Code"] == "ReceiptHandleIsInvalid"
+    heartbeat = world.heartbeat(20, 60)
+    heartbeat.start()
+    world.client.delete_message(QueueUrl=world.url, ReceiptHandle=world.handle)
+    world.let_pass(heartbeat, 21, step=1)
+    assert heartbeat.lost.wait(20)
+    heartbeat.stop()
+    error = heartbeat.check_for_errors()
+    assert isinstance(error, ClientError)
+    assert error.response["Error"]["Code"] == "ReceiptHandleIsInvalid"
 
 
 def test_a_deleted_queue_is_a_loss(traveller) -> None:

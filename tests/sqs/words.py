@@ -1,6 +1,7 @@
 """Words the tests of the simulated SQS are written in. They fit a boto3 client as well."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -89,5 +90,7 @@ def code_of(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
 
 def until_waiting(clock: ManualClock, threads: int = 1) -> None:
     """Until this many threads wait on the clock for longer."""
+    patience = time.monotonic() + 10
     while clock.waiting < threads:
-        pass
+        assert time.monotonic() < patience, "nobody came to wait"
+        time.sleep(0.001)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.aws.heartbeat_terms import Terms
-from holdfast.adapters.aws.visibility import Run, Visibility
+from holdfast.adapters.aws.visibility import Line, Run, Visibility
 from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Events
 from holdfast.testing.clock import ManualClock
@@ -276,18 +276,34 @@ def test_a_run_that_hung_while_it_was_stopped_does_not_come_back(ground: Ground)
     assert hung is not None
     heartbeat.stop()
     heartbeat.start()
-    until(lambda: ground.sqs.inside == 2)
+    ground.settle(heartbeat)
+    assert len(ground.sqs.beats) == 1  # the next run waits for its turn
     ground.sqs.gate.set()
     hung.join(GENEROUS)
     assert not hung.is_alive()
-    ground.settle(heartbeat)
     assert heartbeat.running  # the end of the old one is not the end of the new
     assert heartbeat._running
     ground.let_pass(heartbeat, 61)
-    assert len(ground.sqs.beats) == 2 + 3
+    assert len(ground.sqs.beats) == 1 + 4
+    assert ground.sqs.most_inside == 1
+    assert hung not in {thread for thread in ground.sqs.threads if thread.is_alive()}
     heartbeat.stop()
     ground.clock.advance(30)
-    assert len(ground.sqs.beats) == 2 + 3
+    assert len(ground.sqs.beats) == 1 + 4
+
+
+def test_a_stop_waits_for_the_last_call_of_an_earlier_run(ground: Ground) -> None:
+    """I-HB-2: or that call would hide a message that was just given back (HB-09)."""
+    ground.sqs.gate.clear()
+    heartbeat = ground.heartbeat(20, 60, initial_beat=True)
+    heartbeat.start()
+    until(lambda: ground.sqs.inside)
+    heartbeat.end()
+    heartbeat.start()
+    ground.settle(heartbeat)
+    threading.Timer(0.05, ground.sqs.gate.set).start()
+    heartbeat.stop()
+    assert ground.sqs.inside == 0
 
 
 def test_the_refusal_of_a_run_that_hung_is_not_held_against_the_next(ground: Ground) -> None:
@@ -368,6 +384,7 @@ def test_a_restart_beats_in_time_for_what_the_last_beat_left(ground: Ground) -> 
 
 def test_what_was_left_running_can_be_stopped_all_at_once(ground: Ground) -> None:
     """HB-17: at the entry of a Lambda handler."""
+    stop_all()
     left = [ground.started(20) for _ in range(3)]
     stopped = ground.started(20)
     stopped.stop()
@@ -455,7 +472,7 @@ def test_the_first_look_is_always_in_time(visibility, share, left_share, stall) 
     left = visibility * left_share
     terms = Terms(interval, visibility, stall_timeout_sec=stall)
     run = Run(
-        Visibility("orders", lambda seconds: None, None),
+        Visibility("orders", lambda seconds: None, Line(), None),
         terms,
         label="label",
         received_at=now,

@@ -207,7 +207,9 @@ class Invocation(Generic[M]):
             self._open[entry] = started
         settled = Settled.ABANDONED
         try:
-            if self._is_ours(entry):
+            if started >= self._times.start_until:  # nobody has closed the lanes yet
+                settled = self._settle(entry, GiveBack(), 0.0)
+            elif self._is_ours(entry):
                 outcome = executor.execute(entry.message, lease_of(entry.message))
                 settled = self._settle(entry, outcome, self._clock.monotonic() - started)
         finally:

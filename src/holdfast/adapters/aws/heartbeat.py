@@ -33,7 +33,7 @@ from holdfast.adapters.aws.heartbeat_terms import (
     queue_name,
     visibility_timeout_of,
 )
-from holdfast.adapters.aws.visibility import Run, Visibility
+from holdfast.adapters.aws.visibility import Line, Run, Visibility
 from holdfast.core import events as ev
 from holdfast.core import forks
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -132,6 +132,7 @@ class SQSHeartbeat:
         self._error: BaseException | None = None
         self._running = False
         self._lock = Lock()
+        self._line = Line()
         self._latest: Run | None = None
         self._hidden_until: float | None = None  # as the runs before the latest left it
         self._reason = ""
@@ -217,7 +218,7 @@ class SQSHeartbeat:
         if thread is current_thread():  # a thread cannot wait for itself
             return
         thread.join(self._join_seconds)  # not under the lock: the thread needs it to end
-        if thread.is_alive():
+        if thread.is_alive() or not self._line.wait(self._join_seconds):
             self._say(logging.WARNING, "still_in_a_call", waited_sec=self._join_seconds)
         with self._lock:
             if self._thread is thread:
@@ -320,7 +321,7 @@ class SQSHeartbeat:
             run.stopping.set()  # first, so that a start from now on is a new one
             self.history = (*self.history, error)
             if self._latest is run:
-                self._error, self._reason = self._error or error, reason
+                self._error, self._reason = error, reason
                 self.lost.set()
         self._say(logging.ERROR, "lost", reason=lease.reason)
         self._tell(error)
@@ -350,6 +351,7 @@ class SQSHeartbeat:
         visibility = Visibility(
             queue_name(self.queue_url),
             self._change_visibility,
+            self._line,
             self._terms.max_transient_failures,
         )
         run = Run(
@@ -396,7 +398,7 @@ class SQSHeartbeat:
         """The thread stayed with the parent, and so did the message. Takes no lock: one
         may have been held while the fork happened.
         """
-        self._lock = Lock()
+        self._lock, self._line = Lock(), Line()
         self._thread, self._running = None, False
         if self._latest is not None:
             self._hidden_until, self._latest = self._latest.lease.deadline, None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from holdfast.adapters.aws.clients import prompt
+from holdfast.adapters.aws.clients import patient, prompt
 from holdfast.adapters.aws.errors import explained
 from holdfast.adapters.aws.sqs import address
 from holdfast.core.errors import ConfigError
@@ -94,7 +94,7 @@ def visibility_timeout_of(queue_url: str, client: Any = None) -> int:
 
     Raises ConfigError or QueueUnavailable, with the way out in one line.
     """
-    client = _client_for(queue_url, LONGEST_SECONDS) if client is None else client
+    client = patient("sqs", **_where(queue_url)) if client is None else client
     try:
         answer = client.get_queue_attributes(
             QueueUrl=queue_url, AttributeNames=["VisibilityTimeout"]
@@ -106,12 +106,14 @@ def visibility_timeout_of(queue_url: str, client: Any = None) -> int:
 
 def prompt_client(queue_url: str, terms: Terms) -> Any:
     """Its calls give up within half an interval: `stop` waits for one under way."""
-    return _client_for(queue_url, min(terms.visibility_timeout_sec, 4 * terms.interval_sec))
+    seconds = min(terms.visibility_timeout_sec, 4 * terms.interval_sec)
+    return prompt("sqs", seconds, **_where(queue_url))
 
 
-def _client_for(queue_url: str, lease_seconds: float) -> Any:
-    where = address.parse(queue_url)  # the function may run in another region
-    return prompt("sqs", lease_seconds, region_name=where.region, endpoint_url=where.endpoint)
+def _where(queue_url: str) -> dict[str, str | None]:
+    """The function may run in another region than its queue."""
+    place = address.parse(queue_url)
+    return {"region_name": place.region, "endpoint_url": place.endpoint}
 
 
 def queue_name(queue_url: str) -> str:

@@ -11,7 +11,7 @@ beyond twelve hours of it.
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import inf
-from threading import Event
+from threading import Event, Lock
 
 from holdfast.adapters.aws.errors import code_of, passes
 from holdfast.adapters.aws.heartbeat_terms import LONGEST_SECONDS, Terms
@@ -26,26 +26,57 @@ _CAP_MARGIN_SECONDS = 1.0  # Amazon's second and ours need not begin together
 _CAP_WARNING_SECONDS = 60.0
 
 
+class Line:
+    """One call at a time, whichever run makes it: a run that was stopped may be in its
+    last one when the next run wants to make its first.
+    """
+
+    def __init__(self) -> None:
+        self._free = Event()
+        self._free.set()
+        self._taking = Lock()
+
+    def take(self) -> bool:
+        """Without waiting: it may take longer than the lease does."""
+        with self._taking:
+            if not self._free.is_set():
+                return False
+            self._free.clear()
+            return True
+
+    def give(self) -> None:
+        self._free.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Until nobody is on it: True."""
+        return self._free.wait(seconds)
+
+
 class Visibility:
     """The lease source: asks SQS for one message, and keeps the first error unrecovered."""
 
     renew_batch = 1
 
     def __init__(
-        self, name: str, ask: Callable[[int], object], max_failures: int | None
+        self, name: str, ask: Callable[[int], object], line: Line, max_failures: int | None
     ) -> None:
         self.name = name
         self.error: BaseException | None = None  # the first since the last success
         self.transient_errors = 0
         self._ask = ask
+        self._line = line
         self._max_failures = inf if max_failures is None else max_failures
         self._in_a_row = 0
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        if not self._line.take():
+            return [Unanswered("an earlier call is still under way")]
         try:
             self._ask(int(seconds))
         except Exception as error:  # whatever it is, the answer says what it means
             return [self._failed(error)]
+        finally:
+            self._line.give()
         self.error, self._in_a_row = None, 0
         return [RENEWED]
 

@@ -382,7 +382,7 @@ class SQSQueue(QueueManager[M]):
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
         holds: list[Hold] = [lease.handle for lease in leases]
-        unsettled = [hold for hold in holds if not hold.closed]
+        unsettled = [hold for hold in dict.fromkeys(holds) if not hold.closed]
         if len(unsettled) == 1:
             failures = [self._acks.hand_in(unsettled[0])]
         else:
