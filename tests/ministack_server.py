@@ -5,11 +5,14 @@
     def test_something(ministack: Ministack) -> None:
         sqs = ministack.client("sqs")
 
-(Import the class for type checkers only: pytest wants to be the first to load this.) One server for each process that runs tests, started on first use. It is a child of that
+(Import the class for type checkers only: pytest wants to load this module itself.)
+
+One server for each process that runs tests, started on first use. It is a child of that
 process and is ended by its handle, whatever happened.
 """
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -102,6 +105,7 @@ def _start(folder: Path, port: int) -> Ministack:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
+            start_new_session=True,  # its functions are processes, and end with it
         )
     return Ministack(url, process, log)
 
@@ -124,5 +128,5 @@ def _end(server: Ministack) -> None:
     try:
         server.process.wait(10)
     except subprocess.TimeoutExpired:
-        server.process.kill()
+        os.killpg(server.process.pid, signal.SIGKILL)
         server.process.wait(10)

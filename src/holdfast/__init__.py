@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.adapters.aws.heartbeat import SQSHeartbeat
+    from holdfast.adapters.aws.sqs import SQSQueue
     from holdfast.adapters.local.filesystem import FilesystemQueue
     from holdfast.adapters.local.filesystem import FilesystemQueue as LocalFileQueue
     from holdfast.bootstrap import open_queue
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
         NewerSchema,
         NotLeased,
         QueueUnavailable,
+        Unsupported,
     )
     from holdfast.core.events import Events
     from holdfast.core.keeper import LeaseKeeper
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported on first use, so that the command line
 # starts at once and a test run that only loads the pytest plugin pays nothing.
 _HOME = {
+    "adapters.aws.heartbeat": ["SQSHeartbeat"],
+    "adapters.aws.sqs": ["SQSQueue"],
     "adapters.local.filesystem": ["FilesystemQueue"],
     "bootstrap": ["open_queue"],
     "core.context": ["Context"],
@@ -45,6 +50,7 @@ _HOME = {
         "NewerSchema",
         "NotLeased",
         "QueueUnavailable",
+        "Unsupported",
     ],
     "core.events": ["Events"],
     "core.keeper": ["LeaseKeeper"],
@@ -82,8 +88,11 @@ __all__ = [  # made by __getattr__ below
     "QueueUnavailable",
     "Reject",
     "Retry",
+    "SQSHeartbeat",
+    "SQSQueue",
     "TaskState",
     "TaskView",
+    "Unsupported",
     "Worker",
     "WorkerReport",
     "open_queue",

@@ -4,6 +4,7 @@ import math
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 
 from fs import audit
 from fs.crash import in_a_child
-from fs.ground import LEASE, Ground, Queue, drain, note
+from fs.ground import LEASE, Ground, Queue, drain, key_of, note
 from fs.litter import ILL_FORMED, KINDS, WELL_FORMED, outside_of, snapshot
 from holdfast.adapters.local.filesystem import FilesystemQueue
 from holdfast.core.errors import (
@@ -279,6 +280,41 @@ def test_litter_in_the_place_of_the_clock_file_is_not_followed_and_does_not_hang
         queue.sweep()
 
     in_a_child(play, HANGS_AFTER_SECONDS)
+    assert snapshot(outside) == theirs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_litter_in_the_place_of_a_tasks_history_is_not_followed_and_does_not_hang(
+    fast_path: Path, kind: str
+) -> None:
+    outside, ground = outside_of(fast_path), Ground(fast_path / "root")
+    queue = ground.queue()
+    queue.push(note("a"))
+    [message] = queue.poll()
+    KINDS[kind](ground.folder / "history" / f"{key_of(message)}.jsonl", outside)
+    theirs = snapshot(outside)
+
+    def play(say: Callable[[str], None]) -> None:
+        queue.nack(message, delay_seconds=0)
+        [again] = queue.poll()
+        queue.dead_letter(again, "no use")
+        queue.redrive()
+        assert drain(queue) == [("a", 1)]
+
+    in_a_child(play, HANGS_AFTER_SECONDS)
+    assert snapshot(outside) == theirs
+
+
+def test_an_hour_that_is_a_link_leads_no_task_out_of_the_queue(fast_path: Path) -> None:
+    outside, ground = outside_of(fast_path), Ground(fast_path / "root")
+    queue = ground.queue()
+    queue.push(note("a"))
+    [message] = queue.poll()
+    hour = datetime.fromtimestamp(ground.clock.time(), UTC).strftime("%Y-%m-%dT%H")
+    (ground.folder / "completed" / hour).symlink_to(outside / "folder")
+    theirs = snapshot(outside)
+    with pytest.raises(QueueUnavailable):
+        queue.ack(message)
     assert snapshot(outside) == theirs
 
 

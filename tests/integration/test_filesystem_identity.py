@@ -17,7 +17,7 @@ from fs.schedule import Baton, Scripted
 from fs.stepping import SteppingFs
 from fs.watched import WatchedFs
 from holdfast.core.errors import LeaseLost
-from holdfast.core.lease import Refused
+from holdfast.core.lease import LeaseState, Refused
 from holdfast.core.message import lease_of
 
 
@@ -89,6 +89,22 @@ def test_each_verb_believes_in_a_rename_that_was_done_and_then_refused(ground: G
     assert {state for state, _, _ in audit.tasks(ground.folder)} == {"completed"}
 
 
+def test_a_handle_that_went_stale_is_a_race_that_was_lost(ground: Ground) -> None:
+    """What a network file system says of a file that another host moved or removed."""
+    fs = RefusingFs(
+        ground.clock.time, errno.ESTALE, at=1, concerns=lambda name, _: name == "rename"
+    )
+    queue = ground.queue(fs)
+    queue.poll()
+    queue.push_many([note("a"), note("b")])
+    fs.refusing = True
+    [message] = queue.poll()
+    assert message.id == "b"
+    queue.ack(message)
+    ground.clock.advance(3)
+    assert drain(queue) == [("a", 1)]
+
+
 def test_a_token_that_is_taken_is_not_taken_again(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +151,7 @@ def test_a_zombie_on_a_wrong_clock_saves_no_checkpoint(ground: Ground) -> None:
     with pytest.raises(LeaseLost):
         zombie._save_checkpoint(lease_of(message), {"page": 1})
     assert audit.all_files(ground.folder) == before
+    assert lease_of(message).state is LeaseState.LOST  # its handler must see that, too
 
 
 class ShortWrites(WatchedFs):

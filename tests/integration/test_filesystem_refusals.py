@@ -129,6 +129,15 @@ def test_a_refused_push_pushed_nothing(fast_path: Path, name: str, fault: int) -
             assert audit.residue(play.queue.folder) == []
 
 
+@pytest.mark.parametrize("name", ["push", "push later", "push_many", "push with dedupe"])
+def test_a_push_whose_sync_was_refused_pushed_nothing(fast_path: Path, name: str) -> None:
+    [scenario] = [s for s in SCENARIOS if s.name == name]
+    durable = replace(scenario, options={**scenario.options, "durability": "power"})
+    for play in plays(fast_path, durable, errno.EIO):
+        if play.error is not None:
+            assert play.queue.stats().ready + play.queue.stats().delayed == 0
+
+
 @pytest.mark.parametrize(
     "scenario", [s for s in SCENARIOS if s.name not in QUIET], ids=lambda s: s.name
 )

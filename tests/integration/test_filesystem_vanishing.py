@@ -105,6 +105,22 @@ def test_a_push_that_lost_its_file_says_so(fast_path: Path) -> None:
     assert queue.stats().ready == 0
 
 
+def test_a_checkpoint_or_a_reason_that_lost_its_file_says_so(fast_path: Path) -> None:
+    """A checkpoint that was not kept, or a dead letter without its reason, would be a lie."""
+    ground = Ground(fast_path)
+    fs = EmptyingFs(ground.clock.time)
+    fs.folder = ground.folder
+    ground.queue().push(note("a"))
+    queue = ground.queue(fs)
+    [message] = queue.poll()
+    with pytest.raises(QueueUnavailable):
+        queue.save_checkpoint(message, {"page": 1})
+    with pytest.raises(QueueUnavailable):
+        queue.dead_letter(message, "no use")
+    assert audit.faults(ground.folder) == {}
+    assert [view.id for view in queue.peek(TaskState.LEASED)] == ["a"]
+
+
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
 def test_an_hour_that_is_no_folder_does_not_hang_the_ack(
     fast_path: Path, make: Callable[[Path], None]

@@ -7,7 +7,7 @@ and save_checkpoint had promised (ADR 4). Claims and renewals may be undone.
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from fs import audit
 from fs.ground import Ground, Queue, clock_of_today, note
 from fs.power import ForgetfulFs, Image, restore
-from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
+from fs.scenarios import ABSENT, DEAD, SCENARIOS, Fate, Scenario
 from fs.watched import WatchedFs
 from holdfast.testing.clock import ManualClock
 
@@ -119,6 +119,32 @@ def test_what_had_returned_survives_a_power_cut(fast_path: Path, scenario: Scena
     _, all_remains = play(fast_path / "play", scenario)
     assert all_remains
     check_all(fast_path, scenario, all_remains)
+
+
+def dead_twice(ground: Ground, queue: Queue) -> None:
+    """The first of them lost its id to the second, and is the one to be redriven."""
+    for _ in range(2):
+        queue.push(note("a"))
+        queue.dead_letter(queue.poll()[0], "no use")
+
+
+DEDUPED = [s for s in PROMISED.values() if s.options.get("dedupe") and s.after["a"] != DEAD]
+DEDUPED.append(
+    replace(PROMISED["redrive with dedupe"], name="take an id back", prepare=dead_twice)
+)
+
+
+@pytest.mark.parametrize("scenario", DEDUPED, ids=lambda s: s.name)
+def test_an_id_that_is_taken_is_taken_after_a_power_cut(
+    fast_path: Path, scenario: Scenario
+) -> None:
+    _, all_remains = play(fast_path / "play", scenario)
+    for number, remains in enumerate([r for r in all_remains if r.returned]):
+        ground = Ground(fast_path / str(number), dedupe=True)
+        restore(remains.image, ground.folder)
+        ground.queue().push(note("a"))
+        states = [state for state, _, _ in audit.tasks(ground.folder) if state != "failed"]
+        assert len(states) == 1, remains.what
 
 
 # -- each sync is needed

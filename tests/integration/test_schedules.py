@@ -174,3 +174,25 @@ def test_a_settled_message_is_never_reported_lost_by_a_renewal(
         return [lambda: stage.settle(queue, message, verb), renew, renew], check
 
     all_schedules(fast_path, setting)
+
+
+def test_a_checkpoint_is_never_taken_for_a_zombies_because_of_a_renewal(
+    fast_path: Path,
+) -> None:
+    def setting(stage: Stage) -> Setting:
+        queue = stage.worker()
+        queue.push(note("a"))
+        message = stage.poll(queue)
+        lease = lease_of(message)
+        lease.handle.lock = BatonLock(stage.baton)
+        stage.clock.advance(1)
+
+        def save() -> None:
+            queue.save_checkpoint(message, {"page": 1})
+
+        def renew() -> None:
+            queue.renew([lease], LEASE)
+
+        return [save, renew], lambda: None
+
+    all_schedules(fast_path, setting)

@@ -116,6 +116,20 @@ def test_a_sweep_never_takes_what_is_being_pushed(fast_path: Path) -> None:
     all_schedules(fast_path, setting)
 
 
+def test_a_sweep_never_takes_the_reason_of_what_is_being_buried(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        worker, sweeper = stage.worker(), stage.worker()
+        worker.push(note("a"))
+        message = stage.poll(worker)
+        actors: list[Actor] = [
+            lambda: stage.settle(worker, message, "dead_letter"),
+            lambda: sweep(sweeper),
+        ]
+        return actors, lambda: stage.close("a")
+
+    all_schedules(fast_path, setting)
+
+
 def test_a_batch_that_takes_hours_is_swept_whole_or_published_whole(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         producer, sweeper = stage.worker(), stage.worker()

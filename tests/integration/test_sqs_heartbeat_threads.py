@@ -238,7 +238,7 @@ def test_a_frozen_process_finds_its_message_lost_and_makes_no_call() -> None:
                 self.asked_at = now
 
         sqs = Sqs()
-        heartbeat = SQSHeartbeat({URL!r}, "freeze", 0.05, 1, client=sqs)
+        heartbeat = SQSHeartbeat({URL!r}, "freeze", 0.3, 1, client=sqs)
         sqs.asked_at = time.monotonic()
         heartbeat.start()
         print("beating", flush=True)

@@ -6,7 +6,7 @@ test_watchdog_example.py and test_worker_*.py.
 
 import random
 from dataclasses import dataclass
-from threading import current_thread
+from threading import Event, Thread, current_thread
 
 import pytest
 from examples import watchdog
@@ -151,24 +151,26 @@ def test_work_of_known_length_needs_no_beats(ground: Ground) -> None:
 
 
 def test_work_never_runs_where_the_watching_is_done() -> None:
-    """R003-010: not even in threads, where they share a process."""
-    _, queue = at_system_time()
-    queue.push(Task(title="a"))
-    worked_in = []
-    renewed_in = []
-    queue.events.subscribe(
-        lambda event: (
-            renewed_in.append(current_thread()) if isinstance(event, ev.LeaseRenewed) else None
-        )
-    )
+    """R003-007, R003-009, R003-010: not even in threads, where they share a process."""
+    sqs, _ = at_system_time()
+    renewed = Event()
+    threads: dict[str, Thread] = {}
+
+    def note(event: ev.Event) -> None:
+        if isinstance(event, ev.LeaseRenewed):
+            threads["watching"] = current_thread()
+            renewed.set()
 
     def handle(task: Task) -> None:
-        worked_in.append(current_thread())
+        threads["working"] = current_thread()
+        assert renewed.wait(60)
 
-    Worker(queue, handle).run(until_empty=True)
-    assert worked_in != []
-    assert current_thread() not in worked_in
-    assert not set(worked_in) & set(renewed_in)
+    queue: SQSQueue[Task] = SQSQueue(
+        "test-queue", Task, lease_seconds=3, client=sqs.client(), events=Events(note)
+    )
+    queue.push(Task(title="a"))
+    assert Worker(queue, handle).run(until_empty=True).completed == 1
+    assert len({threads["watching"], threads["working"], current_thread()}) == 3
 
 
 # -- creating tasks

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.aws.sqs import SQSQueue
+from holdfast.core.context import Context
 from holdfast.core.errors import ConfigError, LeaseLost, MessageTooLarge, QueueUnavailable
 from holdfast.core.events import CheckpointNotKept, DeadLettered, Event, Events, PollFailed
 from holdfast.core.keeper import LeaseKeeper
@@ -713,3 +714,18 @@ def test_a_worker_retries_rejects_and_completes(sqs: SimulatedSqs) -> None:
     assert (report.completed, report.retried, report.dead_lettered) == (11, 1, 1)
     assert [view.id for view in queue.dead_letters()] == ["3"]
     assert [event.message_id for event in heard if isinstance(event, DeadLettered)] == ["3"]
+
+
+def longest(_: AnyMessage, ctx: Context) -> Reject:
+    return Reject(f"{ctx.longest_seconds_left:.0f}")
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_the_handler_is_told_how_long_it_can_be_held_at_all(isolation: Any) -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work")
+    queue: Queue = SQSQueue("work", client=client)
+    pushed(queue, 1)
+    Worker(queue, longest, isolation=isolation).run(until_empty=True)
+    [view] = queue.dead_letters()
+    assert 43_000 < int(view.reason or 0) <= 43_200

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from holdfast.core import wire
 from holdfast.core.attempt import failed, outcome_of
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.context import UNKNOWN, Context
+from holdfast.core.context import UNKNOWN, Context, seconds_until
 from holdfast.core.errors import LeaseLost
 from holdfast.core.executor import Call, caller
 from holdfast.core.frames import Frames
@@ -201,10 +201,11 @@ class Pulse:
 class ChildContext(Context):
     """The context of a handler whose lease is with the worker, in another process."""
 
-    __slots__ = ("_checkpoint", "_frames", "_lock", "_lost", "_pulse")
+    __slots__ = ("_cap_at", "_checkpoint", "_frames", "_lock", "_lost", "_pulse")
 
     def __init__(self, work: Work, frames: Frames, pulse: Pulse) -> None:
         super().__init__(work.message_id, work.attempt, work.fence, pulse.stopping)
+        self._cap_at = work.cap_at
         self._frames = frames
         self._pulse = pulse
         self._lock = Lock()
@@ -225,6 +226,10 @@ class ChildContext(Context):
     @property
     def seconds_left(self) -> float:
         return max(0.0, self._pulse.deadline - SYSTEM_CLOCK.monotonic())
+
+    @property
+    def longest_seconds_left(self) -> float:
+        return seconds_until(self._cap_at, SYSTEM_CLOCK.monotonic())
 
     @property
     def checkpoint(self) -> Any:

@@ -1,6 +1,7 @@
 """What a handler may know and say about the attempt it is part of."""
 
 from abc import ABC, abstractmethod
+from math import inf
 from threading import Event
 from typing import Any
 
@@ -43,6 +44,13 @@ class Context(ABC):
     @abstractmethod
     def seconds_left(self) -> float:
         """How long the lease holds if it is not renewed."""
+
+    @property
+    @abstractmethod
+    def longest_seconds_left(self) -> float:
+        """How long it can be held at all: SQS ends it 12 hours after the receive, whatever
+        is renewed; most other queues never do. Checkpoint and return Retry before it is over.
+        """
 
     @property
     @abstractmethod
@@ -95,6 +103,10 @@ class LeaseContext(Context):
         return max(0.0, self._lease.deadline - self._clock.monotonic())
 
     @property
+    def longest_seconds_left(self) -> float:
+        return seconds_until(self._lease.cap_at, self._clock.monotonic())
+
+    @property
     def checkpoint(self) -> Any:
         if self._checkpoint is UNKNOWN:
             # The first claim has nothing before it: no call.
@@ -113,3 +125,7 @@ class LeaseContext(Context):
 
     def raise_if_lost(self) -> None:
         self._lease.check(self._clock.monotonic())
+
+
+def seconds_until(cap_at: float | None, now: float) -> float:
+    return inf if cap_at is None else max(0.0, cap_at - now)

@@ -97,7 +97,6 @@ class Lease:
         "handle",
         "message_id",
         "moved_at",
-        "near_cap",
         "reason",
         "seconds",
         "source",
@@ -126,7 +125,6 @@ class Lease:
         self.seconds = seconds
         self.deadline = claimed_at + seconds
         self.cap_at = cap_at  # monotonic; the source extends no further than this
-        self.near_cap = False  # set by the keeper: save what you have
         self.stall_seconds: float | None = None
         self.moved_at = claimed_at  # monotonic; the last beat of the work
         self.state = HELD

@@ -176,7 +176,7 @@ class RenewalPass:
         return lease.state is LeaseState.LOST and before is not LeaseState.LOST
 
     def _warn_of_cap(self, held: Held, now: float) -> None:
-        held.warned = held.lease.near_cap = True
+        held.warned = True
         if held.lease.cap_at is not None:
             left_seconds = held.lease.cap_at - now
             self._events.emit(NearCap(*_subject(held.lease), left_seconds))

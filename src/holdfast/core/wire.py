@@ -45,18 +45,19 @@ class Work:
     attempt: int
     fence: int
     deadline: float
+    cap_at: float | None
     body: bytes
 
 
 def pack_work(lease: Lease, body: bytes) -> bytes:
-    head = [lease.message_id, lease.attempt, lease.fence, lease.deadline]
+    head = [lease.message_id, lease.attempt, lease.fence, lease.deadline, lease.cap_at]
     return WORK + json.dumps(head).encode() + b"\n" + body
 
 
 def unpack_work(frame: bytes) -> Work:
     head, _, body = frame[1:].partition(b"\n")
-    message_id, attempt, fence, deadline = json.loads(head)
-    return Work(message_id, attempt, fence, deadline, body)
+    message_id, attempt, fence, deadline, cap_at = json.loads(head)
+    return Work(message_id, attempt, fence, deadline, cap_at, body)
 
 
 def pack_model(model: type) -> bytes:

@@ -6,10 +6,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from pydantic import field_validator
 
 from holdfast.core.errors import HoldfastError, InvalidName, MalformedMessage, MessageTooLarge
 from holdfast.core.events import DeadLettered, Events
-from holdfast.core.message import MAX_BYTES, AnyMessage
+from holdfast.core.message import MAX_BYTES, AnyMessage, QueueMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     AnyQueue,
@@ -63,6 +64,17 @@ HOSTILE: dict[str, str] = {
 }
 
 
+class Picky(QueueMessage):
+    """Its validator is users' code, and breaks in a way pydantic does not expect."""
+
+    kind: str
+
+    @field_validator("kind")
+    @classmethod
+    def known(cls, kind: str) -> str:
+        return {"good": "good"}[kind]
+
+
 class BadInput:
     @pytest.mark.parametrize("kind", MALFORMED)
     def test_a_malformed_body_goes_to_the_dead_letters_and_the_others_are_delivered(
@@ -90,6 +102,18 @@ class BadInput:
         inject(queue, b'{"id": "a", "number": "seven"}')
         assert queue.poll() == []
         assert "number" in dead_letter(queue).reason
+
+    def test_a_message_that_breaks_a_validator_goes_to_the_dead_letters(
+        self, make_queue: MakeQueue, inject: Inject, clock: ManualClock
+    ) -> None:
+        queue = make_queue(model=Picky)
+        queue.push(Picky(id="before", kind="good"))
+        clock.advance(0.01)
+        inject(queue, b'{"id": "a", "kind": "hunter2"}')
+        clock.advance(0.01)
+        queue.push(Picky(id="after", kind="good"))
+        assert [message.id for message in queue.poll(10)] == ["before", "after"]
+        assert "hunter2" not in dead_letter(queue).reason
 
     def test_what_nobody_can_read_can_still_be_found_and_dropped(
         self, queue: AnyQueue, inject: Inject
