@@ -37,6 +37,7 @@ def test_a_fork_pushes_under_keys_of_its_own(ground: Ground) -> None:
     in_a_child(push)
     in_a_child(push)
     queue.push(note("a"))
+    assert len({task.key for _, task, _ in audit.tasks(ground.folder)}) == 4
     assert drain(queue) == [("a", 1)] * 4
 
 

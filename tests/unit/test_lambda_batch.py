@@ -291,7 +291,7 @@ def test_asking_an_sqs_that_does_not_answer_ends_with_the_time_there_is() -> Non
     event = source.receive()
     source.sqs.faults.slow(EXTEND, 100.0, times=inf)  # beyond the client's patience
     source.queue = type(source.queue)(
-        source.url, Task, client=source.sqs.client(read_timeout_seconds=4), clock=clock
+        source.url, Task, client=source.sqs.client(read_timeout_seconds=1.25), clock=clock
     )
     context = LambdaContext(clock, 15)
     answer = sqs_batch(fail, Task, queue=source.queue, clock=clock)(event, context)
@@ -346,6 +346,15 @@ def test_what_cannot_be_started_in_time_is_given_back_at_once(
     event, answer = invoke(source, handle, seconds=56, reserve_seconds=5)
     assert handled == [1, 2]  # 56, 30, then 4 are left
     assert numbers(event, answer) == [3, 4]
+    assert source.visible() == 2
+
+
+def test_a_function_called_too_late_gives_everything_back(source: EventSource) -> None:
+    source.send(1, 2)
+    handled: list[int] = []
+    event, answer = invoke(source, lambda m: handled.append(m.n), seconds=4.5, model=Task)
+    assert handled == []
+    assert numbers(event, answer) == [1, 2]
     assert source.visible() == 2
 
 

@@ -488,6 +488,20 @@ def test_shared_state_is_touched_under_the_lock(
     assert not asking.is_alive()
 
 
+def test_an_error_is_written_down_under_the_lock(ground: Ground) -> None:
+    """R000-008, R000-048, R000-051: and so is the end of running."""
+    heartbeat = ground.started(20)
+    ground.sqs.fail(sqs_error(GONE))
+    with heartbeat._lock:
+        ground.clock.advance(21)
+        until(lambda: ground.sqs.beats and not ground.sqs.inside)
+        assert not heartbeat.lost.wait(0.05)
+        assert heartbeat._error is None
+        assert heartbeat._running
+    assert heartbeat.lost.wait(GENEROUS)
+    assert heartbeat._error is not None
+
+
 def test_asking_for_errors_gives_the_error_and_does_not_raise(ground: Ground) -> None:
     """R000-065."""
     error = sqs_error(GONE)

@@ -92,7 +92,7 @@ class Invocation(Generic[M]):
     def _take_over(self) -> list[Entry[M]]:
         """Lease what is ours, line it up; those behind one that is not ours are returned."""
         taken = self._queue.take_over(
-            [delivery.raw for delivery in self._batch], until=self._times.start_until
+            [delivery.raw for delivery in self._batch], until=self._times.cut_at
         )
         lined_up: list[Entry[M]] = []
         behind: list[Entry[M]] = []
@@ -159,7 +159,10 @@ class Invocation(Generic[M]):
         self._give_up.set()
         for entry, _ in self._unsettled():
             lease_of(entry.message).lose("the invocation ended before the work was done")
-        self._in_thread("farewell", self._let_go)
+        try:
+            self._in_thread("farewell", self._let_go)
+        except RuntimeError:  # no more threads to be had
+            self._let_go()
         for thread in self._threads:
             thread.join(self._grace_seconds())
         if survivors := [thread.name for thread in self._threads if thread.is_alive()]:
@@ -185,8 +188,8 @@ class Invocation(Generic[M]):
         # Daemons: a handler that never returns must not keep the runtime from ending.
         run = copy_context().run  # what the caller's tracing and logging know
         thread = Thread(target=run, args=(work,), name=f"holdfast-{name}", daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)
 
     # -- working: the threads
 

@@ -10,30 +10,28 @@ may share one for their dead letters; each sees and moves only its own.
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from holdfast.adapters.aws.errors import NO_QUEUE, code_of
 from holdfast.adapters.aws.sqs.address import Address, parse
+from holdfast.adapters.aws.sqs.copies import (
+    ATTEMPTS,
+    DETAIL,
+    REASON,
+    SOURCE,
+    send_copy,
+    why_dead,
+)
 from holdfast.adapters.aws.sqs.hold import Hold, delete, received, set_visibility
-from holdfast.adapters.aws.sqs.sending import legal
 from holdfast.adapters.aws.sqs.service import BATCH, Service, in_tens
 from holdfast.core.clock import Clock, utc
 from holdfast.core.errors import ConfigError, QueueUnavailable
 from holdfast.core.queue import PastAttempt, TaskState, TaskView
 
-REASON, DETAIL = "HoldfastReason", "HoldfastDetail"
-ATTEMPTS, SOURCE = "HoldfastAttempts", "HoldfastSource"
-
-_OURS = frozenset({REASON, DETAIL, ATTEMPTS, SOURCE})
-_MOST_ATTRIBUTES = 10  # of one message
-
 _LOOK_SECONDS = 30  # how long a look may take before what was seen is visible again
 _MOVE_SECONDS = 600.0
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_REASON_CHARS, _DETAIL_CHARS = 1_000, 8_000
 
 
 class DeadLetters:
@@ -88,21 +86,8 @@ class DeadLetters:
 
     def keep(self, hold: Hold, reason: str, detail: str | None, attempts: int) -> None:
         """Send a copy with its reason. The caller deletes the original afterwards."""
-        place = self._made()
-        attributes = {
-            REASON: _text(reason, _REASON_CHARS),
-            ATTEMPTS: {"DataType": "Number", "StringValue": str(attempts)},
-            SOURCE: _text(self._source.facts.arn, _REASON_CHARS),
-        }
-        if detail:
-            attributes[DETAIL] = _text(detail, _DETAIL_CHARS)
-        attributes |= _fitting(hold, room=_MOST_ATTRIBUTES - len(attributes))
-        place.patiently(
-            "send_message",
-            MessageBody=hold.body or "(empty)",
-            MessageAttributes=attributes,
-            **_fifo(place, hold),
-        )
+        notes = why_dead(self._source.facts.arn, reason, detail, attempts)
+        send_copy(self._made(), hold, notes)
 
     # -- for people
 
@@ -238,41 +223,6 @@ def _delete(place: Service, holds: Sequence[Hold]) -> None:
             raise QueueUnavailable(f"{place}: a dead letter was not removed ({failure.code})")
 
 
-def _fifo(place: Service, hold: Hold) -> dict[str, str]:
-    if not place.address.fifo:
-        return {}
-    # The handle is new with every receive: what dies, is redriven and dies again within
-    # five minutes must not be taken for a repetition, or it would be lost.
-    return {
-        "MessageGroupId": legal(hold.group or hold.sqs_id),
-        "MessageDeduplicationId": legal(f"{hold.sqs_id} {hold.handle}"),
-    }
-
-
-def send_copy(place: Service, hold: Hold, **extra: Any) -> None:
-    """The message as a new one, without what we noted about its failure."""
-    attributes = _fitting(hold, room=_MOST_ATTRIBUTES)
-    place.patiently(
-        "send_message",
-        MessageBody=hold.body,
-        MessageAttributes=attributes,
-        **_fifo(place, hold),
-        **extra,
-    )
-
-
-def _fitting(hold: Hold, *, room: int) -> dict[str, Any]:
-    """Somebody's own attributes for a copy, as many as there is room for."""
-    own = {name: _plain_attribute(value) for name, value in hold.attributes.items()}
-    theirs = [(name, value) for name, value in own.items() if name not in _OURS]
-    return dict(theirs[:room])
-
-
-def _plain_attribute(value: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("DataType", "StringValue", "BinaryValue")
-    return {name: value[name] for name in kept if name in value}
-
-
 def _view(place: Service, raw: Mapping[str, Any]) -> TaskView:
     attributes = raw.get("Attributes", {})
     said = {
@@ -310,8 +260,3 @@ def _plain(body: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
-
-
-def _text(text: str, longest: int) -> dict[str, str]:
-    clean = _NOT_XML.sub("?", text)[:longest] or "(no reason given)"
-    return {"DataType": "String", "StringValue": clean}

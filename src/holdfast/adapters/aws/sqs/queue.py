@@ -21,7 +21,8 @@ from weakref import WeakValueDictionary
 
 from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, code_of
 from holdfast.adapters.aws.sqs.address import parse
-from holdfast.adapters.aws.sqs.deadletters import DeadLetters, send_copy
+from holdfast.adapters.aws.sqs.copies import send_copy
+from holdfast.adapters.aws.sqs.deadletters import DeadLetters
 from holdfast.adapters.aws.sqs.gathering import Gathering
 from holdfast.adapters.aws.sqs.hold import (
     CAP_SECONDS,

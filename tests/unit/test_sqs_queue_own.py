@@ -568,6 +568,19 @@ def test_a_message_may_die_be_redriven_and_die_again_within_minutes(
     assert queue.poll() != []
 
 
+def test_a_message_as_large_as_can_be_reaches_the_dead_letters(
+    open_queue: Callable[..., Queue],
+) -> None:
+    queue = open_queue()
+    message = AnyMessage(id="big", text="")
+    message.text = "x" * (1_048_576 - len(message.model_dump_json()))
+    queue.push(message)
+    queue.dead_letter(queue.poll()[0], "no use", detail="x" * 20_000)
+    assert [view.id for view in queue.dead_letters()] == ["big"]
+    assert queue.redrive("big") == 1
+    assert queue.poll()[0].text == message.text
+
+
 def test_queues_that_share_their_dead_letters_do_not_touch_each_others(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
