@@ -74,7 +74,8 @@ class SqsBooks:
         return (
             f"pushed {said['pushed']}, done {said['done']}, acked {said['acked']}, "
             f"deleted {sum(self.server.deleted.values())}, taken over {self.taken_over()}, "
-            f"receives {self.server.receives}, stale receipts {self.server.refused}"
+            f"receives {self.server.receives}, deletes repeated {self.server.repeated}, "
+            f"stale {self.server.stale}"
         )
 
     def _of(self, what: str) -> list[Entry]:

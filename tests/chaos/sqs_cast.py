@@ -7,6 +7,7 @@ from random import Random
 from threading import Thread
 
 from chaos.ledger import Entry, Ledger
+from chaos.sqs_server import Server
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.context import Context
@@ -19,6 +20,7 @@ LEASE_SECONDS = 3.0
 LONG_SECONDS = 1.3 * LEASE_SECONDS  # must be renewed, or it is worked on twice
 CONCURRENCY = 8
 MAX_ATTEMPTS = 100  # kills are charged, and nothing here may end as a dead letter
+ENOUGH_WAITING = 300
 _STEP_SECONDS = 0.05
 
 
@@ -27,6 +29,7 @@ class SqsPlace:
     """Where a round is played."""
 
     root: Path
+    server: Server
     url: str
 
     @property
@@ -93,7 +96,7 @@ class SqsWorker:
 
 
 def push_all(place: SqsPlace, seed: int, messages: int) -> None:
-    """A few dozen at a time: a server with thousands waiting is slow at every call."""
+    """Little by little: a server with thousands waiting is slow at every call."""
     random, queue, ledger = Random(seed), place.queue(), place.ledger
     for first in range(0, messages, 50):
         numbers = range(first, min(first + 50, messages))
@@ -101,7 +104,8 @@ def push_all(place: SqsPlace, seed: int, messages: int) -> None:
         queue.push_many([AnyMessage(id=i, text="x" * 200) for i in ids])
         for message_id in ids:
             ledger.add(Entry("pushed", message_id))
-        SYSTEM_CLOCK.sleep(0.1)
+        while place.server.counts().waiting > ENOUGH_WAITING:
+            SYSTEM_CLOCK.sleep(0.05)
 
 
 KINDS = ("plain",) * 60 + ("long",)

@@ -1,7 +1,8 @@
 """An SQS server that keeps books: ministack, with an eye on every send and delete.
 
 Run as a program it says its address on standard output and serves until it is killed.
-What it saw is told at BOOKS: by SQS's own ids, so that no worker's word is needed.
+What it saw is told at BOOKS by SQS's own ids, so that no worker's word is needed, and in
+short at COUNTS.
 """
 
 import json
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-BOOKS = "/books"
+BOOKS, COUNTS = "/books", "/counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,18 @@ class ServerBooks:
     sent: list[str]
     deleted: dict[str, int]  # how often each was deleted
     receives: int
-    refused: int  # deletes with a receipt that was good no more
+    repeated: int  # deletes of what was deleted by the same receipt: its answer got lost
+    stale: int  # deletes with a receipt that was good no more
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    sent: int
+    deleted: int
 
     @property
-    def done(self) -> bool:
-        return len(self.sent) == len(self.deleted)
+    def waiting(self) -> int:
+        return self.sent - self.deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +45,14 @@ class Server:
     endpoint: str
 
     def books(self) -> ServerBooks:
-        with urlopen(self.endpoint + BOOKS, timeout=30) as answer:
-            return ServerBooks(**json.load(answer))
+        return ServerBooks(**self._ask(BOOKS))
+
+    def counts(self) -> Counts:
+        return Counts(**self._ask(COUNTS))
+
+    def _ask(self, path: str) -> Any:
+        with urlopen(self.endpoint + path, timeout=60) as answer:
+            return json.load(answer)
 
 
 @contextmanager
@@ -62,13 +76,16 @@ class BookKeeping:
         self._messages: dict[str, str] = {}  # by receipt
         self._sent: list[str] = []
         self._deleted: Counter[str] = Counter()
-        self._receives = self._refused = 0
+        self._used: set[str] = set()  # receipts that deleted
+        self._receives = self._repeated = self._stale = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif scope["path"] == BOOKS:
-            await self._tell(send)
+            await _tell(send, self._books())
+        elif scope["path"] == COUNTS:
+            await _tell(send, {"sent": len(self._sent), "deleted": len(self._deleted)})
         else:
             await self._watch(scope, receive, send)
 
@@ -106,18 +123,26 @@ class BookKeeping:
     def _note_deletes(self, asked: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         receipts = {entry["Id"]: entry["ReceiptHandle"] for entry in asked["Entries"]}
         for entry in told.get("Successful", ()):
-            self._deleted[self._messages[receipts[entry["Id"]]]] += 1
-        self._refused += len(told.get("Failed", ()))
+            self._used.add(receipt := receipts[entry["Id"]])
+            self._deleted[self._messages[receipt]] += 1
+        for entry in told.get("Failed", ()):
+            repeated = receipts[entry["Id"]] in self._used
+            self._repeated += repeated
+            self._stale += not repeated
 
-    async def _tell(self, send: Any) -> None:
-        books = {
+    def _books(self) -> dict[str, Any]:
+        return {
             "sent": self._sent,
             "deleted": self._deleted,
             "receives": self._receives,
-            "refused": self._refused,
+            "repeated": self._repeated,
+            "stale": self._stale,
         }
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": json.dumps(books).encode()})
+
+
+async def _tell(send: Any, what: Mapping[str, Any]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": json.dumps(what).encode()})
 
 
 def _action(scope: Any) -> str:

@@ -32,7 +32,7 @@ class SqsRound:
     def __init__(self, root: Path, server: Server, seed: int) -> None:
         self.random = Random(seed)
         self.server = server
-        self.place = SqsPlace(root, _new_queue(server))
+        self.place = SqsPlace(root, server, _new_queue(server))
         self.crew = Crew(self.random)
         self.give_up_at = monotonic() + PATIENCE_SECONDS
 
@@ -54,7 +54,7 @@ class SqsRound:
         return SqsBooks(list(self.place.ledger.entries()), self.server.books())
 
     def hurt(self) -> None:
-        while len(self.server.books().deleted) < KILLING_ENDS_AT * MESSAGES:
+        while self.server.counts().deleted < KILLING_ENDS_AT * MESSAGES:
             self.check_time()
             sleep(self.random.uniform(0.1, 0.8))
             self.kill_one_worker()
@@ -75,8 +75,8 @@ class SqsRound:
         assert self.crew.wait(self.work, PATIENCE_SECONDS), "a worker does not stop"
 
     def is_done(self) -> bool:
-        books = self.server.books()
-        return len(books.sent) == MESSAGES and books.done
+        counts = self.server.counts()
+        return counts.sent >= MESSAGES and counts.waiting == 0
 
     def check_time(self) -> None:
         assert monotonic() < self.give_up_at, f"unfinished: {self.place.queue().stats()}"

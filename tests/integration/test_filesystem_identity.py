@@ -16,7 +16,7 @@ from fs.ground import LEASE, Ground, Queue, drain, note
 from fs.schedule import Baton, Scripted
 from fs.stepping import SteppingFs
 from fs.watched import WatchedFs
-from holdfast.core.errors import LeaseLost
+from holdfast.core.errors import LeaseLost, QueueUnavailable
 from holdfast.core.lease import LeaseState, Refused
 from holdfast.core.message import lease_of
 
@@ -181,6 +181,15 @@ def test_done_work_leaves_no_checkpoint(ground: Ground) -> None:
     assert list((ground.folder / "checkpoints").iterdir()) == []
 
 
+def test_work_done_at_the_first_attempt_leaves_no_checkpoint(ground: Ground) -> None:
+    queue = ground.queue()
+    queue.push(note("a"))
+    [message] = queue.poll()
+    queue.save_checkpoint(message, {"page": 1})
+    queue.ack(message)
+    assert list((ground.folder / "checkpoints").iterdir()) == []
+
+
 def test_what_may_not_be_read_is_buried_with_the_way_out(ground: Ground) -> None:
     fs = RefusingFs(
         ground.clock.time,
@@ -205,3 +214,17 @@ def test_a_queue_that_is_moved_as_a_whole_goes_on_for_those_who_have_it_open(
     queue.push(note("a"))
     os.rename(ground.folder, ground.folder.with_name("elsewhere"))
     assert drain(queue) == [("a", 1)]
+
+
+def test_a_closed_queue_touches_no_folder_that_got_its_number(ground: Ground) -> None:
+    queue = ground.queue()
+    other = Ground(ground.root / "other", ground.clock).queue()
+    number = queue._tree.fd
+    queue.close()
+    os.dup2(other._tree.fd, number)
+    try:
+        with pytest.raises(QueueUnavailable):
+            queue.push(note("a"))
+    finally:
+        os.close(number)
+    assert other.stats().ready == 0

@@ -121,6 +121,19 @@ def test_a_checkpoint_or_a_reason_that_lost_its_file_says_so(fast_path: Path) ->
     assert [view.id for view in queue.peek(TaskState.LEASED)] == ["a"]
 
 
+def test_a_burial_that_lost_its_file_does_not_forget_what_was_claimed(fast_path: Path) -> None:
+    ground = Ground(fast_path)
+    fs = EmptyingFs(ground.clock.time)
+    fs.folder = ground.folder
+    ground.queue().push(note("good"))
+    ground.clock.advance(0.01)
+    ground.queue().push(note("torn"))
+    [torn] = [p for p in ground.folder.glob("pending/*/*.json") if b"torn" in p.read_bytes()]
+    torn.write_bytes(b"{")
+    assert [message.id for message in ground.queue(fs).poll(2)] == ["good"]
+    assert audit.reasonless(ground.folder) == []
+
+
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
 def test_an_hour_that_is_no_folder_does_not_hang_the_ack(
     fast_path: Path, make: Callable[[Path], None]

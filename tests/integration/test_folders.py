@@ -9,6 +9,7 @@ from pathlib import Path
 import holdfast
 from holdfast import AnyMessage, FilesystemQueue, QueueManager
 from holdfast.adapters.local.filesystem import FsOps
+from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.testing import ManualClock
 
 
@@ -115,3 +116,50 @@ def test_a_queue_that_nobody_holds_lets_go_of_its_folder(tmp_path: Path) -> None
         queue.ack(queue.poll()[0])
     del queue
     assert descriptors() == before
+
+
+def waiting_in(queue: FilesystemQueue[AnyMessage]) -> int:
+    return len(list((queue.folder / "pending").iterdir()))
+
+
+def test_segments_are_removed_when_they_are_empty_and_nobody_fills_them(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(time=SYSTEM_CLOCK.time())
+    queue = FilesystemQueue(tmp_path, clock=clock)
+
+    def work() -> None:
+        while messages := queue.poll():
+            queue.ack_many(messages)
+
+    queue.push_many([AnyMessage()])
+    work()
+    assert waiting_in(queue) == 0  # published whole: nobody adds to it
+    queue.push(AnyMessage())
+    work()
+    clock.advance(5)
+    work()
+    assert waiting_in(queue) == 1  # its producer may be just about to
+    queue.push(AnyMessage())
+    assert waiting_in(queue) == 2  # but not after so long
+    clock.advance(20)
+    work()
+    clock.advance(5)
+    work()
+    assert waiting_in(queue) == 0
+
+
+def test_batches_of_one_millisecond_are_segments_of_their_own(tmp_path: Path) -> None:
+    queue = FilesystemQueue(tmp_path, clock=ManualClock(time=SYSTEM_CLOCK.time()))
+    queue.push_many([AnyMessage()])
+    queue.push_many([AnyMessage()])
+    assert waiting_in(queue) == 2
+    assert len(queue.poll(5)) == 2
+
+
+def test_a_redriven_letter_leaves_no_reason_behind(tmp_path: Path) -> None:
+    queue = FilesystemQueue(tmp_path)
+    queue.push(AnyMessage())
+    queue.dead_letter(queue.poll()[0], "no use")
+    assert queue.redrive() == 1
+    assert list((queue.folder / "failed").iterdir()) == []

@@ -227,6 +227,24 @@ def test_a_dead_letter_frees_its_id_and_only_its_own(fast_path: Path) -> None:
     all_schedules(fast_path, setting, dedupe=True)
 
 
+def test_a_redrive_that_wants_its_id_back_and_loses_to_a_drop_is_nothing(
+    fast_path: Path,
+) -> None:
+    def setting(stage: Stage) -> Setting:
+        one, other = stage.worker(), stage.worker()
+        for _ in range(2):  # the first lost its id to the second
+            one.push(note("a"))
+            one.dead_letter(one.poll()[0], "no use")
+        actors: list[Actor] = [lambda: redrive(one), lambda: drop(other)]
+        return actors, lambda: check_ends(stage)
+
+    all_schedules(fast_path, setting, dedupe=True)
+
+
+def drop(queue: Queue) -> None:
+    queue.drop("a")
+
+
 def test_a_redrive_and_a_push_of_one_id_leave_one_live_task(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         person, pusher = stage.worker(), stage.worker()

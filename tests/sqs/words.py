@@ -2,7 +2,9 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -94,3 +96,14 @@ def until_waiting(clock: ManualClock, threads: int = 1) -> None:
     while clock.waiting < threads:
         assert time.monotonic() < patience, "nobody came to wait"
         time.sleep(0.001)
+
+
+@contextmanager
+def others(clock: ManualClock, threads: int = 1) -> Iterator[ThreadPoolExecutor]:
+    """Threads that may wait on the clock. When the test ends, so does their wait."""
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield pool
+    finally:
+        clock.advance(60)  # a test that fails must not hang
+        pool.shutdown()

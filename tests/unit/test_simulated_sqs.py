@@ -84,6 +84,12 @@ def test_a_client_sees_the_queues_of_its_region(
     assert client.list_queues()["QueueUrls"] == [url]
 
 
+def test_a_url_of_another_account_is_not_this_queue(client: Client, url: str) -> None:
+    foreign = url.replace("123456789012", "999999999999")
+    assert code_of(receive, client, foreign) == "AWS.SimpleQueueService.NonExistentQueue"
+    assert receive(client, "letters") == []  # a bare name will do
+
+
 def test_the_same_seed_gives_the_same_ids(manual_clock: ManualClock) -> None:
     def ids(seed: int) -> tuple[str, str]:
         client = SimulatedSqs(manual_clock, seed=seed).client()

@@ -1,7 +1,5 @@
 """The SQS simulator: dead letters, their way back, and FIFO queues."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from holdfast.testing import ManualClock, SimulatedSqs
@@ -15,6 +13,7 @@ from sqs.words import (
     extend,
     handle_of,
     new_queue,
+    others,
     receive,
     send,
     send_fifo,
@@ -201,7 +200,7 @@ def test_the_next_of_a_group_is_delivered_to_a_long_poll_when_the_first_is_done(
     send_fifo(client, url, "1")
     send_fifo(client, url, "2")
     handle = handle_of(client, url)
-    with ThreadPoolExecutor(1) as pool:
+    with others(manual_clock) as pool:
         waiting = pool.submit(bodies, client, url, WaitTimeSeconds=20)
         until_waiting(manual_clock)
         delete(client, url, handle)
@@ -223,6 +222,14 @@ def test_a_deduplication_id_counts_for_five_minutes_even_when_deleted(
     assert receive(client, url) == []
     manual_clock.advance(1)
     assert send_fifo(client, url, "once")["SequenceNumber"] > first["SequenceNumber"]
+    assert bodies(client, url) == ["once"]
+
+
+def test_a_purged_queue_remembers_no_deduplication_id(client: Client) -> None:
+    url = new_queue(client, "letters.fifo")
+    send_fifo(client, url, "once")
+    client.purge_queue(QueueUrl=url)
+    send_fifo(client, url, "once")
     assert bodies(client, url) == ["once"]
 
 

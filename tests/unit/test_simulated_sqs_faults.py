@@ -1,7 +1,6 @@
 """The SQS simulator: what goes wrong when a test says so."""
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
@@ -15,6 +14,7 @@ from sqs.words import (
     extend,
     handle_of,
     new_queue,
+    others,
     receive,
     send,
     until_waiting,
@@ -145,7 +145,7 @@ def test_a_thawed_service_answers_those_who_still_wait(
     client: Client, url: str, simulated_sqs: SimulatedSqs, manual_clock: ManualClock
 ) -> None:
     simulated_sqs.faults.freeze()
-    with ThreadPoolExecutor(1) as pool:
+    with others(manual_clock) as pool:
         waiting = pool.submit(send, client, url)
         until_waiting(manual_clock)
         simulated_sqs.faults.thaw()
@@ -174,6 +174,27 @@ def test_a_message_in_flight_can_be_delivered_twice(
     assert code_of(extend, client, url, b["ReceiptHandle"], 60) == "ReceiptHandleIsInvalid"
     extend(client, url, a["ReceiptHandle"], 60)
     assert simulated_sqs.duplicate("letters") == 2
+
+
+def test_doubling_twice_is_doubling_once(
+    client: Client, url: str, simulated_sqs: SimulatedSqs
+) -> None:
+    send(client, url)
+    receive(client, url)
+    simulated_sqs.duplicate("letters")
+    simulated_sqs.duplicate("letters")
+    assert len(receive(client, url, limit=1)) == 1
+    assert receive(client, url, limit=1) == []
+
+
+def test_one_receive_delivers_a_message_once(
+    client: Client, url: str, simulated_sqs: SimulatedSqs
+) -> None:
+    send(client, url)
+    handle = handle_of(client, url)
+    simulated_sqs.duplicate("letters")
+    extend(client, url, handle, 0)
+    assert len(receive(client, url, VisibilityTimeout=0)) == 1
 
 
 def test_only_what_is_in_flight_can_be_doubled(

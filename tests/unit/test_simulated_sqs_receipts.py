@@ -1,5 +1,6 @@
 """The SQS simulator: receipts in time, stale receipts, long polls."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +16,7 @@ from sqs.words import (
     extend,
     handle_of,
     new_queue,
+    others,
     receive,
     send,
     send_fifo,
@@ -103,6 +105,18 @@ def test_an_effective_receipt_hides_what_somebody_else_holds(
     assert len(receive(client, url)) == 1
 
 
+def test_an_effective_receipt_hides_what_is_visible_again(manual_clock: ManualClock) -> None:
+    client = SimulatedSqs(manual_clock, stale_handles="effective").client()
+    url = new_queue(client)
+    send(client, url)
+    stale = handle_of(client, url)
+    manual_clock.advance(30)
+    assert counts(client, url) == (1, 0, 0)
+    extend(client, url, stale, 600)
+    assert counts(client, url) == (0, 1, 0)
+    assert receive(client, url) == []
+
+
 @pytest.mark.parametrize("mode", ["strict", "ignored", "effective"])
 def test_a_fifo_queue_refuses_an_expired_receipt_in_every_mode(
     manual_clock: ManualClock, mode: Any
@@ -150,17 +164,22 @@ def test_twelve_hours_count_from_the_receive_and_more_is_refused(
     extend(client, url, handle_of(client, url), 43_200)
 
 
+def test_nothing_is_hidden_until_the_past(client: Client, url: str) -> None:
+    send(client, url)
+    assert code_of(extend, client, url, handle_of(client, url), -1) == "InvalidParameterValue"
+
+
 def test_giving_back_wakes_a_long_poll(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
     send(client, url)
     handle = handle_of(client, url)
-    with ThreadPoolExecutor(1) as pool:
+    with others(manual_clock) as pool:
         waiting = pool.submit(receive, client, url, WaitTimeSeconds=20)
         until_waiting(manual_clock)
         extend(client, url, handle, 0)
         assert len(waiting.result(10)) == 1
-    assert manual_clock.monotonic() == 1_000
+        assert manual_clock.monotonic() == 1_000
 
 
 # -- long polling
@@ -169,12 +188,12 @@ def test_giving_back_wakes_a_long_poll(
 def test_a_long_poll_returns_at_once_when_a_message_arrives(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
-    with ThreadPoolExecutor(1) as pool:
+    with others(manual_clock) as pool:
         waiting = pool.submit(bodies, client, url, WaitTimeSeconds=20)
         until_waiting(manual_clock)
         send(client, url, "hello")
         assert waiting.result(10) == ["hello"]
-    assert manual_clock.monotonic() == 1_000
+        assert manual_clock.monotonic() == 1_000
 
 
 def test_a_long_poll_returns_when_a_message_becomes_visible() -> None:
@@ -202,7 +221,7 @@ def test_a_long_poll_ends_empty_after_its_wait_and_no_sooner() -> None:
 def test_one_message_goes_to_one_of_many_long_polls(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
-    with ThreadPoolExecutor(4) as pool:
+    with others(manual_clock, 4) as pool:
         waiting = [pool.submit(bodies, client, url, WaitTimeSeconds=20) for _ in range(4)]
         until_waiting(manual_clock, threads=4)
         send(client, url, "one")
@@ -214,11 +233,30 @@ def test_one_message_goes_to_one_of_many_long_polls(
 def test_a_long_poll_on_a_deleted_queue_is_told(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
-    with ThreadPoolExecutor(1) as pool:
+    with others(manual_clock) as pool:
         waiting = pool.submit(code_of, receive, client, url, WaitTimeSeconds=20)
         until_waiting(manual_clock)
         client.delete_queue(QueueUrl=url)
         assert waiting.result(10) == "AWS.SimpleQueueService.NonExistentQueue"
+
+
+class DawdlingClock(ManualClock):
+    """Whoever looks at it lets others overtake."""
+
+    def monotonic(self) -> float:
+        time.sleep(0.001)
+        return super().monotonic()
+
+
+def test_operations_do_not_mix() -> None:
+    client = SimulatedSqs(DawdlingClock()).client()
+
+    def make_and_send(_: int) -> None:
+        send(client, new_queue(client))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make_and_send, range(8)))
+    assert counts(client, new_queue(client)) == (8, 0, 0)
 
 
 def test_many_threads_lose_and_double_nothing(client: Client, url: str) -> None:

@@ -327,6 +327,25 @@ def test_the_refusal_of_a_run_that_hung_is_not_held_against_the_next(ground: Gro
     assert not heartbeat.lost.is_set()
 
 
+def test_a_run_ended_by_its_event_alone_does_not_speak_for_the_next(ground: Ground) -> None:
+    """As code that knows the seed's internals might end it: nobody released its lease."""
+    ground.sqs.gate.clear()
+    ground.sqs.fail(sqs_error(GONE))
+    heartbeat = ground.heartbeat(20, 60, initial_beat=True)
+    heartbeat.start()
+    until(lambda: ground.sqs.inside)
+    hung = heartbeat._thread
+    assert hung is not None
+    heartbeat._stop_event.set()
+    heartbeat.start()
+    ground.settle(heartbeat)
+    ground.sqs.gate.set()
+    hung.join(GENEROUS)
+    assert heartbeat.running
+    assert not heartbeat.lost.is_set()
+    assert heartbeat.check_for_errors() is None
+
+
 def test_no_more_threads_is_an_error_of_start_and_it_can_be_tried_again(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,13 +109,13 @@ class MessageCodec(Generic[M]):
         """Raises MalformedMessage or NewerSchema; never anything else."""
         try:
             message: M = self._validate(body)
-        except ValidationError as error:
+        except Exception as error:  # users' validators may raise anything
             return self._decode_other(body, error)
         if message.schema_version == self._version:
             return message
         return self._decode_other(body, None)
 
-    def _decode_other(self, body: bytes, error: ValidationError | None) -> M:
+    def _decode_other(self, body: bytes, error: Exception | None) -> M:
         data = _plain(body)
         version = data.get("schema_version", 1)
         if not isinstance(version, int) or isinstance(version, bool):
@@ -144,7 +144,7 @@ class MessageCodec(Generic[M]):
             data["schema_version"] = version
         try:
             return self.model.model_validate(data)
-        except ValidationError as error:
+        except Exception as error:
             raise MalformedMessage(_first_problem(self.model, error)) from None
 
 
@@ -174,8 +174,10 @@ def _plain(body: bytes) -> dict[str, Any]:
     return data
 
 
-def _first_problem(model: type[BaseModel], error: ValidationError) -> str:
+def _first_problem(model: type[BaseModel], error: Exception) -> str:
     """One line, without the input: bodies do not belong in messages and logs."""
+    if not isinstance(error, ValidationError):
+        return f"not a valid {model.__name__}: a validator raised {type(error).__name__}"
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     where = ".".join(str(part) for part in first["loc"]) or "the message"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
