@@ -16,6 +16,7 @@ from fs.ground import LEASE, Ground, Queue, drain, note
 from fs.schedule import Baton, Scripted
 from fs.stepping import SteppingFs
 from fs.watched import WatchedFs
+from holdfast.adapters.local.filesystem import names
 from holdfast.core.errors import LeaseLost, QueueUnavailable
 from holdfast.core.lease import LeaseState, Refused
 from holdfast.core.message import lease_of
@@ -106,6 +107,40 @@ def test_a_handle_that_went_stale_is_a_race_that_was_lost(ground: Ground) -> Non
     assert drain(queue) == [("a", 1)]
 
 
+@pytest.mark.parametrize(
+    "error", [errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.ELOOP], ids=errno.errorcode.get
+)
+def test_a_segment_that_cannot_be_listed_any_more_is_empty(ground: Ground, error: int) -> None:
+    """Removed by another, here or on another host; or a link: systems differ in the word."""
+    fs = RefusingFs(
+        ground.clock.time,
+        error,
+        at=1,
+        concerns=lambda name, args: name == "open" and str(args[0]).startswith("pending/"),
+    )
+    queue = ground.queue(fs)
+    queue.push(note("a"))
+    fs.refusing = True
+    assert queue.poll() == []
+    ground.clock.advance(3)
+    assert drain(queue) == [("a", 1)]
+
+
+@pytest.mark.parametrize("dedupe", [False, True], ids=["", "dedupe"])
+def test_ids_whose_hashes_begin_alike_are_told_apart(ground: Ground, dedupe: bool) -> None:
+    """A key holds only the beginning of the hash."""
+    one, other = "33376", "51122"
+    assert names.id_hash(one)[:8] == names.id_hash(other)[:8]
+    queue = ground.queue(dedupe=dedupe)
+    queue.push_many([note(one), note(other)])
+    for message in queue.poll(2):
+        queue.dead_letter(message, "no use")
+    assert [view.id for view in queue.find(one)] == [one]
+    assert queue.redrive(one) == 1
+    assert queue.drop(other) == 1
+    assert drain(queue) == [(one, 1)]
+
+
 def test_a_token_that_is_taken_is_not_taken_again(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +204,18 @@ def test_a_write_that_was_cut_short_goes_on(ground: Ground) -> None:
     queue.push(note("a", text="x" * 1000))
     queue.push_many([note("b", text="y" * 1000)])
     assert sorted(message.text[0] for message in queue.poll(2)) == ["x", "y"]
+
+
+def test_a_checkpoint_that_cannot_be_read_gives_way_to_an_older_one(ground: Ground) -> None:
+    queue = ground.queue()
+    queue.push(note("a"))
+    for page in (1, 2):
+        [message] = queue.poll()
+        queue.save_checkpoint(message, {"page": page})
+        queue.nack(message, delay_seconds=0)
+    [newest] = (ground.folder / "checkpoints").glob("*~2.json")
+    newest.write_text('{"page": ')
+    assert queue.load_checkpoint(queue.poll()[0]) == {"page": 1}
 
 
 def test_done_work_leaves_no_checkpoint(ground: Ground) -> None:

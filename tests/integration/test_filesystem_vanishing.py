@@ -81,6 +81,17 @@ def test_a_worker_whose_queue_was_removed_says_so(fast_path: Path) -> None:
         queue.poll()
 
 
+def test_a_folder_of_checkpoints_that_was_removed_is_made_again(fast_path: Path) -> None:
+    ground = Ground(fast_path)
+    queue = ground.queue()
+    queue.push(note("a"))
+    [message] = queue.poll()
+    shutil.rmtree(ground.folder / "checkpoints")
+    queue.save_checkpoint(message, {"page": 1})
+    queue.nack(message, delay_seconds=0)
+    assert queue.load_checkpoint(queue.poll()[0]) == {"page": 1}
+
+
 class EmptyingFs(WatchedFs):
     """Somebody empties tmp/ just before what is written there gets its place."""
 

@@ -4,6 +4,7 @@ import gc
 import inspect
 import json
 import os
+import shutil
 from pathlib import Path
 
 import holdfast
@@ -163,3 +164,13 @@ def test_a_redriven_letter_leaves_no_reason_behind(tmp_path: Path) -> None:
     queue.dead_letter(queue.poll()[0], "no use")
     assert queue.redrive() == 1
     assert list((queue.folder / "failed").iterdir()) == []
+
+
+def test_purge_leaves_what_a_person_put_aside(tmp_path: Path) -> None:
+    queue = FilesystemQueue(tmp_path)
+    queue.push(AnyMessage())
+    queue.ack(queue.poll()[0])
+    [hour] = (queue.folder / "completed").iterdir()
+    shutil.copytree(hour, hour.with_name("for the auditors"))
+    assert queue.purge(0) == 1
+    assert [path.name for path in hour.parent.iterdir()] == ["for the auditors"]

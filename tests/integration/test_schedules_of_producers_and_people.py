@@ -140,8 +140,11 @@ def test_a_batch_that_takes_hours_is_swept_whole_or_published_whole(fast_path: P
                 push_two(producer)
                 pushed.extend("ab")
 
-        actors = [push_slowly, lambda: sweep(sweeper), stage.time(7200)]
-        return actors, lambda: stage.close(*pushed)
+        def sweep_hours_later() -> None:
+            stage.clock.advance(7200)
+            sweep(sweeper)
+
+        return [push_slowly, sweep_hours_later], lambda: stage.close(*pushed)
 
     all_schedules(fast_path, setting)
 

@@ -110,6 +110,27 @@ def test_the_card_of_a_worker_that_holds_something_is_kept(ground: Ground) -> No
     assert len(tokens) == 1  # the other's, who holds nothing and was not seen for days
 
 
+def test_the_card_of_a_worker_that_paused_for_hours_is_kept(ground: Ground) -> None:
+    queue = ground.queue()
+    queue.poll()
+    ground.clock.advance(20 * 3600.0)
+    queue.sweep()
+    assert len(list((ground.folder / "workers").glob("*.json"))) == 1
+
+
+def test_setting_the_wall_clock_ahead_sweeps_nothing_that_is_being_written(
+    fast_path: Path,
+) -> None:
+    clock = clock_of_today()
+    mine = ManualClock(time=clock.time())
+    queue = Ground(fast_path, mine).queue(FsOps(server_time=clock.time))
+    (queue.folder / "tmp" / "0123456789abcdef01").write_text("being written")
+    clock.advance(1)
+    mine.advance(1)
+    mine.step_time(7200)
+    assert queue.sweep() == 0
+
+
 # -- hosts
 
 

@@ -9,6 +9,7 @@ import pytest
 from holdfast.testing import ManualClock, SimulatedSqs
 from sqs.words import (
     Client,
+    arn_of,
     bodies,
     code_of,
     counts,
@@ -21,6 +22,7 @@ from sqs.words import (
     send,
     send_fifo,
     until_waiting,
+    with_dead_letters,
 )
 
 
@@ -250,13 +252,17 @@ class DawdlingClock(ManualClock):
 
 def test_operations_do_not_mix() -> None:
     client = SimulatedSqs(DawdlingClock()).client()
+    _, dead = with_dead_letters(client)
+    send(client, dead)
+    source = arn_of(client, dead)
 
-    def make_and_send(_: int) -> None:
-        send(client, new_queue(client))
+    def start(_: int) -> str:
+        slowly = {"SourceArn": source, "MaxNumberOfMessagesPerSecond": 1}
+        return code_of(client.start_message_move_task, **slowly)
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(make_and_send, range(8)))
-    assert counts(client, new_queue(client)) == (8, 0, 0)
+    with ThreadPoolExecutor(4) as pool:
+        codes = sorted(pool.map(start, range(4)))
+    assert codes == ["", *["InvalidParameterValue"] * 3]  # one task at a time
 
 
 def test_many_threads_lose_and_double_nothing(client: Client, url: str) -> None:
