@@ -104,12 +104,10 @@ def _notes(count: int) -> tuple[str, ...]:
         "one server (ministack) that serves all contenders, one after another. Calls and "
         "times are counted by the server: from the first receive that brought something to "
         "the answer to the last delete. Sending is not in the time, but in the calls.",
-        "Set up for throughput as each documentation says. celery: threads, predefined_queues, "
-        "wait_time_seconds=10, polling_interval=0 (its default of 1 s is waited whenever the "
-        "prefetch is full), the default prefetch of 4 × concurrency, no remote control, "
-        "acks_late (its default deletes a message before the work, so that a kill loses it). "
-        "dramatiq-sqs: Worker with threads; it prefetches 10 at most. taskiq-aio-sqs: "
-        "run_receiver_task, max_number_of_messages=10 (default 1), enable_batching for sends.",
+        "Set up for throughput, as each documentation says: "
+        + "; ".join(f"{player}: {player.setup}" for player in PLAYERS)
+        + ". celery's default polling_interval of 1 s is waited whenever the prefetch is full, "
+        "and without acks_late it deletes a message before the work, so that a kill loses it.",
         "Only Holdfast and the bare calls delete by the batch; the peers delete one by one. "
         "celery and dramatiq-sqs send one by one.",
         "The server is on this machine, answers in a millisecond or two and always fills a "
@@ -132,7 +130,7 @@ def _row(player: Player, drains: Sequence[Drain]) -> list[str]:
     parts = ("calls", "sends", "receives", "deletes", "others")
     per_message = [median(getattr(drain, part) for drain in drains) for part in parts]
     return [
-        f"{player} ({player.setup})",
+        player.name,
         f"{median(speeds(drains)):,.0f}",
         spread(speeds(drains)),
         *(f"{figure:.3f}" for figure in per_message),

@@ -7,6 +7,7 @@ the same payload, in the configuration its documentation recommends for throughp
 import asyncio
 import os
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,6 +166,8 @@ def _celery_fill(place: Place, count: int) -> None:
 
 
 def _celery_work(place: Place, job: Job) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # its banner
+    warnings.simplefilter("ignore")  # that we are root
     _celery(place, job).worker_main(
         [
             "worker",
@@ -272,20 +275,24 @@ def _taskiq_work_with_heartbeat(place: Place, job: Job) -> None:
 
 HOLDFAST = Player("Holdfast", _holdfast_fill, _holdfast_work, "Worker, 10 threads")
 BARE = Player(
-    "bare boto3 calls", _bare_fill, _bare_work, "receive(10), delete_message_batch(10)"
+    "bare boto3 calls", _bare_fill, _bare_work, "receive(10) and delete_message_batch(10)"
 )
 CELERY = Player(
-    "celery[sqs]",
+    "celery on SQS",
     _celery_fill,
     _celery_work,
-    "10 threads, predefined_queues, polling_interval=0, acks_late",
+    "10 threads, predefined_queues, wait_time_seconds=10, polling_interval=0, acks_late, no "
+    "remote control, the default prefetch of 4 × concurrency",
 )
-DRAMATIQ = Player("dramatiq-sqs", _dramatiq_fill, _dramatiq_work, "10 threads")
+DRAMATIQ = Player(
+    "dramatiq-sqs", _dramatiq_fill, _dramatiq_work, "Worker, 10 threads; prefetches 10 at most"
+)
 TASKIQ = Player(
     "taskiq-aio-sqs",
     _taskiq_fill,
     _taskiq_work,
-    "10 tasks, max_number_of_messages=10, enable_batching",
+    "run_receiver_task, 10 tasks, max_number_of_messages=10 (default 1), enable_batching for "
+    "sends",
 )
 TASKIQ_BEATING = Player(
     "taskiq-aio-sqs, heartbeat",

@@ -161,9 +161,14 @@ class Books:
 
 
 def run(
-    url: str, count: int = 3, watch: Watch = process, max_attempts: int = MAX_ATTEMPTS
+    url: str,
+    count: int = 3,
+    watch: Watch = process,
+    *,
+    max_attempts: int = MAX_ATTEMPTS,
+    limit_seconds: float = LIMIT_SECONDS,
 ) -> Books:
-    """Push `count` tasks, and work until each of them is over."""
+    """Push `count` tasks, and work until each of them is over, or time is."""
     books = Books()
     events = Events(books)
     settings = {"lease_seconds": HOLD_SECONDS, "max_attempts": max_attempts}
@@ -174,7 +179,7 @@ def run(
         )
         books.when_over = worker.stop
         if not books.over:
-            with _limit(LIMIT_SECONDS, worker.stop):
+            with _limit(limit_seconds, worker.stop):
                 worker.run()
     return books
 

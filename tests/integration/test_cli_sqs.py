@@ -1,6 +1,7 @@
 """`holdfast` on `sqs:` URLs: what SQS can answer, what it cannot, and what is missing."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -13,8 +14,11 @@ from cli_place import HANDLERS, heard
 from rich.console import Console
 from sqs_place import Server, Sqs
 
+from holdfast import open_queue
 from holdfast.cli.board import Board
 from holdfast.core.queue import QueueStats
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 WITHOUT_BOTO3 = """
 import sys
@@ -414,3 +418,23 @@ def _named(words: list[str], queue: str) -> list[str]:
 def test_help_names_sqs() -> None:
     ran = subprocess.run(command("push", "--help"), capture_output=True, text=True, check=True)
     assert "sqs:enrich" in " ".join(ran.stdout.split())
+
+
+@pytest.mark.parametrize("kind", ["folder", "sqs"])
+def test_the_seeds_enricher_moves_between_folder_and_sqs_by_one_variable(
+    cli: Cli, sqs: Sqs, queue: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """R001-055 to R001-059: the scraper pushes, `holdfast work` is the loop, and neither
+    knows which queue it is."""
+    from examples.enrichment import EnrichmentTask, produce
+
+    url = f"sqs:{queue}" if kind == "sqs" else str(cli.folder / "acme" / "enrich")
+    monkeypatch.setenv("HOLDFAST_QUEUE", url)
+    with open_queue(os.environ["HOLDFAST_QUEUE"], EnrichmentTask) as found:
+        produce(found, ["a", "b", "c"])
+    env = {"HOLDFAST_QUEUE": url, "ENRICHMENT_RESULTS": str(cli.folder / "enriched")}
+    ran = real(EXAMPLES, "work", "enrichment:enrich", "-c3", "--until-empty", "--json", env=env)
+    assert ran.code == 0, ran.err
+    assert ran.json["completed"] == 3
+    results = sorted(path.name for path in (cli.folder / "enriched").iterdir())
+    assert results == ["a.json", "b.json", "c.json"]

@@ -154,6 +154,18 @@ def test_a_token_that_is_taken_is_not_taken_again(
     assert cards == ["aaaaaa", "bbbbbb"]
 
 
+def test_a_push_never_writes_over_what_another_is_writing(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two producers that chose the same nonce: one of them must fail."""
+    monkeypatch.setattr(secrets, "randbits", lambda n: 7)
+    queue, twin = ground.queue(), ground.queue()
+    key = twin._producer.new_key(names.id_hash("a"))
+    (ground.folder / "tmp" / key).write_text("the twin's")
+    with pytest.raises(QueueUnavailable):
+        queue.push(note("a"))
+
+
 ZOMBIE_VERBS: dict[str, Callable[[Queue, Any], object]] = {
     "ack": lambda queue, message: queue._ack([lease_of(message)])[0],
     "nack": lambda queue, message: queue._nack(lease_of(message), 0.0, "why", None),

@@ -202,6 +202,18 @@ def test_one_ack_of_many_that_is_refused_does_not_undo_the_others(fast_path: Pat
     assert queue.stats().completed == 3
 
 
+def test_an_ack_that_cannot_tidy_up_is_an_ack(fast_path: Path) -> None:
+    ground = Ground(fast_path)
+    fs = RefusingFs(ground.clock.time, errno.EIO, concerns=lambda name, _: name == "unlink")
+    queue = ground.queue(fs)
+    queue.push(note("a"))
+    [message] = queue.poll()
+    queue.save_checkpoint(message, {"page": 1})
+    fs.refusing = True
+    queue.ack(message)
+    assert fs.count == 1
+
+
 # -- reading goes on
 
 

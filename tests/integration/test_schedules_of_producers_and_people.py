@@ -7,6 +7,7 @@ import pytest
 
 from fs import audit
 from fs.ground import Queue, note
+from fs.schedule import BatonLock
 from fs.stage import Actor, Setting, Stage, all_schedules
 from holdfast.adapters.local.filesystem.segments import REMOVE_AFTER_MS
 from holdfast.core.errors import QueueUnavailable
@@ -97,6 +98,20 @@ def test_a_push_into_a_segment_that_is_being_removed_arrives(
         return actors, lambda: stage.close("a", "b")
 
     all_schedules(fast_path, setting, dedupe=dedupe)
+
+
+def test_two_threads_of_one_producer_fill_one_segment(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        queue = stage.worker()
+        queue._producer._lock = BatonLock(stage.baton)  # type: ignore[assignment]
+
+        def check() -> None:
+            assert len(list((queue.folder / "pending").iterdir())) == 1
+            stage.close("a", "b")
+
+        return [lambda: push(queue, "a"), lambda: push(queue, "b")], check
+
+    all_schedules(fast_path, setting)
 
 
 def push_two(queue: Queue) -> None:

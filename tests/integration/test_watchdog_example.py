@@ -117,8 +117,17 @@ def test_a_task_that_never_succeeds_ends_as_a_dead_letter_and_so_does_the_run(
 ) -> None:
     """WD-03, WD-09: nothing waits for ever for what cannot come."""
     watch = watchdog.Watch(processing.broken)
-    books = watchdog.run(str(tmp_path / "d" / "w"), 2, watch, max_attempts=1)
+    books = watchdog.run(
+        str(tmp_path / "d" / "w"), 2, watch, max_attempts=1, limit_seconds=PATIENCE_SECONDS
+    )
     assert (len(books.dead), books.all_complete) == (2, False)
+
+
+def test_a_task_that_vanished_does_not_keep_it_going_for_ever(tmp_path: Path) -> None:
+    """WD-03: a redrive policy of SQS moves messages and tells nobody."""
+    watch = watchdog.Watch(processing.broken)
+    books = watchdog.run(str(tmp_path / "d" / "w"), 1, watch, limit_seconds=0.5)
+    assert not books.over
 
 
 def test_no_tasks_are_complete_at_once(tmp_path: Path) -> None:

@@ -188,6 +188,20 @@ def test_a_callback_that_fails_harms_nobody(ground: Ground, failing: BaseExcepti
     assert isinstance(heartbeat.check_for_errors(), ClientError)
 
 
+def test_a_callback_that_fails_does_not_fail_whoever_asked(ground: Ground) -> None:
+    """The handler notices the loss first, so the callback runs in its thread."""
+
+    def on_lost(error: BaseException) -> None:
+        raise SystemExit(3)
+
+    ground.sqs.gate.clear()
+    heartbeat = ground.heartbeat(20, 60, initial_beat=True, on_lost=on_lost)
+    heartbeat.start()
+    until(lambda: ground.sqs.inside)
+    ground.clock.advance(60)
+    assert isinstance(heartbeat.check_for_errors(), LeaseLost)
+
+
 def test_a_callback_may_stop_and_start(ground: Ground) -> None:
     """HB-01: the thread never waits for itself."""
     done = threading.Event()

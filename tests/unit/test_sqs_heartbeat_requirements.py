@@ -91,7 +91,8 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def run_alone(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     """In a process that knows of no region, account or settings."""
-    kept = {"PATH": os.environ["PATH"], "AWS_EC2_METADATA_DISABLED": "true", **env}
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    kept = {**kept, "AWS_EC2_METADATA_DISABLED": "true", **env}
     code = dedent(code)
     return subprocess.run(
         [sys.executable, "-c", code], env=kept, capture_output=True, text=True, timeout=60

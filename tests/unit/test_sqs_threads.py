@@ -1,8 +1,9 @@
 """Threads that share calls to SQS: acks gathered, and long polls that can be left."""
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from threading import Barrier, Event, Thread, current_thread
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,20 @@ from holdfast.adapters.aws.sqs.gathering import Gathering
 from holdfast.adapters.aws.sqs.receiving import LongPoll, Raw
 
 PATIENCE_SECONDS = 30.0
+
+
+def begun(call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """In a thread that nobody has to wait for, should it hang."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return future
 
 
 # -- gathering
@@ -30,9 +45,9 @@ def test_each_of_many_gets_its_own_answer_and_no_call_carries_more_than_ten() ->
         together.wait(PATIENCE_SECONDS)
         return gathering.hand_in(number)
 
-    with ThreadPoolExecutor(25) as threads:
-        answers = list(threads.map(hand_in, range(25), timeout=PATIENCE_SECONDS))
-    assert answers == [2 * number for number in range(25)]
+    answers = [begun(hand_in, number) for number in range(25)]
+    told = [answer.result(PATIENCE_SECONDS) for answer in answers]
+    assert told == [2 * number for number in range(25)]
     assert max(calls) <= 10
     assert sum(calls) == 25
 
@@ -47,12 +62,11 @@ def test_those_who_come_during_a_call_do_not_wait_for_its_answer() -> None:
         return numbers
 
     gathering = Gathering(slow_for_one, lambda: 1)
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(gathering.hand_in, 1)
-        assert called.wait(PATIENCE_SECONDS)
-        assert threads.submit(gathering.hand_in, 2).result(PATIENCE_SECONDS) == 2
-        answered.set()
-        assert first.result(PATIENCE_SECONDS) == 1
+    first = begun(gathering.hand_in, 1)
+    assert called.wait(PATIENCE_SECONDS)
+    assert begun(gathering.hand_in, 2).result(PATIENCE_SECONDS) == 2
+    answered.set()
+    assert first.result(PATIENCE_SECONDS) == 1
 
 
 def test_an_error_of_the_call_is_told_to_all_it_carried() -> None:
@@ -60,37 +74,27 @@ def test_an_error_of_the_call_is_told_to_all_it_carried() -> None:
         raise OSError(f"{len(numbers)} of them")
 
     gathering = Gathering(refuse, lambda: 2)
-    with ThreadPoolExecutor(2) as threads:
-        told = [threads.submit(gathering.hand_in, number) for number in range(2)]
-        for one in told:
-            assert isinstance(one.exception(PATIENCE_SECONDS), OSError)
+    for told in [begun(gathering.hand_in, number) for number in range(2)]:
+        assert isinstance(told.exception(PATIENCE_SECONDS), OSError)
 
 
 def test_a_leader_that_is_interrupted_leaves_nobody_waiting_for_it() -> None:
     joined, interrupt = Event(), Event()
 
     def expected() -> int:
-        if not interrupt.is_set() and current_thread().name == "leader":
+        if not joined.is_set():
             joined.set()
             assert interrupt.wait(PATIENCE_SECONDS)
             raise KeyboardInterrupt
         return 1
 
     gathering = Gathering(lambda numbers: numbers, expected)
-
-    def lead() -> None:
-        with pytest.raises(KeyboardInterrupt):
-            gathering.hand_in(1)
-
-    leader = Thread(target=lead, name="leader")
-    leader.start()
+    leader = begun(gathering.hand_in, 1)
     assert joined.wait(PATIENCE_SECONDS)
-    with ThreadPoolExecutor(1) as threads:
-        follower = threads.submit(gathering.hand_in, 2)
-        interrupt.set()
-        assert follower.result(PATIENCE_SECONDS) == 2
-    leader.join(PATIENCE_SECONDS)
-    assert not leader.is_alive()
+    follower = begun(gathering.hand_in, 2)
+    interrupt.set()
+    assert isinstance(leader.exception(PATIENCE_SECONDS), KeyboardInterrupt)
+    assert follower.result(PATIENCE_SECONDS) == 2
 
 
 # -- long polls
@@ -135,11 +139,10 @@ def test_one_poll_after_another_is_made_by_one_thread() -> None:
 def test_a_poll_that_was_left_gives_back_what_it_brings_and_delays_nobody() -> None:
     received()  # so that there is a thread to be taken
     left, stop = Receive(), Event()
-    with ThreadPoolExecutor(1) as threads:
-        leaving = threads.submit(poll, left, stop)
-        assert left.began.wait(PATIENCE_SECONDS)
-        stop.set()
-        assert list(leaving.result(PATIENCE_SECONDS)) == []
+    leaving = begun(poll, left, stop)
+    assert left.began.wait(PATIENCE_SECONDS)
+    stop.set()
+    assert list(leaving.result(PATIENCE_SECONDS)) == []
     next_one = received()
     assert next_one.thread is not left.thread
     assert left.returned == []

@@ -32,7 +32,7 @@ class Checkpoints:
         self._tree.write(temporary, body)
         if self._tree.durable:
             self._tree.sync(temporary)
-        self._tree.move(temporary, _path(task.key, task.fence))
+        self._tree.publish(temporary, _path(task.key, task.fence))
         if self._tree.durable:
             self._tree.sync("checkpoints")
 

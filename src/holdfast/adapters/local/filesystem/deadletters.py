@@ -3,6 +3,7 @@
 import json
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
@@ -44,7 +45,7 @@ class DeadLetters:
         self._tree.write(temporary, json.dumps(body, indent=1).encode())
         if self._tree.durable:
             self._tree.sync(temporary)
-        self._tree.move(temporary, names.reason_path(task))
+        self._tree.publish(temporary, names.reason_path(task))
 
     def remove_reason(self, task: Task) -> None:
         self._tree.remove(names.reason_path(task))
@@ -96,7 +97,10 @@ class DeadLetters:
         self._producer.sync_places([target])
         self.remove_reason(task)
         now = utc(self._timeline.wall_ms() / 1000)
-        self._history.add(task, "redriven", at=now, worker_id="", reason="redriven by a person")
+        with suppress(OSError):  # it is back, whatever becomes of the line about it
+            self._history.add(
+                task, "redriven", at=now, worker_id="", reason="redriven by a person"
+            )
         return True
 
     def drop(self, task: Task) -> bool:
@@ -122,4 +126,6 @@ class DeadLetters:
             self._tree.link(names.failed_path(task), names.id_path(id_hash))
         except FileNotFoundError:
             return False
+        if self._tree.durable:
+            self._tree.sync("ids")
         return True

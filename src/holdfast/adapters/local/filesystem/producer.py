@@ -12,7 +12,6 @@ from holdfast.adapters.local.filesystem.ids import Ids
 from holdfast.adapters.local.filesystem.segments import SegmentWriter
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import Tree
-from holdfast.core.errors import QueueUnavailable
 
 
 class Producer:
@@ -37,11 +36,12 @@ class Producer:
             if self._tree.durable:
                 self._tree.sync(aside)
             target = self.place(f"{key}~0", delay_seconds)
-            self._publish(aside, target)
+            self._tree.publish(aside, target)
         except BaseException:
             self._unstage(aside)
             raise
-        self.sync_places([target])
+        if self._tree.durable:
+            self._sync_or_take_back(os.path.dirname(target), [target])
 
     def push_batch(self, batch: Sequence[tuple[str, bytes]], delay_seconds: float) -> None:
         """All or none: written aside as a segment, which one rename publishes."""
@@ -58,14 +58,15 @@ class Producer:
             if self._tree.durable:
                 self._tree.sync(*paths)
                 self._tree.sync(aside)
-            self._publish(aside, f"pending/{segment}")
+            self._tree.publish(aside, f"pending/{segment}")
         except BaseException:
             self._unstage(*paths)
             with suppress(OSError):
                 self._tree.remove_folder(aside)
             raise
         if self._tree.durable:
-            self._tree.sync("pending")
+            published = [path.replace("tmp/", "pending/", 1) for path in paths]
+            self._sync_or_take_back("pending", published)
 
     def push_once(self, id_hash: str, body: bytes, delay_seconds: float) -> bool:
         """False when a task of this id is alive: see ids.py."""
@@ -78,7 +79,8 @@ class Producer:
                 self._tree.sync(names.id_path(id_hash), "ids")
             target = self.place(f"{self.new_key(id_hash)}~0", delay_seconds)
             self._tree.publish_link(names.id_path(id_hash), target)
-            self.sync_places([target])
+            if self._tree.durable:
+                self._sync_or_take_back(os.path.dirname(target), [target])
             return True
 
     def place(self, stem: str, delay_seconds: float) -> str:
@@ -96,12 +98,15 @@ class Producer:
         if self._tree.durable:
             self._tree.sync(*{os.path.dirname(target) for target in targets})
 
-    def _publish(self, aside: str, target: str) -> None:
-        if not self._tree.move(aside, target):
-            raise QueueUnavailable(
-                f"queue {str(self._tree.folder)!r}: tmp/ was emptied while a push was "
-                "writing there: push again"
-            )
+    def _sync_or_take_back(self, folder: str, targets: Sequence[str]) -> None:
+        """A push that raises has pushed nothing: it would be pushed again, and be two.
+        (What a worker has claimed by then is its own, and cannot be taken back.)
+        """
+        try:
+            self._tree.sync(folder)
+        except BaseException:
+            self._unstage(*targets)
+            raise
 
     def _unstage(self, *aside: str) -> None:
         for path in aside:

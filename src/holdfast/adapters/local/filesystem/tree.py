@@ -75,7 +75,8 @@ class Tree:
 
     def append(self, path: str, line: bytes) -> None:
         """Add a line to a journal in one write."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK
         fd = self.fs.open(path, flags, 0o666, dir_fd=self.fd)
         try:
             self.fs.write(fd, line)
@@ -92,8 +93,6 @@ class Tree:
             try:
                 return self.link(source, target)
             except FileNotFoundError:
-                if not self.exists(source):
-                    raise
                 self.make(os.path.dirname(target))
         return self.link(source, target)
 
@@ -120,8 +119,15 @@ class Tree:
             if not self.exists(source):
                 return False
             self.make(os.path.dirname(target))
-        self.need(os.path.dirname(target))
         raise OSError(errno.EBUSY, "its folder is removed as fast as it is made", target)
+
+    def publish(self, aside: str, target: str) -> None:
+        """Give its place to what was written aside in tmp/."""
+        if not self.move(aside, target):
+            raise QueueUnavailable(
+                f"queue {str(self.folder)!r}: tmp/ was emptied while something was written "
+                "there: push again, or repeat what you did"
+            )
 
     def exists(self, path: str) -> bool:
         return self.stat(path) is not None
@@ -143,9 +149,10 @@ class Tree:
         try:
             self.fs.mkdir(path, 0o777, dir_fd=self.fd)
         except FileExistsError:
-            return
-        if self.durable:
-            self.sync(os.path.dirname(path))
+            self.need(path)  # a link would lead tasks out of the queue
+        else:
+            if self.durable:
+                self.sync(os.path.dirname(path))
 
     def list_fixed(self, path: str) -> list[str]:
         """Names in one of the queue's own folders, which must be there."""
