@@ -5,6 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FINISHED = {f"R001-{number:03d}" for number in range(1, 48)}
+FINISHED |= {f"R000-{number:03d}" for number in range(1, 86)}
 
 
 def rows() -> dict[str, str]:
