@@ -7,7 +7,6 @@ the same payload, in the configuration its documentation recommends for throughp
 import asyncio
 import os
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +59,17 @@ def fill(name: str, place: Place, count: int) -> None:
 
 
 def work(name: str, place: Place, job: Job) -> None:
-    player_named(name).work(place, job)
+    player = player_named(name)
+    if player not in (HOLDFAST, BARE):
+        _hush()
+    player.work(place, job)
+
+
+def _hush() -> None:
+    """Banners, and pages of traceback for each message that was lost to a timeout."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
 
 
 def _for_ever() -> None:
@@ -166,8 +175,6 @@ def _celery_fill(place: Place, count: int) -> None:
 
 
 def _celery_work(place: Place, job: Job) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # its banner
-    warnings.simplefilter("ignore")  # that we are root
     _celery(place, job).worker_main(
         [
             "worker",
@@ -208,11 +215,8 @@ def _dramatiq_fill(place: Place, count: int) -> None:
 
 
 def _dramatiq_work(place: Place, job: Job) -> None:
-    import logging
-
     from dramatiq import Worker
 
-    logging.getLogger("dramatiq").addHandler(logging.NullHandler())
     broker, _ = _dramatiq(place, job)
     Worker(broker, worker_threads=CONCURRENCY).start()
     _for_ever()

@@ -1,10 +1,10 @@
 """sqs_renew: the CPU a renewed lease costs, beside a thread for each message."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from threading import Event, Thread, stack_size
+from threading import Thread, stack_size
 from time import sleep
 from typing import Any
 
@@ -15,8 +15,6 @@ from bench.sqs_ground import Place, serving
 from bench.sqs_players import HOLDFAST, fill
 from bench.verdict import Bar, Result, ratio
 from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.events import Event as HoldfastEvent
-from holdfast.core.events import LeaseRenewed
 from holdfast.core.keeper import LeaseKeeper
 from holdfast.core.message import lease_of
 
@@ -61,60 +59,55 @@ def keep(way: str, place: Place, messages: int, seconds: float) -> Kept:
 
 
 def keep_with_keeper(place: Place, messages: int, seconds: float) -> Kept:
-    renewed = 0
-
-    def note(event: HoldfastEvent) -> None:
-        nonlocal renewed
-        renewed += isinstance(event, LeaseRenewed)
-
     queue = SQSQueue(place.url, BenchTask, lease_seconds=VISIBILITY_SECONDS)
-    queue.events.subscribe(note)
-    with LeaseKeeper(events=queue.events) as keeper:
+    with LeaseKeeper() as keeper:
         held = []
         while len(held) < messages:
             for message in queue.poll(10):
                 keeper.hold(lease_of(message))
                 held.append(message)
-            sleep(INTERVAL_SECONDS * 0.9 * 10 / messages)  # claimed over the interval
-        sleep(INTERVAL_SECONDS)
-        began, used = renewed, cpu_seconds()
-        sleep(seconds)
-        kept = renewed - began, cpu_seconds() - used
-    lost = sum(not lease_of(message).live for message in held)
-    return Kept(*kept, lost)
+            _wait_for_the_next(messages)
+        return _watched(
+            place, seconds, lambda: sum(not lease_of(message).live for message in held)
+        )
 
 
 def keep_with_threads(place: Place, messages: int, seconds: float) -> Kept:
     """What is written by hand around a long handler; small stacks, to be fair to it."""
-    client, stop = place.client(max_pool_connections=50), Event()
-    renewed: list[str] = []
+    client = place.client(max_pool_connections=50)
     lost: list[str] = []
     stack_size(256 * 1024)
-    threads: list[Thread] = []
-    while len(threads) < messages:
+    begun = 0
+    while begun < messages:
         answer = client.receive_message(
             QueueUrl=place.url, MaxNumberOfMessages=10, VisibilityTimeout=VISIBILITY_SECONDS
         )
         for raw in answer.get("Messages", []):
-            args = (client, place.url, raw["ReceiptHandle"], stop, renewed, lost)
-            thread = Thread(target=_beat, args=args, daemon=True)
-            thread.start()
-            threads.append(thread)
-        sleep(INTERVAL_SECONDS * 0.9 * 10 / messages)
+            args = (client, place.url, raw["ReceiptHandle"], lost)
+            Thread(target=_beat, args=args, daemon=True).start()
+            begun += 1
+        _wait_for_the_next(messages)
+    return _watched(place, seconds, lambda: len(lost))
+
+
+def _wait_for_the_next(messages: int) -> None:
+    """So that all are received, and due, spread over an interval."""
+    sleep(INTERVAL_SECONDS * 0.9 * 10 / messages)
+
+
+def _watched(place: Place, seconds: float, lost: Callable[[], int]) -> Kept:
+    """The first renewals are not counted: they make the connections."""
     sleep(INTERVAL_SECONDS)
-    began, used = len(renewed), cpu_seconds()
+    renewed = place.figures().renewed
+    used = cpu_seconds()
     sleep(seconds)
-    kept = len(renewed) - began, cpu_seconds() - used
-    stop.set()
-    for thread in threads:
-        thread.join()
-    return Kept(*kept, len(lost))
+    used = cpu_seconds() - used
+    return Kept(place.figures().renewed - renewed, used, lost())
 
 
-def _beat(
-    client: Any, url: str, handle: str, stop: Event, renewed: list[str], lost: list[str]
-) -> None:
-    while not stop.wait(INTERVAL_SECONDS):
+def _beat(client: Any, url: str, handle: str, lost: list[str]) -> None:
+    while True:
+        sleep(INTERVAL_SECONDS)
         try:
             client.change_message_visibility(
                 QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=VISIBILITY_SECONDS
@@ -122,7 +115,6 @@ def _beat(
         except client.exceptions.ClientError:
             lost.append(handle)
             return
-        renewed.append(handle)
 
 
 def _result(measured: Measured, messages: int) -> Result:
@@ -154,6 +146,7 @@ def _result(measured: Measured, messages: int) -> Result:
         notes=(
             f"Each message is renewed every {INTERVAL_SECONDS:g} s for "
             f"{VISIBILITY_SECONDS} s, spread over the interval. CPU of the holding process "
-            "alone, without its start. The threads share one client.",
+            "alone, without its start; renewals as the server counts them. The threads share "
+            "one client.",
         ),
     )

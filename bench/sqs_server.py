@@ -31,6 +31,7 @@ class Figures:
     delivered: int = 0
     deleted: int = 0
     refused: int = 0  # deletes of what was not theirs any more
+    renewed: int = 0
     began_at: float = 0.0
     ended_at: float = 0.0
     cpu_seconds: float = 0.0  # of the server, between the two
@@ -86,6 +87,8 @@ class Counting:
                         now.began_at, self._cpu_at_begin = came_at, time.process_time()
             case "SendMessage" | "SendMessageBatch":
                 now.sent += _done(action, status, answer)
+            case "ChangeMessageVisibility" | "ChangeMessageVisibilityBatch":
+                now.renewed += _done(action, status, answer)
             case "DeleteMessage" | "DeleteMessageBatch":
                 self._take_in_delete(_done(action, status, answer), _failed(status, answer))
 
