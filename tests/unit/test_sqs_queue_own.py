@@ -615,6 +615,28 @@ def test_a_fifo_queue_keeps_one_order_for_all_unless_told_by_which_field(
     assert all(number == int(customer) for customer, number in taken.items() if number < 2)
 
 
+def test_messages_of_one_group_are_worked_one_after_the_other_in_their_order() -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work.fifo", Attributes={"FifoQueue": "true"})
+    queue: Queue = SQSQueue("work.fifo", Order, client=client, group_by="customer")
+    queue.push_many(Order(customer=f"{n % 3}", number=n) for n in range(30))
+    seen: dict[str, list[int]] = {"0": [], "1": [], "2": []}
+    busy: set[str] = set()
+    side_by_side = []
+
+    def handle(order: Order, _: object) -> None:
+        if order.customer in busy:
+            side_by_side.append(order.number)
+        busy.add(order.customer)
+        seen[order.customer].append(order.number)
+        threading.Event().wait(0.005)
+        busy.discard(order.customer)
+
+    assert Worker(queue, handle, concurrency=8).run(until_empty=True).completed == 30
+    assert side_by_side == []
+    assert all(numbers == sorted(numbers) for numbers in seen.values())
+
+
 def test_a_push_whose_reply_was_lost_does_not_double_in_a_fifo_queue(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:

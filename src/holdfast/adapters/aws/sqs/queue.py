@@ -17,11 +17,10 @@ from contextlib import ExitStack
 from math import ceil, inf
 from threading import Event
 from typing import Any, ClassVar, Literal
-from weakref import WeakValueDictionary
 
 from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, code_of
 from holdfast.adapters.aws.sqs.address import parse
-from holdfast.adapters.aws.sqs.copies import send_copy
+from holdfast.adapters.aws.sqs.admission import Admission, HeldHere
 from holdfast.adapters.aws.sqs.deadletters import DeadLetters
 from holdfast.adapters.aws.sqs.gathering import Gathering
 from holdfast.adapters.aws.sqs.hold import (
@@ -43,18 +42,15 @@ from holdfast.core.errors import (
     ConfigError,
     HoldfastError,
     LeaseLost,
-    MalformedMessage,
-    NewerSchema,
     QueueUnavailable,
     Unsupported,
 )
 from holdfast.core.events import Events
 from holdfast.core.lease import RENEWED, Lease, Refused, Renewal, Unanswered
-from holdfast.core.message import AnyMessage, M, MessageCodec, attach_lease
+from holdfast.core.message import AnyMessage, M, MessageCodec, lease_of
 from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
 from holdfast.core.settle import Settled
 
-NEWER_SCHEMA_DELAY_SECONDS = 30
 LONGEST_POLL_SECONDS = 20
 
 OnNack = Literal["backoff", "now", "leave"]
@@ -110,20 +106,26 @@ class SQSQueue(QueueManager[M]):
                 "use one whose name ends in .fifo, or leave dedupe off"
             )
         self.fifo = where.fifo
+        # Ten of a FIFO queue may be of one group, and would be worked on side by side. One
+        # by one, SQS keeps the group's others back by itself.
+        self._at_once = 1 if self.fifo else BATCH
         self.on_nack, self._group_by = on_nack, self._checked_group(model, group_by)
         self._service = Service(where, lease_seconds, client)
         self._codec: MessageCodec[M] = MessageCodec(model)
         self._sized = self._said_no_checkpoints = False
         self._sender = Sender(self._service, clock, self._random)
         self._dead = DeadLetters(self._service, dead_letters, clock)
+        self._admission = Admission(
+            self._service, self._codec, self._dead, self.name, lease_seconds, self.events
+        )
         self._become()
         forks.on_fork(self, SQSQueue._become)
 
     def _become(self) -> None:
         """A fork holds none of its parent's messages, and none of its locks."""
-        self._live: WeakValueDictionary[str, Lease] = WeakValueDictionary()
+        self._held = HeldHere()
         self._acks: Gathering[Hold, Failure | None] = Gathering(
-            lambda holds: delete(self._service, holds), lambda: len(self._live)
+            lambda holds: delete(self._service, holds), lambda: len(self._held)
         )
 
     def _checked_group(self, model: type[M], group_by: str | None) -> str | None:
@@ -202,10 +204,11 @@ class SQSQueue(QueueManager[M]):
         try:
             while len(claimed) < limit:
                 asked_at = self.clock.monotonic()
-                raws = self._ask_for(min(BATCH, limit - len(claimed)), wait, stop)
+                raws = self._ask_for(min(self._at_once, limit - len(claimed)), wait, stop)
                 claimed += [m for raw in raws if (m := self._admit(raw, asked_at)) is not None]
-                if not raws or wait:
+                if not raws or (wait and not self.fifo):
                     break
+                wait = 0
         except HoldfastError:
             if not claimed:  # what was claimed must not be forgotten for a later error
                 raise
@@ -240,9 +243,9 @@ class SQSQueue(QueueManager[M]):
     def _admit(self, raw: Mapping[str, Any], asked_at: float) -> M | None:
         """The message of a delivery; None when it must not be handed out."""
         hold = received(raw)
-        if self._is_held_here(hold, asked_at):
+        if self._held.adopts(hold, asked_at, self.clock.monotonic(), self.lease_seconds):
             return None
-        message = self._judged(hold, receives_of(raw), asked_at, self.max_attempts)
+        message = self._admitted(hold, raw, asked_at, self.max_attempts)
         return None if isinstance(message, Settled) else message
 
     def take_over(
@@ -268,90 +271,17 @@ class SQSQueue(QueueManager[M]):
         # one: its number says nothing about its own attempts.
         limit = inf if self.fifo else self.max_attempts
         return [
-            self._judged(hold, receives_of(raw), ours[hold], limit)
-            if hold in ours
-            else Settled.ABANDONED
+            self._admitted(hold, raw, ours[hold], limit) if hold in ours else Settled.ABANDONED
             for hold, raw in zip(holds, deliveries, strict=True)
         ]
 
-    def _judged(
-        self, hold: Hold, attempt: int, asked_at: float, max_attempts: float
+    def _admitted(
+        self, hold: Hold, raw: Mapping[str, Any], asked_at: float, max_attempts: float
     ) -> M | Settled:
-        try:
-            message = self._codec.decode(hold.body.encode("utf-8", "surrogatepass"))
-        except NewerSchema as error:
-            self._wait_for_newer_code(hold, attempt, error)
-            return Settled.GIVEN_BACK
-        except MalformedMessage as error:
-            reason = f"malformed: {error}"
-            return self._bury(hold, hold.sqs_id, reason, attempt, told="malformed")
-        if attempt > max_attempts:
-            told = f"gave up after {max_attempts:g} attempts"
-            reason = f"{told}: none came to an end, so the worker died or lost its lease"
-            return self._bury(hold, message.id, reason, attempt - 1, told=told)
-        lease = Lease(
-            self,
-            hold,
-            message_id=message.id,
-            attempt=attempt,
-            fence=attempt,
-            claimed_at=asked_at,
-            seconds=self.lease_seconds,
-            cap_at=asked_at + CAP_SECONDS,
-        )
-        attach_lease(message, lease)
-        self._live[hold.sqs_id] = lease
-        return message
-
-    def _is_held_here(self, hold: Hold, asked_at: float) -> bool:
-        """SQS delivered what this process works on already: only the newest handle is sure
-        to be good from now on, so it takes the place of the old one.
-        """
-        lease = self._live.get(hold.sqs_id)
-        now = self.clock.monotonic()
-        if lease is None or not lease.live or now >= lease.deadline:
-            return False
-        held: Hold = lease.handle
-        with held.lock:
-            if held.closed:
-                return False
-            held.handle = hold.handle
-        lease.answered(RENEWED, asked_at=asked_at, now=now, seconds=self.lease_seconds)
-        return True
-
-    def _wait_for_newer_code(self, hold: Hold, attempt: int, error: NewerSchema) -> None:
-        self._quietly(lambda: self._put_off(hold))
-        message_id = error.message_id or hold.sqs_id
-        self.events.emit(ev.SchemaTooNew(self.name, message_id, attempt, error.version))
-
-    def _put_off(self, hold: Hold) -> None:
-        """As a new message, so that waiting for newer code uses up no attempts. A FIFO
-        queue would lose its order by that: there it waits where it is.
-        """
-        if self.fifo:
-            self._show_again(hold, NEWER_SCHEMA_DELAY_SECONDS)
-            return
-        send_copy(self._service, hold, DelaySeconds=NEWER_SCHEMA_DELAY_SECONDS)
-        delete(self._service, [hold])
-
-    def _bury(
-        self, hold: Hold, message_id: str, reason: str, attempts: int, *, told: str
-    ) -> Settled:
-        def bury() -> None:
-            self._dead.keep(hold, reason, None, attempts)
-            delete(self._service, [hold])
-            self.events.emit(ev.DeadLettered(self.name, message_id, attempts, reason=told))
-
-        return Settled.DEAD_LETTERED if self._quietly(bury) else Settled.ABANDONED
-
-    def _quietly(self, action: Any) -> bool:
-        """One bad message must not cost the others that came with it. False: not done."""
-        try:
-            action()
-        except HoldfastError as error:
-            self.events.emit(ev.PollFailed(self.name, str(error)))
-            return False
-        return True
+        admitted = self._admission.admit(self, hold, receives_of(raw), asked_at, max_attempts)
+        if not isinstance(admitted, Settled):
+            self._held.add(lease_of(admitted))
+        return admitted
 
     # -- renewing
 
@@ -402,7 +332,7 @@ class SQSQueue(QueueManager[M]):
     ) -> LeaseLost | QueueUnavailable | None:
         if failure is None:
             hold.closed = True
-            self._live.pop(hold.sqs_id, None)
+            self._held.forget(hold)
             return None
         if failure.passing:
             return QueueUnavailable(f"{self._service}: {failure.code}")

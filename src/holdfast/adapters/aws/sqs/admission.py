@@ -1,0 +1,133 @@
+"""Admission: what becomes of a delivery before anybody works on it."""
+
+from collections.abc import Callable
+from typing import Generic
+from weakref import WeakValueDictionary
+
+from holdfast.adapters.aws.sqs.copies import send_copy
+from holdfast.adapters.aws.sqs.deadletters import DeadLetters
+from holdfast.adapters.aws.sqs.hold import CAP_SECONDS, Hold, delete, set_visibility
+from holdfast.adapters.aws.sqs.service import Service
+from holdfast.core import events as ev
+from holdfast.core.errors import HoldfastError, MalformedMessage, NewerSchema
+from holdfast.core.events import Events
+from holdfast.core.lease import RENEWED, Lease, LeaseSource
+from holdfast.core.message import M, MessageCodec, attach_lease
+from holdfast.core.settle import Settled
+
+NEWER_SCHEMA_DELAY_SECONDS = 30
+
+
+class HeldHere:
+    """What this process holds, by SQS's own ids. What nobody refers to any more is gone."""
+
+    def __init__(self) -> None:
+        self._leases: WeakValueDictionary[str, Lease] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def add(self, lease: Lease) -> None:
+        self._leases[lease.handle.sqs_id] = lease
+
+    def forget(self, hold: Hold) -> None:
+        self._leases.pop(hold.sqs_id, None)
+
+    def adopts(self, hold: Hold, asked_at: float, now: float, seconds: float) -> bool:
+        """SQS delivered what is worked on here already: only the newest handle is sure to
+        be good from now on, so it takes the place of the old one.
+        """
+        lease = self._leases.get(hold.sqs_id)
+        if lease is None or not lease.live or now >= lease.deadline:
+            return False
+        held: Hold = lease.handle
+        with held.lock:
+            if held.closed:
+                return False
+            held.handle = hold.handle
+        lease.answered(RENEWED, asked_at=asked_at, now=now, seconds=seconds)
+        return True
+
+
+class Admission(Generic[M]):
+    """Makes leased messages of deliveries, and sees to those that cannot be worked on."""
+
+    def __init__(
+        self,
+        service: Service,
+        codec: MessageCodec[M],
+        dead: DeadLetters,
+        name: str,
+        lease_seconds: float,
+        events: Events,
+    ) -> None:
+        self._service, self._codec, self._dead = service, codec, dead
+        self._name, self._lease_seconds, self._events = name, lease_seconds, events
+
+    def admit(
+        self,
+        source: LeaseSource,
+        hold: Hold,
+        attempt: int,
+        asked_at: float,
+        max_attempts: float,
+    ) -> M | Settled:
+        """The message with its lease from `source`, or what became of it instead."""
+        try:
+            message = self._codec.decode(hold.body.encode("utf-8", "surrogatepass"))
+        except NewerSchema as error:
+            self._wait_for_newer_code(hold, attempt, error)
+            return Settled.GIVEN_BACK
+        except MalformedMessage as error:
+            reason = f"malformed: {error}"
+            return self._bury(hold, hold.sqs_id, reason, attempt, told="malformed")
+        if attempt > max_attempts:
+            told = f"gave up after {max_attempts:g} attempts"
+            reason = f"{told}: none came to an end, so the worker died or lost its lease"
+            return self._bury(hold, message.id, reason, attempt - 1, told=told)
+        lease = Lease(
+            source,
+            hold,
+            message_id=message.id,
+            attempt=attempt,
+            fence=attempt,
+            claimed_at=asked_at,
+            seconds=self._lease_seconds,
+            cap_at=asked_at + CAP_SECONDS,
+        )
+        attach_lease(message, lease)
+        return message
+
+    def _wait_for_newer_code(self, hold: Hold, attempt: int, error: NewerSchema) -> None:
+        self._quietly(lambda: self._put_off(hold))
+        message_id = error.message_id or hold.sqs_id
+        self._events.emit(ev.SchemaTooNew(self._name, message_id, attempt, error.version))
+
+    def _put_off(self, hold: Hold) -> None:
+        """As a new message, so that waiting for newer code uses up no attempts. A FIFO
+        queue would lose its order by that: there it waits where it is.
+        """
+        if self._service.address.fifo:
+            set_visibility(self._service, [hold], NEWER_SCHEMA_DELAY_SECONDS)
+            return
+        send_copy(self._service, hold, DelaySeconds=NEWER_SCHEMA_DELAY_SECONDS)
+        delete(self._service, [hold])
+
+    def _bury(
+        self, hold: Hold, message_id: str, reason: str, attempts: int, *, told: str
+    ) -> Settled:
+        def bury() -> None:
+            self._dead.keep(hold, reason, None, attempts)
+            delete(self._service, [hold])
+            self._events.emit(ev.DeadLettered(self._name, message_id, attempts, reason=told))
+
+        return Settled.DEAD_LETTERED if self._quietly(bury) else Settled.ABANDONED
+
+    def _quietly(self, action: Callable[[], None]) -> bool:
+        """One bad message must not cost the others that came with it. False: not done."""
+        try:
+            action()
+        except HoldfastError as error:
+            self._events.emit(ev.PollFailed(self._name, str(error)))
+            return False
+        return True
