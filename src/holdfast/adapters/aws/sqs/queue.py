@@ -13,27 +13,23 @@ looked at before every call: a stale handle never leaves this process.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from math import ceil, inf
 from threading import Event
 from typing import Any, ClassVar, Literal
 
-from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, code_of
 from holdfast.adapters.aws.sqs.address import parse
 from holdfast.adapters.aws.sqs.admission import Admission, HeldHere
 from holdfast.adapters.aws.sqs.deadletters import DeadLetters
-from holdfast.adapters.aws.sqs.gathering import Gathering
 from holdfast.adapters.aws.sqs.hold import (
     CAP_SECONDS,
-    Failure,
     Hold,
-    delete,
     received,
     set_visibility,
 )
+from holdfast.adapters.aws.sqs.keeping import Keeping
 from holdfast.adapters.aws.sqs.receiving import LongPoll
 from holdfast.adapters.aws.sqs.sending import LONGEST_DELAY_SECONDS, Parcel, Sender, parcel
-from holdfast.adapters.aws.sqs.service import BATCH, Service, in_tens
+from holdfast.adapters.aws.sqs.service import BATCH, Service
 from holdfast.adapters.aws.sqs.takeover import Takeover, receives_of
 from holdfast.core import events as ev
 from holdfast.core import forks
@@ -42,11 +38,10 @@ from holdfast.core.errors import (
     ConfigError,
     HoldfastError,
     LeaseLost,
-    QueueUnavailable,
     Unsupported,
 )
 from holdfast.core.events import Events
-from holdfast.core.lease import RENEWED, Lease, Refused, Renewal, Unanswered
+from holdfast.core.lease import Lease, Renewal
 from holdfast.core.message import AnyMessage, M, MessageCodec, lease_of
 from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
 from holdfast.core.settle import Settled
@@ -124,9 +119,7 @@ class SQSQueue(QueueManager[M]):
     def _become(self) -> None:
         """A fork holds none of its parent's messages, and none of its locks."""
         self._held = HeldHere()
-        self._acks: Gathering[Hold, Failure | None] = Gathering(
-            lambda holds: delete(self._service, holds), lambda: len(self._held)
-        )
+        self._keeping = Keeping(self._service, self._dead, self._held)
 
     def _checked_group(self, model: type[M], group_by: str | None) -> str | None:
         if group_by is None:
@@ -260,8 +253,9 @@ class SQSQueue(QueueManager[M]):
         after `until` (monotonic). Raises nothing of SQS's.
         """
         holds = [received(raw) for raw in deliveries]
-        seconds = ceil(self.lease_seconds)
-        takeover = Takeover(lambda ten: self._extend(ten, seconds), self.clock, until)
+        takeover = Takeover(
+            lambda ten: self._keeping.extend(ten, self.lease_seconds), self.clock, until
+        )
         takeover.run(holds)
         ours = takeover.ours
         if len(ours) < len(holds):
@@ -286,57 +280,12 @@ class SQSQueue(QueueManager[M]):
     # -- renewing
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
-        """What is being settled at this moment is not asked for: it must not be hidden."""
-        answers: dict[Hold, Renewal] = {}
-        with ExitStack() as locks:
-            for hold in (lease.handle for lease in leases):
-                if not hold.lock.acquire(blocking=False):
-                    answers[hold] = Unanswered("it is being settled")
-                    continue
-                locks.callback(hold.lock.release)
-                if hold.closed:
-                    answers[hold] = RENEWED
-            for ten in in_tens([le.handle for le in leases if le.handle not in answers]):
-                answers |= zip(ten, self._extend(ten, ceil(seconds)), strict=True)
-        return [answers[lease.handle] for lease in leases]
-
-    def _extend(self, holds: Sequence[Hold], seconds: int) -> list[Renewal]:
-        try:
-            failures = set_visibility(self._service, holds, seconds)
-        except ConfigError as error:
-            if code_of(error.__cause__ or error) in NO_QUEUE | DENIED:
-                return [Refused(str(error))] * len(holds)
-            raise
-        return [_renewal(failure) for failure in failures]
+        return self._keeping.renew([lease.handle for lease in leases], seconds)
 
     # -- settling
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
-        holds: list[Hold] = [lease.handle for lease in leases]
-        unsettled = [hold for hold in dict.fromkeys(holds) if not hold.closed]
-        if len(unsettled) == 1:
-            failures = [self._acks.hand_in(unsettled[0])]
-        else:
-            failures = [f for ten in in_tens(unsettled) for f in delete(self._service, ten)]
-        lost = {
-            hold: self._ended(hold, failure)
-            for hold, failure in zip(unsettled, failures, strict=True)
-        }
-        for error in lost.values():
-            if isinstance(error, QueueUnavailable):
-                raise error
-        return [error if isinstance(error := lost.get(h), LeaseLost) else None for h in holds]
-
-    def _ended(
-        self, hold: Hold, failure: Failure | None
-    ) -> LeaseLost | QueueUnavailable | None:
-        if failure is None:
-            hold.closed = True
-            self._held.forget(hold)
-            return None
-        if failure.passing:
-            return QueueUnavailable(f"{self._service}: {failure.code}")
-        return LeaseLost(f"SQS does not accept the receipt any more ({failure.code})")
+        return self._keeping.delete([lease.handle for lease in leases])
 
     def nack(
         self,
@@ -354,52 +303,24 @@ class SQSQueue(QueueManager[M]):
         super().nack(message, delay_seconds=delay_seconds, reason=reason, detail=detail)
 
     def _leave(self, message: M) -> None:
-        """Nothing is said to SQS: the message comes back when its lease has run out."""
         if (lease := self._settling(message, "nacked")) is not None:
-            self._ended(lease.handle, None)
+            self._keeping.leave(lease.handle)
             self._finish(lease, "nacked", None)
 
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
-        return self._put_back(lease, delay_seconds)
-
-    def _release(self, lease: Lease) -> LeaseLost | None:
-        return self._put_back(lease, 0.0)
-
-    def _put_back(self, lease: Lease, delay_seconds: float) -> LeaseLost | None:
         held_seconds = self.clock.monotonic() - lease.claimed_at
         longest = max(0, int(CAP_SECONDS - held_seconds) - 1)
-        return self._settled(lease, self._show_again, min(ceil(delay_seconds), longest))
+        return self._keeping.put_back(lease.handle, min(ceil(delay_seconds), longest))
+
+    def _release(self, lease: Lease) -> LeaseLost | None:
+        return self._keeping.put_back(lease.handle, 0)
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
-        hold: Hold = lease.handle
-        if not hold.kept:  # once is enough, however often the delete must be repeated
-            if lost := self._still_held(lease):
-                return lost
-            self._dead.keep(hold, reason, detail, lease.attempt)
-            hold.kept = True
-        return self._settled(lease, lambda hold: delete(self._service, [hold])[0])
-
-    def _still_held(self, lease: Lease) -> LeaseLost | None:
-        """Asked before a copy is made: another holder's message must not get a second one."""
-        lost = self._extend([lease.handle], ceil(self.lease_seconds))[0]
-        if isinstance(lost, Unanswered):
-            raise QueueUnavailable(f"{self._service}: {lost.reason}")
-        return LeaseLost(lost.reason) if isinstance(lost, Refused) else None
-
-    def _settled(self, lease: Lease, call: Any, *arguments: Any) -> LeaseLost | None:
-        hold: Hold = lease.handle
-        with hold.lock:
-            if hold.closed:
-                return None
-            outcome = self._ended(hold, call(hold, *arguments))
-        if isinstance(outcome, QueueUnavailable):
-            raise outcome
-        return outcome
-
-    def _show_again(self, hold: Hold, seconds: int) -> Failure | None:
-        return set_visibility(self._service, [hold], seconds)[0]
+        return self._keeping.bury(
+            lease.handle, reason, detail, lease.attempt, self.lease_seconds
+        )
 
     # -- checkpoints: SQS has no place for them
 
@@ -446,11 +367,3 @@ class SQSQueue(QueueManager[M]):
 
     def close(self) -> None:
         self._service.close()
-
-
-def _renewal(failure: Failure | None) -> Renewal:
-    if failure is None:
-        return RENEWED
-    if failure.passing:
-        return Unanswered(failure.code)
-    return Refused(f"SQS does not accept the receipt any more ({failure.code})")
