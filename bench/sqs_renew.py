@@ -41,7 +41,7 @@ Measured = Mapping[str, Sequence[Kept]]
 
 
 def run(session: Session) -> Result:
-    messages = session.size(200, 100)
+    messages = session.size(500, 200)
     seconds = session.size(4, 2) * INTERVAL_SECONDS
     measured: dict[str, list[Kept]] = defaultdict(list)
     with serving() as ground:
@@ -145,8 +145,8 @@ def _result(measured: Measured, messages: int) -> Result:
         ],
         notes=(
             f"Each message is renewed every {INTERVAL_SECONDS:g} s for "
-            f"{VISIBILITY_SECONDS} s; they were received one by one, so each is due by itself. CPU of the holding process "
-            "alone, without its start; renewals as the server counts them. The threads share "
-            "one client.",
+            f"{VISIBILITY_SECONDS} s; they were received one by one, so each is due by itself. "
+            "CPU of the holding process alone, without its start; renewals as the server "
+            "counts them. The threads share one client.",
         ),
     )

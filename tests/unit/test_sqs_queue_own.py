@@ -15,7 +15,7 @@ from holdfast.core.events import CheckpointNotKept, DeadLettered, Event, Events,
 from holdfast.core.keeper import LeaseKeeper
 from holdfast.core.lease import LeaseState, Refused, Renewed, Unanswered
 from holdfast.core.message import AnyMessage, QueueMessage, lease_of
-from holdfast.core.outcome import Reject
+from holdfast.core.outcome import Reject, Retry
 from holdfast.core.worker import Worker
 from holdfast.testing import ManualClock, SimulatedSqs
 
@@ -764,3 +764,22 @@ def test_the_handler_is_told_how_long_it_can_be_held_at_all(isolation: Any) -> N
     Worker(queue, longest, isolation=isolation).run(until_empty=True)
     [view] = queue.dead_letters()
     assert 43_000 < int(view.reason or 0) <= 43_200
+
+
+def test_a_run_until_empty_waits_for_what_it_put_back_itself() -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work")
+    queue: Queue = SQSQueue("work", client=client)
+    pushed(queue, 1)
+
+    def handle(message: AnyMessage, _: object) -> Retry | None:
+        return Retry(after_seconds=3) if message.attempts == 1 else None
+
+    report = Worker(queue, handle).run(until_empty=True)
+    assert (report.retried, report.completed) == (1, 1)
+
+
+def test_a_worker_on_a_queue_that_is_not_there_says_so_at_once() -> None:
+    queue: Queue = SQSQueue("nowhere", client=SimulatedSqs().client())
+    with pytest.raises(ConfigError, match="no such queue"):
+        Worker(queue, lambda _, __: None).run()

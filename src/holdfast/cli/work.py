@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from holdfast.cli.arguments import QUEUE_HELP, AsJson, is_service, queue_and_rest
+from holdfast.cli.arguments import QUEUE_HELP, AsJson, queue_and_rest
 from holdfast.cli.console import answer, answer_json, is_terminal, say
 from holdfast.cli.durations import in_words, seconds
 from holdfast.cli.failures import Usage
@@ -26,7 +26,6 @@ from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from holdfast.core.events import Events
-    from holdfast.core.queue import QueueManager
     from holdfast.core.worker import Isolation, Worker, WorkerReport
 
 _LOOK_SECONDS = 0.1
@@ -90,7 +89,6 @@ def work(
         _metrics(events, metrics_port, metrics_host),
         open_queue(queue_url, message_model(handler), events=events, **given) as queue,
     ):
-        _reach(queue)
         worker = Worker(
             queue,
             handler,
@@ -114,13 +112,6 @@ def _queue_and_handler(words: list[str] | None) -> tuple[str, str]:
     if len(rest) != 1:
         raise Usage("one MODULE:HANDLER is needed, as in `holdfast work enrich tasks:handle`")
     return queue, rest[0]
-
-
-def _reach(queue: "QueueManager[Any]") -> None:
-    """Polls are repeated for ever: what can never work is told before the first. A folder
-    was looked at when it was opened."""
-    if is_service(queue):
-        queue.stats()
 
 
 def _put_here_on_path() -> None:

@@ -164,8 +164,9 @@ class Feed(Generic[M]):
             self.close()
 
     def _holds_any(self, now: float) -> bool:
-        """Anything that may come back to us: held, or given up and not yet expired."""
+        """Anything that may come back to us: held, put back, or given up and not expired."""
         expired = now - _EXPIRY_MARGIN_SECONDS
-        return expired < self._ledger.lost_until or any(
+        returning_until = max(self._queue.returning_until, self._ledger.lost_until)
+        return expired < returning_until or any(
             lease.live or expired < lease.deadline for lease in self._ledger.open()
         )

@@ -118,6 +118,9 @@ class QueueManager(ABC, Generic[M]):
     looks_until_empty: int = 1
     """How often in a row `stats` must say so before the queue may be taken for empty."""
 
+    returning_until: float = 0.0
+    """Monotonic; until when something put back here may be hidden from `stats`."""
+
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {
             "books",  # counts are exact, and tell what was completed
@@ -155,6 +158,11 @@ class QueueManager(ABC, Generic[M]):
         self.clock = clock
         self.events = events or Events()
         self._random = Random()
+
+    def check(self) -> None:
+        """Raise ConfigError when this queue cannot be used at all: no such queue, no
+        permission. What may pass is left to the calls themselves.
+        """
 
     # -- producing
 

@@ -86,8 +86,9 @@ class Worker(Generic[M]):
     def run(self, *, until_empty: bool = False) -> WorkerReport:
         """Work until stopped; with `until_empty`, until nothing is left to wait for.
 
-        Raises HandlerNotFound when child processes cannot load the handler; no message
-        was charged for it then. A worker that was stopped stays stopped.
+        Raises HandlerNotFound when child processes cannot load the handler, ConfigError
+        when the queue cannot be used at all; no message was charged for it then. A worker
+        that was stopped stays stopped.
         """
         if not self._running.acquire(blocking=False):
             raise RuntimeError("this worker is running already")
@@ -96,6 +97,7 @@ class Worker(Generic[M]):
             return WorkerReport(0, 0, 0, 0, 0)
         keeper = self._keeper or LeaseKeeper(self._clock, self._events)
         try:
+            self._queue.check()
             if self._keeper is None:
                 keeper.start()
             return self._run(keeper, until_empty)

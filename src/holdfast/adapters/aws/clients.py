@@ -39,7 +39,7 @@ def _client(
     try:
         import boto3
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
+        from botocore.exceptions import BotoCoreError, NoRegionError
     except ImportError:
         raise ConfigError("Amazon's services need boto3: pip install 'holdfast[aws]'") from None
     config = Config(
@@ -54,5 +54,9 @@ def _client(
             if (session := _sessions.get(os.getpid())) is None:
                 session = _sessions[os.getpid()] = boto3.Session()
             return session.client(service, config=config, **where)
+        except NoRegionError:
+            raise ConfigError(
+                f"no region for {service}: set AWS_REGION, or use the queue's whole URL"
+            ) from None
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"no {service} client can be made: {error}") from error

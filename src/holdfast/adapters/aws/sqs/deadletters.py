@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.adapters.aws.errors import NO_QUEUE, code_of
+from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, code_of
 from holdfast.adapters.aws.sqs.address import Address, parse
 from holdfast.adapters.aws.sqs.copies import (
     ATTEMPTS,
@@ -135,7 +135,12 @@ class DeadLetters:
         """Is it the redrive policy's, and of no other queue?"""
         if self._source.facts.dead_letter_arn != place.facts.arn:
             return False
-        answer = place.patiently("list_dead_letter_source_queues")
+        try:
+            answer = place.patiently("list_dead_letter_source_queues")
+        except (ConfigError, QueueUnavailable) as error:
+            if code_of(error.__cause__ or error) in _CANNOT_MOVE | DENIED:
+                return False
+            raise
         return [url.rpartition("/")[2] for url in answer["queueUrls"]] == [
             self._source.address.name
         ]

@@ -13,6 +13,7 @@ looked at before every call: a stale handle never leaves this process.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import ceil, inf
 from threading import Event
 from typing import Any, ClassVar, Literal
@@ -38,6 +39,7 @@ from holdfast.core.errors import (
     ConfigError,
     HoldfastError,
     LeaseLost,
+    QueueUnavailable,
     Unsupported,
 )
 from holdfast.core.events import Events
@@ -129,6 +131,10 @@ class SQSQueue(QueueManager[M]):
         if group_by not in model.model_fields and model.model_config.get("extra") != "allow":
             raise ConfigError(f"group_by={group_by!r}: {model.__name__} has no such field")
         return group_by
+
+    def check(self) -> None:
+        with suppress(QueueUnavailable):  # it may come back
+            self._service.facts  # noqa: B018  # asks
 
     # -- producing
 
@@ -312,7 +318,11 @@ class SQSQueue(QueueManager[M]):
     ) -> LeaseLost | None:
         held_seconds = self.clock.monotonic() - lease.claimed_at
         longest = max(0, int(CAP_SECONDS - held_seconds) - 1)
-        return self._keeping.put_back(lease.handle, min(ceil(delay_seconds), longest))
+        delay = min(ceil(delay_seconds), longest)
+        lost = self._keeping.put_back(lease.handle, delay)
+        if lost is None:  # SQS counts it as in flight until then
+            self.returning_until = max(self.returning_until, self.clock.monotonic() + delay)
+        return lost
 
     def _release(self, lease: Lease) -> LeaseLost | None:
         return self._keeping.put_back(lease.handle, 0)
