@@ -162,7 +162,7 @@ def test_a_first_attempt_does_not_look_for_a_checkpoint() -> None:
 
 
 def test_a_lost_lease_reaches_the_handler_and_nothing_is_settled() -> None:
-    queue = TestQueue(lease_seconds=0.6)
+    queue = TestQueue(lease_seconds=3.0)
     queue.push_ids("m")
     told: list[str] = []
 

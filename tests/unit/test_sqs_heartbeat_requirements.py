@@ -272,7 +272,7 @@ def test_a_client_that_cannot_be_made_is_a_clear_error() -> None:
             print(error)
         """
     )
-    assert "no sqs client can be made" in refused.stdout, refused.stderr
+    assert "no region for sqs: set AWS_REGION" in refused.stdout, refused.stderr
     assert "region" in refused.stdout
 
 
