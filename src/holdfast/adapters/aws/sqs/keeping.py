@@ -1,7 +1,6 @@
 """Holding on and letting go: the calls that a receipt is good for, and what they answer."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from math import ceil
 
 from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, code_of
@@ -12,6 +11,8 @@ from holdfast.adapters.aws.sqs.hold import Failure, Hold, delete, set_visibility
 from holdfast.adapters.aws.sqs.service import Service, in_tens
 from holdfast.core.errors import ConfigError, LeaseLost, QueueUnavailable
 from holdfast.core.lease import RENEWED, Refused, Renewal, Renewed, Unanswered
+
+_BEING_SETTLED = Unanswered("it is being settled")
 
 
 class Keeping:
@@ -31,18 +32,15 @@ class Keeping:
 
     def renew(self, holds: Sequence[Hold], seconds: float) -> list[Renewal]:
         """What is being let go of at this moment is not asked for: it must not be hidden."""
-        answers: dict[Hold, Renewal] = {}
-        with ExitStack() as locks:
-            for hold in holds:
-                if not hold.lock.acquire(blocking=False):
-                    answers[hold] = Unanswered("it is being settled")
-                    continue
-                locks.callback(hold.lock.release)
-                if hold.closed:
-                    answers[hold] = RENEWED
-            for ten in in_tens([hold for hold in holds if hold not in answers]):
+        locked = [hold for hold in holds if hold.lock.acquire(blocking=False)]
+        try:
+            answers: dict[Hold, Renewal] = dict.fromkeys(locked, RENEWED)
+            for ten in in_tens([hold for hold in locked if not hold.closed]):
                 answers |= zip(ten, self.extend(ten, seconds), strict=True)
-        return [answers[hold] for hold in holds]
+        finally:
+            for hold in locked:
+                hold.lock.release()
+        return [answers.get(hold, _BEING_SETTLED) for hold in holds]
 
     def extend(self, holds: Sequence[Hold], seconds: float) -> list[Renewal]:
         """For up to ten, whoever else may be at them."""
