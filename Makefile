@@ -48,7 +48,7 @@ contracts: $(VENV)/.ready-dev
 check: lint types contracts test
 
 chaos: $(VENV)/.ready-dev
-	HOLDFAST_CHAOS_SECONDS=$${HOLDFAST_CHAOS_SECONDS:-180} $(BIN)/python -m pytest tests/chaos -s
+	HOLDFAST_CHAOS_SECONDS=$${HOLDFAST_CHAOS_SECONDS:-120} $(BIN)/python -m pytest tests/chaos -s
 
 bench: $(VENV)/.ready-bench
 	$(BIN)/python -m bench

@@ -111,7 +111,7 @@ def _notes(count: int) -> tuple[str, ...]:
         "Only Holdfast and the bare calls delete by the batch; the peers delete one by one. "
         "celery and dramatiq-sqs send one by one.",
         "The server is on this machine, answers in a millisecond or two and always fills a "
-        "receive of ten, so the time is mostly the server's and the SDK's (see: server busy). "
+        "receive of ten, so much of the time is the server's and the SDK's (see: server busy). "
         "Amazon's answers take longer and may bring fewer: with every call dearer, whoever "
         "needs fewer calls gains more.",
         ", ".join(f"{name} {version(name)}" for name in PACKAGES),
