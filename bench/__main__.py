@@ -5,20 +5,22 @@ import signal
 import sys
 from pathlib import Path
 
-BENCHMARKS = (
-    "cycle",
-    "backlog",
-    "contention",
-    "power",
-    "keeper",
-    "overhead",
-    "recovery",
-    "sqs",
-    "sqs_long",
-    "sqs_renew",
-)
+# What belongs on one page. A page is written when all of it was measured, in full size.
+PAGES = {
+    "benchmarks.md": (
+        "cycle",
+        "backlog",
+        "contention",
+        "power",
+        "keeper",
+        "overhead",
+        "recovery",
+    ),
+    "benchmarks-sqs.md": ("sqs", "sqs_long", "sqs_renew"),
+}
+BENCHMARKS = tuple(name for names in PAGES.values() for name in names)
 HERE = Path(__file__).parent
-DOCS = HERE.parent / "docs" / "benchmarks.md"
+DOCS = HERE.parent / "docs"
 
 
 def main() -> int:
@@ -27,7 +29,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from bench.runner import run_all
 
-    return run_all(options.only, options.dir, options.rounds, options.quick, options.docs)
+    pages = {} if options.quick else {DOCS / page: names for page, names in PAGES.items()}
+    return run_all(options.only, options.dir, options.rounds, options.quick, pages)
 
 
 def _options() -> argparse.Namespace:
@@ -36,13 +39,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes, to try things out")
     parser.add_argument("--rounds", type=int, help="default: 5, with --quick 2")
     parser.add_argument("--dir", type=Path, default=HERE / "out", help="where to measure")
-    parser.add_argument(
-        "--docs", type=Path, help=f"where to write; default: a whole run to {DOCS.name}"
-    )
     options = parser.parse_args()
     options.rounds = options.rounds or (2 if options.quick else 5)
-    whole = options.only == BENCHMARKS and not options.quick
-    options.docs = options.docs or (DOCS if whole else None)
     return options
 
 

@@ -1,7 +1,7 @@
 """Runs the chosen benchmarks and reports."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -16,9 +16,13 @@ from bench.verdict import Result
 
 
 def run_all(
-    names: Sequence[str], folder: Path, rounds: int, quick: bool, docs: Path | None
+    names: Sequence[str],
+    folder: Path,
+    rounds: int,
+    quick: bool,
+    pages: Mapping[Path, Sequence[str]],
 ) -> int:
-    """The exit code: 0 when every bar is met, 1 otherwise."""
+    """The exit code: 0 when every bar is met, 1 otherwise. Writes the whole pages."""
     console = Console(width=None if sys.stdout.isatty() else 130)
     arena = open_arena(folder)
     try:
@@ -28,9 +32,10 @@ def run_all(
         results = _run(names, _session(arena, console, rounds, quick))
     finally:
         arena.close()
-    if docs is not None:
-        report.write(docs, machine, results)
-        console.print(f"written to {docs.name} and {docs.with_suffix('.svg').name}")
+    for page, needed in pages.items():
+        if set(needed) <= set(names):
+            report.write(page, machine, [one for one in results if one.name in needed])
+            console.print(f"written to {page.name} and {page.with_suffix('.svg').name}")
     return _exit_code(console, results)
 
 

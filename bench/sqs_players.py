@@ -133,7 +133,7 @@ def _bare_work(place: Place, job: Job) -> None:
 
 
 def _celery(place: Place, job: Job) -> Any:
-    from celery import Celery
+    from celery import Celery  # type: ignore[import-untyped]
 
     host = place.endpoint.removeprefix("http://")
     app = Celery("bench", broker=f"sqs://{KEY}:{KEY}@{host}//", set_as_current=False)
@@ -160,7 +160,7 @@ def _celery(place: Place, job: Job) -> Any:
         worker_send_task_events=False,
     )
 
-    @app.task(name=_TASK)
+    @app.task(name=_TASK)  # type: ignore[untyped-decorator]
     def handle(payload: str) -> None:
         job.do(number_of(payload))
 
@@ -193,7 +193,7 @@ def _celery_work(place: Place, job: Job) -> None:
 
 def _dramatiq(place: Place, job: Job) -> tuple[Any, Any]:
     import dramatiq
-    from dramatiq_sqs import SQSBroker
+    from dramatiq_sqs import SQSBroker  # type: ignore[import-untyped]
 
     broker = SQSBroker(
         endpoint_url=place.endpoint,

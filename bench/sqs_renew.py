@@ -61,7 +61,7 @@ def keep(way: str, place: Place, messages: int, seconds: float) -> Kept:
 def keep_with_keeper(place: Place, messages: int, seconds: float) -> Kept:
     queue = SQSQueue(place.url, BenchTask, lease_seconds=VISIBILITY_SECONDS)
     with LeaseKeeper() as keeper:
-        held = []
+        held: list[BenchTask] = []
         while len(held) < messages:
             for message in queue.poll():
                 keeper.hold(lease_of(message))

@@ -143,4 +143,4 @@ def serve(answer: Connection) -> None:
     config.keep_alive_timeout = 600
     config.loglevel = "ERROR"
     answer.send(f"http://127.0.0.1:{port}")
-    asyncio.run(run(Counting(app), config))  # type: ignore[arg-type]
+    asyncio.run(run(Counting(app), config))
