@@ -770,6 +770,7 @@ def test_a_run_until_empty_waits_for_what_it_put_back_itself() -> None:
     client = SimulatedSqs().client()
     client.create_queue(QueueName="work")
     queue: Queue = SQSQueue("work", client=client)
+    queue.looks_until_empty = 1  # one is enough to be wrong
     pushed(queue, 1)
 
     def handle(message: AnyMessage, _: object) -> Retry | None:

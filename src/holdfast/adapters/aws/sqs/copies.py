@@ -68,9 +68,9 @@ def _fitting(hold: Hold, notes: Attributes) -> dict[str, Any]:
 def _fifo_ids(place: Service, hold: Hold) -> dict[str, str]:
     if not place.address.fifo:
         return {}
-    # The handle is new with every receive: what dies, is redriven and dies again within
-    # five minutes must not be taken for a repetition, or it would be lost.
+    # A copy that had to be sent twice is one. Whatever comes back is a new message to SQS,
+    # with a new id, so what dies again within five minutes is not taken for a repetition.
     return {
         "MessageGroupId": legal(hold.group or hold.sqs_id),
-        "MessageDeduplicationId": legal(f"{hold.sqs_id} {hold.handle}"),
+        "MessageDeduplicationId": hold.sqs_id,
     }
