@@ -14,7 +14,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.ready-run: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -c constraints.txt -e .
+	$(PIP) -c constraints.txt -e '.[export]'
 	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready-run

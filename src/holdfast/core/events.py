@@ -13,11 +13,16 @@ _log = logging.getLogger("holdfast")
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    """Something happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfQueue(Event):
     queue: str
 
 
 @dataclass(frozen=True, slots=True)
-class OfMessage(Event):
+class OfMessage(OfQueue):
     message_id: str
     attempt: int
 
@@ -97,23 +102,23 @@ class CheckpointNotKept(OfMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStarted(Event):
+class WorkerStarted(OfQueue):
     concurrency: int
     isolation: str
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStopping(Event):
+class WorkerStopping(OfQueue):
     running: int
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStopped(Event):
+class WorkerStopped(OfQueue):
     abandoned: int
 
 
 @dataclass(frozen=True, slots=True)
-class PollFailed(Event):
+class PollFailed(OfQueue):
     error: str
 
 

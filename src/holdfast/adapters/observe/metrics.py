@@ -73,6 +73,10 @@ class Metrics:
         )
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, ev.OfQueue):
+            self._of_queue(event)
+
+    def _of_queue(self, event: ev.OfQueue) -> None:
         queue = event.queue
         if (counter := self._counters.get(type(event))) is not None:
             counter.labels(queue).inc()

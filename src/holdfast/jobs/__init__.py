@@ -1,0 +1,1 @@
+"""Jobs: work that fans out into tasks and is finished when each was counted, once."""

@@ -1,0 +1,161 @@
+"""What happens to jobs, told to whoever subscribes: logs and metrics.
+
+As with all events, nothing in here is a token, a body or the text of somebody's error.
+"""
+
+from dataclasses import dataclass
+
+from holdfast.core.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class OfJob(Event):
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted(OfJob):
+    """Its message came for the first time."""
+
+    with_token: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobResumed(OfJob):
+    """Its message came again: a crash, a lost lease, or a duplicate."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobSealed(OfJob):
+    total_tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCompleted(OfJob):
+    task_id: str
+    bytes_processed: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed(OfJob):
+    task_id: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAgain(OfJob):
+    """Its worker died, hung or ran out of memory; somebody else does it."""
+
+    task_id: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFinished(OfJob):
+    """The job is terminal; whoever waited for it was told."""
+
+    status: str
+    completed_tasks: int
+    failed_tasks: int
+    code: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStalled(OfJob):
+    """No task was finished for too long: given up, no heartbeat hides it any more."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled(OfJob):
+    """Nobody waits for it any more: its tasks are dropped."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepFunctionsTimedOut(OfJob):
+    """Step Functions gave up on a job that was being worked on."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSent(OfJob):
+    completed_tasks: int
+    total_tasks: int
+    percent: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatFailed(OfJob):
+    """`code` is what the service answered; the job goes on regardless."""
+
+    code: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackSent(OfJob):
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackFailed(OfJob):
+    """It stays in the outbox and is tried again."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class OrchestratorStarted(Event):
+    interval_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OrchestratorDisabled(Event):
+    """By STEP_FUNCTIONS_HEARTBEAT_ENABLED: Step Functions will time out longer jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrchestratorStopping(Event):
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrchestratorStopped(Event):
+    """No beat is under way, and none will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveJobs(Event):
+    """What the orchestrator found at the beginning of a cycle."""
+
+    with_token: int
+    without_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveJobsUnknown(Event):
+    """The store did not answer; those known from before are beaten."""
+
+    error: str
+    in_a_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWorkerStarted(Event):
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWorkerEnded(Event):
+    """It is replaced, and what it was doing is done again."""
+
+    pid: int
+    reason: str
