@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.core.keeper import LeaseKeeper
     from holdfast.core.lease import Lease, LeaseState
     from holdfast.core.message import AnyMessage, QueueMessage
-    from holdfast.core.outcome import Done, Reject, Retry
+    from holdfast.core.outcome import Done, GiveBack, Reject, Retry
     from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
     from holdfast.core.worker import Worker, WorkerReport
 
@@ -56,7 +56,7 @@ _HOME = {
     "core.keeper": ["LeaseKeeper"],
     "core.lease": ["Lease", "LeaseState"],
     "core.message": ["AnyMessage", "QueueMessage"],
-    "core.outcome": ["Done", "Reject", "Retry"],
+    "core.outcome": ["Done", "GiveBack", "Reject", "Retry"],
     "core.queue": ["Backoff", "QueueManager", "QueueStats", "TaskState", "TaskView"],
     "core.worker": ["Worker", "WorkerReport"],
 }
@@ -70,6 +70,7 @@ __all__ = [  # made by __getattr__ below
     "Done",
     "Events",
     "FilesystemQueue",
+    "GiveBack",
     "HandlerNotFound",
     "HoldfastError",
     "InvalidName",

@@ -1,21 +1,20 @@
-"""The composition root: the only place that names an adapter."""
+"""Queues by their URL, and what doctor finds about them."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
 from holdfast.config import QueueSettings, SqsSettings, queue_settings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
-from holdfast.core.events import Events, Subscriber
+from holdfast.core.events import Events
 from holdfast.core.message import AnyMessage, M
 from holdfast.core.queue import QueueManager
 
 if TYPE_CHECKING:
     from holdfast.adapters.aws.sqs import SQSQueue as SQSQueue
-    from holdfast.adapters.observe.metrics import MetricsServer as MetricsServer
     from holdfast.core.findings import Finding
 
 
@@ -231,25 +230,3 @@ def _sqs_findings(address: str, settings: SqsSettings, clock: Clock) -> "Iterato
         dead_letters=settings.dead_letters,
         clock=clock,
     ).examine()
-
-
-def log_events(
-    write_line: Callable[[str], None],
-    style: Literal["text", "json"] = "text",
-    *,
-    at_least: str = "info",
-) -> Subscriber:
-    """A subscriber that makes one line of each event."""
-    import logging
-
-    from holdfast.adapters.observe.logging import line_log
-
-    level = logging.getLevelNamesMapping()[at_least.upper()]
-    return line_log(write_line, style, at_least=level)
-
-
-def serve_metrics(port: int, host: str = "127.0.0.1") -> "MetricsServer":
-    """Prometheus metrics at http://host:port/metrics; subscribe its `subscriber`."""
-    from holdfast.adapters.observe.metrics import MetricsServer
-
-    return MetricsServer(port, host)

@@ -4,7 +4,7 @@ import traceback
 from math import isfinite
 from typing import Any
 
-from holdfast.core.outcome import Done, Outcome, Reject, Retry
+from holdfast.core.outcome import Done, GiveBack, Outcome, Reject, Retry
 
 DONE = Done()
 
@@ -17,6 +17,8 @@ def outcome_of(result: Any) -> Outcome:
     match result:
         case None | Done():
             return DONE
+        case GiveBack():
+            return GiveBack()
         case Retry(after_seconds=after) if not _is_delay(after):
             return _nonsense(
                 "the handler returned Retry() with after_seconds that is no number"
@@ -29,7 +31,7 @@ def outcome_of(result: Any) -> Outcome:
             # Its type only: the value may be somebody's data.
             return _nonsense(
                 f"the handler returned a value of type {type(result).__name__}; it may "
-                "return nothing, Done(), Retry(…) or Reject(…)"
+                "return nothing, Done(), Retry(…), Reject(…) or GiveBack()"
             )
 
 

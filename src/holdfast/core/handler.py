@@ -1,7 +1,7 @@
 """Handlers: how they are found, what they take, and which message they want.
 
 A handler is `(message, ctx)` or `(message)`, plain or `async`. It returns nothing or Done
-(finished), Retry or Reject; an exception is a failed attempt.
+(finished), Retry, Reject or GiveBack; an exception is a failed attempt.
 """
 
 import importlib
@@ -15,9 +15,9 @@ from typing import Any, get_type_hints
 
 from holdfast.core.errors import ConfigError, HandlerNotFound
 from holdfast.core.message import AnyMessage, QueueMessage
-from holdfast.core.outcome import Done, Reject, Retry
+from holdfast.core.outcome import Done, GiveBack, Reject, Retry
 
-Result = Done | Retry | Reject | None
+Result = Done | Retry | Reject | GiveBack | None
 Handler = Callable[..., Result | Awaitable[Result]]
 
 _SHAPES = "a handler takes (message, ctx) or (message)"

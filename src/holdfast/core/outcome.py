@@ -33,7 +33,8 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """The work was not done through no fault of its own (shutdown). Not charged."""
+    """The work is not done, through no fault of its own: the worker stops. Not charged,
+    where the queue can forget an attempt; somebody else has the message at once."""
 
 
 @dataclass(frozen=True, slots=True)

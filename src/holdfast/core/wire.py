@@ -22,7 +22,7 @@ from holdfast.core.errors import (
     QueueUnavailable,
 )
 from holdfast.core.lease import Lease
-from holdfast.core.outcome import Done, Outcome, Reject, Retry
+from holdfast.core.outcome import Done, GiveBack, Outcome, Reject, Retry
 
 MODEL, WORK, ANSWER = b"m", b"w", b"a"
 READY, BROKEN, SAVE, LOAD, OUTCOME = b"r", b"b", b"s", b"l", b"o"
@@ -68,6 +68,8 @@ def pack_outcome(outcome: Outcome) -> bytes:
     match outcome:
         case Done():
             return OUTCOME
+        case GiveBack():
+            said: list[Any] = ["give back", None, "", None, ""]
         case Retry(after_seconds, reason, detail, told):
             said = ["retry", after_seconds, reason, detail, told]
         case Reject(reason, detail, told):
@@ -83,6 +85,8 @@ def unpack_outcome(frame: bytes) -> Outcome:
     kind, after_seconds, reason, detail, told = json.loads(frame[1:])
     if kind == "retry":
         return Retry(after_seconds, reason, detail, told)
+    if kind == "give back":
+        return GiveBack()
     return Reject(reason, detail, told)
 
 

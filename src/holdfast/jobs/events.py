@@ -78,6 +78,13 @@ class JobCancelled(OfJob):
 
 
 @dataclass(frozen=True, slots=True)
+class JobNotReconciled(OfJob):
+    """It could not be looked after this time; the next pass tries again."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepFunctionsTimedOut(OfJob):
     """Step Functions gave up on a job that was being worked on."""
 
@@ -159,3 +166,11 @@ class PoolWorkerEnded(Event):
 
     pid: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalTight(Event):
+    """One failed beat that is not made up for within the interval ends the job."""
+
+    interval_seconds: float
+    heartbeat_timeout_seconds: float

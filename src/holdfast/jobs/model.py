@@ -167,7 +167,7 @@ class ExportJob:
 
     `remaining_tasks` is the tasks not counted yet. Before the seal it is below 0 when
     results came early; the seal adds the total.
-    `last_progress_at` moves with results and with nothing else, heartbeats least of all.
+    `last_progress_at` moves with results and with `note_progress`; never with heartbeats.
     """
 
     job_id: str

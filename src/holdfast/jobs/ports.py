@@ -116,6 +116,13 @@ class JobStateRepository(ABC):
         or its outcome is decided: then nothing of that batch is counted.
         """
 
+    @abstractmethod
+    def note_progress(self, job_id: str) -> None:
+        """The job moves although no task of it was finished: bytes arrive, it was resumed.
+
+        Moves `last_progress_at`. Nothing happens to a job that is terminal.
+        """
+
     # -- the outcome and its callback
 
     @abstractmethod
