@@ -1,0 +1,178 @@
+"""Export jobs put together: a store by its URL, a target, Step Functions where it is."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.config import ExportSettings, HeartbeatSettings
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.errors import ConfigError
+from holdfast.core.events import Events
+from holdfast.jobs.engine import EngineSettings, JobEngine
+from holdfast.jobs.errors import InvalidJob
+from holdfast.jobs.model import ExportTask
+from holdfast.jobs.ports import JobStateRepository, StepFunctions
+from holdfast.jobs.request import JobRequest, TaskSpec, specs_of
+
+if TYPE_CHECKING:
+    from holdfast.adapters.export.work import WorkSettings
+
+KEEP_SECONDS = 30 * 86_400.0  # finished jobs can be looked at for a month
+
+
+def open_jobs(
+    url: str | os.PathLike[str],
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+    keep_seconds: float | None = KEEP_SECONDS,
+) -> JobStateRepository:
+    """The job store behind a URL.
+
+    jobs.db, sqlite:/srv/jobs.db     a file, made when it is not there
+    dynamodb:                        the tables ExportJobs and ExportTasks
+    dynamodb:acme-                   the tables acme-ExportJobs and acme-ExportTasks
+    """
+    text = os.fspath(url)
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme == "dynamodb":
+        from holdfast.adapters.aws.dynamodb import DynamoDBJobs
+
+        return DynamoDBJobs(
+            jobs_table=f"{rest}ExportJobs",
+            tasks_table=f"{rest}ExportTasks",
+            clock=clock,
+            keep_seconds=keep_seconds,
+        )
+    if colon and scheme not in ("sqlite", "file") and scheme.isalnum() and len(scheme) > 1:
+        raise ConfigError(f"no job store for {scheme}: URLs; use a path, sqlite: or dynamodb:")
+    from holdfast.adapters.local.sqlite import SQLiteJobs
+
+    path = rest if colon and scheme in ("sqlite", "file") else text
+    return SQLiteJobs(Path(path), clock=clock, keep_seconds=keep_seconds)
+
+
+def step_functions(*, needed: bool) -> StepFunctions | None:
+    """Step Functions by the usual AWS settings; None when there are none and nobody
+    insists."""
+    try:
+        from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
+
+        return StepFunctionsCallbacks()
+    except ConfigError:
+        if needed:
+            raise
+        return None
+
+
+def export_engine(
+    jobs: JobStateRepository,
+    to: str,
+    *,
+    settings: ExportSettings,
+    heartbeats: HeartbeatSettings,
+    manifests: str | None = None,
+    by_job: bool = True,
+    callbacks: StepFunctions | None = None,
+    events: Events | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> JobEngine:
+    """What exports files to `to`, a folder or s3://BUCKET/PREFIX.
+
+    `by_job`: the files of each job go below its id. `manifests`: where the lists of jobs
+    are that name an export only.
+    """
+    from holdfast.adapters.export.work import make_work
+
+    return JobEngine(
+        jobs,
+        make_work(_work_settings(to, settings)),
+        partial(_payload, bucket=_bucket(to), by_job=by_job),
+        _listing(manifests),
+        callbacks,
+        settings=_engine_settings(settings, heartbeats),
+        events=events,
+        clock=clock,
+    )
+
+
+def _engine_settings(settings: ExportSettings, heartbeats: HeartbeatSettings) -> EngineSettings:
+    return EngineSettings(
+        pool_size=settings.worker_pool_size,
+        slots=settings.downloads,
+        task_attempts=settings.task_attempts,
+        task_seconds=settings.task_seconds,
+        interval_seconds=heartbeats.interval_seconds,
+        heartbeats=heartbeats.enabled,
+        heartbeat_timeout_seconds=heartbeats.heartbeat_timeout_seconds,
+        stall_seconds=heartbeats.stall_seconds,
+        drain_seconds=settings.drain_seconds,
+    )
+
+
+def _work_settings(to: str, settings: ExportSettings) -> "WorkSettings":
+    from holdfast.adapters.export.work import WorkSettings
+
+    return WorkSettings(
+        target=to if _bucket(to) else os.path.abspath(to),
+        scratch=os.path.abspath(Path(settings.data_dir, "exports", "parts")),
+        allow_private=settings.allow_private,
+        allow_hosts=settings.allow_hosts,
+        per_host=max(1, settings.per_host // settings.worker_pool_size),
+        attempts=settings.download_attempts,
+        max_bytes=settings.max_bytes,
+        stall_seconds=settings.quiet_seconds,
+        durable=settings.durable,
+    )
+
+
+def _payload(task: ExportTask, *, bucket: str | None, by_job: bool) -> Mapping[str, Any]:
+    """What a worker is told of a task: references only, and nothing to answer with."""
+    return {
+        "url": task.url,
+        "s3Bucket": bucket,
+        "s3Key": f"{task.job_id}/{task.key}" if by_job else task.key,
+        "checksum": task.checksum,
+        "size": task.size,
+    }
+
+
+def _bucket(to: str) -> str | None:
+    return to.removeprefix("s3://").partition("/")[0] if to.startswith("s3://") else None
+
+
+# -- manifests
+
+
+def _listing(manifests: str | None) -> Callable[[JobRequest], Iterator[TaskSpec]]:
+    if manifests is None:
+        return _no_manifests
+    if manifests.startswith("s3://"):
+        from holdfast.adapters.aws.s3 import read_lines
+
+        return partial(_listed, lambda name: read_lines(f"{manifests.rstrip('/')}/{name}"))
+    return partial(_listed, partial(_file_lines, Path(manifests)))
+
+
+def _no_manifests(request: JobRequest) -> Iterator[TaskSpec]:
+    raise InvalidJob(
+        "the job lists no tasks, and no --manifests were given to look up its exportId in"
+    )
+
+
+def _listed(
+    lines_of: Callable[[str], Iterator[str]], request: JobRequest
+) -> Iterator[TaskSpec]:
+    """The manifest of an export: EXPORT_ID.jsonl or .txt, a URL or a JSON object per line."""
+    for suffix in (".jsonl", ".txt"):
+        with suppress(FileNotFoundError):
+            return specs_of(lines_of(f"{request.export_id}{suffix}"))
+    raise InvalidJob(f"there is no manifest {request.export_id}.jsonl or .txt")
+
+
+def _file_lines(folder: Path, name: str) -> Iterator[str]:
+    # Opened at once, so that a missing file shows here and not in the middle of a job.
+    with (folder / name).open(encoding="utf-8", errors="strict") as lines:
+        return iter(lines.read().splitlines())

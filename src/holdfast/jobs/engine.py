@@ -1,0 +1,134 @@
+"""The parts of a process that works on jobs, put together, started and stopped in order.
+
+start   pool ─▶ orchestrator ─▶ jobs
+stop    jobs ─▶ pool ─▶ orchestrator: jobs are beaten until the last of them has left
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.events import Events
+from holdfast.jobs.dispatcher import TaskDispatcher
+from holdfast.jobs.errors import CallbackRefused
+from holdfast.jobs.events import JobCancelled
+from holdfast.jobs.model import ExportJob, ExportTask
+from holdfast.jobs.orchestrator import HeartbeatOrchestrator
+from holdfast.jobs.pool import WorkerPool, WorkFactory
+from holdfast.jobs.ports import JobStateRepository, StepFunctions
+from holdfast.jobs.reconciler import Reconciler
+from holdfast.jobs.runner import JobRunner, Listing
+from holdfast.jobs.tracker import JobTracker
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How a process works on jobs, whatever they are about."""
+
+    pool_size: int = 4
+    slots: int = 4  # tasks at a time in each worker
+    task_attempts: int = 3  # workers that may die of one task
+    task_seconds: float = 6 * 3600.0
+    answer_seconds: float = 30.0
+    interval_seconds: float = 30.0
+    heartbeats: bool = True
+    heartbeat_timeout_seconds: float | None = None
+    stall_seconds: float | None = 3600.0
+    drain_seconds: float = 30.0
+
+
+class JobEngine:
+    """Works on jobs while it is entered; `runner` takes them."""
+
+    def __init__(
+        self,
+        jobs: JobStateRepository,
+        make_work: WorkFactory,
+        payload: Callable[[ExportTask], Mapping[str, Any]],
+        listing: Listing,
+        step_functions: StepFunctions | None = None,
+        *,
+        settings: EngineSettings | None = None,
+        events: Events | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        settings = settings or EngineSettings()
+        events = Events() if events is None else events
+        self._events = events
+        self.tracker = JobTracker(jobs, step_functions, events=events)
+        self.dispatcher = TaskDispatcher(
+            jobs, self.tracker, payload, drain_seconds=settings.drain_seconds, clock=clock
+        )
+        self.pool = WorkerPool(
+            make_work,
+            self.dispatcher,
+            size=settings.pool_size,
+            slots=settings.slots,
+            max_attempts=settings.task_attempts,
+            task_seconds=settings.task_seconds,
+            answer_seconds=settings.answer_seconds,
+            events=events,
+            clock=clock,
+        )
+        self.dispatcher.feed(self.pool)
+        self.orchestrator = HeartbeatOrchestrator(
+            jobs,
+            step_functions or _Nobody(),
+            interval_seconds=settings.interval_seconds,
+            enabled=settings.heartbeats and step_functions is not None,
+            stall_seconds=settings.stall_seconds,
+            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
+            token_closed=self._token_closed,
+            events=events,
+            clock=clock,
+        )
+        self.reconciler = Reconciler(
+            jobs,
+            self.tracker,
+            running=lambda: self.dispatcher.running,
+            cancel=self._cancel,
+            stall_seconds=settings.stall_seconds,
+            interval_seconds=settings.interval_seconds,
+            events=events,
+            clock=clock,
+        )
+        self.runner = JobRunner(
+            jobs,
+            self.tracker,
+            self.dispatcher,
+            self.orchestrator,
+            listing,
+            step_functions,
+            events=events,
+            clock=clock,
+        )
+
+    def __enter__(self) -> Self:
+        self.pool.start()
+        self.orchestrator.start()
+        self.reconciler.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.stop(0.0)  # whoever ran a job here has drained it
+        self.reconciler.stop()
+        self.orchestrator.stop()
+
+    def _token_closed(self, job: ExportJob, code: str) -> None:
+        if self.tracker.token_closed(job, code).terminal:
+            self._cancel(job.job_id, code)
+
+    def _cancel(self, job_id: str, code: str) -> None:
+        if job_id in self.dispatcher.running:
+            self._events.emit(JobCancelled(job_id, code))
+            self.dispatcher.cancel(job_id)
+
+
+class _Nobody:
+    """Stands where Step Functions is not configured; a runner refuses tokens there."""
+
+    def _refuse(self, *_: object) -> None:
+        raise CallbackRefused("Step Functions is not configured here")
+
+    send_task_success = send_task_failure = send_task_heartbeat = _refuse

@@ -1,0 +1,107 @@
+"""The reconciler: what somebody who died left half done is finished, in any process.
+
+    all counted, no outcome        ─▶ outcome, callback
+    outcome, callback pending      ─▶ callback
+    no progress for stall_seconds  ─▶ failed; no heartbeat hides it
+    runs here, ended elsewhere     ─▶ stopped here
+
+A pass repeats nothing that was done, so any number of processes may do it at once.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain
+from threading import Event, Thread
+
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.events import Events
+from holdfast.jobs.events import ActiveJobsUnknown, JobNotReconciled
+from holdfast.jobs.model import ACTIVE, CallbackState, ExportJob
+from holdfast.jobs.ports import JobStateRepository
+from holdfast.jobs.tracker import JobTracker
+
+
+class Reconciler:
+    """Looks at all active jobs, every `interval_seconds`."""
+
+    def __init__(
+        self,
+        jobs: JobStateRepository,
+        tracker: JobTracker,
+        *,
+        running: Callable[[], Iterable[str]] = tuple,
+        cancel: Callable[[str, str], None] = lambda job_id, code: None,
+        stall_seconds: float | None = 3600.0,
+        interval_seconds: float = 30.0,
+        events: Events | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`running` names the jobs that run here; `cancel(job_id, code)` stops one."""
+        self._jobs = jobs
+        self._tracker = tracker
+        self._running = running
+        self._cancel = cancel
+        self._stall_seconds = stall_seconds
+        self._interval_seconds = interval_seconds
+        self._events = Events() if events is None else events
+        self._clock = clock
+        self._stop = Event()
+        self._thread: Thread | None = None
+        self._failed_in_a_row = 0
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._stop.clear()
+            self._thread = Thread(target=self._run, name="holdfast-reconciler", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while True:
+            self.tick()
+            if self._clock.wait(self._stop, self._interval_seconds):
+                return
+
+    def tick(self) -> None:
+        """One pass; never raises."""
+        running = list(self._running())
+        try:
+            active = {job.job_id: job for job in chain(*map(self._jobs.find_by_status, ACTIVE))}
+        except Exception as error:  # the next pass asks again
+            self._failed_in_a_row += 1
+            name = type(error).__name__
+            self._events.emit(ActiveJobsUnknown(name, self._failed_in_a_row))
+            return
+        self._failed_in_a_row = 0
+        for job in active.values():
+            self._tended(job.job_id, partial(self._tend, job))
+        for job_id in running:
+            if job_id not in active:
+                self._tended(job_id, partial(self._look_after, job_id))
+
+    def _tended(self, job_id: str, tend: Callable[[], None]) -> None:
+        """One job's trouble is not the next one's."""
+        try:
+            tend()
+        except Exception as error:
+            self._events.emit(JobNotReconciled(job_id, type(error).__name__))
+
+    def _tend(self, job: ExportJob) -> None:
+        if job.all_counted or job.callback.state is CallbackState.PENDING:
+            self._tracker.complete(job.job_id)
+            return
+        still = self._clock.time() - job.last_progress_at
+        if self._stall_seconds is None or still <= self._stall_seconds:
+            return
+        if self._tracker.stalled(job, still).callback.state is not CallbackState.NONE:
+            self._cancel(job.job_id, "JobStalled")
+
+    def _look_after(self, job_id: str) -> None:
+        job = self._jobs.find_by_id(job_id)
+        if job is None or job.terminal:
+            self._cancel(job_id, "EndedElsewhere")

@@ -1,0 +1,146 @@
+"""What somebody asks for: a job's message, checked. Nothing in it is trusted.
+
+    {"jobId": "abc-123", "exportId": "export-456", "userId": "user-789",
+     "taskToken": "AAAA…",                                       from Step Functions, if any
+     "tasks": [{"url": "https://…/a.pdf", "key": "a.pdf", "checksum": "sha256:…"}]}
+
+Without `tasks` they are looked up by `exportId`. Names may also be written job_id and so on.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.alias_generators import to_camel
+
+from holdfast.jobs.errors import InvalidJob
+from holdfast.jobs.model import ExportJob, ExportTask, TaskToken
+from holdfast.jobs.names import key_from_url, safe_key
+
+# A job's id becomes a folder and a part of object names.
+_ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+_LONGEST_TOKEN = 2048  # what Step Functions accepts
+_CHECKSUM = re.compile(r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})$", re.IGNORECASE)
+
+
+class TaskSpec(BaseModel):
+    """One file, as the message or a manifest describes it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    url: str = Field(min_length=1, max_length=8192)
+    key: str | None = Field(
+        default=None, min_length=1, validation_alias=AliasChoices("key", "name", "s3Key")
+    )
+    checksum: str | None = Field(default=None, pattern=_CHECKSUM)
+    size: int | None = Field(default=None, ge=0)
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(
+        extra="ignore", alias_generator=to_camel, populate_by_name=True, frozen=True
+    )
+
+    job_id: str = Field(pattern=_ID)
+    export_id: str = Field(pattern=_ID)
+    user_id: str = Field(min_length=1, max_length=256)
+    task_token: SecretStr | None = Field(default=None, min_length=1, max_length=_LONGEST_TOKEN)
+    tasks: list[TaskSpec] | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A job that can be worked on."""
+
+    job_id: str
+    export_id: str
+    user_id: str
+    token: TaskToken | None = None
+    tasks: tuple[TaskSpec, ...] | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Self:
+        """Raises InvalidJob: what is wrong, without a word of what was in the message."""
+        try:
+            said = _Message.model_validate(data)
+        except ValidationError as error:
+            raise InvalidJob(_problems(error)) from None
+        token = said.task_token
+        return cls(
+            said.job_id,
+            said.export_id,
+            said.user_id,
+            None if token is None else TaskToken(token.get_secret_value()),
+            None if said.tasks is None else tuple(said.tasks),
+            said.metadata,
+        )
+
+    def job(self, now: float) -> ExportJob:
+        return ExportJob.create(
+            self.job_id,
+            self.export_id,
+            self.user_id,
+            task_token=self.token,
+            now=now,
+            metadata=self.metadata,
+        )
+
+
+def token_in(data: Mapping[str, Any]) -> TaskToken | None:
+    """The token of a message that may be invalid otherwise: somebody waits behind it."""
+    for name in ("taskToken", "task_token"):
+        token = data.get(name)
+        if isinstance(token, str) and 0 < len(token) <= _LONGEST_TOKEN:
+            return TaskToken(token)
+    return None
+
+
+def tasks_of(job_id: str, specs: Iterable[TaskSpec]) -> Iterator[ExportTask]:
+    """The tasks of a job; those that are listed twice, once.
+
+    Raises InvalidJob for a name that cannot be used, and for one that two files want.
+    """
+    seen: set[tuple[str, str | None]] = set()
+    names: set[str] = set()
+    for spec in specs:
+        if (spec.url, spec.key) in seen:
+            continue
+        seen.add((spec.url, spec.key))
+        key = safe_key(spec.key) if spec.key else key_from_url(spec.url, names)
+        if key in names:
+            raise InvalidJob(f"two files want the name {key!r}: give one of them another key")
+        names.add(key)
+        yield ExportTask.of(job_id, spec.url, key, spec.checksum, spec.size)
+
+
+def spec_of(line: str) -> TaskSpec | None:
+    """One line of a manifest: a URL, or a JSON object; None for a blank or a comment."""
+    line = line.strip()
+    if not line or line.startswith("#"):
+        return None
+    try:
+        return TaskSpec.model_validate_json(line) if line[0] == "{" else TaskSpec(url=line)
+    except ValidationError as error:
+        raise InvalidJob(_problems(error)) from None
+
+
+def specs_of(lines: Iterable[str]) -> Iterator[TaskSpec]:
+    """The files that a manifest lists. Raises InvalidJob with the number of the bad line."""
+    for number, line in enumerate(lines, 1):
+        try:
+            spec = spec_of(line)
+        except InvalidJob as problem:
+            raise InvalidJob(f"line {number}: {problem}") from None
+        if spec is not None:
+            yield spec
+
+
+def _problems(error: ValidationError) -> str:
+    found = error.errors(include_input=False, include_url=False, include_context=False)
+    lines = [f"{'.'.join(map(str, one['loc'])) or 'the job'}: {one['msg']}" for one in found]
+    more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
+    return "; ".join(lines[:5]) + more

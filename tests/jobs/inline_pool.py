@@ -1,0 +1,44 @@
+"""A pool that does tasks at once, in the thread that wakes it."""
+
+from collections.abc import Callable
+
+from holdfast.jobs.dispatcher import TaskDispatcher
+from holdfast.jobs.model import JobError, TaskResult
+from holdfast.jobs.pool import Assignment
+
+Do = Callable[[Assignment], TaskResult | None]
+
+
+def succeed(task: Assignment) -> TaskResult:
+    return TaskResult(task.job_id, task.task_id, True, 10)
+
+
+def fail(task: Assignment) -> TaskResult:
+    return TaskResult(task.job_id, task.task_id, False, 0, JobError("Http404", "gone"))
+
+
+class InlinePool:
+    """`do` returns a result, or None for a task that goes on and on."""
+
+    def __init__(self, dispatcher: TaskDispatcher, do: Do = succeed) -> None:
+        self._dispatcher, self.do = dispatcher, do
+        self.taken: list[Assignment] = []
+        self.running: list[Assignment] = []
+        self.cancelled: list[str] = []
+        self.bytes = 0
+        dispatcher.feed(self)
+
+    def wake(self) -> None:
+        while (task := self._dispatcher.take()) is not None:
+            self.taken.append(task)
+            result = self.do(task)
+            if result is None:
+                self.running.append(task)
+            else:
+                self._dispatcher.finished(result)
+
+    def cancel(self, job_id: str) -> None:
+        self.cancelled.append(job_id)
+
+    def bytes_of(self, job_id: str) -> int:
+        return self.bytes
