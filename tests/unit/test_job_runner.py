@@ -10,7 +10,6 @@ from threading import Event as Flag
 from threading import Thread
 
 import pytest
-from jobs.inline_pool import InlinePool, fail
 
 from holdfast.core.events import Event, Events
 from holdfast.jobs import events as ev
@@ -24,6 +23,7 @@ from holdfast.jobs.tracker import JobTracker
 from holdfast.testing import ManualClock
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
+from jobs.inline_pool import InlinePool, fail
 
 
 @dataclass

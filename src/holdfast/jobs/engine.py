@@ -11,7 +11,6 @@ from typing import Any, Self
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
 from holdfast.jobs.dispatcher import TaskDispatcher
-from holdfast.jobs.errors import CallbackRefused
 from holdfast.jobs.events import JobCancelled
 from holdfast.jobs.model import ExportJob, ExportTask
 from holdfast.jobs.orchestrator import HeartbeatOrchestrator
@@ -72,17 +71,19 @@ class JobEngine:
             clock=clock,
         )
         self.dispatcher.feed(self.pool)
-        self.orchestrator = HeartbeatOrchestrator(
-            jobs,
-            step_functions or _Nobody(),
-            interval_seconds=settings.interval_seconds,
-            enabled=settings.heartbeats and step_functions is not None,
-            stall_seconds=settings.stall_seconds,
-            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
-            token_closed=self._token_closed,
-            events=events,
-            clock=clock,
-        )
+        self.orchestrator: HeartbeatOrchestrator | None = None
+        if step_functions is not None:
+            self.orchestrator = HeartbeatOrchestrator(
+                jobs,
+                step_functions,
+                interval_seconds=settings.interval_seconds,
+                enabled=settings.heartbeats,
+                stall_seconds=settings.stall_seconds,
+                heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
+                token_closed=self._token_closed,
+                events=events,
+                clock=clock,
+            )
         self.reconciler = Reconciler(
             jobs,
             self.tracker,
@@ -97,7 +98,7 @@ class JobEngine:
             jobs,
             self.tracker,
             self.dispatcher,
-            self.orchestrator,
+            self.orchestrator or _NoBeats(),
             listing,
             step_functions,
             events=events,
@@ -106,14 +107,16 @@ class JobEngine:
 
     def __enter__(self) -> Self:
         self.pool.start()
-        self.orchestrator.start()
+        if self.orchestrator is not None:
+            self.orchestrator.start()
         self.reconciler.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.pool.stop(0.0)  # whoever ran a job here has drained it
         self.reconciler.stop()
-        self.orchestrator.stop()
+        if self.orchestrator is not None:
+            self.orchestrator.stop()
 
     def _token_closed(self, job: ExportJob, code: str) -> None:
         if self.tracker.token_closed(job, code).terminal:
@@ -125,10 +128,9 @@ class JobEngine:
             self.dispatcher.cancel(job_id)
 
 
-class _Nobody:
+class _NoBeats:
     """Stands where Step Functions is not configured; a runner refuses tokens there."""
 
-    def _refuse(self, *_: object) -> None:
-        raise CallbackRefused("Step Functions is not configured here")
+    def beat_now(self, job: ExportJob) -> None: ...
 
-    send_task_success = send_task_failure = send_task_heartbeat = _refuse
+    def forget(self, job_id: str) -> None: ...

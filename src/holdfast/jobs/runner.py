@@ -197,8 +197,9 @@ class JobRunner:
     def _told(self, job: ExportJob, lost: Event, leave: Callable[[], bool]) -> ExportJob:
         """Until the answer is out; the tracker may have to try more than once."""
         while decided(job) and not (job.terminal or lost.is_set() or leave()):
-            self._clock.wait(lost, _PAUSE_SECONDS)
             job = self._tracker.complete(job.job_id)
+            if not job.terminal:
+                self._clock.wait(lost, _PAUSE_SECONDS)
         return job
 
     def _repeat_answer(self, job: ExportJob, request: JobRequest) -> None:

@@ -1,0 +1,87 @@
+"""A process that kills itself before its k-th call of a port, for real."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.jobs.errors import TokenClosed
+from holdfast.jobs.model import TaskToken
+
+
+class Crashing:
+    """Stands before ports: SIGKILL before the k-th call of any of them; 0: never."""
+
+    def __init__(self, at: int) -> None:
+        self._at = at
+        self.calls = 0
+
+    def before(self, port: Any) -> Any:
+        return _Doomed(port, self)
+
+    def count(self) -> None:
+        self.calls += 1
+        if self.calls == self._at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _Doomed:
+    def __init__(self, port: Any, crashing: Crashing) -> None:
+        self._port, self._crashing = port, crashing
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._port, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._crashing.count()
+            return call(*args, **kwargs)
+
+        return counted
+
+
+class LedgerStepFunctions:
+    """Step Functions as a file that processes share: a line for each accepted callback."""
+
+    def __init__(self, ledger: Path) -> None:
+        self._ledger = ledger
+
+    def accepted(self, token: str) -> list[dict[str, Any]]:
+        if not self._ledger.exists():
+            return []
+        lines = map(json.loads, self._ledger.read_text().splitlines())
+        return [line for line in lines if line["token"] == token]
+
+    def send_task_success(self, token: TaskToken, output: Mapping[str, Any]) -> None:
+        self._accept(token, {"kind": "success", "output": dict(output)})
+
+    def send_task_failure(self, token: TaskToken, error: str, cause: str) -> None:
+        self._accept(token, {"kind": "failure", "error": error})
+
+    def send_task_heartbeat(self, token: TaskToken) -> None:
+        if self.accepted(token.reveal()):
+            raise TokenClosed("TaskTimedOut")
+
+    def _accept(self, token: TaskToken, what: dict[str, Any]) -> None:
+        if self.accepted(token.reveal()):
+            raise TokenClosed("TaskTimedOut")
+        with self._ledger.open("a") as ledger:
+            ledger.write(json.dumps({"token": token.reveal(), **what}) + "\n")
+
+
+def in_child(life: Callable[[], object]) -> int:
+    """Run it in a fork; its exit code, negative for the signal that ended it."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            life()
+            code = 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
