@@ -17,6 +17,7 @@ PAGES = {
         "recovery",
     ),
     "benchmarks-sqs.md": ("sqs", "sqs_long", "sqs_renew"),
+    "benchmarks-jobs.md": ("exports", "accounting", "orchestrator"),
 }
 BENCHMARKS = tuple(name for names in PAGES.values() for name in names)
 HERE = Path(__file__).parent

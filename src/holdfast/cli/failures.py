@@ -13,6 +13,7 @@ from holdfast.core.errors import (
     QueueUnavailable,
     Unsupported,
 )
+from holdfast.jobs.errors import InvalidJob, StoreUnavailable
 
 DEBUG = "HOLDFAST_DEBUG"
 
@@ -43,12 +44,14 @@ class Usage(HoldfastError):
 
 _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (QueueUnavailable, ExitCode.UNAVAILABLE),
+    (StoreUnavailable, ExitCode.UNAVAILABLE),
     (Usage, ExitCode.USAGE),
     (ConfigError, ExitCode.USAGE),
     (Unsupported, ExitCode.USAGE),
     (InvalidName, ExitCode.USAGE),
     (HandlerNotFound, ExitCode.USAGE),
     (InputRefused, ExitCode.REFUSED),
+    (InvalidJob, ExitCode.REFUSED),
     (MalformedMessage, ExitCode.REFUSED),
     (MessageTooLarge, ExitCode.REFUSED),
     (HoldfastError, ExitCode.NO),

@@ -1,7 +1,7 @@
 """A worker's live line: what it has done, what it does, how fast."""
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from holdfast.cli.console import terminal
 from holdfast.cli.durations import in_words
@@ -39,6 +39,16 @@ class Tally:
 
 def _which(event: "Event") -> tuple[str, int]:
     return getattr(event, "message_id", ""), getattr(event, "attempt", 0)
+
+
+class Screen(Protocol):
+    """What is shown while something runs. Drawn about ten times a second."""
+
+    def draw(self) -> None: ...
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class Quiet:

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from holdfast.cli import dead, look, push, upkeep, work
 from holdfast.cli.console import say
 from holdfast.cli.demo.command import demo
+from holdfast.cli.export.app import app as export
 from holdfast.cli.failures import ExitCode, code_of, debugging, line_of
 
 
@@ -40,6 +41,7 @@ app.command(rich_help_panel="Look")(look.status)
 app.command("list", rich_help_panel="Look")(look.list_)
 app.command(rich_help_panel="Look")(look.show)
 app.command(rich_help_panel="Look")(look.explain)
+app.add_typer(export, name="export", rich_help_panel="Export")
 app.add_typer(dead.app, name="dead", rich_help_panel="Keep in order")
 app.command(rich_help_panel="Keep in order")(upkeep.purge)
 app.command(rich_help_panel="Keep in order")(upkeep.doctor)

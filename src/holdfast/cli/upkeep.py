@@ -38,7 +38,11 @@ def doctor(queue: Queue = None, as_json: AsJson = False) -> None:
     """Look for what will hurt: in the queue's folder, or in an SQS queue's settings."""
     from holdfast.bootstrap import examine
 
-    findings = examine(default_queue(queue))
+    answer_findings(examine(default_queue(queue)), as_json)
+
+
+def answer_findings(findings: "Iterable[Finding]", as_json: bool) -> None:
+    """Shown, or as JSON; the command ends with 1 when one is a failure."""
     found = list(findings) if as_json else list(_shown(findings))
     if as_json:
         answer_json([{**asdict(one), "level": one.level.value} for one in found])

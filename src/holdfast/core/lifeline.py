@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 from select import poll
 
 _PR_SET_PDEATHSIG = 1
@@ -26,13 +27,24 @@ def leave_terminal() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def end_with(parent_pid: int, parent_sentinel: int) -> None:
-    """From here on, the end of the parent is the end of this process group."""
+def end_with(parent_pid: int, parent_sentinel: int) -> int:
+    """From here on, the end of the parent is the end of this process group.
+
+    The process id of the guard.
+    """
     _ask_the_kernel()
     if os.getppid() != parent_pid:  # it ended before we asked
         end_group()
-    if os.fork() == 0:
+    if (guard := os.fork()) == 0:
         _guard(parent_sentinel)
+    return guard
+
+
+def dismiss(guard: int) -> None:
+    """For a process that is about to end by itself: leave nobody else to bury its guard."""
+    with suppress(ProcessLookupError, ChildProcessError):
+        os.kill(guard, signal.SIGKILL)
+        os.waitpid(guard, 0)
 
 
 def end_group() -> None:

@@ -4,7 +4,6 @@ import atexit
 import multiprocessing
 import os
 import pickle
-import signal
 from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -16,6 +15,7 @@ from holdfast.core import child, wire
 from holdfast.core.clock import Clock
 from holdfast.core.errors import ConfigError, HandlerNotFound
 from holdfast.core.frames import Frames
+from holdfast.core.groups import born_deaf, death_of, group_is_gone, kill_group
 from holdfast.core.handler import Handler, name_of
 from holdfast.core.lease import Lease
 from holdfast.core.message import MessageCodec, QueueMessage
@@ -138,14 +138,7 @@ class ChildProcess:
 
     def how_it_died(self) -> str:
         code = self._process.exitcode
-        if code is None:
-            return "not yet"
-        if code >= 0:
-            return f"exit code {code}"
-        try:
-            return signal.Signals(-code).name
-        except ValueError:
-            return f"signal {-code}"
+        return "not yet" if code is None else death_of(code)
 
     def stacks(self) -> str:
         """Where each thread of the child is; works when its interpreter is stuck."""
@@ -192,8 +185,7 @@ class ChildProcess:
         """Kill it and all it started, at once."""
         if self.alive:
             self._process.kill()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        kill_group(self.pid)
 
     def close(self, grace_seconds: float) -> None:
         """Let it end by itself, as long as that; then by force."""
@@ -220,17 +212,8 @@ class ChildProcess:
         Not for ever: where nobody buries orphans, the dead stay in their group.
         """
         until = self._clock.monotonic() + _GROUP_SECONDS
-        with suppress(ProcessLookupError, PermissionError):  # there is no such group
-            while self._clock.monotonic() < until:
-                self._bury()
-                os.killpg(self.pid, 0)
-                self._clock.sleep(0.002)
-
-    def _bury(self) -> None:
-        """Where we are process 1, as in a container, orphans become our children."""
-        with suppress(ChildProcessError):
-            while os.waitpid(-self.pid, os.WNOHANG) != (0, 0):
-                pass
+        while not group_is_gone(self.pid) and self._clock.monotonic() < until:
+            self._clock.sleep(0.002)
 
     def _pipes(self) -> tuple[Connection, ...]:
         return self._orders, self._answers, self._control, self._stacks
@@ -244,13 +227,8 @@ def _start(process: Any) -> None:
     with _one_at_a_time:
         # Its first start unblocks SIGINT, so let that be over.
         resource_tracker.ensure_running()
-        # A child starts in our terminal's process group. Ctrl-C is ours: it is born with
-        # that blocked, until it has a session of its own.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
+        with born_deaf():
             process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _packed_model(model: type) -> bytes:

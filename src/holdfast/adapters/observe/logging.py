@@ -17,6 +17,7 @@ from typing import Any, Literal
 from holdfast.core import events as ev
 from holdfast.core.clock import SYSTEM_CLOCK, Clock, utc
 from holdfast.core.events import Event, Subscriber
+from holdfast.jobs import events as jv
 
 Style = Literal["text", "json"]
 Write = Callable[[int, str, Mapping[str, Any]], None]
@@ -33,11 +34,26 @@ _LEVELS: dict[type[Event], int] = {
     ev.PollFailed: logging.WARNING,
     ev.CheckpointNotKept: logging.WARNING,
     ev.DeadLettered: logging.ERROR,
+    jv.HeartbeatSent: logging.DEBUG,
+    jv.JobResumed: logging.WARNING,
+    jv.TaskFailed: logging.WARNING,
+    jv.TaskAgain: logging.WARNING,
+    jv.JobCancelled: logging.WARNING,
+    jv.HeartbeatFailed: logging.WARNING,
+    jv.CallbackFailed: logging.WARNING,
+    jv.OrchestratorDisabled: logging.WARNING,
+    jv.IntervalTight: logging.WARNING,
+    jv.PoolWorkerEnded: logging.WARNING,
+    jv.JobStalled: logging.ERROR,
+    jv.StepFunctionsTimedOut: logging.ERROR,
+    jv.ActiveJobsUnknown: logging.ERROR,
 }
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def level_of(event: Event) -> int:
+    if isinstance(event, jv.ActiveJobs) and event.with_token == 0:
+        return logging.DEBUG  # each cycle of an idle process
     return _LEVELS.get(type(event), logging.INFO)
 
 

@@ -3,6 +3,7 @@
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from holdfast.adapters.observe.job_metrics import JobMetrics
 from holdfast.core import events as ev
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Event
@@ -71,10 +72,13 @@ class Metrics:
             buckets=_LATENESS,
             registry=registry,
         )
+        self._of_job = JobMetrics(client, registry)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, ev.OfQueue):
             self._of_queue(event)
+        else:
+            self._of_job(event)
 
     def _of_queue(self, event: ev.OfQueue) -> None:
         queue = event.queue

@@ -1,0 +1,148 @@
+"""accounting: results of tasks counted in SQLite so that a power cut loses none of them."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+from time import perf_counter
+
+from bench.session import Session, in_fresh_process
+from bench.verdict import Bar, Result, ratio, spread
+from holdfast.adapters.local.sqlite import SQLiteJobs
+from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult
+
+NAME = "accounting"
+TITLE = "Results of export tasks, counted durably"
+SIZES = (100, 1_000, 10_000, 50_000)
+EVEN = 50  # divides every size: no job ends with a small batch that costs a sync of its own
+FULL = 99  # as many as the dispatcher writes at once
+STORE = "jobs.db"
+WARM = 10  # batches that are not counted
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    tasks: int  # of a job
+    batch: int
+    shuffled: bool = False
+
+    def __str__(self) -> str:
+        how = "one by one" if self.batch == 1 else f"{self.batch} at once"
+        order = ", in random order" if self.shuffled else ""
+        return f"jobs of {self.tasks:,} tasks, {how}{order}"
+
+
+Measured = Mapping[Load, Sequence[float]]
+ONE_BY_ONE, AT_ONCE = Load(1_000, 1), Load(1_000, FULL)
+BY_SIZE = [Load(tasks, EVEN) for tasks in SIZES]
+SHUFFLED = Load(SIZES[-1], EVEN, shuffled=True)
+
+
+def run(session: Session) -> Result:
+    results = session.size(20_000, 2_000)
+    measured: dict[Load, list[float]] = defaultdict(list)
+    for load in session.interleaved(TITLE, [ONE_BY_ONE, AT_ONCE, *BY_SIZE, SHUFFLED]):
+        with session.arena.room(str(load)) as path:
+            in_fresh_process(list_jobs, load, path, results)
+            session.arena.settle(path)
+            rate = in_fresh_process(
+                results_per_second, load, path, results, session.longest_seconds
+            )
+            measured[load].append(rate)
+    return _result(measured)
+
+
+def list_jobs(load: Load, path: Path, results: int) -> None:
+    """As many jobs as it takes."""
+    with SQLiteJobs(path / STORE, durability="process") as jobs:
+        for number in range(-(-(results + WARM * load.batch) // load.tasks)):
+            _list(jobs, f"job-{number:06}", load.tasks)
+
+
+def results_per_second(load: Load, path: Path, results: int, longest: float) -> float:
+    """Up to so many results, within the time."""
+    with SQLiteJobs(path / STORE, durability="power") as jobs:
+        batches = list(_batches(jobs, load))[: WARM + results // load.batch]
+        for job_id, batch in batches[:WARM]:
+            jobs.record_results(job_id, batch)
+        began = at = perf_counter()
+        count = 0
+        for job_id, batch in batches[WARM:]:
+            count += jobs.record_results(job_id, batch)
+            at = perf_counter()
+            if at - began > longest:
+                break
+    return count / (at - began)
+
+
+def _batches(jobs: SQLiteJobs, load: Load) -> Iterator[tuple[str, Sequence[TaskResult]]]:
+    """In order of the tasks' ids, as the dispatcher hands them out, unless shuffled."""
+    for job in jobs.find_by_status(JobStatus.DOWNLOADING):
+        reported = _reported(jobs, job.job_id)
+        if load.shuffled:
+            Random(1).shuffle(reported)
+        for at in range(0, len(reported) - load.batch + 1, load.batch):
+            yield job.job_id, reported[at : at + load.batch]
+
+
+def _list(jobs: SQLiteJobs, job_id: str, count: int) -> None:
+    jobs.save(ExportJob.create(job_id, "export", "user", task_token="token" * 100, now=1.0))
+    jobs.add_tasks(
+        job_id,
+        (
+            ExportTask.of(
+                job_id,
+                f"https://files.example.com/exports/2026/{job_id}/{number:07}",
+                f"exports/{job_id}/{number:07}.parquet",
+                f"sha256:{number:064x}",
+                1_000_000,
+            )
+            for number in range(count)
+        ),
+    )
+    jobs.set_total_tasks(job_id, count)
+    jobs.update_job_status(job_id, JobStatus.DOWNLOADING)
+
+
+def _reported(jobs: SQLiteJobs, job_id: str) -> list[TaskResult]:
+    listed = jobs.tasks(job_id, limit=max(SIZES))
+    return [TaskResult(job_id, task.task_id, True, 1_000_000) for task in listed]
+
+
+def _result(measured: Measured) -> Result:
+    return Result(
+        name=NAME,
+        title=TITLE,
+        columns=("", "results/s", "lowest to highest", "cost of a result"),
+        rows=[_row(load, rates) for load, rates in measured.items()],
+        bars=_bars(measured),
+        notes=(
+            "SQLite in WAL mode with synchronous=FULL: every call returns when its results "
+            "and the job's counters are on the disk, in one transaction.",
+            f"The dispatcher writes what came in meanwhile, up to {FULL} results at once; one "
+            "by one is the worst case, a sync of the disk for each result.",
+            "Results come in the order in which tasks are handed out, that of their ids. "
+            "In random order nearly each result is on a page of the file of its own.",
+        ),
+    )
+
+
+def _row(load: Load, rates: Sequence[float]) -> list[str]:
+    rate = median(rates)
+    return [str(load), f"{rate:,.0f}", spread(rates), f"{1e6 / rate:,.0f} µs"]
+
+
+def _bars(measured: Measured) -> list[Bar]:
+    small, large = measured[BY_SIZE[0]], measured[BY_SIZE[-1]]
+    return [
+        Bar("at least 2,000 results/s, as written", median(measured[AT_ONCE]), 2_000, "/s"),
+        Bar(
+            f"a result of {SIZES[-1]:,} tasks costs at most 1.3 × one of {SIZES[0]:,}",
+            ratio(small, large),
+            1.3,
+            "×",
+            at_least=False,
+        ),
+    ]

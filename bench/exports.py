@@ -1,0 +1,207 @@
+"""exports: many small files and some large ones fetched over loopback, checked and stored."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from statistics import median
+from threading import Event, Thread
+from time import monotonic
+
+from bench.exports_players import ARIA2, CURL, HOLDFAST, PLAYERS, SCRIPT, File, Player
+from bench.files_server import serving
+from bench.session import Session
+from bench.verdict import Bar, Chart, Result, ratio
+
+NAME = "exports"
+TITLE = "Export: files fetched, checked and stored"
+PATIENCE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    name: str
+    count: int
+    size: int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    seconds: float
+    peak_mib: float  # of all its processes together, memory shared between them once
+
+
+Measured = Mapping[tuple[Load, Player], Sequence[Fetch]]
+
+
+def run(session: Session) -> Result:
+    loads = (
+        Load("2,000 × 64 KiB", session.size(2_000, 300), 64 << 10),
+        Load("20 × 64 MiB", session.size(20, 4), 64 << 20),
+    )
+    players = [player for player in PLAYERS if player.there]
+    measured: dict[tuple[Load, Player], list[Fetch]] = defaultdict(list)
+    www, scratch = session.scratch / "www", session.scratch / "exports"
+    scratch.mkdir(parents=True)
+    files = {load: _made(load, www) for load in loads}
+    with serving(www, scratch) as server:
+        pairs = [(load, player) for load in loads for player in players]
+        for load, player in session.interleaved(TITLE, pairs):
+            there = [replace(file, url=f"{server.address}/{file.url}") for file in files[load]]
+            with session.arena.room(str(player)) as room:
+                measured[load, player].append(_fetched(player, there, room, scratch))
+    shutil.rmtree(www)
+    return _result(measured, loads, players, server.name)
+
+
+def _made(load: Load, www: Path) -> list[File]:
+    """Files whose URL is still relative to the server."""
+    folder = www / f"{load.size}"
+    folder.mkdir(parents=True)
+    random = Random(load.size)
+    made = []
+    for n in range(load.count):
+        body = random.randbytes(load.size)
+        (folder / f"{n}.bin").write_bytes(body)
+        digest = hashlib.sha256(body).hexdigest()
+        made.append(File(f"{load.size}/{n}.bin", f"{n}.bin", digest))
+    return made
+
+
+def _fetched(player: Player, files: Sequence[File], room: Path, scratch: Path) -> Fetch:
+    to = room / "to"
+    to.mkdir()
+    commands = player.prepare(files, scratch, to)
+    os.sync()  # what the last one left to write is not this one's work
+    began = monotonic()
+    peaks = [_peak_mib(command) for command in commands]
+    seconds = monotonic() - began
+    assert all((to / file.name).exists() for file in files), f"{player} left files out"
+    return Fetch(seconds, max(peaks))
+
+
+def _peak_mib(command: Sequence[str]) -> float:
+    """Run it to its end; its memory at its highest, as far as twenty looks a second see."""
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    over, peak = Event(), [0.0]
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            peak[0] = max(peak[0], _session_mib(process.pid))
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    try:
+        code = process.wait(PATIENCE_SECONDS)
+    finally:
+        over.set()
+        watcher.join()
+        process.kill()
+    assert code == 0, f"{command[0]} ended with {code}"
+    return peak[0]
+
+
+def _session_mib(leader: int) -> float:
+    """Proportional memory of the process and all its descendants."""
+    parents = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                stat = Path(entry.path, "stat").read_text()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    family = {leader}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(map(_pss_kib, family)) / 1024
+
+
+def _pss_kib(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+
+
+def _result(
+    measured: Measured, loads: Sequence[Load], players: Sequence[Player], server: str
+) -> Result:
+    return Result(
+        name=NAME,
+        title=TITLE,
+        columns=("", *(f"{load}, s" for load in loads), "MiB/s, large", "memory, MiB"),
+        rows=[_row(measured, loads, player) for player in players],
+        bars=_bars(measured, loads, players),
+        notes=(
+            f"Served by {server} on the same two cores. Each is timed as a command, from its "
+            "start to its end, with SHA-256 of every file compared to what it must be: "
+            + "; ".join(f"{player}: {player.setup}" for player in players)
+            + ".",
+            "Holdfast also keeps durable books of each file, so that a kill at any moment "
+            "costs no finished file, publishes each by a rename, and judges every address it "
+            "connects to; the others do none of these.",
+            "Memory is that of all processes of a command at its highest, large files.",
+        ),
+        charts=[_chart(measured, loads, players)],
+    )
+
+
+def _seconds(measured: Measured, load: Load, player: Player) -> list[float]:
+    return [fetch.seconds for fetch in measured[load, player]]
+
+
+def _row(measured: Measured, loads: Sequence[Load], player: Player) -> list[str]:
+    large = loads[-1]
+    pace = large.count * large.size / (1 << 20) / median(_seconds(measured, large, player))
+    peak = max(fetch.peak_mib for fetch in measured[large, player])
+    times = [f"{median(_seconds(measured, load, player)):.2f}" for load in loads]
+    return [str(player), *times, f"{pace:,.0f}", f"{peak:,.0f}"]
+
+
+def _bars(measured: Measured, loads: Sequence[Load], players: Sequence[Player]) -> list[Bar]:
+    small, large = loads
+
+    def against(player: Player, load: Load) -> float:
+        return ratio(_seconds(measured, load, player), _seconds(measured, load, HOLDFAST))
+
+    bars = [
+        Bar(f"ahead of the script, {load}", against(SCRIPT, load), 1.0, "×") for load in loads
+    ]
+    tools = [player for player in (CURL, ARIA2) if player in players]
+    if tools:
+        best = min(tools, key=lambda player: median(_seconds(measured, large, player)))
+        slower = 1 / against(best, large)
+        bars.append(Bar(f"time against {best}, large files", slower, 1.3, "×", at_least=False))
+        for player in tools:
+            bars.append(
+                Bar(
+                    f"ahead of {player}, small files",
+                    against(player, small),
+                    1.0,
+                    "×",
+                    aim=True,
+                )
+            )
+    peak = max(fetch.peak_mib for load in loads for fetch in measured[load, HOLDFAST])
+    bars.append(Bar("memory of the whole service", peak, 400.0, "MiB", at_least=False))
+    return bars
+
+
+def _chart(measured: Measured, loads: Sequence[Load], players: Sequence[Player]) -> Chart:
+    values = {
+        str(player): [median(_seconds(measured, load, player)) for load in loads]
+        for player in players
+    }
+    return Chart("Export: seconds, lower is better", "seconds", [*map(str, loads)], values)

@@ -1,0 +1,119 @@
+"""Who fetches the files: each a command of its own, checksums checked by each."""
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+AT_A_TIME = 16
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    url: str
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """`prepare` writes what the commands need; the commands are what is timed."""
+
+    name: str
+    setup: str
+    prepare: Callable[[Sequence[File], Path, Path], Sequence[Sequence[str]]]
+    needs: str | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def there(self) -> bool:
+        return self.needs is None or shutil.which(self.needs) is not None
+
+
+def _holdfast(files: Sequence[File], scratch: Path, to: Path) -> Sequence[Sequence[str]]:
+    lines = [
+        json.dumps({"url": file.url, "key": file.name, "checksum": f"sha256:{file.sha256}"})
+        for file in files
+    ]
+    (scratch / "list.jsonl").write_text("\n".join(lines))
+    command = [sys.executable, "-m", "holdfast.cli", "export", "run"]
+    command += [str(scratch / "list.jsonl"), "--to", str(to), "--allow-private"]
+    return [command]
+
+
+def _curl(files: Sequence[File], scratch: Path, to: Path) -> Sequence[Sequence[str]]:
+    lines = [f'url = "{file.url}"\noutput = "{to / file.name}"' for file in files]
+    (scratch / "curl.conf").write_text("\n".join(lines))
+    fetch = ["curl", "--silent", "--fail", "--parallel", "--parallel-max", str(AT_A_TIME)]
+    return [[*fetch, "-K", str(scratch / "curl.conf")], _checked(files, scratch, to)]
+
+
+def _checked(files: Sequence[File], scratch: Path, to: Path) -> Sequence[str]:
+    """sha256sum on both cores, a share of the files each."""
+    for half in range(2):
+        sums = "\n".join(f"{file.sha256}  {to / file.name}" for file in files[half::2])
+        (scratch / f"sums{half}").write_text(sums)
+    one = f"sha256sum --check --quiet {scratch}/sums0 & first=$!"
+    other = f"sha256sum --check --quiet {scratch}/sums1"
+    return ["sh", "-c", f"{one}; {other} && wait $first"]
+
+
+def _aria2(files: Sequence[File], scratch: Path, to: Path) -> Sequence[Sequence[str]]:
+    lines = [
+        f"{file.url}\n  out={file.name}\n  dir={to}\n  checksum=sha-256={file.sha256}"
+        for file in files
+    ]
+    (scratch / "aria2.txt").write_text("\n".join(lines))
+    command = ["aria2c", "--quiet", "--file-allocation=none", f"-j{AT_A_TIME}"]
+    command += ["--no-conf", "--allow-overwrite=true", "--auto-file-renaming=false"]
+    return [[*command, "-i", str(scratch / "aria2.txt")]]
+
+
+def _script(files: Sequence[File], scratch: Path, to: Path) -> Sequence[Sequence[str]]:
+    lines = [json.dumps([file.url, str(to / file.name), file.sha256]) for file in files]
+    (scratch / "script.txt").write_text("\n".join(lines))
+    return [[sys.executable, "-m", "bench.exports_players", str(scratch / "script.txt")]]
+
+
+HOLDFAST = Player("Holdfast", "4 workers with 4 downloads each, its defaults", _holdfast)
+CURL = Player("curl --parallel", "16 at a time, then sha256sum in two processes", _curl, "curl")
+ARIA2 = Player("aria2c", "16 at a time, its own checksum option", _aria2, "aria2c")
+SCRIPT = Player(
+    "requests + threads", "16 threads, a session each, hashed while it is written", _script
+)
+PLAYERS = (HOLDFAST, CURL, ARIA2, SCRIPT)
+
+
+def fetch_all(listed: Path) -> None:
+    """The script that people write: a thread pool and requests."""
+    from concurrent.futures import ThreadPoolExecutor
+    from threading import local
+
+    import requests
+
+    mine = local()
+
+    def fetch(line: str) -> None:
+        url, path, wanted = json.loads(line)
+        if not hasattr(mine, "session"):
+            mine.session = requests.Session()
+        digest = hashlib.sha256()
+        with mine.session.get(url, stream=True, timeout=60) as answer, open(path, "wb") as out:
+            answer.raise_for_status()
+            for chunk in answer.iter_content(1 << 20):
+                digest.update(chunk)
+                out.write(chunk)
+        assert digest.hexdigest() == wanted, "the checksum is wrong"
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        for done in [pool.submit(fetch, line) for line in listed.read_text().splitlines()]:
+            done.result()
+
+
+if __name__ == "__main__":
+    fetch_all(Path(sys.argv[1]))

@@ -1,0 +1,206 @@
+"""orchestrator: 10,000 jobs kept alive at Step Functions by one process."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import sleep
+from typing import Any
+
+from bench.figures import MIB, cpu_seconds, memory_bytes
+from bench.orchestrator_server import ANSWER_SECONDS, serving
+from bench.session import Session, in_fresh_process
+from bench.verdict import Bar, Result
+from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.jobs.beating import Rhythm
+from holdfast.jobs.model import ExportJob, JobState, JobStatus, TaskToken
+from holdfast.jobs.orchestrator import HeartbeatOrchestrator
+from holdfast.jobs.ports import StepFunctions
+
+NAME = "orchestrator"
+TITLE = "10,000 jobs kept alive at Step Functions"
+OVER_HTTP = "boto3, a server at the loopback"
+ENGINE = "no network: the engine alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    beats: int
+    failed: int
+    jobs: int
+    interval: float
+    late_p50: float  # seconds
+    late_p99: float
+    cpu_each: float  # seconds
+    at_once: float  # seconds until all were beaten, all being due
+    memory: int  # bytes above idle
+
+
+def run(session: Session) -> Result:
+    jobs, interval = session.size(10_000, 1_000), float(session.size(30, 3))
+    measured: dict[str, Kept] = {}
+    with serving() as endpoint:
+        for way in session.interleaved(TITLE, [OVER_HTTP, ENGINE], rounds=1):
+            url = endpoint if way == OVER_HTTP else None
+            measured[way] = in_fresh_process(keep, url, jobs, interval)
+    return _result(measured)
+
+
+# -- in a process of its own
+
+
+class Shelf:
+    """So many active jobs, and nothing else."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = {f"job-{n}": _job(f"job-{n}") for n in range(jobs)}
+
+    def find_by_id(self, job_id: str) -> ExportJob | None:
+        return self._jobs.get(job_id)
+
+    def find_by_status(self, status: JobStatus) -> list[ExportJob]:
+        return list(self._jobs.values()) if status is JobStatus.DOWNLOADING else []
+
+
+def _job(job_id: str) -> ExportJob:
+    """With a token of the length that Amazon's have."""
+    state = JobState(JobStatus.DOWNLOADING, 100, 50)
+    now = SYSTEM_CLOCK.time()
+    return ExportJob.create(job_id, "e", "u", state, f"{job_id}:{'x' * 700}", now=now)
+
+
+class Prompt:
+    """Takes each heartbeat after 20 ms."""
+
+    def send_task_heartbeat(self, token: TaskToken) -> None:
+        sleep(ANSWER_SECONDS)
+
+
+class Noted:
+    """Notes when each heartbeat begins, and how it ends."""
+
+    def __init__(self, step_functions: Any) -> None:
+        self._send = step_functions.send_task_heartbeat
+        self.begun: list[tuple[str, float]] = []
+        self.failed = 0
+
+    def send_task_heartbeat(self, token: TaskToken) -> None:
+        self.begun.append((token.reveal().partition(":")[0], SYSTEM_CLOCK.monotonic()))
+        try:
+            self._send(token)
+        except Exception:
+            self.failed += 1
+            raise
+
+    send_task_success = send_task_failure = None
+
+
+def keep(url: str | None, jobs: int, interval: float) -> Kept:
+    shelf, noted = Shelf(jobs), Noted(_over_http(url) if url else Prompt())
+    idle = memory_bytes()
+    step_functions: StepFunctions = noted  # type: ignore[assignment]
+    rhythm = Rhythm(interval, SYSTEM_CLOCK.monotonic())
+    orchestrator = HeartbeatOrchestrator(
+        shelf,
+        step_functions,
+        interval_seconds=interval,
+        token_closed=lambda job, code: None,
+    )
+    orchestrator.start()
+    sleep(interval * 0.98)  # the first beats make connections and threads
+    noted.begun.clear()
+    used = cpu_seconds()
+    sleep(interval * 2)
+    used = (cpu_seconds() - used) / max(1, len(noted.begun))
+    late = sorted(_lateness(rhythm, job_id, at) for job_id, at in noted.begun)
+    beats, memory = len(noted.begun), memory_bytes() - idle
+    began = SYSTEM_CLOCK.monotonic()
+    assert orchestrator.trigger_heartbeat() == jobs
+    at_once = SYSTEM_CLOCK.monotonic() - began
+    orchestrator.stop()
+    p50, p99 = late[len(late) // 2], late[len(late) * 99 // 100]
+    return Kept(beats, noted.failed, jobs, interval, p50, p99, used, at_once, memory)
+
+
+def _lateness(rhythm: Rhythm, job_id: str, at: float) -> float:
+    place = rhythm.place_seconds(job_id)
+    return at - (rhythm.next_place(place, at) - rhythm.interval_seconds)
+
+
+def _over_http(url: str) -> Any:
+    from holdfast.adapters.aws.clients import prompt
+    from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
+
+    os.environ["NO_PROXY"] = "127.0.0.1"
+    where = {"endpoint_url": url, "region_name": "us-east-1"}
+    keys = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}
+    return StepFunctionsCallbacks(prompt("stepfunctions", 60.0, **where, **keys))
+
+
+# -- the report
+
+
+def _result(measured: Mapping[str, Kept]) -> Result:
+    http = measured[OVER_HTTP]
+    return Result(
+        name=NAME,
+        title=TITLE,
+        columns=(
+            "",
+            "jobs",
+            "beats",
+            "late p50",
+            "late p99",
+            "all at once",
+            "CPU per beat",
+            "memory",
+        ),
+        rows=[_row(way, kept) for way, kept in measured.items()],
+        bars=[
+            Bar(
+                "all jobs beaten within half an interval, all being due at once",
+                http.at_once,
+                http.interval / 2,
+                "s",
+                at_least=False,
+            ),
+            Bar(
+                "beats late by less than 5 % of the interval (p99)",
+                http.late_p99 / http.interval * 100,
+                5.0,
+                "%",
+                at_least=False,
+            ),
+            Bar(
+                "every job beaten in every interval",
+                min(one.beats / one.jobs / 2 for one in measured.values()),
+                0.999,
+                "",
+            ),
+            Bar(
+                "no beat failed",
+                sum(one.failed for one in measured.values()),
+                0,
+                "",
+                at_least=False,
+            ),
+        ],
+        notes=(
+            f"One beat per job every {http.interval:g} s; each is answered after "
+            f"{ANSWER_SECONDS * 1000:g} ms. Lateness is counted from the job's place in the "
+            "interval to the begin of the call, over two intervals. CPU of the beating process "
+            "alone, the listing of the jobs included.",
+        ),
+    )
+
+
+def _row(way: str, kept: Kept) -> Sequence[str]:
+    return [
+        way,
+        f"{kept.jobs:,}",
+        f"{kept.beats:,}",
+        f"{kept.late_p50 * 1000:.1f} ms",
+        f"{kept.late_p99 * 1000:.1f} ms",
+        f"{kept.at_once:.1f} s",
+        f"{kept.cpu_each * 1000:.3f} ms",
+        f"{kept.memory / MIB:.0f} MiB",
+    ]

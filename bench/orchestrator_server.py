@@ -1,0 +1,69 @@
+"""A Step Functions that takes every callback after 20 ms, in a process of its own."""
+
+import asyncio
+import multiprocessing
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+ANSWER_SECONDS = 0.020
+_ANSWER = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\n"
+    b"Content-Length: 2\r\n\r\n{}"
+)
+
+
+class Callbacks(asyncio.Protocol):
+    """As much of HTTP as a client needs that sends one request after the other."""
+
+    def __init__(self) -> None:
+        self._got = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        head, end, body = self._got.partition(b"\r\n\r\n")
+        if end and len(body) >= _length(head):
+            self._got = body[_length(head) :]
+            asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._answer)
+
+    def _answer(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(_ANSWER)
+
+
+def _length(head: bytes) -> int:
+    _, _, rest = head.lower().partition(b"content-length:")
+    return int(rest.split(b"\r\n", 1)[0] or 0)
+
+
+def serve(answer: Connection) -> None:
+    """Serve until killed; says its address first."""
+    asyncio.run(_serve(answer))
+
+
+async def _serve(answer: Connection) -> None:
+    listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+    server = await asyncio.get_running_loop().create_server(Callbacks, sock=listening)
+    answer.send(f"http://127.0.0.1:{listening.getsockname()[1]}")
+    await server.serve_forever()
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """Its address, until the end of the block."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe(duplex=False)
+    server = spawn.Process(target=serve, args=(theirs,), daemon=True)
+    server.start()
+    try:
+        assert ours.poll(60), "the server did not start"
+        yield ours.recv()
+    finally:
+        server.kill()
+        server.join()

@@ -1,0 +1,6 @@
+"""Jobs in Amazon DynamoDB."""
+
+from holdfast.adapters.aws.dynamodb.jobs import DynamoDBJobs
+from holdfast.adapters.aws.dynamodb.tables import create_tables
+
+__all__ = ["DynamoDBJobs", "create_tables"]

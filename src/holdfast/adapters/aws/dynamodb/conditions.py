@@ -1,0 +1,110 @@
+"""What must hold for each write, by name. The life of a job row:
+
+    save ─▶ PROCESSING ─▶ DOWNLOADING ─ seal, results ─▶ all counted
+                 │             │                            │ CLAIMABLE
+                 └── GIVEABLE ─┴──────────▶ callback pending ◀┘
+                                                 │ MAY_SEND, ANSWERABLE
+                                                 ▼
+                                       COMPLETED or FAILED, for good
+
+Every attribute is written `#name`: `status`, `error`, `ttl`, `url`, `key` and `size` are
+reserved words, and one that is not aliased fails every call (JB-24). DynamoDB refuses names
+and values that no expression uses, so `used` picks those that are.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.adapters.aws.dynamodb.values import encode
+from holdfast.jobs.model import CallbackState, JobStatus, TaskStatus
+
+
+def _all(*conditions: str) -> str:
+    return " AND ".join(conditions)
+
+
+# -- parts
+
+# An update of a row that is not there would make one up, without status (JB-36).
+EXISTS = "attribute_exists(#jobId)"
+DOWNLOADING = "#status = :downloading"
+ACTIVE = "#status IN (:processing, :downloading)"
+# The outcome is open. From the moment it is decided, nothing may change what it says.
+UNDECIDED = "attribute_not_exists(#callbackState)"
+# DynamoDB cannot add up completed and failed tasks in a condition: hence remainingTasks.
+ALL_COUNTED = "#sealed = :true AND #remainingTasks = :zero"
+# Nobody waits in Step Functions; otherwise the way to the end is through the callback.
+NOBODY_WAITS = "attribute_not_exists(#taskToken)"
+
+# -- job rows
+
+# The first start message of a job. A second one must not reset counters (JB-14).
+NEW_JOB = "attribute_not_exists(#jobId)"
+# Results of a job that is being worked on.
+COUNTABLE = _all(EXISTS, DOWNLOADING, UNDECIDED)
+# More tasks, or the seal: listing goes on, before or after work began.
+UNSEALED = _all(EXISTS, ACTIVE, UNDECIDED, "#sealed = :false")
+# The last result and the seal are in, and nobody decided before us (JB-02). The number
+# failed is what the caller derived the outcome from.
+CLAIMABLE = _all(EXISTS, DOWNLOADING, ALL_COUNTED, UNDECIDED, "#failedTasks = :failed")
+# An active job, whatever its tasks do; not one whose outcome is being delivered.
+GIVEABLE = _all(EXISTS, ACTIVE, UNDECIDED)
+# A job that is not terminal moves, whatever was decided about it.
+WORKED_ON = _all(EXISTS, ACTIVE)
+# Delivery is owed, and no other attempt is under way, or it began long ago.
+MAY_SEND = _all(
+    "#callbackState = :pending",
+    "(attribute_not_exists(#callbackAttemptedAt) OR #callbackAttemptedAt <= :before)",
+)
+# Delivery is owed: one caller settles, and terminal is final (I-JB-4).
+ANSWERABLE = "#callbackState = :pending"
+# An execution that was started again, with another token (JB-14).
+RETOKENABLE = _all(
+    EXISTS, ACTIVE, UNDECIDED, "(attribute_not_exists(#taskToken) OR #taskToken <> :token)"
+)
+# Steps that a job without callback may take by itself, by where they lead.
+STEPS = {
+    JobStatus.DOWNLOADING: _all(EXISTS, "#status = :processing"),
+    JobStatus.FAILED: _all(EXISTS, ACTIVE, UNDECIDED, NOBODY_WAITS),
+    JobStatus.COMPLETED: _all(
+        EXISTS, DOWNLOADING, ALL_COUNTED, "#failedTasks = :zero", UNDECIDED, NOBODY_WAITS
+    ),
+}
+# The caller's view of the counters is still right.
+SAME_COUNTERS = (
+    "#totalTasks = :total AND #completedTasks = :completed AND #failedTasks = :failed"
+)
+
+# -- task rows
+
+# A task that is listed for the first time; listing again leaves it as it is (JB-15).
+NEW_TASK = "attribute_not_exists(#taskId)"
+# The first result of a task that is known. Any other was counted already (JB-01).
+UNCOUNTED = "#status = :task_pending"
+
+_FIXED: dict[str, Any] = {
+    ":processing": JobStatus.PROCESSING.value,
+    ":downloading": JobStatus.DOWNLOADING.value,
+    ":pending": CallbackState.PENDING.value,
+    ":sent": CallbackState.SENT.value,
+    ":task_pending": TaskStatus.PENDING.value,
+    ":true": True,
+    ":false": False,
+    ":zero": 0,
+    ":one": 1,
+}
+
+
+def used(values: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
+    """The names and values that these expressions mention, as arguments of a call."""
+    text = " ".join(expressions)
+    known = {**_FIXED, **values}
+    mentioned = sorted(set(re.findall(r":\w+", text)))
+    arguments: dict[str, Any] = {
+        "ExpressionAttributeNames": {f"#{name}": name for name in re.findall(r"#(\w+)", text)}
+    }
+    if mentioned:
+        chosen = {name: known[name] for name in mentioned}
+        arguments["ExpressionAttributeValues"] = encode(chosen)
+    return arguments

@@ -1,0 +1,257 @@
+"""DynamoDBJobs: the job store on Amazon DynamoDB.
+
+    save                  PutItem if there is none
+    results, listing      TransactWriteItems: task rows and the job's row
+    everything else       one UpdateItem, under a condition that has a name
+
+Nothing is read first and written then, but for the outcome, whose condition holds what it
+was derived from.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.adapters.aws.dynamodb import changes, items
+from holdfast.adapters.aws.dynamodb.calls import Calls, Refused
+from holdfast.adapters.aws.dynamodb.changes import Change, Moment
+from holdfast.adapters.aws.dynamodb.counting import Closed, Counting
+from holdfast.adapters.aws.dynamodb.rows import Changed, Rows
+from holdfast.adapters.aws.dynamodb.tables import JOBS, TASKS, Tables
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.errors import HoldfastError
+from holdfast.jobs.errors import (
+    AlreadySealed,
+    IllegalTransition,
+    JobClosed,
+    JobExists,
+    JobNotFound,
+)
+from holdfast.jobs.model import (
+    CallbackState,
+    ExportJob,
+    ExportTask,
+    JobError,
+    JobState,
+    JobStatus,
+    TaskResult,
+    TaskStatus,
+    TaskToken,
+)
+from holdfast.jobs.ports import JobStateRepository
+
+_log = logging.getLogger("holdfast")
+
+
+class DynamoDBJobs(JobStateRepository):
+    """Jobs in two tables of DynamoDB, which `create_tables` makes.
+
+    `keep_seconds`: how long a finished job's row is kept, and a task's from its result on;
+    None: for ever. Longer than any job takes: a job that is listed again would not find
+    the tasks that it has counted, and count them twice.
+    """
+
+    def __init__(
+        self,
+        *,
+        jobs_table: str = JOBS,
+        tasks_table: str = TASKS,
+        client: Any = None,
+        clock: Clock = SYSTEM_CLOCK,
+        keep_seconds: float | None = None,
+    ) -> None:
+        tables = Tables(jobs_table, tasks_table)
+        self._clock = clock
+        self._keep_seconds = keep_seconds
+        self._calls = Calls(client, clock)
+        self._rows = Rows(self._calls, tables)
+        self._counting = Counting(self._calls, tables)
+
+    def close(self) -> None:
+        self._calls.close()
+
+    def _moment(self) -> Moment:
+        now, keep = self._clock.time(), self._keep_seconds
+        return Moment(items.time_text(now), None if keep is None else int(now + keep))
+
+    # -- the seed's operations
+
+    def save(self, job: ExportJob) -> None:
+        if not self._rows.put(job):
+            raise JobExists(f"there is a job {items.shown(job.job_id)} already")
+
+    def find_by_id(self, job_id: str) -> ExportJob | None:
+        try:
+            return items.job_of(self._rows.job(job_id))
+        except JobNotFound:
+            return None
+
+    def find_by_status(self, status: JobStatus) -> list[ExportJob]:
+        try:
+            found = [items.job_of(row) for row in self._rows.with_status(status)]
+        except HoldfastError as error:
+            _log.error("Failed to query jobs by status %s: %s", status, error)
+            raise
+        _log.debug("Found %d jobs with status %s", len(found), status)
+        return found
+
+    def update_job_status(
+        self, job_id: str, status: JobStatus, error: JobError | None = None
+    ) -> None:
+        job = self._unmoved(job_id, changes.moved(status, error, None, self._moment()))
+        if job is not None and job.status is not status:
+            raise _not_moved(job, status)
+
+    def update_job_state(self, job_id: str, state: JobState) -> None:
+        job = self._unmoved(job_id, changes.moved(state.status, None, state, self._moment()))
+        if job is None or job.state == state:
+            return
+        if replace(job.state, status=state.status) != state:
+            raise IllegalTransition("counters follow from results alone; the job has others")
+        raise _not_moved(job, state.status)
+
+    def _unmoved(self, job_id: str, step: Change | None) -> ExportJob | None:
+        """The job as it is, if it was not moved."""
+        if step is None:
+            return items.job_of(self._rows.job(job_id))
+        answer = self._rows.change(job_id, step)
+        return items.job_of(answer.row) if isinstance(answer, Refused) else None
+
+    def increment_completed_tasks(self, job_id: str, task_id: str | None = None) -> None:
+        self._increment(job_id, task_id, success=True)
+
+    def increment_failed_tasks(self, job_id: str, task_id: str | None = None) -> None:
+        self._increment(job_id, task_id, success=False)
+
+    def _increment(self, job_id: str, task_id: str | None, *, success: bool) -> None:
+        if task_id is not None:
+            self.record_results(job_id, [TaskResult(job_id, task_id, success)])
+            return
+        answer = self._counting.record_unnamed(job_id, success, self._moment())
+        if isinstance(answer, Closed):
+            raise _not_counted(_there(job_id, answer.row))
+
+    def set_total_tasks(self, job_id: str, total_tasks: int) -> None:
+        if total_tasks < 0:
+            raise ValueError("total_tasks cannot be below 0")
+        answer = self._rows.change(job_id, changes.sealed(total_tasks, self._moment()))
+        if isinstance(answer, Refused):
+            job = items.job_of(answer.row)
+            if not (job.sealed and job.state.total_tasks == total_tasks):
+                raise _not_listed(job)
+
+    # -- tasks
+
+    def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
+        answer = self._counting.add(job_id, tasks, self._moment())
+        if isinstance(answer, Closed):
+            raise _not_listed(_there(job_id, answer.row))
+        if answer == 0:  # then the transaction, if there was one, did not look at the job
+            job = items.job_of(self._rows.job(job_id))
+            if job.sealed or _decided(job):
+                raise _not_listed(job)
+
+    def tasks(
+        self,
+        job_id: str,
+        *,
+        status: TaskStatus | None = None,
+        after: str | None = None,
+        limit: int = 1000,
+    ) -> list[ExportTask]:
+        self._rows.job(job_id)
+        return list(self._rows.tasks(job_id, status, after, limit))
+
+    def record_results(self, job_id: str, results: Sequence[TaskResult]) -> int:
+        answer = self._counting.record(job_id, results, self._moment())
+        if isinstance(answer, Closed):
+            raise _not_counted(_there(job_id, answer.row))
+        if answer == 0:
+            job = items.job_of(self._rows.job(job_id))
+            if job.status is not JobStatus.DOWNLOADING or _decided(job):
+                raise _not_counted(job)
+        return answer
+
+    def note_progress(self, job_id: str) -> None:
+        self._rows.change(job_id, changes.progressed(self._moment()))
+
+    # -- the outcome and its callback
+
+    def claim_outcome(self, job_id: str) -> ExportJob | None:
+        # Asked after every result, and nearly always too early: a read is cheaper than a
+        # write that is refused, and does not get in the way of those who count.
+        job = items.job_of(self._rows.job(job_id))
+        if not job.all_counted:
+            return None
+        return self._won(job_id, changes.claimed(job.state.failed_tasks, self._moment()))
+
+    def give_up(self, job_id: str, error: JobError) -> ExportJob | None:
+        return self._won(job_id, changes.given_up(error, self._moment()))
+
+    def _won(self, job_id: str, decision: Change) -> ExportJob | None:
+        answer = self._rows.change(job_id, decision)
+        return items.job_of(answer.row) if isinstance(answer, Changed) else None
+
+    def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
+        before = items.time_text(self._clock.time() - again_after_seconds)
+        attempt = changes.attempted(self._moment(), before=before)
+        answer = self._rows.change(job_id, attempt, returns="ALL_OLD")
+        if isinstance(answer, Refused):
+            return None
+        return (
+            items.before_attempt(answer.row) if answer.answer_lost else items.job_of(answer.row)
+        )
+
+    def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
+        self._rows.change(job_id, changes.attempt_failed(in_doubt, self._moment()))
+
+    def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
+        if not status.terminal:
+            raise IllegalTransition(f"a job does not end as {status}")
+        answer = self._rows.change(job_id, changes.settled(status, error, self._moment()))
+        return isinstance(answer, Changed)
+
+    def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
+        answer = self._rows.change(job_id, changes.retokened(token, self._moment()))
+        job = items.job_of(answer.row)
+        if isinstance(answer, Refused) and (_decided(job) or job.task_token != token):
+            raise JobClosed(f"{_standing(job)}: it takes no other token")
+        return job
+
+
+def _decided(job: ExportJob) -> bool:
+    return job.terminal or job.callback.state is not CallbackState.NONE
+
+
+def _standing(job: ExportJob) -> str:
+    what = "its outcome is decided" if _decided(job) and not job.terminal else str(job.status)
+    return f"job {items.shown(job.job_id)}: {what}"
+
+
+def _there(job_id: str, row: items.Row) -> ExportJob:
+    if not row:
+        raise items.not_found(job_id)
+    return items.job_of(row)
+
+
+def _not_counted(job: ExportJob) -> HoldfastError:
+    return JobClosed(f"{_standing(job)}: no result is counted")
+
+
+def _not_listed(job: ExportJob) -> HoldfastError:
+    if _decided(job):
+        return JobClosed(f"{_standing(job)}: it takes no more tasks")
+    return AlreadySealed(
+        f"job {items.shown(job.job_id)} has {job.state.total_tasks} tasks, and that is settled"
+    )
+
+
+def _not_moved(job: ExportJob, status: JobStatus) -> IllegalTransition:
+    lacking = (
+        "its token waits for an answer"
+        if job.has_task_token() and status.terminal
+        else f"{job.state.processed_tasks} of {job.state.total_tasks} tasks are counted, "
+        f"{job.state.failed_tasks} failed"
+    )
+    return IllegalTransition(f"{_standing(job)}, {lacking}: it cannot become {status}")

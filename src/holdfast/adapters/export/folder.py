@@ -1,0 +1,69 @@
+"""A folder as target: a file is visible under its name when it is whole, never before.
+
+Half-done files are below the target, so that a rename within one file system publishes
+them. The way to the name is walked folder by folder without following links: whoever can
+write into the target cannot have a file put outside of it.
+"""
+
+import contextlib
+import os
+
+from holdfast.adapters.export.parts import Part, Parts
+from holdfast.adapters.export.stopping import Run
+from holdfast.jobs.names import OWN_FOLDER
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class FolderTarget:
+    """Safe for threads and processes. `durable`: what is published survives a power cut."""
+
+    digests: tuple[str, ...] = ()
+    bucket: str | None = None
+
+    def __init__(self, path: str, *, durable: bool) -> None:
+        """The folder is made if it is not there. Raises OSError."""
+        os.makedirs(path, exist_ok=True)
+        self._root = os.open(path, _FOLDER)
+        self._durable = durable
+        self.parts = Parts(os.path.join(path, OWN_FOLDER))
+
+    def publish(self, part: Part, key: str, run: Run) -> None:
+        """Give the part its name; a file that has it is replaced. Raises OSError."""
+        run.check()
+        *folders, name = key.split("/")
+        if self._durable:
+            os.fsync(part.fd)
+        folder = self._walk(folders)
+        try:
+            os.rename(part.name, name, src_dir_fd=part.folder, dst_dir_fd=folder)
+            if self._durable:
+                os.fsync(folder)
+        finally:
+            os.close(folder)
+        part.published()
+
+    def _walk(self, folders: list[str]) -> int:
+        """A descriptor of the innermost folder; those that are missing are made."""
+        at = os.dup(self._root)
+        for name in folders:
+            try:
+                below = self._enter(at, name)
+            finally:
+                os.close(at)
+            at = below
+        return at
+
+    def _enter(self, at: int, name: str) -> int:
+        try:
+            return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=at)
+                if self._durable:
+                    os.fsync(at)
+            return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+
+    def close(self) -> None:
+        self.parts.close()
+        os.close(self._root)

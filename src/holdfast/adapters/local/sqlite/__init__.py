@@ -1,0 +1,5 @@
+"""Jobs in one SQLite file, for all processes of one machine."""
+
+from holdfast.adapters.local.sqlite.jobs import SQLiteJobs
+
+__all__ = ["SQLiteJobs"]

@@ -1,0 +1,94 @@
+"""One connection, opened so that what is committed is safe."""
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from holdfast.adapters.local.sqlite import place, schema
+from holdfast.adapters.local.sqlite.errors import primary_code
+from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.core.errors import ConfigError
+from holdfast.jobs.errors import StoreUnavailable
+
+T = TypeVar("T")
+Durability = Literal["power", "process"]
+
+SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
+_GLANCE_SECONDS = 0.01
+_LOG_BYTES = 16 * 1024 * 1024  # what the log is cut back to after a burst
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    connection: sqlite3.Connection
+    file: tuple[int, int]  # which one it is, whatever its name leads to later
+
+
+def connect(path: Path, durability: Durability, busy_seconds: float) -> Opened:
+    file = place.identity(path)
+    if file is None:
+        raise StoreUnavailable(f"the job store {str(path)!r} is gone")
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode=rw",  # never made by SQLite: others could read it then
+        uri=True,
+        timeout=busy_seconds,
+        isolation_level=None,
+        check_same_thread=False,  # one thread at a time, but not always the same
+    )
+    try:
+        _prepare(connection, path, durability, busy_seconds)
+    except BaseException:
+        connection.close()
+        raise
+    return Opened(connection, file)
+
+
+def _prepare(
+    connection: sqlite3.Connection, path: Path, durability: Durability, busy_seconds: float
+) -> None:
+    connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
+    if durability == "power":
+        connection.execute("PRAGMA fullfsync = ON")  # macOS: to the disk, not to its cache
+    connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
+    if _is_current(connection, path):
+        return
+    # Of two who make a store at once one is turned away without patience.
+    _patiently(lambda: _write_ahead(connection, path), busy_seconds)
+    _create(connection, path)
+
+
+def _is_current(connection: sqlite3.Connection, path: Path) -> bool:
+    connection.execute("BEGIN")  # or another one makes the tables between two looks
+    current = schema.is_current(connection, path)
+    connection.execute("COMMIT")
+    return current
+
+
+def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
+    """Readers do not wait for writers, nor writers for readers. The file remembers it."""
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise ConfigError(
+            f"the job store {str(path)!r} cannot be used: no WAL is possible there"
+        )
+
+
+def _create(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    if not schema.is_current(connection, path):
+        schema.create(connection)
+    connection.execute("COMMIT")
+
+
+def _patiently(attempt: Callable[[], T], seconds: float) -> T:
+    until = SYSTEM_CLOCK.monotonic() + seconds
+    while True:
+        try:
+            return attempt()
+        except sqlite3.OperationalError as error:
+            busy = primary_code(error) == sqlite3.SQLITE_BUSY
+            if not busy or SYSTEM_CLOCK.monotonic() > until:
+                raise
+            SYSTEM_CLOCK.sleep(_GLANCE_SECONDS)

@@ -1,0 +1,196 @@
+"""Transactions on one file, from any thread, before and after a fork.
+
+SQLite keeps a list of its process's locks in memory. A forked child inherits the list but
+not the locks: it would write without any, and its parent would delete the log it writes
+to. So connections are closed before a fork, and opened again when they are needed.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from threading import Condition, Lock
+from weakref import WeakSet
+
+from holdfast.adapters.local.sqlite import place
+from holdfast.adapters.local.sqlite.connection import SYNCHRONOUS, Durability, Opened, connect
+from holdfast.adapters.local.sqlite.errors import translated
+from holdfast.core.errors import ConfigError
+from holdfast.jobs.errors import StoreUnavailable
+
+_databases: "WeakSet[Database]" = WeakSet()
+
+
+class Database:
+    """Raises ConfigError for what a person must mend, StoreUnavailable for what may pass."""
+
+    def __init__(self, path: Path, durability: Durability, busy_seconds: float) -> None:
+        if durability not in SYNCHRONOUS:
+            raise ConfigError(f"durability must be 'power' or 'process', not {durability!r}")
+        self.path = path.absolute()
+        self._durability: Durability = durability
+        self._busy_seconds = busy_seconds
+        self._generation = 0  # rises when all connections are to be closed
+        self._orphaned = False
+        self._begin_anew()
+        place.prepare(self.path)
+        _register(self)
+        with self.reading():
+            pass  # what is wrong with the file is said now, not with the first job
+
+    def _begin_anew(self) -> None:
+        self._idle: list[Opened] = []
+        self._lent = 0
+        self._forking = False
+        self._turn = Condition(Lock())
+        self._writing = Lock()
+
+    # -- transactions
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """See one state of the file throughout."""
+        with self._lend() as connection, _transaction(connection, "BEGIN"):
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Be the only writer; all of it is there afterwards, or nothing.
+
+        IMMEDIATE: who reads first and asks for the right to write only then is turned
+        away when another was faster, however patient.
+        """
+        # Writers of this process queue here; SQLite would have them try now and then.
+        if not self._writing.acquire(timeout=self._busy_seconds):
+            raise self._unavailable("its writers are busy")
+        try:
+            with self._lend() as connection, _transaction(connection, "BEGIN IMMEDIATE"):
+                yield connection
+        finally:
+            self._writing.release()
+
+    def close(self) -> None:
+        """What is in use is closed when its transaction is over."""
+        with self._turn:
+            self._generation += 1
+            idle, self._idle = self._idle, []
+        for opened in idle:
+            opened.connection.close()
+
+    # -- connections: one thread's at a time
+
+    @contextmanager
+    def _lend(self) -> Iterator[sqlite3.Connection]:
+        opened, generation = self._take()
+        broken = True
+        try:
+            if opened is None:
+                opened = connect(self.path, self._durability, self._busy_seconds)
+            yield opened.connection
+            broken = False
+        except sqlite3.Error as error:
+            raise (translated(error, self.path) or error) from error
+        except BaseException:
+            broken = False
+            raise
+        finally:
+            self._give_back(opened, generation, broken)
+
+    def _take(self) -> tuple[Opened | None, int]:
+        """A connection that lay idle, if there is one to the file that has the name now."""
+        with self._turn:
+            if self._orphaned:
+                raise self._unavailable("this process was forked while it was in use")
+            if not self._turn.wait_for(lambda: not self._forking, self._busy_seconds):
+                raise self._unavailable("a fork takes too long")
+            self._lent += 1
+            opened, generation = self._idle.pop() if self._idle else None, self._generation
+        # A file that was removed, or put in the place of ours, takes writes all the same.
+        if opened is not None and opened.file != place.identity(self.path):
+            opened.connection.close()
+            opened = None
+        return opened, generation
+
+    def _give_back(self, opened: Opened | None, generation: int, broken: bool) -> None:
+        if opened is not None and (broken or generation != self._generation):
+            opened.connection.close()
+            opened = None
+        with self._turn:
+            if opened is not None:
+                self._idle.append(opened)
+            self._lent -= 1
+            self._turn.notify_all()
+
+    def _unavailable(self, why: str) -> StoreUnavailable:
+        return StoreUnavailable(f"the job store {str(self.path)!r} does not answer: {why}")
+
+    # -- forks
+
+    def before_fork(self) -> None:
+        with self._turn:
+            self._forking = True
+            self._turn.wait_for(lambda: not self._lent, self._busy_seconds)
+        self.close()
+
+    def after_fork_in_parent(self) -> None:
+        with self._turn:
+            self._forking = False
+            self._turn.notify_all()
+
+    def after_fork_in_child(self) -> None:
+        # Whoever had one lent is not here to give it back.
+        self._orphaned = self._orphaned or self._lent > 0
+        self._begin_anew()
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # a full disk may have undone it already
+            connection.execute("ROLLBACK")
+        raise
+
+
+# Held from before a fork until after it: a database that is made meanwhile waits.
+_registry = Lock()
+_at_fork: list[Database] = []
+
+
+def _register(database: Database) -> None:
+    _watch_forks()
+    with _registry:
+        _databases.add(database)
+
+
+@cache
+def _watch_forks() -> None:
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+    )
+
+
+def _before_fork() -> None:
+    _registry.acquire()
+    _at_fork.extend(_databases)
+    for database in _at_fork:
+        database.before_fork()
+
+
+def _after_in_parent() -> None:
+    for database in _at_fork:
+        database.after_fork_in_parent()
+    _at_fork.clear()
+    _registry.release()
+
+
+def _after_in_child() -> None:
+    for database in _at_fork:
+        database.after_fork_in_child()
+    _at_fork.clear()
+    _registry.release()

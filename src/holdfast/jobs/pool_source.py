@@ -1,0 +1,48 @@
+"""The source of tasks, as the pool uses it: its errors never cost the tasks that run."""
+
+import logging
+
+from holdfast.jobs.model import JobError, TaskResult
+from holdfast.jobs.pool_ports import Assignment, TaskSource
+from holdfast.jobs.pool_wire import Completed
+from holdfast.jobs.pool_worker import Run
+
+_log = logging.getLogger("holdfast")
+
+
+class Source:
+    def __init__(self, source: TaskSource) -> None:
+        self._source = source
+
+    def take(self) -> Assignment | None:
+        try:
+            return self._source.take()
+        except Exception:
+            _log.exception("the source of tasks failed to give one")
+            return None
+
+    def completed(self, run: Run, said: Completed) -> None:
+        """The work ended. A failure after a cancel is what was asked for: no result."""
+        task = run.attempt.assignment
+        error = None if said.error is None else JobError(*said.error)
+        if run.cancelled and error is not None:
+            self.returned(task)
+        else:
+            ids = (task.job_id, task.task_id)
+            self._finished(TaskResult(*ids, said.success, said.bytes_processed, error))
+
+    def failed(self, task: Assignment, code: str, message: str) -> None:
+        error = JobError(code, message)
+        self._finished(TaskResult(task.job_id, task.task_id, False, 0, error))
+
+    def returned(self, task: Assignment) -> None:
+        try:
+            self._source.returned(task)
+        except Exception:
+            _log.exception("the source of tasks failed to take one back")
+
+    def _finished(self, result: TaskResult) -> None:
+        try:
+            self._source.finished(result)
+        except Exception:
+            _log.exception("the source of tasks failed to take a result")

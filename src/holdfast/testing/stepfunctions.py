@@ -1,0 +1,164 @@
+"""Step Functions as its callers see it: tokens, two clocks, and the answers of the service.
+
+    open ──▶ OPEN ─┬─ success or failure was accepted ───────▶ CLOSED
+                   ├─ no heartbeat for heartbeat_seconds ────▶ TIMED_OUT
+                   └─ timeout_seconds since it was opened ───▶ TIMED_OUT, beaten or not
+
+A token that is not open any more is answered with TaskTimedOut, whatever ended it: that is
+what Amazon does, and why the code alone decides nothing. One nobody gave out: InvalidToken.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from math import inf
+from threading import Lock
+from typing import Any, Literal
+
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.jobs.errors import CallbackRefused, CallbackUnclear, TokenClosed
+from holdfast.jobs.model import TaskToken
+
+Kind = Literal["success", "failure", "heartbeat"]
+
+
+class TokenState(Enum):
+    OPEN = "open"
+    CLOSED = "closed"
+    TIMED_OUT = "timed out"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A callback the service took, at a time of the monotonic clock."""
+
+    kind: Kind
+    token: TaskToken
+    at: float
+    output: Mapping[str, Any] | None = None
+    error: str = ""
+    cause: str = ""
+
+
+@dataclass(slots=True)
+class _Task:
+    opened_at: float
+    heartbeat_seconds: float
+    timeout_seconds: float
+    heard_at: float
+    closed: bool = False
+    heartbeats: list[float] = field(default_factory=list)
+
+    def times_out_at(self) -> float:
+        return min(
+            self.heard_at + self.heartbeat_seconds, self.opened_at + self.timeout_seconds
+        )
+
+    def state(self, now: float) -> TokenState:
+        if self.closed:
+            return TokenState.CLOSED
+        return TokenState.TIMED_OUT if now >= self.times_out_at() else TokenState.OPEN
+
+
+class SimulatedStepFunctions:
+    """A StepFunctions that keeps the rules, and breaks when it is told to.
+
+    `latency_seconds` passes before each call is acted on. Faults are used up call by call,
+    each in its turn: `throttle(3)` refuses the next three, `lose_replies(2)` acts on two
+    and answers neither. `down = True` answers nothing and acts on nothing.
+    Safe to share between threads.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, *, latency_seconds: float = 0.0) -> None:
+        self.latency_seconds = latency_seconds
+        self.down = False
+        self.calls = 0
+        self.accepted: list[Accepted] = []
+        self._clock = clock
+        self._tasks: dict[TaskToken, _Task] = {}
+        self._faults: deque[Literal["throttle", "lose"]] = deque()
+        self._lock = Lock()
+
+    # -- the state machine's side
+
+    def open(
+        self, *, heartbeat_seconds: float = inf, timeout_seconds: float = inf
+    ) -> TaskToken:
+        """A state is entered and waits for its token: both its clocks run from now on."""
+        now = self._clock.monotonic()
+        with self._lock:
+            token = TaskToken(f"simulated-task-{len(self._tasks)}")
+            self._tasks[token] = _Task(now, heartbeat_seconds, timeout_seconds, now)
+        return token
+
+    def state(self, token: TaskToken) -> TokenState:
+        with self._lock:
+            return self._tasks[token].state(self._clock.monotonic())
+
+    def heartbeats(self, token: TaskToken) -> list[float]:
+        """When the service took heartbeats of that token."""
+        with self._lock:
+            return list(self._tasks[token].heartbeats)
+
+    def longest_gap(self, token: TaskToken) -> float:
+        """The longest silence of that token until now, since its state was entered."""
+        with self._lock:
+            task = self._tasks[token]
+            heard = [task.opened_at, *task.heartbeats, self._clock.monotonic()]
+        return max(later - earlier for earlier, later in pairwise(heard))
+
+    # -- faults
+
+    def throttle(self, calls: int = 1) -> None:
+        self._faults.extend(["throttle"] * calls)
+
+    def lose_replies(self, calls: int = 1) -> None:
+        self._faults.extend(["lose"] * calls)
+
+    # -- the callbacks
+
+    def send_task_success(self, token: TaskToken, output: Mapping[str, Any]) -> None:
+        def accept(task: _Task, now: float) -> Accepted:
+            task.closed = True
+            return Accepted("success", token, now, output=dict(output))
+
+        self._call(token, accept)
+
+    def send_task_failure(self, token: TaskToken, error: str, cause: str) -> None:
+        def accept(task: _Task, now: float) -> Accepted:
+            task.closed = True
+            return Accepted("failure", token, now, error=error, cause=cause)
+
+        self._call(token, accept)
+
+    def send_task_heartbeat(self, token: TaskToken) -> None:
+        def accept(task: _Task, now: float) -> Accepted:
+            task.heard_at = now
+            task.heartbeats.append(now)
+            return Accepted("heartbeat", token, now)
+
+        self._call(token, accept)
+
+    def _call(self, token: TaskToken, accept: Callable[[_Task, float], Accepted]) -> None:
+        if self.latency_seconds:
+            self._clock.sleep(self.latency_seconds)
+        with self._lock:
+            self.calls += 1
+            if self.down:
+                raise CallbackUnclear("Step Functions did not answer (down)")
+            fault = self._faults.popleft() if self._faults else None
+            if fault == "throttle":
+                raise CallbackRefused("Step Functions refused the call (ThrottlingException)")
+            self._act(token, accept)
+            if fault == "lose":
+                raise CallbackUnclear("Step Functions did not answer (reply lost)")
+
+    def _act(self, token: TaskToken, accept: Callable[[_Task, float], Accepted]) -> None:
+        now = self._clock.monotonic()
+        if (task := self._tasks.get(token)) is None:
+            raise TokenClosed("InvalidToken")
+        if task.state(now) is not TokenState.OPEN:
+            raise TokenClosed("TaskTimedOut")
+        self.accepted.append(accept(task, now))

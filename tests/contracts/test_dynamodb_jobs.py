@@ -1,0 +1,95 @@
+"""DynamoDBJobs keeps the promises of a job store, on two servers that nobody here wrote.
+
+All of them on ministack, over HTTP, where each call is one step, so that crowds can meet.
+Those that hang on conditions also on moto, in this process (as do the tests in
+tests/unit/test_dynamodb_jobs_*.py, transactions among them): what one of
+the two gets wrong, the other should not. moto is not thread-safe, and slow with many rows.
+"""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import pytest
+from job_promises.callbacks import Callbacks
+from job_promises.kit import OpenRepository
+from job_promises.outcomes import Outcomes
+from job_promises.sealing import Sealing
+from job_promises.tokens import Tokens
+from job_promises.transitions import Transitions
+from job_repository_contract import JobRepositoryContract
+from moto import mock_aws
+
+from holdfast.adapters.aws.dynamodb import DynamoDBJobs
+from holdfast.adapters.aws.dynamodb.tables import Tables, definitions
+from holdfast.jobs.ports import JobStateRepository
+from holdfast.testing import ManualClock
+
+if TYPE_CHECKING:
+    from ministack_server import Ministack
+
+pytest_plugins = ["ministack_server"]
+
+_numbers = count()
+
+
+def store_of(client: Any) -> OpenRepository:
+    """Tables of one test only."""
+    number = next(_numbers)
+    tables = Tables(f"Jobs{number}", f"Tasks{number}")
+    for definition in definitions(tables):
+        client.create_table(**definition)
+
+    def open_one(clock: ManualClock, keep_seconds: float | None = None) -> DynamoDBJobs:
+        return DynamoDBJobs(
+            jobs_table=tables.jobs,
+            tasks_table=tables.tasks,
+            client=client,
+            clock=clock,
+            keep_seconds=keep_seconds,
+        )
+
+    return open_one
+
+
+@pytest.fixture(scope="module")
+def over_http(ministack: "Ministack") -> Any:
+    return ministack.client("dynamodb")
+
+
+class TestDynamoDBJobs(JobRepositoryContract):
+    """R004-048…065, R004-069, R004-186…195, R004-198, R004-199; JB-44."""
+
+    examples = 2  # of thirty calls, with twenty reads after each
+
+    @pytest.fixture
+    def open_repository(self, over_http: Any) -> OpenRepository:
+        return store_of(over_http)
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Any]:
+    with mock_aws():
+        yield boto3.client(
+            "dynamodb",
+            region_name="us-east-1",
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+
+
+class TestDynamoDBJobsOnMoto(Sealing, Outcomes, Callbacks, Tokens, Transitions):
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock()
+
+    @pytest.fixture
+    def open_repository(self, moto: Any) -> OpenRepository:
+        return store_of(moto)
+
+    @pytest.fixture
+    def repository(
+        self, open_repository: OpenRepository, clock: ManualClock
+    ) -> JobStateRepository:
+        return open_repository(clock)

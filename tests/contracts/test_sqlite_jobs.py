@@ -1,0 +1,351 @@
+"""SQLiteJobs keeps the contract of job stores, and what is its own."""
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from job_promises.crowds import THREADS, together
+from job_promises.kit import (
+    GIVEN_UP,
+    TOKEN,
+    OpenRepository,
+    decided,
+    job_of,
+    new_job,
+    started,
+    succeeded,
+)
+from job_repository_contract import JobRepositoryContract
+
+from holdfast.adapters.local.sqlite import SQLiteJobs, place
+from holdfast.adapters.local.sqlite.connection import Durability
+from holdfast.adapters.local.sqlite.errors import translated
+from holdfast.adapters.local.sqlite.jobs import BY_STATUS
+from holdfast.core.errors import ConfigError
+from holdfast.jobs.errors import JobExists, StoreUnavailable
+from holdfast.jobs.model import JobStatus
+from holdfast.jobs.ports import JobStateRepository
+from holdfast.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+class TestSQLiteJobs(JobRepositoryContract):
+    @pytest.fixture
+    def open_repository(self, fast_path: Path) -> Iterator[OpenRepository]:
+        with ExitStack() as opened:
+
+            def one_more(
+                clock: ManualClock, keep_seconds: float | None = None
+            ) -> JobStateRepository:
+                path = fast_path / "jobs.db"
+                return opened.enter_context(
+                    SQLiteJobs(path, clock=clock, keep_seconds=keep_seconds)
+                )
+
+            yield one_more
+
+
+# -- what is its own: the place
+
+
+def bits(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_only_the_owner_can_read_the_tokens(tmp_path: Path, clock: ManualClock) -> None:
+    """JB-35: tokens lie in the file and in its log."""
+    with SQLiteJobs(tmp_path / "new" / "jobs.db", clock=clock) as jobs:
+        jobs.save(new_job(clock, task_token=TOKEN))
+        files = list((tmp_path / "new").iterdir())
+        assert {path.name for path in files} == {"jobs.db", "jobs.db-wal", "jobs.db-shm"}
+        assert {bits(path) for path in files} == {0o600}
+
+
+def test_no_text_of_the_store_shows_a_token(tmp_path: Path, clock: ManualClock) -> None:
+    """I-JB-13."""
+    jobs = SQLiteJobs(tmp_path / "jobs.db", clock=clock)
+    jobs.save(new_job(clock, task_token=TOKEN))
+    assert TOKEN.reveal() not in repr(jobs) + repr(job_of(jobs))
+    with pytest.raises(JobExists) as refused:
+        jobs.save(new_job(clock, task_token=TOKEN))
+    assert TOKEN.reveal() not in str(refused.value)
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("my notes of the year\n" * 100)
+    with pytest.raises(ConfigError, match="not a SQLite database"):
+        SQLiteJobs(path)
+    assert path.read_text() == "my notes of the year\n" * 100
+
+
+def test_the_database_of_something_else_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "photos.db"
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute("CREATE TABLE photos (name)")
+        theirs.commit()
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="something else"):
+        SQLiteJobs(path)
+    assert path.read_bytes() == before
+
+
+def test_a_store_of_newer_code_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    SQLiteJobs(path).close()
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("PRAGMA user_version = 2")
+    with pytest.raises(ConfigError, match="schema 2, this code knows 1: update"):
+        SQLiteJobs(path)
+
+
+def test_a_folder_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder"):
+        SQLiteJobs(tmp_path)
+
+
+def test_a_place_below_a_file_is_no_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="no jobs can be kept"):
+        SQLiteJobs(tmp_path / "file" / "jobs.db")
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs", "ceph"])
+def test_a_network_filesystem_is_refused(tmp_path: Path, kind: str) -> None:
+    """LO-01: the log is kept in step by memory that other machines do not share."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/root / ext4 rw 0 0\nserver:/x {tmp_path} {kind} rw 0 0\n")
+    with pytest.raises(ConfigError, match=f"is on {kind}.*local disk"):
+        place.prepare(tmp_path / "jobs.db", mounts)
+    assert not (tmp_path / "jobs.db").exists()
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs", "overlay", "tmpfs", "fuseblk"])
+def test_a_local_filesystem_is_taken(tmp_path: Path, kind: str) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"server:/x / nfs4 rw 0 0\n/dev/x {tmp_path} {kind} rw 0 0\n")
+    place.prepare(tmp_path / "jobs.db", mounts)
+    assert (tmp_path / "jobs.db").exists()
+
+
+def test_a_durability_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'power' or 'process'"):
+        SQLiteJobs(tmp_path / "jobs.db", durability="hope")  # type: ignore[arg-type]
+
+
+def test_a_path_may_hold_any_character(tmp_path: Path, clock: ManualClock) -> None:
+    path = tmp_path / "what? #1 100% ä.db"
+    SQLiteJobs(path, clock=clock).save(new_job(clock))
+    assert path.exists()
+    assert SQLiteJobs(path, clock=clock).find_by_id("job") is not None
+
+
+# -- safety of what is written
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
+def test_each_commit_reaches_the_disk_unless_told_otherwise(
+    tmp_path: Path, durability: Durability, synchronous: int
+) -> None:
+    """LO-01. 2 is FULL: synced with every commit; 1 is NORMAL: when the log is folded in."""
+    default = SQLiteJobs(tmp_path / "default.db")
+    with default._database.reading() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    jobs = SQLiteJobs(tmp_path / "jobs.db", durability=durability)
+    with jobs._database.reading() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_store_that_others_keep_locked_is_unavailable_and_then_works_again(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "jobs.db"
+    jobs = SQLiteJobs(path, clock=clock, busy_seconds=0.05)
+    jobs.save(new_job(clock))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="locked for too long"):
+            jobs.set_total_tasks("job", 3)
+        assert not job_of(jobs).sealed  # who reads does not wait for who writes
+    jobs.set_total_tasks("job", 3)
+    assert job_of(jobs).remaining_tasks == 3
+
+
+def test_a_full_disk_is_told_apart(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "tiny.db")) as tiny:
+        tiny.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(sqlite3.Error) as full:
+            tiny.execute("CREATE TABLE t (c)")
+    error = translated(full.value, tmp_path)
+    assert isinstance(error, StoreUnavailable)
+    assert "free some space" in str(error)
+
+
+def test_an_error_nobody_foresaw_is_not_explained_away(tmp_path: Path) -> None:
+    jobs = SQLiteJobs(tmp_path / "jobs.db")
+    with (
+        pytest.raises(sqlite3.OperationalError, match="no such table"),
+        jobs._database.writing() as connection,
+    ):
+        connection.execute("SELECT * FROM nonsense")
+    assert jobs.find_by_status(JobStatus.FAILED) == []
+
+
+def test_a_store_that_was_removed_takes_no_writes(tmp_path: Path, clock: ManualClock) -> None:
+    """An open file takes them all the same, and nobody would ever read them."""
+    path = tmp_path / "jobs.db"
+    jobs = SQLiteJobs(path, clock=clock)
+    jobs.save(new_job(clock))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    with pytest.raises(StoreUnavailable, match="is gone"):
+        jobs.set_total_tasks("job", 3)
+    SQLiteJobs(path, clock=clock).save(new_job(clock, "another"))
+    assert jobs.find_by_id("job") is None
+    assert jobs.find_by_id("another") is not None
+
+
+def test_eight_who_make_the_store_at_once_make_one(tmp_path: Path, clock: ManualClock) -> None:
+    def make(number: int) -> None:
+        SQLiteJobs(tmp_path / "jobs.db", clock=clock).save(new_job(clock, f"{number}"))
+
+    together(make)
+    found = SQLiteJobs(tmp_path / "jobs.db").find_by_status(JobStatus.PROCESSING)
+    assert sorted(job.job_id for job in found) == [f"{n}" for n in range(THREADS)]
+
+
+# -- connections
+
+
+def open_files(path: Path) -> int:
+    """How often this process has the store open."""
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return links.count(str(path))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_threads_that_ended_leave_no_connection_behind(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """LO-02, I-JB-14."""
+    path = tmp_path / "jobs.db"
+    jobs = SQLiteJobs(path, clock=clock)
+    jobs.save(new_job(clock))
+    for _ in range(20):
+        thread = Thread(target=jobs.note_progress, args=("job",))
+        thread.start()
+        thread.join()
+    assert open_files(path) == 1
+    jobs.close()
+    assert open_files(path) == 0
+    assert job_of(jobs).status is JobStatus.PROCESSING  # and it opens again
+    jobs.close()
+    assert open_files(path) == 0
+
+
+def test_a_connection_in_use_is_closed_when_its_transaction_is_over(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    jobs = SQLiteJobs(tmp_path / "jobs.db", clock=clock)
+    with jobs._database.writing() as connection:
+        jobs.close()
+        assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+
+
+# -- what it costs
+
+
+def test_a_result_costs_the_same_in_a_large_job(fast_path: Path, clock: ManualClock) -> None:
+    """JB-44. Counted in steps of SQLite's machine, which do not depend on the computer's."""
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock)
+    steps = {}
+    for count in (100, 5_000):
+        tasks = started(jobs, clock, count, job_id=f"{count}")
+        ran = []
+        with jobs._database.reading() as connection:
+            connection.set_progress_handler(lambda ran=ran: ran.append(1), 1)
+        assert jobs.record_results(f"{count}", [succeeded(task) for task in tasks[:50]]) == 50
+        with jobs._database.reading() as connection:
+            connection.set_progress_handler(None, 0)
+        steps[count] = len(ran)
+    assert steps[100] > 50
+    assert steps[5_000] <= 1.1 * steps[100]
+
+
+def test_jobs_are_found_by_status_without_reading_the_others(tmp_path: Path) -> None:
+    jobs = SQLiteJobs(tmp_path / "jobs.db")
+    with jobs._database.reading() as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {BY_STATUS}", ("FAILED",)).fetchall()
+    assert [step[3] for step in plan] == ["SEARCH jobs USING INDEX jobs_by_status (status=?)"]
+
+
+# -- forgetting
+
+
+def test_finished_jobs_are_forgotten_with_their_tasks_when_their_time_has_come(
+    fast_path: Path, clock: ManualClock
+) -> None:
+    """R004-065, R004-129."""
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock, keep_seconds=60.0)
+    for number in range(3):
+        decided(jobs, clock, job_id=f"{number}")
+    started(jobs, clock, job_id="active")
+    jobs.settle("0", JobStatus.COMPLETED, None)
+    clock.advance(59.0)
+    jobs.settle("1", JobStatus.COMPLETED, None)
+    assert jobs.find_by_id("0") is not None
+    clock.advance(1.0)
+    jobs.settle("2", JobStatus.COMPLETED, None)
+    assert jobs.find_by_id("0") is None
+    assert [jobs.find_by_id(job_id) is None for job_id in ("1", "2", "active")] == [False] * 3
+    assert count_rows(jobs) == 2 + 2 + 3
+
+
+def test_a_large_job_is_forgotten_in_slices_and_its_id_is_free_at_once(
+    fast_path: Path, clock: ManualClock
+) -> None:
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock, keep_seconds=60.0)
+    started(jobs, clock, 2_600, job_id="large")
+    jobs.update_job_status("large", JobStatus.FAILED)
+    clock.advance(61.0)
+    settle_a_small_one(jobs, clock, "first")
+    left = count_rows(jobs)
+    assert 1_000 < left < 2_600
+    jobs.save(new_job(clock, "large"))
+    assert jobs.tasks("large") == []
+    for number in range(3):
+        settle_a_small_one(jobs, clock, f"{number}")
+    assert count_rows(jobs) == 0
+    assert jobs.find_by_id("large") is not None
+
+
+def test_without_a_time_to_keep_jobs_are_kept(fast_path: Path, clock: ManualClock) -> None:
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock)
+    decided(jobs, clock, job_id="old")
+    jobs.settle("old", JobStatus.COMPLETED, None)
+    clock.advance(1e9)
+    settle_a_small_one(jobs, clock, "new")
+    assert jobs.find_by_id("old") is not None
+
+
+def settle_a_small_one(jobs: SQLiteJobs, clock: ManualClock, job_id: str) -> None:
+    jobs.save(new_job(clock, job_id))
+    assert jobs.give_up(job_id, GIVEN_UP)
+    assert jobs.settle(job_id, JobStatus.FAILED, GIVEN_UP)
+
+
+def count_rows(jobs: SQLiteJobs) -> int:
+    with jobs._database.reading() as connection:
+        return int(connection.execute("SELECT count(*) FROM tasks").fetchone()[0])

@@ -1,0 +1,133 @@
+"""Half-done files, step by step: whose they are, what they are of, who may remove them."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.adapters.export.checksums import Checksum, Digests
+from holdfast.adapters.export.parts import Part, Parts
+
+MIB = 1 << 20
+URL = "https://x/a"
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Iterator[Parts]:
+    parts = Parts(str(tmp_path / "parts"))
+    yield parts
+    parts.close()
+
+
+def opened(parts: Parts, url: str = URL) -> Part:
+    part = parts.open("task", url, Digests(["sha256"]))
+    part.resume(any_boot=False, chunk_read=lambda count: None)
+    return part
+
+
+def killed(part: Part) -> None:
+    """The process is gone: the kernel closes the file, and nothing else is done."""
+    os.close(part.fd)
+
+
+def test_the_next_process_has_the_bytes_and_their_digest(parts: Parts) -> None:
+    first = opened(parts)
+    first.begin('"v1"', 3 * MIB)
+    first.write(bytes(2 * MIB))
+    killed(first)
+    second = opened(parts)
+    assert (second.size, second.validator, second.length) == (2 * MIB, '"v1"', 3 * MIB)
+    assert not second.whole
+    second.write(bytes(MIB))
+    whole = Digests(["sha256"])
+    whole.update(bytes(3 * MIB))
+    assert second.digests.has(Checksum("sha256", whole.raw("sha256").hex()))
+    second.close(keep=False)
+
+
+def test_bytes_of_a_new_version_are_not_taken_for_the_old_one(parts: Parts) -> None:
+    """The note of the old version goes before the first byte of the new one comes."""
+    part = opened(parts)
+    part.begin('"v1"', None)
+    part.write(bytes(2 * MIB))
+    part.restart()
+    part.begin('"v2"', None)
+    part.write(b"too short to be worth a note")
+    killed(part)
+    again = opened(parts)
+    assert (again.size, again.validator) == (0, None)
+    again.close(keep=False)
+
+
+def test_bytes_of_another_url_are_not_taken(parts: Parts) -> None:
+    part = opened(parts)
+    part.begin('"v1"', None)
+    part.write(bytes(2 * MIB))
+    killed(part)
+    other = opened(parts, "https://x/b")
+    assert other.size == 0
+    other.close(keep=False)
+
+
+def test_a_part_that_is_locked_is_nobody_elses(parts: Parts) -> None:
+    first, second = opened(parts), opened(parts)
+    assert first.name != second.name
+    first.write(b"first")
+    second.write(b"second")
+    assert os.pread(first.fd, 99, 0) == b"first"
+    first.close(keep=False)
+    second.close(keep=False)
+    assert os.listdir(parts.fd) == []
+
+
+def test_a_file_published_before_we_have_its_lock_is_not_written_to(
+    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between our open and our lock another process finishes the task."""
+    folder, lock = tmp_path / "parts", fcntl.flock
+    (folder / "task.part").write_bytes(b"whole")
+
+    def late(fd: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        (folder / "task.part").rename(tmp_path / "published")
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    part = opened(parts)
+    part.write(b"mine")
+    assert (tmp_path / "published").read_bytes() == b"whole"
+    assert (folder / "task.part").read_bytes() == b"mine"
+    part.close(keep=False)
+
+
+def test_after_publishing_the_name_is_not_ours_to_remove(parts: Parts, tmp_path: Path) -> None:
+    first = opened(parts)
+    os.rename(tmp_path / "parts" / first.name, tmp_path / "published")
+    first.published()
+    second = opened(parts)
+    assert second.name == first.name
+    first.close(keep=False)
+    assert os.listdir(parts.fd) == [second.name]
+    second.close(keep=False)
+
+
+@pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"url": 1}', b"\xff"])
+def test_a_note_that_is_broken_is_none(parts: Parts, tmp_path: Path, note: bytes) -> None:
+    (tmp_path / "parts" / "task.part").write_bytes(bytes(MIB))
+    (tmp_path / "parts" / "task.part.json").write_bytes(note)
+    part = opened(parts)
+    assert part.size == 0
+    part.close(keep=False)
+
+
+def test_a_small_file_costs_no_note(parts: Parts) -> None:
+    part = opened(parts)
+    part.begin('"v1"', None)
+    part.write(bytes(MIB - 1))
+    assert os.listdir(parts.fd) == ["task.part"]
+    part.write(b"x")
+    assert sorted(os.listdir(parts.fd)) == ["task.part", "task.part.json"]
+    part.close(keep=False)
+    assert os.listdir(parts.fd) == []

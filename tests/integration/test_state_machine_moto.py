@@ -1,0 +1,178 @@
+"""A real state machine, moto's, that waits for our token: heartbeats against its clocks.
+
+R004-008, R004-077, R004-245, R004-246. One execution for each mock: moto's threads end with it.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
+from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.jobs.errors import TokenClosed
+from holdfast.jobs.model import ExportJob, JobState, JobStatus, TaskToken
+from holdfast.jobs.orchestrator import HeartbeatOrchestrator
+
+HEARTBEAT_SECONDS = 3
+INTERVAL_SECONDS = 0.5
+
+
+class Shelf:
+    """The job store, as far as heartbeats see it."""
+
+    def __init__(self, job: ExportJob) -> None:
+        self.job = job
+
+    def find_by_id(self, job_id: str) -> ExportJob | None:
+        return self.job if job_id == self.job.job_id else None
+
+    def find_by_status(self, status: JobStatus) -> list[ExportJob]:
+        return [self.job] if self.job.status is status else []
+
+
+@dataclass(slots=True)
+class Execution:
+    client: Any
+    arn: str
+    token: TaskToken
+    callbacks: StepFunctionsCallbacks
+
+    @property
+    def status(self) -> str:
+        return str(self.client.describe_execution(executionArn=self.arn)["status"])
+
+    def ended(self) -> str:
+        wait_for(lambda: self.status != "RUNNING")
+        return self.status
+
+
+def wait_for(true: Callable[[], Any], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@contextmanager
+def executing(**bounds: int) -> Iterator[Execution]:
+    with mock_aws(config={"stepfunctions": {"execute_state_machine": True}}):
+        client, sqs = boto3.client("stepfunctions"), boto3.client("sqs")
+        url = sqs.create_queue(QueueName="export-jobs")["QueueUrl"]
+        state = {
+            "Type": "Task",
+            "Resource": "arn:aws:states:::sqs:sendMessage.waitForTaskToken",
+            "Parameters": {
+                "QueueUrl": url,
+                "MessageBody": {"jobId": "job-1", "taskToken.$": "$$.Task.Token"},
+            },
+            "TimeoutSeconds": 30,
+            **bounds,
+            "End": True,
+        }
+        machine = client.create_state_machine(
+            name="export",
+            definition=json.dumps({"StartAt": "Export", "States": {"Export": state}}),
+            roleArn="arn:aws:iam::123456789012:role/export",
+        )["stateMachineArn"]
+        arn = client.start_execution(stateMachineArn=machine, name="one")["executionArn"]
+        found: list[Any] = []
+        wait_for(
+            lambda: found.extend(sqs.receive_message(QueueUrl=url).get("Messages", [])) or found
+        )
+        token = TaskToken(json.loads(found[0]["Body"])["taskToken"])
+        execution = Execution(client, arn, token, StepFunctionsCallbacks(client))
+        try:
+            yield execution
+        finally:
+            if execution.status == "RUNNING":
+                client.stop_execution(executionArn=arn)
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+
+
+@contextmanager
+def beating(
+    execution: Execution, closed: list[tuple[str, str]] | None = None
+) -> Iterator[HeartbeatOrchestrator]:
+    told = [] if closed is None else closed
+    job = ExportJob.create(
+        "job-1",
+        "e",
+        "u",
+        JobState(JobStatus.DOWNLOADING),
+        execution.token,
+        now=SYSTEM_CLOCK.time(),
+    )
+    orchestrator = HeartbeatOrchestrator(
+        Shelf(job),
+        execution.callbacks,
+        interval_seconds=INTERVAL_SECONDS,
+        token_closed=lambda job, code: told.append((job.job_id, code)),
+    )
+    orchestrator.start()
+    try:
+        yield orchestrator
+    finally:
+        orchestrator.stop()
+
+
+def test_beats_keep_an_execution_alive_and_silence_times_it_out() -> None:
+    """R004-001, R004-009, R004-011, R004-214, R004-223, R004-247, R004-248, I-JB-6: past three
+    times HeartbeatSeconds; then the next beat finds the token closed, and says so."""
+    with executing(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
+        with beating(execution):
+            end = time.monotonic() + 3.2 * HEARTBEAT_SECONDS
+            while time.monotonic() < end:
+                assert execution.status == "RUNNING"
+                time.sleep(0.2)
+        assert execution.ended() in ("FAILED", "TIMED_OUT")
+        closed: list[tuple[str, str]] = []
+        with beating(execution, closed):
+            wait_for(lambda: closed)
+        assert closed[0][0] == "job-1"
+        assert closed[0][1] in ("TaskTimedOut", "TaskDoesNotExist", "InvalidToken")
+
+
+def test_beats_do_not_prolong_timeout_seconds() -> None:
+    """D-21, JB-18."""
+    began = time.monotonic()
+    with executing(HeartbeatSeconds=HEARTBEAT_SECONDS, TimeoutSeconds=4) as execution:
+        closed: list[tuple[str, str]] = []
+        with beating(execution, closed):
+            assert execution.ended() in ("FAILED", "TIMED_OUT")
+            assert time.monotonic() - began > 3.5
+            wait_for(lambda: closed)
+
+
+def test_a_success_ends_the_execution_and_a_second_one_is_rejected() -> None:
+    """R004-120, R004-125, R004-126, I-JB-3."""
+    with executing(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
+        execution.callbacks.send_task_success(execution.token, {"jobId": "job-1"})
+        assert execution.ended() == "SUCCEEDED"
+        described = execution.client.describe_execution(executionArn=execution.arn)
+        assert json.loads(described["output"]) == {"jobId": "job-1"}
+        with pytest.raises(TokenClosed):
+            execution.callbacks.send_task_success(execution.token, {"jobId": "job-1"})
+
+
+def test_a_failure_fails_the_execution_with_our_error() -> None:
+    """R004-121. (The cause is lost in moto; the adapter's own tests see it sent.)"""
+    with executing(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
+        execution.callbacks.send_task_failure(
+            execution.token, "JobCompletedWithFailures", "2 tasks failed"
+        )
+        assert execution.ended() == "FAILED"
+        described = execution.client.describe_execution(executionArn=execution.arn)
+        assert described["error"] == "JobCompletedWithFailures"

@@ -1,0 +1,653 @@
+"""The worker pool, with real processes and real kills.
+
+R004-018…047 (processes, messages), R004-070…076 (isolation), JB-28…31, I-JB-11, I-JB-14.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.errors import ConfigError
+from holdfast.core.events import Events
+from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskAgain
+from holdfast.jobs.model import TaskResult, TaskToken
+from holdfast.jobs.pool import Assignment, WorkerPool
+from holdfast.jobs.pool_seat import Seat
+from holdfast.testing.clock import ManualClock
+from workers import pool_work
+from workers.kit import PATIENCE, Notes, Seen, eventually, is_alive, members
+
+EVEN_BUSY = 4.0  # seconds in which a worker that lives says something, however busy we are
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path / "notes")
+
+
+class Tasks:
+    """A source of tasks that writes down what became of them."""
+
+    def __init__(self, *tasks: Assignment) -> None:
+        self.waiting = deque(tasks)
+        self.results: list[TaskResult] = []
+        self.back: list[str] = []
+        self.threads: set[str] = set()
+
+    def take(self) -> Assignment | None:
+        self.threads.add(threading.current_thread().name)
+        return self.waiting.popleft() if self.waiting else None
+
+    def finished(self, result: TaskResult) -> None:
+        self.results.append(result)
+
+    def returned(self, assignment: Assignment) -> None:
+        self.back.append(assignment.task_id)
+
+    def result(self, task_id: str = "t") -> TaskResult:
+        """The only one of that task, as soon as it is there."""
+        [result] = eventually(lambda: [r for r in self.results if r.task_id == task_id])
+        return result
+
+    def code(self, task_id: str = "t") -> str | None:
+        error = self.result(task_id).error
+        return None if error is None else error.code
+
+
+def task(do: str, task_id: str = "t", job_id: str = "j", **payload: Any) -> Assignment:
+    return Assignment(job_id, task_id, {"do": do, **payload})
+
+
+@contextmanager
+def pool_of(
+    notes: Notes, tasks: Tasks, *, seen: Seen | None = None, **settings: Any
+) -> Iterator[WorkerPool]:
+    """A started pool with one worker, unless told; nothing of it is left afterwards."""
+    events = Events(seen) if seen else None
+    settings = {"size": 1, "answer_seconds": 60.0} | settings
+    pool = WorkerPool(pool_work.work(notes.path), tasks, events=events, **settings)
+    pids: set[int] = set()
+    try:
+        pool.start()
+        pids |= {worker.pid for worker in pool.view()}
+        yield pool
+        pids |= {worker.pid for worker in pool.view()}
+    finally:
+        pool.stop(0.0)
+    assert [pid for pid in pids if members(pid)] == []
+
+
+def pids(pool: WorkerPool) -> list[int]:
+    return [worker.pid for worker in pool.view()]
+
+
+def running(pool: WorkerPool) -> list[str]:
+    return [task.task_id for worker in pool.view() for task in worker.tasks]
+
+
+# -- the usual
+
+
+def test_each_task_is_finished_once_and_its_result_is_what_the_work_said(
+    notes: Notes,
+) -> None:
+    """R004-033, R004-034, R004-042…047, R004-102, R004-104."""
+    many = [task("finish", f"t{n}", bytes=n) for n in range(30)]
+    tasks = Tasks(*many, task("refuse", "no"))
+    with pool_of(notes, tasks, size=2):
+        eventually(lambda: len(tasks.results) == 31)
+    assert sorted(r.bytes_processed for r in tasks.results if r.success) == list(range(30))
+    assert {r.job_id for r in tasks.results} == {"j"}
+    assert tasks.code("no") == "NotFound"
+    assert (tasks.back, tasks.threads) == ([], {"holdfast-pool"})
+
+
+def test_a_worker_is_told_of_its_task_and_of_nothing_else(notes: Notes) -> None:
+    """R004-007, R004-036…041, R004-072: no token, no client, plain data."""
+    payload = {"url": "https://x/y", "s3Bucket": "b", "s3Key": "exports/j/y"}
+    tasks = Tasks(task("tell_all", **payload))
+    with pool_of(notes, tasks):
+        assert tasks.result().success
+    assert notes.values("keys") == ["attempt do jobId nonce s3Bucket s3Key taskId url"]
+    [modules] = [set(line.split()) for line in notes.values("modules")]
+    assert modules.isdisjoint({"boto3", "botocore", "pydantic", "multiprocessing", "pytest"})
+    assert "holdfast.jobs.ports" not in modules
+    [arguments] = notes.values("arguments")
+    assert arguments.split()[:2] == ["-c", str(os.getpid())]
+
+
+def test_what_is_not_plain_data_never_reaches_a_worker(notes: Notes) -> None:
+    """R004-007, R004-027, R004-072: a token is no plain data."""
+    tasks = Tasks(
+        task("finish", "token", token=TaskToken("canary")),
+        task("finish", "nan", number=float("nan")),
+        task("finish", "good"),
+    )
+    with pool_of(notes, tasks):
+        assert tasks.result("good").success
+        assert tasks.code("token") == tasks.code("nan") == "InvalidTask"
+    assert "canary" not in repr(tasks.results)
+
+
+def test_tasks_are_spread_over_idle_workers_and_taken_only_for_free_slots(
+    notes: Notes,
+) -> None:
+    """R004-025, R004-026, R004-105, R004-213."""
+    tasks = Tasks()
+    with pool_of(notes, tasks, size=3, slots=2) as pool:
+        tasks.waiting.extend(task("sleep", f"t{n}") for n in range(3))
+        pool.wake()
+        eventually(lambda: len(notes.values("sleeping")) == 3)
+        by_pid = [int(line.split()[2]) for line in notes.values("begin")]
+        assert sorted(by_pid) == sorted(pids(pool))  # one each before anybody has two
+        tasks.waiting.extend(task("sleep", f"u{n}") for n in range(7))
+        pool.wake()
+        eventually(lambda: len(notes.values("sleeping")) == 6)
+        assert [len(worker.tasks) for worker in pool.view()] == [2, 2, 2]
+        assert len(tasks.waiting) == 4
+
+
+def test_new_tasks_are_begun_when_somebody_rings(notes: Notes) -> None:
+    """R004-024."""
+    tasks = Tasks()
+    with pool_of(notes, tasks) as pool:
+        pool.wake()
+        tasks.waiting.append(task("finish"))
+        pool.wake()
+        assert tasks.result().success
+
+
+def test_the_view_shows_how_far_each_task_is(notes: Notes) -> None:
+    tasks = Tasks(task("sleep"))
+    with pool_of(notes, tasks, answer_seconds=4.0) as pool:
+        eventually(lambda: pool.bytes_of("j") == 1234)
+        [worker] = pool.view()
+        [view] = worker.tasks
+        assert (view.job_id, view.task_id, view.attempt) == ("j", "t", 1)
+        assert view.seconds > 0.0
+        assert worker.pid == notes.pid("made")
+        assert pool.bytes_of("other") == 0
+
+
+@pytest.mark.parametrize(
+    ("do", "code", "message"),
+    [
+        ("fail", "ConnectionError", "no https://…@host/a?… " + "x" * 477 + "…"),
+        ("nonsense", "InvalidResult", "the work returned a object, no result"),
+        ("unknown", "AttributeError", "'PoolWork' object has no attribute 'unknown'"),
+    ],
+)
+def test_work_that_raises_has_failed_and_its_worker_goes_on(
+    notes: Notes, do: str, code: str, message: str
+) -> None:
+    """R004-047; credentials in a URL stay where they are."""
+    text = "no https://me:canary@host/a?sig=canary " + "x" * 1000
+    tasks = Tasks(task(do, text=text), task("finish", "next"))
+    with pool_of(notes, tasks):
+        assert tasks.result("next").success
+        error = tasks.result().error
+        assert error is not None
+        assert (error.code, error.message) == (code, message)
+    assert len(notes.values("made")) == 1
+
+
+# -- workers that end
+
+
+def test_a_worker_killed_while_busy_is_replaced_and_its_task_done_again(
+    notes: Notes,
+) -> None:
+    """JB-28, R004-071, R004-074."""
+    tasks, seen = Tasks(task("sleep")), Seen()
+    with pool_of(notes, tasks, seen=seen) as pool:
+        eventually(lambda: notes.values("sleeping"))
+        before = pids(pool)
+        os.kill(before[0], signal.SIGKILL)
+        eventually(lambda: len(notes.values("sleeping")) == 2)
+        assert members(before[0]) == []
+        assert [view.attempt for worker in pool.view() for view in worker.tasks] == [2]
+        after = pids(pool)
+    assert seen.of(PoolWorkerEnded) == [PoolWorkerEnded(before[0], "SIGKILL")]
+    assert seen.of(TaskAgain) == [TaskAgain("j", "t", 2, "SIGKILL")]
+    assert seen.of(PoolWorkerStarted) == [PoolWorkerStarted(pid) for pid in before + after]
+    assert (tasks.results, tasks.back) == ([], ["t"])
+
+
+@pytest.mark.parametrize(
+    ("do", "reason"),
+    [
+        ("leave", "exit code 7"),
+        ("kill_itself", "SIGKILL"),
+        ("no_memory", "out of memory"),
+    ],
+)
+def test_a_task_that_ends_its_worker_each_time_has_failed_after_the_last_attempt(
+    notes: Notes, do: str, reason: str
+) -> None:
+    """JB-28; memory that ran out counts as a death."""
+    tasks = Tasks(task(do))
+    with pool_of(notes, tasks, max_attempts=3) as pool:
+        error = tasks.result().error
+        assert error is not None
+        assert (error.code, error.message) == (
+            "WorkerDied",
+            f"given up after attempt 3; the worker: {reason}",
+        )
+        tasks.waiting.append(task("finish", "next"))
+        pool.wake()
+        assert tasks.result("next").success
+    assert [line.split()[1] for line in notes.values("begin")][:3] == ["1", "2", "3"]
+
+
+def test_neighbours_of_a_task_that_kills_its_worker_are_not_failed_with_it(
+    notes: Notes,
+) -> None:
+    """JB-28: a suspect has the next worker to itself. Even where one attempt is all."""
+    innocents = [task("finish", f"t{n}", seconds=0.1) for n in range(12)]
+    for max_attempts in (3, 1):
+        tasks = Tasks(*innocents[:3], task("kill_itself", "poison"), *innocents[3:])
+        with pool_of(notes, tasks, size=2, slots=4, max_attempts=max_attempts):
+            assert tasks.code("poison") == "WorkerDied"
+            eventually(lambda tasks=tasks: len(tasks.results) == 13)
+        counts = Counter((r.task_id, r.success) for r in tasks.results)
+        assert counts == {("poison", False): 1} | {(t.task_id, True): 1 for t in innocents}
+
+
+def test_a_task_past_its_time_is_ended_and_failed_as_timed_out(notes: Notes) -> None:
+    """JB-31: its neighbour, however often, is not to blame."""
+    tasks = Tasks(task("take_too_long", "long"), task("finish", "short", seconds=1.0))
+    seen = Seen()
+    with pool_of(notes, tasks, seen=seen, max_attempts=1, task_seconds=0.5, slots=2):
+        assert tasks.code("long") == "TaskTimedOut"
+    assert {ended.reason for ended in seen.of(PoolWorkerEnded)} == {
+        "a task took longer than 0.5 s"
+    }
+
+
+def test_nobody_begins_a_task_again_before_its_last_worker_is_gone(notes: Notes) -> None:
+    """I-JB-11: not two live workers at one task, even where one takes its time to die."""
+    tasks = Tasks(task("take_too_long", megabytes=256))
+    with pool_of(notes, tasks, size=2, max_attempts=2, task_seconds=1.0):
+        eventually(lambda: len(notes.values("begin")) == 2)
+    assert notes.values("overlap") == []
+
+
+@pytest.mark.parametrize("do", ["stop_itself", "hold_the_gil"])
+def test_a_worker_that_does_not_answer_is_ended_and_its_task_done_again(
+    notes: Notes, do: str
+) -> None:
+    """JB-31: stopped, or stuck in C code."""
+    tasks, seen = Tasks(task(do)), Seen()
+    with pool_of(notes, tasks, seen=seen, answer_seconds=EVEN_BUSY):
+        assert tasks.result().success
+    assert seen.of(PoolWorkerEnded)[0].reason == f"no sign of life for {EVEN_BUSY:g} s"
+
+
+def test_a_stopped_worker_with_large_orders_does_not_hold_up_the_others(
+    notes: Notes,
+) -> None:
+    """I-JB-11, R004-019, R004-075: the pool never waits for a pipe that nobody reads."""
+    tasks = Tasks()
+    with pool_of(notes, tasks, size=2, slots=1, answer_seconds=EVEN_BUSY) as pool:
+        stopped = pids(pool)[0]
+        os.kill(stopped, signal.SIGSTOP)
+        large = {"ballast": "x" * (1 << 20)}
+        tasks.waiting.extend(task("finish", f"t{n}", **large) for n in range(20))
+        pool.wake()
+        eventually(lambda: len(tasks.results) >= 19)
+        assert stopped in pids(pool)  # not ended yet: nobody waited for that
+        eventually(lambda: len(tasks.results) == 20)
+    assert all(result.success for result in tasks.results)
+
+
+def test_what_a_worker_started_ends_with_it(notes: Notes) -> None:
+    tasks = Tasks(task("have_children"))
+    with pool_of(notes, tasks, max_attempts=1) as pool:
+        child = notes.pid("child")
+        assert child in members(pids(pool)[0])
+        os.kill(pids(pool)[0], signal.SIGKILL)
+        assert tasks.code() == "WorkerDied"
+        assert not is_alive(child)
+
+
+@pytest.mark.parametrize(
+    ("do", "reason"),
+    [("talk_rubbish", "sent what is no message"), ("break_off", "exit code 9")],
+)
+def test_a_broken_message_ends_its_worker_and_nothing_else(
+    notes: Notes, do: str, reason: str
+) -> None:
+    """JB-29, R004-071."""
+    tasks, seen = Tasks(task(do)), Seen()
+    with pool_of(notes, tasks, seen=seen):
+        assert tasks.result().success
+    assert [ended.reason for ended in seen.of(PoolWorkerEnded)] == [reason]
+
+
+def test_only_the_answer_to_what_a_worker_has_aboard_counts_and_only_once(
+    notes: Notes,
+) -> None:
+    """JB-30: late answers and answers given twice."""
+    tasks = Tasks(*(task("sleep", f"s{n}") for n in range(3)))
+    with pool_of(notes, tasks, size=2, slots=3) as pool:
+        eventually(lambda: len(notes.values("sleeping")) == 3)
+        tasks.waiting.append(task("answer_for_others", "liar"))
+        pool.wake()
+        eventually(lambda: tasks.results)
+        liar = next(w for w in pool.view() if str(w.pid) in liar_of(notes))
+        tasks.waiting.append(task("finish", "after"))
+        pool.wake()
+        assert tasks.result("after").success
+        # Those on its own worker it can speak for; nobody else.
+        others = {view.task_id for w in pool.view() if w is not liar for view in w.tasks}
+        assert others.isdisjoint(result.task_id for result in tasks.results)
+        assert tasks.result("liar").bytes_processed == 7
+        assert len({r.task_id for r in tasks.results}) == len(tasks.results)
+
+
+def liar_of(notes: Notes) -> str:
+    return next(line for line in notes.values("begin") if line.startswith("liar"))
+
+
+def test_a_result_that_was_sent_before_the_end_counts(notes: Notes) -> None:
+    tasks = Tasks(task("done_and_dead"))
+    with pool_of(notes, tasks, max_attempts=1) as pool:
+        assert tasks.result().bytes_processed == 5
+        eventually(lambda: len(notes.values("made")) == 2 and pids(pool))
+    assert len(tasks.results) == 1
+
+
+def test_time_in_which_nobody_looked_is_not_held_against_workers(notes: Notes) -> None:
+    """A laptop that slept for a day wakes up to a pool that goes on."""
+    tasks, seen, clock = Tasks(task("sleep")), Seen(), ManualClock()
+    limits = {"answer_seconds": 30.0, "task_seconds": 3600.0}
+    with pool_of(notes, tasks, seen=seen, clock=clock, **limits) as pool:
+        eventually(lambda: notes.values("sleeping"))
+        clock.advance(86_400.0)
+        pool.wake()
+        tasks.waiting.append(task("finish", "after"))
+        pool.wake()
+        assert tasks.result("after").success
+    assert seen.of(PoolWorkerEnded) == []
+
+
+def test_whatever_is_killed_every_task_is_finished_once_and_the_pool_is_whole_again(
+    notes: Notes,
+) -> None:
+    """I-JB-11: 200 tasks, a kill every moment, no two workers at one task."""
+    chance = random.Random(4)
+    tasks, seen = Tasks(*(task("finish", f"t{n}", seconds=0.01) for n in range(200))), Seen()
+    with pool_of(notes, tasks, seen=seen, size=3, slots=2, max_attempts=1000) as pool:
+        for kills in range(12):
+            eventually(lambda kills=kills: len(tasks.results) >= kills * 15)
+            victim = chance.choice(eventually(lambda: [p for p in pids(pool) if lives(p)]))
+            os.kill(victim, chance.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM]))
+        eventually(lambda: len(tasks.results) == 200)
+        eventually(lambda: len(pids(pool)) == 3 and all(is_alive(p) for p in pids(pool)))
+        started = {event.pid for event in seen.of(PoolWorkerStarted)}
+        eventually(lambda: {pid for pid in started if members(pid)} == set(pids(pool)))
+    assert all(result.success for result in tasks.results)
+    assert len({result.task_id for result in tasks.results}) == 200
+    assert notes.values("overlap") == []
+    assert len(seen.of(PoolWorkerEnded)) >= 10
+
+
+def lives(pid: int) -> bool:
+    try:
+        return b"holdfast.jobs.pool_inside" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+# -- cancelling and stopping
+
+
+def test_the_tasks_of_a_cancelled_job_are_returned_and_those_of_others_go_on(
+    notes: Notes,
+) -> None:
+    """JB-13."""
+    tasks = Tasks(task("sleep", "a", "one"), task("sleep", "b", "one"), task("sleep", "c"))
+    with pool_of(notes, tasks) as pool:
+        pool.cancel("one")
+        eventually(lambda: sorted(tasks.back) == ["a", "b"])
+        assert running(pool) == ["c"]
+        tasks.waiting.append(task("finish", "again", "one"))
+        pool.wake()
+        assert tasks.result("again").success
+    assert [result.task_id for result in tasks.results] == ["again"]
+
+
+def test_a_cancelled_task_is_not_done_again_when_its_worker_ends(notes: Notes) -> None:
+    tasks = Tasks(task("take_too_long"))
+    with pool_of(notes, tasks) as pool:
+        eventually(lambda: notes.values("begin"))
+        pool.cancel("j")
+        eventually(lambda: len(notes.values("cancel")) >= 2)  # asked until it stops
+        os.kill(pids(pool)[0], signal.SIGKILL)
+        eventually(lambda: tasks.back == ["t"])
+    assert len(notes.values("begin")) == 1
+
+
+def test_stopping_lets_work_finish_within_its_time_and_returns_the_rest(
+    notes: Notes,
+) -> None:
+    """R004-154 and JB-27, as far as the pool goes."""
+    tasks = Tasks(task("finish", "soon", seconds=0.5), task("sleep", "never"))
+    tasks.waiting.extend([task("finish", "waits")])
+    with pool_of(notes, tasks, size=2, slots=1) as pool:
+        eventually(lambda: notes.values("sleeping"))
+        stopping = threading.Thread(target=pool.stop, args=(PATIENCE,))
+        stopping.start()
+        assert tasks.result("soon").success
+        assert stopping.is_alive()
+        assert running(pool) == ["never"]
+        pool.stop(0.0)
+        stopping.join(PATIENCE)
+        assert pool.view() == []
+    assert tasks.back == ["never"]
+    assert [t.task_id for t in tasks.waiting] == ["waits"]
+
+
+def test_idle_workers_close_their_work_before_they_end(notes: Notes) -> None:
+    with pool_of(notes, Tasks(), size=2) as pool:
+        before = sorted(str(pid) for pid in pids(pool))
+    assert sorted(notes.values("close")) == before
+
+
+def test_nothing_is_left_after_many_starts_and_stops(notes: Notes) -> None:
+    """I-JB-14: no thread, process or descriptor."""
+    with pool_of(notes, Tasks()):
+        pass  # whatever the first one leaves for good, as a cached module
+    before = (len(os.listdir("/proc/self/fd")), threading.active_count())
+    for round_ in range(20):
+        tasks = Tasks(task("finish"))
+        with pool_of(notes, tasks):
+            if round_ % 5:
+                tasks.result()
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert [pid for pid in notes.values("made") if members(int(pid))] == []
+
+
+def test_starting_and_stopping_twice_or_not_at_all_is_fine(notes: Notes) -> None:
+    """JB-42."""
+    never = WorkerPool(pool_work.work(notes.path), Tasks())
+    never.wake()
+    never.cancel("j")
+    never.stop(1.0)
+    never.stop(1.0)
+    with pytest.raises(RuntimeError, match="stays stopped"):
+        never.start()
+    with pool_of(notes, Tasks()) as pool:
+        pool.start()
+        assert len(pids(pool)) == 1
+        pool.stop(0.0)
+        pool.stop(0.0)
+        pool.wake()
+        pool.cancel("j")
+        assert pool.view() == []
+
+
+def test_a_source_that_raises_does_not_cost_the_pool_its_life(notes: Notes) -> None:
+    class Clumsy(Tasks):
+        def take(self) -> Assignment | None:
+            given = super().take()
+            if given is not None and given.task_id == "lost":
+                raise LookupError("clumsy")
+            return given
+
+    tasks = Clumsy(task("finish", "lost"))
+    with pool_of(notes, tasks) as pool:
+        eventually(lambda: not tasks.waiting)
+        tasks.waiting.append(task("finish", "kept"))
+        pool.wake()
+        assert tasks.result("kept").success
+
+
+# -- pools that cannot start
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (
+            pool_work.broken,
+            "the work cannot be made: LookupError: no such bucket at https://…@bucket/?…",
+        ),
+        (pool_work.dies_at_once, "worker processes end before they begin: exit code 11"),
+    ],
+)
+def test_work_that_cannot_be_made_fails_the_start_with_its_reason(
+    make: Any, reason: str
+) -> None:
+    seen = Seen()
+    pool = WorkerPool(make, Tasks(), size=2, events=Events(seen))
+    with pytest.raises(ConfigError) as raised:
+        pool.start()
+    assert str(raised.value) == reason
+    assert pool.view() == []
+    assert [e.pid for e in seen.of(PoolWorkerStarted) if members(e.pid)] == []
+    assert "secret" not in repr(seen.events)
+
+
+def test_a_worker_that_dies_at_once_is_replaced_later_and_later() -> None:
+    seat = Seat()
+    pauses = []
+    for _ in range(12):
+        seat.put_off(100.0)
+        pauses.append(round(seat.not_before - 100.0, 3))
+    assert pauses == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
+
+
+def test_work_that_cannot_be_sent_or_numbers_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match="importable module"):
+        WorkerPool(lambda: pool_work.PoolWork(""), Tasks())
+    for wrong in ({"size": 0}, {"slots": 0}, {"max_attempts": 0}):
+        with pytest.raises(ConfigError, match="at least 1, not 0"):
+            WorkerPool(pool_work.broken, Tasks(), **wrong)
+    for wrong in ({"task_seconds": 0.0}, {"answer_seconds": float("nan")}):
+        with pytest.raises(ConfigError, match="must be more than 0"):
+            WorkerPool(pool_work.broken, Tasks(), **wrong)
+
+
+# -- the pool's own process ends
+
+
+PARENT = """
+import signal, sys, time
+from pathlib import Path
+from holdfast.jobs.pool import Assignment, WorkerPool
+from workers import pool_work
+
+class Source:
+    tasks = [Assignment("j", "t", {"do": sys.argv[2]})]
+    def take(self): return self.tasks.pop() if self.tasks else None
+    def finished(self, result): pass
+    def returned(self, assignment): pass
+
+if sys.argv[3] == "ignore":
+    signal.signal(signal.SIGINT, lambda *_: None)
+pool = WorkerPool(pool_work.work(Path(sys.argv[1])), Source(), size=2)
+Path(sys.argv[1]).write_text("starting now\\n")
+pool.start()
+if sys.argv[3] == "stay":
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        pool.stop(0.0)
+        sys.exit(3)
+else:
+    time.sleep(0.5)
+"""
+
+
+@contextmanager
+def parent(notes: Notes, do: str, mode: str) -> Iterator["subprocess.Popen[str]"]:
+    paths = [str(Path(pool_work.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(notes.path), do, mode],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("do", ["have_children", "hold_the_gil"])
+def test_no_worker_outlives_its_pool(notes: Notes, do: str) -> None:
+    with parent(notes, do, "stay") as process:
+        eventually(lambda: notes.values("begin"))
+        workers = eventually(lambda: two(notes))
+        process.kill()
+        eventually(lambda: not any(members(pid) for pid in workers))
+
+
+def two(notes: Notes) -> list[int]:
+    made = [int(pid) for pid in notes.values("made")]
+    return made if len(made) == 2 else []
+
+
+def test_a_program_that_forgets_its_pool_ends_and_so_do_the_workers(notes: Notes) -> None:
+    with parent(notes, "have_children", "leave") as process:
+        assert process.wait(PATIENCE) == 0
+        eventually(lambda: not any(members(pid) for pid in two(notes)))
+
+
+def test_ctrl_c_is_the_pools_and_does_not_reach_its_workers(notes: Notes) -> None:
+    with parent(notes, "have_children", "stay") as process:
+        workers = eventually(lambda: two(notes))
+        notes.pid("child")
+        time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 3
+        assert errors == ""
+        assert not any(members(pid) for pid in workers)
+        assert len(notes.values("close")) == 1  # the idle one, in peace
+
+
+def test_ctrl_c_does_not_reach_workers_that_are_just_starting(notes: Notes) -> None:
+    with parent(notes, "finish", "ignore") as process:
+        eventually(lambda: notes.values("starting"))
+        while len(notes.values("made")) < 2:
+            assert process.poll() is None
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.005)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, errors) == (0, "")
+        assert len(notes.values("made")) == 2

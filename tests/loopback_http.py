@@ -1,0 +1,292 @@
+"""An HTTP server on a free port of the loopback, which does as badly as it is told.
+
+    with LoopbackServer() as server:
+        server.on("/a", file(b"..."))
+        server.on("/b", lambda ask, wire: wire.send(b"no HTTP at all"))
+
+A route is given each request and the raw connection. Everything is in threads of this
+process; requests are kept for the test to look at.
+"""
+
+import re
+import socket
+import ssl
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Event, Lock, Thread
+from typing import Self
+
+ETAG = '"v1"'
+
+
+@dataclass
+class Ask:
+    """One request."""
+
+    path: str  # without the query
+    query: str
+    headers: dict[str, str]
+    number: int  # of this path, from 1
+    connection: int  # from 1
+
+    @property
+    def start(self) -> int:
+        """Where the rest begins that it asks for; 0: it asks for all."""
+        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("range", ""))
+        return int(match[1]) if match else 0
+
+
+class Wire:
+    """The server's side of a connection."""
+
+    def __init__(self, connection: socket.socket, server: "LoopbackServer") -> None:
+        self._connection = connection
+        self._server = server
+        self.stopped = server.stopped
+        self.closed = False
+
+    def send(self, data: bytes) -> None:
+        self._connection.sendall(data)
+
+    def head(self, status: str, *fields: str) -> None:
+        self.send("\r\n".join((f"HTTP/1.1 {status}", *fields, "", "")).encode("latin-1"))
+
+    def body(self, data: bytes) -> None:
+        """Bytes of a file, counted as far as they are sent."""
+        view = memoryview(data)
+        while view:
+            count = self._connection.send(view[: 1 << 16])
+            self._server.count(count)
+            view = view[count:]
+
+    def close(self) -> None:
+        self.closed = True
+
+    def reset(self) -> None:
+        """End the connection with an error instead of an end."""
+        linger = struct.pack("ii", 1, 0)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.closed = True
+
+    def hang(self) -> None:
+        """Say nothing more until the client or the test is gone."""
+        self._connection.settimeout(0.05)
+        while not self.stopped.is_set():
+            try:
+                if not self._connection.recv(1):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        self.closed = True
+
+
+Route = Callable[[Ask, Wire], None]
+
+
+@dataclass
+class LoopbackServer:
+    """The server. `certificate` (a file with key and certificate) makes it speak TLS."""
+
+    certificate: str | None = None
+    host: str = "127.0.0.1"
+    asks: list[Ask] = field(default_factory=list)
+    body_bytes: int = 0
+    connections: int = 0
+    stopped: Event = field(default_factory=Event)
+
+    def __enter__(self) -> Self:
+        self._routes: dict[str, Route] = {}
+        self._lock = Lock()
+        self._open: set[socket.socket] = set()
+        self._threads: list[Thread] = []
+        self._socket = socket.create_server((self.host, 0), backlog=64)
+        self.port: int = self._socket.getsockname()[1]
+        self._accepting = Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stopped.set()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with self._lock:
+            still_open = list(self._open)
+        for connection in still_open:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in [self._accepting, *self._threads]:
+            thread.join(10)
+
+    @property
+    def origin(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def url(self, path: str) -> str:
+        scheme = "https" if self.certificate else "http"
+        return f"{scheme}://{self.origin}{path}"
+
+    def on(self, path: str, *routes: Route) -> str:
+        """Answer `path` so: the first request by the first route, … the last stays."""
+
+        def in_turn(ask: Ask, wire: Wire) -> None:
+            routes[min(ask.number, len(routes)) - 1](ask, wire)
+
+        self._routes[path] = in_turn
+        return self.url(path)
+
+    def asked(self, path: str) -> list[Ask]:
+        return [ask for ask in self.asks if ask.path == path]
+
+    @property
+    def open(self) -> int:
+        """Connections that are open now."""
+        with self._lock:
+            return len(self._open)
+
+    def count(self, sent: int) -> None:
+        with self._lock:
+            self.body_bytes += sent
+
+    # -- inside
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.connections += 1
+            thread = Thread(target=self._talk, args=(connection, self.connections), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _talk(self, connection: socket.socket, number: int) -> None:
+        with self._lock:
+            self._open.add(connection)
+        try:
+            with suppress(OSError), self._secured(connection) as spoken:
+                self._serve(spoken, number)
+        finally:
+            with self._lock:
+                self._open.discard(connection)
+            connection.close()
+
+    def _secured(self, connection: socket.socket) -> socket.socket:
+        if self.certificate is None:
+            return connection
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate)
+        return context.wrap_socket(connection, server_side=True)
+
+    def _serve(self, connection: socket.socket, number: int) -> None:
+        wire, received = Wire(connection, self), b""
+        while not wire.closed:
+            while b"\r\n\r\n" not in received:
+                data = connection.recv(65_536)
+                if not data:
+                    return
+                received += data
+            head, _, received = received.partition(b"\r\n\r\n")
+            self._answer(head.decode("latin-1"), wire, number)
+
+    def _answer(self, head: str, wire: Wire, number: int) -> None:
+        first, *lines = head.split("\r\n")
+        path, _, query = first.split(" ")[1].partition("?")
+        fields = (line.partition(":") for line in lines)
+        headers = {name.lower(): value.strip() for name, _, value in fields}
+        with self._lock:
+            before = sum(ask.path == path for ask in self.asks)
+            ask = Ask(path, query, headers, before + 1, number)
+            self.asks.append(ask)
+        self._routes.get(path, status("404 Not Found"))(ask, wire)
+
+
+# -- routes
+
+
+def file(data: bytes, *fields: str, etag: str | None = ETAG, ranges: bool = True) -> Route:
+    """A good server's answer: the file, or the rest of it when it is still the same."""
+
+    def route(ask: Ask, wire: Wire) -> None:
+        tags = [f"ETag: {etag}"] if etag else []
+        fresh = ask.headers.get("if-range") in (None, etag)
+        if not ranges or not ask.start or not fresh:
+            wire.head("200 OK", f"Content-Length: {len(data)}", *tags, *fields)
+            wire.body(data)
+        elif ask.start >= len(data):
+            wire.head("416 No", f"Content-Range: bytes */{len(data)}", "Content-Length: 0")
+        else:
+            rest = data[ask.start :]
+            span = f"Content-Range: bytes {ask.start}-{len(data) - 1}/{len(data)}"
+            wire.head("206 Partial Content", f"Content-Length: {len(rest)}", span, *tags)
+            wire.body(rest)
+
+    return route
+
+
+def rest(data: bytes, *, etag: str = ETAG, shift: int = 0) -> Route:
+    """The rest, said to begin `shift` later, whatever If-Range says."""
+
+    def route(ask: Ask, wire: Wire) -> None:
+        piece, first = data[ask.start :], ask.start + shift
+        span = f"Content-Range: bytes {first}-{len(data) - 1}/{len(data)}"
+        length = f"Content-Length: {len(piece)}"
+        wire.head("206 Partial Content", length, span, f"ETag: {etag}")
+        wire.body(piece)
+
+    return route
+
+
+def cut(data: bytes, at: int, *, etag: str | None = ETAG, length: int | None = None) -> Route:
+    """The file up to a byte, then the end of the connection."""
+
+    def route(ask: Ask, wire: Wire) -> None:
+        tags = [f"ETag: {etag}"] if etag else []
+        wire.head("200 OK", f"Content-Length: {length or len(data)}", *tags)
+        wire.body(data[:at])
+        wire.close()
+
+    return route
+
+
+def chunked(data: bytes, *fields: str, whole: bool = True) -> Route:
+    def route(ask: Ask, wire: Wire) -> None:
+        wire.head("200 OK", "Transfer-Encoding: chunked", *fields)
+        for at in range(0, len(data), 10_000):
+            piece = data[at : at + 10_000]
+            wire.send(b"%x\r\n%s\r\n" % (len(piece), piece))
+        if whole:
+            wire.send(b"0\r\n\r\n")
+        else:
+            wire.close()
+
+    return route
+
+
+def until_closed(data: bytes, *fields: str) -> Route:
+    """As of old: the end of the connection is the end of the file."""
+
+    def route(ask: Ask, wire: Wire) -> None:
+        wire.head("200 OK", "Connection: close", *fields)
+        wire.body(data)
+        wire.close()
+
+    return route
+
+
+def status(line: str, *fields: str, body: bytes = b"") -> Route:
+    def route(ask: Ask, wire: Wire) -> None:
+        wire.head(line, f"Content-Length: {len(body)}", *fields)
+        wire.send(body)
+
+    return route
+
+
+def redirect(location: str, line: str = "302 Found") -> Route:
+    return status(line, f"Location: {location}")

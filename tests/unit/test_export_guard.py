@@ -1,0 +1,221 @@
+"""What the guard lets through, address by address and URL by URL: JB-34."""
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.adapters.export.addresses import Reach, reach_of, read_address
+from holdfast.adapters.export.answer import HeadReader
+from holdfast.adapters.export.guard import Guard, read_url
+from holdfast.adapters.export.retries import Tries, retry_after
+from holdfast.adapters.export.troubles import Trouble, of_storage
+from holdfast.core.errors import ConfigError
+
+PUBLIC = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.0.1 172.32.0.1 192.167.0.1 "
+PUBLIC += (
+    "198.20.0.1 223.255.255.255 2606:4700::1111 2a00:1450::1 ::ffff:8.8.8.8 64:ff9b::808:808"
+)
+PRIVATE = "10.0.0.1 127.0.0.1 127.255.0.9 172.16.0.1 172.31.255.255 192.168.1.1 100.64.0.1 "
+PRIVATE += "198.18.0.1 ::1 fc00::1 fd12::1 ::ffff:10.0.0.1 64:ff9b::a00:1 ::ffff:127.0.0.1"
+SPECIAL = "0.0.0.0 0.1.2.3 169.254.169.254 169.254.0.1 192.0.0.192 192.0.2.1 192.88.99.1 "
+SPECIAL += "198.51.100.1 203.0.113.9 224.0.0.1 239.1.1.1 240.0.0.1 255.255.255.255 :: fe80::1 "
+SPECIAL += "fe80::1%eth0 ff02::1 fd00:ec2::254 100.100.100.200 2002:7f00:1::1 2001::1 "
+SPECIAL += (
+    "2001:db8::1 ::127.0.0.1 ::8.8.8.8 64:ff9b:1::1 fec0::1 100::1 ::ffff:169.254.169.254 "
+)
+SPECIAL += "64:ff9b::a9fe:a9fe 4000::1"
+
+
+@pytest.mark.parametrize(
+    ("addresses", "reach"),
+    [(PUBLIC, Reach.PUBLIC), (PRIVATE, Reach.PRIVATE), (SPECIAL, Reach.SPECIAL)],
+)
+def test_every_address_has_its_reach(addresses: str, reach: Reach) -> None:
+    for text in addresses.split():
+        address = read_address(text)
+        assert address is not None, text
+        assert reach_of(address) is reach, text
+
+
+@given(st.ip_addresses())
+def test_what_is_public_is_global_by_the_register_too(address: object) -> None:
+    """Ours may be narrower than the standard library's, never wider."""
+    from ipaddress import IPv4Address, IPv6Address
+
+    assert isinstance(address, IPv4Address | IPv6Address)
+    if reach_of(address) is Reach.PUBLIC:
+        mapped = getattr(address, "ipv4_mapped", None)
+        assert mapped is not None or address.is_global
+        assert not address.is_multicast
+
+
+def lets(guard: Guard, url: str, address: str) -> bool:
+    place = read_url(url)
+    return guard.lets(place, address, place.port)
+
+
+def test_only_public_addresses_are_open_unless_somebody_says_so() -> None:
+    guard = Guard(allow_private=False)
+    assert lets(guard, "http://a.example/", "8.8.8.8")
+    for address in (PRIVATE + " " + SPECIAL).split():
+        assert not lets(guard, "http://a.example/", address)
+    assert not lets(guard, "http://a.example/", "not an address")
+
+
+def test_private_ones_can_be_opened_and_special_ones_stay_shut() -> None:
+    guard = Guard(allow_private=True)
+    assert all(lets(guard, "http://a.example/", address) for address in PRIVATE.split())
+    assert not any(lets(guard, "http://a.example/", address) for address in SPECIAL.split())
+
+
+def test_an_address_that_is_named_is_open_on_its_port_alone() -> None:
+    guard = Guard(
+        allow_private=False, allow_hosts=["127.0.0.1:8080", "[::1]:81", "10.1.0.0/16"]
+    )
+    assert lets(guard, "http://any.name:8080/", "127.0.0.1")
+    assert lets(guard, "http://any.name:8080/", "::ffff:127.0.0.1")
+    assert not lets(guard, "http://any.name:8081/", "127.0.0.1")
+    assert lets(guard, "http://x:81/", "::1")
+    assert lets(guard, "http://x/", "10.1.2.3")
+    assert not lets(guard, "http://x/", "10.2.0.1")
+    assert lets(
+        Guard(allow_private=False, allow_hosts=["169.254.0.0/16"]), "http://x/", "169.254.1.1"
+    )
+
+
+def test_a_name_opens_private_addresses_for_itself_alone() -> None:
+    guard = Guard(allow_private=False, allow_hosts=["Intranet.Example.", "other.example:8443"])
+    assert lets(guard, "http://intranet.example/", "10.0.0.1")
+    assert lets(guard, "https://INTRANET.example.:99/", "10.0.0.1")
+    assert not lets(guard, "http://intranet.example/", "169.254.169.254")
+    assert not lets(guard, "http://evil.example/", "10.0.0.1")
+    assert not lets(guard, "http://intranet.example.evil.example/", "10.0.0.1")
+    assert lets(guard, "https://other.example:8443/", "10.0.0.1")
+    assert not lets(guard, "https://other.example/", "10.0.0.1")
+
+
+@pytest.mark.parametrize("entry", ["", "http://x", "10.0.0.0/99", "a b", "user@host", "x/y"])
+def test_an_entry_that_names_nothing_is_refused(entry: str) -> None:
+    with pytest.raises(ConfigError, match="allowed host"):
+        Guard(allow_private=False, allow_hosts=[entry])
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("file:///etc/passwd", "SchemeRefused"),
+        ("FTP://x/", "SchemeRefused"),
+        ("javascript:alert(1)", "SchemeRefused"),
+        ("http://u@x/", "CredentialsInUrl"),
+        ("http://u:p@x/", "CredentialsInUrl"),
+        ("http://a\\@b/", "CredentialsInUrl"),
+        ("http://a%40b/", "BadUrl"),
+        ("http://a\\b/", "BadUrl"),
+        ("http://a b/", "BadUrl"),
+        ("http://a\tb/", "BadUrl"),
+        ("ht\ntp://a/", "BadUrl"),
+        ("http://a/\r\nX-Evil: 1", "BadUrl"),
+        ("http:///x", "BadUrl"),
+        ("http:x", "BadUrl"),
+        ("//x/", "BadUrl"),
+        ("x", "BadUrl"),
+        ("http://[::1/", "BadUrl"),
+        ("http://[fe80::1%25eth0]/", "BadUrl"),
+        ("http://x:0/", "BadUrl"),
+        ("http://x:65536/", "BadUrl"),
+        ("http://x:80:80/", "BadUrl"),
+        ("http://-x/", "BadUrl"),
+        ("http://" + "x" * 300 + "/", "BadUrl"),
+        ("http://x/" + "y" * 20_000, "BadUrl"),
+        ("http://\ud800/", "BadUrl"),
+    ],
+)
+def test_what_is_no_plain_address_is_refused_without_a_word_of_it(url: str, code: str) -> None:
+    with pytest.raises(Trouble) as refusal:
+        read_url(url)
+    assert refusal.value.code == code
+    assert not refusal.value.again
+    assert "passwd" not in refusal.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "read", "origin"),
+    [
+        ("HTTP://Example.COM", "http://example.com/", "example.com"),
+        ("https://x:443/a?b=c#d", "https://x/a?b=c", "x"),
+        ("https://x:444?q", "https://x:444/?q", "x:444"),
+        ("http://[::1]:81/ä b/%20%zz", "http://[::1]:81/%C3%A4%20b/%20%zz", "[::1]:81"),
+        ("http://bücher.example/", "http://xn--bcher-kva.example/", "xn--bcher-kva.example"),
+        ("http://１２７.0.0.1/", "http://127.0.0.1/", "127.0.0.1"),
+        ("http://x/a/../b?sig=a%2Fb+c=", "http://x/a/../b?sig=a%2Fb+c=", "x"),
+    ],
+)
+def test_a_plain_address_is_written_so_that_it_can_be_read_one_way_only(
+    url: str, read: str, origin: str
+) -> None:
+    place = read_url(url)
+    assert (place.url, place.origin) == (read, origin)
+    assert place.url not in repr(place) or place.url == f"{place.scheme}://{place.origin}/"
+    assert read_url(place.url) == place
+
+
+# -- the parts beside it that are values in, values out
+
+
+def test_waits_double_with_jitter_up_to_a_limit() -> None:
+    tries = Tries(20, 10.0, chance=lambda: 1.0)
+    passing = Trouble("X", "", again=True)
+    waits = [tries.wait_after(passing, 0) for _ in range(8)]
+    assert waits == [0.5, 1, 2, 4, 8, 10, 10, 10]
+    assert Tries(20, 10.0, chance=lambda: 0.0).wait_after(passing, 0) == 0.25
+
+
+def test_what_does_not_pass_is_not_tried_again() -> None:
+    with pytest.raises(Trouble):
+        Tries(20, 10.0).wait_after(Trouble("X", ""), 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("120", 120.0),
+        ("Thu, 01 Jan 1970 00:01:40 GMT", 40.0),
+        ("Thu, 01 Jan 1970 00:00:10 GMT", 0.0),
+        ("-5", 0.0),
+        ("soon", 0.0),
+        ("9" * 400, 0.0),
+        ("²", 0.0),
+        (None, 0.0),
+    ],
+)
+def test_a_time_to_stay_away_is_a_number_or_a_date(text: str | None, seconds: float) -> None:
+    assert retry_after(text, now=60.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.ENOSPC, "DiskFull"),
+        (errno.EROFS, "ReadOnly"),
+        (errno.EACCES, "Denied"),
+        (errno.EFBIG, "FileTooBig"),
+        (errno.EIO, "StorageError"),
+    ],
+)
+def test_what_the_disk_says_has_a_word(number: int, code: str) -> None:
+    assert of_storage(OSError(number, "text", "/a/path"), "key").code == code
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30))
+def test_a_head_of_any_bytes_is_read_or_refused(lines: list[bytes]) -> None:
+    reader = HeadReader()
+    for line in [b"HTTP/1.1 200 OK\r\n", *lines, b"\r\n"]:
+        try:
+            answer = reader.feed(line)
+        except Trouble:
+            return
+    if answer is not None:
+        for look in ("validator", "range", "encoded", "chunked"):
+            getattr(answer, look)

@@ -1,0 +1,168 @@
+"""What the pool and its workers tell each other. R004-027, R004-036…047, R004-072, JB-29."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.jobs import pool_wire as wire
+
+TASK = {"jobId": "j", "taskId": "t", "nonce": 7}
+
+
+def test_an_order_to_process_a_task_is_json_with_the_ids_of_the_task() -> None:
+    payload = {"url": "https://x/y", "s3Bucket": "b", "s3Key": "k", "jobId": "forged"}
+    frame = wire.pack_task(payload, "j", "t", 2, 7)
+    assert json.loads(frame) == {
+        "type": "PROCESS_TASK",
+        "payload": {
+            "url": "https://x/y",
+            "s3Bucket": "b",
+            "s3Key": "k",
+            "jobId": "j",
+            "taskId": "t",
+            "attempt": 2,
+            "nonce": 7,
+        },
+    }
+    assert wire.unpack_order(frame)[0] == "PROCESS_TASK"
+    assert wire.unpack_order(wire.pack_cancel("j")) == ("CANCEL_JOB", {"jobId": "j"})
+
+
+@pytest.mark.parametrize("value", [object(), len, float("nan"), b"bytes", {1, 2}])
+def test_only_plain_data_can_be_sent(value: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        wire.pack_task({"value": value}, "j", "t", 1, 1)
+
+
+def test_what_a_worker_says_arrives_as_it_was_said() -> None:
+    done = wire.checked({"success": True, "bytesProcessed": 5, "error": None})
+    frame = wire.pack_completed(TASK, done)
+    assert json.loads(frame)["payload"] == {
+        "taskId": "t",
+        "jobId": "j",
+        "nonce": 7,
+        "success": True,
+        "bytesProcessed": 5,
+        "error": None,
+    }
+    assert wire.unpack_said(frame) == wire.Completed(7, True, 5, None)
+    failed = wire.pack_completed(TASK, wire.failure(KeyError("x")))
+    assert wire.unpack_said(failed) == wire.Completed(7, False, 0, ("KeyError", "'x'"))
+    assert wire.unpack_said(wire.pack_pulse([(7, 5)])) == wire.Pulse({7: 5})
+    assert wire.unpack_said(wire.pack_ready()) == wire.Ready()
+    assert wire.unpack_said(wire.pack_broken(KeyError("x"))) == wire.Broken("KeyError", "'x'")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [],
+        "READY",
+        {"type": "READY"},
+        {"type": "PROCESS_TASK", "payload": {}},
+        {"type": ["READY"], "payload": {}},
+        {"type": "PULSE", "payload": {"bytes": [[1]]}},
+        {"type": "PULSE", "payload": {"bytes": [[1, -1]]}},
+        {"type": "PULSE", "payload": None},
+        {"type": "BROKEN", "payload": {"code": 1, "message": "m"}},
+    ],
+)
+def test_what_is_no_message_is_refused(said: Any) -> None:
+    with pytest.raises(wire.BrokenFrame):
+        wire.unpack_said(json.dumps(said).encode())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"success": 1},
+        {"success": False},
+        {"success": False, "error": {"code": "c"}},
+        {"success": False, "error": {"code": "c", "message": None}},
+        {"nonce": True},
+        {"nonce": "7"},
+        {"bytesProcessed": -1},
+        {"bytesProcessed": 1.5},
+    ],
+)
+def test_a_result_with_anything_wrong_is_refused(change: dict[str, Any]) -> None:
+    right = {"nonce": 7, "success": True, "bytesProcessed": 0, "error": None}
+    assert wire.unpack_said(packed(right))
+    with pytest.raises(wire.BrokenFrame):
+        wire.unpack_said(packed(right | change))
+
+
+def packed(payload: dict[str, Any]) -> bytes:
+    return json.dumps({"type": "TASK_COMPLETED", "payload": payload}).encode()
+
+
+@given(st.binary())
+def test_whatever_arrives_is_a_message_or_is_refused(frame: bytes) -> None:
+    with pytest.raises(wire.BrokenFrame) as refused:
+        wire.unpack_said(frame)
+    assert str(refused.value) == "the worker sent what is no message"
+
+
+def test_a_deeply_nested_frame_is_refused() -> None:
+    with pytest.raises(wire.BrokenFrame):
+        wire.unpack_said(b"[" * 200_000)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [None, "done", {}, {"success": "yes"}, {"success": True, "bytesProcessed": -1}],
+)
+def test_what_the_work_returns_is_looked_at(result: Any) -> None:
+    with pytest.raises(wire.InvalidResult):
+        wire.checked(result)
+
+
+def test_a_failure_has_a_code_whatever_the_work_says() -> None:
+    assert wire.checked({"success": False})["error"] == {"code": "TaskFailed", "message": ""}
+    odd = wire.checked({"success": False, "error": {"code": 404, "message": "x" * 600}})
+    assert odd["error"]["code"] == "404"
+    assert len(odd["error"]["message"]) == wire.LONGEST_TEXT
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("GET https://me:pass@host/a failed", "GET https://…@host/a failed"),
+        ("https://me:pa/s@s@host/a", "https://…@host/a"),
+        ("'https://host/a?X-Amz-Signature=s&b=c' gone", "'https://host/a?…' gone"),
+        ("https://host/a#token=s", "https://host/a?…"),
+        ("ftp://u@h/ and http://h?x=s", "ftp://…@h/ and http://h?…"),
+        ("nothing to hide? a@b.c", "nothing to hide? a@b.c"),
+        ("half a character \ud800", "half a character ?"),
+    ],
+)
+def test_the_text_of_an_error_keeps_the_secrets_of_a_url(text: str, shown: str) -> None:
+    assert wire.told(ValueError(text)) == {"code": "ValueError", "message": shown}
+
+
+@given(st.text(max_size=700), st.text(max_size=700))
+def test_credentials_are_hidden_wherever_the_text_is_cut(before: str, after: str) -> None:
+    shown = wire.told(ValueError(f"{before} https://canary:canary@host/ {after}"))["message"]
+    assert "canary" not in shown
+    assert len(shown) <= wire.LONGEST_TEXT
+
+
+def test_the_text_of_an_error_may_be_a_whole_page() -> None:
+    page = "://" * 1_000_000
+    assert wire.told(ValueError(page))["message"] == " …"
+    assert wire.told(ValueError(" " * 20_000))["message"] == " …"
+    halved = "http://me:canary" + "@" * 50
+    page = " ".join(["http://h?" + "x" * 90] * 99) + " " + "y" * 70 + " " + halved
+    assert page.find("canary") < 10_000 < len(page)
+    assert "canary" not in wire.told(ValueError(page))["message"]
+
+
+def test_an_error_that_cannot_say_what_it_is_still_has_a_name() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert wire.told(Mute()) == {"code": "Mute", "message": ""}

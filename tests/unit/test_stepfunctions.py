@@ -1,0 +1,352 @@
+"""Step Functions: the adapter against a real server on the loopback, and the simulator."""
+
+import json
+import logging
+import socket
+import threading
+import traceback
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.adapters.aws.stepfunctions import (
+    LONGEST_CAUSE,
+    LONGEST_ERROR,
+    LONGEST_OUTPUT,
+    StepFunctionsCallbacks,
+    as_output,
+    cut,
+)
+from holdfast.jobs.errors import CallbackRefused, CallbackUnclear, TokenClosed
+from holdfast.jobs.model import TaskToken
+from holdfast.jobs.ports import StepFunctions
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
+
+SECRET = "AQCEAAAAKgAAAAMAAAAAAAAAAQ-canary"
+TOKEN = TaskToken(SECRET)
+
+
+# -- the adapter
+
+
+class Service:
+    """Answers as told, and remembers what was asked. It quotes the token, as some do."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.status = 200
+        self.code = ""
+        self.silent = threading.Event()
+        self.hang_up = False
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                said = json.loads(body)
+                name = self.headers["X-Amz-Target"].rpartition(".")[2]
+                service.asked.append((name, said))
+                if service.hang_up:
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    return
+                service.silent.wait(5)
+                self.answer(said)
+
+            def answer(self, said: dict[str, str]) -> None:
+                quoted = {"__type": service.code, "message": f"no: {said['taskToken']}"}
+                body = json.dumps(quoted if service.code else {}).encode()
+                self.send_response(service.status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.silent.set()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def close(self) -> None:
+        self.silent.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    service = Service()
+    yield service
+    service.close()
+
+
+def callbacks(url: str) -> StepFunctionsCallbacks:
+    config = Config(
+        retries={"total_max_attempts": 1},
+        connect_timeout=0.3,
+        read_timeout=0.3,
+        parameter_validation=False,
+    )
+    client = boto3.client(
+        "stepfunctions",
+        endpoint_url=url,
+        region_name="eu-west-1",
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+        config=config,
+    )
+    return StepFunctionsCallbacks(client)
+
+
+def test_the_three_callbacks_say_what_the_service_expects(service: Service) -> None:
+    """R004-120, R004-121, R004-165, R004-166, R004-171 to R004-175."""
+    port: StepFunctions = callbacks(service.url)
+    port.send_task_success(TOKEN, {"jobId": "j", "status": "COMPLETED", "totalTasks": 2})
+    port.send_task_failure(TOKEN, "JobCompletedWithFailures", "3 tasks failed")
+    port.send_task_heartbeat(TOKEN)
+    success, failure, heartbeat = service.asked
+    assert success[0] == "SendTaskSuccess"
+    assert json.loads(success[1]["output"]) == {
+        "jobId": "j",
+        "status": "COMPLETED",
+        "totalTasks": 2,
+    }
+    assert failure == (
+        "SendTaskFailure",
+        {"taskToken": SECRET, "error": "JobCompletedWithFailures", "cause": "3 tasks failed"},
+    )
+    assert heartbeat == ("SendTaskHeartbeat", {"taskToken": SECRET})
+
+
+@pytest.mark.parametrize("code", ["TaskTimedOut", "TaskDoesNotExist", "InvalidToken"])
+def test_three_codes_mean_that_nobody_waits(service: Service, code: str) -> None:
+    """JB-46, D-27, R004-253, R004-254: by the code, the text is not looked at."""
+    service.status, service.code = 400, code
+    with pytest.raises(TokenClosed) as caught:
+        callbacks(service.url).send_task_heartbeat(TOKEN)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, "ThrottlingException"),
+        (400, "AccessDeniedException"),
+        (400, "InvalidOutput"),
+        (403, "UnrecognizedClientException"),
+        (429, "TooManyRequestsException"),
+    ],
+)
+def test_what_the_service_turned_down_was_not_acted_on(
+    service: Service, status: int, code: str
+) -> None:
+    service.status, service.code = status, code
+    with pytest.raises(CallbackRefused, match=code):
+        callbacks(service.url).send_task_success(TOKEN, {})
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(500, "InternalFailure"), (503, "ServiceUnavailable"), (502, "")]
+)
+def test_a_server_error_leaves_open_what_was_done(
+    service: Service, status: int, code: str
+) -> None:
+    """JB-09."""
+    service.status, service.code = status, code
+    with pytest.raises(CallbackUnclear):
+        callbacks(service.url).send_task_success(TOKEN, {})
+
+
+def test_an_answer_that_does_not_come_in_time_is_unclear_and_asked_for_once(
+    service: Service,
+) -> None:
+    """JB-09: a second try of the client would turn a success into TaskTimedOut."""
+    service.silent.clear()
+    with pytest.raises(CallbackUnclear, match="ReadTimeoutError"):
+        callbacks(service.url).send_task_success(TOKEN, {})
+    assert len(service.asked) == 1
+
+
+def test_a_connection_that_breaks_is_unclear_and_tried_once(service: Service) -> None:
+    """JB-09."""
+    service.hang_up = True
+    with pytest.raises(CallbackUnclear):
+        callbacks(service.url).send_task_success(TOKEN, {})
+    assert len(service.asked) == 1
+
+
+def test_a_service_that_cannot_be_reached_did_nothing() -> None:
+    """JB-09: otherwise a timeout during an outage would be taken for our own success."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(CallbackRefused, match="EndpointConnectionError"):
+        callbacks(f"http://127.0.0.1:{port}").send_task_success(TOKEN, {})
+
+
+def test_the_client_of_our_own_never_retries(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JB-09."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STEPFUNCTIONS", service.url)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SFN", service.url)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    service.status, service.code = 500, "InternalFailure"
+    with pytest.raises(CallbackUnclear):
+        StepFunctionsCallbacks().send_task_success(TOKEN, {})
+    assert len(service.asked) == 1
+
+
+def test_a_token_that_is_too_long_is_none(service: Service) -> None:
+    """JB-38."""
+    with pytest.raises(TokenClosed):
+        callbacks(service.url).send_task_heartbeat(TaskToken("x" * 2049))
+    assert service.asked == []
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_no_log_and_no_error_shows_the_token(
+    service: Service, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R004-167 to R004-170, R004-176 to R004-179, I-JB-13, JB-35: the service quotes it."""
+    caplog.set_level(logging.DEBUG, logger="holdfast")
+    service.status, service.code = status, "" if status == 200 else "SomethingOdd"
+    port, said = callbacks(service.url), ""
+    if status == 200:
+        port.send_task_heartbeat(TOKEN)
+    else:
+        with pytest.raises((CallbackRefused, CallbackUnclear)) as caught:
+            port.send_task_heartbeat(TOKEN)
+        # As a log would print it: with all it was caused by.
+        said = "".join(traceback.format_exception(caught.value))
+    ours = "\n".join(r.getMessage() for r in caplog.records if r.name.startswith("holdfast"))
+    assert str(TOKEN) in ours
+    assert SECRET not in ours + said
+
+
+# -- limits
+
+
+@given(st.text(max_size=400), st.sampled_from([LONGEST_ERROR, 300]))
+def test_a_text_is_whole_or_cut_with_a_mark(text: str, longest: int) -> None:
+    """JB-38."""
+    sent = cut(text, longest)
+    assert len(sent) <= longest
+    assert sent == text or (sent.endswith("[…cut]") and text.startswith(sent[:200]))
+
+
+def test_long_texts_arrive_cut(service: Service) -> None:
+    """JB-38."""
+    callbacks(service.url).send_task_failure(TOKEN, "E" * 1000, "c" * 100_000)
+    [(_, said)] = service.asked
+    assert len(said["error"]) == LONGEST_ERROR
+    assert len(said["cause"]) == LONGEST_CAUSE
+
+
+def test_an_output_that_is_too_long_is_smaller_json_that_says_so() -> None:
+    """JB-38."""
+    output = {"jobId": "j", "totalTasks": 9, "names": ["é" * 300_000], "status": "COMPLETED"}
+    text = as_output(output)
+    assert len(text) <= LONGEST_OUTPUT
+    assert json.loads(text) == {
+        "truncated": True,
+        "jobId": "j",
+        "totalTasks": 9,
+        "status": "COMPLETED",
+    }
+    many = as_output({f"key-{n}": "v" * 500 for n in range(1000)})
+    assert 100_000 < len(many) <= LONGEST_OUTPUT
+    assert json.loads(many)["truncated"] is True
+
+
+# -- the simulator
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def simulated(clock: ManualClock) -> SimulatedStepFunctions:
+    return SimulatedStepFunctions(clock)
+
+
+def test_silence_times_a_token_out(
+    simulated: SimulatedStepFunctions, clock: ManualClock
+) -> None:
+    """R004-223, R004-248: counted from the entry of the state."""
+    port: StepFunctions = simulated
+    token = simulated.open(heartbeat_seconds=60)
+    clock.advance(59.9)
+    port.send_task_heartbeat(token)
+    clock.advance(60)
+    assert simulated.state(token) is TokenState.TIMED_OUT
+    with pytest.raises(TokenClosed, match="TaskTimedOut"):
+        port.send_task_heartbeat(token)
+
+
+def test_heartbeats_do_not_prolong_the_whole_time(
+    simulated: SimulatedStepFunctions, clock: ManualClock
+) -> None:
+    """D-21, JB-18."""
+    token = simulated.open(heartbeat_seconds=60, timeout_seconds=100)
+    for _ in range(3):
+        clock.advance(30)
+        simulated.send_task_heartbeat(token)
+    clock.advance(10)
+    assert simulated.state(token) is TokenState.TIMED_OUT
+
+
+def test_a_closed_token_answers_as_one_that_timed_out(
+    simulated: SimulatedStepFunctions,
+) -> None:
+    """JB-46, R004-126."""
+    token = simulated.open()
+    simulated.send_task_success(token, {"a": 1})
+    assert simulated.state(token) is TokenState.CLOSED
+    for call in (
+        lambda: simulated.send_task_success(token, {}),
+        lambda: simulated.send_task_failure(token, "E", "c"),
+        lambda: simulated.send_task_heartbeat(token),
+    ):
+        with pytest.raises(TokenClosed, match="TaskTimedOut"):
+            call()
+    [accepted] = simulated.accepted
+    assert (accepted.kind, accepted.output) == ("success", {"a": 1})
+    with pytest.raises(TokenClosed, match="InvalidToken"):
+        simulated.send_task_heartbeat(TaskToken("never given out"))
+
+
+def test_faults_are_used_up_in_turn(simulated: SimulatedStepFunctions) -> None:
+    token = simulated.open()
+    simulated.throttle(1)
+    simulated.lose_replies(1)
+    with pytest.raises(CallbackRefused):
+        simulated.send_task_failure(token, "E", "c")
+    assert simulated.accepted == []
+    with pytest.raises(CallbackUnclear):
+        simulated.send_task_failure(token, "E", "c")
+    assert [a.kind for a in simulated.accepted] == ["failure"]
+    with pytest.raises(TokenClosed):
+        simulated.send_task_failure(token, "E", "c")
+
+
+def test_latency_passes_before_a_call_is_acted_on() -> None:
+    clock = ManualClock(auto_advance=True)
+    simulated = SimulatedStepFunctions(clock, latency_seconds=2.0)
+    token = simulated.open(heartbeat_seconds=1.0)
+    with pytest.raises(TokenClosed):
+        simulated.send_task_heartbeat(token)

@@ -1,0 +1,178 @@
+"""Work for the worker pool in tests: what a task does is in its payload under `do`."""
+
+import ctypes
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any, NoReturn
+
+Task = Mapping[str, Any]
+DONE = {"success": True, "bytesProcessed": 0, "error": None}
+
+
+def work(notes: Path) -> "partial[PoolWork]":
+    return partial(PoolWork, str(notes))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class PoolWork:
+    """Notes what it does in a file that all workers share."""
+
+    def __init__(self, notes: str) -> None:
+        self._notes = notes
+        self._cancelled: dict[str, Event] = {}
+        self._lock = Lock()
+        self.note(f"made {os.getpid()}")
+
+    def note(self, line: str) -> None:
+        with open(self._notes, "ab", buffering=0) as file:
+            file.write(f"{line}\n".encode())
+
+    def process(self, task: Task, report: Callable[[int], None]) -> Any:
+        self._look_for_others_at(task)
+        self.note(f"begin {task['taskId']} {task['attempt']} {os.getpid()}")
+        return getattr(self, task["do"])(task, report)
+
+    def _look_for_others_at(self, task: Task) -> None:
+        begun = [line.split() for line in Path(self._notes).read_text().splitlines()]
+        for word, *rest in begun:
+            if word == "begin" and rest[0] == task["taskId"] and is_alive(int(rest[2])):
+                self.note(f"overlap {task['taskId']}")
+
+    def cancel(self, job_id: str) -> None:
+        self.note(f"cancel {job_id}")
+        self._event(job_id).set()
+
+    def close(self) -> None:
+        self.note(f"close {os.getpid()}")
+
+    def _event(self, job_id: str) -> Event:
+        with self._lock:
+            return self._cancelled.setdefault(job_id, Event())
+
+    # -- what tasks do
+
+    def finish(self, task: Task, report: Callable[[int], None]) -> Any:
+        time.sleep(task.get("seconds", 0.0))
+        self.note(f"finished {task['taskId']} {os.getpid()}")
+        return DONE | {"bytesProcessed": task.get("bytes", 0)}
+
+    def tell_all(self, task: Task, report: Callable[[int], None]) -> Any:
+        self.note(f"keys {' '.join(sorted(task))}")
+        self.note(f"modules {' '.join(sorted(sys.modules))}")
+        self.note(f"arguments {' '.join(sys.argv[:5])}")
+        return DONE
+
+    def sleep(self, task: Task, report: Callable[[int], None]) -> Any:
+        """Until the job is cancelled."""
+        report(1000)
+        report(234)
+        self.note(f"sleeping {task['taskId']}")
+        self._event(task["jobId"]).wait(600.0)
+        return DONE | {"success": False, "error": {"code": "Cancelled", "message": ""}}
+
+    def refuse(self, task: Task, report: Callable[[int], None]) -> Any:
+        return DONE | {"success": False, "error": {"code": "NotFound", "message": "404"}}
+
+    def nonsense(self, task: Task, report: Callable[[int], None]) -> Any:
+        return object()
+
+    def fail(self, task: Task, report: Callable[[int], None]) -> NoReturn:
+        raise ConnectionError(task["text"])
+
+    def leave(self, task: Task, report: Callable[[int], None]) -> NoReturn:
+        os._exit(7)
+
+    def kill_itself(self, task: Task, report: Callable[[int], None]) -> None:
+        time.sleep(task.get("seconds", 0.0))
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    def stop_itself(self, task: Task, report: Callable[[int], None]) -> Any:
+        """The first time; later it is done."""
+        if task["attempt"] == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(60)
+        return DONE
+
+    def hold_the_gil(self, task: Task, report: Callable[[int], None]) -> Any:
+        if task["attempt"] == 1:
+            ctypes.PyDLL(None).sleep(600)
+        return DONE
+
+    def take_too_long(self, task: Task, report: Callable[[int], None]) -> None:
+        ballast = bytearray(task.get("megabytes", 0) << 20)  # it takes a while to die of that
+        time.sleep(600)
+        del ballast
+
+    def no_memory(self, task: Task, report: Callable[[int], None]) -> None:
+        """As on a host that is too small: what may be had is limited."""
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), used + (64 << 20)))
+        bytearray(1 << 30)
+
+    def have_children(self, task: Task, report: Callable[[int], None]) -> None:
+        child = subprocess.Popen(["sleep", "600"])
+        self.note(f"child {child.pid}")
+        time.sleep(600)
+
+    def talk_rubbish(self, task: Task, report: Callable[[int], None]) -> Any:
+        """The first time."""
+        if task["attempt"] == 1:
+            self._say(b"{")
+            time.sleep(600)
+        return DONE
+
+    def answer_for_others(self, task: Task, report: Callable[[int], None]) -> Any:
+        """Answers with every nonce there was or may be but its own, then twice with that."""
+        for nonce in range(1, 50):
+            if nonce != task["nonce"]:
+                self._answer(task, nonce, b"666")
+        self._answer(task, task["nonce"], b"7")
+        return DONE | {"bytesProcessed": 8}
+
+    def break_off(self, task: Task, report: Callable[[int], None]) -> Any:
+        """Dies in the middle of a message, the first time."""
+        if task["attempt"] == 1:
+            os.write(int(sys.argv[3]), struct.pack("!I", 1000) + b'{"type":')
+            os._exit(9)
+        return DONE
+
+    def done_and_dead(self, task: Task, report: Callable[[int], None]) -> None:
+        self._answer(task, task["nonce"], b"5")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _answer(self, task: Task, nonce: int, done: bytes) -> None:
+        self._say(
+            b'{"type":"TASK_COMPLETED","payload":{"taskId":"t","jobId":"j","success":true,'
+            b'"bytesProcessed":%s,"error":null,"nonce":%d}}' % (done, nonce)
+        )
+
+    def _say(self, frame: bytes) -> None:
+        os.write(int(sys.argv[3]), struct.pack("!I", len(frame)) + frame)
+
+
+# -- work that cannot be made
+
+
+def broken() -> NoReturn:
+    raise LookupError("no such bucket at https://me:secret@bucket/?X-Amz-Signature=secret")
+
+
+def dies_at_once() -> NoReturn:
+    os._exit(11)
