@@ -1,9 +1,9 @@
 """DynamoDBJobs keeps the promises of a job store, on two servers that nobody here wrote.
 
 All of them on ministack, over HTTP, where each call is one step, so that crowds can meet.
-Those that hang on conditions also on moto, in this process (as do the tests in
-tests/unit/test_dynamodb_jobs_*.py, transactions among them): what one of
-the two gets wrong, the other should not. moto is not thread-safe, and slow with many rows.
+Those that hang on conditions also on moto, in this process, as do the tests of its own
+beside this (tests/unit/test_dynamodb_jobs_*.py): what one of the two gets wrong, the other
+should not. moto is not thread-safe, and slow with many rows.
 """
 
 from collections.abc import Iterator

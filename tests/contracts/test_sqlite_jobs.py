@@ -4,7 +4,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from threading import Thread
 
@@ -19,16 +19,18 @@ from job_promises.kit import (
     new_job,
     started,
     succeeded,
+    tasks_of,
 )
 from job_repository_contract import JobRepositoryContract
 
 from holdfast.adapters.local.sqlite import SQLiteJobs, place
-from holdfast.adapters.local.sqlite.connection import Durability
+from holdfast.adapters.local.sqlite.connection import Durability, _is_current
 from holdfast.adapters.local.sqlite.errors import translated
 from holdfast.adapters.local.sqlite.jobs import BY_STATUS
+from holdfast.adapters.local.sqlite.tasks import PAGE
 from holdfast.core.errors import ConfigError
 from holdfast.jobs.errors import JobExists, StoreUnavailable
-from holdfast.jobs.model import JobStatus
+from holdfast.jobs.model import ExportTask, JobStatus
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.testing import ManualClock
 
@@ -224,6 +226,39 @@ def test_eight_who_make_the_store_at_once_make_one(tmp_path: Path, clock: Manual
     assert sorted(job.job_id for job in found) == [f"{n}" for n in range(THREADS)]
 
 
+def test_tables_that_appear_between_two_looks_are_not_taken_for_a_stranger_s(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "jobs.db"
+    place.prepare(path)
+
+    def meanwhile(statement: str) -> None:
+        if "sqlite_master" in statement:
+            with suppress(StoreUnavailable):
+                SQLiteJobs(path, busy_seconds=0.05)
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.set_trace_callback(meanwhile)
+        assert not _is_current(connection, path)
+
+
+def test_a_slow_listing_is_stored_as_it_comes_and_others_may_write(
+    fast_path: Path, clock: ManualClock
+) -> None:
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock)
+    other = SQLiteJobs(fast_path / "jobs.db", clock=clock, busy_seconds=0.05)
+    jobs.save(new_job(clock))
+
+    def listing() -> Iterator[ExportTask]:
+        yield from tasks_of("job", 2_000)
+        assert count_rows(other) >= 1_000
+        other.note_progress("job")
+        yield from tasks_of("job", 5, first=2_000)
+
+    jobs.add_tasks("job", listing())
+    assert count_rows(jobs) == 2_005
+
+
 # -- connections
 
 
@@ -288,7 +323,17 @@ def test_jobs_are_found_by_status_without_reading_the_others(tmp_path: Path) -> 
     jobs = SQLiteJobs(tmp_path / "jobs.db")
     with jobs._database.reading() as connection:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {BY_STATUS}", ("FAILED",)).fetchall()
-    assert [step[3] for step in plan] == ["SEARCH jobs USING INDEX jobs_by_status (status=?)"]
+    [step] = plan
+    assert "USING INDEX jobs_by_status (status=?)" in step[3]
+
+
+def test_a_page_of_tasks_is_read_in_order_without_the_pages_before(tmp_path: Path) -> None:
+    jobs = SQLiteJobs(tmp_path / "jobs.db")
+    with jobs._database.reading() as connection:
+        asked = (1, "after", None, None, 10)
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {PAGE}", asked).fetchall()
+    [step] = plan
+    assert "USING PRIMARY KEY (job_no=? AND task_id>?)" in step[3]
 
 
 # -- forgetting
@@ -317,10 +362,12 @@ def test_a_large_job_is_forgotten_in_slices_and_its_id_is_free_at_once(
     fast_path: Path, clock: ManualClock
 ) -> None:
     jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock, keep_seconds=60.0)
-    started(jobs, clock, 2_600, job_id="large")
+    jobs.save(new_job(clock, "first"))
+    started(jobs, clock, 2_600, job_id="large")  # the last: its number must not be used again
     jobs.update_job_status("large", JobStatus.FAILED)
     clock.advance(61.0)
-    settle_a_small_one(jobs, clock, "first")
+    jobs.give_up("first", GIVEN_UP)
+    jobs.settle("first", JobStatus.FAILED, GIVEN_UP)
     left = count_rows(jobs)
     assert 1_000 < left < 2_600
     jobs.save(new_job(clock, "large"))

@@ -82,6 +82,7 @@ def test_more_bytes_than_stated_are_no_part_of_this_file_or_the_next(
         assert work.process(place.task(one, "one"), lambda _: None)["success"]
         assert work.process(place.task(two, "two"), lambda _: None)["success"]
     assert place.visible() == {"one": b"good", "two": b"better"}
+    assert place.server.connections == 2
 
 
 def test_fewer_bytes_than_stated_are_no_file(place: ExportPlace) -> None:

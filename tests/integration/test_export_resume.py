@@ -14,7 +14,7 @@ import pytest
 from export_place import ExportPlace, export_place, result_of, sha256, until
 
 from holdfast.jobs.names import OWN_FOLDER
-from loopback_http import ETAG, Ask, Wire, cut, file, rest, status
+from loopback_http import ETAG, Ask, Wire, cut, file, rest, status, until_closed
 
 DATA = bytes(range(256)) * 12_000  # about 3 MB
 HALF = 2_000_000
@@ -130,6 +130,14 @@ def test_a_date_counts_only_when_it_is_settled(place: ExportPlace, old: bool) ->
 
     assert place.get(place.server.on("/a", broken, the_rest))["success"]
     assert place.server.asks[1].start == (HALF if old else 0)
+    assert place.visible() == {"file.bin": DATA}
+
+
+def test_a_body_that_ends_too_early_with_the_connection_goes_on(place: ExportPlace) -> None:
+    """Nobody stated a length, but the size is known: that was not all."""
+    url = place.server.on("/a", until_closed(DATA[:HALF], f"ETag: {ETAG}"), file(DATA))
+    assert place.get(url, size=len(DATA))["success"]
+    assert [ask.start for ask in place.server.asks] == [0, HALF]
     assert place.visible() == {"file.bin": DATA}
 
 

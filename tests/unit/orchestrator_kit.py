@@ -63,15 +63,11 @@ class World:
         self.heartbeat_seconds = heartbeat_seconds
         self.events: list[Event] = []
         self.closed: list[tuple[str, str]] = []
-        self.stalled: list[tuple[str, float]] = []
-        self.cycles: list[list[str]] = []
         self.orchestrator = self.another(**options)
 
     def another(self, **options: Any) -> HeartbeatOrchestrator:
         given: dict[str, Any] = {
             "token_closed": lambda job, code: self.closed.append((job.job_id, code)),
-            "stalled": lambda job, seconds: self.stalled.append((job.job_id, seconds)),
-            "each_cycle": lambda jobs: self.cycles.append([job.job_id for job in jobs]),
             "events": Events(self.events.append),
             "clock": self.clock,
             "step_functions": self.service,

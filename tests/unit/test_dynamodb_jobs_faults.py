@@ -30,7 +30,7 @@ from dynamodb_kit import (
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
 from holdfast.adapters.aws.dynamodb.calls import Calls
 from holdfast.core.errors import ConfigError, HoldfastError
-from holdfast.jobs.errors import JobClosed, StoreUnavailable
+from holdfast.jobs.errors import AlreadySealed, JobClosed, StoreUnavailable
 from holdfast.jobs.model import JobState, JobStatus, TaskToken
 from holdfast.testing import ManualClock
 
@@ -58,18 +58,18 @@ def jobs(client: Any, clock: ManualClock) -> DynamoDBJobs:
 
 # -- a store that is busy, closed or away
 
-BUSY = [
-    cancelled("None", "TransactionConflict"),
-    cancelled("ThrottlingError", "None"),
-    cancelled("ProvisionedThroughputExceeded", "None"),
-    error("ProvisionedThroughputExceededException"),
-    error("ThrottlingException"),
-    error("TransactionInProgressException"),
-    error("InternalServerError", 500),
-]
+BUSY = {
+    "conflict": cancelled("None", "TransactionConflict"),
+    "throttled row": cancelled("ThrottlingError", "None"),
+    "throughput of a row": cancelled("ProvisionedThroughputExceeded", "None"),
+    "throughput": error("ProvisionedThroughputExceededException"),
+    "throttled": error("ThrottlingException"),
+    "in progress": error("TransactionInProgressException"),
+    "their own fault": error("InternalServerError", 500),
+}
 
 
-@pytest.mark.parametrize("busy", BUSY, ids=str)
+@pytest.mark.parametrize("busy", list(BUSY.values()), ids=list(BUSY))
 def test_rows_that_are_busy_are_tried_again_for_a_while(
     jobs: DynamoDBJobs, client: Any, clock: ManualClock, busy: Any
 ) -> None:
@@ -131,6 +131,19 @@ def test_results_that_were_all_counted_still_say_that_the_job_is_closed(
     silent = Refuses(client, cancelled("ConditionalCheckFailed", "None"))
     with pytest.raises(JobClosed):
         DynamoDBJobs(client=silent, clock=clock).record_results("job", [result(task)])
+
+
+def test_tasks_that_are_all_there_still_say_that_the_job_takes_none(
+    jobs: DynamoDBJobs, client: Any, clock: ManualClock
+) -> None:
+    tasks = started(jobs, clock, 1)
+    jobs.set_total_tasks("job", 1)
+    silent = Refuses(client, cancelled("ConditionalCheckFailed", "None"))
+    with pytest.raises(AlreadySealed):
+        DynamoDBJobs(client=silent, clock=clock).add_tasks("job", tasks)
+    jobs.give_up("job", STALLED)
+    with pytest.raises(JobClosed):
+        jobs.add_tasks("job", [])
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,16 @@ def test_metadata_comes_back_as_what_it_was(
     assert type(back["b/~"][1]) is int
 
 
+def test_names_that_look_like_paths_are_told_apart(
+    jobs: DynamoDBJobs, client: Any, clock: ManualClock
+) -> None:
+    jobs.save(new_job(clock, metadata={"ab": 1, "a/b": 2.0, "a": {"b": 3}, "~1": 4, "/": 5.0}))
+    _normalise(client)
+    back = found(jobs).metadata
+    assert [type(back[name]) for name in ("ab", "a/b", "~1", "/")] == [int, float, int, float]
+    assert type(back["a"]["b"]) is int
+
+
 def _normalise(client: Any) -> None:
     """Cut what DynamoDB cuts: zeros behind the point."""
 

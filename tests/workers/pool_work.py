@@ -22,8 +22,10 @@ def work(notes: Path) -> "partial[PoolWork]":
 
 
 def is_alive(pid: int) -> bool:
+    """Whether any of its threads can still do anything: the first may be dead already."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state != "Z" or len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:
         return False
 
@@ -114,7 +116,7 @@ class PoolWork:
         return DONE
 
     def take_too_long(self, task: Task, report: Callable[[int], None]) -> None:
-        ballast = bytearray(task.get("megabytes", 0) << 20)  # it takes a while to die of that
+        ballast = b"x" * (task.get("megabytes", 0) << 20)  # it takes a while to die with that
         time.sleep(600)
         del ballast
 
@@ -130,6 +132,17 @@ class PoolWork:
         child = subprocess.Popen(["sleep", "600"])
         self.note(f"child {child.pid}")
         time.sleep(600)
+
+    def leave_its_pipe_open(self, task: Task, report: Callable[[int], None]) -> Any:
+        """Dies, the first time, but for a daemon that got away with all its pipes."""
+        if task["attempt"] == 1:
+            if os.fork() == 0:
+                os.setsid()
+                self.note(f"daemon {os.getpid()}")
+                time.sleep(600)
+                os._exit(0)
+            os._exit(8)
+        return DONE
 
     def talk_rubbish(self, task: Task, report: Callable[[int], None]) -> Any:
         """The first time."""

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from holdfast.core.clock import Clock
 from holdfast.jobs.model import ExportJob, JobStatus
+from holdfast.jobs.stall import StallRule
 
 
 class KnownJobs(Protocol):
@@ -25,44 +26,13 @@ class Census:
 
     asked_at: float
     active: list[ExportJob]
-    stalled: list[tuple[ExportJob, float]] = field(default_factory=list)
+    stalled: list[str] = field(default_factory=list)  # active, and not moving
     ended: list[str] = field(default_factory=list)  # worked on here once, not active now
 
     @property
     def to_beat(self) -> list[ExportJob]:
-        stalled = {job.job_id for job, _ in self.stalled}
+        stalled = set(self.stalled)
         return [job for job in self.active if job.task_token and job.job_id not in stalled]
-
-
-class StallRule:
-    """How long a job has been without progress.
-
-    Progress is noted by the wall clock, which other hosts share. When somebody sets that
-    clock, every job would seem stalled at once: then each is given the whole time anew.
-    """
-
-    def __init__(self, stall_seconds: float | None, leap_seconds: float, clock: Clock) -> None:
-        self._stall_seconds = stall_seconds
-        self._leap_seconds = leap_seconds
-        self._clock = clock
-        self._seen_at: tuple[float, float] | None = None  # wall, monotonic
-        self._not_before = 0.0
-
-    def look(self) -> None:
-        """Notice that the clock was set. To be called once per cycle."""
-        wall, monotonic = self._clock.time(), self._clock.monotonic()
-        if self._seen_at is not None:
-            leap = (wall - self._seen_at[0]) - (monotonic - self._seen_at[1])
-            if leap > self._leap_seconds:
-                self._not_before = wall
-        self._seen_at = wall, monotonic
-
-    def seconds_stalled(self, job: ExportJob) -> float | None:
-        """None while it moves."""
-        if self._stall_seconds is None:
-            return None
-        seconds = self._clock.time() - max(job.last_progress_at, self._not_before)
-        return seconds if seconds > self._stall_seconds else None
 
 
 def take_census(
@@ -104,12 +74,12 @@ def _look_for(job_id: str, jobs: KnownJobs, census: Census) -> None:
 
 
 def _judge(job_id: str, jobs: KnownJobs, rule: StallRule, census: Census) -> None:
-    """By the job itself: the listing may be behind, and a stall ends the job."""
+    """By the job itself: the listing may be behind, and silence ends the job."""
     try:
         job = jobs.find_by_id(job_id)
     except Exception:  # not known: it is beaten on, and judged in the next cycle
         return
     if job is None or job.terminal:
         return
-    if (seconds := rule.seconds_stalled(job)) is not None:
-        census.stalled.append((job, seconds))
+    if rule.seconds_stalled(job) is not None:
+        census.stalled.append(job_id)

@@ -44,8 +44,8 @@ class Heart:
         return beat
 
     def _send(self, job: ExportJob) -> Beat:
-        assert job.task_token is not None
         try:
+            assert job.task_token is not None  # others are never on the agenda
             self._step_functions.send_task_heartbeat(job.task_token)
         except TokenClosed as error:
             return Beat(Answer.CLOSED, error.code)

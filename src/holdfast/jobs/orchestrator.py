@@ -22,12 +22,13 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
 from holdfast.jobs import events as ev
 from holdfast.jobs.beating import BeatAgenda, Pulse, Rhythm
-from holdfast.jobs.census import Census, KnownJobs, StallRule, take_census
+from holdfast.jobs.census import Census, KnownJobs, take_census
 from holdfast.jobs.crew import Crew, close_all
 from holdfast.jobs.heart import Answer, Heart
 from holdfast.jobs.model import ExportJob
 from holdfast.jobs.ports import StepFunctions
 from holdfast.jobs.round import Round
+from holdfast.jobs.stall import StallRule
 from holdfast.jobs.terms import check_terms
 
 _log = logging.getLogger("holdfast")
@@ -48,9 +49,8 @@ class HeartbeatOrchestrator:
     `interval_seconds`, whoever works on it, until it is terminal or stalled.
 
     `token_closed(job, code)` is called when nobody waits for a job's token any more, with
-    the job as it was beaten; `stalled(job, seconds)` once per cycle for a job that is not
-    beaten because it does not move; `each_cycle(jobs)` after each listing. What they raise
-    is logged. None of them delays a beat.
+    the job as it was beaten. What it raises is logged; it delays no beat.
+    A job that does not move is not beaten; the reconciler fails it.
     """
 
     def __init__(
@@ -59,8 +59,6 @@ class HeartbeatOrchestrator:
         step_functions: StepFunctions,
         *,
         token_closed: Callable[[ExportJob, str], None],
-        stalled: Callable[[ExportJob, float], None] = lambda job, seconds: None,
-        each_cycle: Callable[[list[ExportJob]], None] = lambda jobs: None,
         interval_seconds: float = 30.0,
         enabled: bool = True,
         stall_seconds: float | None = 3600.0,
@@ -75,8 +73,6 @@ class HeartbeatOrchestrator:
         self._events = events or Events()
         self._heart = Heart(step_functions, self._events, clock)
         self._token_closed = token_closed
-        self._stalled = stalled
-        self._each_cycle = each_cycle
         self._interval_seconds = interval_seconds
         self._timeout_seconds = heartbeat_timeout_seconds
         self._enabled = enabled
@@ -85,11 +81,8 @@ class HeartbeatOrchestrator:
         self._agenda = BeatAgenda(self._rhythm)
         self._beaters = Crew("holdfast-heartbeat", concurrency)
         self._census = Crew("holdfast-census")
-        self._judges = Crew("holdfast-judge-closed")
-        self._stalls = Crew("holdfast-judge-stalled")
-        self._reconciler = Crew("holdfast-reconciler")
-        judging = (self._judges, self._stalls, self._reconciler)
-        self._crews = (self._census, self._beaters, *judging)
+        self._judges = Crew("holdfast-judge")
+        self._crews = (self._census, self._beaters, self._judges)
         self._phase = _Phase.NEW
         self._thread: Thread | None = None
         self._cycle_at = self._rhythm.began_at
@@ -224,7 +217,7 @@ class HeartbeatOrchestrator:
         try:
             census = self._listed()
             if census is not None:
-                self._act_on(census, cycle)
+                self._act_on(census)
             if cycle is not None:
                 self._hand_out(self._agenda.take_all(cycle))
         finally:
@@ -247,34 +240,13 @@ class HeartbeatOrchestrator:
         self._unknown_in_a_row = 0
         return census
 
-    def _act_on(self, census: Census, cycle: Round | None) -> None:
+    def _act_on(self, census: Census) -> None:
         now = self._clock.monotonic()
         self._agenda.listed(census.to_beat, asked_at=census.asked_at, now=now)
-        self._agenda.hold_back(job.job_id for job, _ in census.stalled)
+        self._agenda.hold_back(census.stalled)
         self._agenda.hold_back(census.ended)
         with_token = sum(job.has_task_token() for job in census.active)
         self._events.emit(ev.ActiveJobs(with_token, len(census.active) - with_token))
-        for job, seconds in census.stalled:
-            self._events.emit(ev.JobStalled(job.job_id, seconds))
-        if census.stalled:
-            self._aside(self._stalls, partial(self._judge_stalls, census.stalled), cycle)
-        self._aside(self._reconciler, partial(self._each_cycle, census.active), cycle)
-
-    def _judge_stalls(self, stalled: list[tuple[ExportJob, float]]) -> None:
-        for job, seconds in stalled:
-            try:
-                self._stalled(job, seconds)
-            except Exception:  # the others are to be judged all the same
-                _log.exception("a stalled job could not be judged")
-
-    def _aside(self, crew: Crew, work: Callable[[], None], cycle: Round | None) -> None:
-        """Only when the crew is not still at the last: it would fall behind for ever."""
-        if cycle is not None:
-            cycle.join()
-            if not crew.give(partial(cycle.part, work)):
-                cycle.leave()
-        elif crew.load == 0:
-            crew.give(work)
 
     # -- the ends
 
@@ -290,8 +262,9 @@ class HeartbeatOrchestrator:
     def _end(self, wait_seconds: float) -> bool:
         """True when nothing is under way any more."""
         self._wake.set()
-        if self._thread is not None and self._thread is not current_thread():
-            self._thread.join(wait_seconds)
         for cycle in list(self._rounds):
             cycle.end()
-        return close_all(self._crews, self._clock, wait_seconds)
+        ended = close_all(self._crews, self._clock, wait_seconds)
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join(wait_seconds)
+        return ended

@@ -18,6 +18,7 @@ from holdfast.core.events import Events
 from holdfast.jobs.events import ActiveJobsUnknown, JobNotReconciled
 from holdfast.jobs.model import ACTIVE, CallbackState, ExportJob
 from holdfast.jobs.ports import JobStateRepository
+from holdfast.jobs.stall import StallRule
 from holdfast.jobs.tracker import JobTracker
 
 
@@ -41,7 +42,7 @@ class Reconciler:
         self._tracker = tracker
         self._running = running
         self._cancel = cancel
-        self._stall_seconds = stall_seconds
+        self._rule = StallRule(stall_seconds, 2 * interval_seconds, clock)
         self._interval_seconds = interval_seconds
         self._events = Events() if events is None else events
         self._clock = clock
@@ -70,6 +71,7 @@ class Reconciler:
     def tick(self) -> None:
         """One pass; never raises."""
         running = list(self._running())
+        self._rule.look()
         try:
             active = {job.job_id: job for job in chain(*map(self._jobs.find_by_status, ACTIVE))}
         except Exception as error:  # the next pass asks again
@@ -95,8 +97,8 @@ class Reconciler:
         if job.all_counted or job.callback.state is CallbackState.PENDING:
             self._tracker.complete(job.job_id)
             return
-        still = self._clock.time() - job.last_progress_at
-        if self._stall_seconds is None or still <= self._stall_seconds:
+        still = self._rule.seconds_stalled(job)
+        if still is None:
             return
         if self._tracker.stalled(job, still).callback.state is not CallbackState.NONE:
             self._cancel(job.job_id, "JobStalled")

@@ -1,6 +1,5 @@
 """A triggered cycle, for whoever waits for it."""
 
-from collections.abc import Callable
 from threading import Event, Lock
 
 
@@ -24,13 +23,6 @@ class Round:
             self._parts -= 1
             if self._parts == 0:
                 self.ended.set()
-
-    def part(self, work: Callable[[], None]) -> None:
-        """Do the work as one of its parts."""
-        try:
-            work()
-        finally:
-            self.leave()
 
     def end(self) -> None:
         """Do not wait for what is left: the orchestrator is stopped."""

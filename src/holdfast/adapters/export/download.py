@@ -57,7 +57,7 @@ class Downloader:
             request = Request(place, self.guard, body, run)
             with (
                 self.hosts.place(place.origin, run.still_waiting),
-                self.handles.one(place.origin) as curl,
+                self.handles.one(place) as curl,
             ):
                 answer = request.perform(curl, body.wanted())
             location = answer.field("location")

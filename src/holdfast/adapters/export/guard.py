@@ -46,6 +46,11 @@ class Place:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
+    @property
+    def server(self) -> tuple[str, str, int]:
+        """Who answers: what a connection is good for."""
+        return self.scheme, self.host, self.port
+
     def __repr__(self) -> str:
         return f"Place({self.scheme}://{self.origin})"
 

@@ -7,6 +7,7 @@ interpreter's lock is free in between, so slots of one process work side by side
 Redirects are not libcurl's to follow: each is a request of its own, judged like the first.
 """
 
+import select
 import socket
 import ssl
 from collections.abc import Sequence
@@ -25,10 +26,12 @@ from holdfast.adapters.export.troubles import Trouble
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_BUFFER = 512 << 10
-_IDLE_CONNECTIONS = 8  # kept for each handle
+_BUFFER = 256 << 10
+_MOST_IDLE = 16  # handles, each with a connection and a buffer
 _LONGEST_ASIDE = 64 << 10  # bytes of an error page that are read to keep the connection
 _BODY_STATUSES = (200, 206)
+
+_Server = tuple[str, str, int]
 
 
 class Receiver(Protocol):
@@ -128,8 +131,8 @@ class Request:
 
 
 class Handles:
-    """libcurl handles, each with the connections it keeps. One that was last at the same
-    host is taken first: its connection is open. Safe for threads."""
+    """libcurl handles, each with one connection that it keeps open for the next request to
+    the same server. Safe for threads."""
 
     def __init__(
         self, connect_seconds: float, stall_seconds: float, slowest_bytes_per_second: int
@@ -137,13 +140,13 @@ class Handles:
         self._connect_seconds = connect_seconds
         self._stall_seconds = stall_seconds
         self._slowest = slowest_bytes_per_second
-        self._idle: list[tuple[str, Any]] = []
+        self._idle: list[tuple[_Server, Any]] = []  # the one used last is the last
         self._lock = Lock()
         self._closed = False
 
     @contextmanager
-    def one(self, origin: str) -> "Iterator[Any]":
-        curl = self._take(origin)
+    def one(self, place: Place) -> "Iterator[Any]":
+        curl = self._take(place.server)
         try:
             yield curl
         finally:
@@ -151,16 +154,16 @@ class Handles:
                 if self._closed:
                     curl.close()
                 else:
-                    self._idle.append((origin, curl))
+                    self._idle.append((place.server, curl))
 
-    def _take(self, origin: str) -> Any:
+    def _take(self, server: _Server) -> Any:
         with self._lock:
-            if not self._idle:
-                return self._made()
             for at in range(len(self._idle) - 1, -1, -1):
-                if self._idle[at][0] == origin:
-                    return self._idle.pop(at)[1]
-            return self._idle.pop()[1]
+                if self._idle[at][0] == server:
+                    return _checked(self._idle.pop(at)[1])
+            if len(self._idle) >= _MOST_IDLE:
+                return self._idle.pop(0)[1]
+            return self._made()
 
     def _made(self) -> Any:
         curl = pycurl.Curl()
@@ -181,7 +184,7 @@ class Handles:
             (pycurl.HTTP_CONTENT_DECODING, 0),
             (pycurl.USERAGENT, "holdfast"),
             (pycurl.BUFFERSIZE, _BUFFER),
-            (pycurl.MAXCONNECTS, _IDLE_CONNECTIONS),
+            (pycurl.MAXCONNECTS, 1),
             (pycurl.TCP_KEEPALIVE, 1),
             (pycurl.NOPROGRESS, 0),  # for XFERINFOFUNCTION, by which we stop
             (pycurl.CONNECTTIMEOUT_MS, max(1, round(self._connect_seconds * 1000))),
@@ -201,3 +204,15 @@ class Handles:
             for _, curl in self._idle:
                 curl.close()
             self._idle.clear()
+
+
+def _checked(curl: Any) -> Any:
+    """A server that said more than it stated, or closed, has no second request here: what
+    is left over would be taken for the answer to it."""
+    left = False
+    if (fd := curl.getinfo(pycurl.ACTIVESOCKET)) >= 0:
+        look = select.poll()
+        look.register(fd, select.POLLIN)
+        left = bool(look.poll(0))
+    curl.setopt(pycurl.FRESH_CONNECT, int(left))
+    return curl

@@ -77,11 +77,11 @@ def of_status(host: str, status: int, after_seconds: float = 0.0) -> Trouble:
 
 # libcurl's number → our word, what it means, whether it may pass.
 _OF_TRANSFER = {
-    1: ("BadAnswer", "the answer is not HTTP", False),
+    1: ("BadAnswer", "the answer is not HTTP", True),
     3: ("BadUrl", "the address cannot be used", False),
     6: ("NameNotResolved", "the name was not found", True),
     7: ("ConnectFailed", "nobody takes the connection", True),
-    8: ("BadAnswer", "the answer is not HTTP", False),
+    8: ("BadAnswer", "the answer is not HTTP", True),
     18: ("Truncated", "the connection ended before the file did", True),
     28: ("TimedOut", "no connection, or too few bytes for too long", True),
     35: ("TlsFailed", "no secure connection came about", True),

@@ -21,9 +21,7 @@ _STATUSES = "PROCESSING|DOWNLOADING|COMPLETED|FAILED"
 
 def list_(
     jobs: Store = None,
-    status: Annotated[
-        str | None, typer.Option(metavar=_STATUSES, help="Only those.")
-    ] = None,
+    status: Annotated[str | None, typer.Option(metavar=_STATUSES, help="Only those.")] = None,
     with_token: Annotated[
         bool, typer.Option("--with-token", help="Only jobs that Step Functions waits for.")
     ] = False,

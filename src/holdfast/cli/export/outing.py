@@ -14,7 +14,13 @@ from holdfast.cli.shift import Shift
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.events import Event as SomeEvent
 from holdfast.core.events import Events, Subscriber
-from holdfast.jobs.events import JobResumed, TaskCompleted, TaskFailed
+from holdfast.jobs.events import (
+    JobResumed,
+    PoolWorkerEnded,
+    TaskAgain,
+    TaskCompleted,
+    TaskFailed,
+)
 from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskStatus
 from holdfast.jobs.request import JobRequest
 
@@ -63,7 +69,7 @@ class Outing:
         from holdfast.bootstrap.exports import export_engine
         from holdfast.config import heartbeat_settings
 
-        events = Events(self._count, _but_ordinary(log_events(say, at_least="warning")))
+        events = Events(self._count, _remarks(log_events(say, at_least="warning")))
         engine = export_engine(
             self.jobs,
             self.to,
@@ -110,9 +116,7 @@ class JobStint:
 
     def run(self) -> ExportJob:
         with self._engine as engine:
-            return engine.runner.run(
-                self._request, lost=self._lost, leave=self._leave.is_set
-            )
+            return engine.runner.run(self._request, lost=self._lost, leave=self._leave.is_set)
 
     def stop(self) -> None:
         self._leave.set()
@@ -121,12 +125,18 @@ class JobStint:
         self._lost.set()
 
 
-def _but_ordinary(log: Subscriber) -> Subscriber:
-    """Going on is what was asked for, and failures are told at the end, with their names."""
+def _remarks(log: Subscriber) -> Subscriber:
+    """What a person should know while it runs. Going on is what was asked for, and what
+    failed is told at the end, by its name."""
 
     def told(event: SomeEvent) -> None:
-        if not isinstance(event, JobResumed | TaskFailed):
-            log(event)
+        match event:
+            case JobResumed() | TaskFailed() | TaskAgain():
+                return
+            case PoolWorkerEnded(pid=pid, reason=reason):
+                say(f"worker {pid} ended ({reason}); another one does what it did")
+            case _:
+                log(event)
 
     return told
 
@@ -137,26 +147,22 @@ def _but_ordinary(log: Subscriber) -> Subscriber:
 def answer_outing(outing: Outing, as_json: bool) -> None:
     if as_json:
         answer_json(_as_json(outing))
-    elif not outing.plan.done:
-        answer(_sum(outing))
+    elif outing.job.terminal and not outing.plan.done:
+        answer(f"{outing.job.status}: {_sum(outing)}")
     if outing.job.status is JobStatus.FAILED:
         _tell_failures(outing)
     elif not outing.job.terminal:
-        say(f"{_how_far(outing.job)}; the same command goes on with the rest")
+        say(f"interrupted: {_sum(outing)}")
+        say("the same command goes on with the rest")
 
 
 def _sum(outing: Outing) -> str:
     state = outing.job.state
     failed = f", {state.failed_tasks:,} failed" if state.failed_tasks else ""
     return (
-        f"{outing.job.status}: {state.completed_tasks:,} of {state.total_tasks:,} done{failed}; "
+        f"{state.completed_tasks:,} of {state.total_tasks:,} done{failed}; "
         f"{in_bytes(outing.bytes)} in {in_words(outing.seconds)}"
     )
-
-
-def _how_far(job: ExportJob) -> str:
-    state = job.state
-    return f"interrupted: {state.completed_tasks:,} of {state.total_tasks:,} are done"
 
 
 def _tell_failures(outing: Outing) -> None:

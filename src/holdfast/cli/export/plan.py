@@ -46,7 +46,7 @@ def planned(wanted: ExportList, to: str, jobs: JobStateRepository) -> Plan:
         if found is None:
             return plan
         if found.status is JobStatus.COMPLETED:
-            return replace(plan, says=_all_done(total, number - 1), done=True)
+            return replace(plan, says=_all_done(total), done=True)
         if not found.terminal:
             return replace(plan, says=_going_on(found))
         specs = tuple(_left(plan.request, found, jobs))
@@ -71,8 +71,9 @@ def _must_be_the_same(found: ExportJob, asked: JobRequest) -> None:
     """A job's id says nothing of where its files went, or of which files it had."""
     said, wanted = found.metadata, asked.metadata or {}
     if said.get(_TARGET) != wanted[_TARGET]:
+        other = said.get(_TARGET, "another target")
         raise Usage(
-            f"job {found.job_id!r} of this store went to {said.get(_TARGET, 'another target')}: "
+            f"job {found.job_id!r} of this store went to {other}: "
             "use another store (--jobs) or another jobId"
         )
     if said.get(_LIST) != wanted[_LIST]:
@@ -104,7 +105,7 @@ def _fresh(request: JobRequest) -> str:
     return f"{_files(len(request.tasks or ()))} to fetch"
 
 
-def _all_done(total: int, tries: int) -> str:
+def _all_done(total: int) -> str:
     return f"{_files(total)}: all done before, nothing to do"
 
 

@@ -9,6 +9,7 @@ from holdfast.cli.console import clean, say, terminal
 from holdfast.cli.durations import in_words
 from holdfast.cli.export.watch import JobLine, Watch, WorkerLine
 from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.jobs.model import JobState
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,8 +55,7 @@ class LiveView:
         from rich.console import Group
 
         jobs, workers = self._watch.jobs(), self._watch.workers()
-        rows = [self._head(jobs), *map(self._job, jobs)]
-        return Group(*rows, _crew(workers))
+        return Group(self._head(jobs), *map(self._job, jobs), _crew(workers))
 
     def _head(self, jobs: list[JobLine]) -> "Text":
         from rich.text import Text
@@ -84,13 +84,19 @@ def _words(job: JobLine) -> list["Text"]:
 
     state = job.state
     parts = [
-        (f"{state.processed_tasks:,} of {state.total_tasks:,}", ""),
+        (_how_far(state), ""),
         (f"{state.failed_tasks:,} failed" if state.failed_tasks else "", "red"),
         (in_bytes(job.bytes), "green"),
         (f"{in_bytes(job.bytes_per_second)}/s", ""),
         ("" if job.left_seconds is None else f"{in_words(job.left_seconds)} left", "dim"),
     ]
     return [Text(words, style) for words, style in parts if words]
+
+
+def _how_far(state: JobState) -> str:
+    if not state.total_tasks:
+        return "listing its files"
+    return f"{state.processed_tasks:,} of {state.total_tasks:,}"
 
 
 def _crew(workers: list[WorkerLine]) -> "Table":

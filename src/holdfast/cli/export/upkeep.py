@@ -24,7 +24,7 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Say whether the DynamoDB tables of a job store are right."""
-    from holdfast.bootstrap.exports import create_job_tables, job_table_findings
+    from holdfast.bootstrap.export_checks import create_job_tables, job_table_findings
 
     store = jobs or os.environ.get(STORE_VARIABLE, "")
     if not store.startswith("dynamodb:"):
@@ -58,7 +58,7 @@ def doctor(
 def _findings(
     jobs: str | None, to: str | None, state_machine: str | None
 ) -> "Iterable[Finding]":
-    from holdfast.bootstrap.exports import export_findings
+    from holdfast.bootstrap.export_checks import export_findings
 
     return export_findings(
         os.environ, jobs=store_or_default(jobs), to=to, state_machine=state_machine

@@ -8,6 +8,7 @@ row holds the task token.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
+from threading import Lock
 from typing import Any
 
 from holdfast.adapters.aws import clients
@@ -55,13 +56,15 @@ class Calls:
 
     def _begin(self) -> None:
         self._client = self._given
+        self._connecting = Lock()
         self._random = Random()
 
     @property
     def client(self) -> Any:
-        if self._client is None:
-            self._client = clients.patient("dynamodb")
-        return self._client
+        with self._connecting:  # or every thread makes one, and all but one are forgotten
+            if self._client is None:
+                self._client = clients.patient("dynamodb")
+            return self._client
 
     def close(self) -> None:
         """Let go of the connections; the next call makes new ones."""
@@ -145,9 +148,8 @@ class Calls:
         try:
             return call(**arguments)
         except ParamValidationError as error:
-            failed = errors.explained(
-                errors.name_of(operation), error
-            )  # its text holds the value
+            # Its text holds what was asked: it must not be the cause of what is raised.
+            failed = errors.explained(errors.name_of(operation), error)
         except (BotoCoreError, ClientError) as error:
             if answer := _answer(operation, error):
                 return answer

@@ -16,7 +16,7 @@ _FINISH = """
 UPDATE tasks SET status = ?, bytes_processed = ?, error_code = ?, error_message = ?
 WHERE job_no = ? AND task_id = ? AND status = 'PENDING'
 """
-_PAGE = """
+PAGE = """
 SELECT * FROM tasks WHERE job_no = ? AND task_id > ? AND (? IS NULL OR status = ?)
 ORDER BY task_id LIMIT ?
 """
@@ -76,4 +76,4 @@ def page(
     limit: int,
 ) -> list[Row]:
     wanted = status.value if status else None
-    return named(connection.execute(_PAGE, (job_no, after or "", wanted, wanted, limit)))
+    return named(connection.execute(PAGE, (job_no, after or "", wanted, wanted, limit)))

@@ -1,0 +1,87 @@
+"""doctor for the two tables: are they there, with the keys and the index that jobs need?"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.adapters.aws.dynamodb import errors
+from holdfast.adapters.aws.dynamodb.tables import STATUS_INDEX, Tables, definitions
+from holdfast.adapters.aws.errors import code_of
+from holdfast.core.findings import Finding, fail, ok, warn
+
+_CREATE = "make it with `holdfast export tables --create`"
+_ANEW = "it cannot be changed: use other names (dynamodb:PREFIX), or make the table anew"
+
+
+def examine(client: Any, tables: Tables) -> Iterator[Finding]:
+    """Each table, as it is against what it should be."""
+    for wanted in definitions(tables):
+        yield from _table(client, wanted)
+
+
+def _table(client: Any, wanted: Mapping[str, Any]) -> Iterator[Finding]:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    name = wanted["TableName"]
+    try:
+        found = client.describe_table(TableName=name)["Table"]
+        expiry = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
+    except (BotoCoreError, ClientError) as error:
+        if code_of(error) in errors.NO_TABLE:
+            yield fail("table", f"{name} is not there", _CREATE)
+        else:
+            why = str(errors.explained("DescribeTable", error))
+            yield fail("table", f"{name}: {why}", "see that this machine reaches DynamoDB")
+        return
+    yield _keys(name, found, wanted)
+    for index in wanted.get("GlobalSecondaryIndexes", ()):
+        yield _index(name, found, index)
+    yield _expiry(name, expiry)
+
+
+def _keys(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Finding:
+    is_, should = _key(found), _key(wanted)
+    if is_ != should:
+        return fail("table", f"{name} has the key {is_}, and it should be {should}", _ANEW)
+    if found.get("TableStatus") != "ACTIVE":
+        state = str(found.get("TableStatus")).lower()
+        return warn("table", f"{name} is {state}", "look again in a minute")
+    return ok("table", f"{name}: {is_}")
+
+
+def _index(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Finding:
+    there = {one["IndexName"]: one for one in found.get("GlobalSecondaryIndexes") or ()}
+    index = there.get(wanted["IndexName"])
+    if index is None:
+        return fail(
+            "index",
+            f"{name} has no {STATUS_INDEX}: no active job is found, so none is beaten",
+            f"add it: {_key(wanted)}, keys only",
+        )
+    is_, should = _key(index), _key(wanted)
+    if is_.split(", ")[0] != should.split(", ")[0]:
+        return fail("index", f"{STATUS_INDEX} is by {is_}, not by {should}", "make it anew")
+    if is_ != should or index.get("Projection", {}).get("ProjectionType") != "KEYS_ONLY":
+        return warn(
+            "index",
+            f"{STATUS_INDEX} is by {is_} and holds more than keys: each result that is "
+            "counted may be written twice, and all active jobs share one partition",
+            f"make it anew: {should}, keys only",
+        )
+    return ok("index", f"{STATUS_INDEX}: {is_}, keys only")
+
+
+def _expiry(name: str, found: Mapping[str, Any]) -> Finding:
+    by = found.get("AttributeName")
+    if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") and by == "ttl":
+        return ok("expiry", f"{name}: finished rows expire by ttl")
+    return warn(
+        "expiry",
+        f"{name} keeps finished rows for ever",
+        "switch its time to live on, by the attribute ttl; `--create` does it",
+    )
+
+
+def _key(schema: Mapping[str, Any]) -> str:
+    order = {"HASH": 0, "RANGE": 1}
+    parts = sorted(schema.get("KeySchema") or (), key=lambda part: order[part["KeyType"]])
+    return ", ".join(part["AttributeName"] for part in parts)

@@ -1,0 +1,160 @@
+"""What doctor says of state machines: R004-209, R004-217…219, R004-257, JB-18, JB-20, D-22."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from holdfast.adapters.aws.stepfunctions_doctor import examine, findings
+from holdfast.core.findings import Finding
+
+EXAMPLE = Path(__file__).parents[2] / "examples/export/state-machine.json"
+INTERVAL = 30.0
+
+
+def waiting(**fields: Any) -> dict[str, Any]:
+    """A state that waits; a field that is None is left out."""
+    state = {
+        "Type": "Task",
+        "Resource": "arn:aws:states:::sqs:sendMessage.waitForTaskToken",
+        "Parameters": {"MessageBody": {"taskToken.$": "$$.Task.Token"}},
+        "HeartbeatSeconds": 90,
+        "TimeoutSeconds": 7200,
+        "End": True,
+        **fields,
+    }
+    return {name: value for name, value in state.items() if value is not None}
+
+
+def machine(*states: Any) -> dict[str, Any]:
+    return {"StartAt": "s0", "States": {f"s{n}": state for n, state in enumerate(states)}}
+
+
+def found(definition: Any) -> dict[str, str]:
+    return {one.check: one.level.value for one in findings(definition, INTERVAL)}
+
+
+def finding(check: str, **fields: Any) -> Finding:
+    [one] = [f for f in findings(machine(waiting(**fields)), INTERVAL) if f.check == check]
+    return one
+
+
+@pytest.mark.parametrize(
+    ("seconds", "level"), [(90, "ok"), (89, "warn"), (61, "warn"), (60, "fail"), (10, "fail")]
+)
+def test_heartbeat_seconds_leaves_room_for_two_missed_beats(seconds: int, level: str) -> None:
+    one = finding("heartbeat", HeartbeatSeconds=seconds)
+    assert one.level.value == level
+    assert (level == "ok") or "90 or more" in one.way_out
+
+
+def test_without_heartbeat_seconds_nobody_notices_a_death() -> None:
+    one = finding("heartbeat", HeartbeatSeconds=None)
+    assert one.level.value == "fail"
+    assert "no HeartbeatSeconds" in one.found
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"HeartbeatSeconds": None, "HeartbeatSecondsPath": "$.beat"},
+        {"HeartbeatSeconds": "{% $beat %}"},
+    ],
+    ids=["path", "jsonata"],
+)
+def test_what_comes_from_the_input_cannot_be_checked(fields: dict[str, Any]) -> None:
+    one = finding("heartbeat", **fields)
+    assert one.level.value == "warn"
+    assert "cannot be checked" in one.found
+
+
+def test_a_timeout_is_needed_and_heartbeats_do_not_prolong_it() -> None:
+    one = finding("timeout", TimeoutSeconds=None)
+    assert one.level.value == "warn"
+    assert "99999999" in one.found
+    assert "do not prolong it" in one.way_out
+    assert finding("timeout").level.value == "ok"
+    from_input = {"TimeoutSeconds": None, "TimeoutSecondsPath": "$.t"}
+    assert finding("timeout", **from_input).level.value == "ok"
+    assert finding("timeout", TimeoutSeconds=90).level.value == "fail"
+
+
+def test_a_state_that_keeps_its_token_to_itself_is_a_failure() -> None:
+    assert finding("token", Parameters={"MessageBody": {"jobId": "a"}}).level.value == "fail"
+    jsonata = {"MessageBody": {"taskToken": "{% $states.context.Task.Token %}"}}
+    assert "token" not in found(machine(waiting(Parameters=None, Arguments=jsonata)))
+    in_a_list = {"Entries": [{"token.$": "$$.Task.Token"}]}
+    assert "token" not in found(machine(waiting(Parameters=in_a_list)))
+
+
+def test_whether_it_tries_again_is_noted() -> None:
+    assert "does not try again" in finding("retry").found
+    rule = {"ErrorEquals": ["States.Timeout"], "MaxAttempts": 2}
+    noted = finding("retry", Retry=[{"ErrorEquals": ["Superseded"]}, rule])
+    assert "again on States.Timeout, up to 2 times" in noted.found
+
+
+def test_states_are_found_however_deep() -> None:
+    bad = waiting(HeartbeatSeconds=30)
+    deep = machine(
+        {
+            "Type": "Parallel",
+            "Branches": [
+                machine({"Type": "Map", "ItemProcessor": machine({"Type": "Wait"}, bad)}),
+                machine({"Type": "Map", "Iterator": machine(bad)}),
+            ],
+        }
+    )
+    failed = [one for one in findings(deep, INTERVAL) if one.level.value == "fail"]
+    assert [one.found.partition(":")[0] for one in failed] == ["s1", "s0"]
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        machine({"Type": "Pass"}),
+        machine({"Type": "Task", "Resource": "arn:aws:states:::sqs:sendMessage"}),
+        machine("no state", None, {"Type": "Parallel", "Branches": "none"}),
+        {},
+        [],
+        None,
+    ],
+    ids=range(6),
+)
+def test_a_machine_that_does_not_wait_is_told(definition: Any) -> None:
+    assert found(definition) == {"state machine": "warn"}
+
+
+def test_the_example_is_right() -> None:
+    """R004-208, R004-211."""
+    levels = {one.level.value for one in examine(str(EXAMPLE), INTERVAL)}
+    assert levels == {"ok"}
+
+
+def test_a_file_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    for name, why in (("bad.json", "is not JSON"), ("nosuch.json", "cannot be read")):
+        [one] = examine(str(tmp_path / name), INTERVAL)
+        assert one.level.value == "fail"
+        assert why in one.found
+
+
+def test_a_machine_is_looked_up_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    with mock_aws():
+        client = boto3.client("stepfunctions")
+        arn = client.create_state_machine(
+            name="export",
+            definition=json.dumps(machine(waiting(HeartbeatSeconds=60))),
+            roleArn="arn:aws:iam::123456789012:role/export",
+        )["stateMachineArn"]
+        found = {one.check: one.level.value for one in examine(arn, INTERVAL)}
+        assert found == {"heartbeat": "fail", "timeout": "ok", "retry": "ok"}
+        [one] = examine(f"{arn}-not", INTERVAL)
+    assert one.level.value == "fail"
+    assert "StateMachineDoesNotExist" in one.found
