@@ -1,8 +1,8 @@
 """DynamoDBJobs keeps the promises of a job store, on two servers that nobody here wrote.
 
 All of them on ministack, over HTTP, where each call is one step, so that crowds can meet.
-Those that hang on conditions also on moto, in this process, as do the tests of its own
-beside this (tests/unit/test_dynamodb_jobs_*.py): what one of the two gets wrong, the other
+Those of the outcome also on moto, in this process, where the tests of its own are
+too (tests/unit/test_dynamodb_jobs_*.py): what one of the two gets wrong, the other
 should not. moto is not thread-safe, and slow with many rows.
 """
 
@@ -16,8 +16,6 @@ from job_promises.callbacks import Callbacks
 from job_promises.kit import OpenRepository
 from job_promises.outcomes import Outcomes
 from job_promises.sealing import Sealing
-from job_promises.tokens import Tokens
-from job_promises.transitions import Transitions
 from job_repository_contract import JobRepositoryContract
 from moto import mock_aws
 
@@ -61,7 +59,7 @@ def over_http(ministack: "Ministack") -> Any:
 class TestDynamoDBJobs(JobRepositoryContract):
     """R004-048…065, R004-069, R004-186…195, R004-198, R004-199; JB-44."""
 
-    examples = 2  # of thirty calls, with twenty reads after each
+    examples = 1  # of thirty calls, with twenty reads after each
 
     @pytest.fixture
     def open_repository(self, over_http: Any) -> OpenRepository:
@@ -79,7 +77,7 @@ def moto() -> Iterator[Any]:
         )
 
 
-class TestDynamoDBJobsOnMoto(Sealing, Outcomes, Callbacks, Tokens, Transitions):
+class TestDynamoDBJobsOnMoto(Sealing, Outcomes, Callbacks):
     @pytest.fixture
     def clock(self) -> ManualClock:
         return ManualClock()

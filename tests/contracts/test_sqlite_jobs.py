@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -226,6 +227,19 @@ def test_eight_who_make_the_store_at_once_make_one(tmp_path: Path, clock: Manual
     assert sorted(job.job_id for job in found) == [f"{n}" for n in range(THREADS)]
 
 
+def test_whoever_makes_the_store_waits_for_others_who_do(tmp_path: Path) -> None:
+    """SQLite alone gives up at once when it is to begin the log and another one writes."""
+    path = tmp_path / "jobs.db"
+    place.prepare(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="locked for too long"):
+            SQLiteJobs(path, busy_seconds=0.2)
+        assert time.monotonic() - began >= 0.2
+    SQLiteJobs(path, busy_seconds=0.2)
+
+
 def test_tables_that_appear_between_two_looks_are_not_taken_for_a_stranger_s(
     tmp_path: Path,
 ) -> None:
@@ -376,6 +390,28 @@ def test_a_large_job_is_forgotten_in_slices_and_its_id_is_free_at_once(
         settle_a_small_one(jobs, clock, f"{number}")
     assert count_rows(jobs) == 0
     assert jobs.find_by_id("large") is not None
+
+
+def test_a_job_is_settled_even_if_others_cannot_be_forgotten_now(
+    fast_path: Path, clock: ManualClock
+) -> None:
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock, keep_seconds=60.0, busy_seconds=0.05)
+    settle_a_small_one(jobs, clock, "old")
+    decided(jobs, clock)
+    clock.advance(61.0)
+    with closing(sqlite3.connect(fast_path / "jobs.db", isolation_level=None)) as other:
+
+        def meanwhile(statement: str) -> None:
+            if "ttl <=" in statement and not other.in_transaction:
+                other.execute("BEGIN IMMEDIATE")
+
+        with jobs._database.reading() as connection:
+            connection.set_trace_callback(meanwhile)
+        assert jobs.settle("job", JobStatus.COMPLETED, None) is True
+        assert other.in_transaction
+    assert jobs.find_by_id("old") is not None
+    settle_a_small_one(jobs, clock, "next")
+    assert jobs.find_by_id("old") is None
 
 
 def test_without_a_time_to_keep_jobs_are_kept(fast_path: Path, clock: ManualClock) -> None:

@@ -28,6 +28,7 @@ from export_cli_place import (
     workers_of,
 )
 
+from holdfast.cli.export.listing import read_list
 from holdfast.cli.export.options import size
 from holdfast.cli.export.screens import in_bytes
 from holdfast.jobs.model import JobStatus
@@ -516,3 +517,8 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_bytes_are_said_as_people_do() -> None:
     said = [in_bytes(count) for count in (0, 999, 1000, 999_960, 1_200_000, 5e15)]
     assert said == ["0 B", "999 B", "1.0 kB", "1.0 MB", "1.2 MB", "5,000.0 TB"]
+
+
+def test_the_example_job_is_a_list_that_can_be_read() -> None:
+    wanted = read_list(str(Path(__file__).parents[2] / "examples/export/job.json"))
+    assert (wanted.request.job_id, len(wanted.specs)) == ("export-2026-07", 2)

@@ -136,6 +136,29 @@ def busy_forker(path: Path, _: int) -> None:
     print(jobs.find_by_id("job").state.completed_tasks)  # type: ignore[union-attr]
 
 
+def forker_in_a_transaction(path: Path, _: int) -> None:
+    """Fork while another thread is in a transaction that does not end."""
+    jobs, within, stop = SQLiteJobs(path, busy_seconds=0.05), Event(), Event()
+
+    def stay() -> None:
+        with jobs._database.writing():
+            within.set()
+            stop.wait(PATIENCE_SECONDS)
+
+    thread = Thread(target=stay, daemon=True)
+    thread.start()
+    within.wait(PATIENCE_SECONDS)
+    child = os.fork()
+    if child == 0:
+        without_rights(path, 0, jobs)
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    stop.set()
+    thread.join()
+    jobs.increment_completed_tasks("job")
+
+
 def short_of_disk(path: Path, _: int) -> None:
     """Files may not grow beyond what they are, and then may again."""
     jobs = SQLiteJobs(path)
@@ -152,9 +175,9 @@ def short_of_disk(path: Path, _: int) -> None:
     print(len(jobs.tasks("job", limit=10_000)))
 
 
-def without_rights(path: Path, _: int) -> None:
+def without_rights(path: Path, _: int, jobs: SQLiteJobs | None = None) -> None:
     try:
-        SQLiteJobs(path).note_progress("job")
+        (jobs or SQLiteJobs(path)).note_progress("job")
     except (ConfigError, StoreUnavailable) as error:
         print(error)
 
@@ -280,6 +303,15 @@ def test_forks_beside_busy_threads_are_safe(tmp_path: Path) -> None:
     assert said_by(busy_forker, path) == [f"{FORKS}"]
     _assert_books_agree(SQLiteJobs(path))
     _assert_sound(path)
+
+
+def test_a_child_forked_amid_a_transaction_is_told_so(tmp_path: Path) -> None:
+    """LO-02: what it inherited of SQLite's locks is not to be trusted."""
+    path = tmp_path / "jobs.db"
+    stored(path, 0).close()
+    [error] = said_by(forker_in_a_transaction, path)
+    assert "forked while it was in use" in error
+    assert job_of(SQLiteJobs(path)).state.completed_tasks == 1
 
 
 def test_a_full_disk_is_unavailable_and_leaves_the_store_sound(tmp_path: Path) -> None:

@@ -470,7 +470,7 @@ def test_a_cancelled_task_is_not_done_again_when_its_worker_ends(notes: Notes) -
 def test_stopping_lets_work_finish_within_its_time_and_returns_the_rest(
     notes: Notes,
 ) -> None:
-    """R004-154 and JB-27, as far as the pool goes."""
+    """JB-27, as far as the pool goes."""
     tasks = Tasks(task("finish", "soon", seconds=0.5), task("sleep", "never"))
     tasks.waiting.extend([task("finish", "waits")])
     with pool_of(notes, tasks, size=2, slots=1) as pool:
@@ -489,9 +489,17 @@ def test_stopping_lets_work_finish_within_its_time_and_returns_the_rest(
     assert [t.task_id for t in tasks.waiting] == ["waits"]
 
 
-def test_idle_workers_close_their_work_before_they_end(notes: Notes) -> None:
-    with pool_of(notes, Tasks(), size=2) as pool:
+def test_there_are_four_workers_and_idle_ones_close_their_work_before_they_end(
+    notes: Notes,
+) -> None:
+    """R004-030."""
+    pool = WorkerPool(pool_work.work(notes.path), Tasks())
+    try:
+        pool.start()
         before = sorted(str(pid) for pid in pids(pool))
+    finally:
+        pool.stop(0.0)
+    assert len(before) == 4
     assert sorted(notes.values("close")) == before
 
 

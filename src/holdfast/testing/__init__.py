@@ -1,31 +1,37 @@
-"""Fakes that keep the contracts: time by hand, a queue in memory, an SQS in memory.
+"""Fakes that keep the contracts: time by hand, queues, jobs and Amazon's services in memory.
 
 Loaded on first use: pytest imports this package for every project of an environment that
 has Holdfast installed, and none of them should pay for what it does not ask for.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
+    from holdfast.testing.memory_jobs import MemoryJobs
     from holdfast.testing.memory_queue import MemoryQueue
     from holdfast.testing.sqs.service import SimulatedSqs
+    from holdfast.testing.stepfunctions import SimulatedStepFunctions
 
-__all__ = ["ManualClock", "MemoryQueue", "SimulatedSqs"]
+_HOME = {
+    "ManualClock": "clock",
+    "MemoryJobs": "memory_jobs",
+    "MemoryQueue": "memory_queue",
+    "SimulatedSqs": "sqs.service",
+    "SimulatedStepFunctions": "stepfunctions",
+}
+
+__all__ = [  # made by __getattr__ below
+    "ManualClock",
+    "MemoryJobs",
+    "MemoryQueue",
+    "SimulatedSqs",
+    "SimulatedStepFunctions",
+]
 
 
 def __getattr__(name: str) -> Any:
-    match name:
-        case "ManualClock":
-            from holdfast.testing.clock import ManualClock
-
-            return ManualClock
-        case "MemoryQueue":
-            from holdfast.testing.memory_queue import MemoryQueue
-
-            return MemoryQueue
-        case "SimulatedSqs":
-            from holdfast.testing.sqs.service import SimulatedSqs
-
-            return SimulatedSqs
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
