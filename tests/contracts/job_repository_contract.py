@@ -35,7 +35,7 @@ class OneCaller(
 ):
     """All promises but those of crowds, for stores in tests that are not thread-safe."""
 
-    examples: ClassVar[int] = 40
+    examples: ClassVar[int] = 30
     """How many lives of a job are tried against the model."""
 
     @pytest.fixture

@@ -1,0 +1,317 @@
+"""What is SQLiteJobs' own: its transactions, its connections, its cost, its forgetting."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from job_promises.crowds import THREADS, together
+from job_promises.kit import (
+    GIVEN_UP,
+    decided,
+    job_of,
+    new_job,
+    started,
+    succeeded,
+    tasks_of,
+)
+
+from holdfast.adapters.local.sqlite import SQLiteJobs, place
+from holdfast.adapters.local.sqlite.connection import Durability, _is_current
+from holdfast.adapters.local.sqlite.errors import translated
+from holdfast.adapters.local.sqlite.jobs import BY_STATUS
+from holdfast.adapters.local.sqlite.tasks import PAGE
+from holdfast.jobs.errors import StoreUnavailable
+from holdfast.jobs.model import ExportTask, JobStatus
+from holdfast.testing import ManualClock
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+# -- safety of what is written
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
+def test_each_commit_reaches_the_disk_unless_told_otherwise(
+    tmp_path: Path, durability: Durability, synchronous: int
+) -> None:
+    """LO-01. 2 is FULL: synced with every commit; 1 is NORMAL: when the log is folded in."""
+    default = SQLiteJobs(tmp_path / "default.db")
+    with default._database.reading() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    jobs = SQLiteJobs(tmp_path / "jobs.db", durability=durability)
+    with jobs._database.reading() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_store_that_others_keep_locked_is_unavailable_and_then_works_again(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "jobs.db"
+    jobs = SQLiteJobs(path, clock=clock, busy_seconds=0.05)
+    jobs.save(new_job(clock))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="locked for too long"):
+            jobs.set_total_tasks("job", 3)
+        assert not job_of(jobs).sealed  # who reads does not wait for who writes
+    jobs.set_total_tasks("job", 3)
+    assert job_of(jobs).remaining_tasks == 3
+
+
+def test_a_full_disk_is_told_apart(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "tiny.db")) as tiny:
+        tiny.execute("PRAGMA max_page_count = 1")
+        with pytest.raises(sqlite3.Error) as full:
+            tiny.execute("CREATE TABLE t (c)")
+    error = translated(full.value, tmp_path)
+    assert isinstance(error, StoreUnavailable)
+    assert "free some space" in str(error)
+
+
+def test_an_error_nobody_foresaw_is_not_explained_away(tmp_path: Path) -> None:
+    jobs = SQLiteJobs(tmp_path / "jobs.db")
+    with (
+        pytest.raises(sqlite3.OperationalError, match="no such table"),
+        jobs._database.writing() as connection,
+    ):
+        connection.execute("SELECT * FROM nonsense")
+    assert jobs.find_by_status(JobStatus.FAILED) == []
+
+
+def test_a_store_that_was_removed_takes_no_writes(tmp_path: Path, clock: ManualClock) -> None:
+    """An open file takes them all the same, and nobody would ever read them."""
+    path = tmp_path / "jobs.db"
+    jobs = SQLiteJobs(path, clock=clock)
+    jobs.save(new_job(clock))
+    for file in tmp_path.iterdir():
+        file.unlink()
+    with pytest.raises(StoreUnavailable, match="is gone"):
+        jobs.set_total_tasks("job", 3)
+    SQLiteJobs(path, clock=clock).save(new_job(clock, "another"))
+    assert jobs.find_by_id("job") is None
+    assert jobs.find_by_id("another") is not None
+
+
+def test_eight_who_make_the_store_at_once_make_one(tmp_path: Path, clock: ManualClock) -> None:
+    def make(number: int) -> None:
+        SQLiteJobs(tmp_path / "jobs.db", clock=clock).save(new_job(clock, f"{number}"))
+
+    together(make)
+    found = SQLiteJobs(tmp_path / "jobs.db").find_by_status(JobStatus.PROCESSING)
+    assert sorted(job.job_id for job in found) == [f"{n}" for n in range(THREADS)]
+
+
+def test_whoever_makes_the_store_waits_for_others_who_do(tmp_path: Path) -> None:
+    """SQLite alone gives up at once when it is to begin the log and another one writes."""
+    path = tmp_path / "jobs.db"
+    place.prepare(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="locked for too long"):
+            SQLiteJobs(path, busy_seconds=0.2)
+        assert time.monotonic() - began >= 0.2
+    SQLiteJobs(path, busy_seconds=0.2)
+
+
+def test_tables_that_appear_between_two_looks_are_not_taken_for_a_stranger_s(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "jobs.db"
+    place.prepare(path)
+
+    def meanwhile(statement: str) -> None:
+        if "sqlite_master" in statement:
+            with suppress(StoreUnavailable):
+                SQLiteJobs(path, busy_seconds=0.05)
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.set_trace_callback(meanwhile)
+        assert not _is_current(connection, path)
+
+
+def test_a_slow_listing_is_stored_as_it_comes_and_others_may_write(
+    fast_path: Path, clock: ManualClock
+) -> None:
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock)
+    other = SQLiteJobs(fast_path / "jobs.db", clock=clock, busy_seconds=0.05)
+    jobs.save(new_job(clock))
+
+    def listing() -> Iterator[ExportTask]:
+        yield from tasks_of("job", 2_000)
+        assert count_rows(other) >= 1_000
+        other.note_progress("job")
+        yield from tasks_of("job", 5, first=2_000)
+
+    jobs.add_tasks("job", listing())
+    assert count_rows(jobs) == 2_005
+
+
+# -- connections
+
+
+def open_files(path: Path) -> int:
+    """How often this process has the store open."""
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return links.count(str(path))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_threads_that_ended_leave_no_connection_behind(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """LO-02, I-JB-14."""
+    path = tmp_path / "jobs.db"
+    jobs = SQLiteJobs(path, clock=clock)
+    jobs.save(new_job(clock))
+    for _ in range(20):
+        thread = Thread(target=jobs.note_progress, args=("job",))
+        thread.start()
+        thread.join()
+    assert open_files(path) == 1
+    jobs.close()
+    assert open_files(path) == 0
+    assert job_of(jobs).status is JobStatus.PROCESSING  # and it opens again
+    jobs.close()
+    assert open_files(path) == 0
+
+
+def test_a_connection_in_use_is_closed_when_its_transaction_is_over(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    jobs = SQLiteJobs(tmp_path / "jobs.db", clock=clock)
+    with jobs._database.writing() as connection:
+        jobs.close()
+        assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
+
+
+# -- what it costs
+
+
+def test_a_result_costs_the_same_in_a_large_job(fast_path: Path, clock: ManualClock) -> None:
+    """JB-44. Counted in steps of SQLite's machine, which do not depend on the computer's."""
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock)
+    steps = {}
+    for count in (100, 5_000):
+        tasks = started(jobs, clock, count, job_id=f"{count}")
+        ran = []
+        with jobs._database.reading() as connection:
+            connection.set_progress_handler(lambda ran=ran: ran.append(1), 1)
+        assert jobs.record_results(f"{count}", [succeeded(task) for task in tasks[:50]]) == 50
+        with jobs._database.reading() as connection:
+            connection.set_progress_handler(None, 0)
+        steps[count] = len(ran)
+    assert steps[100] > 50
+    assert steps[5_000] <= 1.1 * steps[100]
+
+
+def test_jobs_are_found_by_status_without_reading_the_others(tmp_path: Path) -> None:
+    jobs = SQLiteJobs(tmp_path / "jobs.db")
+    with jobs._database.reading() as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {BY_STATUS}", ("FAILED",)).fetchall()
+    [step] = plan
+    assert "USING INDEX jobs_by_status (status=?)" in step[3]
+
+
+def test_a_page_of_tasks_is_read_in_order_without_the_pages_before(tmp_path: Path) -> None:
+    jobs = SQLiteJobs(tmp_path / "jobs.db")
+    with jobs._database.reading() as connection:
+        asked = (1, "after", None, None, 10)
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {PAGE}", asked).fetchall()
+    [step] = plan
+    assert "USING PRIMARY KEY (job_no=? AND task_id>?)" in step[3]
+
+
+# -- forgetting
+
+
+def test_finished_jobs_are_forgotten_with_their_tasks_when_their_time_has_come(
+    fast_path: Path, clock: ManualClock
+) -> None:
+    """R004-065, R004-129."""
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock, keep_seconds=60.0)
+    for number in range(3):
+        decided(jobs, clock, job_id=f"{number}")
+    started(jobs, clock, job_id="active")
+    jobs.settle("0", JobStatus.COMPLETED, None)
+    clock.advance(59.0)
+    jobs.settle("1", JobStatus.COMPLETED, None)
+    assert jobs.find_by_id("0") is not None
+    clock.advance(1.0)
+    jobs.settle("2", JobStatus.COMPLETED, None)
+    assert jobs.find_by_id("0") is None
+    assert [jobs.find_by_id(job_id) is None for job_id in ("1", "2", "active")] == [False] * 3
+    assert count_rows(jobs) == 2 + 2 + 3
+
+
+def test_a_large_job_is_forgotten_in_slices_and_its_id_is_free_at_once(
+    fast_path: Path, clock: ManualClock
+) -> None:
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock, keep_seconds=60.0)
+    jobs.save(new_job(clock, "first"))
+    started(jobs, clock, 2_600, job_id="large")  # the last: its number must not be used again
+    jobs.update_job_status("large", JobStatus.FAILED)
+    clock.advance(61.0)
+    jobs.give_up("first", GIVEN_UP)
+    jobs.settle("first", JobStatus.FAILED, GIVEN_UP)
+    left = count_rows(jobs)
+    assert 1_000 < left < 2_600
+    jobs.save(new_job(clock, "large"))
+    assert jobs.tasks("large") == []
+    for number in range(3):
+        settle_a_small_one(jobs, clock, f"{number}")
+    assert count_rows(jobs) == 0
+    assert jobs.find_by_id("large") is not None
+
+
+def test_a_job_is_settled_even_if_others_cannot_be_forgotten_now(
+    fast_path: Path, clock: ManualClock
+) -> None:
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock, keep_seconds=60.0, busy_seconds=0.05)
+    settle_a_small_one(jobs, clock, "old")
+    decided(jobs, clock)
+    clock.advance(61.0)
+    with closing(sqlite3.connect(fast_path / "jobs.db", isolation_level=None)) as other:
+
+        def meanwhile(statement: str) -> None:
+            if "ttl <=" in statement and not other.in_transaction:
+                other.execute("BEGIN IMMEDIATE")
+
+        with jobs._database.reading() as connection:
+            connection.set_trace_callback(meanwhile)
+        assert jobs.settle("job", JobStatus.COMPLETED, None) is True
+        assert other.in_transaction
+    assert jobs.find_by_id("old") is not None
+    settle_a_small_one(jobs, clock, "next")
+    assert jobs.find_by_id("old") is None
+
+
+def test_without_a_time_to_keep_jobs_are_kept(fast_path: Path, clock: ManualClock) -> None:
+    jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock)
+    decided(jobs, clock, job_id="old")
+    jobs.settle("old", JobStatus.COMPLETED, None)
+    clock.advance(1e9)
+    settle_a_small_one(jobs, clock, "new")
+    assert jobs.find_by_id("old") is not None
+
+
+def settle_a_small_one(jobs: SQLiteJobs, clock: ManualClock, job_id: str) -> None:
+    jobs.save(new_job(clock, job_id))
+    assert jobs.give_up(job_id, GIVEN_UP)
+    assert jobs.settle(job_id, JobStatus.FAILED, GIVEN_UP)
+
+
+def count_rows(jobs: SQLiteJobs) -> int:
+    with jobs._database.reading() as connection:
+        return int(connection.execute("SELECT count(*) FROM tasks").fetchone()[0])
