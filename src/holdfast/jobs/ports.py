@@ -53,7 +53,8 @@ class JobStateRepository(ABC):
 
         Raises IllegalTransition for a step the model does not know; for a terminal status
         while a token waits for its answer or an outcome is pending; and for COMPLETED
-        unless the job is sealed, every task is counted and none failed.
+        unless the job is sealed, every task is counted and none failed. A job that is
+        terminal then has `completed_at` and nobody left to tell.
         """
 
     @abstractmethod
@@ -88,7 +89,7 @@ class JobStateRepository(ABC):
 
     @abstractmethod
     def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
-        """Store the tasks that are not there yet; those that are stay as they are.
+        """Store the tasks that are not there yet, as PENDING; those that are stay as they are.
 
         Raises AlreadySealed or JobClosed.
         """
@@ -155,7 +156,10 @@ class JobStateRepository(ABC):
 
     @abstractmethod
     def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
-        """The answer is out: the job is terminal, its token forgotten. One caller gets True."""
+        """The answer is out: the job is terminal, its token forgotten. One caller gets True.
+
+        Raises ValueError or IllegalTransition for a status that is not terminal.
+        """
 
     @abstractmethod
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:

@@ -1,13 +1,10 @@
-"""The whole port on plain values: what the contract means, without a store.
-
-It is what stores are compared with, and passes the contract itself.
-"""
+"""Jobs in memory: what the port promises, on plain values. Stores are compared with it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from threading import RLock
 
-from holdfast.core.clock import Clock
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.jobs.errors import (
     AlreadySealed,
     IllegalTransition,
@@ -41,10 +38,15 @@ class JobMemory:
 
 
 class MemoryJobs(JobStateRepository):
+    """A job store that lives as long as its memory. Safe for threads."""
+
     def __init__(
-        self, memory: JobMemory, clock: Clock, keep_seconds: float | None = None
+        self,
+        memory: JobMemory | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        keep_seconds: float | None = None,
     ) -> None:
-        self._memory = memory
+        self._memory = JobMemory() if memory is None else memory
         self._clock = clock
         self._keep_seconds = keep_seconds
 

@@ -33,8 +33,8 @@ from holdfast.jobs.model import (
 )
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.testing import ManualClock
+from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 from job_promises.kit import GIVEN_UP, OpenRepository, assert_books_agree, tasks_of
-from job_promises.model import ModelJobs, World
 
 STEPS = 30
 TASKS = 4  # of a job
@@ -55,7 +55,7 @@ class JobMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = clock
         self.stores = [open_repository(clock, keep_seconds=KEEP) for _ in range(2)]
-        self.model = ModelJobs(World(), clock, keep_seconds=KEEP)
+        self.model = MemoryJobs(JobMemory(), clock, keep_seconds=KEEP)
         number = next(_numbers)  # the store may be one for all examples
         self.ids = [f"{number}-first", f"{number}-second"]
 

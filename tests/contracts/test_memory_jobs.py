@@ -4,8 +4,9 @@ from typing import ClassVar
 
 import pytest
 from job_promises.kit import OpenRepository
-from job_promises.model import ModelJobs, World
 from job_repository_contract import JobRepositoryContract
+
+from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 
 
 class TestModelOfJobs(JobRepositoryContract):
@@ -13,5 +14,5 @@ class TestModelOfJobs(JobRepositoryContract):
 
     @pytest.fixture
     def open_repository(self) -> OpenRepository:
-        world = World()
-        return lambda clock, keep_seconds=None: ModelJobs(world, clock, keep_seconds)
+        memory = JobMemory()
+        return lambda clock, keep_seconds=None: MemoryJobs(memory, clock, keep_seconds)
