@@ -6,15 +6,17 @@ JB-15, JB-16, JB-28 (going on after a death), JB-34 (names), JB-35, I-JB-13 (can
 import json
 import os
 import pty
+import select
 import signal
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer
-from cli_kit import Cli, Ran, command, eventually, one_line, real
+from cli_kit import PATIENCE_SECONDS, Cli, Ran, command, eventually, one_line, real
 from cli_kit import clean_env as environment
 from export_cli_place import (
     CANARY,
@@ -324,20 +326,31 @@ def test_the_live_view_shows_names_cleaned_and_no_query(place: ExportCli) -> Non
     (place.folder / "urls.txt").write_text(json.dumps(entry))
     ours, theirs = pty.openpty()
     process = start_on(theirs, place)
-    seen = b""
-    while b"[red]big\\u200b.bin" not in seen or b"0 of 1" not in seen:
-        seen += os.read(ours, 4096)
-    place.open()
-    while True:
+    try:
+        seen = seen_on(ours, b"[red]big\\u200b.bin", b"0 of 1")
+        place.open()
+        seen += seen_on(ours)
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        os.close(ours)
+        process.kill()
+        process.wait()
+    assert b"Ctrl-C drains" in seen
+    assert CANARY.encode() not in seen
+
+
+def seen_on(terminal: int, *words: bytes) -> bytes:
+    """What appears until all words did; without any, until the other side is closed."""
+    seen, until = b"", time.monotonic() + PATIENCE_SECONDS
+    while not words or not all(word in seen for word in words):
+        readable, _, _ = select.select([terminal], [], [], until - time.monotonic())
+        assert readable, f"it never appeared: {seen!r}"
         try:
-            seen += os.read(ours, 4096)
-        except OSError:  # the other side is closed
+            seen += os.read(terminal, 4096)
+        except OSError:  # closed
+            assert not words, f"it ended before that appeared: {seen!r}"
             break
-    os.close(ours)
-    assert process.wait() == 0
-    text = seen.decode()
-    assert "Ctrl-C drains" in text
-    assert CANARY not in text
+    return seen
 
 
 def start_on(terminal: int, place: ExportCli) -> "subprocess.Popen[bytes]":

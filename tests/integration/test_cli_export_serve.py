@@ -159,7 +159,7 @@ def test_metrics_are_served_while_it_runs(place: ExportCli) -> None:
 def test_in_the_cloud_step_functions_must_be_there(
     place: ExportCli, words: tuple[str, ...]
 ) -> None:
-    ran = place.cli("export", "serve", *words, "--to", "out")
+    ran = place.cli("export", "serve", *words, "--to", "out", "--until-empty")
     assert ran.code == 2
     assert "no region for stepfunctions" in one_line(ran)
 
@@ -172,7 +172,8 @@ def test_tables_that_are_missing_are_told_before_a_job_is_taken(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     with mock_aws():
         boto3.client("sqs").create_queue(QueueName="exports")
-        ran = place.cli("export", "serve", "sqs:exports", "--to", "out", "--jobs", "dynamodb:")
+        words = ("serve", "sqs:exports", "--to", "out", "--jobs", "dynamodb:", "--until-empty")
+        ran = place.cli("export", *words)
     assert ran.code == 2
     assert "`holdfast export tables --create`" in one_line(ran)
 

@@ -96,7 +96,6 @@ def test_fewer_bytes_than_stated_are_no_file(place: ExportPlace) -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\nabcd",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"X-Long: " + b"y" * 70_000 + b"\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000,
         b"HTTP/1.1 206 Partial\r\nContent-Length: 1\r\nContent-Range: bytes 5-5/9\r\n\r\nx",
         b"HTTP/9.9 200 OK\r\nContent-Length: 4\r\n\r\nabcd",
@@ -109,6 +108,12 @@ def test_an_answer_that_makes_no_sense_is_no_file(place: ExportPlace, answer: by
         wire.close()
 
     place.code(place.server.on("/a", route), attempts=2)
+
+
+@pytest.mark.parametrize("lines", [["X: y"] * 6000, [f"X: {'y' * 80}"] * 1000])
+def test_a_head_has_an_end(place: ExportPlace, lines: list[str]) -> None:
+    url = place.server.on("/a", file(DATA, *lines))
+    assert place.code(url) == "BadAnswer"
 
 
 def test_a_provisional_answer_is_not_the_answer(place: ExportPlace) -> None:

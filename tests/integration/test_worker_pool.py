@@ -20,9 +20,11 @@ import pytest
 
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
+from holdfast.jobs import pool_wire as wire
 from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskAgain
 from holdfast.jobs.model import TaskResult, TaskToken
 from holdfast.jobs.pool import Assignment, WorkerPool
+from holdfast.jobs.pool_process import WorkerProcess, pickled
 from holdfast.jobs.pool_seat import Seat
 from holdfast.testing.clock import ManualClock
 from workers import pool_work
@@ -658,6 +660,20 @@ def test_no_worker_outlives_its_pool(notes: Notes, do: str) -> None:
 def two(notes: Notes) -> list[int]:
     made = [int(pid) for pid in notes.values("made")]
     return made if len(made) == 2 else []
+
+
+def test_a_worker_whose_orders_end_takes_with_it_what_it_started(notes: Notes) -> None:
+    """A pool that is killed does no more than that, if the kernel is quick."""
+    process = WorkerProcess(pickled(pool_work.work(notes.path)), 1, 1.0)
+    try:
+        process.send(wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
+        child = notes.pid("child")
+        process.hang_up()
+        eventually(lambda: process.death() is not None and not is_alive(child))
+    finally:
+        process.kill()
+        eventually(process.death)
+        process.let_go()
 
 
 def test_a_program_that_forgets_its_pool_ends_and_so_do_the_workers(notes: Notes) -> None:

@@ -3,11 +3,11 @@
 import errno
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.adapters.export.addresses import Reach, reach_of, read_address
-from holdfast.adapters.export.answer import HeadReader
+from holdfast.adapters.export.answer import Answer, HeadReader
 from holdfast.adapters.export.guard import Guard, read_url
 from holdfast.adapters.export.retries import Tries, retry_after
 from holdfast.adapters.export.troubles import Trouble, of_storage
@@ -208,7 +208,15 @@ def test_what_the_disk_says_has_a_word(number: int, code: str) -> None:
     assert of_storage(OSError(number, "text", "/a/path"), "key").code == code
 
 
+@pytest.mark.parametrize("lengths", [("3", "4"), ("-1",), ("",), ("1e3",), ("9" * 20,)])
+def test_a_length_that_is_none_or_two_is_refused(lengths: tuple[str, ...]) -> None:
+    with pytest.raises(Trouble, match="BadAnswer"):
+        _ = Answer(200, {"content-length": list(lengths)}).length
+    assert Answer(200, {"content-length": ["5", "5"]}).length == 5
+
+
 @given(st.lists(st.binary(max_size=40), max_size=30))
+@example([b": no name"])
 def test_a_head_of_any_bytes_is_read_or_refused(lines: list[bytes]) -> None:
     reader = HeadReader()
     for line in [b"HTTP/1.1 200 OK\r\n", *lines, b"\r\n"]:

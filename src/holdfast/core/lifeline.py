@@ -32,7 +32,7 @@ def end_with(parent_pid: int, parent_sentinel: int) -> int:
 
     The process id of the guard.
     """
-    _ask_the_kernel()
+    _ask_the_kernel(signal.SIGKILL)
     if os.getppid() != parent_pid:  # it ended before we asked
         end_group()
     if (guard := os.fork()) == 0:
@@ -40,11 +40,15 @@ def end_with(parent_pid: int, parent_sentinel: int) -> int:
     return guard
 
 
-def dismiss(guard: int) -> None:
-    """For a process that is about to end by itself: leave nobody else to bury its guard."""
+def end_in_peace(guard: int) -> None:
+    """As `end_group`, for a process that is done: nobody else has to bury its guard."""
+    # Without the guard, the kernel must not end us either before we have ended the group:
+    # the parent may be dying right now, and what we started would be left to nobody.
+    _ask_the_kernel(0)
     with suppress(ProcessLookupError, ChildProcessError):
         os.kill(guard, signal.SIGKILL)
         os.waitpid(guard, 0)
+    end_group()
 
 
 def end_group() -> None:
@@ -52,11 +56,11 @@ def end_group() -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def _ask_the_kernel() -> None:
+def _ask_the_kernel(end: int) -> None:
     # Linux ends us with the thread that started us. That also helps where a fork of the
     # worker keeps the pipe open, but does not reach what we started; hence the guard.
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, end)
 
 
 def _guard(parent_sentinel: int) -> None:

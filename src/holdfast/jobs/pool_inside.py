@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.frames import Frames
-from holdfast.core.lifeline import dismiss, end_with, leave_terminal
+from holdfast.core.lifeline import end_in_peace, end_with, leave_terminal
 from holdfast.jobs import pool_wire as wire
 
 if TYPE_CHECKING:
@@ -45,17 +45,20 @@ def _or_end(do: Callable[..., None], *args: Any) -> None:
     code = 1
     try:
         do(*args)
-        code = 0
     except MemoryError:
         code = OUT_OF_MEMORY
     except BaseException as error:
         with suppress(Exception):
             sys.stderr.write(f"holdfast worker: {wire.told(error)}\n")
+    _flush()
+    # Not by the interpreter's own end: it would wait for threads that do not listen.
+    os._exit(code)
+
+
+def _flush() -> None:
     with suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
-    # Not by the interpreter's own end: it would wait for threads that do not listen.
-    os._exit(code)
 
 
 def _serve(frames: Frames, guard: int) -> None:
@@ -64,7 +67,8 @@ def _serve(frames: Frames, guard: int) -> None:
     work = _made(desk)
     if work is not None:
         _work(work, desk, **settings)
-    dismiss(guard)
+    _flush()
+    end_in_peace(guard)
 
 
 def _work(work: "Work", desk: "Desk", *, slots: int, pulse_seconds: float) -> None:

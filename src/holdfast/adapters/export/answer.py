@@ -110,7 +110,7 @@ class HeadReader:
 
     def _take(self, line: str) -> None:
         name, colon, value = line.partition(":")
-        if colon and not name[0].isspace():
+        if colon and name and not name[0].isspace():
             self._fields.setdefault(name.lower(), []).append(value.strip())
 
 

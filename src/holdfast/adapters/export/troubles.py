@@ -93,6 +93,7 @@ _OF_TRANSFER = {
     60: ("TlsRefused", "the server's certificate cannot be trusted", False),
     77: ("TlsRefused", "the file of trusted certificates cannot be read", False),
     91: ("TlsRefused", "the server's certificate was withdrawn", False),
+    100: ("BadAnswer", "the head of the answer is too large", False),
 }
 
 

@@ -87,7 +87,7 @@ class Watch:
 
     def _read(self, now: float) -> None:
         found: dict[str, JobState] = {}
-        for job_id in list(self._watched())[:_MOST_JOBS]:
+        for job_id in sorted(self._watched())[:_MOST_JOBS]:
             try:
                 job = self._jobs.find_by_id(job_id)
             except StoreUnavailable:  # what was known before is shown a little longer
