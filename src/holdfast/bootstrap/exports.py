@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.config import ExportSettings, HeartbeatSettings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -28,8 +28,9 @@ def open_jobs(
     *,
     clock: Clock = SYSTEM_CLOCK,
     keep_seconds: float | None = KEEP_SECONDS,
+    durable: bool = True,
 ) -> JobStateRepository:
-    """The job store behind a URL.
+    """The job store behind a URL. `durable`: what is counted survives a power cut, too.
 
     jobs.db, sqlite:/srv/jobs.db     a file, made when it is not there
     dynamodb:                        the tables ExportJobs and ExportTasks
@@ -51,7 +52,8 @@ def open_jobs(
     from holdfast.adapters.local.sqlite import SQLiteJobs
 
     path = rest if colon and scheme in ("sqlite", "file") else text
-    return SQLiteJobs(Path(path), clock=clock, keep_seconds=keep_seconds)
+    durability: Literal["power", "process"] = "power" if durable else "process"
+    return SQLiteJobs(Path(path), clock=clock, keep_seconds=keep_seconds, durability=durability)
 
 
 def step_functions(*, needed: bool) -> StepFunctions | None:

@@ -3,7 +3,7 @@
 import logging
 
 from holdfast.jobs.model import JobError, TaskResult
-from holdfast.jobs.pool_ports import Assignment, TaskSource
+from holdfast.jobs.pool_ports import CANCELLED, Assignment, TaskSource
 from holdfast.jobs.pool_wire import Completed
 from holdfast.jobs.pool_worker import Run
 
@@ -22,10 +22,14 @@ class Source:
             return None
 
     def completed(self, run: Run, said: Completed) -> None:
-        """The work ended. A failure after a cancel is what was asked for: no result."""
+        """The work ended. A failure after a cancel is what was asked for: no result.
+
+        A job can be taken up again while tasks of its last run are being cancelled; the
+        work cannot tell them apart. Who was cancelled by mistake is done again.
+        """
         task = run.attempt.assignment
         error = None if said.error is None else JobError(*said.error)
-        if run.cancelled and error is not None:
+        if error is not None and (run.cancelled or error.code == CANCELLED):
             self.returned(task)
         else:
             ids = (task.job_id, task.task_id)
