@@ -11,9 +11,9 @@ from bench.orchestrator_server import ANSWER_SECONDS, serving
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.jobs.beating import Rhythm
+from holdfast.jobs.heartbeats.beating import Rhythm
+from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.jobs.model import ExportJob, JobState, JobStatus, TaskToken
-from holdfast.jobs.orchestrator import HeartbeatOrchestrator
 from holdfast.jobs.ports import StepFunctions
 
 NAME = "orchestrator"

@@ -17,8 +17,8 @@ from moto import mock_aws
 from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.jobs.errors import TokenClosed
+from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.jobs.model import ExportJob, JobState, JobStatus, TaskToken
-from holdfast.jobs.orchestrator import HeartbeatOrchestrator
 
 HEARTBEAT_SECONDS = 3
 INTERVAL_SECONDS = 0.5

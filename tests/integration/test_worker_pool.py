@@ -20,12 +20,12 @@ import pytest
 
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
-from holdfast.jobs import pool_wire as wire
 from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskAgain
 from holdfast.jobs.model import TaskResult, TaskToken
-from holdfast.jobs.pool import Assignment, WorkerPool
-from holdfast.jobs.pool_process import WorkerProcess, pickled
-from holdfast.jobs.pool_seat import Seat
+from holdfast.jobs.pool import wire
+from holdfast.jobs.pool.pool import Assignment, WorkerPool
+from holdfast.jobs.pool.process import WorkerProcess, pickled
+from holdfast.jobs.pool.seat import Seat
 from holdfast.testing.clock import ManualClock
 from workers import pool_work
 from workers.kit import PATIENCE, Notes, Seen, eventually, is_alive, members
@@ -435,7 +435,7 @@ def test_whatever_is_killed_every_task_is_finished_once_and_the_pool_is_whole_ag
 
 def lives(pid: int) -> bool:
     try:
-        return b"holdfast.jobs.pool_inside" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"holdfast.jobs.pool.inside" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -606,7 +606,7 @@ def test_work_that_cannot_be_sent_or_numbers_that_make_no_sense_are_refused() ->
 PARENT = """
 import signal, sys, time
 from pathlib import Path
-from holdfast.jobs.pool import Assignment, WorkerPool
+from holdfast.jobs.pool.pool import Assignment, WorkerPool
 from workers import pool_work
 
 class Source:

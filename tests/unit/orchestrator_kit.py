@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast.core.events import Event, Events
 from holdfast.jobs.errors import StoreUnavailable
+from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.jobs.model import ExportJob, JobState, JobStatus, TaskToken
-from holdfast.jobs.orchestrator import HeartbeatOrchestrator
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.stepfunctions import SimulatedStepFunctions
 

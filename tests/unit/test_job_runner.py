@@ -16,7 +16,7 @@ from holdfast.jobs import events as ev
 from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.errors import CallbackUnclear, InvalidJob, StoreUnavailable
 from holdfast.jobs.model import ExportJob, ExportTask, JobError, JobStatus, TaskToken
-from holdfast.jobs.pool import Assignment
+from holdfast.jobs.pool.pool import Assignment
 from holdfast.jobs.request import JobRequest, TaskSpec
 from holdfast.jobs.runner import JobRunner
 from holdfast.jobs.tracker import JobTracker

@@ -13,8 +13,8 @@ from orchestrator_kit import World
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.jobs import events as ev
-from holdfast.jobs.beating import Rhythm
-from holdfast.jobs.heart import Heart
+from holdfast.jobs.heartbeats.beating import Rhythm
+from holdfast.jobs.heartbeats.heart import Heart
 from holdfast.jobs.model import Callback, CallbackState, JobStatus, TaskToken
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.jobs import pool_wire as wire
+from holdfast.jobs.pool import wire
 
 TASK = {"jobId": "j", "taskId": "t", "nonce": 7}
 

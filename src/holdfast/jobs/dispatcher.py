@@ -18,7 +18,7 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
 from holdfast.jobs.errors import StoreUnavailable
 from holdfast.jobs.model import CallbackState, ExportJob, ExportTask, TaskResult, TaskStatus
-from holdfast.jobs.pool import Assignment
+from holdfast.jobs.pool.pool import Assignment
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.jobs.run import PAGE, JobRun
 from holdfast.jobs.tracker import JobTracker

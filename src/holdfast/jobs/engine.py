@@ -12,9 +12,9 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
 from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.events import JobCancelled
+from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.jobs.model import ExportJob, ExportTask
-from holdfast.jobs.orchestrator import HeartbeatOrchestrator
-from holdfast.jobs.pool import WorkerPool, WorkFactory
+from holdfast.jobs.pool.pool import WorkerPool, WorkFactory
 from holdfast.jobs.ports import JobStateRepository, StepFunctions
 from holdfast.jobs.reconciler import Reconciler
 from holdfast.jobs.runner import JobRunner, Listing

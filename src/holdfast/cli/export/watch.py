@@ -15,7 +15,7 @@ from holdfast.jobs.ports import JobStateRepository
 
 if TYPE_CHECKING:
     from holdfast.jobs.engine import JobEngine
-    from holdfast.jobs.pool import TaskView
+    from holdfast.jobs.pool.pool import TaskView
 
 _READ_SECONDS = 1.0  # how often the store is asked
 _MOST_JOBS = 8  # shown, and asked for

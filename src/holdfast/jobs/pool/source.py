@@ -3,9 +3,9 @@
 import logging
 
 from holdfast.jobs.model import JobError, TaskResult
-from holdfast.jobs.pool_ports import CANCELLED, Assignment, TaskSource
-from holdfast.jobs.pool_wire import Completed
-from holdfast.jobs.pool_worker import Run
+from holdfast.jobs.pool.ports import CANCELLED, Assignment, TaskSource
+from holdfast.jobs.pool.wire import Completed
+from holdfast.jobs.pool.worker import Run
 
 _log = logging.getLogger("holdfast")
 

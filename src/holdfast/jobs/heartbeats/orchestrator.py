@@ -21,15 +21,15 @@ from threading import Event, Lock, Thread, current_thread
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
 from holdfast.jobs import events as ev
-from holdfast.jobs.beating import BeatAgenda, Pulse, Rhythm
-from holdfast.jobs.census import Census, KnownJobs, take_census
-from holdfast.jobs.crew import Crew, close_all
-from holdfast.jobs.heart import Answer, Heart
+from holdfast.jobs.heartbeats.beating import BeatAgenda, Pulse, Rhythm
+from holdfast.jobs.heartbeats.census import Census, KnownJobs, take_census
+from holdfast.jobs.heartbeats.crew import Crew, close_all
+from holdfast.jobs.heartbeats.heart import Answer, Heart
+from holdfast.jobs.heartbeats.round import Round
+from holdfast.jobs.heartbeats.terms import check_terms
 from holdfast.jobs.model import ExportJob
 from holdfast.jobs.ports import StepFunctions
-from holdfast.jobs.round import Round
 from holdfast.jobs.stall import StallRule
-from holdfast.jobs.terms import check_terms
 
 _log = logging.getLogger("holdfast")
 

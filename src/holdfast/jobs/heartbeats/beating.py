@@ -19,8 +19,8 @@ from itertools import count
 from math import floor, inf
 from threading import Lock
 
+from holdfast.jobs.heartbeats.round import Round
 from holdfast.jobs.model import ExportJob
-from holdfast.jobs.round import Round
 
 # Of 2 s, for intervals of 30 s and more. The last is what lets a job whose HeartbeatSeconds
 # is twice the interval live through an outage of 20 s, wherever in the interval it begins.

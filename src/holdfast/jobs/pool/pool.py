@@ -20,8 +20,8 @@ from threading import Event, RLock, Thread
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
-from holdfast.jobs.pool_crew import GLANCE_SECONDS, Crew
-from holdfast.jobs.pool_ports import (
+from holdfast.jobs.pool.crew import GLANCE_SECONDS, Crew
+from holdfast.jobs.pool.ports import (
     Assignment,
     TaskSource,
     TaskView,
@@ -29,9 +29,9 @@ from holdfast.jobs.pool_ports import (
     WorkerView,
     WorkFactory,
 )
-from holdfast.jobs.pool_process import WorkerProcess, pickled
-from holdfast.jobs.pool_source import Source
-from holdfast.jobs.pool_worker import Limits, PoolWorker, State
+from holdfast.jobs.pool.process import WorkerProcess, pickled
+from holdfast.jobs.pool.source import Source
+from holdfast.jobs.pool.worker import Limits, PoolWorker, State
 
 __all__ = [
     "Assignment",

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.frames import Frames
 from holdfast.core.lifeline import end_in_peace, end_with, leave_terminal
-from holdfast.jobs import pool_wire as wire
+from holdfast.jobs.pool import wire
 
 if TYPE_CHECKING:
-    from holdfast.jobs.pool_ports import Work
+    from holdfast.jobs.pool.ports import Work
 
 OUT_OF_MEMORY = 112  # our exit code for it; no shell or signal has that one
 

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from holdfast.jobs.model import TaskResult
 
-
 CANCELLED = "Cancelled"  # the code of what was stopped, which is no result
 
 

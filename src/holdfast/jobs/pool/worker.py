@@ -10,9 +10,9 @@ given a task that may still be worked on.
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from holdfast.jobs import pool_wire as wire
-from holdfast.jobs.pool_ports import Assignment, TaskView, WorkerView
-from holdfast.jobs.pool_process import WorkerProcess
+from holdfast.jobs.pool import wire
+from holdfast.jobs.pool.ports import Assignment, TaskView, WorkerView
+from holdfast.jobs.pool.process import WorkerProcess
 
 _START_SECONDS = 120.0  # imports on a busy machine
 _LONG_SECONDS = 60.0  # who lived that long did not die of its start

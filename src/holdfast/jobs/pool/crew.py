@@ -17,12 +17,12 @@ from typing import assert_never
 
 from holdfast.core.clock import Clock
 from holdfast.core.events import Events
-from holdfast.jobs import pool_wire as wire
 from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskAgain
-from holdfast.jobs.pool_process import WorkerProcess
-from holdfast.jobs.pool_seat import Seat
-from holdfast.jobs.pool_source import Source
-from holdfast.jobs.pool_worker import Attempt, Limits, PoolWorker, Run, State
+from holdfast.jobs.pool import wire
+from holdfast.jobs.pool.process import WorkerProcess
+from holdfast.jobs.pool.seat import Seat
+from holdfast.jobs.pool.source import Source
+from holdfast.jobs.pool.worker import Attempt, Limits, PoolWorker, Run, State
 
 GLANCE_SECONDS = 1.0  # a pass at least that often
 _ENDING_SECONDS = 0.005  # while a worker is ending

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from holdfast.jobs.pool_worker import PoolWorker
+from holdfast.jobs.pool.worker import PoolWorker
 
 STARTS = 3  # that may fail before the first one succeeds
 FIRST_PAUSE_SECONDS = 0.1

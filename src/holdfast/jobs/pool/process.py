@@ -13,13 +13,13 @@ from contextlib import suppress
 from holdfast.core.errors import ConfigError
 from holdfast.core.frames import Frames
 from holdfast.core.groups import born_deaf, death_of, group_is_gone, kill_group
-from holdfast.jobs import pool_wire as wire
-from holdfast.jobs.pool_inside import OUT_OF_MEMORY
-from holdfast.jobs.pool_ports import WorkFactory
+from holdfast.jobs.pool import wire
+from holdfast.jobs.pool.inside import OUT_OF_MEMORY
+from holdfast.jobs.pool.ports import WorkFactory
 
 # It finds modules where we do: a folder that only this program has on its path included.
 _PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[5:]; from holdfast.jobs.pool_inside import main; main()"
+    "import sys; sys.path[:] = sys.argv[5:]; from holdfast.jobs.pool.inside import main; main()"
 )
 
 

@@ -1,0 +1,1 @@
+"""Heartbeats to Step Functions, for every job that moves."""
