@@ -458,6 +458,18 @@ def test_the_tasks_of_a_cancelled_job_are_returned_and_those_of_others_go_on(
     assert [result.task_id for result in tasks.results] == ["again"]
 
 
+def test_a_task_that_was_called_off_by_mistake_is_returned_and_not_failed(notes: Notes) -> None:
+    """The job was taken up again while tasks of its last run were being cancelled."""
+    tasks = Tasks(task("sleep", "a", "one"))
+    with pool_of(notes, tasks) as pool:
+        pool.cancel("one")
+        eventually(lambda: tasks.back == ["a"])
+        tasks.waiting.append(task("sleep", "b", "one"))
+        pool.wake()
+        eventually(lambda: tasks.back == ["a", "b"])
+    assert tasks.results == []
+
+
 def test_a_cancelled_task_is_not_done_again_when_its_worker_ends(notes: Notes) -> None:
     tasks = Tasks(task("take_too_long"))
     with pool_of(notes, tasks) as pool:

@@ -6,6 +6,7 @@ from threading import Condition, Event
 
 from holdfast.adapters.export.troubles import Trouble
 from holdfast.core.clock import Clock
+from holdfast.jobs.pool.wire import CANCELLED
 
 _TELL_SECONDS = 0.5
 _GLANCE_SECONDS = 1.0
@@ -19,13 +20,11 @@ class Run:
         self._report = report
         self._clock = clock
         self._stopped = Event()
-        self._keep = True
         self._untold = 0
         self._told_at = clock.monotonic()
 
-    def stop(self, *, keep: bool) -> None:
-        """End it soon. `keep` what it has so far, for somebody who comes again."""
-        self._keep = self._keep and keep
+    def stop(self) -> None:
+        """End it soon. What it has so far stays, for somebody who comes again."""
         self._stopped.set()
 
     @property
@@ -35,7 +34,7 @@ class Run:
     def check(self) -> None:
         """Raises Trouble when it is to end."""
         if self.stopped:
-            raise Trouble("Cancelled", "nobody waits for it any more", keep=self._keep)
+            raise Trouble(CANCELLED, "it was called off", keep=True)
 
     def moved(self, count: int) -> bool:
         """So many bytes more. True when it is time to tell, and was told."""
@@ -83,7 +82,7 @@ class Runs:
         with self._ended:
             self._of_job.setdefault(job_id, set()).add(run)
             if self._closed:
-                run.stop(keep=True)
+                run.stop()
         try:
             yield run
         finally:
@@ -96,7 +95,7 @@ class Runs:
     def stop(self, job_id: str) -> None:
         with self._ended:
             for run in self._of_job.get(job_id, ()):
-                run.stop(keep=False)
+                run.stop()
 
     def close(self) -> bool:
         """End all and wait for it; False when it was done before."""
@@ -106,6 +105,6 @@ class Runs:
             self._closed = True
             for runs in self._of_job.values():
                 for run in runs:
-                    run.stop(keep=True)
+                    run.stop()
             self._ended.wait_for(lambda: not self._of_job, _END_SECONDS)
         return True

@@ -150,7 +150,8 @@ class ExportWork:
         self._target.publish(part, order.key, run)
 
     def cancel(self, job_id: str) -> None:
-        """End what runs for that job, within about a second. What it has is thrown away."""
+        """End what runs for that job, within about a second. What it has stays for a while:
+        a job is also called off where it moves to another process."""
         self._runs.stop(job_id)
 
     def close(self) -> None:

@@ -6,8 +6,6 @@ from typing import Any, Protocol
 
 from holdfast.jobs.model import TaskResult
 
-CANCELLED = "Cancelled"  # the code of what was stopped, which is no result
-
 
 class Work(Protocol):
     """What is done with a task. Made once in each worker process, and lives there.
@@ -27,7 +25,7 @@ class Work(Protocol):
         """
 
     def cancel(self, job_id: str) -> None:
-        """Stop what runs for that job soon; its `process` fails with the code CANCELLED.
+        """Stop what runs for that job soon; its `process` fails with the code wire.CANCELLED.
 
         Called every second while such a task runs: it may be called before the task came
         so far that there is something to stop.

@@ -3,8 +3,8 @@
 import logging
 
 from holdfast.jobs.model import JobError, TaskResult
-from holdfast.jobs.pool.ports import CANCELLED, Assignment, TaskSource
-from holdfast.jobs.pool.wire import Completed
+from holdfast.jobs.pool.ports import Assignment, TaskSource
+from holdfast.jobs.pool.wire import CANCELLED, Completed
 from holdfast.jobs.pool.worker import Run
 
 _log = logging.getLogger("holdfast")

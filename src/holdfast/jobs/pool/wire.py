@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+CANCELLED = "Cancelled"  # the code of what was called off: no result, it is returned
 LONGEST_TEXT = 500  # of an error
 LONGEST_CODE = 100
 _LONGEST_LOOK = 10_000
