@@ -1,1 +1,1 @@
-"""`holdfast demo`: the main job with a killed worker and a hung handler, and its books."""
+"""`holdfast demo`: the main jobs with somebody killed on the way, and their books."""

@@ -1,4 +1,4 @@
-"""The demo's workers: real processes that run `holdfast work`, and what they report."""
+"""The demo's processes: real ones that run `holdfast`, and what they report."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -15,10 +15,18 @@ from typing import Any, Self
 Report = Callable[["Hand", dict[str, Any]], None]
 
 _GRACE_SECONDS = 15.0
+# What a person has set up for their own work must not change the play, nor may the play
+# ask anybody for credentials.
+_THEIRS = ("HOLDFAST_", "STEP_FUNCTIONS_", "AWS_")
+_NO_AWS = {
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
 
 class Hand:
-    """One worker process."""
+    """One process that works."""
 
     def __init__(
         self, number: int, command: list[str], env: dict[str, str], folder: Path
@@ -66,6 +74,12 @@ class Hand:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """Afterwards it is dead: nothing that it does is still under way."""
+        self.send(signal.SIGKILL)
+        self.killed = True
+        self._process.wait()
+
     def end(self, grace_seconds: float) -> None:
         """It was told to; past the grace it is made to."""
         try:
@@ -79,42 +93,32 @@ class Hand:
 class Crew:
     """Several hands; all are gone when the `with` block is left, however it is left."""
 
-    def __init__(
-        self,
-        count: int,
-        arguments: list[str],
-        env: dict[str, str],
-        folder: Path,
-        report: Report,
-    ) -> None:
-        self._count, self._folder, self._report = count, folder, report
-        self._command = [sys.executable, "-m", "holdfast.cli", "work", *arguments]
-        # The person's own settings must not change the play.
-        theirs = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
-        self._env = {**theirs, **env}
+    def __init__(self, folder: Path, env: dict[str, str], report: Report) -> None:
+        theirs = {k: v for k, v in os.environ.items() if not k.startswith(_THEIRS)}
+        self._env = {**theirs, **_NO_AWS, **env}
+        self._folder, self._report = folder, report
         self.hands: list[Hand] = []
         self._listeners: list[Thread] = []
 
-    def __enter__(self) -> Self:
-        try:
-            for number in range(1, self._count + 1):
-                self._hire(number)
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def _hire(self, number: int) -> None:
-        hand = Hand(number, self._command, self._env, self._folder)
+    def hire(self, arguments: Sequence[str]) -> Hand:
+        """A new process of `holdfast` with these arguments."""
+        command = [sys.executable, "-m", "holdfast.cli", *arguments]
+        hand = Hand(len(self.hands) + 1, command, self._env, self._folder)
         self.hands.append(hand)
         listener = Thread(target=hand.listen, args=(self._report,), daemon=True)
         listener.start()
         self._listeners.append(listener)
+        return hand
+
+    @property
+    def last_words(self) -> str:
+        """Why nobody is left."""
+        return [*self.hands[-1].last_words, "it left no word"][0]
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
-
-    def _end(self) -> None:
         """Nobody may interrupt this: a process left behind would be somebody's riddle."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:

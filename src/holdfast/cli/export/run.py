@@ -72,8 +72,9 @@ def run(
     )
     wanted = read_list(list_)
     store = _store(jobs, to, settings)
-    # For ever: the command may be given again after months, and must know what it did.
-    with open_jobs(store, keep_seconds=None) as repository:
+    # For ever: the command may be given again after months, and must know what it did. Its
+    # books survive what the files survive: a power cut only when that was asked for.
+    with open_jobs(store, keep_seconds=None, durable=settings.durable) as repository:
         plan = planned(wanted, to, repository)
         outing = Outing(plan, to, repository, store, settings)
         outing.go()

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-DEFINITION = (
+from holdfast.cli.demo.stage import Row
+
+_DEFINITION = (
     "An effect counts when the attempt that made it is the one the queue completed; what "
     "a killed or overtaken attempt left behind is fenced off. Done twice: two that count."
 )
@@ -42,6 +44,28 @@ class Books:
     def balance(self) -> bool:
         settled = self.completed + self.dead_lettered
         return settled == self.pushed and not self.lost and not self.done_twice
+
+    def rows(self) -> list[Row]:
+        return [
+            Row("pushed", self.pushed),
+            Row("completed", self.completed),
+            Row(
+                "dead-lettered",
+                self.dead_lettered,
+                "rejected for good by its handler, on purpose",
+            ),
+            Row("redelivered", self.redelivered, "after the kill, the hang and the retries"),
+            Row("lost", self.lost, wrong=self.lost > 0),
+            Row(
+                "done twice",
+                self.done_twice,
+                f"{self.fenced_off} stale effects fenced off",
+                wrong=self.done_twice > 0,
+            ),
+        ]
+
+    def definition(self) -> str:
+        return _DEFINITION
 
 
 def balance(

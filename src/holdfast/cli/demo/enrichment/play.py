@@ -1,4 +1,4 @@
-"""What happens in the demo, in order, and how it ends.
+"""What happens in the first act, in order, and how it ends.
 
 push ─▶ workers start ─▶ a handler hangs ─▶ the watchdog ends it
                       └▶ a worker is killed ─▶ its leases run out ─▶ others go on
@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.bootstrap import open_queue
-from holdfast.cli.demo.books import Books, Ended, balance, read_ledger
 from holdfast.cli.demo.crew import Crew, Hand
+from holdfast.cli.demo.enrichment.books import Books, Ended, balance, read_ledger
+from holdfast.cli.demo.enrichment.scene import QueueScene
+from holdfast.cli.demo.enrichment.tasks import HANGS, LEDGER, DemoTask, cast
 from holdfast.cli.demo.stage import Stage
-from holdfast.cli.demo.tasks import HANGS, LEDGER, DemoTask, cast
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.queue import QueueStats, TaskState, TaskView
 
@@ -51,15 +52,21 @@ class Play:
             pushed = self._queue.push_many(cast(self._script.tasks))
             self._stage.tell(f"pushed {len(pushed)} enrichment tasks")
             with self._crew() as crew:
+                for _ in range(self._script.workers):
+                    crew.hire(self._arguments())
                 self._stage.tell(f"starting {len(crew.hands)} worker processes")
                 self._watch(crew)
-            self._stage.draw(self._queue.stats(), crew.hands)
+            self._stage.draw(QueueScene(self._queue.stats(), crew.hands))
             return self._balance(pushed)
 
     def _crew(self) -> Crew:
-        arguments = [
+        return Crew(self._folder, {LEDGER: str(self._ledger)}, self._hear)
+
+    def _arguments(self) -> list[str]:
+        return [
+            "work",
             self._url,
-            "holdfast.cli.demo.tasks:enrich",
+            "holdfast.cli.demo.enrichment.tasks:enrich",
             "--isolation=process",
             f"--concurrency={CONCURRENCY}",
             f"--lease={LEASE_SECONDS}",
@@ -68,8 +75,6 @@ class Play:
             "--drain=5",
             "--log-format=json",
         ]
-        env = {LEDGER: str(self._ledger)}
-        return Crew(self._script.workers, arguments, env, self._folder, self._hear)
 
     # -- the course of events
 
@@ -78,13 +83,12 @@ class Play:
         give_up_at = SYSTEM_CLOCK.monotonic() + self._script.give_up_seconds
         while True:
             stats = self._queue.stats()
-            self._stage.draw(stats, crew.hands)
+            self._stage.draw(QueueScene(stats, crew.hands))
             if (stats.completed or 0) + stats.failed >= self._script.tasks:
                 self._stage.tell("every task is settled: the workers are told to drain")
                 return
             if not any(hand.alive for hand in crew.hands):
-                words = [*crew.hands[-1].last_words, "it left no word"][0]
-                self._stage.tell(f"no worker is left: {words}")
+                self._stage.tell(f"no worker is left: {crew.last_words}")
                 return
             if SYSTEM_CLOCK.monotonic() > give_up_at:
                 self._stage.tell("this takes too long: giving up")
@@ -118,8 +122,7 @@ class Play:
                 hand.send(signal.SIGCONT)
 
     def _kill(self, hand: Hand, orphans: Sequence[TaskView]) -> None:
-        hand.send(signal.SIGKILL)
-        hand.killed = True
+        hand.kill()
         self._victim, self._orphans = hand, len(orphans)
         self._killed_at = SYSTEM_CLOCK.monotonic()
         ids = ", ".join(task.id for task in orphans)
