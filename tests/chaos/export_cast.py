@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from chaos.export_server import GONE, World, content
-from holdfast import AnyMessage, open_queue
+from holdfast import AnyMessage, QueueManager, open_queue
 
 LEASE_SECONDS = 2.0
 HEARTBEAT_SECONDS = 15.0
@@ -210,7 +210,7 @@ class Clients:
 
     def __init__(self, place: Place, random: Random) -> None:
         self._place, self._random = place, random
-        self._queue = open_queue(place.queue)
+        self._queue: QueueManager[AnyMessage] = open_queue(place.queue)
         self.orders: list[Order] = []
         self.repeated = self.again = 0
 
@@ -218,14 +218,14 @@ class Clients:
         """A new job; now and then twice, now and then for one that somebody asked for."""
         if self.orders and self._random.random() < 0.2:
             self.again += 1
-            self._execute(self._random.choice(self.orders[-6:]))
+            self._execute(self._random.choice(self.orders[-4:]))
         else:
             self.orders.append(self._new_order())
             self._execute(self.orders[-1])
 
     def _new_order(self) -> Order:
         job_id = f"job-{len(self.orders)}"
-        count = self._random.choice((0, 1, 3, self._random.randint(4, 40)))
+        count = self._random.choice((0, 1, 5, 20, self._random.randint(6, 40)))
         names = [f"{job_id}-{n}.bin" for n in range(count)]
         if self._random.random() < 0.3:
             names = [n if self._random.random() < 0.8 else f"{GONE}-{n}" for n in names]

@@ -146,7 +146,7 @@ class Service:
         self.states = States()
         self.bad = True
         self.fetched: dict[str, int] = {}  # files sent to their last byte
-        self.troubles = 0
+        self.calls = self.troubles = 0
 
     def _trouble(self, chance: float) -> bool:
         found = self.bad and self.random.random() < chance
@@ -156,7 +156,7 @@ class Service:
     # -- files: /SIZE/NAME
 
     async def file(self, ask: Ask, writer: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(self.random.uniform(0, 0.05))
+        await asyncio.sleep(self.random.uniform(0, 0.3))
         path = ask.path.partition("?")[0]
         _, size, name = path.split("/", 2)
         if self._trouble(0.06):
@@ -190,9 +190,7 @@ class Service:
 
     async def callback(self, ask: Ask, writer: asyncio.StreamWriter) -> None:
         if ask.path == BOOKS:
-            books = {"tokens": self.states.books(), "fetched": self.fetched}
-            said = json.dumps({**books, "troubles": self.troubles}).encode()
-            await _say(writer, "200 OK", said)
+            await _say(writer, "200 OK", json.dumps(self._books()).encode())
         elif ask.path == CALM:
             self.bad = False
             await _say(writer, "200 OK", b"")
@@ -202,7 +200,16 @@ class Service:
         else:
             await self._called(ask, writer)
 
+    def _books(self) -> dict[str, Any]:
+        return {
+            "tokens": self.states.books(),
+            "fetched": self.fetched,
+            "calls": self.calls,
+            "troubles": self.troubles,
+        }
+
     async def _called(self, ask: Ask, writer: asyncio.StreamWriter) -> None:
+        self.calls += 1
         kind = "Content-Type: application/x-amz-json-1.0"
         await asyncio.sleep(self.random.uniform(0, 0.02))
         if self._trouble(0.05):

@@ -1,8 +1,21 @@
 """Settings: where they come from, who wins, and every problem at once."""
 
-import pytest
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
-from holdfast.config import QueueSettings, queue_settings
+import pytest
+from pydantic.fields import FieldInfo
+
+from holdfast.config import (
+    ExportSettings,
+    HeartbeatSettings,
+    QueueSettings,
+    SqsSettings,
+    export_settings,
+    queue_settings,
+)
 from holdfast.core.errors import ConfigError
 
 
@@ -80,3 +93,66 @@ def test_what_could_never_work_is_refused(name: str, bad: str) -> None:
 
 def test_variables_of_others_are_none_of_our_business() -> None:
     assert queue_settings({"HOLDFAST_QUEUE": "x", "HOLDFAST_OTHER": "y"}, {}, {}, QueueSettings)
+
+
+# -- exports
+
+
+def test_an_option_wins_over_its_variable_and_a_variable_over_the_default() -> None:
+    env = {"WORKER_POOL_SIZE": "6", "HOLDFAST_DOWNLOADS": "2"}
+    settings = export_settings(env, {"downloads": 3})
+    assert (settings.worker_pool_size, settings.downloads, settings.per_host) == (6, 3, 16)
+
+
+def test_hosts_are_written_with_commas_between() -> None:
+    settings = export_settings({"HOLDFAST_ALLOW_HOSTS": "files.internal:8080,,10.0.0.1"}, {})
+    assert settings.allow_hosts == ("files.internal:8080", "10.0.0.1")
+
+
+# -- the page
+
+PAGE = Path(__file__).parents[2] / "docs/reference/settings.md"
+
+
+def on_the_page() -> dict[str, list[str]]:
+    """By variable: the defaults that the page says it has."""
+    found: dict[str, list[str]] = {}
+    for row in re.findall(r"^\| (.+) \|$", PAGE.read_text(), re.MULTILINE):
+        cells = [cell.strip().strip("`") for cell in row.split(" | ")]
+        for name, default in pairwise(cells):
+            if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", name):
+                found.setdefault(name, []).append(default)
+    return found
+
+
+def variable_of(name: str, field: FieldInfo) -> str:
+    seeds = {"worker_pool_size": "WORKER_POOL_SIZE"}
+    return field.alias or seeds.get(name) or f"HOLDFAST_{name.upper()}"
+
+
+def as_written(default: Any) -> str:
+    if default is None or default == ():
+        return "none"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return str(default) if isinstance(default, str) else f"{default:.15g}"
+
+
+@pytest.mark.parametrize("kind", [SqsSettings, ExportSettings, HeartbeatSettings])
+def test_every_setting_is_on_the_page_with_its_default(kind: Any) -> None:
+    """R004-031, R004-207."""
+    page = on_the_page()
+    for name, field in kind.model_fields.items():
+        said = page.get(variable_of(name, field), [])
+        assert said, f"{name} is not on the page"
+        if name != "dead_letters":  # which follows from the queue
+            assert set(said) == {as_written(field.default)}, name
+
+
+def test_no_setting_is_on_the_page_that_there_is_not() -> None:
+    known = {
+        variable_of(name, field)
+        for kind in (SqsSettings, ExportSettings, HeartbeatSettings)
+        for name, field in kind.model_fields.items()
+    }
+    assert set(on_the_page()) == known

@@ -4,26 +4,35 @@ The pool does tasks at once; the store is in memory, Step Functions simulated. W
 happens when a process dies on the way is in test_export_crashes.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import Event as Flag
 from threading import Thread
+from time import sleep
 
 import pytest
 
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Event, Events
 from holdfast.jobs import events as ev
 from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.errors import CallbackUnclear, InvalidJob, StoreUnavailable
-from holdfast.jobs.model import ExportJob, ExportTask, JobError, JobStatus, TaskToken
+from holdfast.jobs.model import (
+    ExportJob,
+    ExportTask,
+    JobError,
+    JobStatus,
+    TaskResult,
+    TaskToken,
+)
 from holdfast.jobs.pool.pool import Assignment
-from holdfast.jobs.request import JobRequest, TaskSpec
+from holdfast.jobs.request import JobRequest, TaskSpec, tasks_of
 from holdfast.jobs.runner import JobRunner
 from holdfast.jobs.tracker import JobTracker
 from holdfast.testing import ManualClock
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
-from jobs.inline_pool import InlinePool, fail
+from jobs.inline_pool import InlinePool, fail, succeed
 
 
 @dataclass
@@ -41,8 +50,8 @@ class Beats:
 
 
 class Stage:
-    def __init__(self) -> None:
-        self.clock = ManualClock()
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or ManualClock()
         self.told: list[Event] = []
         events = Events(self.told.append)
         self.jobs = MemoryJobs(JobMemory(), self.clock)
@@ -194,9 +203,6 @@ def test_another_execution_takes_a_running_job_over(stage: Stage) -> None:
 
 def begun(stage: Stage, request: JobRequest, counted: int, *, sealed: bool = True) -> None:
     """Somebody came so far, then died."""
-    from holdfast.jobs.model import TaskResult
-    from holdfast.jobs.request import tasks_of
-
     assert request.tasks is not None
     tasks = list(tasks_of(request.job_id, request.tasks))
     stage.jobs.save(request.job(stage.clock.time()))
@@ -247,11 +253,9 @@ def test_a_job_that_waited_for_somebody_is_not_taken_for_stalled(stage: Stage) -
         run.join()
 
 
-def wait_for(condition: object) -> None:
-    from time import sleep
-
+def wait_for(condition: Callable[[], bool]) -> None:
     for _ in range(3000):
-        if condition():  # type: ignore[operator]
+        if condition():
             return
         sleep(0.01)
     raise AssertionError("it never happened")
@@ -285,8 +289,6 @@ def test_a_message_that_comes_twice_at_once_waits_for_its_turn(stage: Stage) -> 
     def slow(task: Assignment) -> object:
         began.set()
         assert gate.wait(30)
-        from jobs.inline_pool import succeed
-
         return succeed(task)
 
     stage.pool.do = slow  # type: ignore[assignment]
@@ -300,6 +302,15 @@ def test_a_message_that_comes_twice_at_once_waits_for_its_turn(stage: Stage) -> 
         run.join(30)
     assert [job.status for job in jobs] == [JobStatus.COMPLETED] * 2
     assert len(stage.pool.taken) == 1
+
+
+def test_an_answer_is_sent_again_until_it_is_taken() -> None:
+    """JB-08: the message is held until then."""
+    stage = Stage(SYSTEM_CLOCK)
+    stage.step_functions.throttle(2)
+    job = stage.run(asked(A, token=stage.step_functions.open()))
+    assert job.status is JobStatus.COMPLETED
+    assert stage.answers() == ["success"]
 
 
 def test_a_token_is_refused_where_nobody_can_answer_it(stage: Stage) -> None:

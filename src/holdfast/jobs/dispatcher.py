@@ -96,10 +96,9 @@ class TaskDispatcher:
             return [run.job_id for run in self._runs]
 
     def cancel(self, job_id: str) -> None:
-        """Nobody waits for that job any more: drop its tasks, stop those that run."""
-        run = self._run_of(job_id)
-        if run is not None and run.cancel():
-            self._pool.cancel(job_id)
+        """Nobody waits for that job any more: its run ends, and what is out with it."""
+        if (run := self._run_of(job_id)) is not None:
+            run.cancel()
 
     def run(
         self,

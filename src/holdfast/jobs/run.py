@@ -118,15 +118,13 @@ class JobRun:
         with self._changed:
             self._open = False
 
-    def cancel(self) -> bool:
-        """Nothing of this job is wanted any more. False when that was known."""
+    def cancel(self) -> None:
+        """Nothing of this job is wanted any more."""
         with self._changed:
-            news, self._cancelled = not self._cancelled, True
-            self._open = False
+            self._cancelled, self._open = True, False
             self._ready.clear()
             self._results.clear()
             self._changed.notify()
-            return news
 
     def rest(self, seconds: float) -> None:
         """Let time pass, or something happen."""

@@ -1,53 +1,112 @@
-"""The `demo` command: a folder for the play, the play, and what is left of it."""
+"""The `demo` command: a folder for the play, its acts, and what is left of it."""
 
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import answer_json, say
 from holdfast.cli.failures import ExitCode
+from holdfast.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from holdfast.cli.demo.enrichment.books import Books
+    from holdfast.cli.demo.export.books import ExportBooks
+    from holdfast.cli.demo.stage import Stage
+
+    Perform = Callable[[Path, Stage], Books | ExportBooks]
+
+_NEEDS = "needs pycurl: pip install 'holdfast[export]'"
+
+
+class Act(StrEnum):
+    QUEUE = "queue"
+    EXPORT = "export"
+    BOTH = "both"
 
 
 def demo(
+    act: Annotated[Act, typer.Option(help="What to play.")] = Act.BOTH,
     tasks: Annotated[int, typer.Option(min=30, max=5000, help="How many tasks.")] = 300,
     workers: Annotated[int, typer.Option(min=2, max=16, help="How many processes.")] = 4,
+    files: Annotated[int, typer.Option(min=30, max=500, help="How many files.")] = 120,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the folder to look at.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Watch it: one worker is killed, one handler hangs, and the books still balance."""
-    from holdfast.cli.demo.play import Play, Script
+    """Watch it: workers are killed, one handler hangs, and the books still balance."""
     from holdfast.cli.demo.stage import stage
 
-    screen = stage(sys.stderr if as_json else sys.stdout)
-    with _terminable(), _folder(keep) as folder:
-        books = Play(Script(tasks, workers), folder, screen).run()
-        if as_json:
-            answer_json({**asdict(books), "balance": books.balance})
-        else:
-            screen.close(books)
-    if not books.balance:
+    acts = _programme(act, tasks, workers, files)
+    books: dict[str, Books | ExportBooks] = {}
+    with _terminable(), _folder(keep, acts) as folder:
+        for number, (name, (title, perform)) in enumerate(acts.items(), 1):
+            heading = f"holdfast demo, {number} of {len(acts)}: {title}"
+            screen = stage(sys.stderr if as_json else sys.stdout, heading)
+            books[name] = perform(folder, screen)
+            if not as_json:
+                screen.close(books[name])
+    if as_json:
+        answer_json({name: {**asdict(b), "balance": b.balance} for name, b in books.items()})
+    if not all(of_act.balance for of_act in books.values()):
         raise typer.Exit(ExitCode.NO)
 
 
+def _programme(
+    act: Act, tasks: int, workers: int, files: int
+) -> dict[str, tuple[str, "Perform"]]:
+    """What is played: title and play. Raises ConfigError when the wish cannot be met."""
+
+    def enrich(folder: Path, screen: "Stage") -> "Books":
+        from holdfast.cli.demo.enrichment.play import Play, Script
+
+        return Play(Script(tasks, workers), folder, screen).run()
+
+    def export(folder: Path, screen: "Stage") -> "ExportBooks":
+        from holdfast.cli.demo.export.play import ExportPlay, ExportScript
+
+        return ExportPlay(ExportScript(files), folder, screen).run()
+
+    acts: dict[str, tuple[str, Perform]] = {}
+    if act is not Act.EXPORT:
+        acts["queue"] = (f"{tasks} tasks, a killed worker, a hung handler", enrich)
+    if act is not Act.QUEUE and _can_download(needed=act is Act.EXPORT):
+        acts["export"] = (f"{files} files, a killed worker, a killed service", export)
+    return acts
+
+
+def _can_download(*, needed: bool) -> bool:
+    try:
+        import_module("pycurl")
+    except ImportError:
+        if needed:
+            raise ConfigError(f"the export {_NEEDS}") from None
+        say(f"the second act, an export, is left out: it {_NEEDS}")
+        return False
+    return True
+
+
 @contextmanager
-def _folder(keep: bool) -> Iterator[Path]:
+def _folder(keep: bool, acts: Collection[str]) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
         yield folder
     finally:
-        if keep:
-            say(f"look around: holdfast status {folder}/demo/enrich (and list, explain, dead)")
-        else:
+        if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+        if keep and "queue" in acts:
+            say(f"look around: holdfast status {folder}/demo/enrich (and list, explain, dead)")
+        if keep and "export" in acts:
+            say(f"look around: holdfast export list --jobs {folder}/jobs.db (and show)")
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TextIO
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 from holdfast.core.clock import SYSTEM_CLOCK
 
@@ -21,7 +22,8 @@ class Scene(Protocol):
     def picture(self) -> "Sequence[RenderableType]": ...
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Row:
     """A line of the books: what, how many, and why that is right."""
 
     what: str

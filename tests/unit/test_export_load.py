@@ -1,0 +1,175 @@
+"""What many jobs and many cycles cost: reads of DynamoDB, calls a second, memory."""
+
+import gc
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from dynamodb_faults import Client
+from dynamodb_kit import CANARY, emptied, new_job, result, row_of, service, started
+from orchestrator_kit import World
+
+from holdfast.adapters.aws.dynamodb import DynamoDBJobs
+from holdfast.core.events import Event, Events
+from holdfast.jobs import events as ev
+from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.jobs.model import ExportJob, JobError, JobState, JobStatus, TaskToken
+from holdfast.testing import ManualClock
+from holdfast.testing.stepfunctions import SimulatedStepFunctions
+
+# -- DynamoDB, as heartbeats and people see it
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Any]:
+    with service() as client:
+        yield client
+
+
+@pytest.fixture
+def table(moto: Any) -> Client:
+    return Client(emptied(moto))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(auto_advance=True)
+
+
+def test_progress_in_dynamodb_is_what_a_beat_tells(table: Client, clock: ManualClock) -> None:
+    """R004-002, R004-004, R004-017, R004-091, R004-270: the token comes from the row, and
+    counters are read anew in each cycle."""
+    jobs = DynamoDBJobs(client=table, clock=clock)
+    step_functions, told = SimulatedStepFunctions(clock), list[Event]()
+    token = step_functions.open()
+    tasks = started(jobs, clock, 4)
+    jobs.set_total_tasks("job", 4)
+    jobs.attach_token("job", token)
+    orchestrator = HeartbeatOrchestrator(
+        jobs,
+        step_functions,
+        token_closed=lambda job, code: None,
+        events=Events(told.append),
+        clock=clock,
+    )
+    for task in (None, *tasks[:2]):
+        if task is not None:
+            jobs.record_results("job", [result(task)])
+        assert orchestrator.trigger_heartbeat() == 1
+    orchestrator.stop()
+    beats = [event for event in told if isinstance(event, ev.HeartbeatSent)]
+    assert [(beat.completed_tasks, beat.percent) for beat in beats] == [
+        (0, 0),
+        (1, 25),
+        (2, 50),
+    ]
+    assert len(step_functions.heartbeats(token)) == 3
+
+
+def test_listing_active_jobs_is_one_query_and_a_read_for_a_hundred_of_them(
+    table: Client, clock: ManualClock
+) -> None:
+    """R004-196, R004-233, R004-251, R004-262, R004-263; D-20: never a Scan, and jobs without
+    a token are not left out, so that they can be counted."""
+    jobs = DynamoDBJobs(client=table, clock=clock)
+    for n in range(120):
+        jobs.save(new_job(clock, f"{n}", task_token=CANARY if n % 2 else None))
+    table.calls.clear()
+    assert len(jobs.find_by_status(JobStatus.PROCESSING)) == 120
+    assert Counter(name for name, _ in table.calls) == {"query": 1, "batch_get_item": 2}
+    [query] = table.made("query")
+    assert query["IndexName"] == "status-index"
+    assert "FilterExpression" not in query
+    read = [call["RequestItems"]["ExportJobs"]["Keys"] for call in table.made("batch_get_item")]
+    assert sorted(map(len, read)) == [20, 100]
+
+
+def test_the_row_of_a_job_that_failed_has_the_seeds_optional_names(
+    table: Client, clock: ManualClock
+) -> None:
+    """R004-061…063, R004-065, R004-068."""
+    jobs = DynamoDBJobs(client=table, clock=clock, keep_seconds=60.0)
+    jobs.save(new_job(clock))
+    jobs.give_up("job", error := JobError("JobStalled", "nothing moves"))
+    assert jobs.settle("job", JobStatus.FAILED, error)
+    row = row_of(table.client)
+    assert row["status"] == {"S": "FAILED"}
+    assert row["completedAt"] == row["updatedAt"] == {"S": "2027-01-15T08:00:00.000000Z"}
+    assert row["error"] == {"M": {"code": {"S": "JobStalled"}, "message": {"S": error.message}}}
+    assert row["ttl"] == {"N": str(int(clock.time()) + 60)}
+    assert "taskToken" not in row
+
+
+# -- load
+
+
+def test_thousands_of_found_jobs_are_beaten_at_a_rate_that_is_not_throttled() -> None:
+    """R004-250, R004-252: after a start all are due at once; 500 a second are begun with,
+    and those that were are beaten at their places meanwhile."""
+    world = World(heartbeat_seconds=60.0)
+    jobs = [world.job(f"job-{n}") for n in range(1500)]
+    world.let_pass(4, step=0.1)
+    world.orchestrator.stop()
+    first = Counter(int(world.beats(job)[0]) for job in jobs)
+    assert max(first.values()) <= 575
+    assert sum(first[second] for second in (0, 1, 2)) >= 1450
+    every = Counter(int(at) for job in jobs for at in world.beats(job))
+    assert max(every.values()) <= 575 + 1500 / 15
+
+
+def test_a_few_found_jobs_are_beaten_at_once() -> None:
+    """R004-098: nobody knows when they were last beaten."""
+    world = World(heartbeat_seconds=60.0)
+    jobs = [world.job(f"job-{n}") for n in range(100)]
+    world.let_pass(0)
+    world.orchestrator.stop()
+    assert [world.beats(job) for job in jobs] == [[0.0]] * 100
+
+
+class Forgetful:
+    """Takes heartbeats and remembers none."""
+
+    def send_task_heartbeat(self, token: TaskToken) -> None: ...
+
+    send_task_success = send_task_failure = None
+
+
+def live(orchestrator: HeartbeatOrchestrator, world: World, cycles: range) -> None:
+    """A cycle each, in which one job comes, is beaten, and ends."""
+    for cycle in cycles:
+        job = world.shelf.put(
+            ExportJob.create(f"job-{cycle}", "e", "u", JobState(JobStatus.DOWNLOADING), "token")
+        )
+        job = world.shelf.put(replace(job, last_progress_at=world.clock.time()))
+        orchestrator.beat_now(job)
+        world.settled(orchestrator)
+        orchestrator.forget(job.job_id)
+        del world.shelf.jobs[job.job_id]
+        world.clock.advance(30.0)
+        world.settled(orchestrator)
+    world.shelf.read.clear()
+
+
+def test_memory_does_not_grow_however_many_cycles_there_were() -> None:
+    """R004-129, R004-268: 500 cycles and 500 jobs that came and went."""
+    world = World(stall_seconds=None)
+    for n in range(10):
+        world.job(f"stays-{n}")
+    orchestrator = world.another(
+        step_functions=Forgetful(), events=Events(), stall_seconds=None, concurrency=2
+    )
+    live(orchestrator, world, range(100))
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        live(orchestrator, world, range(100, 600))
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+        orchestrator.stop()
+    assert grown < 24 * 1024  # 50 bytes a cycle: not even the name of a job

@@ -1,0 +1,240 @@
+"""Seed 004, what the other tests of jobs do not prove: values, messages, lines, layers.
+
+How much it takes is in test_export_load.py; what needs processes is in
+tests/integration/test_export_structure.py and test_export_whole_service.py.
+"""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event as Flag
+
+import pytest
+
+from holdfast.adapters.observe.logging import level_of, line_log
+from holdfast.core.events import Event, Events
+from holdfast.jobs import events as ev
+from holdfast.jobs.dispatcher import TaskDispatcher
+from holdfast.jobs.errors import CallbackRefused
+from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.jobs.model import (
+    ExportJob,
+    JobState,
+    JobStatus,
+    TaskToken,
+)
+from holdfast.jobs.ports import JobStateRepository
+from holdfast.jobs.request import JobRequest, TaskSpec
+from holdfast.jobs.runner import Beats, JobRunner
+from holdfast.jobs.tracker import JobTracker
+from holdfast.testing import ManualClock
+from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
+from holdfast.testing.stepfunctions import SimulatedStepFunctions
+from jobs.inline_pool import InlinePool
+
+ROOT = Path(__file__).parents[2]
+
+
+# -- values
+
+
+def test_a_state_is_made_from_its_status_and_its_counters() -> None:
+    """R004-163."""
+    state = JobState.create("DOWNLOADING", total_tasks=100, completed_tasks=50, failed_tasks=2)
+    assert state == JobState(JobStatus.DOWNLOADING, 100, 50, 2)
+    assert state.processed_tasks == 52
+    assert JobState.create() == JobState(JobStatus.PROCESSING, 0, 0, 0)
+    with pytest.raises(ValueError, match="failed_tasks"):
+        JobState.create(failed_tasks=-1)
+    with pytest.raises(ValueError, match="CANCELLED"):
+        JobState.create("CANCELLED")
+
+
+def test_a_job_knows_whether_somebody_waits_for_it() -> None:
+    """R004-164."""
+    state = JobState.create("DOWNLOADING")
+    waited_for = ExportJob.create("j", "e", "u", job_state=state, task_token="AAAA")
+    assert waited_for.has_task_token()
+    assert waited_for.task_token == TaskToken("AAAA")
+    assert (waited_for.job_id, waited_for.export_id, waited_for.user_id) == ("j", "e", "u")
+    assert waited_for.state is state
+    assert not ExportJob.create("j", "e", "u").has_task_token()
+
+
+@pytest.mark.parametrize(
+    ("completed", "total", "percent"),
+    [(0, 0, 0), (0, 9, 0), (1, 3, 33), (2, 3, 67), (54, 100, 54), (9, 9, 100)],
+)
+def test_percent_is_rounded_and_nothing_of_nothing_is_none(
+    completed: int, total: int, percent: int
+) -> None:
+    """R004-151."""
+    assert JobState(JobStatus.DOWNLOADING, total, completed).percent == percent
+
+
+SEEDS_OPERATIONS = {
+    "save",
+    "find_by_id",
+    "find_by_status",
+    "update_job_state",
+    "update_job_status",
+    "increment_completed_tasks",
+    "increment_failed_tasks",
+    "set_total_tasks",
+}
+
+
+def test_the_store_is_an_abstract_class_with_the_seeds_operations() -> None:
+    """R004-186."""
+    with pytest.raises(TypeError, match="abstract"):
+        JobStateRepository()  # type: ignore[abstract]
+    assert JobStateRepository.__abstractmethods__ >= SEEDS_OPERATIONS
+
+
+# -- from the message to the row
+
+
+class Silent:
+    def beat_now(self, job: ExportJob) -> None: ...
+
+    def forget(self, job_id: str) -> None: ...
+
+
+class Stage:
+    """A store, Step Functions and a runner, whose pool does tasks at once."""
+
+    def __init__(self, step_functions: type[SimulatedStepFunctions]) -> None:
+        self.clock = ManualClock()
+        self.jobs = MemoryJobs(JobMemory(), self.clock)
+        self.step_functions = step_functions(self.clock)
+        self.token = self.step_functions.open()
+        self.seen: list[ExportJob | None] = []  # while tasks are being listed
+
+    def run(self, beats: Beats) -> ExportJob:
+        """The seed's message, to its end."""
+        message = {"jobId": "abc-123", "exportId": "export-456", "userId": "user-789"}
+        request = JobRequest.read({**message, "taskToken": self.token.reveal()})
+        return self._runner(beats).run(request, lost=Flag())
+
+    def job(self) -> ExportJob:
+        """The same job, as it is beaten when its message comes."""
+        ids, now = ("abc-123", "export-456", "user-789"), self.clock.time()
+        return ExportJob.create(*ids, task_token=self.token, now=now)
+
+    def _runner(self, beats: Beats) -> JobRunner:
+        tracker = JobTracker(self.jobs, self.step_functions)
+        dispatcher = TaskDispatcher(self.jobs, tracker, lambda task: {}, clock=self.clock)
+        InlinePool(dispatcher)
+        parts = (self.jobs, tracker, dispatcher, beats, self._listing, self.step_functions)
+        return JobRunner(*parts, clock=self.clock)
+
+    def _listing(self, request: JobRequest) -> Iterator[TaskSpec]:
+        self.seen.append(self.jobs.find_by_id(request.job_id))
+        yield TaskSpec(url="https://files.example/a")
+
+
+def test_a_message_is_a_processing_job_with_its_token_before_a_task_is_listed() -> None:
+    """R004-078, R004-081…087: looked at while the tasks are being listed."""
+    stage = Stage(SimulatedStepFunctions)
+    began_at = stage.clock.time()
+    assert stage.run(Silent()).status is JobStatus.COMPLETED
+    state = JobState(JobStatus.PROCESSING, total_tasks=0, completed_tasks=0)
+    assert stage.seen == [replace(stage.job(), state=state, created_at=began_at)]
+
+
+class NoHeartbeats(SimulatedStepFunctions):
+    def send_task_heartbeat(self, token: TaskToken) -> None:
+        raise CallbackRefused("denied")
+
+
+def test_a_job_whose_heartbeats_all_fail_is_done_and_answered() -> None:
+    """R004-156, R004-221, R004-269."""
+    stage, told = Stage(NoHeartbeats), list[Event]()
+    orchestrator = HeartbeatOrchestrator(
+        stage.jobs,
+        stage.step_functions,
+        token_closed=lambda job, code: None,
+        events=Events(told.append),
+        clock=stage.clock,
+    )
+    orchestrator.beat_now(stage.job())
+    assert orchestrator.trigger_heartbeat() == 1
+    assert stage.run(orchestrator).status is JobStatus.COMPLETED
+    orchestrator.stop()
+    assert [event.code for event in told if isinstance(event, ev.HeartbeatFailed)] == [
+        "CallbackRefused"
+    ]
+    assert [answer.kind for answer in stage.step_functions.accepted] == ["success"]
+
+
+# -- logs
+
+
+OF_JOBS = [
+    kind
+    for kind in vars(ev).values()
+    if isinstance(kind, type) and issubclass(kind, ev.OfJob) and kind is not ev.OfJob
+]
+
+
+@pytest.mark.parametrize("kind", OF_JOBS, ids=lambda kind: kind.__name__)
+def test_every_line_about_a_job_says_which(kind: Callable[..., Event]) -> None:
+    """R004-108, R004-271."""
+    lines: list[str] = []
+    names = [name for name in kind.__dataclass_fields__ if name != "job_id"]  # type: ignore[attr-defined]
+    line_log(lines.append, at_least=logging.DEBUG)(kind("abc-123", **dict.fromkeys(names, 1)))
+    assert " job_id=abc-123" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("event", "level", "line"),
+    [
+        (ev.JobSealed("j", 9), logging.INFO, "event=job_sealed job_id=j total_tasks=9"),
+        (
+            ev.JobFinished("j", "COMPLETED", 9, 0, None),
+            logging.INFO,
+            "event=job_finished job_id=j status=COMPLETED completed_tasks=9 failed_tasks=0",
+        ),
+        (
+            ev.TaskFailed("j", "t", "Http404"),
+            logging.WARNING,
+            "event=task_failed job_id=j task_id=t code=Http404",
+        ),
+        (
+            ev.HeartbeatFailed("j", "ThrottlingException", 0.1),
+            logging.WARNING,
+            "event=heartbeat_failed job_id=j code=ThrottlingException",
+        ),
+        (ev.OrchestratorStopping(2), logging.INFO, "event=orchestrator_stopping in_flight=2"),
+        (ev.OrchestratorStopped(), logging.INFO, "event=orchestrator_stopped"),
+        (ev.ActiveJobs(3, 1), logging.INFO, "event=active_jobs with_token=3 without_token=1"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Event) else None,
+)
+def test_lines_say_what_the_seeds_lines_say(event: Event, level: int, line: str) -> None:
+    """R004-092, R004-096, R004-110, R004-112, R004-117, R004-146, R004-155, R004-236,
+    R004-240."""
+    lines: list[str] = []
+    line_log(lines.append, at_least=logging.DEBUG)(event)
+    assert line in lines[0]
+    assert level_of(event) == level
+
+
+# -- layers
+
+
+def test_the_contracts_between_the_layers_are_kept() -> None:
+    """R004-012, R004-076, R004-133, R004-134, R004-171, R004-186, R004-210: jobs know ports,
+    adapters keep them; checked as `make check` does."""
+    program = "from importlinter.cli import lint_imports_command as run; run()"
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stdout.decode()
+    assert b"0 broken" in ran.stdout
