@@ -20,8 +20,8 @@ from chaos.test_chaos import SECONDS, seeds
 from fs import scratch
 
 SERVICES = 3 if SECONDS else 2
-JOBS = 60 if SECONDS else 10
-FAULT_SECONDS = 25.0 if SECONDS else 5.0
+JOBS = 60 if SECONDS else 8
+FAULT_SECONDS = 25.0 if SECONDS else 3.5
 PATIENCE_SECONDS = 180.0
 NUDGE_SECONDS = 0.25
 
