@@ -61,6 +61,7 @@ class ExportRound:
 
     def hurt(self) -> None:
         """Jobs come while services die: over the whole time, in no rhythm."""
+        self.services.kill_one()  # one dies in any case, however short this is
         until = monotonic() + FAULT_SECONDS
         while monotonic() < until or len(self.clients.orders) < JOBS:
             asked = JOBS * (1 - (until - monotonic()) / FAULT_SECONDS)
@@ -126,7 +127,6 @@ def test_every_job_is_counted_and_answered_once_whoever_dies() -> None:
             )
             books.check()
             assert play.clients.buried() == 0
-            assert play.services.kills + play.services.worker_kills > 0
         except BaseException as error:
             error.add_note(f"round with seed {seed}; the services' logs are in {folder}/logs")
             raise

@@ -131,7 +131,7 @@ def test_looking_at_a_large_job_does_not_read_its_tasks(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`list` and `show` take less than it takes to read the tasks once."""
+    """`list` and `show` take less than half of what it takes to read the tasks once."""
     cli = Cli(tmp_path, capsys, monkeypatch)
     cli("export", "list", "--jobs", str(store))  # what is imported once is not counted
     began_at = process_time()
@@ -139,7 +139,7 @@ def test_looking_at_a_large_job_does_not_read_its_tasks(
     shown = cli("export", "show", JOB, "--jobs", str(store), "--json").json
     looked_seconds = process_time() - began_at
     assert (listed["total"], shown["failed"]) == (TASKS, TASKS // FAILING)
-    assert looked_seconds < _seconds_to_read_tasks(store)
+    assert looked_seconds < _seconds_to_read_tasks(store) / 2
 
 
 def _seconds_to_read_tasks(store: Path) -> float:

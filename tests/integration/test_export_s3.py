@@ -157,7 +157,7 @@ def test_bytes_that_changed_on_disk_are_not_published(tmp_path: Path, s3: Any) -
 def test_an_upload_ends_when_its_job_is_called_off(tmp_path: Path, s3: Any) -> None:
     target = S3Target("s3://exports/p", str(tmp_path / "s"), piece_bytes=PIECE, client=s3)
     part, run = _part(target, DATA), Run(lambda count: None, SYSTEM_CLOCK)
-    s3.meta.events.register("before-call.s3.UploadPart", lambda **_: run.stop(keep=False))
+    s3.meta.events.register("before-call.s3.UploadPart", lambda **_: run.stop())
     with pytest.raises(Trouble, match="Cancelled"):
         target.publish(part, "big", run)
     assert (_objects(s3), _uploads(s3)) == ([], [])

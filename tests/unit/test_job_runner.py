@@ -76,7 +76,7 @@ class Stage:
         return self.runner.run(request, lost=Flag())
 
     def answers(self) -> list[str]:
-        return [one.kind for one in self.step_functions.accepted]
+        return [one.kind for one in self.step_functions.accepted if one.kind != "heartbeat"]
 
 
 def payload(task: ExportTask) -> dict[str, object]:
@@ -197,8 +197,66 @@ def test_another_execution_takes_a_running_job_over(stage: Stage) -> None:
     assert job.status is JobStatus.COMPLETED
     assert job.state.completed_tasks == 2
     assert len(stage.pool.taken) == 1
-    kinds = [(one.kind, one.token, one.error) for one in stage.step_functions.accepted]
+    answers = [one for one in stage.step_functions.accepted if one.kind != "heartbeat"]
+    kinds = [(one.kind, one.token, one.error) for one in answers]
     assert kinds == [("failure", first, "Superseded"), ("success", second, "")]
+
+
+def test_an_old_message_does_not_take_the_job_back(stage: Stage) -> None:
+    """Its execution was superseded; its holder died, so it comes again."""
+    first, second = stage.step_functions.open(), stage.step_functions.open()
+    begun(stage, asked(A, B, token=first), counted=1)
+    stage.jobs.attach_token("abc-123", second)
+    stage.step_functions.send_task_failure(first, "Superseded", "")
+    job = stage.run(asked(A, B, token=first))
+    assert job.status is JobStatus.COMPLETED
+    assert stage.step_functions.state(second) is TokenState.CLOSED
+    assert stage.answers() == ["failure", "success"]
+
+
+def test_an_old_token_is_told_after_the_row_has_let_go_of_it(stage: Stage) -> None:
+    """A heartbeat in between would find the row's own token closed, and fail the job."""
+    first, second = stage.step_functions.open(), stage.step_functions.open()
+    begun(stage, asked(A, B, token=first), counted=1)
+    tell = stage.step_functions.send_task_failure
+    rows: list[TaskToken | None] = []
+
+    def look(token: TaskToken, error: str, cause: str) -> None:
+        job = stage.jobs.find_by_id("abc-123")
+        assert job is not None
+        rows.append(job.task_token)
+        tell(token, error, cause)
+
+    stage.step_functions.send_task_failure = look  # type: ignore[method-assign]
+    stage.run(asked(A, B, token=second))
+    assert rows == [second]
+
+
+def test_another_execution_has_the_job_before_its_message_has_its_turn(stage: Stage) -> None:
+    """While the first message's run goes on here, it is the new token that is beaten."""
+    first, second = stage.step_functions.open(), stage.step_functions.open()
+    gate, began = Flag(), Flag()
+
+    def slow(task: Assignment) -> TaskResult:
+        began.set()
+        assert gate.wait(30)
+        return succeed(task)
+
+    stage.pool.do = slow
+    runs = [
+        Thread(target=stage.run, args=(asked(A, token=token),)) for token in (first, second)
+    ]
+    runs[0].start()
+    assert began.wait(30)
+    runs[1].start()
+    wait_for(lambda: stage.step_functions.state(first) is TokenState.CLOSED)
+    job = stage.jobs.find_by_id("abc-123")
+    assert job is not None
+    assert job.task_token == second
+    gate.set()
+    for run in runs:
+        run.join(30)
+    assert stage.answers() == ["failure", "success"]
 
 
 def begun(stage: Stage, request: JobRequest, counted: int, *, sealed: bool = True) -> None:

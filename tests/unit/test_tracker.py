@@ -225,10 +225,8 @@ def test_a_closed_token_ends_a_job_that_was_being_worked_on(stage: Stage) -> Non
     assert job.status is JobStatus.FAILED
     assert job.error is not None
     assert job.error.code == "TaskTimedOut"
-    assert stage.heard(ev.StepFunctionsTimedOut) == [
-        ev.StepFunctionsTimedOut(JOB, "TaskTimedOut")
-    ]
-    assert stage.step_functions.calls == 0
+    assert len(stage.heard(ev.StepFunctionsTimedOut)) == 1
+    assert not stage.step_functions.accepted
 
 
 @pytest.mark.parametrize("code", ["TaskDoesNotExist", "InvalidToken"])
@@ -270,6 +268,23 @@ def test_a_closed_token_that_was_replaced_is_no_news(stage: Stage) -> None:
     stage.jobs.attach_token(JOB, stage.step_functions.open())
     assert stage.tracker.token_closed(old, "TaskTimedOut").status is JobStatus.DOWNLOADING
     assert not stage.heard(ev.StepFunctionsTimedOut)
+
+
+def test_a_job_that_is_taken_over_while_it_is_judged_answers_its_new_token(
+    stage: Stage,
+) -> None:
+    """Nobody is left waiting, whatever the judge read."""
+    stage.begin(1, token=TaskToken("old"))
+    new = stage.step_functions.open()
+    give_up = stage.jobs.give_up
+
+    def taken_over_first(job_id: str, error: JobError) -> ExportJob | None:
+        stage.jobs.attach_token(job_id, new)
+        return give_up(job_id, error)
+
+    stage.jobs.give_up = taken_over_first  # type: ignore[method-assign]
+    stage.tracker.token_closed(stage.job, "TaskTimedOut")
+    assert stage.step_functions.state(new) is TokenState.CLOSED
 
 
 # -- stalled

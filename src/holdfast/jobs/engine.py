@@ -5,12 +5,14 @@ stop    jobs ─▶ pool ─▶ orchestrator: jobs are beaten until the last of 
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
 from holdfast.jobs.dispatcher import TaskDispatcher
+from holdfast.jobs.errors import JobNotFound
 from holdfast.jobs.events import JobCancelled
 from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.jobs.model import ExportJob, ExportTask
@@ -119,8 +121,9 @@ class JobEngine:
             self.orchestrator.stop()
 
     def _token_closed(self, job: ExportJob, code: str) -> None:
-        if self.tracker.token_closed(job, code).terminal:
-            self._cancel(job.job_id, code)
+        with suppress(JobNotFound):  # beaten before it was stored; the next beat tells
+            if self.tracker.token_closed(job, code).terminal:
+                self._cancel(job.job_id, code)
 
     def _cancel(self, job_id: str, code: str) -> None:
         if job_id in self.dispatcher.running:

@@ -24,7 +24,7 @@ from holdfast.jobs.errors import (
     TokenClosed,
 )
 from holdfast.jobs.events import JobResumed, JobStarted
-from holdfast.jobs.model import ExportJob, ExportTask, JobError, JobStatus
+from holdfast.jobs.model import ExportJob, ExportTask, JobError, JobStatus, TaskToken
 from holdfast.jobs.ports import JobStateRepository, StepFunctions
 from holdfast.jobs.request import JobRequest, TaskSpec, tasks_of
 from holdfast.jobs.tracker import JobTracker, send_answer
@@ -94,23 +94,28 @@ class JobRunner:
             # was sent, and the message may have waited.
             self._beats.beat_now(asked)
         try:
+            # Before its turn: whoever has it now answers to this token from here on.
+            job = self._admitted(asked)
             with self._turns.of(request.job_id, lambda: lost.is_set() or leave(), lost) as mine:
-                return self._run(asked, request, lost, leave, moved) if mine else asked
+                if not mine:
+                    return job
+                fresh = job is asked
+                return self._run(self._read(job.job_id), fresh, request, lost, leave, moved)
         finally:
             self._beats.forget(request.job_id)
 
     def _run(
         self,
-        asked: ExportJob,
+        job: ExportJob,
+        fresh: bool,
         request: JobRequest,
         lost: Event,
         leave: Callable[[], bool],
         moved: Callable[[ExportJob], None],
     ) -> ExportJob:
-        job = self._admitted(asked)
         answers_us = job.task_token == request.token
         if not decided(job):
-            job = self._sealed(job, asked, request)
+            job = self._sealed(job, request, fresh=fresh)
         job = self._dispatcher.run(job, lost=lost, leave=leave, moved=moved)
         job = self._told(job, lost, leave)
         if job.terminal and request.token is not None and not answers_us:
@@ -142,25 +147,41 @@ class JobRunner:
         return job
 
     def _taken_over(self, job: ExportJob, asked: ExportJob) -> ExportJob:
-        """Another execution asks for a job that runs: it has the job from now on."""
+        """Another execution asks for a job that runs: it has the job from now on.
+
+        The row changes first, the old token is told afterwards. The other way round, a
+        heartbeat in between would find the row's token closed and fail the job. Who dies
+        in between leaves the old execution to its own timeout, or to its message, which
+        takes the job back.
+        """
         assert asked.task_token is not None
+        if not self._waits(asked.task_token):
+            return job  # the message of an execution that is over came again
+        try:
+            taken = self._jobs.attach_token(job.job_id, asked.task_token)
+        except JobClosed:  # decided a moment ago: the answer is repeated to us
+            return self._read(job.job_id)
         if job.task_token is not None and self._step_functions is not None:
-            # Before it is forgotten: nobody could answer it afterwards.
             with suppress(TokenClosed):
                 self._step_functions.send_task_failure(
                     job.task_token,
                     "Superseded",
                     f"another execution took over job {job.job_id}",
                 )
-        try:
-            return self._jobs.attach_token(job.job_id, asked.task_token)
-        except JobClosed:  # decided a moment ago: the answer is repeated to us
-            return self._read(job.job_id)
+        return taken
 
-    def _sealed(self, job: ExportJob, asked: ExportJob, request: JobRequest) -> ExportJob:
+    def _waits(self, token: TaskToken) -> bool:
+        assert self._step_functions is not None
+        try:
+            self._step_functions.send_task_heartbeat(token)
+        except TokenClosed:
+            return False
+        return True
+
+    def _sealed(self, job: ExportJob, request: JobRequest, *, fresh: bool) -> ExportJob:
         if not job.sealed:
             try:
-                total = self._store_tasks(job, request, fresh=job is asked)
+                total = self._store_tasks(job, request, fresh=fresh)
                 self._jobs.update_job_status(job.job_id, JobStatus.DOWNLOADING)
                 return self._tracker.seal(job.job_id, total)
             except InvalidJob as problem:

@@ -119,13 +119,11 @@ class JobTracker:
         """
         now = self._read(job.job_id)
         ours = now.terminal or now.callback.state is not CallbackState.NONE
-        if ours or now.token_generation != job.token_generation:
+        if ours or now.task_token != job.task_token:
             return now
-        self._events.emit(StepFunctionsTimedOut(job.job_id, code))
-        error = _nobody_waits(code)
-        if self._jobs.give_up(job.job_id, error) is not None:
-            self._settle(job.job_id, JobStatus.FAILED, error)
-        return self._read(job.job_id)
+        # Told as any other: should another execution take it over at this very moment,
+        # that one is answered. To the closed token the answer makes no difference.
+        return self.fail(job.job_id, _nobody_waits(code))
 
     # -- the callback
 
