@@ -8,14 +8,18 @@ JB-01…09, 12, 13, 46; I-JB-1…5.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
+from threading import Event
 from typing import Any
 
 import pytest
 
 from fs.schedule import Baton, Policy, Scripted, explore
-from holdfast.jobs.errors import CallbackUnclear, TokenClosed
+from holdfast.jobs.dispatcher import TaskDispatcher
+from holdfast.jobs.errors import CallbackRefused, CallbackUnclear, TokenClosed
 from holdfast.jobs.model import (
     CallbackState,
     ExportJob,
@@ -24,16 +28,72 @@ from holdfast.jobs.model import (
     JobStatus,
     TaskResult,
     TaskStatus,
+    TaskToken,
 )
+from holdfast.jobs.pool.pool import Assignment
 from holdfast.jobs.reconciler import Reconciler
+from holdfast.jobs.request import JobRequest, TaskSpec
+from holdfast.jobs.runner import JobRunner
 from holdfast.jobs.tracker import JobTracker
 from holdfast.testing import ManualClock
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
-from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
+from holdfast.testing.stepfunctions import Accepted, SimulatedStepFunctions, TokenState
+from jobs.inline_pool import InlinePool
 from jobs.stepping import Doom, Stepping, mortal
 
 JOB = "job-1"
-Life = Callable[[JobTracker, Any], None]
+
+
+@dataclass
+class Actor:
+    """One process: its ports, each call of which is a step."""
+
+    stage: "Stage"
+    jobs: Any
+    step_functions: Any
+    tracker: JobTracker
+
+    def run(self, token: TaskToken) -> None:
+        """Get a job message, and do all of it."""
+        clock = Impatient()
+        dispatcher = TaskDispatcher(
+            self.jobs,
+            self.tracker,
+            lambda task: {"key": task.key},
+            pause_seconds=0.0,
+            clock=clock,
+        )
+        InlinePool(dispatcher, self.stage.do)
+        runner = JobRunner(
+            self.jobs,
+            self.tracker,
+            dispatcher,
+            Silent(),
+            lambda request: iter(()),
+            self.step_functions,
+            clock=clock,
+        )
+        specs = tuple(TaskSpec(url=task.url, key=task.key) for task in self.stage.tasks)
+        request = JobRequest(JOB, "export", "user", token, specs)
+        with suppress(CallbackUnclear, CallbackRefused):  # the message comes again
+            runner.run(request, lost=Event())
+
+
+class Impatient(ManualClock):
+    """Who would have to wait loses its lease instead: its message comes again."""
+
+    def wait(self, event: Event, seconds: float | None) -> bool:
+        event.set()
+        return True
+
+
+class Silent:
+    def beat_now(self, job: ExportJob) -> None: ...
+
+    def forget(self, job_id: str) -> None: ...
+
+
+Life = Callable[[Actor], object]
 
 
 @dataclass
@@ -47,8 +107,8 @@ class Case:
     lost_replies: int = 0
     throttled: int = 0
     timed_out: bool = False
-    store: type[MemoryJobs] = MemoryJobs
-    tracker: type[JobTracker] = JobTracker
+    second: bool = False
+    """Another execution asks for the job, too."""
 
 
 @dataclass
@@ -58,10 +118,11 @@ class Stage:
     memory: JobMemory = field(default_factory=JobMemory)
 
     def __post_init__(self) -> None:
-        self.jobs = self.case.store(self.memory, self.clock)
+        self.jobs = MemoryJobs(self.memory, self.clock)
         self.step_functions = SimulatedStepFunctions(self.clock)
         limit = 5.0 if self.case.timed_out else 1e9
         self.token = self.step_functions.open(timeout_seconds=limit)
+        self.second = self.step_functions.open()
         self.tasks = [
             ExportTask.of(JOB, f"https://files.example/{n}", f"{n}")
             for n in range(self.case.tasks)
@@ -79,20 +140,29 @@ class Stage:
         error = JobError("Http404", "not found") if n in self.case.failing else None
         return TaskResult(JOB, self.tasks[n].task_id, error is None, 1, error)
 
+    def do(self, task: Assignment) -> TaskResult:
+        return self.result(int(task.payload["key"]))
+
     def play(self, policy: Policy, doom: Doom) -> Baton:
         baton = Baton(policy)
         actors = []
         for index, life in enumerate(self.case.lives):
             jobs = Stepping(self.jobs, baton, doom, index)
             step_functions = Stepping(self.step_functions, baton, doom, index)
-            tracker = self.case.tracker(jobs, step_functions, again_after_seconds=20.0)
-            actors.append(mortal(lambda life=life, tracker=tracker: life(tracker, self)))
+            tracker = JobTracker(jobs, step_functions, again_after_seconds=20.0)
+            actor = Actor(self, jobs, step_functions, tracker)
+            actors.append(mortal(partial(life, actor)))
         baton.run(actors)
         return baton
 
     def recover(self) -> None:
         """The message comes again; whoever has it does the rest. Then a pass, or a few."""
-        tracker = self.case.tracker(self.jobs, self.step_functions, again_after_seconds=20.0)
+        tracker = JobTracker(self.jobs, self.step_functions, again_after_seconds=20.0)
+        if self.case.second:
+            self.clock.advance(30.0)
+            actor = Actor(self, self.jobs, self.step_functions, tracker)
+            for token in (self.token, self.second, self.token):
+                actor.run(token)
         job = self.jobs.find_by_id(JOB)
         assert job is not None
         if not job.terminal and job.callback.state is CallbackState.NONE:
@@ -119,42 +189,53 @@ class Stage:
         assert job.state.total_tasks == len(rows)
         assert job.remaining_tasks == len(rows) - done - failed
         assert job.task_token is None
-        answers = [one for one in self.step_functions.accepted if one.kind != "heartbeat"]
         assert self.step_functions.state(self.token) is not TokenState.OPEN
         if self.case.timed_out:
-            assert not answers
+            assert not self._answers(self.token)
             # Who died while sending leaves a doubt that nobody can clear: it counts as sent.
             assert job.status is JobStatus.FAILED or somebody_died
-        else:
-            assert len(answers) == 1
-            assert (answers[0].kind == "success") == (job.status is JobStatus.COMPLETED)
-            assert (job.status is JobStatus.COMPLETED) == (failed == 0)
+            return
+        assert (job.status is JobStatus.COMPLETED) == (failed == 0)
+        for token in (self.token, self.second) if self.case.second else (self.token,):
+            (answer,) = self._answers(token)
+            assert answer.error == "Superseded" or (answer.kind == "success") == (failed == 0)
+
+    def _answers(self, token: TaskToken) -> list[Accepted]:
+        found = [one for one in self.step_functions.accepted if one.token == token]
+        return [one for one in found if one.kind != "heartbeat"]
 
 
 def counts(*numbers: int) -> Life:
-    return lambda tracker, stage: tracker.count(JOB, [stage.result(n) for n in numbers])
+    return lambda actor: actor.tracker.count(JOB, [actor.stage.result(n) for n in numbers])
 
 
-def seals(tracker: JobTracker, stage: Stage) -> None:
-    tracker.seal(JOB, len(stage.tasks))
+def seals(actor: Actor) -> None:
+    actor.tracker.seal(JOB, len(actor.stage.tasks))
 
 
-def looks(tracker: JobTracker, stage: Stage) -> None:
-    tracker.complete(JOB)
+def looks(actor: Actor) -> None:
+    actor.tracker.complete(JOB)
 
 
-def judges(tracker: JobTracker, stage: Stage) -> None:
+def judges(actor: Actor) -> None:
     """A heartbeat, and what its answer is taken for."""
-    job = stage.jobs.find_by_id(JOB)
-    assert job is not None
+    job = actor.jobs.find_by_id(JOB)
     if job.task_token is None:
         return
     try:
-        stage.step_functions.send_task_heartbeat(job.task_token)
+        actor.step_functions.send_task_heartbeat(job.task_token)
     except TokenClosed as closed:
-        tracker.token_closed(job, closed.code)
+        actor.tracker.token_closed(job, closed.code)
     except CallbackUnclear:
         pass
+
+
+def first(actor: Actor) -> None:
+    actor.run(actor.stage.token)
+
+
+def second(actor: Actor) -> None:
+    actor.run(actor.stage.second)
 
 
 CASES = {
@@ -170,6 +251,9 @@ CASES = {
     "a heartbeat meets the end and a lost reply": Case(
         [counts(0, 1), judges], sealed=True, lost_replies=1
     ),
+    "another execution takes it over": Case([first, second], sealed=True, second=True),
+    "… while it is beaten": Case([second, judges], sealed=True, second=True),
+    "… and a reply is lost": Case([second, judges], sealed=True, second=True, lost_replies=1),
     "it timed out meanwhile": Case([counts(0, 1), judges], sealed=True, timed_out=True),
 }
 

@@ -26,7 +26,6 @@ from holdfast.jobs.tracker import JobTracker
 Payload = Callable[[ExportTask], Mapping[str, Any]]
 
 _LOOK_SECONDS = 0.25
-_PAUSE_SECONDS = 1.0  # before a store that did not answer is asked again
 
 
 class Pool(Protocol):
@@ -51,15 +50,18 @@ class TaskDispatcher:
         *,
         drain_seconds: float = 30.0,
         progress_seconds: float = 30.0,
+        pause_seconds: float = 1.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`payload` makes what a worker is told of a task. At most every
-        `progress_seconds` the store hears of a job that moves and finishes nothing."""
+        `progress_seconds` the store hears of a job that moves and finishes nothing. A
+        store that did not answer is asked again after `pause_seconds`."""
         self._jobs = jobs
         self._tracker = tracker
         self._payload = payload
         self._drain_seconds = drain_seconds
         self._progress_seconds = progress_seconds
+        self._pause_seconds = pause_seconds
         self._clock = clock
         self._lock = Lock()
         self._runs: deque[JobRun] = deque()
@@ -131,7 +133,7 @@ class TaskDispatcher:
                     elif moving.due():
                         self._jobs.note_progress(run.job_id)
                 except StoreUnavailable:  # what was not counted stays where it is
-                    run.rest(_PAUSE_SECONDS)
+                    run.rest(self._pause_seconds)
             cancelled = run.cancelled
         return self._jobs.find_by_id(job.job_id) or job if cancelled else job
 
@@ -147,7 +149,7 @@ class TaskDispatcher:
             job = self._tracker.complete(run.job_id)
             if not decided(job):
                 # Some task is not counted and not listed: look for it, not in a hurry.
-                run.rest(_PAUSE_SECONDS)
+                run.rest(self._pause_seconds)
                 run.list_anew()
         return job
 

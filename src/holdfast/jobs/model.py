@@ -62,6 +62,11 @@ class TaskToken:
     def reveal(self) -> str:
         return self._token
 
+    @property
+    def mark(self) -> str:
+        """Tells this token from any other, and cannot be answered with."""
+        return hashlib.sha256(self._token.encode()).hexdigest()[:32]
+
     def __str__(self) -> str:
         return mask_task_token(self._token)
 
@@ -176,6 +181,7 @@ class ExportJob:
     state: JobState = JobState()
     task_token: TaskToken | None = None
     token_generation: int = 0
+    seen_tokens: frozenset[str] = frozenset()  # marks of all it ever answered to
     sealed: bool = False
     remaining_tasks: int = 0
     callback: Callback = NO_CALLBACK
@@ -206,6 +212,7 @@ class ExportJob:
             user_id,
             job_state or JobState(),
             token,
+            seen_tokens=frozenset({token.mark} if token else ()),
             metadata=dict(metadata or {}),
             created_at=now,
             updated_at=now,
@@ -214,6 +221,10 @@ class ExportJob:
 
     def has_task_token(self) -> bool:
         return self.task_token is not None
+
+    def has_seen(self, token: TaskToken) -> bool:
+        """Does it answer to that token, or did it once?"""
+        return token == self.task_token or token.mark in self.seen_tokens
 
     @property
     def status(self) -> JobStatus:

@@ -165,7 +165,8 @@ class JobStateRepository(ABC):
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
         """Have the job answer to another token from now on; `token_generation` rises.
 
-        The same token again: nothing. Raises JobClosed once the outcome is decided.
+        A token that has or had the job: nothing, the job as it is. An execution that was
+        superseded does not get it back. Raises JobClosed once the outcome is decided.
         """
 
     # -- the store itself

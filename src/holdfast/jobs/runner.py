@@ -147,28 +147,30 @@ class JobRunner:
         return job
 
     def _taken_over(self, job: ExportJob, asked: ExportJob) -> ExportJob:
-        """Another execution asks for a job that runs: it has the job from now on.
+        """Another execution asks for a job that runs: it has the job from now on, unless it
+        had it before: then its message came again, and the other one keeps it.
 
-        The row changes first, the old token is told afterwards. The other way round, a
-        heartbeat in between would find the row's token closed and fail the job. Who dies
-        in between leaves the old execution to its own timeout, or to its message, which
-        takes the job back.
+        The row changes first, who lost it is told afterwards. The other way round, a
+        heartbeat in between would find the row's own token closed and fail the job. Who
+        dies in between leaves the loser to its message, or to its own timeout.
         """
         assert asked.task_token is not None
         if not self._waits(asked.task_token):
-            return job  # the message of an execution that is over came again
+            return job
         try:
             taken = self._jobs.attach_token(job.job_id, asked.task_token)
         except JobClosed:  # decided a moment ago: the answer is repeated to us
             return self._read(job.job_id)
-        if job.task_token is not None and self._step_functions is not None:
+        ours = taken.task_token == asked.task_token
+        self._tell_superseded(taken.job_id, job.task_token if ours else asked.task_token)
+        return taken
+
+    def _tell_superseded(self, job_id: str, token: TaskToken | None) -> None:
+        if token is not None and self._step_functions is not None:
             with suppress(TokenClosed):
                 self._step_functions.send_task_failure(
-                    job.task_token,
-                    "Superseded",
-                    f"another execution took over job {job.job_id}",
+                    token, "Superseded", f"another execution took over job {job_id}"
                 )
-        return taken
 
     def _waits(self, token: TaskToken) -> bool:
         assert self._step_functions is not None

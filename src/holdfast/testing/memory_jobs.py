@@ -218,11 +218,15 @@ class MemoryJobs(JobStateRepository):
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
         with self._memory.lock:
             job = self._job(job_id)
-            if job.task_token == token:
+            if job.has_seen(token):
                 return job
             self._undecided(job)
-            generation = job.token_generation + 1
-            return self._put(job, task_token=token, token_generation=generation)
+            return self._put(
+                job,
+                task_token=token,
+                token_generation=job.token_generation + 1,
+                seen_tokens=job.seen_tokens | {token.mark},
+            )
 
     def close(self) -> None:
         pass

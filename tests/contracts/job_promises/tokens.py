@@ -33,7 +33,15 @@ class Tokens:
         assert (job.task_token, job.token_generation) == (OTHER_TOKEN, 1)
         assert job.updated_at == clock.time()
         assert counters(repository) == (1, 0)
-        assert repository.attach_token("job", TOKEN).token_generation == 2
+
+    def test_a_token_that_had_the_job_does_not_get_it_back(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        """The message of an execution that was superseded comes again."""
+        sealed(repository, clock, task_token=TOKEN)
+        job = repository.attach_token("job", OTHER_TOKEN)
+        clock.advance(1.0)
+        assert repository.attach_token("job", TOKEN) == job == job_of(repository)
 
     def test_the_same_token_again_changes_nothing(
         self, repository: JobStateRepository, clock: ManualClock

@@ -87,9 +87,16 @@ def progressed(at: Moment) -> Change:
 
 def retokened(token: TaskToken, at: Moment) -> Change:
     return Change(
-        "SET #taskToken = :token, #updatedAt = :now ADD #tokenGeneration :one",
+        "SET #taskToken = :token, #updatedAt = :now, #seenTokens = "
+        "list_append(if_not_exists(#seenTokens, :none), :marks) ADD #tokenGeneration :one",
         when.RETOKENABLE,
-        {":token": token.reveal(), ":now": at.now},
+        {
+            ":token": token.reveal(),
+            ":mark": token.mark,
+            ":marks": [token.mark],
+            ":none": [],
+            ":now": at.now,
+        },
     )
 
 

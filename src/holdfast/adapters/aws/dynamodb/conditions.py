@@ -59,9 +59,14 @@ MAY_SEND = _all(
 )
 # Delivery is owed: one caller settles, and terminal is final (I-JB-4).
 ANSWERABLE = "#callbackState = :pending"
-# An execution that was started again, with another token (JB-14).
+# An execution that was started again, with another token (JB-14): one it never had, for
+# the message of an execution that was superseded may come again.
 RETOKENABLE = _all(
-    EXISTS, ACTIVE, UNDECIDED, "(attribute_not_exists(#taskToken) OR #taskToken <> :token)"
+    EXISTS,
+    ACTIVE,
+    UNDECIDED,
+    "(attribute_not_exists(#taskToken) OR #taskToken <> :token)",
+    "NOT contains(#seenTokens, :mark)",
 )
 # Steps that a job without callback may take by itself, by where they lead.
 STEPS = {

@@ -121,6 +121,7 @@ def _progress(job: ExportJob) -> dict[str, Any]:
         "sealed": job.sealed,
         "taskToken": job.task_token.reveal() if job.task_token else None,
         "tokenGeneration": job.token_generation,
+        "seenTokens": sorted(job.seen_tokens),
         "error": error_row(job.error),
     }
 
@@ -147,6 +148,7 @@ def job_of(row: Row) -> ExportJob:
         state=_state_of(row),
         task_token=TaskToken(row["taskToken"]) if "taskToken" in row else None,
         token_generation=row.get("tokenGeneration", 0),
+        seen_tokens=frozenset(row.get("seenTokens", ())),
         sealed=row.get("sealed", False),
         remaining_tasks=row.get("remainingTasks", 0),
         callback=_callback_of(row),

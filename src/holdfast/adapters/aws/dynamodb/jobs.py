@@ -215,7 +215,7 @@ class DynamoDBJobs(JobStateRepository):
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
         answer = self._rows.change(job_id, changes.retokened(token, self._moment()))
         job = items.job_of(answer.row)
-        if isinstance(answer, Refused) and (_decided(job) or job.task_token != token):
+        if isinstance(answer, Refused) and not job.has_seen(token):
             raise JobClosed(f"{_standing(job)}: it takes no other token")
         return job
 

@@ -155,7 +155,12 @@ def settled(
 
 
 def attached(job: ExportJob, token: TaskToken) -> ExportJob | None:
-    if job.task_token == token:
+    if job.has_seen(token):
         return None
     require_undecided(job)
-    return replace(job, task_token=token, token_generation=job.token_generation + 1)
+    return replace(
+        job,
+        task_token=token,
+        token_generation=job.token_generation + 1,
+        seen_tokens=job.seen_tokens | {token.mark},
+    )

@@ -23,6 +23,7 @@ CREATE TABLE jobs (
     failed_tasks INTEGER NOT NULL,
     task_token TEXT,
     token_generation INTEGER NOT NULL,
+    seen_tokens TEXT NOT NULL,
     sealed INTEGER NOT NULL,
     remaining_tasks INTEGER NOT NULL,
     callback_state TEXT NOT NULL,
