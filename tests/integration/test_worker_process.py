@@ -269,7 +269,7 @@ def test_no_process_thread_or_descriptor_is_left_after_many_runs(notes: Notes) -
 
     one_run()  # whatever Python itself starts once, it has now
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
-    for _ in range(20):
+    for _ in range(6):
         one_run()
     eventually(lambda: threading.active_count() <= threads)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
