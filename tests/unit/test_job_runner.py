@@ -214,6 +214,26 @@ def test_an_old_message_does_not_take_the_job_back(stage: Stage) -> None:
     assert stage.answers() == ["failure", "success"]
 
 
+def test_an_execution_that_is_over_takes_nothing_over(stage: Stage) -> None:
+    """Its message arrived late; the one that waits keeps the job."""
+    first, over = stage.step_functions.open(), stage.step_functions.open()
+    stage.step_functions.send_task_failure(over, "Aborted", "by somebody")
+    begun(stage, asked(A, B, token=first), counted=1)
+    stage.run(asked(A, B, token=over))
+    answers = [(one.kind, one.token) for one in stage.step_functions.accepted]
+    assert answers == [("failure", over), ("success", first)]
+
+
+def test_who_lost_the_job_is_told_by_its_own_message_if_nobody_did(stage: Stage) -> None:
+    """Somebody died between taking the job over and telling the old token."""
+    first, second = stage.step_functions.open(), stage.step_functions.open()
+    begun(stage, asked(A, B, token=first), counted=1)
+    stage.jobs.attach_token("abc-123", second)
+    stage.run(asked(A, B, token=first))
+    told = [one for one in stage.step_functions.accepted if one.kind != "heartbeat"]
+    assert [(one.token, one.error) for one in told] == [(first, "Superseded"), (second, "")]
+
+
 def test_an_old_token_is_told_after_the_row_has_let_go_of_it(stage: Stage) -> None:
     """A heartbeat in between would find the row's own token closed, and fail the job."""
     first, second = stage.step_functions.open(), stage.step_functions.open()
