@@ -21,6 +21,7 @@ from bench.verdict import Bar, Chart, Result, ratio
 NAME = "exports"
 TITLE = "Export: files fetched, checked and stored"
 PATIENCE_SECONDS = 300.0
+_LOOK_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +90,15 @@ def _fetched(player: Player, files: Sequence[File], room: Path, scratch: Path) -
 
 
 def _peak_mib(command: Sequence[str]) -> float:
-    """Run it to its end; its memory at its highest, as far as twenty looks a second see."""
+    """Run it to its end; its memory at its highest, as far as three looks a second see:
+    to look costs milliseconds for each process, and who has more of them pays more."""
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     over, peak = Event(), [0.0]
 
     def watch() -> None:
-        while not over.wait(0.05):
+        while not over.wait(_LOOK_SECONDS):
             peak[0] = max(peak[0], _session_mib(process.pid))
 
     watcher = Thread(target=watch)
