@@ -157,7 +157,7 @@ def _result(
             "start to its end, with SHA-256 of every file compared to what it must be: "
             + "; ".join(f"{player}: {player.setup}" for player in players)
             + ".",
-            "Holdfast also keeps durable books of each file, so that a kill at any moment "
+            "Holdfast also keeps books of each file, so that a kill at any moment "
             "costs no finished file, publishes each by a rename, and judges every address it "
             "connects to; the others do none of these.",
             "A command of five Python processes needs about half a second to start and to end; "
