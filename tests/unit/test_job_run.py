@@ -1,7 +1,9 @@
 """Where a job's thread and the pool's thread meet, and what moves a job between results."""
 
 from threading import Event
+from typing import Any
 
+from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult
 from holdfast.jobs.run import PAGE, JobRun
@@ -117,3 +119,29 @@ def test_a_large_file_that_arrives_is_progress() -> None:
     dispatcher.run(job, lost=lost, leave=look)
     assert noted[0] < noted[1] < noted[2] < noted[3]
     assert noted[5] == noted[6] == noted[7]
+
+
+class Forgetful(MemoryJobs):
+    """Lists nothing the first time it is asked."""
+
+    asked = 0
+
+    def tasks(self, job_id: str, **which: Any) -> list[ExportTask]:
+        self.asked += 1
+        return super().tasks(job_id, **which) if self.asked > 1 else []
+
+
+def test_a_task_that_was_not_listed_is_looked_for_again() -> None:
+    """All that was listed is done and the job is not: something is left."""
+    jobs = Forgetful()
+    jobs.save(ExportJob.create("j", "e", "u", now=SYSTEM_CLOCK.time()))
+    jobs.add_tasks("j", tasks(2))
+    jobs.update_job_status("j", JobStatus.DOWNLOADING)
+    jobs.set_total_tasks("j", 2)
+    dispatcher = TaskDispatcher(
+        jobs, JobTracker(jobs, None), lambda task: {}, pause_seconds=0.0
+    )
+    InlinePool(dispatcher)
+    job = jobs.find_by_id("j")
+    assert job is not None
+    assert dispatcher.run(job, lost=Event()).status is JobStatus.COMPLETED

@@ -190,11 +190,6 @@ class BeatAgenda:
         with self._lock:
             return self._first_at()
 
-    @property
-    def out(self) -> int:
-        """How many are handed out."""
-        return len(self._out)
-
     def __len__(self) -> int:
         return len(self._pulses)
 
