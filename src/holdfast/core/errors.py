@@ -41,6 +41,11 @@ class QueueUnavailable(HoldfastError):
     """The queue cannot be reached or written right now; nothing was changed."""
 
 
+class StoreUnavailable(HoldfastError):
+    """The store of jobs or conversations did not answer. What was asked may or may not have
+    been done; every write to it is safe to ask for again."""
+
+
 class Unsupported(HoldfastError):
     """This kind of queue cannot do that; `capabilities` says what it can."""
 

@@ -1,6 +1,7 @@
 """What can go wrong with a job, in words a person can act on."""
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import StoreUnavailable as StoreUnavailable
 
 
 class JobNotFound(HoldfastError):
@@ -25,11 +26,6 @@ class AlreadySealed(HoldfastError):
 
 class InvalidJob(HoldfastError):
     """The job's description cannot be worked on, now or later."""
-
-
-class StoreUnavailable(HoldfastError):
-    """The job store did not answer. What was asked may or may not have been done; every
-    write of a job is safe to ask for again."""
 
 
 class TokenClosed(HoldfastError):

@@ -81,6 +81,9 @@ class Admission(Generic[M]):
         except MalformedMessage as error:
             reason = f"malformed: {error}"
             return self._bury(hold, hold.sqs_id, reason, attempt, told="malformed")
+        if "id" not in message.model_fields_set:
+            # Sent by somebody else's code: one made up here would be another next time.
+            message.__dict__["id"] = hold.sqs_id
         if attempt > max_attempts:
             told = f"gave up after {max_attempts:g} attempts"
             reason = f"{told}: none came to an end, so the worker died or lost its lease"

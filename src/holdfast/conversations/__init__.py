@@ -1,0 +1,1 @@
+"""Conversations: many messages in, one reply out, exactly once."""

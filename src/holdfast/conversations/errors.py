@@ -1,0 +1,46 @@
+"""What can go wrong with a conversation, and what follows from it.
+
+    Passing     try again later: throttled, away, timed out
+    Permanent   no retry helps: the batch is parked for a person
+    SendUnclear the reply may be out: asked of the provider, then by policy
+
+Their texts go to logs. None holds a body, a number, an address or a secret.
+"""
+
+from holdfast.core.errors import HoldfastError
+
+
+class Passing(HoldfastError):
+    """It may work later, and nothing was done that cannot be done again."""
+
+
+class Permanent(HoldfastError):
+    """It will not work before a person changes something."""
+
+
+class Unauthorised(Passing):
+    """The provider does not take the secret. It may have been rotated: fetch it anew."""
+
+
+class ThreadGone(HoldfastError):
+    """The writer does not know the thread any more: begin another one."""
+
+
+class SendUnclear(HoldfastError):
+    """No answer came. The message may have been sent."""
+
+
+class CannotTell(HoldfastError):
+    """The provider cannot say whether a message was sent."""
+
+
+class LockLost(HoldfastError):
+    """The write was refused: somebody else has the conversation's lock by now."""
+
+
+class InvalidInbound(HoldfastError):
+    """What came in is no message that could be answered, now or later."""
+
+
+class ParkedNotFound(HoldfastError):
+    """Nothing is parked under that id."""

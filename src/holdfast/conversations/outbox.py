@@ -1,0 +1,96 @@
+"""The outbox: how far the reply of a batch has come, written down before each step.
+
+    Writing ─▶ Prepared ─▶ Sending ─▶ Sent ─▶ (history; the outbox is gone)
+     the batch   the reply   part n is   every part
+     is fixed    is known    on its way  is out
+
+Who finds `Prepared` sends it, who finds `Sent` only writes the history. `Sending` is the one
+state of doubt: the provider is asked, then the policy decides. A turn that goes well passes
+from the last `Sending` to the history in one write; `Sent` is written when that write fails.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the writer came up with."""
+
+    text: str = field(repr=False)
+    thread_mark: str = ""  # the thread's newest item
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SentPart:
+    """One message the provider took."""
+
+    message_sid: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    sids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    sids: tuple[str, ...]
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """`parts` are out; the next one may be, since `since` (seconds since the epoch)."""
+
+    sids: tuple[str, ...]
+    answer: Answer
+    parts: tuple[SentPart, ...]
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    sids: tuple[str, ...]
+    answer: Answer
+    parts: tuple[SentPart, ...]
+
+
+Outbox = Writing | Prepared | Sending | Sent
+
+_KINDS: dict[str, type[Outbox]] = {
+    "writing": Writing,
+    "prepared": Prepared,
+    "sending": Sending,
+    "sent": Sent,
+}
+
+
+def state_of(outbox: Outbox) -> str:
+    return type(outbox).__name__.lower()
+
+
+def plain(outbox: Outbox) -> dict[str, Any]:
+    """As plain data, for a store: texts, numbers, lists and mappings."""
+    return {"state": state_of(outbox), **asdict(outbox)}
+
+
+def outbox_of(data: Mapping[str, Any]) -> Outbox:
+    """What `plain` made. Raises KeyError, TypeError or ValueError for anything else."""
+    values = dict(data)
+    kind = _KINDS[values.pop("state")]
+    values["sids"] = tuple(values["sids"])
+    if "answer" in values:
+        answer = dict(values["answer"])
+        for count in ("prompt_tokens", "completion_tokens"):
+            answer[count] = int(answer.get(count, 0))
+        values["answer"] = Answer(**answer)
+    if "parts" in values:
+        values["parts"] = tuple(SentPart(**part) for part in values["parts"])
+    if "since" in values:
+        values["since"] = float(values["since"])
+    return kind(**values)
