@@ -247,3 +247,17 @@ class SecretStore(Protocol):
 
     def forget(self, reference: str) -> None:
         """Fetch it anew next time."""
+
+
+class Providers(Protocol):
+    """Who writes and who sends, by the names that configs use. Made on first use."""
+
+    @property
+    def secrets(self) -> SecretStore: ...
+
+    def writer(self, name: str) -> ReplyWriter:
+        """`openai` or `echo`. Raises Permanent for a name nobody knows or an extra that is
+        not installed."""
+
+    def sender(self, name: str) -> ReplySender:
+        """`twilio`, `smtp` or `outbox`. Raises as `writer`."""
