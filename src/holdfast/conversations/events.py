@@ -85,8 +85,9 @@ class SendInDoubt(OfConversation):
 
 @dataclass(frozen=True, slots=True)
 class TurnFinished(OfConversation):
+    """Both messages are in the history."""
+
     fragments: int
-    late: bool  # others came meanwhile, and have a trigger of their own
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,11 +75,13 @@ class Trigger(QueueMessage):
     """Answer what is staged for this conversation. Its id is the trigger's id.
 
     `window_id`: the window it ends; its own id unless it stands for an earlier trigger.
+    `waited_seconds`: by how much that window was prolonged.
     """
 
     conversation_id: Name
     primary_channel: Name = Field(repr=False)
     window_id: str = ""
+    waited_seconds: float = 0.0
 
     @property
     def key(self) -> ConversationKey:

@@ -39,8 +39,11 @@ class Writing:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
+    """`parts` are out, when a later part of a long reply could not be sent."""
+
     sids: tuple[str, ...]
     answer: Answer
+    parts: tuple[SentPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

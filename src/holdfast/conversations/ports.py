@@ -110,11 +110,22 @@ class ConversationStore(ABC):
         """Write down how far the reply has come, and which thread it is written in."""
 
     @abstractmethod
-    def finish(self, grant: Grant, turn: Turn, *, now: float, remember_until: float) -> None:
+    def finish(
+        self,
+        grant: Grant,
+        turn: Turn,
+        *,
+        now: float,
+        remember_until: float,
+        parked_id: str | None = None,
+    ) -> None:
         """In one write: both messages are in the history, in order, numbered; tokens are
         added up, thread and `last_assistant_message_sid` set; its sids are remembered as
         processed until `remember_until`; their staged rows are gone; the outbox is gone;
         the lock is free and the status `reply_sent`.
+
+        With `parked_id` what is parked under it is gone, too; ParkedNotFound, and nothing
+        changed, when there is none.
         """
 
     @abstractmethod
@@ -197,6 +208,9 @@ class Question:
 class ReplyWriter(Protocol):
     """Writes the reply. Raises Passing, Unauthorised, Permanent; `write` ThreadGone, too."""
 
+    secret_fields: tuple[str, ...]
+    """What its secret must have: looked at before anything is paid for."""
+
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
         """A thread for a conversation that has none; '' when this writer keeps none."""
 
@@ -225,6 +239,9 @@ class Part:
 
 class ReplySender(Protocol):
     """Sends the reply over one provider."""
+
+    secret_fields: tuple[str, ...]
+    """What its secret must have."""
 
     repeatable: bool
     """Sending a part again, by its reference, sends nothing twice."""

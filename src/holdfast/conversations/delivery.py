@@ -1,0 +1,144 @@
+"""Step 10: the reply goes out, each part at most once unless somebody wants it otherwise.
+
+    Sending noted ─▶ send ─┬─ taken ─▶ next part
+                           ├─ surely not sent ─▶ Prepared noted, tried again later
+                           ├─ refused for good ─▶ parked
+                           └─ no answer, or we die ─▶ in doubt
+
+    in doubt ─▶ ask the provider ─┬─ it has it ─▶ taken
+                                  └─ it has none, or cannot tell ─▶ park, or send again
+
+That a provider has no such message proves little: whoever noted Sending may be frozen just
+before his call. So `at_most_once` parks what was not found. A sender that is repeatable is
+simply asked again.
+"""
+
+from contextlib import suppress
+
+from holdfast.conversations import events as cv
+from holdfast.conversations.errors import (
+    CannotTell,
+    LockLost,
+    Passing,
+    Permanent,
+    Unauthorised,
+)
+from holdfast.conversations.merging import split
+from holdfast.conversations.model import mark_of, shown
+from holdfast.conversations.outbox import Outbox, Prepared, Sending, SentPart
+from holdfast.conversations.ports import ConversationStore, Part, ReplySender
+from holdfast.conversations.secret import Secret
+from holdfast.conversations.steps import Delivered, Written
+from holdfast.conversations.terms import ChatTerms
+from holdfast.conversations.writing import Equipment
+from holdfast.core.clock import Clock
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.events import Events
+
+
+class Delivery:
+    """Sends the parts of a reply that are not out."""
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        equipment: Equipment,
+        terms: ChatTerms,
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self._store, self._equipment = store, equipment
+        self._terms, self._clock, self._events = terms, clock, events
+
+    def deliver(self, written: Written) -> Delivered:
+        texts = split(written.answer.text, written.batch.locked.grant.key.channel.longest)
+        parts = list(written.parts)
+        if len(parts) >= len(texts):
+            return Delivered(written, tuple(parts))
+        config = written.batch.locked.conversation.channel_config
+        sender, secret = self._equipment.sender(config, written.batch.locked.grant.key)
+        try:
+            if (
+                found := self._resolved(written, texts[len(parts)], sender, secret)
+            ) is not None:
+                parts.append(found)
+            while len(parts) < len(texts):
+                parts.append(self._send(written, tuple(parts), texts, sender, secret))
+        except Unauthorised:
+            channel = written.batch.locked.grant.key.channel.value
+            self._equipment.distrust(config, f"{channel}_credentials_id", "credentials_id")
+            raise
+        return Delivered(written, tuple(parts))
+
+    # -- one part
+
+    def _send(
+        self,
+        written: Written,
+        out: tuple[SentPart, ...],
+        texts: list[str],
+        sender: ReplySender,
+        secret: Secret,
+    ) -> SentPart:
+        part = _part(written, texts[len(out)], len(out))
+        self._note(written, Sending(_sids(written), written.answer, out, self._clock.time()))
+        try:
+            taken = sender.send(part, secret, timeout_seconds=self._terms.sender_seconds)
+        except (Passing, Permanent):
+            # Surely not sent, so there is no doubt to leave behind. Should this note fail,
+            # there is: the next attempt asks the provider.
+            with suppress(LockLost, StoreUnavailable):
+                self._note(written, Prepared(_sids(written), written.answer, out))
+            raise
+        self._events.emit(cv.ReplySent(_name(written), len(out) + 1, len(texts)))
+        return taken
+
+    def _note(self, written: Written, outbox: Outbox) -> None:
+        locked = written.batch.locked
+        locked.check(self._clock.monotonic())
+        self._store.note(locked.grant, outbox, written.thread_id)
+
+    # -- doubt
+
+    def _resolved(
+        self, written: Written, text: str, sender: ReplySender, secret: Secret
+    ) -> SentPart | None:
+        """The part in doubt, if it is out; None: it may be sent. Raises Permanent."""
+        if written.doubt_since is None:
+            return None
+        part = _part(written, text, len(written.parts))
+        found = self._asked(written, part, sender, secret)
+        if found is not None:
+            self._events.emit(cv.SendInDoubt(_name(written), "found"))
+            return found
+        if sender.repeatable or self._terms.in_doubt == "at_least_once":
+            self._events.emit(cv.SendInDoubt(_name(written), "sent again"))
+            return None
+        self._events.emit(cv.SendInDoubt(_name(written), "parked"))
+        raise Permanent("it is not known whether the reply was sent")
+
+    def _asked(
+        self, written: Written, part: Part, sender: ReplySender, secret: Secret
+    ) -> SentPart | None:
+        history = written.batch.locked.conversation.messages
+        known = [one.message_sid for one in history]
+        known += [one.message_sid for one in written.parts]
+        try:
+            return sender.find(part, secret, since=written.doubt_since or 0.0, known=known)
+        except CannotTell:
+            return None
+
+
+def _part(written: Written, text: str, index: int) -> Part:
+    locked = written.batch.locked
+    key = locked.grant.key
+    names = (key.primary_channel, key.conversation_id, *_sids(written), str(index), text)
+    return Part(key, locked.conversation.channel_config, text, mark_of(*names), index)
+
+
+def _sids(written: Written) -> tuple[str, ...]:
+    return written.batch.sids
+
+
+def _name(written: Written) -> str:
+    return shown(written.batch.locked.trigger.conversation_id)

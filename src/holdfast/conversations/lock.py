@@ -1,0 +1,39 @@
+"""The conversation's lock as a lease: renewed by the keeper, like any other."""
+
+from collections.abc import Sequence
+
+from holdfast.conversations.model import Grant, shown
+from holdfast.conversations.ports import ConversationStore
+from holdfast.core.clock import Clock
+from holdfast.core.lease import RENEWED, Lease, Refused, Renewal
+
+
+class ConversationLocks:
+    """A LeaseSource: the store's locks."""
+
+    name = "conversations"
+    renew_batch = 1
+
+    def __init__(self, store: ConversationStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    def lease(self, grant: Grant, *, attempt: int, asked_at: float, seconds: float) -> Lease:
+        """`asked_at`: monotonic, from before the lock was asked for."""
+        return Lease(
+            self,
+            grant,
+            message_id=shown(grant.key.conversation_id),
+            attempt=attempt,
+            fence=grant.fence,
+            claimed_at=asked_at,
+            seconds=seconds,
+        )
+
+    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        return [self._renew(lease.handle, seconds) for lease in leases]
+
+    def _renew(self, grant: Grant, seconds: float) -> Renewal:
+        now = self._clock.time()
+        if self._store.renew(grant, now=now, expires_at=now + seconds):
+            return RENEWED
+        return Refused("the conversation's lock was taken over, or ran out")

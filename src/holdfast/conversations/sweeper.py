@@ -1,0 +1,122 @@
+"""The sweeper: whatever went wrong, no staged message is forgotten.
+
+staged longer than the longest wait, no trigger ahead, nobody at work ─▶ a trigger
+staged for days ─▶ parked, with the reason, before the store forgets it
+"""
+
+from holdfast.conversations import events as cv
+from holdfast.conversations.model import (
+    Acquired,
+    ConversationKey,
+    Grant,
+    Held,
+    Parked,
+    Staged,
+    Status,
+    Unknown,
+    Waiting,
+    parked_id_of,
+    shown,
+)
+from holdfast.conversations.outbox import Outbox
+from holdfast.conversations.ports import ConversationStore
+from holdfast.conversations.terms import ChatTerms
+from holdfast.conversations.windows import Queues, Windows
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.events import Events
+from holdfast.core.message import new_id
+
+OWNER_SID = "sweeper"
+_TOO_LONG = "it was not answered in time"
+
+
+class Sweeper:
+    """Any number may run at once, anywhere."""
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        queues: Queues,
+        *,
+        terms: ChatTerms | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        events: Events | None = None,
+    ) -> None:
+        self._store, self._clock = store, clock
+        self._terms = terms or ChatTerms()
+        self._events = events or Events()
+        self._windows = Windows(store, queues, self._terms, clock, self._events)
+
+    def sweep(self) -> cv.Swept:
+        """One pass over all that is staged. Raises StoreUnavailable, QueueUnavailable."""
+        waiting = triggered = parked = 0
+        oldest = 0.0
+        for one in self._store.waiting():
+            age = self._clock.time() - one.oldest_staged_at
+            waiting, oldest = waiting + 1, max(oldest, age)
+            if age > self._terms.park_after_seconds:
+                parked += self._park(one)
+            elif age > self._terms.max_wait_seconds + self._terms.grace_seconds:
+                triggered += self._trigger(one)
+        swept = cv.Swept(waiting, triggered, parked, oldest)
+        self._events.emit(swept)
+        return swept
+
+    def _trigger(self, waiting: Waiting) -> bool:
+        """Through a window: while its trigger is ahead, no second one is sent."""
+        conversation = self._store.get(waiting.key)
+        if conversation is not None and conversation.locked(self._clock.time()):
+            return False
+        return self._windows.open(waiting.key, owner_sid=OWNER_SID, delay_seconds=0.0)
+
+    def _park(self, waiting: Waiting) -> int:
+        """How many messages. The lock is taken for it: somebody may be answering."""
+        now = self._clock.time()
+        answer = self._store.acquire(
+            waiting.key,
+            owner=new_id(),
+            trigger_id=OWNER_SID,
+            now=now,
+            expires_at=now + self._terms.lock_seconds,
+        )
+        match answer:
+            case Held():
+                return 0
+            case Acquired(grant, conversation):
+                return self._park_all(waiting.key, grant, conversation.outbox)
+            case Unknown():
+                return self._park_all(waiting.key, None, None)
+
+    def _park_all(
+        self, key: ConversationKey, grant: Grant | None, outbox: Outbox | None
+    ) -> int:
+        staged = self._store.staged(key.conversation_id)
+        known = self._store.processed(key, [one.message_sid for one in staged])
+        self._store.drop_staged(key.conversation_id, known)
+        left = [one for one in staged if one.message_sid not in known]
+        begun = [one for one in left if outbox and one.message_sid in outbox.sids]
+        others = [one for one in left if one not in begun]
+        most = self._terms.most_fragments
+        slices = [others[at : at + most] for at in range(0, len(others), most)]
+        for rows in slices:
+            self._put_aside(key, None, rows, None)
+        if begun:
+            self._put_aside(key, grant, begun, outbox)
+        elif grant is not None:
+            self._store.release(grant, Status.PARKED)
+        return len(left)
+
+    def _put_aside(
+        self,
+        key: ConversationKey,
+        grant: Grant | None,
+        rows: list[Staged],
+        outbox: Outbox | None,
+    ) -> None:
+        now = self._clock.time()
+        sids = [one.message_sid for one in rows]
+        parked = Parked(parked_id_of(sids), key, _TOO_LONG, now, tuple(rows), outbox)
+        until = now + self._terms.remember_seconds
+        self._store.park(grant, parked, remember_until=until)
+        name = shown(key.conversation_id)
+        self._events.emit(cv.BatchParked(name, len(rows), _TOO_LONG))

@@ -1,0 +1,152 @@
+"""Steps 7–9: configuration, secrets, and the reply.
+
+Writing ── note first: the batch is fixed, the thread is known ──▶ ask the writer
+Prepared ── note before anything is sent ──▶ step 10
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.conversations import events as cv
+from holdfast.conversations.errors import Passing, Permanent, ThreadGone, Unauthorised
+from holdfast.conversations.model import ConversationKey, shown
+from holdfast.conversations.outbox import Answer, Prepared, Sending, Sent, Writing
+from holdfast.conversations.ports import (
+    ConversationStore,
+    Providers,
+    Question,
+    ReplySender,
+    ReplyWriter,
+)
+from holdfast.conversations.secret import Secret
+from holdfast.conversations.steps import Batched, Written
+from holdfast.conversations.terms import ChatTerms
+from holdfast.core.clock import Clock
+from holdfast.core.events import Events
+
+
+class Equipment:
+    """Step 8: who writes and who sends for a conversation, and their secrets.
+
+    What is missing is said before anything is paid for. Nothing here is kept.
+    """
+
+    def __init__(self, providers: Providers) -> None:
+        self._providers = providers
+
+    def writer(self, config: Mapping[str, Any]) -> tuple[ReplyWriter, Secret]:
+        writer = self._providers.writer(str(config.get("provider") or "openai"))
+        reference = str(config.get("ai_api_key_reference") or "")
+        return writer, self._secret(reference, "ai_api_key_reference", writer.secret_fields)
+
+    def sender(
+        self, config: Mapping[str, Any], key: ConversationKey
+    ) -> tuple[ReplySender, Secret]:
+        usual = "smtp" if key.channel == "email" else "twilio"
+        sender = self._providers.sender(str(config.get("provider") or usual))
+        name = f"{key.channel.value}_credentials_id"
+        reference = str(config.get(name) or config.get("credentials_id") or "")
+        return sender, self._secret(reference, name, sender.secret_fields)
+
+    def _secret(self, reference: str, setting: str, fields: tuple[str, ...]) -> Secret:
+        if not reference:
+            if fields:
+                raise Permanent(f"the conversation has no {setting}")
+            return Secret("none", {})
+        secret = self._providers.secrets.get(reference)
+        for field in fields:
+            secret.reveal(field)
+        return secret
+
+    def distrust(self, config: Mapping[str, Any], *settings: str) -> None:
+        """The provider does not take these secrets: the next attempt fetches them anew."""
+        for setting in settings:
+            if reference := config.get(setting):
+                self._providers.secrets.forget(str(reference))
+
+
+class ReplyDesk:
+    """Has the reply written, once."""
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        equipment: Equipment,
+        terms: ChatTerms,
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self._store, self._equipment = store, equipment
+        self._terms, self._clock, self._events = terms, clock, events
+
+    def write(self, batch: Batched) -> Written:
+        """The reply, found or new. After the return it is written down as Prepared, or was
+        further already."""
+        thread_id = batch.locked.conversation.thread_id
+        match batch.found:
+            case Prepared(_, answer, parts) | Sent(_, answer, parts):
+                return Written(batch, answer, thread_id, parts)
+            case Sending(_, answer, parts, since):
+                return Written(batch, answer, thread_id, parts, doubt_since=since)
+            case _:
+                return self._ask(batch)
+
+    def _ask(self, batch: Batched) -> Written:
+        config = batch.locked.conversation.ai_config
+        writer, secret = self._equipment.writer(config)
+        # The sender's secret, too: a reply that cannot be sent must not be paid for.
+        self._equipment.sender(batch.locked.conversation.channel_config, batch.locked.grant.key)
+        started = self._clock.monotonic()
+        try:
+            answer, thread_id = self._answer(batch, writer, secret)
+        except Unauthorised:
+            self._equipment.distrust(config, "ai_api_key_reference")
+            raise
+        if not answer.text.strip():
+            raise Permanent("the writer answered nothing")
+        self._note(batch, Prepared(batch.sids, answer), thread_id)
+        self._tell(batch, answer, self._clock.monotonic() - started)
+        return Written(batch, answer, thread_id)
+
+    def _answer(
+        self, batch: Batched, writer: ReplyWriter, secret: Secret
+    ) -> tuple[Answer, str]:
+        conversation = batch.locked.conversation
+        again = isinstance(batch.found, Writing)
+        try:
+            return self._in_thread(
+                batch, writer, secret, conversation.thread_id, conversation.thread_mark, again
+            )
+        except ThreadGone:
+            try:
+                return self._in_thread(batch, writer, secret, "", "", again=False)
+            except ThreadGone:
+                raise Passing("the writer does not know the thread it just began") from None
+
+    def _in_thread(
+        self,
+        batch: Batched,
+        writer: ReplyWriter,
+        secret: Secret,
+        thread_id: str,
+        thread_mark: str,
+        again: bool,
+    ) -> tuple[Answer, str]:
+        config = batch.locked.conversation.ai_config
+        thread_id = thread_id or writer.open_thread(config, secret)
+        # Before the question, not with the reply: who goes on after a crash must find the
+        # thread, and ask for these messages only (MS-21).
+        self._note(batch, Writing(batch.sids), thread_id)
+        question = Question(thread_id, thread_mark, batch.text, again)
+        seconds = self._terms.writer_seconds
+        return writer.write(question, config, secret, timeout_seconds=seconds), thread_id
+
+    def _note(self, batch: Batched, outbox: Writing | Prepared, thread_id: str) -> None:
+        batch.locked.check(self._clock.monotonic())
+        self._store.note(batch.locked.grant, outbox, thread_id)
+
+    def _tell(self, batch: Batched, answer: Answer, seconds: float) -> None:
+        name = shown(batch.locked.trigger.conversation_id)
+        self._events.emit(
+            cv.ReplyWritten(name, answer.prompt_tokens, answer.completion_tokens, seconds)
+        )
