@@ -99,7 +99,10 @@ class Desk:
             key, owner=new_id(), trigger_id=_BY_HAND, now=now, expires_at=expires_at
         )
         if isinstance(answer, Acquired):
-            return answer
+            if answer.conversation.outbox is None:
+                return answer
+            # Another batch's reply, perhaps on its way: who clears that sends it twice.
+            self._store.release(answer.grant, answer.conversation.previous_status)
         raise Passing("the conversation is being answered, or gone: try again in a minute")
 
 

@@ -1,0 +1,109 @@
+"""A writer, a sender and secrets that do as the test says and remember what was asked."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.conversations.errors import CannotTell, Permanent
+from holdfast.conversations.outbox import Answer, SentPart
+from holdfast.conversations.ports import Part, Question
+from holdfast.conversations.secret import Secret
+
+
+@dataclass
+class FakeWriter:
+    """Answers with `reply(text)`. `troubles` are raised first, one with each question."""
+
+    reply: Callable[[str], str] = lambda text: f"You said: {text}"
+    troubles: list[Exception] = field(default_factory=list)
+    asked: list[Question] = field(default_factory=list)
+    threads: int = 0
+    secret_fields: tuple[str, ...] = ("api_key",)
+
+    def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
+        self.threads += 1
+        return f"thread-{self.threads}"
+
+    def write(
+        self,
+        question: Question,
+        config: Mapping[str, Any],
+        secret: Secret,
+        *,
+        timeout_seconds: float,
+    ) -> Answer:
+        self.asked.append(question)
+        if self.troubles:
+            raise self.troubles.pop(0)
+        mark = f"item-{len(self.asked)}"
+        return Answer(self.reply(question.text), mark, prompt_tokens=7, completion_tokens=3)
+
+
+@dataclass
+class FakeSender:
+    """Keeps what it sent. A trouble in `troubles` is raised instead of sending; one in
+    `after_sending` once it was sent."""
+
+    troubles: list[Exception] = field(default_factory=list)
+    after_sending: list[Exception] = field(default_factory=list)
+    can_tell: bool = True
+    repeatable: bool = False
+    sent: list[Part] = field(default_factory=list)
+    secret_fields: tuple[str, ...] = ("auth_token",)
+
+    @property
+    def texts(self) -> list[str]:
+        return [part.text for part in self.sent]
+
+    def send(self, part: Part, secret: Secret, *, timeout_seconds: float) -> SentPart:
+        if self.troubles:
+            raise self.troubles.pop(0)
+        self.sent.append(part)
+        if self.after_sending:
+            raise self.after_sending.pop(0)
+        return SentPart(f"SM{len(self.sent)}", "queued")
+
+    def find(
+        self, part: Part, secret: Secret, *, since: float, known: Sequence[str]
+    ) -> SentPart | None:
+        if not self.can_tell:
+            raise CannotTell("this sender keeps no list")
+        for number, sent in enumerate(self.sent, 1):
+            if sent.reference == part.reference:
+                return SentPart(f"SM{number}", "sent")
+        return None
+
+
+@dataclass
+class FakeSecrets:
+    """Any reference has all fields, unless it is `missing`; `troubles` are raised first."""
+
+    missing: set[str] = field(default_factory=set)
+    troubles: list[Exception] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+
+    def get(self, reference: str) -> Secret:
+        if self.troubles:
+            raise self.troubles.pop(0)
+        if reference in self.missing:
+            raise Permanent(f"there is no secret {reference!r}")
+        fields = ("api_key", "account_sid", "auth_token", "username", "password")
+        return Secret(reference, {name: f"canary-{name}" for name in fields})
+
+    def forget(self, reference: str) -> None:
+        self.forgotten.append(reference)
+
+
+@dataclass
+class FakeProviders:
+    """All names lead to the same writer and the same sender."""
+
+    the_writer: FakeWriter = field(default_factory=FakeWriter)
+    the_sender: FakeSender = field(default_factory=FakeSender)
+    secrets: FakeSecrets = field(default_factory=FakeSecrets)
+
+    def writer(self, name: str) -> FakeWriter:
+        return self.the_writer
+
+    def sender(self, name: str) -> FakeSender:
+        return self.the_sender

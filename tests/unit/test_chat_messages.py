@@ -1,0 +1,146 @@
+"""What comes in: times in any form, hostile and incomplete messages (R002-006, 007, MS-19)."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.conversations.errors import InvalidInbound
+from holdfast.conversations.messages import Inbound, Trigger, inbound_of, instant
+from holdfast.conversations.model import Channel, mark_of, shown
+
+GOOD = {"message_sid": "SM1", "From": "whatsapp:+4930123456", "To": "whatsapp:+1", "body": "x"}
+NOON = 1_800_000_000.0
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        NOON,
+        int(NOON),
+        str(int(NOON)),
+        NOON * 1000,
+        str(int(NOON * 1000)),
+        "2027-01-15T08:00:00Z",
+        "2027-01-15T08:00:00.000+00:00",
+        "2027-01-15 10:00:00+02:00",
+        "2027-01-15T08:00:00",
+        "Fri, 15 Jan 2027 03:00:00 -0500",
+        datetime(2027, 1, 15, 8, tzinfo=UTC),
+        datetime(2027, 1, 15, 9, tzinfo=timezone(timedelta(hours=1))),
+    ],
+)
+def test_one_moment_is_one_instant_in_whatever_form_it_is_written(written):
+    """MS-19: mixed formats, offsets and precisions sort as they happened."""
+    assert instant(written) == NOON
+
+
+@pytest.mark.parametrize(
+    "written", ["", "yesterday", None, True, [], {}, float("nan"), "-5", 0, "9" * 40, "Fri, x"]
+)
+def test_what_is_no_time_is_refused(written):
+    with pytest.raises(ValueError, match="not a time"):
+        instant(written)
+
+
+@given(st.floats(min_value=1, max_value=9e10), st.floats(min_value=1, max_value=9e10))
+def test_instants_compare_as_their_moments(one, other):
+    texts = [datetime.fromtimestamp(at, UTC).isoformat() for at in (one, other)]
+    first, second = map(instant, texts)
+    assert (first < second) == (round(one, 6) < round(other, 6))
+
+
+def test_a_message_has_the_customers_address_as_its_primary_channel():
+    inbound = inbound_of(GOOD)
+    assert inbound.key.primary_channel == "whatsapp:+4930123456"
+    assert inbound.key.channel is Channel.WHATSAPP
+    assert inbound.key.conversation_id == mark_of("whatsapp:+1", "whatsapp:+4930123456")
+
+
+def test_a_conversation_id_that_is_given_is_kept():
+    assert inbound_of({**GOOD, "conversation_id": "c-1"}).key.conversation_id == "c-1"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"message_sid": ""}, "message_sid: is missing"),
+        ({"message_sid": "a\nb"}, "message_sid: has a control character"),
+        ({"message_sid": "x" * 300}, "more than 256"),
+        ({"message_sid": 5}, "message_sid: is missing"),
+        ({"From": None}, "From: is missing"),
+        ({"From": "\x00"}, "control character"),
+        ({"conversation_id": "a\x1bb"}, "conversation_id"),
+        ({"To": "x" * 300}, "recipient"),
+        ({"body": " \n "}, "empty"),
+        ({"body": "x" * 64_001}, "64,000"),
+        ({"body": "\ud800"}, "Unicode"),
+        ({"body": 7}, "body"),
+        ({"received_at": "soon"}, "not a time"),
+    ],
+)
+def test_a_message_that_could_not_be_answered_is_refused_with_the_reason(change, problem):
+    """R002-007: validated before anything is stored. The text tells nothing of the input."""
+    with pytest.raises(InvalidInbound, match=problem) as refused:
+        inbound_of({**GOOD, **change})
+    assert "4930123456" not in str(refused.value)
+
+
+def test_media_without_words_is_a_message():
+    assert inbound_of({**GOOD, "body": "", "media": ["image/png"]}).media == ("image/png",)
+
+
+@pytest.mark.parametrize("text", ["\U0001f600 \u05e9\u05dc\u05d5\u05dd", "a\u202eb", "\x00x"])
+def test_emoji_and_writing_from_the_right_are_texts_like_others(text):
+    assert inbound_of({**GOOD, "body": text}).body == text
+
+
+def test_neither_body_nor_number_is_in_a_repr():
+    """I-MS-9."""
+    inbound = inbound_of({**GOOD, "body": "canary"})
+    trigger = Trigger(conversation_id="c", primary_channel=inbound.primary_channel)
+    assert "canary" not in repr(inbound) + repr(inbound.key)
+    assert "4930123456" not in repr(inbound) + repr(trigger) + repr(inbound.key)
+
+
+def test_the_trigger_is_the_seeds_json_and_reads_what_others_send():
+    """R002-006: the two keys are enough; what else a sender adds does no harm."""
+    body = b'{"conversation_id": "c", "primary_channel": "+49", "more": 1}'
+    trigger = Trigger.model_validate_json(body)
+    assert (trigger.conversation_id, trigger.primary_channel) == ("c", "+49")
+    assert trigger.window == trigger.id
+
+
+@pytest.mark.parametrize(
+    ("conversation_id", "safe"),
+    [
+        ("c-17", True),
+        (mark_of("x"), True),
+        ("+49 30 123456", False),
+        ("ada@example.org", False),
+    ],
+)
+def test_an_id_that_looks_like_an_address_is_marked_in_logs(conversation_id, safe):
+    assert (shown(conversation_id) == conversation_id) is safe
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_marks_tell_texts_apart_however_they_are_joined(one, other):
+    assert mark_of(one, other) == mark_of(one, other)
+    assert mark_of(one + other) != mark_of(one, other)
+    assert not any(letter.isdigit() for letter in mark_of(one))
+
+
+@pytest.mark.parametrize(
+    ("address", "channel"), [("whatsapp:+1", "whatsapp"), ("+1", "sms"), ("a@b", "email")]
+)
+def test_the_form_of_an_address_says_the_channel(address, channel):
+    assert Channel.of(address) == channel
+
+
+def test_inbound_travels_through_a_queue_and_back():
+    inbound = Inbound.model_validate(GOOD)
+    again = Inbound.model_validate_json(inbound.model_dump_json())
+    assert again.key == inbound.key
+    assert again.body == "x"

@@ -1,0 +1,622 @@
+"""The steps of a turn and each failure branch, as the seed orders them (R002-011…097)."""
+
+from threading import Event
+
+import pytest
+from chat_ground import AI_CONFIG, KEY, Ground
+
+from holdfast.conversations import events as cv
+from holdfast.conversations.errors import (
+    Passing,
+    Permanent,
+    SendUnclear,
+    ThreadGone,
+    Unauthorised,
+)
+from holdfast.conversations.messages import Trigger
+from holdfast.conversations.model import ConversationKey, Status, Turn
+from holdfast.conversations.outbox import Prepared, Sending, Sent, Writing
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.outcome import Done, GiveBack, Retry
+from holdfast.testing import MemoryConversations
+
+
+@pytest.fixture
+def ground() -> Ground:
+    return Ground()
+
+
+# -- the happy path
+
+
+def test_three_quick_messages_are_answered_by_one_reply(ground):
+    """R002-001, 003, 010, 011, 035, 059…063, 068…074, 077…082."""
+    for sid, body in [("SM1", "I have"), ("SM2", "a question"), ("SM3", "about my bill")]:
+        ground.say(sid, body)
+        ground.clock.advance(1.0)
+    assert ground.turn(7.0) == Done()
+    said = "I have\na question\nabout my bill"
+    assert ground.providers.the_sender.texts == [f"You said: {said}"]
+    assert ground.history == [("user", said), ("assistant", f"You said: {said}")]
+    row = ground.conversation
+    assert (row.status, row.outbox, row.lock_expires_at > ground.clock.time()) == (
+        Status.REPLY_SENT,
+        None,
+        False,
+    )
+    assert (row.thread_id, row.last_assistant_message_sid) == ("thread-1", "SM1")
+    assert (row.prompt_tokens, row.completion_tokens, row.updated_at) == (
+        7,
+        3,
+        ground.clock.time(),
+    )
+    assert ground.store.staged("c") == []
+    assert ground.store.window("c") is None
+    assert ground.queue.stats().completed == 1
+
+
+def test_only_the_first_message_of_a_window_sends_a_trigger(ground):
+    """R002-009, 010."""
+    assert [ground.say(f"SM{n}").opened for n in range(4)] == [True, False, False, False]
+    assert ground.queue.stats().delayed == 1
+
+
+def test_the_trigger_waits_for_the_window(ground):
+    """R002-005, 011."""
+    ground.say("SM1")
+    ground.clock.advance(9.0)
+    assert ground.poll() is None
+    ground.clock.advance(1.0)
+    assert ground.poll() is not None
+
+
+def test_the_history_has_sids_times_tokens_and_status(ground):
+    """R002-037, 066, 067."""
+    ground.say("SM7", "hi")
+    ground.turn()
+    user, assistant = ground.store.history(KEY)
+    assert (user.message_sid, user.details["sids"], user.at) == (
+        "SM7",
+        ["SM7"],
+        ground.clock.time(),
+    )
+    assert assistant.message_sid == "SM1"
+    assert assistant.details["status"] == "queued"
+    assert (assistant.details["prompt_tokens"], assistant.details["completion_tokens"]) == (
+        7,
+        3,
+    )
+    assert (user.seq, assistant.seq) == (1, 2)
+
+
+def test_the_next_batch_goes_on_in_the_same_thread(ground):
+    """R002-052…056, 072, 091."""
+    ground.say("SM1", "one")
+    ground.turn()
+    ground.say("SM2", "two")
+    ground.turn()
+    first, second = ground.providers.the_writer.asked
+    assert (first.thread_id, first.thread_mark) == ("thread-1", "")
+    assert (second.thread_id, second.thread_mark) == ("thread-1", "item-1")
+    assert ground.providers.the_writer.threads == 1
+    assert [body for _, body in ground.history] == [
+        "one",
+        "You said: one",
+        "two",
+        "You said: two",
+    ]
+    assert ground.conversation.prompt_tokens == 14
+
+
+# -- windows
+
+
+def test_a_customer_who_is_still_typing_is_waited_for(ground):
+    ground = Ground(quiet_seconds=3.0, max_wait_seconds=60.0)
+    ground.say("SM1", "one")
+    ground.clock.advance(9.0)
+    ground.say("SM2", "two")
+    assert ground.turn(1.0) == Done()
+    assert ground.providers.the_sender.texts == []
+    assert ground.conversation.status == ""
+    ground.clock.advance(1.0)
+    assert not ground.say("SM3", "three").opened, "the window is still open"
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: one\ntwo\nthree"]
+
+
+def test_a_talkative_customer_is_answered_after_the_longest_wait():
+    ground = Ground(quiet_seconds=3.0, max_wait_seconds=30.0)
+    started = ground.clock.time()
+    for number in range(100):
+        ground.say(f"SM{number:03}", str(number))
+        ground.clock.advance(1.0)
+        if (trigger := ground.poll()) is not None:
+            ground.handle(trigger)
+        if ground.providers.the_sender.sent:
+            break
+    assert 29.0 <= ground.clock.time() - started <= 32.0
+
+
+def test_clocks_that_disagree_prolong_no_wait_for_ever():
+    """What was waited is counted by the trigger, not read from the stager's clock."""
+    ground = Ground(quiet_seconds=3.0, max_wait_seconds=30.0)
+    ground.clock.step_time(3600.0)
+    ground.say("SM1")
+    ground.clock.step_time(-3600.0)
+    ground.rest(40.0)
+    assert len(ground.providers.the_sender.sent) == 1
+
+
+def test_a_message_during_the_turn_has_a_window_of_its_own(ground):
+    """MS-03: late arrivals are answered without another message of the customer's."""
+
+    def reply(text: str) -> str:
+        if text == "one":
+            assert ground.say("SM2", "late").opened
+        return f"re: {text}"
+
+    ground.providers.the_writer.reply = reply
+    ground.say("SM1", "one")
+    ground.turn()
+    assert ground.queue.stats().delayed == 1, "its own trigger, and no follow-up beside it"
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["re: one", "re: late"]
+
+
+def test_a_trigger_that_meets_a_working_owner_is_acked_and_its_message_answered_by_him(ground):
+    """MS-04, R002-023: the owner looks again after the lock is free."""
+
+    def reply(text: str) -> str:
+        if text == "one":
+            ground.say("SM2", "late")
+            assert ground.turn() == Done()
+            assert ground.names()[-2:] == ["LockBusy", "Completed"]
+        return f"re: {text}"
+
+    ground.providers.the_writer.reply = reply
+    ground.say("SM1", "one")
+    ground.turn()
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["re: one", "re: late"]
+    assert ground.store.staged("c") == []
+
+
+def test_a_message_that_comes_before_the_send_does_not_supersede_the_reply(ground):
+    """The stated rule: a reply answers the messages it was written for."""
+    ground.providers.the_sender.troubles = [Passing("throttled")]
+    ground.say("SM1", "book for five")
+    assert isinstance(ground.turn(), Retry)
+    ground.say("SM2", "no, six")
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: book for five", "You said: no, six"]
+    assert [role for role, _ in ground.history] == ["user", "assistant"] * 2
+
+
+def test_more_messages_than_one_write_holds_are_answered_in_turns():
+    ground = Ground(most_fragments=3)
+    for number in range(8):
+        ground.say(f"SM{number}", str(number))
+    ground.rest()
+    assert ground.providers.the_sender.texts == [
+        "You said: 0\n1\n2",
+        "You said: 3\n4\n5",
+        "You said: 6\n7",
+    ]
+
+
+# -- the lock
+
+
+def test_the_owners_own_trigger_comes_back_when_the_lock_may_be_free(ground):
+    """MS-05: acked, nobody would be left to take over from a dead owner."""
+    ground.say("SM1")
+    ground.clock.advance(10.0)
+    trigger = ground.poll()
+    now = ground.clock.time()
+    ground.store.acquire(
+        KEY, owner="dead", trigger_id=trigger.id, now=now, expires_at=now + 45.0
+    )
+    outcome = ground.handle(trigger)
+    assert isinstance(outcome, Retry)
+    assert outcome.after_seconds == pytest.approx(45.0)
+    ground.clock.advance(46.0)
+    assert ground.turn(0.0) == Done()
+    assert len(ground.providers.the_sender.sent) == 1
+
+
+def test_a_lock_that_ran_out_is_taken_over(ground):
+    """MS-01, I-MS-4."""
+    now = ground.clock.time()
+    ground.store.acquire(KEY, owner="dead", trigger_id="x", now=now, expires_at=now + 5.0)
+    ground.say("SM1")
+    ground.turn()
+    assert len(ground.providers.the_sender.sent) == 1
+    assert ground.conversation.lock_fence == 2
+
+
+def test_the_lock_is_renewed_with_the_keeper_while_the_writer_thinks(ground):
+    """R002-025…027 by the keeper; MS-27."""
+
+    def reply(text: str) -> str:
+        for _ in range(20):
+            ground.clock.advance(10.0)
+            ground.keeper.tick()
+            ground.queue.extend(trigger)
+        return "at last"
+
+    ground.providers.the_writer.reply = reply
+    ground.say("SM1")
+    ground.clock.advance(10.0)
+    trigger = ground.poll()
+    assert ground.handle(trigger) == Done()
+    assert ground.providers.the_sender.texts == ["at last"]
+    assert ground.keeper.held == 0
+
+
+def test_who_was_frozen_past_the_lock_sends_nothing(ground):
+    """MS-07, MS-08, I-MS-3: the zombie's next write is refused, the new owner's stays."""
+
+    def reply(text: str) -> str:
+        if len(ground.providers.the_writer.asked) == 1:
+            ground.clock.advance(61.0)
+            assert ground.turn(0.0) == Done(), "another worker has the trigger, and answers"
+        return f"answer {len(ground.providers.the_writer.asked)}"
+
+    ground.providers.the_writer.reply = reply
+    ground.say("SM1")
+    ground.turn()
+    assert len(ground.providers.the_sender.sent) == 1
+    assert len(ground.history) == 2
+    assert ground.conversation.status == Status.REPLY_SENT
+
+
+def test_a_renewal_that_is_refused_stops_the_work(ground):
+    def reply(text: str) -> str:
+        ground.clock.advance(30.0)
+        row = ground.conversation
+        ground.store.acquire(
+            KEY, owner="thief", trigger_id="x", now=row.lock_expires_at + 1, expires_at=9e9
+        )
+        ground.keeper.tick()
+        return "too late"
+
+    ground.providers.the_writer.reply = reply
+    ground.say("SM1")
+    assert isinstance(ground.turn(), Retry)
+    assert ground.providers.the_sender.sent == []
+    assert ground.conversation.lock_trigger == "x", "the thief's lock stays his"
+
+
+# -- nothing, or nobody, there
+
+
+def test_an_empty_batch_gives_the_lock_back_and_is_done(ground):
+    """R002-032, D-10, MS-02: and the status is what it was before."""
+    ground.store.set_status(KEY, "vip")
+    ground.queue.push(Trigger(conversation_id="c", primary_channel=KEY.primary_channel))
+    assert ground.turn(0.0) == Done()
+    assert ground.conversation.status == "vip"
+    assert "NothingStaged" in ground.names()
+
+
+def test_a_message_that_joins_while_an_empty_trigger_ends_is_answered(ground):
+    """The window is closed before the last look, never after it."""
+    ground.say("SM1", "one")
+    ground.clock.advance(10.0)
+    trigger = ground.poll()
+    ground.store.drop_staged("c", ["SM1"])
+    close = ground.store.close_window
+
+    def join_first(*names: str) -> None:
+        ground.say("SM2", "just in time")
+        close(*names)
+
+    ground.store.close_window = join_first
+    ground.handle(trigger)
+    ground.store.close_window = close
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: just in time"]
+
+
+def test_messages_to_a_conversation_that_is_not_there_are_parked():
+    """R002-045, MS-12: no conversation is made up, and nothing is lost."""
+    ground = Ground(conversation=False)
+    ground.say("SM1", "anybody?")
+    assert ground.turn() == Done()
+    assert ground.parked_reasons == ["there is no such conversation"]
+    assert ground.store.get(KEY) is None
+    assert ground.store.staged("c") == []
+
+
+def test_rows_of_another_channel_are_put_aside_and_the_others_answered(ground):
+    """R002-036, 040, MS-18: every row is looked at, not only the first."""
+    ground.say("SM1", "one")
+    ground.say("SM2", "two", **{"from": "whatsapp:else"})
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: one"]
+    assert ground.parked_reasons == ["it is of another channel than its trigger"]
+
+
+def test_a_message_that_was_answered_before_is_not_answered_again(ground):
+    """MS-20, R002-097: a webhook that is delivered again, long after."""
+    ground.say("SM1", "one")
+    ground.turn()
+    assert ground.say("SM1", "one").new, "its row is gone, so it is staged again"
+    ground.rest()
+    assert len(ground.providers.the_sender.sent) == 1
+    assert len(ground.history) == 2
+    assert ground.store.staged("c") == []
+
+
+# -- secrets and configuration
+
+
+@pytest.mark.parametrize("missing", ["openai-secret", "twilio-secret"])
+def test_a_secret_that_is_not_there_parks_before_anything_is_paid_for(ground, missing):
+    """R002-046…051, MS-22."""
+    ground.providers.secrets.missing = {missing}
+    ground.say("SM1")
+    assert ground.turn() == Done()
+    assert ground.parked_reasons == [f"there is no secret '{missing}'"]
+    assert ground.providers.the_writer.asked == []
+    assert ground.conversation.status == Status.PARKED
+
+
+@pytest.mark.parametrize(
+    ("configs", "name"),
+    [
+        ({"ai_config": {}}, "ai_api_key_reference"),
+        ({"channel_config": {}}, "whatsapp_credentials_id"),
+    ],
+)
+def test_a_reference_that_is_missing_parks(configs, name):
+    """R002-050."""
+    ground = Ground(conversation=False)
+    ground.open(**configs)
+    ground.say("SM1")
+    ground.turn()
+    assert ground.parked_reasons == [f"the conversation has no {name}"]
+    assert ground.providers.the_writer.asked == []
+
+
+def test_secrets_that_do_not_answer_are_tried_again(ground):
+    """R002-051."""
+    ground.providers.secrets.troubles = [Passing("Secrets Manager: throttled")]
+    ground.say("SM1")
+    assert isinstance(ground.turn(), Retry)
+    assert ground.conversation.status == Status.ERROR
+    ground.rest()
+    assert len(ground.providers.the_sender.sent) == 1
+
+
+def test_a_secret_the_provider_does_not_take_is_fetched_anew(ground):
+    ground.providers.the_writer.troubles = [Unauthorised("OpenAI: 401")]
+    ground.providers.the_sender.troubles = [Unauthorised("Twilio: 401")]
+    ground.say("SM1")
+    ground.rest()
+    assert ground.providers.secrets.forgotten == ["openai-secret", "twilio-secret"]
+    assert len(ground.providers.the_sender.sent) == 1
+
+
+# -- the writer
+
+
+@pytest.mark.parametrize("trouble", [Passing("OpenAI: 500"), Passing("OpenAI: timed out")])
+def test_a_writer_that_fails_is_asked_again_and_nothing_is_recorded(ground, trouble):
+    """R002-057, 058, 086, 088…090."""
+    ground.providers.the_writer.troubles = [trouble]
+    ground.say("SM1", "hi")
+    assert isinstance(ground.turn(), Retry)
+    assert ground.conversation.status == Status.ERROR
+    assert ground.history == []
+    assert ground.conversation.outbox == Writing(("SM1",))
+    ground.rest()
+    assert [question.again for question in ground.providers.the_writer.asked] == [False, True]
+    assert len(ground.history) == 2
+
+
+def test_a_retry_asks_for_the_same_messages_in_the_same_thread(ground):
+    """MS-21: a thread must not hear the same words twice, once alone and once with more."""
+    ground.providers.the_writer.troubles = [Passing("away")]
+    ground.say("SM1", "one")
+    ground.turn()
+    ground.say("SM2", "two")
+    ground.rest()
+    asked = ground.providers.the_writer.asked
+    assert [question.text for question in asked] == ["one", "one", "two"]
+    assert {question.thread_id for question in asked} == {"thread-1"}
+
+
+def test_a_thread_that_is_gone_is_begun_anew(ground):
+    ground.providers.the_writer.troubles = [ThreadGone()]
+    ground.say("SM1")
+    assert ground.turn() == Done()
+    assert ground.conversation.thread_id == "thread-2"
+
+
+def test_a_writer_that_answers_nothing_parks(ground):
+    """MS-22."""
+    ground.providers.the_writer.reply = lambda text: " \n"
+    ground.say("SM1")
+    assert ground.turn() == Done()
+    assert ground.parked_reasons == ["the writer answered nothing"]
+    assert ground.providers.the_sender.sent == []
+
+
+def test_a_bug_is_tried_again_and_parked_with_the_last_attempt(ground):
+    """Unknown trouble may pass; it must not burn tokens for ever, nor vanish."""
+    ground.providers.the_writer.troubles = [ZeroDivisionError("canary")] * 9
+    ground.say("SM1")
+    for _ in range(4):
+        with pytest.raises(ZeroDivisionError):
+            ground.turn(400.0)
+        ground.clock.advance(61.0)
+    assert ground.turn(400.0) == Done()
+    [reason] = ground.parked_reasons
+    assert reason == "every attempt failed, the last one with ZeroDivisionError"
+    assert len(ground.providers.the_writer.asked) == 5
+
+
+# -- the sender
+
+
+def test_a_reply_that_could_not_be_sent_is_not_written_again(ground):
+    """R002-064, 093: the outbox keeps it; the lock is free meanwhile."""
+    ground.providers.the_sender.troubles = [Passing("Twilio: 429")]
+    ground.say("SM1", "hi")
+    assert isinstance(ground.turn(), Retry)
+    assert isinstance(ground.conversation.outbox, Prepared)
+    assert ground.conversation.status == Status.ERROR
+    ground.rest()
+    assert len(ground.providers.the_writer.asked) == 1
+    assert ground.providers.the_sender.texts == ["You said: hi"]
+
+
+def test_a_number_the_provider_refuses_parks_with_the_reply(ground):
+    """R002-065, MS-22: no retry, no second reply from the writer."""
+    ground.providers.the_sender.troubles = [Permanent("Twilio refused the number (21211)")]
+    ground.say("SM1", "hi")
+    assert ground.turn() == Done()
+    [parked] = ground.store.parked()
+    assert parked.reason == "Twilio refused the number (21211)"
+    assert parked.outbox.answer.text == "You said: hi"
+    assert parked.sids == ("SM1",)
+    assert (ground.conversation.status, ground.conversation.outbox) == (Status.PARKED, None)
+    ground.say("SM2", "still there?")
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: still there?"]
+
+
+def test_a_send_in_doubt_is_asked_of_the_provider(ground):
+    """MS-06: it has it, so it is not sent again."""
+    ground.providers.the_sender.after_sending = [SendUnclear("no answer")]
+    ground.say("SM1", "hi")
+    outcome = ground.turn()
+    assert isinstance(outcome, Retry)
+    assert isinstance(ground.conversation.outbox, Sending)
+    ground.rest()
+    assert len(ground.providers.the_sender.sent) == 1
+    assert len(ground.history) == 2
+    assert cv.SendInDoubt("c", "found") in ground.told
+
+
+@pytest.mark.parametrize("can_tell", [True, False])
+def test_what_the_provider_does_not_know_is_parked_by_default(ground, can_tell):
+    """I-MS-2, at_most_once: a person looks, nobody is written to twice."""
+    ground.providers.the_sender.can_tell = can_tell
+    ground.providers.the_sender.troubles = [SendUnclear("no answer")]
+    ground.say("SM1", "hi")
+    ground.rest()
+    assert ground.providers.the_sender.sent == []
+    assert ground.parked_reasons == ["it is not known whether the reply was sent"]
+
+
+def test_what_the_provider_does_not_know_is_sent_again_where_that_is_wanted():
+    ground = Ground(in_doubt="at_least_once")
+    ground.providers.the_sender.troubles = [SendUnclear("no answer")]
+    ground.say("SM1", "hi")
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: hi"]
+    assert ground.parked_reasons == []
+
+
+def test_a_sender_that_sends_nothing_twice_is_simply_asked_again(ground):
+    ground.providers.the_sender.repeatable = True
+    ground.providers.the_sender.can_tell = False
+    ground.providers.the_sender.troubles = [SendUnclear("no answer")]
+    ground.say("SM1", "hi")
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: hi"]
+
+
+def test_a_long_reply_is_sent_in_parts_and_none_of_them_twice(ground):
+    """MS-22: the outbox counts parts."""
+    ground.providers.the_writer.reply = lambda text: "\n\n".join(c * 1500 for c in "abc")
+    ground.say("SM1")
+    ground.providers.the_sender.after_sending = []
+    real_send = ground.providers.the_sender.send
+
+    def failing_second(part, secret, *, timeout_seconds):
+        if part.index == 1 and len(ground.providers.the_sender.sent) == 1:
+            ground.providers.the_sender.send = real_send
+            raise Passing("throttled")
+        return real_send(part, secret, timeout_seconds=timeout_seconds)
+
+    ground.providers.the_sender.send = failing_second
+    assert isinstance(ground.turn(), Retry)
+    assert [part.message_sid for part in ground.conversation.outbox.parts] == ["SM1"]
+    ground.rest()
+    assert [text[0] for text in ground.providers.the_sender.texts] == ["a", "b", "c"]
+    _, assistant = ground.store.history(KEY)
+    assert assistant.details["sids"] == ["SM1", "SM2", "SM3"]
+    assert ground.conversation.last_assistant_message_sid == "SM3"
+
+
+# -- the final write
+
+
+class Forgetful(MemoryConversations):
+    """Its next `finish` fails, once."""
+
+    fails = True
+
+    def finish(self, grant, turn: Turn, **more) -> None:
+        if self.fails:
+            self.fails = False
+            raise StoreUnavailable("throttled")
+        super().finish(grant, turn, **more)
+
+
+def test_a_reply_that_is_out_and_not_recorded_is_critical_and_never_sent_again(ground):
+    """R002-076, 092, 093, MS-06: `Sent` is noted, the next attempt writes the history."""
+    ground.store.__class__ = Forgetful
+    ground.say("SM1", "hi")
+    assert isinstance(ground.turn(), Retry)
+    assert cv.SentNotRecorded("c", "StoreUnavailable") in ground.told
+    assert isinstance(ground.conversation.outbox, Sent)
+    assert ground.history == []
+    ground.rest()
+    assert len(ground.providers.the_sender.sent) == 1
+    assert len(ground.providers.the_writer.asked) == 1
+    assert len(ground.history) == 2
+
+
+# -- stopping, people
+
+
+def test_a_worker_that_stops_gives_the_batch_back(ground):
+    ground.stopping = Event()
+    ground.stopping.set()
+    ground.say("SM1")
+    assert ground.turn() == GiveBack()
+    assert ground.conversation.status == ""
+    ground.stopping.clear()
+    ground.rest()
+    assert len(ground.providers.the_sender.sent) == 1
+
+
+def test_a_conversation_with_a_person_is_not_answered(ground):
+    """MS-30: what comes in waits for that person, and the status stays."""
+    ground.store.set_status(KEY, Status.WITH_PERSON)
+    ground.say("SM1")
+    assert ground.turn() == Done()
+    assert ground.providers.the_writer.asked == []
+    assert ground.parked_reasons == ["a person has taken over this conversation"]
+    assert ground.conversation.status == Status.WITH_PERSON
+
+
+def test_no_event_tells_a_body_a_number_or_a_secret():
+    """I-MS-9, MS-28: good and bad turns, every event as a log would print it."""
+    key = ConversationKey("+4930123456789", "+4930123456789")
+    ground = Ground(conversation=False)
+    ground.open(key, ai_config=AI_CONFIG, channel_config={"sms_credentials_id": "s"})
+    ground.providers.the_writer.troubles = [Passing("away")]
+    ground.providers.the_sender.troubles = [SendUnclear("no answer"), Permanent("refused")]
+    for sid in ("SM1", "SM2"):
+        address = {"from": key.primary_channel, "conversation_id": key.conversation_id}
+        ground.say(sid, "canary-body", **address)
+    ground.rest()
+    told = repr(ground.told)
+    for secret in ("canary", "4930123456789"):
+        assert secret not in told

@@ -1,0 +1,331 @@
+"""Stage 1, the sweeper and the person at the desk (R002-005…010, MS-13…16, I-MS-5)."""
+
+import pytest
+from chat_ground import KEY, Ground
+
+from holdfast.conversations.desk import Desk
+from holdfast.conversations.errors import (
+    InvalidInbound,
+    ParkedNotFound,
+    Passing,
+    Permanent,
+    SendUnclear,
+)
+from holdfast.conversations.messages import Inbound, inbound_of
+from holdfast.conversations.model import Status, Unknown, Window
+from holdfast.conversations.staging import Stager
+from holdfast.conversations.terms import DAY, ChatTerms, Profile
+from holdfast.core.errors import ConfigError, QueueUnavailable, StoreUnavailable
+from holdfast.core.outcome import Done, Reject, Retry
+from holdfast.testing import MemoryConversations, MemoryQueue
+
+WRITTEN = {"message_sid": "SM1", "from": "whatsapp:you", "conversation_id": "c", "body": "hi"}
+
+
+@pytest.fixture
+def ground() -> Ground:
+    return Ground()
+
+
+# -- staging
+
+
+def test_a_message_is_stored_once_by_its_sid(ground):
+    """R002-008."""
+    assert ground.say("SM1", "first").new
+    assert not ground.say("SM1", "second").new
+    [row] = ground.store.staged("c")
+    assert (row.body, row.key) == ("first", KEY)
+
+
+def test_what_is_refused_leaves_nothing_behind(ground):
+    """R002-007."""
+    with pytest.raises(InvalidInbound):
+        ground.say("SM1", "")
+    assert ground.store.staged("c") == []
+    assert ground.store.window("c") is None
+    assert ground.queue.stats().delayed == 0
+
+
+def test_an_expired_window_that_is_still_there_is_not_in_the_way(ground):
+    """MS-13: compared by value, for tables forget in their own time."""
+    ground.say("SM1")
+    ground.clock.advance(ground.store.window("c").expires_at - ground.clock.time() + 1)
+    assert ground.say("SM2").opened
+
+
+class Deaf(MemoryQueue):
+    """A queue that cannot be reached."""
+
+    def push_many(self, messages, *, delay_seconds=0.0):
+        raise QueueUnavailable("away")
+
+
+def test_the_same_message_again_sends_the_trigger_its_first_delivery_could_not(ground):
+    """MS-14: whoever died between window and trigger is mended by his own redelivery."""
+    ground.queue.__class__ = Deaf
+    with pytest.raises(QueueUnavailable):
+        ground.say("SM1")
+    ground.queue.__class__ = MemoryQueue
+    assert not ground.store.window("c").triggered
+    again = ground.say("SM1")
+    assert (again.new, again.opened) == (False, True)
+    ground.rest()
+    assert len(ground.providers.the_sender.sent) == 1
+
+
+def test_another_message_repairs_a_window_without_trigger_after_a_while(ground):
+    """MS-14: not at once, or two stagers would race; not never, or nobody is answered."""
+    ground.queue.__class__ = Deaf
+    with pytest.raises(QueueUnavailable):
+        ground.say("SM1")
+    ground.queue.__class__ = MemoryQueue
+    assert not ground.say("SM2").opened
+    ground.clock.advance(ground.terms.grace_seconds + 1)
+    assert ground.say("SM3").opened
+
+
+class Unmarking(MemoryConversations):
+    def mark_triggered(self, window: Window) -> None:
+        raise StoreUnavailable("away")
+
+
+def test_a_trigger_that_is_out_counts_though_it_could_not_be_marked(ground):
+    ground.store.__class__ = Unmarking
+    assert ground.say("SM1").opened
+    ground.rest()
+    assert len(ground.providers.the_sender.sent) == 1
+
+
+def test_a_profile_begins_the_conversation_the_customer_wrote_to(ground):
+    profile = Profile({"provider": "outbox"}, {"provider": "echo"})
+    stager = Stager(
+        ground.store, ground.queues, profiles={"whatsapp:us": profile}, clock=ground.clock
+    )
+    staged = stager.stage(
+        inbound_of(
+            {"message_sid": "SM9", "From": "whatsapp:+1", "To": "whatsapp:us", "body": "x"}
+        )
+    )
+    row = ground.store.get(staged.key)
+    assert row.channel_config == {"provider": "outbox", "sender": "whatsapp:us"}
+    assert row.ai_config == {"provider": "echo"}
+    other = inbound_of({"message_sid": "SM9", "From": "+1", "To": "+2", "body": "x"})
+    assert ground.store.get(stager.stage(other).key) is None
+
+
+def test_staging_is_a_handler_with_outcomes(ground):
+    """Entry point: a worker or a Lambda behind a queue."""
+    assert ground.stager(Inbound.model_validate(WRITTEN), None) == Done()
+    refused = ground.stager(Inbound.model_validate({**WRITTEN, "body": ""}), None)
+    assert isinstance(refused, Reject)
+    ground.queue.__class__ = Deaf
+    later = {**WRITTEN, "conversation_id": "d"}
+    assert isinstance(ground.stager(Inbound.model_validate(later), None), Retry)
+
+
+# -- the sweeper
+
+
+def test_the_sweeper_triggers_what_nobody_will_trigger(ground):
+    """I-MS-5: a stager died between window and trigger, and nobody wrote again."""
+    ground.queue.__class__ = Deaf
+    with pytest.raises(QueueUnavailable):
+        ground.say("SM1")
+    ground.queue.__class__ = MemoryQueue
+    assert ground.sweeper.sweep().triggered == 0, "not before the longest wait"
+    ground.clock.advance(ground.terms.max_wait_seconds + ground.terms.grace_seconds + 1)
+    assert ground.sweeper.sweep().triggered == 1
+    assert ground.sweeper.sweep().triggered == 0, "its trigger is ahead"
+    ground.rest()
+    assert len(ground.providers.the_sender.sent) == 1
+    assert ground.sweeper.sweep().waiting == 0
+
+
+def test_the_sweeper_leaves_alone_what_somebody_works_on(ground):
+    ground.say("SM1")
+    ground.store.close_window("c", ground.store.window("c").trigger_id)
+    ground.clock.advance(1000.0)
+    now = ground.clock.time()
+    ground.store.acquire(KEY, owner="o", trigger_id="x", now=now, expires_at=now + 60)
+    assert ground.sweeper.sweep().triggered == 0
+    ground.clock.advance(61.0)
+    assert ground.sweeper.sweep().triggered == 1
+
+
+def test_what_could_not_be_answered_for_days_is_parked_not_forgotten():
+    """MS-16, I-MS-1: with the reply it had, if it had one."""
+    ground = Ground(most_fragments=2)
+    ground.providers.the_sender.troubles = [Passing("away")]
+    for number in range(5):
+        ground.say(f"SM{number}")
+    ground.turn()
+    ground.clock.advance(ground.terms.park_after_seconds + 60)
+    swept = ground.sweeper.sweep()
+    assert (swept.waiting, swept.parked) == (1, 5)
+    assert swept.oldest_seconds > 3 * DAY
+    parked = list(ground.store.parked())
+    assert sorted(sid for one in parked for sid in one.sids) == [f"SM{n}" for n in range(5)]
+    assert [one.outbox.sids for one in parked if one.outbox] == [("SM0", "SM1")]
+    assert (ground.conversation.outbox, ground.conversation.status) == (None, Status.PARKED)
+    assert ground.store.staged("c") == []
+
+
+def test_old_messages_of_an_unknown_conversation_are_parked():
+    ground = Ground(conversation=False)
+    ground.say("SM1")
+    ground.clock.advance(4 * DAY)
+    assert ground.sweeper.sweep().parked == 1
+    assert ground.sweeper.sweep().waiting == 0
+
+
+# -- the desk
+
+
+@pytest.fixture
+def desk(ground: Ground) -> Desk:
+    return Desk(ground.store, ground.queues, terms=ground.terms, clock=ground.clock)
+
+
+def park(ground: Ground, trouble: Exception) -> str:
+    ground.providers.the_sender.troubles = [trouble]
+    ground.say("SM1", "hi")
+    ground.rest()
+    [parked] = ground.store.parked()
+    return parked.parked_id
+
+
+def test_what_is_parked_can_be_answered_anew(ground, desk):
+    parked_id = park(ground, Permanent("refused"))
+    assert desk.retry(parked_id).sids == ("SM1",)
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: hi"]
+    assert len(ground.history) == 2
+    assert ground.parked_reasons == []
+    with pytest.raises(ParkedNotFound):
+        desk.retry(parked_id)
+
+
+def test_a_person_who_knows_that_it_was_sent_puts_it_into_the_history(ground, desk):
+    parked_id = park(ground, SendUnclear("no answer"))
+    desk.sent(parked_id)
+    assert ground.history == [("user", "hi"), ("assistant", "You said: hi")]
+    assert ground.providers.the_sender.sent == []
+    assert (ground.parked_reasons, ground.conversation.thread_id) == ([], "thread-1")
+    with pytest.raises(ParkedNotFound):
+        desk.sent(parked_id)
+    ground.say("SM1", "hi")
+    ground.rest()
+    assert len(ground.history) == 2
+
+
+def test_what_has_no_reply_was_not_sent(ground, desk):
+    ground.providers.the_writer.reply = lambda text: ""
+    ground.say("SM1")
+    ground.rest()
+    [parked] = ground.store.parked()
+    with pytest.raises(Permanent, match="only be retried"):
+        desk.sent(parked.parked_id)
+
+
+def test_the_desk_waits_for_a_conversation_that_is_being_answered(ground, desk):
+    parked_id = park(ground, SendUnclear("no answer"))
+    now = ground.clock.time()
+    ground.store.acquire(KEY, owner="o", trigger_id="x", now=now, expires_at=now + 60)
+    with pytest.raises(Passing, match="try again"):
+        desk.sent(parked_id)
+    assert len(ground.parked_reasons) == 1
+
+
+def test_the_desk_does_not_touch_the_reply_of_another_batch(ground, desk):
+    parked_id = park(ground, SendUnclear("no answer"))
+    ground.providers.the_sender.troubles = [Passing("away")]
+    ground.say("SM2", "and?")
+    ground.turn()
+    before = ground.conversation
+    with pytest.raises(Passing, match="try again"):
+        desk.sent(parked_id)
+    after = ground.conversation
+    assert (after.outbox, after.status) == (before.outbox, before.status)
+    ground.rest()
+    desk.sent(parked_id)
+    assert [body for _, body in ground.history] == [
+        "and?",
+        "You said: and?",
+        "hi",
+        "You said: hi",
+    ]
+
+
+def test_what_is_dropped_is_not_answered_again(ground, desk):
+    desk.drop(park(ground, Permanent("refused")))
+    assert ground.parked_reasons == []
+    ground.say("SM1", "hi")
+    ground.rest()
+    assert ground.history == []
+    assert len(ground.providers.the_writer.asked) == 1
+
+
+def test_a_person_takes_a_conversation_over_and_hands_it_back(ground, desk):
+    assert desk.hand_over(KEY)
+    ground.say("SM1", "hi")
+    ground.rest()
+    assert ground.conversation.status == Status.WITH_PERSON
+    assert desk.take_back(KEY)
+    [parked] = ground.store.parked()
+    desk.retry(parked.parked_id)
+    ground.rest()
+    assert len(ground.history) == 2
+
+
+def test_a_person_who_takes_over_during_a_turn_has_the_next_word(ground, desk):
+    """MS-30: the word stands when the lock is given back."""
+
+    def reply(text: str) -> str:
+        desk.hand_over(KEY)
+        raise Passing("away")
+
+    ground.providers.the_writer.reply = reply
+    ground.say("SM1")
+    ground.turn()
+    assert ground.conversation.status == Status.WITH_PERSON
+
+
+# -- terms
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        ({"window_seconds": 901.0, "max_wait_seconds": 901.0}, "SQS delays no message longer"),
+        ({"window_seconds": -1.0}, "window_seconds"),
+        ({"max_wait_seconds": 5.0}, "max_wait_seconds"),
+        ({"quiet_seconds": -1.0}, "quiet_seconds"),
+        ({"lock_seconds": 0.0}, "lock_seconds"),
+        ({"in_doubt": "maybe"}, "in_doubt"),
+        ({"writer_seconds": 0.0}, "writer_seconds"),
+        ({"sender_seconds": 0.0}, "sender_seconds"),
+        ({"stage_seconds": DAY}, "stage_seconds"),
+        ({"park_after_seconds": 22 * DAY}, "park_after_seconds"),
+        ({"remember_seconds": DAY}, "remember_seconds"),
+        ({"grace_seconds": 0.0}, "grace_seconds"),
+        ({"most_fragments": 41}, "most_fragments"),
+    ],
+)
+def test_terms_that_lose_messages_are_refused(terms, problem):
+    """MS-16, MS-29."""
+    with pytest.raises(ConfigError, match=problem):
+        ChatTerms(**terms)
+
+
+def test_every_problem_of_the_terms_is_named_at_once():
+    with pytest.raises(ConfigError, match=r"lock_seconds.*; .*grace_seconds"):
+        ChatTerms(lock_seconds=0.0, grace_seconds=0.0)
+
+
+def test_an_unknown_conversation_is_not_made_up_by_the_lock():
+    """MS-12."""
+    ground = Ground(conversation=False)
+    answer = ground.store.acquire(KEY, owner="o", trigger_id="t", now=1.0, expires_at=2.0)
+    assert answer == Unknown()
+    assert ground.store.get(KEY) is None
