@@ -18,6 +18,7 @@ PAGES = {
     ),
     "benchmarks-sqs.md": ("sqs", "sqs_long", "sqs_renew"),
     "benchmarks-jobs.md": ("exports", "accounting", "orchestrator"),
+    "benchmarks-chat.md": ("chat",),
 }
 BENCHMARKS = tuple(name for names in PAGES.values() for name in names)
 HERE = Path(__file__).parent

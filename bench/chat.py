@@ -1,0 +1,263 @@
+"""chat: what a turn costs without the writer and the sender, and what it asks of DynamoDB."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from threading import Event
+from time import perf_counter
+from typing import Any
+
+from bench.session import Session, in_fresh_process
+from bench.verdict import Bar, Result, ratio, spread
+from holdfast.adapters.local.sqlite import SQLiteConversations
+from holdfast.bootstrap import open_queue
+from holdfast.conversations.messages import Trigger, inbound_of
+from holdfast.conversations.model import (
+    Acquired,
+    Channel,
+    Conversation,
+    ConversationKey,
+    HistoryMessage,
+    Turn,
+)
+from holdfast.conversations.outbox import Answer, SentPart
+from holdfast.conversations.ports import ConversationStore
+from holdfast.conversations.processor import BatchProcessor
+from holdfast.conversations.secret import Secret
+from holdfast.conversations.staging import Stager
+from holdfast.conversations.terms import ChatTerms
+from holdfast.core.context import LeaseContext
+from holdfast.core.keeper import LeaseKeeper
+from holdfast.core.message import lease_of
+from holdfast.core.outcome import Done
+from holdfast.core.queue import QueueManager
+
+NAME = "chat"
+TITLE = "A turn of a conversation, without the writer and the sender"
+EARLIER = (0, 10_000)  # messages in the history before
+FRAGMENTS = 3  # of a batch
+CONVERSATIONS = 4
+TERMS = ChatTerms(window_seconds=0.0, quiet_seconds=0.0)
+
+
+class Nobody:
+    """Writer, sender and secrets that cost nothing."""
+
+    secret_fields: tuple[str, ...] = ()
+    repeatable = True
+
+    def __init__(self) -> None:
+        self.secrets = self
+        self.sent = 0
+
+    def writer(self, name: str) -> "Nobody":
+        return self
+
+    sender = writer
+
+    def get(self, reference: str) -> Secret:
+        return Secret(reference, {})
+
+    def open_thread(self, config: Any, secret: Any) -> str:
+        return "thread"
+
+    def write(self, question: Any, config: Any, secret: Any, **_: Any) -> Answer:
+        return Answer(
+            "Your parcel is on its way and will be with you tomorrow.", "item", 90, 15
+        )
+
+    def send(self, part: Any, secret: Any, **_: Any) -> SentPart:
+        self.sent += 1
+        return SentPart(f"SM{self.sent:032}", "queued")
+
+
+class Chat:
+    """Stager and processor on a store and a queue, in one thread."""
+
+    def __init__(self, store: ConversationStore, queue: QueueManager[Trigger]) -> None:
+        self.store, self.queue = store, queue
+        self.keeper = LeaseKeeper()
+        queues = dict.fromkeys(Channel, queue)
+        self.stager = Stager(store, queues, terms=TERMS)
+        self.processor = BatchProcessor(
+            store, Nobody(), queues, keeper=self.keeper, terms=TERMS
+        )
+        self.said = 0
+
+    def open(self, number: int) -> ConversationKey:
+        key = ConversationKey(f"whatsapp:+4930{number:07}", f"conversation-{number}")
+        configs = {"channel_config": {"provider": "x"}, "ai_config": {"provider": "x"}}
+        self.store.create(Conversation(key, **configs))
+        return key
+
+    def say(self, key: ConversationKey, body: str = "Where is my parcel, please?") -> None:
+        self.said += 1
+        self.stager.stage(
+            inbound_of(
+                {
+                    "message_sid": f"SM{self.said:032}",
+                    "from": key.primary_channel,
+                    "conversation_id": key.conversation_id,
+                    "body": body,
+                }
+            )
+        )
+
+    def answer(self) -> None:
+        [trigger] = self.queue.poll(wait_seconds=10.0)
+        ctx = LeaseContext(self.queue, trigger, lease_of(trigger), Event(), self.queue.clock)
+        assert self.processor(trigger, ctx) == Done()
+        self.queue.ack(trigger)
+
+
+Measured = Mapping[tuple[str, int], Sequence[float]]
+
+
+def run(session: Session) -> Result:
+    turns = session.size(600, 60)
+    measured: dict[tuple[str, int], list[float]] = defaultdict(list)
+    staged: list[float] = []
+    loads = [
+        (durability, earlier) for durability in ("process", "power") for earlier in EARLIER
+    ]
+    for durability, earlier in session.interleaved(TITLE, loads):
+        with session.arena.room(f"{durability} {earlier}") as path:
+            answered, per_message = in_fresh_process(
+                turns_per_second, path, durability, earlier, turns
+            )
+            measured[durability, earlier].append(answered)
+            staged.append(per_message)
+    calls = in_fresh_process(dynamodb_calls)
+    return _result(measured, staged, calls)
+
+
+def turns_per_second(
+    path: Path, durability: str, earlier: int, turns: int
+) -> tuple[float, float]:
+    """Batches answered and messages staged in a second, each by itself."""
+    with chat_in(path, "process") as chat:
+        keys = [chat.open(number) for number in range(CONVERSATIONS)]
+        for key in keys:
+            _fill(chat.store, key, earlier)
+    with chat_in(path, durability) as chat:
+        answering = staging = 0.0
+        for number in range(turns):
+            began = perf_counter()
+            for _ in range(FRAGMENTS):
+                chat.say(keys[number % CONVERSATIONS])
+            staging += perf_counter() - began
+            began = perf_counter()
+            chat.answer()
+            answering += perf_counter() - began
+    return turns / answering, FRAGMENTS * turns / staging
+
+
+@contextmanager
+def chat_in(path: Path, durability: Any) -> Iterator[Chat]:
+    queue = open_queue(f"file:{path}/chat/triggers", Trigger, durability=durability)
+    with SQLiteConversations(path / "chat.db", durability=durability) as store:
+        chat = Chat(store, queue)
+        try:
+            yield chat
+        finally:
+            chat.keeper.stop()
+
+
+def _fill(store: ConversationStore, key: ConversationKey, messages: int) -> None:
+    """A history as turns leave it, without what comes before a turn's last write."""
+    for number in range(messages // 2):
+        locked = store.acquire(key, owner="o", trigger_id="t", now=1.0, expires_at=2.0)
+        assert isinstance(locked, Acquired)
+        user = HistoryMessage("user", "Where is my parcel, please?", 1.0, f"IN{number}")
+        reply = HistoryMessage("assistant", "On its way to you.", 1.0, f"OUT{number}")
+        turn = Turn((f"IN{number}",), user, reply, "thread", "item", 90, 15)
+        store.finish(locked.grant, turn, now=1.0, remember_until=9e9)
+
+
+def dynamodb_calls() -> dict[str, int]:
+    """The calls of one turn, the first of its conversation, counted at the client."""
+    import os
+
+    from moto import mock_aws
+
+    os.environ.update(
+        AWS_ACCESS_KEY_ID="bench", AWS_SECRET_ACCESS_KEY="bench", AWS_DEFAULT_REGION="eu-west-1"
+    )
+    with mock_aws():
+        import boto3
+
+        from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
+        from holdfast.adapters.aws.dynamodb.chat.tables import create_tables
+
+        client = boto3.client("dynamodb")
+        create_tables(client)
+        queue = open_queue("memory:bench", Trigger)
+        chat = Chat(DynamoDBConversations(client=client), queue)
+        key = chat.open(1)
+        for _ in range(FRAGMENTS):
+            chat.say(key)
+        counted: Counter[str] = Counter()
+        client.meta.events.register(
+            "before-call.dynamodb", lambda model, **_: counted.update([model.name])
+        )
+        chat.answer()
+        chat.keeper.stop()
+    return dict(counted)
+
+
+def _result(measured: Measured, staged: Sequence[float], calls: Mapping[str, int]) -> Result:
+    return Result(
+        name=NAME,
+        title=TITLE,
+        columns=("", "batches/s", "lowest to highest", "cost of a batch"),
+        rows=[*(_row(load, rates) for load, rates in measured.items()), _staging(staged)],
+        bars=_bars(measured, calls),
+        notes=(
+            f"A batch is {FRAGMENTS} messages. One thread, {CONVERSATIONS} conversations in "
+            "turn: the trigger is polled from a file queue, the lock taken, the stage read, "
+            "three notes and the final write made, the trigger acked. Writer and sender are "
+            "objects that answer at once.",
+            "`power`: every write returns when it is on the disk. `process`: it survives a "
+            "crash of the process.",
+            "Calls of DynamoDB for one batch, the first of its conversation: "
+            + ", ".join(f"{count} {name}" for name, count in sorted(calls.items()))
+            + ". Renewals of the lock come on top, one each 20 s of waiting for the writer.",
+        ),
+    )
+
+
+def _row(load: tuple[str, int], rates: Sequence[float]) -> list[str]:
+    durability, earlier = load
+    name = f"answering, durability {durability}, {earlier:,} earlier messages"
+    rate = median(rates)
+    return [name, f"{rate:,.0f}", spread(rates), f"{1e3 / rate:,.2f} ms"]
+
+
+def _staging(rates: Sequence[float]) -> list[str]:
+    rate = median(rates)
+    cost = f"{1e3 / rate:,.2f} ms a message"
+    return ["staging (messages, both durabilities)", f"{rate:,.0f}", spread(rates), cost]
+
+
+def _bars(measured: Measured, calls: Mapping[str, int]) -> list[Bar]:
+    short, long = (measured["process", earlier] for earlier in EARLIER)
+    return [
+        Bar("at least 200 batches/s on SQLite, one core", median(short), 200, "/s"),
+        Bar(
+            "the same when every write is on the disk",
+            median(measured["power", 0]),
+            200,
+            "/s",
+            aim=True,
+        ),
+        Bar("calls of DynamoDB for a batch", sum(calls.values()), 9, "", at_least=False),
+        Bar(
+            f"a batch after {EARLIER[-1]:,} messages costs at most 1.2 × one after none",
+            ratio(short, long),
+            1.2,
+            "×",
+            at_least=False,
+        ),
+    ]
