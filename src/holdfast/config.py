@@ -12,6 +12,8 @@ from pydantic import (
     model_validator,
 )
 
+from holdfast.chat_config import ChatSettings as ChatSettings
+from holdfast.chat_config import chat_settings as chat_settings
 from holdfast.core.errors import ConfigError
 from holdfast.core.findings import Finding, ok, warn
 

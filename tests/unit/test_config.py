@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from pydantic.fields import FieldInfo
 
+from holdfast.chat_config import chat_variable
 from holdfast.config import (
+    ChatSettings,
     ExportSettings,
     HeartbeatSettings,
     QueueSettings,
@@ -155,4 +157,5 @@ def test_no_setting_is_on_the_page_that_there_is_not() -> None:
         for kind in (SqsSettings, ExportSettings, HeartbeatSettings)
         for name, field in kind.model_fields.items()
     }
+    known |= {chat_variable(name) for name in ChatSettings.model_fields}
     assert set(on_the_page()) == known

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast.cli import dead, look, push, upkeep, work
+from holdfast.cli.chat.app import app as chat
 from holdfast.cli.console import say
 from holdfast.cli.demo.command import demo
 from holdfast.cli.export.app import app as export
@@ -42,6 +43,7 @@ app.command("list", rich_help_panel="Look")(look.list_)
 app.command(rich_help_panel="Look")(look.show)
 app.command(rich_help_panel="Look")(look.explain)
 app.add_typer(export, name="export", rich_help_panel="Export")
+app.add_typer(chat, name="chat", rich_help_panel="Chat")
 app.add_typer(dead.app, name="dead", rich_help_panel="Keep in order")
 app.command(rich_help_panel="Keep in order")(upkeep.purge)
 app.command(rich_help_panel="Keep in order")(upkeep.doctor)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
+    from holdfast.testing.memory_conversations import MemoryConversations
     from holdfast.testing.memory_jobs import MemoryJobs
     from holdfast.testing.memory_queue import MemoryQueue
     from holdfast.testing.sqs.service import SimulatedSqs
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "ManualClock": "clock",
+    "MemoryConversations": "memory_conversations",
     "MemoryJobs": "memory_jobs",
     "MemoryQueue": "memory_queue",
     "SimulatedSqs": "sqs.service",
@@ -24,6 +26,7 @@ _HOME = {
 
 __all__ = [  # made by __getattr__ below
     "ManualClock",
+    "MemoryConversations",
     "MemoryJobs",
     "MemoryQueue",
     "SimulatedSqs",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Literal
 
+from holdfast.conversations import events as cv
 from holdfast.core import events as ev
 from holdfast.core.clock import SYSTEM_CLOCK, Clock, utc
 from holdfast.core.events import Event, Subscriber
@@ -47,6 +48,15 @@ _LEVELS: dict[type[Event], int] = {
     jv.JobStalled: logging.ERROR,
     jv.StepFunctionsTimedOut: logging.ERROR,
     jv.ActiveJobsUnknown: logging.ERROR,
+    cv.InboundRefused: logging.WARNING,
+    cv.LockBusy: logging.WARNING,
+    cv.LockTakenOver: logging.WARNING,
+    cv.NothingStaged: logging.WARNING,
+    cv.SendInDoubt: logging.WARNING,
+    cv.BatchFailed: logging.WARNING,
+    cv.ReleaseFailed: logging.WARNING,
+    cv.BatchParked: logging.ERROR,
+    cv.SentNotRecorded: logging.CRITICAL,
 }
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -54,6 +64,8 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def level_of(event: Event) -> int:
     if isinstance(event, jv.ActiveJobs) and event.with_token == 0:
         return logging.DEBUG  # each cycle of an idle process
+    if isinstance(event, cv.Swept) and event.triggered == event.parked == 0:
+        return logging.DEBUG
     return _LEVELS.get(type(event), logging.INFO)
 
 

@@ -3,6 +3,7 @@
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from holdfast.adapters.observe.chat_metrics import ChatMetrics
 from holdfast.adapters.observe.job_metrics import JobMetrics
 from holdfast.core import events as ev
 from holdfast.core.errors import ConfigError
@@ -73,12 +74,14 @@ class Metrics:
             registry=registry,
         )
         self._of_job = JobMetrics(client, registry)
+        self._of_chat = ChatMetrics(client, registry)
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, ev.OfQueue):
             self._of_queue(event)
         else:
             self._of_job(event)
+            self._of_chat(event)
 
     def _of_queue(self, event: ev.OfQueue) -> None:
         queue = event.queue

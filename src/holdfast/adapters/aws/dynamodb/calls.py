@@ -17,10 +17,11 @@ from holdfast.adapters.aws.dynamodb.values import Attributes, decode
 from holdfast.adapters.aws.errors import code_of
 from holdfast.core import forks
 from holdfast.core.clock import Clock
+from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.queue import Backoff
-from holdfast.jobs.errors import StoreUnavailable
 
 _TRIES = 9  # about 8 seconds in all
+_AT_ONCE = 25  # puts and deletes of one BatchWriteItem
 _BACKOFF = Backoff(first_seconds=0.05, longest_seconds=2.0)
 
 
@@ -48,8 +49,11 @@ class Cancelled:
 class Calls:
     """Safe to share between threads; a forked child connects anew."""
 
-    def __init__(self, client: Any, clock: Clock) -> None:
+    def __init__(
+        self, client: Any, clock: Clock, *, tables_command: str = errors.JOB_TABLES
+    ) -> None:
         self._given = client
+        self._tables_command = tables_command
         self._clock = clock
         self._begin()
         forks.on_fork(self, Calls._begin)
@@ -125,6 +129,19 @@ class Calls:
         )
         return answer if isinstance(answer, Cancelled) else Written({})
 
+    def write_many(self, table: str, requests: list[dict[str, Any]]) -> None:
+        """Puts and deletes without condition, in any order. What DynamoDB leaves over, and
+        says so without raising, is sent again (MS-09)."""
+        for start in range(0, len(requests), _AT_ONCE):
+            left, tries = requests[start : start + _AT_ONCE], 0
+            while left:
+                answer = self.ask("batch_write_item", RequestItems={table: left})
+                over = answer.get("UnprocessedItems", {}).get(table, [])
+                tries = 0 if len(over) < len(left) else tries + 1
+                if over and tries:
+                    self._pause(tries, "BatchWriteItem: UnprocessedItems")
+                left = over
+
     # -- one call
 
     def _patiently(self, call: Callable[[], Any]) -> Any:
@@ -149,12 +166,15 @@ class Calls:
             return call(**arguments)
         except ParamValidationError as error:
             # Its text holds what was asked: it must not be the cause of what is raised.
-            failed = errors.explained(errors.name_of(operation), error)
+            failed = self._explained(operation, error)
         except (BotoCoreError, ClientError) as error:
             if answer := _answer(operation, error):
                 return answer
-            raise errors.explained(errors.name_of(operation), error) from error
+            raise self._explained(operation, error) from error
         raise failed
+
+    def _explained(self, operation: str, error: BaseException) -> HoldfastError:
+        return errors.explained(errors.name_of(operation), error, self._tables_command)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,11 @@ reserved words, and one that is not aliased fails every call (JB-24). DynamoDB r
 and values that no expression uses, so `used` picks those that are.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.values import encode
+from holdfast.adapters.aws.dynamodb.expressions import all_of, mentioned
 from holdfast.jobs.model import CallbackState, JobStatus, TaskStatus
-
-
-def _all(*conditions: str) -> str:
-    return " AND ".join(conditions)
-
 
 # -- parts
 
@@ -42,18 +36,18 @@ NOBODY_WAITS = "attribute_not_exists(#taskToken)"
 # The first start message of a job. A second one must not reset counters (JB-14).
 NEW_JOB = "attribute_not_exists(#jobId)"
 # Results of a job that is being worked on.
-COUNTABLE = _all(EXISTS, DOWNLOADING, UNDECIDED)
+COUNTABLE = all_of(EXISTS, DOWNLOADING, UNDECIDED)
 # More tasks, or the seal: listing goes on, before or after work began.
-UNSEALED = _all(EXISTS, ACTIVE, UNDECIDED, "#sealed = :false")
+UNSEALED = all_of(EXISTS, ACTIVE, UNDECIDED, "#sealed = :false")
 # The last result and the seal are in, and nobody decided before us (JB-02). The number
 # failed is what the caller derived the outcome from.
-CLAIMABLE = _all(EXISTS, DOWNLOADING, ALL_COUNTED, UNDECIDED, "#failedTasks = :failed")
+CLAIMABLE = all_of(EXISTS, DOWNLOADING, ALL_COUNTED, UNDECIDED, "#failedTasks = :failed")
 # An active job, whatever its tasks do; not one whose outcome is being delivered.
-GIVEABLE = _all(EXISTS, ACTIVE, UNDECIDED)
+GIVEABLE = all_of(EXISTS, ACTIVE, UNDECIDED)
 # A job that is not terminal moves, whatever was decided about it.
-WORKED_ON = _all(EXISTS, ACTIVE)
+WORKED_ON = all_of(EXISTS, ACTIVE)
 # Delivery is owed, and no other attempt is under way, or it began long ago.
-MAY_SEND = _all(
+MAY_SEND = all_of(
     "#callbackState = :pending",
     "(attribute_not_exists(#callbackAttemptedAt) OR #callbackAttemptedAt <= :before)",
 )
@@ -61,7 +55,7 @@ MAY_SEND = _all(
 ANSWERABLE = "#callbackState = :pending"
 # An execution that was started again, with another token (JB-14): one it never had, for
 # the message of an execution that was superseded may come again.
-RETOKENABLE = _all(
+RETOKENABLE = all_of(
     EXISTS,
     ACTIVE,
     UNDECIDED,
@@ -70,9 +64,9 @@ RETOKENABLE = _all(
 )
 # Steps that a job without callback may take by itself, by where they lead.
 STEPS = {
-    JobStatus.DOWNLOADING: _all(EXISTS, "#status = :processing"),
-    JobStatus.FAILED: _all(EXISTS, ACTIVE, UNDECIDED, NOBODY_WAITS),
-    JobStatus.COMPLETED: _all(
+    JobStatus.DOWNLOADING: all_of(EXISTS, "#status = :processing"),
+    JobStatus.FAILED: all_of(EXISTS, ACTIVE, UNDECIDED, NOBODY_WAITS),
+    JobStatus.COMPLETED: all_of(
         EXISTS, DOWNLOADING, ALL_COUNTED, "#failedTasks = :zero", UNDECIDED, NOBODY_WAITS
     ),
 }
@@ -103,13 +97,4 @@ _FIXED: dict[str, Any] = {
 
 def used(values: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
     """The names and values that these expressions mention, as arguments of a call."""
-    text = " ".join(expressions)
-    known = {**_FIXED, **values}
-    mentioned = sorted(set(re.findall(r":\w+", text)))
-    arguments: dict[str, Any] = {
-        "ExpressionAttributeNames": {f"#{name}": name for name in re.findall(r"#(\w+)", text)}
-    }
-    if mentioned:
-        chosen = {name: known[name] for name in mentioned}
-        arguments["ExpressionAttributeValues"] = encode(chosen)
-    return arguments
+    return mentioned({**_FIXED, **values}, *expressions)

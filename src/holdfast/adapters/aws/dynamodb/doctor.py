@@ -8,17 +8,23 @@ from holdfast.adapters.aws.dynamodb.tables import STATUS_INDEX, Tables, definiti
 from holdfast.adapters.aws.errors import code_of
 from holdfast.core.findings import Finding, fail, ok, warn
 
-_CREATE = "make it with `holdfast export tables --create`"
 _ANEW = "it cannot be changed: use other names (dynamodb:PREFIX), or make the table anew"
 
 
 def examine(client: Any, tables: Tables) -> Iterator[Finding]:
     """Each table, as it is against what it should be."""
     for wanted in definitions(tables):
-        yield from _table(client, wanted)
+        yield from examine_table(client, wanted, "ttl")
 
 
-def _table(client: Any, wanted: Mapping[str, Any]) -> Iterator[Finding]:
+def examine_table(
+    client: Any,
+    wanted: Mapping[str, Any],
+    expires_by: str | None,
+    tables_command: str = errors.JOB_TABLES,
+) -> Iterator[Finding]:
+    """Any table, against its definition. `expires_by`: the attribute that says when a row
+    may go; None: rows stay."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     name = wanted["TableName"]
@@ -27,15 +33,18 @@ def _table(client: Any, wanted: Mapping[str, Any]) -> Iterator[Finding]:
         expiry = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
     except (BotoCoreError, ClientError) as error:
         if code_of(error) in errors.NO_TABLE:
-            yield fail("table", f"{name} is not there", _CREATE)
+            yield fail(
+                "table", f"{name} is not there", f"make it with `{tables_command} --create`"
+            )
         else:
-            why = str(errors.explained("DescribeTable", error))
+            why = str(errors.explained("DescribeTable", error, tables_command))
             yield fail("table", f"{name}: {why}", "see that this machine reaches DynamoDB")
         return
     yield _keys(name, found, wanted)
     for index in wanted.get("GlobalSecondaryIndexes", ()):
         yield _index(name, found, index)
-    yield _expiry(name, expiry)
+    if expires_by is not None:
+        yield _expiry(name, expiry, expires_by)
 
 
 def _keys(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Finding:
@@ -70,14 +79,14 @@ def _index(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Fi
     return ok("index", f"{STATUS_INDEX}: {is_}, keys only")
 
 
-def _expiry(name: str, found: Mapping[str, Any]) -> Finding:
+def _expiry(name: str, found: Mapping[str, Any], attribute: str) -> Finding:
     by = found.get("AttributeName")
-    if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") and by == "ttl":
-        return ok("expiry", f"{name}: finished rows expire by ttl")
+    if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") and by == attribute:
+        return ok("expiry", f"{name}: finished rows expire by {attribute}")
     return warn(
         "expiry",
         f"{name} keeps finished rows for ever",
-        "switch its time to live on, by the attribute ttl; `--create` does it",
+        f"switch its time to live on, by the attribute {attribute}; `--create` does it",
     )
 
 

@@ -32,13 +32,19 @@ def busy(error: BaseException) -> bool:
     return code_of(error) in BUSY or status_of(error) >= 500
 
 
-def explained(operation: str, error: BaseException) -> HoldfastError:
-    """One clear line, with the way out."""
+JOB_TABLES = "holdfast export tables"
+CHAT_TABLES = "holdfast chat tables"
+
+
+def explained(
+    operation: str, error: BaseException, tables_command: str = JOB_TABLES
+) -> HoldfastError:
+    """One clear line, with the way out: `tables_command` shows the tables, and makes them."""
     code, kind = code_of(error), type(error).__name__
     if code in NO_TABLE:
         return ConfigError(
             "DynamoDB has no such table: check region and names, or create the tables "
-            "with `holdfast export tables --create`"
+            f"with `{tables_command} --create`"
         )
     if code in DENIED:
         return ConfigError(f"DynamoDB denied access: the role needs dynamodb:{operation}")
@@ -47,7 +53,7 @@ def explained(operation: str, error: BaseException) -> HoldfastError:
     if code == "ValidationException":
         return ConfigError(
             f"DynamoDB refused {operation} ({code}): do the tables have the keys and the "
-            "index that `holdfast export tables` shows?"
+            f"index that `{tables_command}` shows?"
         )
     if kind in ("NoCredentialsError", "PartialCredentialsError"):
         return ConfigError("DynamoDB: no AWS credentials found: set a profile or a role")

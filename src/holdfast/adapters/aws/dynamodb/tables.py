@@ -10,6 +10,7 @@ the table itself (JB-22, D-19). So the index is written when a status changes, t
 in the life of a job, and whole jobs are read from the table.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +40,12 @@ def _jobs(name: str) -> dict[str, Any]:
     return {
         "TableName": name,
         "BillingMode": "PAY_PER_REQUEST",
-        "AttributeDefinitions": _texts("jobId", "status", "createdAt"),
-        "KeySchema": _key("jobId"),
+        "AttributeDefinitions": texts("jobId", "status", "createdAt"),
+        "KeySchema": key("jobId"),
         "GlobalSecondaryIndexes": [
             {
                 "IndexName": STATUS_INDEX,
-                "KeySchema": _key("status", "createdAt"),
+                "KeySchema": key("status", "createdAt"),
                 "Projection": {"ProjectionType": "KEYS_ONLY"},
             }
         ],
@@ -55,16 +56,16 @@ def _tasks(name: str) -> dict[str, Any]:
     return {
         "TableName": name,
         "BillingMode": "PAY_PER_REQUEST",
-        "AttributeDefinitions": _texts("jobId", "taskId"),
-        "KeySchema": _key("jobId", "taskId"),
+        "AttributeDefinitions": texts("jobId", "taskId"),
+        "KeySchema": key("jobId", "taskId"),
     }
 
 
-def _texts(*names: str) -> list[dict[str, str]]:
+def texts(*names: str) -> list[dict[str, str]]:
     return [{"AttributeName": name, "AttributeType": "S"} for name in names]
 
 
-def _key(*names: str) -> list[dict[str, str]]:
+def key(*names: str) -> list[dict[str, str]]:
     return [
         {"AttributeName": name, "KeyType": kind}
         for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
@@ -84,39 +85,55 @@ def create_tables(
     Raises ConfigError, StoreUnavailable.
     """
     wanted = definitions(Tables(jobs_table, tasks_table))
-    made = [one["TableName"] for one in wanted if _made(client, one)]
+    return provide(client, wanted, dict.fromkeys((jobs_table, tasks_table), "ttl"), clock)
+
+
+# -- any tables
+
+
+def provide(
+    client: Any,
+    wanted: list[dict[str, Any]],
+    expiring: Mapping[str, str],
+    clock: Clock,
+    tables_command: str = errors.JOB_TABLES,
+) -> list[str]:
+    """As `create_tables`. `expiring`: tables whose rows expire, with the attribute that
+    says when."""
+    call = _Call(client, tables_command)
+    made = [one["TableName"] for one in wanted if _made(call, one)]
     for one in wanted:
-        _await_active(client, one["TableName"], clock)
-        _let_rows_expire(client, one["TableName"])
+        _await_active(call, one["TableName"], clock)
+    for table, attribute in expiring.items():
+        _let_rows_expire(call, table, attribute)
     return made
 
 
-def _made(client: Any, definition: dict[str, Any]) -> bool:
+def _made(call: "_Call", definition: dict[str, Any]) -> bool:
     try:
-        _call(client, "create_table", **definition)
+        call("create_table", **definition)
     except _InUse:
         return False
     return True
 
 
-def _await_active(client: Any, table: str, clock: Clock) -> None:
+def _await_active(call: "_Call", table: str, clock: Clock) -> None:
     for _ in range(_LOOKS):
-        found = _call(client, "describe_table", TableName=table)["Table"]
+        found = call("describe_table", TableName=table)["Table"]
         if found.get("TableStatus") == "ACTIVE":
             return
         clock.sleep(_LOOK_SECONDS)
     raise StoreUnavailable(f"DynamoDB: table {table!r} is not ready yet: look again later")
 
 
-def _let_rows_expire(client: Any, table: str) -> None:
-    now = _call(client, "describe_time_to_live", TableName=table)["TimeToLiveDescription"]
+def _let_rows_expire(call: "_Call", table: str, attribute: str) -> None:
+    now = call("describe_time_to_live", TableName=table)["TimeToLiveDescription"]
     if now.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
         return  # asking again is an error
-    _call(
-        client,
+    call(
         "update_time_to_live",
         TableName=table,
-        TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"},
+        TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute},
     )
 
 
@@ -124,12 +141,18 @@ class _InUse(Exception):
     """The table is there."""
 
 
-def _call(client: Any, operation: str, **arguments: Any) -> Any:
-    from botocore.exceptions import BotoCoreError, ClientError
+@dataclass(frozen=True, slots=True)
+class _Call:
+    client: Any
+    tables_command: str
 
-    try:
-        return getattr(client, operation)(**arguments)
-    except (BotoCoreError, ClientError) as error:
-        if code_of(error) == errors.IN_USE:
-            raise _InUse from error
-        raise errors.explained(errors.name_of(operation), error) from error
+    def __call__(self, operation: str, **arguments: Any) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return getattr(self.client, operation)(**arguments)
+        except (BotoCoreError, ClientError) as error:
+            if code_of(error) == errors.IN_USE:
+                raise _InUse from error
+            name = errors.name_of(operation)
+            raise errors.explained(name, error, self.tables_command) from error

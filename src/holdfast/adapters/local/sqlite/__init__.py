@@ -1,5 +1,6 @@
-"""Jobs in one SQLite file, for all processes of one machine."""
+"""Jobs or conversations in one SQLite file, for all processes of one machine."""
 
+from holdfast.adapters.local.sqlite.conversations import SQLiteConversations
 from holdfast.adapters.local.sqlite.jobs import SQLiteJobs
 
-__all__ = ["SQLiteJobs"]
+__all__ = ["SQLiteConversations", "SQLiteJobs"]

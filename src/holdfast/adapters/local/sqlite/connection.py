@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from holdfast.adapters.local.sqlite import place, schema
+from holdfast.adapters.local.sqlite import place
 from holdfast.adapters.local.sqlite.errors import primary_code
+from holdfast.adapters.local.sqlite.jobs_schema import JOBS
+from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.errors import ConfigError
-from holdfast.jobs.errors import StoreUnavailable
+from holdfast.core.errors import ConfigError, StoreUnavailable
 
 T = TypeVar("T")
 Durability = Literal["power", "process"]
@@ -26,10 +27,10 @@ class Opened:
     file: tuple[int, int]  # which one it is, whatever its name leads to later
 
 
-def connect(path: Path, durability: Durability, busy_seconds: float) -> Opened:
+def connect(path: Path, schema: Schema, durability: Durability, busy_seconds: float) -> Opened:
     file = place.identity(path)
     if file is None:
-        raise StoreUnavailable(f"the job store {str(path)!r} is gone")
+        raise StoreUnavailable(f"the {schema.name} {str(path)!r} is gone")
     connection = sqlite3.connect(
         f"{path.as_uri()}?mode=rw",  # never made by SQLite: others could read it then
         uri=True,
@@ -38,44 +39,48 @@ def connect(path: Path, durability: Durability, busy_seconds: float) -> Opened:
         check_same_thread=False,  # one thread at a time, but not always the same
     )
     try:
-        _prepare(connection, path, durability, busy_seconds)
+        _configure(connection, durability)
+        _prepare(connection, path, schema, busy_seconds)
     except BaseException:
         connection.close()
         raise
     return Opened(connection, file)
 
 
-def _prepare(
-    connection: sqlite3.Connection, path: Path, durability: Durability, busy_seconds: float
-) -> None:
+def _configure(connection: sqlite3.Connection, durability: Durability) -> None:
     connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
     if durability == "power":
         connection.execute("PRAGMA fullfsync = ON")  # macOS: to the disk, not to its cache
     connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
-    if _is_current(connection, path):
+
+
+def _prepare(
+    connection: sqlite3.Connection, path: Path, schema: Schema, busy_seconds: float
+) -> None:
+    if _is_current(connection, path, schema):
         return
     # Of two who make a store at once one is turned away without patience.
-    _patiently(lambda: _write_ahead(connection, path), busy_seconds)
-    _create(connection, path)
+    _patiently(lambda: _write_ahead(connection, path, schema), busy_seconds)
+    _create(connection, path, schema)
 
 
-def _is_current(connection: sqlite3.Connection, path: Path) -> bool:
+def _is_current(connection: sqlite3.Connection, path: Path, schema: Schema = JOBS) -> bool:
     connection.execute("BEGIN")  # or another one makes the tables between two looks
     current = schema.is_current(connection, path)
     connection.execute("COMMIT")
     return current
 
 
-def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
+def _write_ahead(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
     """Readers do not wait for writers, nor writers for readers. The file remembers it."""
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise ConfigError(
-            f"the job store {str(path)!r} cannot be used: no WAL is possible there"
+            f"the {schema.name} {str(path)!r} cannot be used: no WAL is possible there"
         )
 
 
-def _create(connection: sqlite3.Connection, path: Path) -> None:
+def _create(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
     connection.execute("BEGIN IMMEDIATE")
     if not schema.is_current(connection, path):
         schema.create(connection)

@@ -17,8 +17,8 @@ from weakref import WeakSet
 from holdfast.adapters.local.sqlite import place
 from holdfast.adapters.local.sqlite.connection import SYNCHRONOUS, Durability, Opened, connect
 from holdfast.adapters.local.sqlite.errors import translated
-from holdfast.core.errors import ConfigError
-from holdfast.jobs.errors import StoreUnavailable
+from holdfast.adapters.local.sqlite.schema import Schema
+from holdfast.core.errors import ConfigError, StoreUnavailable
 
 _databases: "WeakSet[Database]" = WeakSet()
 
@@ -26,19 +26,22 @@ _databases: "WeakSet[Database]" = WeakSet()
 class Database:
     """Raises ConfigError for what a person must mend, StoreUnavailable for what may pass."""
 
-    def __init__(self, path: Path, durability: Durability, busy_seconds: float) -> None:
+    def __init__(
+        self, path: Path, schema: Schema, durability: Durability, busy_seconds: float
+    ) -> None:
         if durability not in SYNCHRONOUS:
             raise ConfigError(f"durability must be 'power' or 'process', not {durability!r}")
         self.path = path.absolute()
+        self._schema = schema
         self._durability: Durability = durability
         self._busy_seconds = busy_seconds
         self._generation = 0  # rises when all connections are to be closed
         self._orphaned = False
         self._begin_anew()
-        place.prepare(self.path)
+        place.prepare(self.path, content=schema.content)
         _register(self)
         with self.reading():
-            pass  # what is wrong with the file is said now, not with the first job
+            pass  # what is wrong with the file is said now, not with the first call
 
     def _begin_anew(self) -> None:
         self._idle: list[Opened] = []
@@ -87,16 +90,19 @@ class Database:
         broken = True
         try:
             if opened is None:
-                opened = connect(self.path, self._durability, self._busy_seconds)
+                opened = self._connect()
             yield opened.connection
             broken = False
         except sqlite3.Error as error:
-            raise (translated(error, self.path) or error) from error
+            raise (translated(error, self.path, self._schema.name) or error) from error
         except BaseException:
             broken = False
             raise
         finally:
             self._give_back(opened, generation, broken)
+
+    def _connect(self) -> Opened:
+        return connect(self.path, self._schema, self._durability, self._busy_seconds)
 
     def _take(self) -> tuple[Opened | None, int]:
         """A connection that lay idle, if there is one to the file that has the name now."""
@@ -124,7 +130,8 @@ class Database:
             self._turn.notify_all()
 
     def _unavailable(self, why: str) -> StoreUnavailable:
-        return StoreUnavailable(f"the job store {str(self.path)!r} does not answer: {why}")
+        store = f"the {self._schema.name} {str(self.path)!r}"
+        return StoreUnavailable(f"{store} does not answer: {why}")
 
     # -- forks
 

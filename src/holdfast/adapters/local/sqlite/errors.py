@@ -3,8 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from holdfast.core.errors import ConfigError, HoldfastError
-from holdfast.jobs.errors import StoreUnavailable
+from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
 
 # Those a person must mend first; the rest may be over at the next try.
 _SETTINGS = {
@@ -25,10 +24,12 @@ _UNAVAILABLE = {
 }
 
 
-def translated(error: sqlite3.Error, path: Path) -> HoldfastError | None:
+def translated(
+    error: sqlite3.Error, path: Path, store: str = "job store"
+) -> HoldfastError | None:
     """None for an error that nobody foresaw; it shall be seen as it is."""
     code = primary_code(error)
-    where = f"the job store {str(path)!r}"
+    where = f"the {store} {str(path)!r}"
     if code in _SETTINGS:
         return ConfigError(f"{where} cannot be used: {_SETTINGS[code]}")
     if code in _UNAVAILABLE:

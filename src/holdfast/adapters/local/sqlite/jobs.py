@@ -10,6 +10,7 @@ from sqlite3 import Connection
 from holdfast.adapters.local.sqlite import forgetting, rules, tasks
 from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.adapters.local.sqlite.database import Database
+from holdfast.adapters.local.sqlite.jobs_schema import JOBS
 from holdfast.adapters.local.sqlite.rows import job_of, moving_row_of, named, row_of, task_of
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.jobs.errors import JobExists, JobNotFound, StoreUnavailable
@@ -50,7 +51,7 @@ class SQLiteJobs(JobStateRepository):
     ) -> None:
         self._clock = clock
         self._keep_seconds = keep_seconds
-        self._database = Database(Path(path), durability, busy_seconds)
+        self._database = Database(Path(path), JOBS, durability, busy_seconds)
 
     def __repr__(self) -> str:
         return f"SQLiteJobs({str(self._database.path)!r})"

@@ -14,21 +14,23 @@ _CLUSTER = {"ceph", "lustre", "gpfs", "beegfs", "ocfs2", "gfs2", "glusterfs"}
 _OF_THE_HOST = {"virtiofs", "vboxsf", "vmhgfs"}  # of a virtual machine
 _FUSE = {f"fuse.{of}" for of in ("sshfs", "s3fs", "gcsfuse", "rclone", "davfs2", *_CLUSTER)}
 _REMOTE = _NETWORK | _CLUSTER | _OF_THE_HOST | _FUSE
-_PRIVATE = 0o600  # task tokens are in there
+_PRIVATE = 0o600  # task tokens are in there, and what customers wrote
 
 _creating = Lock()
 
 
-def prepare(path: Path, mounts: Path = MOUNTS) -> None:
+def prepare(path: Path, mounts: Path = MOUNTS, *, content: str = "jobs") -> None:
     """Make sure of a file there that only we can read. Raises ConfigError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _must_be_local(path, mounts)
         if path.is_dir():
-            raise ConfigError(f"{str(path)!r} is a folder: name a file for the jobs")
+            raise ConfigError(f"{str(path)!r} is a folder: name a file for the {content}")
         _create(path)
     except OSError as error:
-        raise ConfigError(f"no jobs can be kept in {str(path)!r}: {error.strerror}") from error
+        raise ConfigError(
+            f"no {content} can be kept in {str(path)!r}: {error.strerror}"
+        ) from error
 
 
 def _create(path: Path) -> None:

@@ -1,82 +1,46 @@
-"""The tables, and which version of them a file has."""
+"""Which tables a file has, whose they are, and which version of them."""
 
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.errors import ConfigError
 
-VERSION = 1
 
-# Tasks know their job by number: no number is used twice, so what is left of a forgotten
-# job can never be taken for a task of a later one with the same id.
-# They lie in order of their ids, in which they are also worked on: results that come
-# together are written to pages that lie together, however many tasks there are.
-_TABLES = """
-CREATE TABLE jobs (
-    job_no INTEGER PRIMARY KEY AUTOINCREMENT,
-    job_id TEXT NOT NULL UNIQUE,
-    export_id TEXT NOT NULL,
-    user_id TEXT NOT NULL,
-    status TEXT NOT NULL,
-    total_tasks INTEGER NOT NULL,
-    completed_tasks INTEGER NOT NULL,
-    failed_tasks INTEGER NOT NULL,
-    task_token TEXT,
-    token_generation INTEGER NOT NULL,
-    seen_tokens TEXT NOT NULL,
-    sealed INTEGER NOT NULL,
-    remaining_tasks INTEGER NOT NULL,
-    callback_state TEXT NOT NULL,
-    callback_status TEXT NOT NULL,
-    callback_error_code TEXT,
-    callback_error_message TEXT,
-    callback_attempts INTEGER NOT NULL,
-    callback_in_doubt INTEGER NOT NULL,
-    callback_attempted_at REAL,
-    error_code TEXT,
-    error_message TEXT,
-    metadata TEXT NOT NULL,
-    created_at REAL NOT NULL,
-    updated_at REAL NOT NULL,
-    last_progress_at REAL NOT NULL,
-    completed_at REAL,
-    ttl INTEGER
-);
-CREATE INDEX jobs_by_status ON jobs (status, created_at);
-CREATE INDEX jobs_by_ttl ON jobs (ttl) WHERE ttl IS NOT NULL;
-CREATE TABLE tasks (
-    job_no INTEGER NOT NULL,
-    task_id TEXT NOT NULL,
-    url TEXT NOT NULL,
-    key TEXT NOT NULL,
-    checksum TEXT,
-    size INTEGER,
-    status TEXT NOT NULL,
-    bytes_processed INTEGER NOT NULL,
-    error_code TEXT,
-    error_message TEXT,
-    PRIMARY KEY (job_no, task_id)
-) WITHOUT ROWID;
-CREATE TABLE forgotten (job_no INTEGER PRIMARY KEY);
-"""
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables one kind of store needs, and what to call it when people must be told."""
+
+    name: str  # as in "job store"
+    content: str  # as in "jobs"
+    version: int
+    tables: str
+    application_id: int = 0  # of the file: two kinds of stores may have the same version
+
+    def is_current(self, connection: sqlite3.Connection, path: Path) -> bool:
+        """Whether the tables are there. Raises ConfigError for those of somebody else."""
+        version, whose = (_pragma(connection, of) for of in ("user_version", "application_id"))
+        if not version and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            return False
+        if not version or whose != self.application_id:
+            raise ConfigError(
+                f"{str(path)!r} is a database of something else, not a {self.name}"
+            )
+        if version > self.version:
+            raise ConfigError(
+                f"the {self.name} {str(path)!r} has schema {version}, this code knows "
+                f"{self.version}: update holdfast"
+            )
+        return version == self.version
+
+    def create(self, connection: sqlite3.Connection) -> None:
+        """Within a transaction: all of it is there afterwards, or nothing."""
+        for statement in self.tables.split(";\n"):
+            if statement.strip():
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {self.application_id}")
+        connection.execute(f"PRAGMA user_version = {self.version}")
 
 
-def is_current(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the tables are there. Raises ConfigError for those of somebody else."""
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > VERSION:
-        raise ConfigError(
-            f"the job store {str(path)!r} has schema {version}, this code knows {VERSION}: "
-            "update holdfast"
-        )
-    if not version and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-        raise ConfigError(f"{str(path)!r} is a database of something else, not a job store")
-    return version == VERSION
-
-
-def create(connection: sqlite3.Connection) -> None:
-    """Within a transaction: all of it is there afterwards, or nothing."""
-    for statement in _TABLES.split(";\n"):
-        if statement.strip():
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
