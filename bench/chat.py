@@ -1,5 +1,6 @@
 """chat: what a turn costs without the writer and the sender, and what it asks of DynamoDB."""
 
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ NAME = "chat"
 TITLE = "A turn of a conversation, without the writer and the sender"
 EARLIER = (0, 10_000)  # messages in the history before
 FRAGMENTS = 3  # of a batch
-CONVERSATIONS = 4
+CONVERSATIONS = 2
 TERMS = ChatTerms(window_seconds=0.0, quiet_seconds=0.0)
 
 
@@ -122,8 +123,11 @@ def run(session: Session) -> Result:
     loads = [
         (durability, earlier) for durability in ("process", "power") for earlier in EARLIER
     ]
+    for earlier in EARLIER:
+        in_fresh_process(write_history, session.arena.scratch / f"{earlier}.db", earlier)
     for durability, earlier in session.interleaved(TITLE, loads):
         with session.arena.room(f"{durability} {earlier}") as path:
+            shutil.copy(session.arena.scratch / f"{earlier}.db", path / "chat.db")
             answered, per_message = in_fresh_process(
                 turns_per_second, path, durability, earlier, turns
             )
@@ -137,11 +141,8 @@ def turns_per_second(
     path: Path, durability: str, earlier: int, turns: int
 ) -> tuple[float, float]:
     """Batches answered and messages staged in a second, each by itself."""
-    with chat_in(path, "process") as chat:
-        keys = [chat.open(number) for number in range(CONVERSATIONS)]
-        for key in keys:
-            _fill(chat.store, key, earlier)
     with chat_in(path, durability) as chat:
+        keys = [chat.open(number) for number in range(CONVERSATIONS)]
         answering = staging = 0.0
         for number in range(turns):
             began = perf_counter()
@@ -165,15 +166,22 @@ def chat_in(path: Path, durability: Any) -> Iterator[Chat]:
             chat.keeper.stop()
 
 
-def _fill(store: ConversationStore, key: ConversationKey, messages: int) -> None:
-    """A history as turns leave it, without what comes before a turn's last write."""
-    for number in range(messages // 2):
-        locked = store.acquire(key, owner="o", trigger_id="t", now=1.0, expires_at=2.0)
-        assert isinstance(locked, Acquired)
-        user = HistoryMessage("user", "Where is my parcel, please?", 1.0, f"IN{number}")
-        reply = HistoryMessage("assistant", "On its way to you.", 1.0, f"OUT{number}")
-        turn = Turn((f"IN{number}",), user, reply, "thread", "item", 90, 15)
-        store.finish(locked.grant, turn, now=1.0, remember_until=9e9)
+def write_history(path: Path, messages: int) -> None:
+    """As turns leave it, without what comes before a turn's last write."""
+    with SQLiteConversations(path, durability="process") as store:
+        chat = Chat(store, open_queue("memory:none", Trigger))
+        for key in [chat.open(number) for number in range(CONVERSATIONS)]:
+            for number in range(messages // 2):
+                _write_turn(store, key, number)
+
+
+def _write_turn(store: ConversationStore, key: ConversationKey, number: int) -> None:
+    locked = store.acquire(key, owner="o", trigger_id="t", now=1.0, expires_at=2.0)
+    assert isinstance(locked, Acquired)
+    user = HistoryMessage("user", "Where is my parcel, please?", 1.0, f"IN{number}")
+    reply = HistoryMessage("assistant", "On its way to you.", 1.0, f"OUT{number}")
+    turn = Turn((f"IN{number}",), user, reply, "thread", "item", 90, 15)
+    store.finish(locked.grant, turn, now=1.0, remember_until=9e9)
 
 
 def dynamodb_calls() -> dict[str, int]:

@@ -20,11 +20,13 @@ from holdfast.cli.failures import ExitCode
 from holdfast.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from holdfast.cli.demo.chat.books import ChatBooks
     from holdfast.cli.demo.enrichment.books import Books
     from holdfast.cli.demo.export.books import ExportBooks
     from holdfast.cli.demo.stage import Stage
 
-    Perform = Callable[[Path, Stage], Books | ExportBooks]
+    AnyBooks = Books | ExportBooks | ChatBooks
+    Perform = Callable[[Path, Stage], AnyBooks]
 
 _NEEDS = "needs pycurl: pip install 'holdfast[export]'"
 
@@ -32,11 +34,12 @@ _NEEDS = "needs pycurl: pip install 'holdfast[export]'"
 class Act(StrEnum):
     QUEUE = "queue"
     EXPORT = "export"
-    BOTH = "both"
+    CHAT = "chat"
+    ALL = "all"
 
 
 def demo(
-    act: Annotated[Act, typer.Option(help="What to play.")] = Act.BOTH,
+    act: Annotated[Act, typer.Option(help="What to play.")] = Act.ALL,
     tasks: Annotated[int, typer.Option(min=30, max=5000, help="How many tasks.")] = 300,
     workers: Annotated[int, typer.Option(min=2, max=16, help="How many processes.")] = 4,
     files: Annotated[int, typer.Option(min=30, max=500, help="How many files.")] = 120,
@@ -47,7 +50,7 @@ def demo(
     from holdfast.cli.demo.stage import stage
 
     acts = _programme(act, tasks, workers, files)
-    books: dict[str, Books | ExportBooks] = {}
+    books: dict[str, AnyBooks] = {}
     with _terminable(), _folder(keep, acts) as folder:
         for number, (name, (title, perform)) in enumerate(acts.items(), 1):
             heading = f"holdfast demo, {number} of {len(acts)}: {title}"
@@ -76,11 +79,18 @@ def _programme(
 
         return ExportPlay(ExportScript(files), folder, screen).run()
 
+    def chat(folder: Path, screen: "Stage") -> "ChatBooks":
+        from holdfast.cli.demo.chat.play import ChatPlay, ChatScript
+
+        return ChatPlay(ChatScript(), folder, screen).run()
+
     acts: dict[str, tuple[str, Perform]] = {}
-    if act is not Act.EXPORT:
+    if act in (Act.QUEUE, Act.ALL):
         acts["queue"] = (f"{tasks} tasks, a killed worker, a hung handler", enrich)
-    if act is not Act.QUEUE and _can_download(needed=act is Act.EXPORT):
+    if act in (Act.EXPORT, Act.ALL) and _can_download(needed=act is Act.EXPORT):
         acts["export"] = (f"{files} files, a killed worker, a killed service", export)
+    if act in (Act.CHAT, Act.ALL):
+        acts["chat"] = ("quick messages, a worker killed before the send", chat)
     return acts
 
 
@@ -107,6 +117,8 @@ def _folder(keep: bool, acts: Collection[str]) -> Iterator[Path]:
             say(f"look around: holdfast status {folder}/demo/enrich (and list, explain, dead)")
         if keep and "export" in acts:
             say(f"look around: holdfast export list --jobs {folder}/jobs.db (and show)")
+        if keep and "chat" in acts:
+            say(f"look around: HOLDFAST_DATA_DIR={folder} holdfast chat show demo (and outbox)")
 
 
 @contextmanager

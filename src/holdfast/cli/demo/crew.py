@@ -100,9 +100,9 @@ class Crew:
         self.hands: list[Hand] = []
         self._listeners: list[Thread] = []
 
-    def hire(self, arguments: Sequence[str]) -> Hand:
-        """A new process of `holdfast` with these arguments."""
-        command = [sys.executable, "-m", "holdfast.cli", *arguments]
+    def hire(self, arguments: Sequence[str], module: str = "holdfast.cli") -> Hand:
+        """A new process of `holdfast`, or of a module of ours, with these arguments."""
+        command = [sys.executable, "-m", module, *arguments]
         hand = Hand(len(self.hands) + 1, command, self._env, self._folder)
         self.hands.append(hand)
         listener = Thread(target=hand.listen, args=(self._report,), daemon=True)

@@ -1,0 +1,149 @@
+"""Parked batches as rows of `conversations-parked`:
+
+    parked_id          why, since when, how far the reply was
+    parked_id#0001…    what was staged, several messages in each row
+
+A row holds 400 KB and a transaction 100 rows of 4 MB together: what is parked at once is cut
+into slices that fit. One slice is what a batch has, unless its messages are huge.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from holdfast.adapters.aws.dynamodb.chat import items, keeping
+from holdfast.adapters.aws.dynamodb.values import Attributes
+from holdfast.conversations.model import (
+    ConversationKey,
+    Fragment,
+    Parked,
+    Staged,
+    Unreadable,
+)
+from holdfast.conversations.outbox import plain
+
+MOST_AT_ONCE = 40  # messages of a slice: three rows for each would be too many
+_LARGEST_PART = 250 * 1024
+_PARTS_AT_ONCE = 8
+_LARGEST_STAGED = 390 * 1024
+_LONGEST_TEXT = 10_000  # characters of what is too large to be kept whole
+
+Part = list[dict[str, Any]]
+
+
+def parts_of(staged: Sequence[Staged]) -> list[Part]:
+    """Rows of similar size, in order; the same for the same messages."""
+    parts: list[Part] = []
+    size = 0
+    for one in map(_staged_row, staged):
+        weight = keeping.weight(one)
+        if not parts or size + weight > _LARGEST_PART or len(parts[-1]) == MOST_AT_ONCE:
+            parts.append([])
+            size = 0
+        parts[-1].append(one)
+        size += weight
+    return parts
+
+
+def slices_of(sizes: Sequence[int]) -> Iterator[range]:
+    """Which parts, of so many messages each, are written together. At least one slice."""
+    first, messages = 0, 0
+    for place, size in enumerate(sizes):
+        full = messages + size > MOST_AT_ONCE or place - first == _PARTS_AT_ONCE
+        if full and place > first:
+            yield range(first, place)
+            first, messages = place, 0
+        messages += size
+    yield range(first, len(sizes))
+
+
+def head_row(parked: Parked) -> Attributes:
+    outbox = {} if parked.outbox is None else {"outbox": plain(parked.outbox)}
+    row = {
+        "conversation_id": parked.key.conversation_id,
+        "parked_id": parked.parked_id,
+        "primary_channel": parked.key.primary_channel,
+        "reason": parked.reason,
+        "parked_at": parked.parked_at,
+        **outbox,
+    }
+    return keeping.kept(row, "what is parked")
+
+
+def part_row(parked: Parked, place: int, part: Part) -> Attributes:
+    row = {
+        "conversation_id": parked.key.conversation_id,
+        "parked_id": f"{parked.parked_id}#{place:04}",  # in order
+        "of": parked.parked_id,
+        "staged": part,
+    }
+    return keeping.kept(row, "what is parked")
+
+
+def parked_of(rows: Iterable[items.Row]) -> list[Parked]:
+    """Heads with their parts, the oldest first."""
+    heads: list[items.Row] = []
+    parts: dict[tuple[str, str], list[items.Row]] = {}
+    for row in rows:
+        if "of" in row:
+            parts.setdefault((row["conversation_id"], row["of"]), []).append(row)
+        else:
+            heads.append(row)
+    found = [_parked(head, parts.get(_identity(head), [])) for head in heads]
+    return sorted(found, key=lambda one: one.parked_at)
+
+
+def _identity(head: items.Row) -> tuple[str, str]:
+    return head["conversation_id"], head["parked_id"]
+
+
+def _parked(head: items.Row, parts: Iterable[items.Row]) -> Parked:
+    in_order = sorted(parts, key=lambda part: str(part["parked_id"]))
+    key = ConversationKey(head.get("primary_channel", ""), head["conversation_id"])
+    return Parked(
+        head["parked_id"],
+        key,
+        head.get("reason", ""),
+        items.moment(head.get("parked_at")),
+        tuple(_staged_of(one, key) for part in in_order for one in part["staged"]),
+        items.outbox_in(head),
+    )
+
+
+# -- one message of it
+
+
+def _staged_row(one: Staged) -> dict[str, Any]:
+    if isinstance(one, Fragment):
+        row = items.fragment_row(one)
+        del row["conversation_id"]  # the part's
+    else:
+        row = {"message_sid": one.message_sid, "problem": one.problem, "row": dict(one.row)}
+    return row if keeping.weight(row) <= _LARGEST_STAGED else _shortened(row)
+
+
+def _shortened(value: Any) -> Any:
+    """A row of somebody else's that fills its table's row to the brim. With its beginning
+    a person may find the rest; without it the conversation stood still for ever."""
+    match value:
+        case str():
+            return value[:_LONGEST_TEXT]
+        case Mapping():
+            return {name: _shortened(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_shortened(one) for one in value]
+    return value
+
+
+def _staged_of(row: Mapping[str, Any], key: ConversationKey) -> Staged:
+    if "row" in row:
+        return Unreadable(row["message_sid"], row.get("problem", ""), row["row"])
+    return items.staged_of({**row, "conversation_id": key.conversation_id})
+
+
+def staged_again(one: Staged, key: ConversationKey, now: float) -> dict[str, Any]:
+    """The row for the stage. One that cannot be read goes back as it was, so that nothing
+    is lost; with a channel, so that the sweeper finds whose it is."""
+    if isinstance(one, Fragment):
+        return items.fragment_row(one) | {"staged_at": now}
+    names = {"conversation_id": key.conversation_id, "message_sid": one.message_sid}
+    return {"primary_channel": key.primary_channel, **one.row, **names}

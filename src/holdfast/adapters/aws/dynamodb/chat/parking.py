@@ -1,0 +1,242 @@
+"""Parking and taking out, each slice in one transaction.
+
+    conversations          status parked; no outbox, no lock   if MINE, in the last slice
+    conversations-parked   the batch                           if it is not there
+    conversation-messages  a row for each sid: processed
+    conversations-stage    the batch is gone
+
+Whoever dies between two slices leaves messages that are parked and others that are staged,
+none that is neither, and the lock runs out.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+from holdfast.adapters.aws.dynamodb.calls import Calls, Cancelled, Refused, Written
+from holdfast.adapters.aws.dynamodb.chat import conditions as when
+from holdfast.adapters.aws.dynamodb.chat import items, keeping, parked_items
+from holdfast.adapters.aws.dynamodb.chat.history import History
+from holdfast.adapters.aws.dynamodb.chat.rows import (
+    ROUNDS,
+    UNLOCK,
+    ConversationRows,
+    changing,
+    ending,
+    lock_lost,
+)
+from holdfast.adapters.aws.dynamodb.chat.stage import Stage
+from holdfast.adapters.aws.dynamodb.chat.tables import EXPIRES_BY, Tables
+from holdfast.adapters.aws.dynamodb.values import Attributes
+from holdfast.conversations.errors import ParkedNotFound
+from holdfast.conversations.model import ConversationKey, Grant, Parked, Staged, Status
+
+_UPDATE = (
+    "SET #conversation_status = :status, #updated_at = :at, #write_id = :write "
+    f"REMOVE #outbox, {UNLOCK}"
+)
+
+Write = dict[str, Any]
+
+
+class Parking:
+    def __init__(
+        self,
+        calls: Calls,
+        tables: Tables,
+        rows: ConversationRows,
+        history: History,
+        stage: Stage,
+    ) -> None:
+        self._calls, self._tables = calls, tables
+        self._rows, self._history, self._stage = rows, history, stage
+
+    # -- parking
+
+    def park(self, grant: Grant | None, parked: Parked, remember_until: float) -> None:
+        lock = None if grant is None else _Lock(self._rows, grant, parked.parked_at)
+        parts = parked_items.parts_of(parked.staged)
+        slices = list(parked_items.slices_of([len(part) for part in parts]))
+        for number, places in enumerate(slices):
+            puts = [parked_items.part_row(parked, place, parts[place]) for place in places]
+            if number == 0:
+                puts.insert(0, parked_items.head_row(parked))
+            sids = [one["message_sid"] for place in places for one in parts[place]]
+            last = number == len(slices) - 1
+            self._move(lock, last, puts, self._done_with(parked, sids, remember_until))
+
+    def _done_with(self, parked: Parked, sids: list[str], until: float) -> list[Write]:
+        once = list(dict.fromkeys(sids))
+        return [
+            *self._history.remembered(parked.key, once, until),
+            *self._stage.unstaged(parked.key.conversation_id, once),
+        ]
+
+    def _move(
+        self, lock: "_Lock | None", last: bool, rows: list[Attributes], others: list[Write]
+    ) -> None:
+        puts = [self._put(row) for row in rows]
+        for _ in range(ROUNDS):
+            locked = [] if lock is None else [lock.write(last)]
+            answer = self._calls.transact([*locked, *puts, *others])
+            if isinstance(answer, Written):
+                return
+            if lock is not None and (refused := answer.reasons[0]) is not None:
+                if lock.was_freed_by_this(refused):
+                    return
+            else:
+                puts = []  # it is parked already; the rest is due all the same
+        raise changing()
+
+    def _put(self, row: Attributes) -> Write:
+        return {
+            "Put": {
+                "TableName": self._tables.parked,
+                "Item": row,
+                "ConditionExpression": when.NEW_PARKED,
+                **when.used({}, when.NEW_PARKED),
+            }
+        }
+
+    # -- reading
+
+    def all(self) -> list[Parked]:
+        return parked_items.parked_of(self._calls.pages("scan", TableName=self._tables.parked))
+
+    def _find(self, parked_id: str) -> tuple[Parked, dict[str, int]]:
+        """With its parts, by name, and how many messages each has. Its conversation is not
+        known: the table is looked through."""
+        only = "#parked_id = :id OR #of = :id"
+        pages = self._calls.pages(
+            "scan",
+            TableName=self._tables.parked,
+            ConsistentRead=True,
+            FilterExpression=only,
+            **when.used({":id": parked_id}, only),
+        )
+        rows = list(pages)
+        for parked in parked_items.parked_of(rows):
+            own = [row for row in rows if row["conversation_id"] == parked.key.conversation_id]
+            sizes = {row["parked_id"]: len(row["staged"]) for row in own if "of" in row}
+            return parked, dict(sorted(sizes.items()))
+        raise _not_found()
+
+    # -- taking out
+
+    def unpark(self, parked_id: str, back: bool, now: float, expires_at: float) -> Parked:
+        parked, parts = self._find(parked_id)
+        names, sizes = list(parts), list(parts.values())
+        slices = list(parked_items.slices_of(sizes))
+        at = 0
+        for number, places in enumerate(slices):
+            many = sum(sizes[place] for place in places)
+            some, at = parked.staged[at : at + many], at + many
+            gone = [names[place] for place in places]
+            if number == len(slices) - 1:
+                gone.insert(0, parked_id)  # last: until then it is found, and can be repeated
+            self._take_out(parked, gone, some if back else (), now, expires_at)
+        return parked
+
+    def _take_out(
+        self,
+        parked: Parked,
+        gone: list[str],
+        back: tuple[Staged, ...],
+        now: float,
+        expires_at: float,
+    ) -> None:
+        deletes = [self._delete(parked.key, name) for name in gone]
+        forgotten = self._history.forgotten(parked.key, [one.message_sid for one in back])
+        puts = [self._staged_again(parked, one, now, expires_at) for one in back]
+        for _ in range(ROUNDS):
+            answer = self._calls.transact([*deletes, *puts, *forgotten])
+            if isinstance(answer, Written):
+                return
+            if any(answer.reasons[: len(deletes)]):
+                raise _not_found()
+            puts = list(_unrefused(puts, answer, len(deletes)))  # staged again meanwhile
+        raise changing()
+
+    def taken_out(self, key: ConversationKey, parked_id: str) -> tuple[Write, ...]:
+        """Writes of a transaction, which is refused when it is not parked there."""
+        its_own = "#conversation_id = :conversation AND begins_with(#parked_id, :id)"
+        rows = self._calls.pages(
+            "query",
+            TableName=self._tables.parked,
+            ConsistentRead=True,
+            KeyConditionExpression=its_own,
+            **when.used({":conversation": key.conversation_id, ":id": parked_id}, its_own),
+        )
+        parts = [row["parked_id"] for row in rows if row.get("of") == parked_id]
+        return tuple(self._delete(key, name) for name in (parked_id, *parts))
+
+    def _delete(self, key: ConversationKey, name: str) -> Write:
+        return {
+            "Delete": {
+                "TableName": self._tables.parked,
+                "Key": {
+                    "conversation_id": {"S": key.conversation_id},
+                    "parked_id": {"S": name},
+                },
+                "ConditionExpression": when.STILL_PARKED,
+                **when.used({}, when.STILL_PARKED),
+            }
+        }
+
+    def _staged_again(
+        self, parked: Parked, one: Staged, now: float, expires_at: float
+    ) -> Write:
+        row = parked_items.staged_again(one, parked.key, now)
+        row[EXPIRES_BY] = keeping.expiry(expires_at)
+        return {
+            "Put": {
+                "TableName": self._tables.stage,
+                "Item": keeping.kept(row, "the message"),
+                "ConditionExpression": when.NEW_FRAGMENT,
+                **when.used({}, when.NEW_FRAGMENT),
+            }
+        }
+
+
+class _Lock:
+    """The conversation's row in the transactions of one parking."""
+
+    def __init__(self, rows: ConversationRows, grant: Grant, at: float) -> None:
+        self._rows, self._grant, self._at = rows, grant, at
+        self._row = rows.held(grant)
+        self._write_id = uuid4().hex
+
+    def write(self, last: bool) -> Write:
+        """Given back with the last slice; until then it must be ours."""
+        values = {
+            ":at": self._at,
+            ":write": self._write_id,
+            **ending(self._grant, self._row, Status.PARKED),
+        }
+        update = self._rows.update(self._grant.key, _UPDATE, when.ENDABLE, values)
+        old = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+        if last:
+            return {"Update": update | old}
+        key = {name: update[name] for name in ("TableName", "Key")}
+        condition = {"ConditionExpression": when.MINE}
+        return {
+            "ConditionCheck": key | condition | when.used(when.of(self._grant), when.MINE) | old
+        }
+
+    def was_freed_by_this(self, refused: Refused) -> bool:
+        """True: it was the answer that was lost. False: try again. Raises LockLost."""
+        self._row = refused.row
+        if self._row.get("write_id") == self._write_id:
+            return True
+        if not items.held_by(self._row, self._grant):
+            raise lock_lost(self._grant)
+        return False
+
+
+def _unrefused(puts: list[Write], answer: Cancelled, first: int) -> Iterator[Write]:
+    reasons = answer.reasons[first : first + len(puts)]
+    return (put for put, reason in zip(puts, reasons, strict=True) if reason is None)
+
+
+def _not_found() -> ParkedNotFound:
+    return ParkedNotFound("nothing is parked under that id")

@@ -1,0 +1,226 @@
+"""The conversations' rows: making, reading, locking.
+
+A lock is taken in one call, which also returns the row. Only when an expired lock is found
+a second one follows: it must not take `processing_reply` for the status before, and a
+condition cannot choose between two updates.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+from holdfast.adapters.aws.dynamodb.calls import Calls, Refused, Written
+from holdfast.adapters.aws.dynamodb.chat import conditions as when
+from holdfast.adapters.aws.dynamodb.chat import items, keeping
+from holdfast.adapters.aws.dynamodb.chat.keys import conversation_key, possible
+from holdfast.adapters.aws.dynamodb.chat.stage import put_new
+from holdfast.adapters.aws.dynamodb.chat.tables import Tables
+from holdfast.adapters.aws.dynamodb.values import decode
+from holdfast.conversations.errors import LockLost, Permanent
+from holdfast.conversations.model import (
+    Acquired,
+    Conversation,
+    ConversationKey,
+    Grant,
+    Held,
+    Status,
+    Unknown,
+    shown,
+)
+from holdfast.conversations.outbox import Outbox, plain
+from holdfast.core.errors import StoreUnavailable
+
+ROUNDS = 5  # others may change the row between our look and our write, but not for ever
+_REMEMBERED = 64  # grants of one process at once; others cost a read
+# What is left for `finish` to add: numbers, a thread, a tail that takes the outbox's place.
+_LARGEST_WITH_OUTBOX = 380 * 1024
+
+_LOCK = "#lock_owner = :owner, #lock_trigger = :trigger, #lock_expires_at = :expires"
+_TAKE = (
+    "SET #previous_status = if_not_exists(#conversation_status, :none), "
+    f"#conversation_status = :processing, #lock_write = :write, {_LOCK} ADD #lock_fence :one"
+)
+_TAKE_OVER = (
+    "SET #previous_status = if_not_exists(#previous_status, :none), "
+    f"#lock_write = :write, {_LOCK} ADD #lock_fence :one"
+)
+UNLOCK = "#lock_owner, #lock_trigger, #lock_expires_at, #lock_write, #previous_status"
+
+
+class ConversationRows:
+    def __init__(self, calls: Calls, tables: Tables) -> None:
+        self._calls, self._table = calls, tables.conversations
+        self._held: dict[Grant, items.Row] = {}  # as acquired
+
+    # -- reading and making
+
+    def read(self, key: ConversationKey) -> items.Row:
+        """Empty when there is none."""
+        if not possible(key):
+            return {}
+        answer = self._calls.ask(
+            "get_item",
+            TableName=self._table,
+            Key=conversation_key(key),
+            ConsistentRead=True,
+        )
+        return decode(answer.get("Item"))
+
+    def all(self, conversation_id: str | None) -> Iterator[items.Row]:
+        """There is no index by id: a person who asks for one waits for the whole table."""
+        only = "#conversation_id = :id"
+        narrowed: dict[str, Any] = {}
+        if conversation_id is not None:
+            narrowed = when.used({":id": conversation_id}, only) | {"FilterExpression": only}
+        return self._calls.pages("scan", TableName=self._table, **narrowed)
+
+    def create(self, conversation: Conversation) -> bool:
+        row = items.new_row(conversation)
+        return put_new(self._calls, self._table, row, when.NEW_CONVERSATION, "the conversation")
+
+    # -- the lock
+
+    def acquire(
+        self, key: ConversationKey, owner: str, trigger_id: str, now: float, expires_at: float
+    ) -> Acquired | Held | Unknown:
+        if not possible(key):
+            return Unknown()
+        values = {":owner": owner, ":trigger": trigger_id, ":expires": expires_at, ":now": now}
+        values[":write"] = uuid4().hex
+        update, condition = _TAKE, when.FREE
+        for _ in range(ROUNDS):
+            answer = self._change(key, update, condition, values, returns="ALL_NEW")
+            row = answer.row
+            # A call of ours whose answer was lost is refused when botocore repeats it.
+            if isinstance(answer, Written) or row.get("lock_write") == values[":write"]:
+                return self._acquired(key, owner, trigger_id, row)
+            if not row:
+                return Unknown()
+            if _locked(row, now):
+                break
+            busy = row.get("conversation_status") == Status.PROCESSING
+            update, condition = (_TAKE_OVER, when.RAN_OUT) if busy else (_TAKE, when.FREE)
+        return Held(str(row.get("lock_trigger", "")), items.moment(row.get("lock_expires_at")))
+
+    def _acquired(
+        self, key: ConversationKey, owner: str, trigger_id: str, row: items.Row
+    ) -> Acquired:
+        grant = Grant(key, owner, trigger_id, row["lock_fence"])
+        self._held[grant] = row
+        for oldest in list(self._held)[:-_REMEMBERED]:
+            self._held.pop(oldest, None)
+        return Acquired(grant, items.conversation_of(row))
+
+    def renew(self, grant: Grant, now: float, expires_at: float) -> bool:
+        values = {":expires": expires_at, ":now": now, **when.of(grant)}
+        update = "SET #lock_expires_at = :expires"
+        answer = self._change(grant.key, update, when.IN_TIME, values)
+        return isinstance(answer, Written)
+
+    def note(self, grant: Grant, outbox: Outbox, thread_id: str) -> None:
+        """Asked again after a lost answer it writes the same again."""
+        noted = plain(outbox)
+        row = {**self._held.get(grant, {}), "outbox": noted}
+        if (size := keeping.weight(row)) > _LARGEST_WITH_OUTBOX:
+            # Not sent yet, when it is a reply: what cannot be noted is not sent.
+            raise Permanent(f"the reply is too long to be kept: with it the row has {size}")
+        values = {":outbox": noted, ":thread": thread_id, **when.of(grant)}
+        update = "SET #outbox = :outbox, #openai_thread_id = :thread"
+        if isinstance(self._change(grant.key, update, when.MINE, values), Refused):
+            raise lock_lost(grant)
+
+    def release(self, grant: Grant, status: str) -> None:
+        update = f"SET #conversation_status = :status, #write_id = :write REMOVE {UNLOCK}"
+        mine = uuid4().hex
+        row = self.held(grant)
+        for _ in range(ROUNDS):
+            values = {":write": mine, **ending(grant, row, status)}
+            answer = self._change(grant.key, update, when.ENDABLE, values)
+            if isinstance(answer, Written) or answer.row.get("write_id") == mine:
+                return self.forget(grant)
+            if not items.held_by(answer.row, grant):
+                raise lock_lost(grant)
+            row = answer.row  # a person has said meanwhile what the status is to be
+        raise changing()
+
+    def set_status(self, key: ConversationKey, status: str) -> bool:
+        if not possible(key):
+            return False
+        busy = False
+        for _ in range(ROUNDS):
+            name, condition = (
+                ("previous_status", when.BUSY) if busy else ("conversation_status", when.FREE)
+            )
+            update = f"SET #{name} = :status"
+            answer = self._change(key, update, condition, {":status": status})
+            if isinstance(answer, Written):
+                return True
+            if not answer.row:
+                return False
+            busy = answer.row.get("conversation_status") == Status.PROCESSING
+        raise changing()
+
+    # -- what a grant was given
+
+    def held(self, grant: Grant) -> items.Row:
+        """The row as it was acquired, but for what only others change: history and counts
+        are as they were, for nobody else may write them. Read anew when it is forgotten.
+        Raises LockLost."""
+        row = self._held.get(grant) or self.read(grant.key)
+        if not items.held_by(row, grant):
+            raise lock_lost(grant)
+        return row
+
+    def forget(self, grant: Grant) -> None:
+        self._held.pop(grant, None)
+
+    # -- one update
+
+    def _change(
+        self,
+        key: ConversationKey,
+        update: str,
+        condition: str,
+        values: dict[str, Any],
+        returns: str = "NONE",
+    ) -> Written | Refused:
+        return self._calls.write(
+            "update_item", ReturnValues=returns, **self.update(key, update, condition, values)
+        )
+
+    def update(
+        self, key: ConversationKey, update: str, condition: str, values: dict[str, Any]
+    ) -> dict[str, Any]:
+        """As UpdateItem takes it, and transactions do."""
+        return {
+            "TableName": self._table,
+            "Key": conversation_key(key),
+            "UpdateExpression": update,
+            "ConditionExpression": condition,
+            **when.used(values, update, condition),
+        }
+
+
+def ending(grant: Grant, row: items.Row, status: str) -> dict[str, Any]:
+    """The values of ENDABLE, and the status that follows: who is with a person stays so."""
+    previous = row.get("previous_status", "")
+    person = previous == Status.WITH_PERSON
+    return {
+        ":previous": previous,
+        ":status": Status.WITH_PERSON.value if person else str(status),
+        **when.of(grant),
+    }
+
+
+def _locked(row: items.Row, now: float) -> bool:
+    busy = row.get("conversation_status") == Status.PROCESSING
+    return busy and items.moment(row.get("lock_expires_at")) > now
+
+
+def lock_lost(grant: Grant) -> LockLost:
+    name = shown(grant.key.conversation_id)
+    return LockLost(f"conversation {name}: the lock is not this grant's any more")
+
+
+def changing() -> StoreUnavailable:
+    return StoreUnavailable("DynamoDB: the conversation's row changes all the time")

@@ -1,0 +1,166 @@
+"""DynamoDBConversations: the store of conversations on Amazon DynamoDB.
+
+    acquire              one UpdateItem, which returns the row, too
+    finish, park, unpark TransactWriteItems
+    staged, processed    Query and BatchGetItem, consistent, every page
+    everything else      one call, under a condition that has a name
+
+A batch that goes well costs nine calls: acquire, staged, close_window, processed, three
+notes, finish, staged.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from holdfast.adapters.aws.dynamodb import errors
+from holdfast.adapters.aws.dynamodb.calls import Calls
+from holdfast.adapters.aws.dynamodb.chat import items
+from holdfast.adapters.aws.dynamodb.chat.history import History
+from holdfast.adapters.aws.dynamodb.chat.parking import Parking
+from holdfast.adapters.aws.dynamodb.chat.rows import ConversationRows
+from holdfast.adapters.aws.dynamodb.chat.stage import Stage
+from holdfast.adapters.aws.dynamodb.chat.tables import tables_of
+from holdfast.adapters.aws.dynamodb.chat.turns import Ending, Turns
+from holdfast.conversations.model import (
+    Acquired,
+    Conversation,
+    ConversationKey,
+    Fragment,
+    Grant,
+    Held,
+    HistoryMessage,
+    Parked,
+    Staged,
+    Turn,
+    Unknown,
+    Waiting,
+    Window,
+)
+from holdfast.conversations.outbox import Outbox
+from holdfast.conversations.ports import ConversationStore
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+
+
+class DynamoDBConversations(ConversationStore):
+    """Conversations in five tables of DynamoDB, which `create_tables` makes.
+
+    Methods that store something raise Permanent for what DynamoDB can never hold.
+    """
+
+    def __init__(
+        self, prefix: str = "", *, client: Any = None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        tables = tables_of(prefix)
+        self._calls = Calls(client, clock, tables_command=errors.CHAT_TABLES)
+        self._stage = Stage(self._calls, tables)
+        self._rows = ConversationRows(self._calls, tables)
+        self._history = History(self._calls, tables)
+        self._turns = Turns(self._calls, self._rows, self._history, self._stage)
+        self._parking = Parking(self._calls, tables, self._rows, self._history, self._stage)
+
+    def close(self) -> None:
+        self._calls.close()
+
+    # -- staging
+
+    def create(self, conversation: Conversation) -> bool:
+        return self._rows.create(conversation)
+
+    def stage(self, fragment: Fragment, *, expires_at: float) -> bool:
+        return self._stage.put(fragment, expires_at)
+
+    def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
+        return self._stage.open(window, now, untriggered_before)
+
+    def mark_triggered(self, window: Window) -> None:
+        self._stage.mark_triggered(window)
+
+    def window(self, conversation_id: str) -> Window | None:
+        return self._stage.window(conversation_id)
+
+    def close_window(self, conversation_id: str, trigger_id: str) -> None:
+        self._stage.close(conversation_id, trigger_id)
+
+    # -- the lock
+
+    def acquire(
+        self,
+        key: ConversationKey,
+        *,
+        owner: str,
+        trigger_id: str,
+        now: float,
+        expires_at: float,
+    ) -> Acquired | Held | Unknown:
+        return self._rows.acquire(key, owner, trigger_id, now, expires_at)
+
+    def renew(self, grant: Grant, *, now: float, expires_at: float) -> bool:
+        return self._rows.renew(grant, now, expires_at)
+
+    def release(self, grant: Grant, status: str) -> None:
+        self._rows.release(grant, status)
+
+    # -- the batch
+
+    def staged(self, conversation_id: str) -> list[Staged]:
+        return self._stage.all(conversation_id)
+
+    def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
+        return self._history.processed(key, sids)
+
+    def note(self, grant: Grant, outbox: Outbox, thread_id: str) -> None:
+        self._rows.note(grant, outbox, thread_id)
+
+    def finish(
+        self,
+        grant: Grant,
+        turn: Turn,
+        *,
+        now: float,
+        remember_until: float,
+        parked_id: str | None = None,
+    ) -> None:
+        unparked = () if parked_id is None else self._parking.taken_out(grant.key, parked_id)
+        self._turns.finish(Ending(grant, turn, now, remember_until, unparked))
+
+    def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
+        self._stage.drop(conversation_id, sids)
+
+    # -- for people
+
+    def park(self, grant: Grant | None, parked: Parked, *, remember_until: float) -> None:
+        self._parking.park(grant, parked, remember_until)
+        if grant is not None:
+            self._rows.forget(grant)
+
+    def parked(self) -> Iterator[Parked]:
+        return iter(self._parking.all())
+
+    def unpark(
+        self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
+    ) -> Parked:
+        return self._parking.unpark(parked_id, back_to_stage, now, expires_at)
+
+    def get(self, key: ConversationKey) -> Conversation | None:
+        row = self._rows.read(key)
+        return items.conversation_of(row) if row else None
+
+    def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
+        return map(items.conversation_of, self._rows.all(conversation_id))
+
+    def set_status(self, key: ConversationKey, status: str) -> bool:
+        return self._rows.set_status(key, status)
+
+    def history(
+        self, key: ConversationKey, *, before: int | None = None, limit: int = 50
+    ) -> list[HistoryMessage]:
+        found = self._history.last(key, before, limit)
+        if found or before is not None or limit < 1:
+            return found
+        # The seed's Lambda keeps them in the row; the first turn here moves them.
+        return list(items.tail_in(self._rows.read(key))[-limit:])
+
+    # -- for the sweeper
+
+    def waiting(self) -> Iterator[Waiting]:
+        return self._stage.waiting()

@@ -1,0 +1,74 @@
+"""The five tables, and how to make them.
+
+    conversations               primary_channel, conversation_id
+    conversations-stage         conversation_id, message_sid   expires_at
+    conversations-trigger-lock  conversation_id                expires_at
+    conversation-messages       conversation, entry            expires_at
+    conversations-parked        conversation_id, parked_id
+
+The first three are the seed's. `expires_at` is in whole seconds since the epoch, as
+DynamoDB wants it; it forgets rows days later, so nothing here trusts that a row is gone.
+Rows of the history have no `expires_at`: they stay.
+"""
+
+from typing import Any, NamedTuple
+
+from holdfast.adapters.aws.dynamodb import errors
+from holdfast.adapters.aws.dynamodb.tables import key, provide, texts
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+
+EXPIRES_BY = "expires_at"
+
+
+class Tables(NamedTuple):
+    conversations: str
+    stage: str
+    windows: str
+    messages: str
+    parked: str
+
+    @property
+    def expiring(self) -> dict[str, str]:
+        return dict.fromkeys((self.stage, self.windows, self.messages), EXPIRES_BY)
+
+
+def tables_of(prefix: str = "") -> Tables:
+    return Tables(
+        f"{prefix}conversations",
+        f"{prefix}conversations-stage",
+        f"{prefix}conversations-trigger-lock",
+        f"{prefix}conversation-messages",
+        f"{prefix}conversations-parked",
+    )
+
+
+def definitions(tables: Tables) -> list[dict[str, Any]]:
+    """As CreateTable takes them, paid by use."""
+    return [
+        _table(tables.conversations, "primary_channel", "conversation_id"),
+        _table(tables.stage, "conversation_id", "message_sid"),
+        _table(tables.windows, "conversation_id"),
+        _table(tables.messages, "conversation", "entry"),
+        _table(tables.parked, "conversation_id", "parked_id"),
+    ]
+
+
+def _table(name: str, *keys: str) -> dict[str, Any]:
+    return {
+        "TableName": name,
+        "BillingMode": "PAY_PER_REQUEST",
+        "AttributeDefinitions": texts(*keys),
+        "KeySchema": key(*keys),
+    }
+
+
+def create_tables(client: Any, prefix: str = "", *, clock: Clock = SYSTEM_CLOCK) -> list[str]:
+    """Make the tables that are not there, wait until they can be used, and have rows
+    expire; the names of those made now. Those that are there stay as they are.
+
+    Raises ConfigError, StoreUnavailable.
+    """
+    tables = tables_of(prefix)
+    return provide(
+        client, definitions(tables), tables.expiring, clock, tables_command=errors.CHAT_TABLES
+    )

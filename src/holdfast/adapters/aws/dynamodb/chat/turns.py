@@ -1,0 +1,155 @@
+"""The end of a turn, in one transaction:
+
+    conversations          tail, counts, thread, status; no outbox, no lock     if MINE
+    conversation-messages  the customer's batch and the reply, numbered         if new
+                           a row for each sid
+    conversations-stage    the batch is gone
+
+The tail is computed from the row as it was acquired: while the lock is held nobody else
+writes it. Should somebody have done so all the same, `COUNTED` does not hold, and it is
+computed anew.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+from holdfast.adapters.aws.dynamodb.calls import Calls, Written
+from holdfast.adapters.aws.dynamodb.chat import conditions as when
+from holdfast.adapters.aws.dynamodb.chat import items, keeping
+from holdfast.adapters.aws.dynamodb.chat.history import History
+from holdfast.adapters.aws.dynamodb.chat.rows import (
+    ROUNDS,
+    UNLOCK,
+    ConversationRows,
+    changing,
+    ending,
+    lock_lost,
+)
+from holdfast.adapters.aws.dynamodb.chat.stage import Stage
+from holdfast.adapters.aws.dynamodb.expressions import all_of
+from holdfast.conversations.errors import ParkedNotFound, Permanent
+from holdfast.conversations.model import ConversationKey, Grant, HistoryMessage, Status, Turn
+from holdfast.conversations.tail import tail_of
+
+MOST_WRITES = 100  # of one transaction
+# Bytes. What the tail does not hold is in the history. The reply is out when it is written:
+# so it is the tail that gives way, whatever else fills the row.
+_LARGEST_TAIL, _LARGEST_ROW = 128 * 1024, 380 * 1024
+
+_UPDATE = (
+    "SET #messages = :tail, #message_count = :new_count, #conversation_status = :status, "
+    "#updated_at = :at, #openai_thread_id = :thread, #thread_mark = :mark, "
+    "#last_assistant_message_sid = :reply, #write_id = :write "
+    "ADD #prompt_tokens :prompt, #completion_tokens :completion "
+    f"REMOVE #outbox, {UNLOCK}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A turn, and what is asked of its end. `unparked`: the writes that take it out of
+    what is parked, under conditions."""
+
+    grant: Grant
+    turn: Turn
+    now: float
+    remember_until: float
+    unparked: tuple[dict[str, Any], ...] = ()
+    write_id: str = field(default_factory=lambda: uuid4().hex)
+
+
+class Turns:
+    def __init__(
+        self, calls: Calls, rows: ConversationRows, history: History, stage: Stage
+    ) -> None:
+        self._calls, self._rows, self._history, self._stage = calls, rows, history, stage
+
+    def finish(self, end: Ending) -> None:
+        grant = end.grant
+        row, numbered = self._rows.held(grant), 0
+        for _ in range(ROUNDS):
+            answer = self._calls.transact(self._writes(end, row, numbered))
+            if isinstance(answer, Written):
+                return self._rows.forget(grant)
+            if (refused := answer.reasons[0]) is None:
+                if any(answer.reasons[1 : 1 + len(end.unparked)]):
+                    raise ParkedNotFound("nothing is parked under that id any more")
+                # Numbers that are taken: somebody made the conversation's row anew.
+                numbered = self._last_number(grant.key)
+                continue
+            row = refused.row
+            if row.get("write_id") == end.write_id:
+                return self._rows.forget(grant)  # done; it was the answer that was lost
+            if not items.held_by(row, grant):
+                raise lock_lost(grant)
+        raise changing()
+
+    def _last_number(self, key: ConversationKey) -> int:
+        return max((one.seq for one in self._history.last(key, None, 1)), default=0)
+
+    def _writes(self, end: Ending, row: items.Row, numbered: int) -> list[dict[str, Any]]:
+        key, sids = end.grant.key, list(dict.fromkeys(end.turn.sids))
+        counted = row.get("message_count", 0)
+        known = _numbered(items.tail_in(row), max(counted, numbered))
+        self._history.adopt(key, (one for one in known if one.seq > counted))
+        count = max([counted, numbered, *(one.seq for one in known)])
+        pair = (
+            replace(end.turn.user, seq=count + 1),
+            replace(end.turn.assistant, seq=count + 2),
+        )
+        tail = _fitting(tail_of(known, pair), row)
+        writes = [
+            {"Update": self._update(end, row, tail, count + 2)},
+            *end.unparked,
+            *(put for message in pair for put in self._history.puts(key, message)),
+            *self._history.remembered(key, sids, end.remember_until),
+            *self._stage.unstaged(key.conversation_id, sids),
+        ]
+        if len(writes) > MOST_WRITES:
+            raise Permanent("the batch is too large for one write")
+        return writes
+
+    def _update(
+        self, end: Ending, row: items.Row, tail: list[Any], new_count: int
+    ) -> dict[str, Any]:
+        turn = end.turn
+        counted = row.get("message_count")
+        values = {
+            ":tail": tail,
+            ":new_count": new_count,
+            ":count": counted,
+            ":at": end.now,
+            ":thread": turn.thread_id,
+            ":mark": turn.thread_mark,
+            ":reply": turn.assistant.message_sid,
+            ":write": end.write_id,
+            ":prompt": turn.prompt_tokens,
+            ":completion": turn.completion_tokens,
+            **ending(end.grant, row, Status.REPLY_SENT),
+        }
+        same = when.UNCOUNTED if counted is None else when.COUNTED
+        condition = all_of(when.ENDABLE, same)
+        update = self._rows.update(end.grant.key, _UPDATE, condition, values)
+        return update | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+
+
+def _numbered(messages: tuple[HistoryMessage, ...], last: int) -> list[HistoryMessage]:
+    """With numbers for those that have none: the seed's Lambda writes them like this."""
+    numbered = []
+    for message in messages:
+        if not message.seq:
+            last += 1
+            message = replace(message, seq=last)
+        numbered.append(message)
+    return numbered
+
+
+def _fitting(messages: tuple[HistoryMessage, ...], row: items.Row) -> list[dict[str, Any]]:
+    """As rows; without the first ones where they are too many bytes."""
+    others = {name: row[name] for name in row if name not in ("messages", "outbox")}
+    room = min(_LARGEST_TAIL, _LARGEST_ROW - keeping.weight(others))
+    tail = [items.message_row(message) for message in messages]
+    while tail and keeping.weight(tail) > room:
+        del tail[0]
+    return tail

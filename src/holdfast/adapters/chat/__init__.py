@@ -1,0 +1,1 @@
+"""Who writes replies, who sends them, and where their secrets come from."""

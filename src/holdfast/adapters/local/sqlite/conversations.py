@@ -1,0 +1,236 @@
+"""Conversations in a SQLite file: safe for all threads and processes of one machine."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.adapters.local.sqlite import conversations_done as done
+from holdfast.adapters.local.sqlite import conversations_one as one
+from holdfast.adapters.local.sqlite import conversations_stage as stage
+from holdfast.adapters.local.sqlite.connection import Durability
+from holdfast.adapters.local.sqlite.conversations_schema import CONVERSATIONS
+from holdfast.adapters.local.sqlite.database import Database
+from holdfast.conversations import store_rules as rules
+from holdfast.conversations.model import (
+    Acquired,
+    Conversation,
+    ConversationKey,
+    Fragment,
+    Grant,
+    Held,
+    HistoryMessage,
+    Parked,
+    Staged,
+    Turn,
+    Unknown,
+    Waiting,
+    Window,
+)
+from holdfast.conversations.outbox import Outbox
+from holdfast.conversations.ports import ConversationStore
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+
+
+class SQLiteConversations(ConversationStore):
+    """`durability="power"`: what returned survives a power cut; "process": a crash of this
+    process. `busy_seconds`: how long to wait for others before StoreUnavailable. `clock`:
+    for `updated_at` where the caller gives no time.
+
+    Raises ConfigError when the path cannot be used.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        durability: Durability = "power",
+        busy_seconds: float = 10.0,
+    ) -> None:
+        self._clock = clock
+        self._database = Database(Path(path), CONVERSATIONS, durability, busy_seconds)
+
+    def __repr__(self) -> str:
+        return f"SQLiteConversations({str(self._database.path)!r})"
+
+    # -- staging
+
+    def create(self, conversation: Conversation) -> bool:
+        with self._database.writing() as connection:
+            return one.add(connection, conversation)
+
+    def stage(self, fragment: Fragment, *, expires_at: float) -> bool:
+        with self._database.writing() as connection:
+            return stage.add(connection, fragment, fragment.key, fragment.staged_at, expires_at)
+
+    def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
+        with self._database.writing() as connection:
+            found = stage.window(connection, window.conversation_id)
+            if found and rules.in_the_way(found, window, now, untriggered_before):
+                return False
+            stage.open_window(connection, window)
+            return True
+
+    def mark_triggered(self, window: Window) -> None:
+        with self._database.writing() as connection:
+            stage.mark_triggered(connection, window)
+
+    def window(self, conversation_id: str) -> Window | None:
+        with self._database.reading() as connection:
+            return stage.window(connection, conversation_id)
+
+    def close_window(self, conversation_id: str, trigger_id: str) -> None:
+        with self._database.writing() as connection:
+            stage.close_window(connection, conversation_id, trigger_id)
+
+    # -- the lock
+
+    def acquire(
+        self,
+        key: ConversationKey,
+        *,
+        owner: str,
+        trigger_id: str,
+        now: float,
+        expires_at: float,
+    ) -> Acquired | Held | Unknown:
+        with self._database.writing() as connection:
+            found = one.find(connection, key)
+            if found is None:
+                return Unknown()
+            known = found.conversation
+            if known.locked(now):
+                return Held(known.lock_trigger, known.lock_expires_at)
+            taken = rules.acquired(known, trigger_id, now, expires_at)
+            one.write(connection, found, taken, owner)
+        return Acquired(Grant(key, owner, trigger_id, taken.lock_fence), taken)
+
+    def renew(self, grant: Grant, *, now: float, expires_at: float) -> bool:
+        with self._database.writing() as connection:
+            found = one.held(connection, grant)
+            if found is None or not found.conversation.locked(now):
+                return False
+            one.write(
+                connection, found, replace(found.conversation, lock_expires_at=expires_at)
+            )
+            return True
+
+    def release(self, grant: Grant, status: str) -> None:
+        self._change(grant, lambda known, now: rules.freed(known, status, now))
+
+    # -- the batch
+
+    def staged(self, conversation_id: str) -> list[Staged]:
+        with self._database.reading() as connection:
+            return stage.of(connection, conversation_id)
+
+    def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
+        with self._database.reading() as connection:
+            return done.known(connection, key, sids)
+
+    def note(self, grant: Grant, outbox: Outbox, thread_id: str) -> None:
+        self._change(grant, lambda known, now: rules.noted(known, outbox, thread_id, now))
+
+    def finish(
+        self,
+        grant: Grant,
+        turn: Turn,
+        *,
+        now: float,
+        remember_until: float,
+        parked_id: str | None = None,
+    ) -> None:
+        with self._database.writing() as connection:
+            found = one.held_or_lost(connection, grant)
+            if parked_id is not None:
+                done.take_out(connection, parked_id)
+            after, pair = rules.finished(found.conversation, turn, now)
+            one.write(connection, found, after)
+            done.tell(connection, found.number, pair)
+            done.end(connection, grant.key, turn.sids, remember_until)
+            done.forget(connection, now)
+
+    def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
+        with self._database.writing() as connection:
+            stage.drop(connection, conversation_id, sids)
+
+    # -- for people
+
+    def park(self, grant: Grant | None, parked: Parked, *, remember_until: float) -> None:
+        with self._database.writing() as connection:
+            if grant is not None:
+                found = one.held_or_lost(connection, grant)
+                after = rules.parked(found.conversation, parked.parked_at)
+                one.write(connection, found, after)
+            done.park(connection, parked)
+            done.end(connection, parked.key, parked.sids, remember_until)
+            done.forget(connection, parked.parked_at)
+
+    def parked(self) -> Iterator[Parked]:
+        # One by one, each in a transaction of its own: who is slow to read keeps no log.
+        with self._database.reading() as connection:
+            ids = done.parked_ids(connection)
+        for parked_id in ids:
+            with self._database.reading() as connection:
+                parked = done.parked(connection, parked_id)
+            if parked is not None:  # else it was taken out meanwhile
+                yield parked
+
+    def unpark(
+        self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
+    ) -> Parked:
+        with self._database.writing() as connection:
+            parked = done.take_out(connection, parked_id)
+            if back_to_stage:
+                for row in rules.staged_again(parked, now):
+                    stage.add(connection, row, parked.key, now, expires_at)
+                done.not_done(connection, parked.key, parked.sids)
+            return parked
+
+    def get(self, key: ConversationKey) -> Conversation | None:
+        with self._database.reading() as connection:
+            found = one.find(connection, key)
+        return found.conversation if found else None
+
+    def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
+        with self._database.reading() as connection:
+            numbers = one.numbers(connection, conversation_id)
+        for number in numbers:
+            with self._database.reading() as connection:
+                found = one.numbered(connection, number)
+            yield from found
+
+    def set_status(self, key: ConversationKey, status: str) -> bool:
+        with self._database.writing() as connection:
+            found = one.find(connection, key)
+            if found is None:
+                return False
+            told = rules.told(found.conversation, status, self._clock.time())
+            one.write(connection, found, told)
+            return True
+
+    def history(
+        self, key: ConversationKey, *, before: int | None = None, limit: int = 50
+    ) -> list[HistoryMessage]:
+        with self._database.reading() as connection:
+            found = one.find(connection, key)
+            return done.page(connection, found.number, before, limit) if found else []
+
+    # -- for the sweeper
+
+    def waiting(self) -> Iterator[Waiting]:
+        with self._database.reading() as connection:
+            return iter(stage.waiting(connection))
+
+    # -- the store itself
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _change(
+        self, grant: Grant, rule: Callable[[Conversation, float], Conversation]
+    ) -> None:
+        """Raises LockLost."""
+        with self._database.writing() as connection:
+            found = one.held_or_lost(connection, grant)
+            one.write(connection, found, rule(found.conversation, self._clock.time()))

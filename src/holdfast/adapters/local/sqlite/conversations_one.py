@@ -1,0 +1,94 @@
+"""The row of one conversation, and whose lock it is; within somebody's transaction."""
+
+from dataclasses import dataclass
+from sqlite3 import Connection
+
+from holdfast.adapters.local.sqlite.conversations_rows import (
+    changes_of,
+    conversation_of,
+    row_of_new,
+)
+from holdfast.adapters.local.sqlite.rows import named
+from holdfast.conversations import store_rules as rules
+from holdfast.conversations.errors import LockLost
+from holdfast.conversations.model import Conversation, ConversationKey, Grant
+
+_ADD = """
+INSERT INTO conversations (
+    conversation_id, primary_channel, channel_config, ai_config, status, created_at, updated_at
+) VALUES (
+    :conversation_id, :primary_channel, :channel_config, :ai_config, :status, :created_at,
+    :updated_at
+) ON CONFLICT DO NOTHING
+"""
+BY_KEY = "SELECT * FROM conversations WHERE conversation_id = ? AND primary_channel = ?"
+BY_NUMBER = "SELECT * FROM conversations WHERE conversation_no = ?"
+LATEST = "SELECT conversation_no FROM conversations ORDER BY updated_at DESC"
+OF_ID = """
+SELECT conversation_no FROM conversations WHERE conversation_id = ? ORDER BY updated_at DESC
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    number: int
+    owner: str  # of the lock
+    conversation: Conversation
+
+
+def add(connection: Connection, conversation: Conversation) -> bool:
+    """False: it is there, and stays."""
+    return connection.execute(_ADD, row_of_new(conversation)).rowcount > 0
+
+
+def find(connection: Connection, key: ConversationKey) -> Found | None:
+    rows = named(connection.execute(BY_KEY, (key.conversation_id, key.primary_channel)))
+    if not rows:
+        return None
+    return Found(rows[0]["conversation_no"], rows[0]["lock_owner"], conversation_of(rows[0]))
+
+
+def held(connection: Connection, grant: Grant) -> Found | None:
+    """The conversation, if its lock is this grant's."""
+    found = find(connection, grant.key)
+    if found is None or not rules.holds(grant, found.conversation, found.owner):
+        return None
+    return found
+
+
+def held_or_lost(connection: Connection, grant: Grant) -> Found:
+    """Raises LockLost."""
+    found = held(connection, grant)
+    if found is None:
+        raise LockLost("somebody else has the lock of this conversation by now")
+    return found
+
+
+def write(
+    connection: Connection, found: Found, after: Conversation, owner: str | None = None
+) -> None:
+    changed = changes_of(found.conversation, after)
+    if owner is not None:
+        changed["lock_owner"] = owner
+    if changed:
+        columns = ", ".join(f"{name} = :{name}" for name in changed)
+        connection.execute(
+            f"UPDATE conversations SET {columns} WHERE conversation_no = :number",  # noqa: S608 - our own names
+            {**changed, "number": found.number},
+        )
+
+
+# -- listings
+
+
+def numbers(connection: Connection, conversation_id: str | None) -> list[int]:
+    """Of all, or of those with that id; the latest first."""
+    if conversation_id is None:
+        rows = connection.execute(LATEST)
+    else:
+        rows = connection.execute(OF_ID, (conversation_id,))
+    return [number for (number,) in rows]
+
+
+def numbered(connection: Connection, number: int) -> list[Conversation]:
+    return [conversation_of(row) for row in named(connection.execute(BY_NUMBER, (number,)))]

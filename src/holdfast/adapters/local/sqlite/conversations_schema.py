@@ -1,0 +1,89 @@
+"""The tables of conversations, of what is staged for them, and of what is done."""
+
+from holdfast.adapters.local.sqlite.schema import Schema
+
+# Processed and parked messages know their conversation by its key, for it need not exist.
+# Every table that grows is asked by a key or an index: a turn costs the same however long
+# the history is. What expires has an index by time, so that looking for it costs nothing.
+CONVERSATIONS = Schema(
+    name="conversation store",
+    content="conversations",
+    version=1,
+    application_id=0x48464356,  # "HFCV"
+    tables="""
+CREATE TABLE conversations (
+    conversation_no INTEGER PRIMARY KEY,
+    conversation_id TEXT NOT NULL,
+    primary_channel TEXT NOT NULL,
+    channel_config TEXT NOT NULL,
+    ai_config TEXT NOT NULL,
+    status TEXT NOT NULL,
+    previous_status TEXT NOT NULL DEFAULT '',
+    messages TEXT NOT NULL DEFAULT '[]',
+    message_count INTEGER NOT NULL DEFAULT 0,
+    thread_id TEXT NOT NULL DEFAULT '',
+    thread_mark TEXT NOT NULL DEFAULT '',
+    last_assistant_message_sid TEXT NOT NULL DEFAULT '',
+    prompt_tokens INTEGER NOT NULL DEFAULT 0,
+    completion_tokens INTEGER NOT NULL DEFAULT 0,
+    outbox TEXT,
+    lock_owner TEXT NOT NULL DEFAULT '',
+    lock_trigger TEXT NOT NULL DEFAULT '',
+    lock_expires_at REAL NOT NULL DEFAULT 0,
+    lock_fence INTEGER NOT NULL DEFAULT 0,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    UNIQUE (conversation_id, primary_channel)
+);
+CREATE INDEX conversations_by_update ON conversations (updated_at);
+CREATE TABLE messages (
+    conversation_no INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    body TEXT NOT NULL,
+    at REAL NOT NULL,
+    message_sid TEXT NOT NULL,
+    details TEXT NOT NULL,
+    PRIMARY KEY (conversation_no, seq)
+);
+CREATE TABLE stage (
+    conversation_id TEXT NOT NULL,
+    message_sid TEXT NOT NULL,
+    primary_channel TEXT NOT NULL,
+    body TEXT,
+    received_at REAL,
+    staged_at REAL NOT NULL,
+    media TEXT,
+    unreadable TEXT,
+    expires_at REAL NOT NULL,
+    PRIMARY KEY (conversation_id, message_sid)
+);
+CREATE INDEX stage_by_expiry ON stage (expires_at);
+CREATE TABLE windows (
+    conversation_id TEXT PRIMARY KEY,
+    trigger_id TEXT NOT NULL,
+    owner_sid TEXT NOT NULL,
+    opened_at REAL NOT NULL,
+    expires_at REAL NOT NULL,
+    triggered INTEGER NOT NULL
+);
+CREATE TABLE processed (
+    conversation_id TEXT NOT NULL,
+    primary_channel TEXT NOT NULL,
+    message_sid TEXT NOT NULL,
+    expires_at REAL NOT NULL,
+    PRIMARY KEY (conversation_id, primary_channel, message_sid)
+) WITHOUT ROWID;
+CREATE INDEX processed_by_expiry ON processed (expires_at);
+CREATE TABLE parked (
+    parked_id TEXT PRIMARY KEY,
+    conversation_id TEXT NOT NULL,
+    primary_channel TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    parked_at REAL NOT NULL,
+    staged TEXT NOT NULL,
+    outbox TEXT
+);
+CREATE INDEX parked_by_time ON parked (parked_at);
+""",
+)

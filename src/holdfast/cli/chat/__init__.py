@@ -1,0 +1,1 @@
+"""`holdfast chat`: answer customers' messages in batches, once each."""

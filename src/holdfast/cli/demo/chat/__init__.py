@@ -1,0 +1,1 @@
+"""The third act: quick messages, one reply, and a worker killed before it is sent."""

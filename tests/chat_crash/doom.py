@@ -1,0 +1,103 @@
+"""When a process is struck: between two calls of its ports, by a signal to itself."""
+
+import os
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+STEPS = {
+    "store.create": "staging",
+    "store.stage": "staging",
+    "store.open_window": "staging",
+    "store.mark_triggered": "staging",
+    "queue.push": "a trigger is sent",
+    "queue.poll": "step 1",
+    "store.acquire": "step 2",
+    "store.staged": "step 4, or 15",
+    "store.processed": "step 4",
+    "store.drop_staged": "step 4",
+    "store.close_window": "step 6",
+    "secrets.get": "step 8",
+    "writer.open_thread": "step 9",
+    "store.note(Writing)": "step 9",
+    "writer.write": "step 9",
+    "store.note(Prepared)": "step 9",
+    "store.note(Sending)": "step 10",
+    "sender.send": "step 10",
+    "sender.find": "step 10, in doubt",
+    "store.get": "parking",
+    "store.park": "parking",
+    "store.finish": "steps 11 to 14",
+    "store.window": "step 15",
+    "store.release": "giving the lock back",
+    "queue.ack": "step 15",
+    "queue.nack": "given back to the queue",
+}
+
+CALL_SECONDS = 0.01
+
+
+class Doom:
+    """Counts the calls of the ports it watches. Strikes after `after` of them, before the
+    next: these two are one moment. None: never.
+
+    `meanwhile`: what somebody else does just before the first call of that name.
+    """
+
+    def __init__(
+        self,
+        after: int | None = None,
+        by: signal.Signals = signal.SIGKILL,
+        meanwhile: Mapping[str, Callable[[], None]] | None = None,
+    ) -> None:
+        self._after, self._by = after, by
+        self._meanwhile = dict(meanwhile or {})
+        self.calls: list[str] = []
+        self.last_word: Callable[[], None] = lambda: None
+        self.call_ended: Callable[[], None] = lambda: None
+
+    def watch(self, name: str, port: Any) -> Any:
+        return _Watched(self, name, port)
+
+    def pause(self) -> None:
+        """Between two calls, or after the last."""
+        if len(self.calls) == self._after:
+            self._after = None
+            self.last_word()
+            os.kill(os.getpid(), self._by)
+
+    def called(self, label: str, call: Callable[[], Any]) -> Any:
+        self.pause()
+        if (meanwhile := self._meanwhile.pop(label, None)) is not None:
+            self.last_word()
+            meanwhile()
+        try:
+            return call()
+        finally:  # refused or not, it was made
+            self.calls.append(label)
+            self.call_ended()
+
+
+class _Watched:
+    def __init__(self, doom: Doom, name: str, port: Any) -> None:
+        self._doom, self._name, self._port = doom, name, port
+
+    def __getattr__(self, method: str) -> Any:
+        value = getattr(self._port, method)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            label = f"{self._name}.{method}"
+            if method == "note":
+                label += f"({type(args[1]).__name__})"
+            return self._doom.called(label, lambda: value(*args, **kwargs))
+
+        return call
+
+
+def told(calls: list[str], after: int) -> str:
+    """Where the blow falls, for whoever reads a failure."""
+    names = [f"{name} ({STEPS.get(name, '?')})" for name in calls]
+    before, then = ["the beginning", *names][after], [*names, "the end"][after]
+    return f"struck after call {after} of {len(calls)}: after {before}, before {then}"

@@ -1,0 +1,1 @@
+"""What a store of conversations promises, one module per kind of promise; see contract.py."""

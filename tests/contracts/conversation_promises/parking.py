@@ -1,0 +1,292 @@
+"""Parking: a batch that no retry helps waits for a person, and nothing of it is lost."""
+
+from dataclasses import replace
+
+import pytest
+
+from conversation_promises.kit import (
+    KEY,
+    LATER,
+    NOW,
+    ODD_TEXT,
+    OTHER,
+    OUTBOXES,
+    all_of,
+    answered,
+    begun,
+    conversation,
+    damaged,
+    fragment,
+    granted,
+    parked,
+    sids_of,
+    stage,
+    staged,
+    taken_over,
+    turn,
+)
+from holdfast.conversations.errors import LockLost, ParkedNotFound
+from holdfast.conversations.model import Fragment, Parked, Status, Unreadable
+from holdfast.conversations.outbox import Outbox, Writing
+from holdfast.conversations.ports import ConversationStore
+
+
+def unparked(
+    store: ConversationStore, one: Parked, *, back_to_stage: bool, now: float = NOW + 500.0
+) -> Parked:
+    return store.unpark(
+        one.parked_id, back_to_stage=back_to_stage, now=now, expires_at=LATER + 500.0
+    )
+
+
+class Parking:
+    """MS-18, MS-22, MS-30; I-MS-1."""
+
+    def test_a_batch_is_parked_in_one_write(self, store: ConversationStore) -> None:
+        begun(store, status="before")
+        answered(store, "m0")
+        fragments = stage(store, "m1", "m2", "late")
+        stage(store, "m1", key=OTHER)
+        grant = granted(store)
+        store.note(grant, Writing(("m1", "m2")), "thread")
+        one = parked(*fragments[:2], outbox=Writing(("m1", "m2")))
+        store.park(grant, one, remember_until=LATER)
+        assert list(store.parked()) == [one]
+        assert staged(store) == ["late"]
+        assert staged(store, OTHER) == ["m1"]
+        assert store.processed(KEY, ["m1", "m2", "late"]) == {"m1", "m2"}
+        found = conversation(store)
+        assert (found.status, found.outbox) == (Status.PARKED, None)
+        assert not found.locked(NOW)
+        assert (found.message_count, found.thread_id) == (2, "thread")
+        assert granted(store, "next").fence > grant.fence
+
+    def test_a_conversation_of_a_person_stays_his(self, store: ConversationStore) -> None:
+        begun(store, status=Status.WITH_PERSON)
+        grant = granted(store)
+        store.park(grant, parked(*stage(store, "m1")), remember_until=LATER)
+        assert conversation(store).status == Status.WITH_PERSON
+
+    def test_it_stays_his_after_a_takeover_too(self, store: ConversationStore) -> None:
+        begun(store, status=Status.WITH_PERSON)
+        granted(store, "dies")
+        grant = granted(store, now=NOW + 60.0)
+        store.park(grant, parked(*stage(store, "m1")), remember_until=LATER)
+        assert conversation(store).status == Status.WITH_PERSON
+
+    def test_without_a_grant_only_these_rows_are_touched(
+        self, store: ConversationStore
+    ) -> None:
+        """The lock of somebody else, and what he noted, stay."""
+        begun(store)
+        fragments = stage(store, "m1", "m2")
+        grant = granted(store)
+        store.note(grant, Writing(("m2",)), "thread")
+        was = conversation(store)
+        one = parked(fragments[0])
+        store.park(None, one, remember_until=LATER)
+        assert conversation(store) == was
+        assert list(store.parked()) == [one]
+        assert staged(store) == ["m2"]
+        assert store.processed(KEY, ["m1", "m2"]) == {"m1"}
+        store.release(grant, "")
+
+    def test_messages_of_an_unknown_conversation_are_parked(
+        self, store: ConversationStore
+    ) -> None:
+        one = parked(*stage(store, "m1"))
+        store.park(None, one, remember_until=LATER)
+        assert list(store.parked()) == [one]
+        assert staged(store) == []
+        assert store.get(KEY) is None
+        assert store.processed(KEY, ["m1"]) == {"m1"}
+
+    def test_parking_the_same_again_changes_nothing(self, store: ConversationStore) -> None:
+        begun(store)
+        one = parked(*stage(store, "m1"))
+        store.park(None, one, remember_until=LATER)
+        was = all_of(store)
+        again = replace(one, reason="another reason", parked_at=NOW + 9.0)
+        store.park(None, again, remember_until=LATER)
+        assert all_of(store) == was
+
+    def test_parking_with_a_lock_that_was_given_back_by_it_changes_nothing(
+        self, store: ConversationStore
+    ) -> None:
+        begun(store)
+        grant = granted(store)
+        one = parked(*stage(store, "m1"))
+        store.park(grant, one, remember_until=LATER)
+        was = all_of(store)
+        with pytest.raises(LockLost):
+            store.park(grant, one, remember_until=LATER)
+        assert all_of(store) == was
+
+    def test_what_is_parked_already_is_parked_with_a_lock(
+        self, store: ConversationStore
+    ) -> None:
+        """The sweeper was faster: the lock is free then, and one of the two is kept."""
+        begun(store)
+        one = parked(*stage(store, "m1"))
+        grant = granted(store)
+        store.park(None, one, remember_until=LATER)
+        store.park(grant, replace(one, reason="another"), remember_until=LATER)
+        assert list(store.parked()) == [one]
+        assert conversation(store).status == Status.PARKED
+
+    @pytest.mark.parametrize("outbox", [None, *OUTBOXES], ids=repr)
+    def test_all_that_is_known_is_kept(
+        self, store: ConversationStore, outbox: Outbox | None
+    ) -> None:
+        begun(store)
+        rows = (
+            fragment("m1", body=ODD_TEXT, media=("image/png",), received_at=NOW - 9.75),
+            damaged(),
+        )
+        one = parked(*rows, outbox=outbox, reason="nobody knows", parked_at=NOW + 0.5)
+        store.park(granted(store), one, remember_until=LATER)
+        assert list(store.parked()) == [one]
+
+    def test_a_batch_of_forty_long_ones_is_parked(self, store: ConversationStore) -> None:
+        begun(store)
+        rows = [fragment(f"m{n:02}", body=f"{n % 10}" * 9_000) for n in range(40)]
+        for row in rows:
+            store.stage(row, expires_at=LATER)
+        one = parked(*rows)
+        store.park(granted(store), one, remember_until=LATER)
+        assert list(store.parked()) == [one]
+        assert staged(store) == []
+
+    def test_each_batch_is_listed(self, store: ConversationStore) -> None:
+        assert list(store.parked()) == []
+        ones = [parked(fragment(f"m{n}"), parked_at=NOW + n) for n in range(3)]
+        ones.append(parked(fragment("m0", OTHER), fragment("m9", OTHER), key=OTHER))
+        for one in ones:
+            store.park(None, one, remember_until=LATER)
+        assert sorted(store.parked(), key=repr) == sorted(ones, key=repr)
+
+    # -- taking it out
+
+    def test_what_goes_back_to_stage_is_answered_once_more(
+        self, store: ConversationStore
+    ) -> None:
+        begun(store)
+        rows = (fragment("m1", media=("image/png",)), fragment("m2", body=ODD_TEXT))
+        one = parked(*rows)
+        store.park(granted(store), one, remember_until=LATER)
+        assert unparked(store, one, back_to_stage=True) == one
+        assert list(store.parked()) == []
+        found = {row.message_sid: row for row in store.staged(KEY.conversation_id)}
+        assert found == {row.message_sid: replace(row, staged_at=NOW + 500.0) for row in rows}
+        assert store.processed(KEY, ["m1", "m2"]) == set()
+        assert conversation(store).status == Status.PARKED
+
+    def test_what_is_dropped_stays_processed(self, store: ConversationStore) -> None:
+        one = parked(*stage(store, "m1", "m2"))
+        store.park(None, one, remember_until=LATER)
+        assert unparked(store, one, back_to_stage=False) == one
+        assert list(store.parked()) == []
+        assert staged(store) == []
+        assert store.processed(KEY, ["m1", "m2"]) == {"m1", "m2"}
+
+    @pytest.mark.parametrize("back_to_stage", [True, False])
+    def test_it_is_taken_out_once(self, store: ConversationStore, back_to_stage: bool) -> None:
+        one = parked(*stage(store, "m1"))
+        store.park(None, one, remember_until=LATER)
+        unparked(store, one, back_to_stage=False)
+        was = all_of(store)
+        with pytest.raises(ParkedNotFound):
+            unparked(store, one, back_to_stage=back_to_stage)
+        assert all_of(store) == was
+
+    # -- it was sent, says a person
+
+    def test_what_was_sent_after_all_becomes_history_and_is_not_parked_any_more(
+        self, store: ConversationStore
+    ) -> None:
+        begun(store)
+        one, other = parked(*stage(store, "m1", "m2")), parked(*stage(store, "m3"))
+        for each in (one, other):
+            store.park(None, each, remember_until=LATER)
+        store.finish(
+            granted(store),
+            turn("m1", "m2"),
+            now=NOW,
+            remember_until=LATER,
+            parked_id=one.parked_id,
+        )
+        assert list(store.parked()) == [other]
+        assert len(store.history(KEY)) == 2
+        assert conversation(store).status == Status.REPLY_SENT
+        assert store.processed(KEY, ["m1", "m2"]) == {"m1", "m2"}
+
+    def test_what_is_parked_no_more_does_not_become_history(
+        self, store: ConversationStore
+    ) -> None:
+        """Somebody else decided about it: nothing is changed, and the lock is kept."""
+        begun(store)
+        stage(store, "m1")
+        grant = granted(store)
+        store.note(grant, Writing(("m1",)), "thread")
+        was = all_of(store)
+        with pytest.raises(ParkedNotFound):
+            store.finish(grant, turn("m1"), now=NOW, remember_until=LATER, parked_id="nothing")
+        assert all_of(store) == was
+        store.release(grant, "")
+
+    def test_a_zombie_does_not_take_out_what_is_parked(self, store: ConversationStore) -> None:
+        begun(store)
+        one = parked(*stage(store, "m1"))
+        store.park(None, one, remember_until=LATER)
+        zombie, _ = taken_over(store)
+        was = all_of(store)
+        with pytest.raises(LockLost):
+            store.finish(
+                zombie,
+                turn("m1"),
+                now=NOW,
+                remember_until=LATER,
+                parked_id=one.parked_id,
+            )
+        assert all_of(store) == was
+
+    def test_others_stay_parked(self, store: ConversationStore) -> None:
+        first, second = parked(fragment("m1")), parked(fragment("m2"))
+        for one in (first, second):
+            store.park(None, one, remember_until=LATER)
+        unparked(store, first, back_to_stage=True)
+        assert list(store.parked()) == [second]
+        assert store.processed(KEY, ["m1", "m2"]) == {"m2"}
+
+    def test_a_message_that_was_staged_again_meanwhile_is_staged_once(
+        self, store: ConversationStore
+    ) -> None:
+        one = parked(*stage(store, "m1", "m2"))
+        store.park(None, one, remember_until=LATER)
+        stage(store, "m1")
+        unparked(store, one, back_to_stage=True)
+        assert staged(store) == ["m1", "m2"]
+
+    def test_it_may_be_parked_again(self, store: ConversationStore) -> None:
+        one = parked(*stage(store, "m1"))
+        for _ in range(2):
+            store.park(None, one, remember_until=LATER)
+            assert list(store.parked()) == [one]
+            assert staged(store) == []
+            unparked(store, one, back_to_stage=True)
+
+    def test_a_row_nobody_can_read_survives_both(self, store: ConversationStore) -> None:
+        """MS-18: it is neither lost nor in the way of those beside it."""
+        one = parked(fragment("m1"), damaged())
+        store.park(None, one, remember_until=LATER)
+        assert unparked(store, one, back_to_stage=True) == one
+        rows = store.staged(KEY.conversation_id)
+        assert sids_of(rows) == ["broken", "m1"]
+        kinds = {row.message_sid: type(row) for row in rows}
+        assert kinds == {"m1": Fragment, "broken": Unreadable}
+        assert sum(waiting.fragments for waiting in store.waiting()) == 2
+        [broken] = [row for row in rows if isinstance(row, Unreadable)]
+        assert broken.row["odd"] == "value"
+        store.park(None, parked(broken), remember_until=LATER)
+        assert staged(store) == ["m1"]
+        assert store.processed(KEY, ["broken"]) == {"broken"}

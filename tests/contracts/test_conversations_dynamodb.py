@@ -1,0 +1,53 @@
+"""DynamoDBConversations keeps the promises of a store of conversations.
+
+On ministack, over HTTP, where each call is one step, so that crowds can meet. The tests of
+its own are on moto (tests/integration/test_dynamodb_conversations*.py): what one of the two
+gets wrong, the other should not.
+"""
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conversation_promises.contract import ConversationStoreContract
+from conversation_promises.kit import OpenStore
+
+from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
+from holdfast.adapters.aws.dynamodb.chat.tables import definitions, tables_of
+from holdfast.testing import ManualClock
+
+if TYPE_CHECKING:
+    from ministack_server import Ministack
+
+pytest_plugins = ["ministack_server"]
+
+_numbers = count()
+
+
+def store_of(client: Any) -> OpenStore:
+    """Tables of one test only."""
+    prefix = f"t{next(_numbers)}-"
+    for definition in definitions(tables_of(prefix)):
+        client.create_table(**definition)
+
+    def open_one(clock: ManualClock) -> DynamoDBConversations:
+        return DynamoDBConversations(prefix, client=client, clock=clock)
+
+    return open_one
+
+
+@pytest.fixture(scope="module")
+def over_http(ministack: "Ministack") -> Any:
+    return ministack.client("dynamodb")
+
+
+class TestDynamoDBConversations(ConversationStoreContract):
+    """R002-008, R002-009, R002-019…023, R002-029, R002-030, R002-042, R002-068…075,
+    R002-078, R002-079, R002-081, R002-086, R002-095, R002-096; D-11, D-25, D-26."""
+
+    examples = 1
+    many = 120
+
+    @pytest.fixture
+    def open_store(self, over_http: Any) -> OpenStore:
+        return store_of(over_http)

@@ -1,0 +1,396 @@
+"""What is SQLiteConversations' own: its file, its cost, its forgetting, rows of others."""
+
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conversation_promises.kit import (
+    KEY,
+    LATER,
+    NOW,
+    OTHER,
+    acquired,
+    answered,
+    begun,
+    conversation,
+    fragment,
+    granted,
+    parked,
+    stage,
+    staged,
+    turn,
+    window,
+)
+
+from holdfast.adapters.local.sqlite import SQLiteConversations, SQLiteJobs
+from holdfast.adapters.local.sqlite.connection import Durability
+from holdfast.conversations.errors import LockLost
+from holdfast.conversations.model import Fragment, Grant, Unreadable
+from holdfast.conversations.outbox import Writing
+from holdfast.core.errors import ConfigError, StoreUnavailable
+from holdfast.testing import ManualClock
+
+
+@pytest.fixture
+def path(fast_path: Path) -> Path:
+    return fast_path / "conversations.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SQLiteConversations]:
+    with SQLiteConversations(path, clock=ManualClock()) as store:
+        yield store
+
+
+def sql(store: SQLiteConversations, statement: str, *values: object) -> list[Any]:
+    with store._database.writing() as connection:
+        return connection.execute(statement, values).fetchall()
+
+
+# -- the file
+
+
+def test_only_the_owner_can_read_what_customers_wrote(path: Path) -> None:
+    with SQLiteConversations(path.parent / "new" / "c.db") as store:
+        stage(store, "m1")
+        files = list((path.parent / "new").iterdir())
+        assert {file.name for file in files} == {"c.db", "c.db-wal", "c.db-shm"}
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
+def test_each_commit_reaches_the_disk_unless_told_otherwise(
+    path: Path, durability: Durability, synchronous: int
+) -> None:
+    for store, expected in (
+        (SQLiteConversations(path), 2),
+        (SQLiteConversations(path, durability=durability), synchronous),
+    ):
+        with store, store._database.reading() as connection:
+            assert connection.execute("PRAGMA synchronous").fetchone() == (expected,)
+
+
+@pytest.mark.parametrize("content", ["my notes of the year\n" * 400, "a short note"])
+def test_a_file_that_is_no_database_is_refused_and_kept(path: Path, content: str) -> None:
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"conversation store .* not a SQLite database"):
+        SQLiteConversations(path)
+    assert path.read_text() == content
+
+
+def test_a_file_whose_beginning_is_damaged_is_refused_and_kept(path: Path) -> None:
+    with SQLiteConversations(path) as store:
+        begun(store)
+    damaged = b"\xff" * 32 + path.read_bytes()[32:]
+    path.write_bytes(damaged)
+    with pytest.raises(ConfigError, match="not a SQLite database"):
+        SQLiteConversations(path)
+    assert path.read_bytes() == damaged
+
+
+def test_a_store_whose_pages_are_damaged_says_so(path: Path) -> None:
+    with SQLiteConversations(path) as store:
+        begun(store)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    store = SQLiteConversations(path)
+    with store, pytest.raises(StoreUnavailable, match="damaged: restore it from a copy"):
+        store.get(KEY)
+
+
+def test_the_database_of_something_else_is_refused_and_kept(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute("CREATE TABLE photos (name)")
+        theirs.commit()
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="something else, not a conversation store"):
+        SQLiteConversations(path)
+    assert path.read_bytes() == before
+
+
+def test_jobs_and_conversations_do_not_share_a_file(path: Path) -> None:
+    """Both have version 1 of their tables."""
+    SQLiteConversations(path).close()
+    with pytest.raises(ConfigError, match="something else, not a job store"):
+        SQLiteJobs(path)
+    SQLiteJobs(path.with_name("jobs.db")).close()
+    with pytest.raises(ConfigError, match="something else, not a conversation store"):
+        SQLiteConversations(path.with_name("jobs.db"))
+
+
+def test_a_store_of_newer_code_is_refused(path: Path) -> None:
+    SQLiteConversations(path).close()
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("PRAGMA user_version = 2")
+    with pytest.raises(ConfigError, match="schema 2, this code knows 1: update"):
+        SQLiteConversations(path)
+
+
+def test_a_folder_and_a_place_below_a_file_are_no_store(path: Path) -> None:
+    with pytest.raises(ConfigError, match="name a file for the conversations"):
+        SQLiteConversations(path.parent)
+    path.write_text("")
+    with pytest.raises(ConfigError, match="no conversations can be kept"):
+        SQLiteConversations(path / "c.db")
+
+
+def test_a_store_that_others_keep_locked_is_unavailable_and_then_works_again(
+    path: Path,
+) -> None:
+    store = SQLiteConversations(path, busy_seconds=0.05)
+    begun(store)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match=r"the conversation store .* locked"):
+            granted(store)
+        assert not conversation(store).locked(NOW)  # who reads does not wait for who writes
+    granted(store)
+    store.close()
+
+
+def test_no_text_of_the_store_shows_a_number_or_what_was_said(
+    store: SQLiteConversations,
+) -> None:
+    begun(store)
+    stage(store, "m1")
+    grant = granted(store)
+    store.release(grant, "")
+    with pytest.raises(LockLost) as lost:
+        store.finish(grant, turn("m1"), now=NOW, remember_until=LATER)
+    said = repr(store) + str(lost.value) + repr(store.staged("chat")) + repr(store.get(KEY))
+    assert KEY.primary_channel not in said
+    assert "text of m1" not in said
+
+
+def test_updated_at_is_the_caller_s_time_or_the_clock_s(path: Path) -> None:
+    clock = ManualClock()
+    with SQLiteConversations(path, clock=clock) as store:
+        begun(store)
+        writes: list[Callable[[Grant], object]] = [
+            lambda grant: store.note(grant, Writing(("m1",)), ""),
+            lambda _: store.set_status(KEY, "vip"),
+            lambda grant: store.release(grant, ""),
+        ]
+        for write in writes:
+            grant = granted(store, now=clock.time(), seconds=0.5)
+            assert conversation(store).updated_at == clock.time()
+            clock.advance(1.0)
+            write(grant)
+            assert conversation(store).updated_at == clock.time()
+
+
+# -- rows of others
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "body = NULL",
+        "body = 7",
+        "received_at = 'yesterday'",
+        "received_at = NULL",
+        "staged_at = 'just now'",
+        "media = 'image'",
+        "media = '[1]'",
+        "media = NULL",
+        "unreadable = 'not JSON'",
+        "unreadable = '[]'",
+    ],
+)
+def test_a_row_nobody_can_read_is_found_beside_the_others(
+    store: SQLiteConversations, damage: str
+) -> None:
+    """MS-18: it is neither lost nor in the way."""
+    whole, _ = stage(store, "m1", "m2")
+    sql(store, f"UPDATE stage SET {damage} WHERE message_sid = 'm2'")
+    rows = {row.message_sid: row for row in store.staged(KEY.conversation_id)}
+    assert rows["m1"] == whole
+    if damage == "body = 7":  # a column of texts makes one of it
+        assert isinstance(rows["m2"], Fragment)
+        return
+    assert isinstance(rows["m2"], Unreadable)
+    assert "text of" not in repr(rows["m2"])
+    [waiting] = store.waiting()
+    assert (waiting.key, waiting.fragments) == (KEY, 2)
+    one = parked(*rows.values())
+    store.park(None, one, remember_until=LATER)
+    assert [row.message_sid for row in next(store.parked()).staged] == ["m1", "m2"]
+    assert staged(store) == []
+    store.unpark(one.parked_id, back_to_stage=True, now=NOW, expires_at=LATER)
+    kinds = {row.message_sid: type(row) for row in store.staged(KEY.conversation_id)}
+    assert kinds == {"m1": Fragment, "m2": Unreadable}
+
+
+# -- what it costs
+
+
+@contextmanager
+def traced(store: SQLiteConversations) -> Iterator[list[str]]:
+    """Every statement that is run meanwhile."""
+    seen: list[str] = []
+    with store._database.reading() as connection:
+        connection.set_trace_callback(seen.append)
+    yield seen
+    with store._database.reading() as connection:
+        connection.set_trace_callback(None)
+
+
+def a_whole_life(store: SQLiteConversations) -> None:
+    """Every call of a turn, and what people may do with it."""
+    store.create(replace(conversation(store), status="again"))
+    fragments = stage(store, "m1", "m2", "m3", "m4")
+    opened = window()
+    store.open_window(opened, now=NOW, untriggered_before=NOW)
+    store.mark_triggered(opened)
+    store.window(KEY.conversation_id)
+    grant = acquired(store).grant
+    store.renew(grant, now=NOW, expires_at=NOW + 99.0)
+    store.staged(KEY.conversation_id)
+    store.close_window(KEY.conversation_id, "w1")
+    store.processed(KEY, ["m1", "m2"])
+    store.note(grant, Writing(("m1", "m2")), "thread")
+    store.finish(grant, turn("m1", "m2"), now=NOW, remember_until=LATER)
+    store.history(KEY, before=9)
+    store.drop_staged(KEY.conversation_id, ["m3"])
+    store.set_status(KEY, "vip")
+    one = parked(fragments[3])
+    store.park(granted(store), one, remember_until=LATER)
+    store.unpark(one.parked_id, back_to_stage=True, now=NOW, expires_at=LATER)
+    store.drop_staged(KEY.conversation_id, ["m4"])
+    list(store.conversations(KEY.conversation_id))
+
+
+def test_no_call_of_a_turn_reads_a_table_from_end_to_end(store: SQLiteConversations) -> None:
+    """I-MS-10: with a hundred thousand messages a turn costs what it cost with two."""
+    begun(store)
+    with traced(store) as seen:
+        a_whole_life(store)
+    statements = [one for one in seen if one.split()[0] in ("SELECT", "UPDATE", "DELETE")]
+    with store._database.reading() as connection:
+        plans = {
+            one: [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {one}")]
+            for one in statements
+        }
+    tables = {"conversations", "messages", "stage", "windows", "processed", "parked"}
+    assert {word for one in plans for word in one.split()} >= tables
+    scans = {one: plan for one, plan in plans.items() if any("SCAN" in step for step in plan)}
+    assert scans == {}
+    unindexed = [one for one, plan in plans.items() if not _uses_a_key(plan)]
+    assert unindexed == []
+
+
+def _uses_a_key(plan: list[str]) -> bool:
+    searches = [step for step in plan if step.startswith("SEARCH")]
+    return bool(searches) and all("INDEX" in one or "KEY" in one for one in searches)
+
+
+def test_a_turn_costs_the_same_with_a_long_history(store: SQLiteConversations) -> None:
+    """I-MS-10. In steps of SQLite's machine, which do not depend on the computer's."""
+    begun(store)
+    begun(store, OTHER)
+    for number in range(10):
+        answered(store, f"m{number}")
+    with store._database.writing() as connection:
+        connection.executemany(
+            "INSERT INTO messages VALUES (1, ?, 'user', 'body', 1.0, 'sid', '{}')",
+            [(seq,) for seq in range(21, 20_021)],
+        )
+        connection.executemany(
+            "INSERT INTO processed VALUES ('chat', ?, ?, ?)",
+            [(KEY.primary_channel, f"old{n}", LATER) for n in range(20_000)],
+        )
+        connection.execute("UPDATE conversations SET message_count = 20020")
+        connection.execute("UPDATE conversations SET message_count = 0 WHERE conversation_no=2")
+    long = _steps(store, lambda: answered(store, "m1", key=KEY))
+    short = _steps(store, lambda: answered(store, "m1", key=OTHER))
+    assert short > 50
+    assert long <= 1.2 * short
+
+
+def _steps(store: SQLiteConversations, call: Callable[[], None]) -> int:
+    ran: list[int] = []
+    with store._database.reading() as connection:
+        connection.set_progress_handler(lambda: ran.append(1), 1)  # type: ignore[arg-type]
+    call()
+    with store._database.reading() as connection:
+        connection.set_progress_handler(None, 0)
+    return len(ran)
+
+
+# -- forgetting
+
+
+def count(store: SQLiteConversations, table: str) -> int:
+    return int(sql(store, f"SELECT count(*) FROM {table}")[0][0])
+
+
+def test_what_is_processed_is_forgotten_when_its_time_is_over(
+    store: SQLiteConversations,
+) -> None:
+    """MS-20."""
+    begun(store)
+    for number in range(3):
+        grant = granted(store)
+        until = NOW + 100.0 * (number + 1)
+        store.finish(grant, turn(f"m{number}"), now=NOW, remember_until=until)
+    sids = {"m0", "m1", "m2"}
+    for now, known in ((NOW + 100.0, sids), (NOW + 100.5, sids - {"m0"})):
+        store.finish(granted(store), turn("x"), now=now, remember_until=LATER)
+        assert store.processed(KEY, sids) == known
+    store.park(None, parked(fragment("y"), parked_at=NOW + 201.0), remember_until=LATER)
+    assert store.processed(KEY, sids) == {"m2"}
+
+
+def test_a_staged_row_is_forgotten_when_its_time_is_over_and_not_before(
+    store: SQLiteConversations,
+) -> None:
+    """MS-16, R002-094; I-MS-1: whoever is to park it has until then."""
+    begun(store)
+    store.stage(fragment("old", OTHER), expires_at=NOW + 100.0)
+    store.stage(fragment("new", OTHER), expires_at=NOW + 200.0)
+    for now, left in ((NOW + 100.0, ["new", "old"]), (NOW + 100.5, ["new"])):
+        store.finish(granted(store), turn("x"), now=now, remember_until=LATER)
+        assert staged(store, OTHER) == left
+
+
+def test_a_turn_forgets_a_bounded_number_of_rows_the_oldest_first(
+    store: SQLiteConversations,
+) -> None:
+    begun(store)
+    with store._database.writing() as connection:
+        connection.executemany(
+            "INSERT INTO processed VALUES ('chat', 'x', ?, ?)",
+            [(f"old{n:03}", NOW - 1_000.0 + n) for n in range(250)],
+        )
+        connection.executemany(
+            "INSERT INTO stage VALUES ('c', ?, 'x', 'b', 1, 1, '[]', NULL, ?)",
+            [(f"old{n:03}", NOW - 1_000.0 + n) for n in range(250)],
+        )
+    for left in (150, 50, 0):
+        answered(store, "m1")
+        assert (count(store, "processed") - 1, count(store, "stage")) == (left, left)
+        oldest = sql(store, "SELECT min(message_sid) FROM stage")[0][0]
+        assert oldest == (f"old{250 - left:03}" if left else None)
+
+
+# -- listings
+
+
+def test_the_latest_conversations_and_the_oldest_parked_come_first(
+    store: SQLiteConversations,
+) -> None:
+    for number in range(3):
+        begun(store, replace(KEY, conversation_id=f"{number}"))
+    for number in (1, 0, 2):
+        key = replace(KEY, conversation_id=f"{number}")
+        grant = granted(store, key=key)
+        now = NOW + 10.0 + number
+        store.finish(grant, turn("m1"), now=now, remember_until=LATER)
+        store.park(None, parked(fragment(f"p{number}"), parked_at=now), remember_until=LATER)
+    assert [one.key.conversation_id for one in store.conversations()] == ["2", "1", "0"]
+    assert [one.sids for one in store.parked()] == [("p0",), ("p1",), ("p2",)]

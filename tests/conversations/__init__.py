@@ -1,0 +1,1 @@
+"""Conversations in a world of our own: seeded, single-threaded in effect, fast."""

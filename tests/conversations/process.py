@@ -1,0 +1,172 @@
+"""One process: its ports, its keeper, and what it does with a message or a trigger."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Event
+from typing import Any, Protocol
+
+from holdfast.conversations.messages import Trigger
+from holdfast.conversations.processor import BatchProcessor
+from holdfast.core.context import LeaseContext
+from holdfast.core.errors import QueueUnavailable, StoreUnavailable
+from holdfast.core.lease import Lease
+from holdfast.core.outcome import GiveBack, Retry
+from holdfast.testing import ManualClock
+
+STORE_CALLS = (
+    "create stage open_window mark_triggered window close_window acquire release staged "
+    "processed note finish drop_staged park get"
+).split()
+
+
+class Lines(Protocol):
+    """What lies between a process and the world: other processes, time, and accidents."""
+
+    def before(self, name: str) -> None:
+        """Somebody else goes on, time passes; this process dies."""
+
+    def lost(self, name: str, *, after: bool) -> bool:
+        """Is the request lost on its way, or the reply?"""
+
+    def told(self, name: str, args: tuple[object, ...], answer: object) -> None:
+        """What came of a call, for whoever reads the story of a failure."""
+
+
+class Port:
+    """Every call through it is a step. After the process died nothing gets through."""
+
+    def __init__(self, lines: Lines, unavailable: type[Exception] | None) -> None:
+        self._lines, self._unavailable = lines, unavailable
+
+    def reach(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._lines.before(name)
+        if self._unavailable and self._lines.lost(name, after=False):
+            self._lines.told(name, args, "the request was lost")
+            raise self._unavailable(f"{name} did not get through")
+        try:
+            answer = call(*args, **kwargs)
+        except Exception as error:
+            self._lines.told(name, args, error)
+            raise
+        self._lines.told(name, args, answer)
+        if self._unavailable and self._lines.lost(name, after=True):
+            self._lines.told(name, args, "the reply was lost")
+            raise self._unavailable(f"the reply to {name} did not get through")
+        return answer
+
+
+class StorePort(Port):
+    """The store as a process reaches it. The keeper's calls are no steps: they come while
+    the others stand still anyway."""
+
+    def __init__(
+        self, lines: Lines, call: Callable[..., Any], waiting: Callable[[], list[Any]]
+    ) -> None:
+        super().__init__(lines, StoreUnavailable)
+        self._call, self._waiting = call, waiting
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in STORE_CALLS:
+            raise AttributeError(name)
+        return lambda *args, **kwargs: self.reach(name, self._call, name, *args, **kwargs)
+
+    def renew(self, *args: Any, **kwargs: Any) -> bool:
+        return bool(self._call("renew", *args, **kwargs))
+
+    def waiting(self) -> list[Any]:
+        found: list[Any] = self.reach("waiting", self._waiting)
+        return found
+
+
+class QueuePort(Port):
+    def __init__(self, lines: Lines, box: Any) -> None:
+        super().__init__(lines, QueueUnavailable)
+        self._box = box
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._box, name)
+        return lambda *args, **kwargs: self.reach(name, call, *args, **kwargs)
+
+
+class ProviderPort(Port):
+    """Their own failures are theirs to have: see provider.py."""
+
+    def __init__(self, lines: Lines, provider: Any, calls: Sequence[str]) -> None:
+        super().__init__(lines, None)
+        self._provider, self._calls = provider, calls
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._provider, name)
+        if name not in self._calls:
+            return value
+        return lambda *args, **kwargs: self.reach(name, value, *args, **kwargs)
+
+
+class KeeperByHand:
+    """A keeper without a thread: it renews when the world lets it."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._leases: list[Lease] = []
+
+    def start(self) -> None: ...
+
+    def hold(self, lease: Lease) -> None:
+        self._leases.append(lease)
+
+    def tick(self) -> None:
+        self._leases = [lease for lease in self._leases if lease.live]
+        for lease in self._leases:
+            now = self._clock.monotonic()
+            if now >= lease.deadline:
+                lease.lose("its deadline passed")
+                continue
+            (answer,) = lease.source.renew([lease], lease.seconds)
+            lease.answered(answer, asked_at=now, now=now, seconds=lease.seconds)
+
+
+class Consumer:
+    """Receives triggers, hands them to the processor, settles them. As worker or Lambda."""
+
+    def __init__(
+        self, processor: BatchProcessor, queue: Any, keeper: KeeperByHand, clock: ManualClock
+    ) -> None:
+        self._processor, self._queue = processor, queue
+        self._keeper, self._clock = keeper, clock
+        self.last = ""
+
+    def consume(self, stopping: bool) -> bool:
+        """One trigger. False: there was none."""
+        received = self._queue.receive()
+        if received is None:
+            return False
+        trigger, lease = received
+        self._keeper.hold(lease)
+        event = Event()
+        if stopping:
+            event.set()
+        context = LeaseContext(self._queue, trigger, lease, event, self._clock)
+        result = self._handled(trigger, context)
+        lease.release()
+        with suppress(QueueUnavailable):  # it comes again when its lease runs out
+            self._settle(lease, result)
+        return True
+
+    def _handled(self, trigger: Trigger, context: LeaseContext) -> Any:
+        try:
+            return self._processor(trigger, context)
+        except Exception as error:
+            return Retry(reason=type(error).__name__)
+
+    def _settle(self, lease: Lease, result: Any) -> None:
+        self.last = type(result).__name__
+        match result:
+            case Retry(after_seconds):
+                backoff = min(60.0, 2.0**lease.attempt)
+                self._queue.nack(lease, backoff if after_seconds is None else after_seconds)
+            case GiveBack():
+                self._queue.nack(lease, 0.0)
+            case _:
+                self._queue.ack(lease)
+
+

@@ -1,0 +1,166 @@
+"""Stands before the store, sees every call and what came of it, and holds it to the promises.
+
+I-MS-2, I-MS-3, I-MS-6 after every call; what must hold in the end is asked by the world.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conversations.provider import Assistant
+from holdfast.conversations.model import (
+    Acquired,
+    ConversationKey,
+    Grant,
+    HistoryMessage,
+    Status,
+)
+from holdfast.conversations.outbox import Outbox, Sending
+from holdfast.conversations.ports import ConversationStore, Part
+from holdfast.testing import ManualClock
+
+CHECKED = frozenset({"finish", "park", "release", "drop_staged"})
+
+
+class Violation(AssertionError):
+    """A promise is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    grant: Grant
+    expires_at: float
+
+
+class Witness:
+    """Keeps books of its own. A violation is noted as well as raised: whoever is on stage
+    might catch it."""
+
+    def __init__(
+        self,
+        store: ConversationStore,
+        truth: ConversationStore,
+        clock: ManualClock,
+        *,
+        resends: bool,
+    ) -> None:
+        self.store, self._truth = store, truth  # the same, unless a test lies to the actors
+        self._clock, self._resends = clock, resends
+        self.assistant: Assistant  # given by the world
+        self.violations: list[str] = []
+        self.turns = 0
+        self._owners: dict[ConversationKey, Owner] = {}
+        self._fences: Counter[ConversationKey] = Counter()
+        self._questions: dict[str, tuple[str, ...]] = {}  # by sid: with whom it is asked
+        self._sent: Counter[tuple[str, int]] = Counter()  # by sid and part
+        self._doubts: Counter[tuple[str, int]] = Counter()
+
+    def accuse(self, text: str) -> None:
+        self.violations.append(text)
+        raise Violation(text)
+
+    # -- the store
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        before = self._outbox(args[0]) if name == "note" else None
+        answer = getattr(self.store, name)(*args, **kwargs)
+        if args and isinstance(args[0], Grant) and answer is not False:
+            self._owner_wrote(name, args[0], kwargs)
+        match name:
+            case "acquire":
+                self._acquired(args[0], answer, kwargs)
+            case "note":
+                self._noted(before, args[1])
+            case "finish":
+                self.turns += 1
+        if name in CHECKED:
+            self.check_all()
+        return answer
+
+    def _outbox(self, grant: Grant) -> Outbox | None:
+        found = self._truth.get(grant.key)
+        return found.outbox if found else None
+
+    def _acquired(self, key: ConversationKey, answer: object, how: dict[str, Any]) -> None:
+        if not isinstance(answer, Acquired):
+            return
+        owner = self._owners.get(key)
+        if owner is not None and owner.expires_at > self._clock.time():
+            self.accuse("I-MS-3: a second owner while the first one's lock holds")
+        if answer.grant.fence <= self._fences[key]:
+            self.accuse("I-MS-3: the fence does not rise")
+        self._fences[key] = answer.grant.fence
+        self._owners[key] = Owner(answer.grant, how["expires_at"])
+
+    def _owner_wrote(self, name: str, grant: Grant, how: dict[str, Any]) -> None:
+        owner = self._owners.get(grant.key)
+        if owner is None or owner.grant != grant:
+            self.accuse(f"I-MS-3: {name} by somebody who is not the owner was taken")
+        if name in ("finish", "release", "park"):
+            del self._owners[grant.key]
+        elif name == "renew":
+            self._owners[grant.key] = Owner(grant, how["expires_at"])
+
+    def _noted(self, before: Outbox | None, after: Outbox) -> None:
+        """Sending again what may be out: that is what `at_least_once` is for."""
+        if isinstance(after, Sending) and isinstance(before, Sending):
+            part = len(after.parts)
+            if part == len(before.parts):
+                self._doubts.update((sid, part) for sid in after.sids)
+
+    # -- the providers
+
+    def asked(self, sids: tuple[str, ...]) -> None:
+        for sid in sids:
+            if self._questions.setdefault(sid, sids) != sids:
+                self.accuse(f"MS-21: {sid} was asked about in two questions")
+
+    def sent(self, part: Part) -> None:
+        for sid in self.assistant.written_for(part.text):
+            what = sid, part.index
+            self._sent[what] += 1
+            most = 1 + (self._doubts[what] if self._resends else 0)
+            if self._sent[what] > most:
+                self.accuse(f"I-MS-2: {sid} was answered {self._sent[what]} times")
+
+    # -- history, memory and outbox
+
+    def check_all(self) -> None:
+        everywhere: Counter[str] = Counter()
+        for conversation in self._truth.conversations():
+            key = conversation.key
+            history = self._truth.history(key, limit=1_000)
+            sids = self._checked(key, history)
+            everywhere.update(sids)
+            outbox = conversation.outbox
+            if outbox is not None and set(outbox.sids) & set(sids):
+                self.accuse("I-MS-6: in the history, and in the outbox still")
+            if conversation.status != Status.PROCESSING and key in self._owners:
+                self.accuse("I-MS-3: the lock is free, and its owner does not know")
+        for parked in self._truth.parked():
+            if not parked.reason:
+                self.accuse("I-MS-1: parked without a reason")
+            everywhere.update(parked.sids)
+        for sid, times in everywhere.items():
+            if times > 1:
+                self.accuse(f"I-MS-1: {sid} is in the history or parked {times} times")
+
+    def _checked(self, key: ConversationKey, history: Sequence[HistoryMessage]) -> list[str]:
+        if [one.seq for one in history] != list(range(1, len(history) + 1)):
+            self.accuse("I-MS-6: the history is not numbered in order")
+        sids: list[str] = []
+        for user, assistant in zip(history[::2], history[1::2], strict=True):
+            if (user.role, assistant.role) != ("user", "assistant"):
+                self.accuse("I-MS-6: the history is not made of pairs")
+            asked = tuple(user.details["sids"])
+            if self.assistant.written_for(assistant.body) != asked:
+                self.accuse("I-MS-6: this reply was written for other messages")
+            if user.body != "\n".join(asked) or asked != tuple(sorted(asked)):
+                self.accuse("I-MS-7: not merged in order")
+            if not all(self._sent[sid, 0] for sid in asked):
+                self.accuse("I-MS-2: in the history, and never sent")
+            sids += asked
+        if self._truth.processed(key, sids) != set(sids):
+            self.accuse("I-MS-6: in the history, and not remembered as processed")
+        return sids

@@ -1,0 +1,362 @@
+"""A world of conversations: a storm, then the calm in which everything must come to rest.
+
+Actors are threads, and one runs at a time: whoever has the baton. Each call of a port is a
+place where another one goes on, time passes, somebody dies, or a call is lost. One seed
+decides all of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+from conversations.process import Consumer, KeeperByHand, ProviderPort, QueuePort, StorePort
+from conversations.provider import Assistant, Carrier, Finder, Providers
+from conversations.trigger_box import TriggerBox
+from conversations.weather import Died, Fate, Weather
+from conversations.witness import Violation, Witness
+from fs.schedule import Baton, Policy
+from holdfast.conversations.messages import Inbound
+from holdfast.conversations.model import Channel, ConversationKey, Status, Waiting
+from holdfast.conversations.ports import ConversationStore
+from holdfast.conversations.processor import BatchProcessor
+from holdfast.conversations.staging import Stager
+from holdfast.conversations.sweeper import Sweeper
+from holdfast.conversations.terms import ChatTerms, Doubt, Profile
+from holdfast.core.errors import QueueUnavailable, StoreUnavailable
+from holdfast.testing import ManualClock, MemoryConversations
+
+KEYS = tuple(ConversationKey(f"whatsapp:+1555000{n}", f"c{n}") for n in range(3))
+STRANGER = KEYS[2]
+LOCK_SECONDS = 40.0
+RENEWAL_SECONDS = 10.0  # a third of the shortest lease
+
+
+@dataclass(frozen=True)
+class Build:
+    """What the actors are made of. Tests that remove a part of the protocol replace one."""
+
+    store: Callable[[ConversationStore], Any] = lambda store: store
+    processor: type[BatchProcessor] = BatchProcessor
+    stager: type[Stager] = Stager
+    sweeper: type[Sweeper] | None = Sweeper
+
+
+def terms_of(weather: Weather, in_doubt: Doubt) -> ChatTerms:
+    return ChatTerms(
+        window_seconds=4.0,
+        quiet_seconds=1.0,
+        max_wait_seconds=8.0,
+        lock_seconds=LOCK_SECONDS,
+        grace_seconds=20.0,
+        sender_seconds=5.0,
+        in_doubt=in_doubt,
+        park_after_seconds=weather.park_after_seconds,
+        most_fragments=3,
+    )
+
+
+Line = tuple[float, int, str, tuple[object, ...], object]
+"""When, who, which call, with what, and what came of it."""
+
+
+class World:
+    """All there is, and the only place that knows everybody."""
+
+    def __init__(
+        self,
+        weather: Weather,
+        policy: Policy,
+        seed: int = 0,
+        *,
+        build: Build | None = None,
+        in_doubt: Doubt = "at_most_once",
+        finder: Finder = "finds",
+        terms: ChatTerms | None = None,
+    ) -> None:
+        self.weather, self.build = weather, build or Build()
+        self.fate = Fate(seed, weather)
+        self.clock = ManualClock()
+        self.terms = terms or terms_of(weather, in_doubt)
+        self.memory = MemoryConversations(clock=self.clock)
+        resends = self.terms.in_doubt == "at_least_once"
+        told = self.build.store(self.memory)
+        self.witness = Witness(told, self.memory, self.clock, resends=resends)
+        self.assistant = Assistant(self.fate, self.witness.asked)
+        self.witness.assistant = self.assistant
+        self.carrier = Carrier(self.fate, finder, self.witness.sent)
+        self.box = TriggerBox(self.clock, self.fate)
+        self.baton = Baton(policy)
+        self.processes: list[Process] = []
+        self.hooks: list[Inbound] = []  # to be handed in, perhaps again
+        self.known: set[str] = set()  # sids that were staged, as far as anybody was told
+        self.steps = 0
+        self.story: list[Line] = []
+        self._listings: list[list[Waiting]] = []
+
+    @property
+    def over(self) -> bool:
+        """A promise is broken: nothing that happens from now on matters."""
+        return bool(self.witness.violations)
+
+    # -- what happens to everybody
+
+    def pass_time(self, seconds: float) -> None:
+        """In small steps, so that whoever is not frozen renews in time."""
+        about = [one for one in self.processes if one.alive]
+        about = [one for one in about if not self.fate.strikes(self.weather.frozen)]
+        while seconds > 0:
+            step = min(seconds, RENEWAL_SECONDS)
+            self.clock.advance(step)
+            seconds -= step
+            for process in about:
+                process.keeper.tick()
+        if self.fate.strikes(0.1):  # a table cleans up in its own time
+            self.memory.forget_expired(self.clock.time())
+
+    def waiting(self) -> list[Waiting]:
+        """As it is, or as it was a while ago."""
+        self._listings.append(list(self.witness.store.waiting()))
+        if self.fate.strikes(0.5):
+            return self.fate.random.choice(self._listings[-4:])
+        return self._listings[-1]
+
+    # -- actors
+
+    def process(self, kill: float) -> "Process":
+        process = Process(self, kill)
+        self.processes.append(process)
+        return process
+
+    def storm(self, lives: list[Callable[[], None]]) -> None:
+        self.baton.run(lives)
+
+    # -- the calm
+
+    def calm(self, most_seconds: float = 6_000.0) -> None:
+        """Nothing goes wrong from now on. Returns when nothing is left to do."""
+        self.fate.calm = True
+        until = self.clock.monotonic() + most_seconds
+        since = self.clock.time()
+        process = self.process(0.0)
+        stager, consumer, sweeper = process.stager(), process.consumer(), process.sweeper()
+        while self.clock.monotonic() < until:
+            while self.hooks:
+                stager.stage(self.hooks.pop())
+            if consumer.consume(stopping=False):
+                self._must_not_wedge(since)
+                continue
+            seconds = self.box.seconds_to_next
+            if seconds is None and not (sweeper and self._staged()):
+                return
+            self.pass_time(min(10.0, 10.0 if seconds is None else max(0.1, seconds)))
+            if sweeper:
+                sweeper.sweep()
+        self.witness.accuse("I-MS-5: it does not come to rest")
+
+    def _must_not_wedge(self, since: float) -> None:
+        longest = self.box.lease_seconds + 2 * 60.0 + 20.0
+        for one in self.memory.conversations():
+            late = self.clock.time() - max(since, one.lock_expires_at) > longest
+            staged = self.memory.staged(one.key.conversation_id)
+            if staged and late and one.status == Status.PROCESSING:
+                self.witness.accuse("I-MS-4: a lock ran out, and nobody took it over")
+
+    def _staged(self) -> bool:
+        return any(self.memory.staged(key.conversation_id) for key in KEYS)
+
+    def check_rest(self) -> None:
+        """I-MS-1, I-MS-4, I-MS-5: what must hold when all is quiet."""
+        if self._staged():
+            self.witness.accuse("I-MS-5: a message is staged, and no trigger will come")
+        answered = set()
+        for key in KEYS:
+            history = self.memory.history(key, limit=1_000)
+            answered.update(sid for one in history for sid in one.details.get("sids", ()))
+        for conversation in self.memory.conversations():
+            # Where triggers may be lost, an expired lock may be left on a conversation that
+            # nothing is staged for: whoever comes next takes it over.
+            strict = not self.weather.sweeper
+            if conversation.status == Status.PROCESSING and strict:
+                self.witness.accuse("I-MS-4: the lock is held, and nobody is at work")
+            if conversation.outbox is not None:
+                self.witness.accuse("I-MS-6: a reply is left in the outbox")
+        for parked in self.memory.parked():
+            answered.update(parked.sids)
+            in_time = self.weather.park_after_seconds > 10_000.0
+            if in_time and parked.reason == "it was not answered in time":
+                self.witness.accuse("I-MS-1: parked only because nobody came")
+        if lost := self.known - answered:
+            self.witness.accuse(f"I-MS-1: neither answered nor parked: {sorted(lost)}")
+        self.witness.check_all()
+
+
+@dataclass
+class Process:
+    """Lives until it is killed. Its parts are real; its ports lead into the world."""
+
+    world: World
+    kill: float
+    alive: bool = True
+    doomed: Callable[[str], bool] = lambda name: False
+    keeper: KeeperByHand = field(init=False)
+
+    def __post_init__(self) -> None:
+        world = self.world
+        self.number = len(world.processes)
+        self.keeper = KeeperByHand(world.clock)
+        self.store: Any = StorePort(self, world.witness.call, world.waiting)
+        self.queue = QueuePort(self, world.box)
+        self.queues: Any = {Channel.WHATSAPP: self.queue}
+
+    # -- Lines
+
+    def before(self, name: str) -> None:
+        world, fate = self.world, self.world.fate
+        if not self.alive or world.over:
+            raise Died
+        world.steps += 1
+        world.baton.step()
+        if fate.strikes(world.weather.leap):
+            world.pass_time(fate.leap_seconds(LOCK_SECONDS))
+        if self.doomed(name) or fate.strikes(self.kill):
+            self.told(name, (), "died before it")
+            self.alive = False
+            raise Died
+
+    def lost(self, name: str, *, after: bool) -> bool:
+        weather = self.world.weather
+        return self.world.fate.strikes(weather.lose_reply if after else weather.drop)
+
+    def told(self, name: str, args: tuple[object, ...], answer: object) -> None:
+        self.world.story.append((self.world.clock.monotonic(), self.number, name, args, answer))
+
+    # -- what it can be
+
+    def stager(self) -> Stager:
+        known = not self.world.weather.strangers
+        profiles = {"*": Profile()} if known else {key.conversation_id: Profile() for key in KEYS[:2]}
+        world = self.world
+        return world.build.stager(
+            self.store, self.queues, terms=world.terms, profiles=profiles, clock=world.clock
+        )
+
+    def consumer(self) -> Consumer:
+        world = self.world
+        providers = Providers(
+            ProviderPort(self, world.assistant, ("open_thread", "write")),
+            ProviderPort(self, world.carrier, ("send", "find")),
+        )
+        processor = world.build.processor(
+            self.store,
+            providers,
+            self.queues,
+            keeper=self.keeper,  # type: ignore[arg-type]
+            terms=world.terms,
+            max_attempts=5,
+            clock=world.clock,
+        )
+        return Consumer(processor, self.queue, self.keeper, world.clock)
+
+    def sweeper(self) -> Sweeper | None:
+        world = self.world
+        if not world.weather.sweeper or world.build.sweeper is None:
+            return None
+        return world.build.sweeper(
+            self.store, self.queues, terms=world.terms, clock=world.clock
+        )
+
+
+# -- lives
+
+
+def inbound(key: ConversationKey, number: int) -> Inbound:
+    sid = f"{key.conversation_id}-{number:02}"
+    return Inbound(
+        message_sid=sid,
+        primary_channel=key.primary_channel,
+        conversation_id=key.conversation_id,
+        recipient=key.conversation_id,
+        body=sid,
+        received_at=1_700_000_000.0 + number,
+    )
+
+
+def stages(world: World) -> None:
+    """Takes what comes in until nothing does. Who dies is followed by another one."""
+    weather, fate = world.weather, world.fate
+    process = world.process(weather.kill_stager)
+    stager = process.stager()
+    while world.hooks and not world.over:
+        message = world.hooks.pop(fate.random.randrange(len(world.hooks)))
+        try:
+            stager.stage(message)
+            world.known.add(message.message_sid)
+            if fate.strikes(weather.hook_twice):
+                world.hooks.append(message)
+        except (StoreUnavailable, QueueUnavailable):
+            world.hooks.append(message)
+        except Died:
+            if weather.hooks_return or fate.strikes(0.5):
+                world.hooks.append(message)
+            process = world.process(weather.kill_stager)
+            stager = process.stager()
+
+
+def consumes(world: World, triggers: int) -> None:
+    """Until it had so many, or found nothing for long."""
+    weather, fate = world.weather, world.fate
+    process = world.process(weather.kill_processor)
+    consumer = process.consumer()
+    for _ in range(triggers):
+        try:
+            if not consumer.consume(fate.strikes(weather.stopping)):
+                seconds = world.box.seconds_to_next
+                world.pass_time(1.0 if seconds is None else max(0.1, seconds))
+        except (StoreUnavailable, QueueUnavailable):
+            pass
+        except Died:
+            process = world.process(weather.kill_processor)
+            consumer = process.consumer()
+
+
+def sweeps(world: World, times: int) -> None:
+    process = world.process(world.weather.kill_sweeper)
+    sweeper = process.sweeper()
+    for _ in range(times):
+        try:
+            if sweeper:
+                sweeper.sweep()
+            world.pass_time(10.0)
+        except (StoreUnavailable, QueueUnavailable):
+            pass
+        except Died:
+            process = world.process(world.weather.kill_sweeper)
+            sweeper = process.sweeper()
+
+
+def simulate(world: World, *, messages: int = 5, seed: int = 0) -> None:
+    """One life of the world, from its first message to its rest, and an echo. Raises
+    Violation."""
+    traffic = Random(seed)
+    for key in KEYS:
+        for number in range(traffic.randint(1, messages)):
+            world.hooks.append(inbound(key, number))
+    lives = [partial(stages, world), partial(stages, world)]
+    lives += [partial(consumes, world, traffic.randint(3, 12)) for _ in range(3)]
+    if world.weather.sweeper:
+        lives.append(partial(sweeps, world, 6))
+    everything = list(world.hooks)
+    world.storm(lives)
+    rest(world)
+    # Long after it was answered, a webhook is delivered once more.
+    world.hooks.append(traffic.choice(everything))
+    rest(world)
+
+
+def rest(world: World) -> None:
+    if world.over:  # whoever was on stage caught it
+        raise Violation(world.witness.violations[0])
+    world.calm()
+    world.check_rest()

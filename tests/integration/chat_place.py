@@ -1,0 +1,225 @@
+"""What the chat functions need around them, on moto in this process: tables, queues, a
+secret, requests that are signed as Twilio signs them, and the event source."""
+
+import hmac
+import json
+import time
+from base64 import b64encode
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import boto3
+from moto import mock_aws
+
+from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations, create_tables
+from holdfast.conversations.model import Conversation, ConversationKey, mark_of
+
+TOKEN = "canary-twilio-token"
+SHOP = "whatsapp:+4930999888"
+WEBHOOK = "https://chat.example.org/twilio"
+SECRET = {"account_sid": "AC123", "auth_token": TOKEN}
+QUEUES = ("dead", "whatsapp", "sms", "email", "inbound")
+_POLICY = {
+    "deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:dead",
+    "maxReceiveCount": "20",
+}
+REDRIVEN = {"RedrivePolicy": json.dumps(_POLICY), "VisibilityTimeout": "3600"}
+
+
+class TimeLeft:
+    """Lambda's context."""
+
+    def __init__(self, seconds: float = 900.0) -> None:
+        self._end = time.monotonic() + seconds
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int((self._end - time.monotonic()) * 1000)
+
+
+def signature_of(data: dict[str, str], url: str = WEBHOOK, token: str = TOKEN) -> str:
+    """As Twilio's documentation describes it, without its library."""
+    signed = url + "".join(name + data[name] for name in sorted(data))
+    return b64encode(hmac.digest(token.encode(), signed.encode(), "sha1")).decode()
+
+
+def post(
+    data: dict[str, str],
+    *,
+    signature: str | None = None,
+    body: str | None = None,
+    base64: bool = False,
+    path: str = "/twilio",
+    query: str = "",
+    content_type: str = "application/x-www-form-urlencoded; charset=UTF-8",
+) -> dict[str, Any]:
+    """A POST as an HTTP API or a function URL hands it to Lambda."""
+    text = urlencode(data) if body is None else body
+    return {
+        "version": "2.0",
+        "rawPath": path,
+        "rawQueryString": query,
+        "headers": {
+            "content-type": content_type,
+            "host": "chat.example.org",
+            "x-twilio-signature": signature_of(data) if signature is None else signature,
+        },
+        "requestContext": {
+            "domainName": "chat.example.org",
+            "http": {"method": "POST", "path": path},
+        },
+        "body": b64encode(text.encode()).decode() if base64 else text,
+        "isBase64Encoded": base64,
+    }
+
+
+@dataclass
+class Place:
+    """Tables, queues and the secret. `env` is that of the functions; `customer` is one that
+    nobody has heard of, after `begin`."""
+
+    sqs: Any
+    dynamodb: Any
+    secrets: Any
+    env: dict[str, str] = field(default_factory=dict)
+    number: int = 4915112340000
+
+    def begin(self) -> None:
+        """Nothing in sight, another customer, the usual token."""
+        self.number += 1
+        for name in QUEUES:
+            self.delete(self.receive(name))
+        self.rotate(TOKEN)
+
+    @property
+    def customer(self) -> str:
+        return f"whatsapp:+{self.number}"
+
+    @property
+    def key(self) -> ConversationKey:
+        return ConversationKey(self.customer, mark_of(SHOP, self.customer))
+
+    def form(self, sid: str = "SM1", **fields: str) -> dict[str, str]:
+        """What Twilio sends, as far as we read it, and a bit of what we do not."""
+        usual = {
+            "MessageSid": sid,
+            "From": self.customer,
+            "To": SHOP,
+            "Body": "hello",
+            "NumMedia": "0",
+            "AccountSid": "AC123",
+            "ProfileName": "Ada",
+        }
+        return usual | fields
+
+    @property
+    def store(self) -> DynamoDBConversations:
+        return DynamoDBConversations(client=self.dynamodb)
+
+    def conversation(self) -> Conversation | None:
+        return self.store.get(self.key)
+
+    def staged(self) -> list[str]:
+        return sorted(one.message_sid for one in self.store.staged(self.key.conversation_id))
+
+    def sent(self) -> list[str]:
+        """The replies to the customer that were laid into the outbox, as they lie there."""
+        folder = Path(self.env["HOLDFAST_CHAT_OUTBOX"])
+        texts = (file.read_text() for file in sorted(folder.rglob("*")) if file.is_file())
+        return [text for text in texts if str(self.number) in text]
+
+    def rotate(self, token: str) -> None:
+        text = json.dumps(SECRET | {"auth_token": token})
+        self.secrets.put_secret_value(SecretId="twilio", SecretString=text)
+
+    def url(self, name: str) -> str:
+        return str(self.sqs.get_queue_url(QueueName=name)["QueueUrl"])
+
+    def send(self, body: str, queue: str = "whatsapp") -> None:
+        self.sqs.send_message(QueueUrl=self.url(queue), MessageBody=body)
+
+    def receive(self, queue: str = "whatsapp") -> dict[str, Any]:
+        """An event of all that is visible, as an event source mapping makes it."""
+        records: dict[str, dict[str, Any]] = {}
+        while found := self._receive(queue):
+            fresh = {one["MessageId"]: _record(one, queue) for one in found}
+            if fresh.keys() <= records.keys():  # those of `dead` are not hidden
+                break
+            records |= fresh
+        return {"Records": list(records.values())}
+
+    def _receive(self, queue: str) -> list[dict[str, Any]]:
+        answer = self.sqs.receive_message(
+            QueueUrl=self.url(queue), MaxNumberOfMessages=10, AttributeNames=["All"]
+        )
+        found: list[dict[str, Any]] = answer.get("Messages", [])
+        return found
+
+    def invoke(self, function: Any, event: dict[str, Any], seconds: float = 900) -> list[str]:
+        """As an event source mapping does: what did not fail is deleted. The failures."""
+        answer = function(event, TimeLeft(seconds))
+        assert set(answer) == {"batchItemFailures"}
+        failed = [one["itemIdentifier"] for one in answer["batchItemFailures"]]
+        self.delete(event, but=failed)
+        return failed
+
+    def delete(self, event: dict[str, Any], but: Collection[str] = ()) -> None:
+        for one in event["Records"]:
+            if one["messageId"] not in but:
+                url = self.url(one["eventSourceARN"].rpartition(":")[2])
+                self.sqs.delete_message(QueueUrl=url, ReceiptHandle=one["receiptHandle"])
+
+    def count(self, queue: str) -> int:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        answer = self.sqs.get_queue_attributes(QueueUrl=self.url(queue), AttributeNames=names)
+        return sum(int(answer["Attributes"][name]) for name in names)
+
+
+def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
+    return {
+        "messageId": message["MessageId"],
+        "receiptHandle": message["ReceiptHandle"],
+        "body": message["Body"],
+        "attributes": message["Attributes"],
+        "messageAttributes": {},
+        "eventSource": "aws:sqs",
+        "eventSourceARN": f"arn:aws:sqs:us-east-1:123456789012:{queue}",
+        "awsRegion": "us-east-1",
+    }
+
+
+@contextmanager
+def place(outbox: str) -> Iterator[Place]:
+    """With a region in the environment."""
+    with mock_aws():
+        clients = (boto3.client(name) for name in ("sqs", "dynamodb", "secretsmanager"))
+        found = Place(*clients)
+        create_tables(found.dynamodb)
+        for name in QUEUES:
+            attributes = {"VisibilityTimeout": "0"} if name == "dead" else REDRIVEN
+            found.sqs.create_queue(QueueName=name, Attributes=attributes)
+        found.secrets.create_secret(Name="twilio", SecretString=json.dumps(SECRET))
+        found.env = environment(outbox)
+        yield found
+
+
+def environment(outbox: str) -> dict[str, str]:
+    channel = {"provider": "outbox", "whatsapp_credentials_id": "twilio"}
+    profile = {"channel_config": channel, "ai_config": {"provider": "echo"}}
+    return {
+        "HOLDFAST_CHAT_STORE": "dynamodb:",
+        "HOLDFAST_CHAT_WHATSAPP_QUEUE": "sqs:whatsapp",
+        "HOLDFAST_CHAT_SMS_QUEUE": "sqs:sms",
+        "HOLDFAST_CHAT_EMAIL_QUEUE": "sqs:email",
+        "HOLDFAST_CHAT_INBOUND_QUEUE": "sqs:inbound",
+        "HOLDFAST_CHAT_TWILIO_SECRET": "twilio",
+        "HOLDFAST_CHAT_WEBHOOK_URL": WEBHOOK,
+        "HOLDFAST_CHAT_PROFILES": json.dumps({"*": profile}),
+        "HOLDFAST_CHAT_OUTBOX": outbox,
+        "HOLDFAST_CHAT_WINDOW_SECONDS": "0",
+        "HOLDFAST_CHAT_QUIET_SECONDS": "0",
+        "HOLDFAST_CHAT_MAX_WAIT_SECONDS": "0",
+    }

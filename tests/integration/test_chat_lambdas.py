@@ -1,0 +1,449 @@
+"""The three functions of conversations, each called as Lambda calls it, on moto: what they
+answer, what they store, and what they never tell.
+
+R002-006…010, R002-013, R002-015…018, R002-024, R002-082, R002-098; MS-24; I-MS-8, I-MS-9.
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+from chat_place import (
+    SHOP,
+    TOKEN,
+    Place,
+    TimeLeft,
+    place,
+    post,
+    signature_of,
+)
+
+from holdfast.core.errors import HoldfastError
+from holdfast.lambdas.chat import Chat
+from holdfast.lambdas.messaging import MessagingFunction
+from holdfast.lambdas.sources import source_settings
+from holdfast.lambdas.staging import StagingFunction
+from holdfast.lambdas.sweeping import SweepingFunction
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        with place(str(tmp_path_factory.mktemp("outbox"))) as found:
+            yield found
+
+
+@pytest.fixture
+def around(world: Place) -> Place:
+    world.begin()
+    return world
+
+
+@pytest.fixture(scope="module")
+def messaging(world: Place) -> MessagingFunction:
+    return MessagingFunction(Chat(world.env))
+
+
+@pytest.fixture(scope="module")
+def staging(world: Place) -> StagingFunction:
+    return StagingFunction(Chat(world.env))
+
+
+def status(function: StagingFunction, event: Any) -> int:
+    return int(function(event, None)["statusCode"])
+
+
+def failed(answer: Any) -> list[str]:
+    return [one["itemIdentifier"] for one in answer["batchItemFailures"]]
+
+
+def said(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> str:
+    """All that was logged or printed, tracebacks included."""
+    out, err = capsys.readouterr()
+    return out + err + caplog.text
+
+
+# -- staging: the webhook
+
+
+def test_a_signed_request_is_staged_and_answered_with_an_empty_response(
+    around: Place, staging: StagingFunction
+) -> None:
+    assert staging(post(around.form()), None) == {
+        "statusCode": 200,
+        "headers": {"Content-Type": "text/xml"},
+        "body": '<?xml version="1.0" encoding="UTF-8"?><Response></Response>',
+        "isBase64Encoded": False,
+    }
+    assert around.staged() == ["SM1"]
+    [record] = around.receive()["Records"]
+    trigger = json.loads(record["body"])
+    assert trigger["conversation_id"] == around.key.conversation_id
+    assert trigger["primary_channel"] == around.customer
+    window = around.store.window(around.key.conversation_id)
+    assert window is not None
+    assert window.trigger_id == trigger["id"]
+
+
+def test_only_the_first_of_a_window_sends_a_trigger_and_a_webhook_may_come_twice(
+    around: Place, staging: StagingFunction
+) -> None:
+    for sid in ("SM1", "SM1", "SM2"):
+        assert status(staging, post(around.form(sid), base64=True)) == 200
+    assert around.staged() == ["SM1", "SM2"]
+    assert len(around.receive()["Records"]) == 1
+
+
+def test_the_url_is_that_of_the_request_where_none_is_set(around: Place) -> None:
+    env = {k: v for k, v in around.env.items() if k != "HOLDFAST_CHAT_WEBHOOK_URL"}
+    staging, data = StagingFunction(Chat(env)), around.form()
+    signature = signature_of(data, "https://chat.example.org/hook?a=1")
+    event = post(data, signature=signature, path="/hook", query="a=1")
+    assert status(staging, event | {"rawQueryString": ""}) == 403
+    assert status(staging, event) == 200
+
+
+def test_what_is_not_signed_is_refused_without_a_word_and_not_stored(
+    around: Place, staging: StagingFunction
+) -> None:
+    data = around.form()
+    for event in (
+        post(data, signature=""),
+        post(data, signature="forged"),
+        post(data, signature=signature_of(data, token="another-token")),
+        post(data, signature=signature_of(data, url="https://another.example.org/")),
+        post(data | {"Body": "changed"}, signature=signature_of(data)),
+    ):
+        answer = staging(event, None)
+        assert (answer["statusCode"], answer["body"]) == (403, "")
+    assert around.staged() == []
+    assert around.conversation() is None
+    assert around.receive()["Records"] == []
+
+
+def test_a_rotated_token_is_good_at_once(around: Place) -> None:
+    staging = StagingFunction(Chat(around.env))
+    assert status(staging, post(around.form())) == 200
+    around.rotate("another")
+    data = around.form("SM2")
+    assert status(staging, post(data, signature=signature_of(data, token="another"))) == 200
+    assert around.staged() == ["SM1", "SM2"]
+
+
+def test_media_alone_is_staged_and_an_empty_message_is_thanked_for(
+    around: Place, staging: StagingFunction, capsys: Any, caplog: Any
+) -> None:
+    assert status(staging, post(around.form(Body=""))) == 200
+    assert "inbound_refused" in said(capsys, caplog)
+    assert around.staged() == []
+    picture = around.form("SM2", Body="", NumMedia="1", MediaContentType0="image/png")
+    assert status(staging, post(picture)) == 200
+    assert around.staged() == ["SM2"]
+
+
+def test_what_nobody_could_answer_is_refused_and_not_stored(
+    around: Place, staging: StagingFunction
+) -> None:
+    data = around.form()
+    without_sid = {name: data[name] for name in data if name != "MessageSid"}
+    events: list[Any] = [
+        post(data, body="no form at all"),
+        post(data, content_type="application/json"),
+        post(data) | {"isBase64Encoded": True},
+        post(data, body="Body=1&Body=2"),
+        post(data, body="Body=%ff"),
+        post(without_sid),
+        post(data | {"MessageSid": "SM\x00"}),
+        post(data | {"Body": "x" * 64_001}),
+        post(data | {"NumMedia": "99"}),
+        {"requestContext": {"http": {"method": "POST"}}, "body": 7},
+        None,
+        "text",
+        {"httpMethod": ["POST"]},
+    ]
+    assert [status(staging, event) for event in events] == [400] * len(events)
+    assert around.staged() == []
+    assert around.conversation() is None
+
+
+def test_only_posts_are_taken(around: Place, staging: StagingFunction) -> None:
+    event = post(around.form())
+    event["requestContext"]["http"]["method"] = "GET"
+    assert status(staging, event) == 405
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("HOLDFAST_CHAT_TWILIO_SECRET", "no-such-secret"),
+        ("HOLDFAST_CHAT_STORE", "dynamodb:none-"),
+        ("HOLDFAST_CHAT_WHATSAPP_QUEUE", "sqs:no-such-queue"),
+        ("HOLDFAST_CHAT_WINDOW_SECONDS", "1000"),
+    ],
+)
+def test_what_is_away_or_badly_set_up_is_503_and_told_in_the_log(
+    around: Place, setting: str, value: str, caplog: Any
+) -> None:
+    staging = StagingFunction(Chat(around.env | {setting: value}))
+    assert status(staging, post(around.form())) == 503
+    assert "webhook_failed" in caplog.text
+
+
+def test_without_the_name_of_a_secret_nothing_is_believed(around: Place, caplog: Any) -> None:
+    env = {k: v for k, v in around.env.items() if k != "HOLDFAST_CHAT_TWILIO_SECRET"}
+    staging = StagingFunction(Chat(env))
+    assert status(staging, post(around.form())) == 503
+    assert "HOLDFAST_CHAT_TWILIO_SECRET" in caplog.text
+    assert around.staged() == []
+
+
+# -- staging: the queue
+
+
+def inbound(around: Place, sid: str, **fields: str) -> str:
+    usual = {"message_sid": sid, "from": around.customer, "to": SHOP, "body": "hello"}
+    return json.dumps(usual | fields)
+
+
+def test_inbound_messages_of_a_queue_are_staged_and_bad_ones_are_dead_letters(
+    around: Place, staging: StagingFunction
+) -> None:
+    around.send(inbound(around, "SM1"), "inbound")
+    around.send(inbound(around, "SM2", body=""), "inbound")
+    around.send("no JSON", "inbound")
+    assert around.invoke(staging, around.receive("inbound")) == []
+    assert around.staged() == ["SM1"]
+    assert around.count("dead") == 2
+
+
+# -- messaging
+
+
+def test_a_whole_turn_leaves_one_reply_and_no_failure(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    for sid, body in (("SM1", "one"), ("SM2", "two")):
+        assert status(staging, post(around.form(sid, Body=body))) == 200
+    event = around.receive()
+    assert messaging(event, TimeLeft()) == {"batchItemFailures": []}
+    [user, assistant] = around.store.history(around.key)
+    assert user.body == "one\ntwo"
+    assert "one\ntwo" in assistant.body
+    assert around.staged() == []
+    assert around.invoke(messaging, event) == []  # delivered again
+    assert len(around.sent()) == 1
+
+
+def test_a_trigger_as_the_seed_writes_it_is_understood(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    staging(post(around.form()), None)
+    around.receive()  # ours is lost
+    body = {
+        "conversation_id": around.key.conversation_id,
+        "primary_channel": around.customer,
+    }
+    around.send(json.dumps(body))
+    assert around.invoke(messaging, around.receive()) == []
+    assert len(around.sent()) == 1
+
+
+MALFORMED = ["no JSON", "[]", '{"conversation_id": "c"}', '{"primary_channel": "+49"}']
+
+
+def batch_with_malformed(around: Place, staging: StagingFunction) -> dict[str, Any]:
+    staging(post(around.form()), None)
+    for body in MALFORMED:
+        around.send(body)
+    event = around.receive()
+    assert len(event["Records"]) == 5
+    return event
+
+
+def test_malformed_triggers_are_dead_letters_and_cost_the_others_nothing(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    """R002-016…018, replaced: no retry would mend them, so they are moved to the dead
+    letters, with the reason, instead of being reported as failed."""
+    event = batch_with_malformed(around, staging)
+    assert around.invoke(messaging, event) == []
+    assert around.count("dead") == 4
+    assert len(around.sent()) == 1
+
+
+def test_malformed_triggers_fail_where_no_dead_letter_queue_can_be_had(
+    around: Place, staging: StagingFunction
+) -> None:
+    """R002-016…018 to the letter: among the failures, and the others are worked on."""
+    event = batch_with_malformed(around, staging)
+    bad = [one["messageId"] for one in event["Records"] if one["body"] in MALFORMED]
+    empty = {**event["Records"][0], "messageId": "without-a-body", "body": None}
+    event["Records"].append(empty)
+    queue = "sqs:whatsapp?dead_letters=sqs:no-such-queue"
+    messaging = MessagingFunction(Chat(around.env | {"HOLDFAST_CHAT_WHATSAPP_QUEUE": queue}))
+    assert sorted(around.invoke(messaging, event)) == sorted([*bad, "without-a-body"])
+    assert around.count("dead") == 0
+    assert len(around.sent()) == 1
+
+
+def test_without_a_redrive_policy_a_queue_for_dead_letters_is_made(
+    around: Place, messaging: MessagingFunction
+) -> None:
+    around.sqs.create_queue(QueueName="plain")
+    around.send("no JSON", "plain")
+    assert around.invoke(messaging, around.receive("plain")) == []
+    assert around.count("plain-dead") == 1
+
+
+def test_what_could_not_be_answered_is_reported_and_answered_with_the_next_delivery(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    staging(post(around.form()), None)
+    event = around.receive()
+    [record] = event["Records"]
+    away = MessagingFunction(Chat(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"}))
+    assert around.invoke(away, event) == [record["messageId"]]
+    assert around.sent() == []
+    assert around.invoke(messaging, event) == []
+    assert len(around.sent()) == 1
+
+
+def test_a_function_whose_timeout_is_too_short_says_so_and_begins_nothing(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction, caplog: Any
+) -> None:
+    staging(post(around.form()), None)
+    event = around.receive()
+    [record] = event["Records"]
+    assert around.invoke(messaging, event, 30) == [record["messageId"]]
+    assert "set its timeout to 110 s or more" in caplog.text
+    assert "HOLDFAST_CHAT_WRITER_SECONDS" in caplog.text
+    assert around.sent() == []
+    shorter = {"HOLDFAST_CHAT_WRITER_SECONDS": "2", "HOLDFAST_CHAT_SENDER_SECONDS": "1"}
+    assert around.invoke(MessagingFunction(Chat(around.env | shorter)), event, 60) == []
+    assert len(around.sent()) == 1
+
+
+STRANGE: list[Any] = [
+    None,
+    [],
+    {},
+    {"Records": None},
+    {"Records": "text"},
+    {"Records": [None, 3, {}, {"messageId": ""}, {"messageId": 5}]},
+    {"Records": [{"messageId": "a"}, {"messageId": "a"}, {"messageId": "b"}]},
+    {"Records": [{"messageId": "a", "eventSourceARN": "arn:aws:s3:::bucket"}]},
+    {"Records": [{"messageId": "a", "attributes": "x"}, {"messageId": "b", "body": {}}]},
+]
+
+
+@pytest.mark.parametrize("event", STRANGE, ids=range(len(STRANGE)))
+def test_whatever_comes_only_ids_of_its_records_are_answered_and_each_once(
+    messaging: MessagingFunction, staging: StagingFunction, event: Any
+) -> None:
+    ids = {"a", "b"} & set(json.dumps(event).split('"'))
+    answers = [messaging(event, TimeLeft())]
+    if isinstance(event, dict) and "Records" in event:
+        answers.append(staging(event, TimeLeft()))
+    for answer in answers:
+        assert sorted(failed(answer)) == sorted(ids)
+
+
+def test_a_queue_is_held_with_the_settings_of_its_url(around: Place) -> None:
+    queue = "https://sqs.us-east-1.amazonaws.com/123456789012/whatsapp?max_attempts=7"
+    app = Chat(around.env | {"HOLDFAST_CHAT_WHATSAPP_QUEUE": queue}).app
+    env = {"HOLDFAST_MAX_ATTEMPTS": "4", "HOLDFAST_LEASE_SECONDS": "33"}
+    ours = source_settings(app, "whatsapp", env)
+    assert (ours.max_attempts, ours.lease_seconds) == (7, 33)
+    assert source_settings(app, "sms", env).max_attempts == 4
+    assert source_settings(app, "inbound", env).max_attempts == 4
+    assert source_settings(app, "of-somebody-else", env).max_attempts == 4
+
+
+# -- the beginning
+
+
+@pytest.mark.parametrize("name", ["staging", "messaging", "sweeping"])
+def test_nothing_is_put_together_before_the_first_event(
+    around: Place, name: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """A function that is badly set up is imported all the same, and says what is wrong."""
+    monkeypatch.setenv("HOLDFAST_CHAT_LOCK_SECONDS", "-1")
+    handler = import_module(f"holdfast.lambdas.{name}").handler
+    if name == "sweeping":
+        with pytest.raises(HoldfastError, match="HOLDFAST_CHAT_LOCK_SECONDS"):
+            handler({}, None)
+    elif name == "staging":
+        assert status(handler, post(around.form())) == 503
+        assert "HOLDFAST_CHAT_LOCK_SECONDS" in caplog.text
+    else:
+        assert failed(handler({"Records": [{"messageId": "a"}]}, TimeLeft())) == ["a"]
+        assert "HOLDFAST_CHAT_LOCK_SECONDS" in caplog.text
+
+
+# -- sweeping
+
+
+def test_one_sweep_brings_a_lost_trigger_back_and_tells_its_counts(around: Place) -> None:
+    soon = {"HOLDFAST_CHAT_GRACE_SECONDS": "0.001", "HOLDFAST_CHAT_LOCK_SECONDS": "0.001"}
+    chat = Chat(around.env | soon)
+    assert status(StagingFunction(chat), post(around.form())) == 200
+    around.receive()  # lost
+    counts = SweepingFunction(chat)({"source": "aws.scheduler"}, TimeLeft())
+    assert set(counts) == {"waiting", "triggered", "parked", "oldest_seconds"}
+    assert counts["triggered"] >= 1
+    bodies = [json.loads(one["body"]) for one in around.receive()["Records"]]
+    assert around.customer in [one["primary_channel"] for one in bodies]
+
+
+def test_a_sweep_that_fails_is_an_error_of_the_function(around: Place) -> None:
+    chat = Chat(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"})
+    with pytest.raises(HoldfastError):
+        SweepingFunction(chat)({}, None)
+
+
+# -- what is never told
+
+
+def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
+    around: Place, capsys: Any, caplog: Any
+) -> None:
+    """I-MS-9, with everything at DEBUG, the vendors' loggers included."""
+    caplog.set_level(logging.DEBUG)
+    data = around.form(Body="canary-body", ProfileName="canary-name")
+    good = signature_of(data)
+    chat, away = Chat(around.env), Chat(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"})
+    staging, messaging = StagingFunction(chat), MessagingFunction(chat)
+    events = [
+        post(data),
+        post(data, signature="canary-signature"),
+        post(data | {"Body": "canary-changed"}, signature=good),
+        post(data | {"MessageSid": "canary\x00"}),
+        post(data | {"NumMedia": "canary"}),
+        post(data, body="canary-no-form"),
+        post(data) | {"isBase64Encoded": True},
+        {"httpMethod": "POST", "headers": "canary", "body": ["canary"]},
+    ]
+    assert [status(staging, event) for event in events] == [200, 403, 403] + [400] * 5
+    around.send('{"conversation_id": "canary-malformed"')
+    around.send(json.dumps({"conversation_id": "canary", "primary_channel": "+49\x00"}))
+    event = around.receive()
+    [record] = around.invoke(MessagingFunction(away), event)
+    event["Records"] = [one for one in event["Records"] if one["messageId"] == record]
+    assert status(StagingFunction(away), post(data)) == 503
+    assert around.invoke(messaging, event) == []
+    assert len(around.sent()) == 1
+    around.send(inbound(around, "SM7", body="canary"), "inbound")
+    around.send(inbound(around, "canary\x00"), "inbound")
+    assert around.invoke(staging, around.receive("inbound")) == []
+    SweepingFunction(chat)({}, None)
+
+    told = said(capsys, caplog)
+    for word in ("fragment_staged", "inbound_refused", "turn_finished", "webhook_failed"):
+        assert word in told
+    secrets = ("canary", str(around.number), SHOP.removeprefix("whatsapp:"), good, TOKEN)
+    leaks = [line for line in told.splitlines() if any(one in line for one in secrets)]
+    assert leaks == []

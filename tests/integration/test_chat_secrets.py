@@ -1,0 +1,258 @@
+"""Secrets by reference.
+
+R002-048, R002-050, R002-051; MS-22: a secret that is missing is told by its name, and one
+that nobody could fetch is tried again.
+"""
+
+import json
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from moto import mock_aws
+
+from holdfast.adapters.aws.secrets import SecretsManagerSecrets
+from holdfast.adapters.chat.secrets import AnySecrets, LocalSecrets
+from holdfast.conversations.errors import Passing, Permanent
+from holdfast.core.errors import ConfigError
+from holdfast.testing.clock import ManualClock
+from vendor_servers import Fault, VendorServer
+
+CANARY = "canary-7f3a"
+
+
+def told(error: BaseException) -> str:
+    """All that a log could have of an error: its texts, and those of its causes."""
+    lines = traceback.format_exception(error)
+    return "".join([repr(error), str(error), *lines])
+
+
+# -- of the environment and of files
+
+
+def test_a_secret_of_the_environment_is_an_object_or_one_text() -> None:
+    values = {"account_sid": "AC1", "auth_token": "t"}
+    secrets = LocalSecrets({"TWILIO": json.dumps(values), "KEY": " sk-1\n"})
+    assert secrets.get("env:TWILIO").reveal("auth_token") == "t"
+    assert secrets.get("env:KEY").reveal("api_key") == "sk-1"
+    assert secrets.get("env:KEY").reveal("password") == "sk-1"
+
+
+def test_the_environment_is_read_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = AnySecrets()
+    monkeypatch.setenv("HOLDFAST_TEST_KEY", "old")
+    assert secrets.get("env:HOLDFAST_TEST_KEY").reveal("api_key") == "old"
+    monkeypatch.setenv("HOLDFAST_TEST_KEY", "new")
+    secrets.forget("env:HOLDFAST_TEST_KEY")
+    assert secrets.get("env:HOLDFAST_TEST_KEY").reveal("api_key") == "new"
+
+
+def test_a_secret_of_a_file_may_be_behind_a_link(tmp_path: Path) -> None:
+    """As Kubernetes mounts them."""
+    (tmp_path / "data").write_text('{"api_key": "sk-ä"}')
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    assert LocalSecrets({}).get(f"file:{tmp_path}/link").reveal("api_key") == "sk-ä"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "empty"),
+        (" \n", "empty"),
+        (f'{{"api_key": "{CANARY}"', "not valid JSON"),
+        (f'{{"api_key": ["{CANARY}"]}}', "'api_key' is no text"),
+        ('{"api_key": 5}', "'api_key' is no text"),
+        ('{"a":' * 100_000, "not valid JSON"),
+    ],
+)
+def test_a_secret_that_is_none_is_named_and_not_told(text: str, words: str) -> None:
+    with pytest.raises(Permanent, match=words) as caught:
+        LocalSecrets({"KEY": text}).get("env:KEY")
+    assert "env:KEY" in str(caught.value)
+    assert CANARY not in told(caught.value)
+
+
+def test_a_value_that_is_missing_is_told_by_its_name() -> None:
+    """R002-050."""
+    secret = LocalSecrets({"KEY": '{"api_key": ""}'}).get("env:KEY")
+    for name in ("api_key", "password"):
+        with pytest.raises(Permanent, match=f"'env:KEY' has no '{name}'"):
+            secret.reveal(name)
+
+
+def large(path: Path) -> None:
+    path.write_bytes(b"x" * (64 * 1024 + 1))
+
+
+def bytes_of_no_text(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, large, bytes_of_no_text, lambda path: None])
+def test_a_file_that_holds_no_secret_is_refused_at_once(
+    tmp_path: Path, make: Callable[[Path], Any]
+) -> None:
+    make(tmp_path / "secret")
+    with pytest.raises(Permanent, match="file:"):
+        LocalSecrets({}).get(f"file:{tmp_path}/secret")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """Without a writer that would be for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    refused = []
+
+    def read() -> None:
+        with pytest.raises(Permanent, match="not a file"):
+            LocalSecrets({}).get(f"file:{tmp_path}/pipe")
+        refused.append(True)
+
+    reader = Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(30)
+    assert refused
+
+
+@pytest.mark.parametrize("reference", ["env:NONE", "env:", "file:", "file:\x00", "other"])
+def test_a_reference_that_leads_nowhere_is_permanent(reference: str) -> None:
+    """R002-050."""
+    with pytest.raises(Permanent):
+        LocalSecrets({}).get(reference)
+
+
+# -- of Secrets Manager
+
+
+@pytest.fixture
+def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    with mock_aws():
+        yield boto3.client("secretsmanager", "eu-central-1")
+
+
+def test_a_secret_is_fetched_once_until_it_is_old_or_forgotten(manager: Any) -> None:
+    """R002-048."""
+    clock = ManualClock()
+    manager.create_secret(Name="twilio", SecretString='{"auth_token": "one"}')
+    secrets = SecretsManagerSecrets(manager, 300, clock)
+
+    def token_after(value: str) -> str:
+        manager.put_secret_value(SecretId="twilio", SecretString=value)
+        return secrets.get("twilio").reveal("auth_token")
+
+    assert secrets.get("twilio").reveal("auth_token") == "one"
+    clock.advance(299)
+    assert token_after('{"auth_token": "two"}') == "one"
+    clock.advance(2)
+    assert token_after('{"auth_token": "three"}') == "three"
+    assert token_after('{"auth_token": "four"}') == "three"
+    secrets.forget("twilio")
+    assert secrets.get("twilio").reveal("auth_token") == "four"
+
+
+def test_a_refusal_is_not_remembered(manager: Any) -> None:
+    secrets = SecretsManagerSecrets(manager, 300, ManualClock())
+    with pytest.raises(Permanent, match=r"'late'.* none of that name"):
+        secrets.get("late")
+    manager.create_secret(Name="late", SecretString="sk-1")
+    assert secrets.get("late").reveal("api_key") == "sk-1"
+
+
+def test_a_secret_that_is_deleted_or_binary_is_permanent(manager: Any) -> None:
+    manager.create_secret(Name="gone", SecretString="x")
+    manager.delete_secret(SecretId="gone")
+    manager.create_secret(Name="binary", SecretBinary=CANARY.encode())
+    secrets = SecretsManagerSecrets(manager)
+    with pytest.raises(Permanent, match="being deleted"):
+        secrets.get("gone")
+    with pytest.raises(Permanent, match="binary") as caught:
+        secrets.get("binary")
+    assert CANARY not in told(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind", "words"),
+    [
+        ("AccessDeniedException", 400, Permanent, "secretsmanager:GetSecretValue"),
+        ("DecryptionFailure", 400, Permanent, "kms:Decrypt"),
+        ("InvalidParameterException", 400, Permanent, "no name"),
+        ("ThrottlingException", 400, Passing, "Throttling"),
+        ("InternalServiceError", 500, Passing, "InternalServiceError"),
+        ("ExpiredTokenException", 400, Passing, "ExpiredToken"),
+    ],
+)
+def test_each_refusal_of_secrets_manager_is_what_it_is(
+    own_manager: Any, code: str, status: int, kind: type[Exception], words: str
+) -> None:
+    """R002-051. Moto refuses nothing by itself."""
+    client, vendors = own_manager
+    vendors.books.order("aws.secret", Fault(status, code))
+    with pytest.raises(kind, match=words) as caught:
+        SecretsManagerSecrets(client).get("twilio")
+    assert "'twilio'" in str(caught.value)
+    assert "no: /" not in told(caught.value)  # how the vendor's own text begins
+
+
+@pytest.fixture(scope="module")
+def own_manager() -> Iterator[tuple[Any, VendorServer]]:
+    """A client of a server that fails as it is told."""
+    with VendorServer() as vendors:
+        client = boto3.client(
+            "secretsmanager",
+            "eu-central-1",
+            endpoint_url=vendors.twilio,
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+            config=Config(retries={"total_max_attempts": 1}),
+        )
+        yield client, vendors
+
+
+def test_a_manager_that_does_not_answer_is_passing(own_manager: Any) -> None:
+    client, vendors = own_manager
+    vendors.books.order("aws.secret", Fault(how="close"))
+    with pytest.raises(Passing, match="ConnectionClosedError"):
+        SecretsManagerSecrets(client).get("twilio")
+
+
+# -- of either
+
+
+def test_the_reference_says_where_a_secret_is(manager: Any) -> None:
+    made = []
+
+    def factory() -> SecretsManagerSecrets:
+        made.append(1)
+        return SecretsManagerSecrets(manager)
+
+    manager.create_secret(Name="prod/key", SecretString="of amazon")
+    secrets = AnySecrets({"KEY": "of the environment"}, factory)
+    assert secrets.get("env:KEY").reveal("api_key") == "of the environment"
+    assert made == []
+    for _ in range(2):
+        assert secrets.get("prod/key").reveal("api_key") == "of amazon"
+    assert made == [1]
+
+
+def test_without_boto3_the_way_out_is_told() -> None:
+    def factory() -> SecretsManagerSecrets:
+        raise ConfigError("Amazon's services need boto3: pip install 'holdfast[aws]'")
+
+    secrets = AnySecrets({}, factory)
+    with pytest.raises(Permanent, match=r"holdfast\[aws\].*env:NAME or file:PATH"):
+        secrets.get("prod/key")
+
+
+@pytest.mark.parametrize(("reference", "words"), [("", "no secret"), ("sk-1", "holds a key")])
+def test_a_config_that_names_no_secret_is_permanent(reference: str, words: str) -> None:
+    """R002-050. A key that stands where its name should be is not told on, either."""
+    with pytest.raises(Permanent, match=words) as caught:
+        AnySecrets({}).get(reference)
+    assert "sk-1" not in str(caught.value)

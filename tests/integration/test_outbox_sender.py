@@ -1,0 +1,166 @@
+"""The outbox folder: a reply is in it whole or not at all, and once.
+
+MS-06, I-MS-2: sending a part again sends nothing twice.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.adapters.chat.outbox import OutboxSender, letters
+from holdfast.conversations.errors import Passing, Permanent
+from holdfast.conversations.model import ConversationKey
+from holdfast.conversations.ports import Part
+from holdfast.conversations.secret import NO_SECRET
+from holdfast.testing.clock import ManualClock
+
+KEY = ConversationKey("+491510000001", "c1")
+
+
+def part(text: str = "hello", reference: str = "r1", index: int = 0) -> Part:
+    return Part(KEY, {"sender": "+4930"}, text, reference, index)
+
+
+def send(sender: OutboxSender, one: Part) -> str:
+    return sender.send(one, NO_SECRET, timeout_seconds=1).message_sid
+
+
+def test_replies_are_laid_down_and_listed_the_oldest_first(tmp_path: Path) -> None:
+    clock = ManualClock()
+    sender = OutboxSender(tmp_path / "new" / "outbox", clock)
+    for number, text in enumerate(("zwei 👋🏽", "אחת", "")):
+        send(sender, part(text, f"r{number}", number))
+        clock.advance(1)
+    laid = letters(tmp_path / "new" / "outbox")
+    assert [one.text for one in laid] == ["zwei 👋🏽", "אחת", ""]
+    assert {(one.to, one.sender, one.conversation_id) for one in laid} == {
+        ("+491510000001", "+4930", "c1")
+    }
+    assert "+4915" not in repr(laid)
+    assert "zwei" not in repr(laid)
+
+
+def test_the_same_part_is_laid_down_once_and_stays_as_it_was(tmp_path: Path) -> None:
+    sender = OutboxSender(tmp_path, ManualClock())
+    first = send(sender, part())
+    assert send(sender, part("another text")) == first
+    assert [one.text for one in letters(tmp_path)] == ["hello"]
+    assert OutboxSender.repeatable
+
+
+def test_a_part_that_is_there_is_found_and_another_is_not(tmp_path: Path) -> None:
+    sender = OutboxSender(tmp_path / "outbox", ManualClock())
+    assert sender.find(part(), NO_SECRET, since=0, known=()) is None
+    sid = send(sender, part())
+    found = sender.find(part(), NO_SECRET, since=0, known=())
+    assert found is not None
+    assert found.message_sid == sid
+    assert sender.find(part(reference="r2"), NO_SECRET, since=0, known=()) is None
+
+
+@pytest.mark.parametrize(
+    "reference", ["../../escape", "/etc/passwd", "a" * 5000, "", "\x00", "\ud83d", "+49151"]
+)
+def test_no_reference_leads_out_of_the_folder(tmp_path: Path, reference: str) -> None:
+    folder = tmp_path / "outbox"
+    send(OutboxSender(folder, ManualClock()), part(reference=reference))
+    (name,) = os.listdir(folder)
+    assert name.removesuffix(".json").isalpha()
+    assert os.listdir(tmp_path) == ["outbox"]
+
+
+def test_only_the_owner_can_read_what_was_said(tmp_path: Path) -> None:
+    folder = tmp_path / "outbox"
+    send(OutboxSender(folder, ManualClock()), part())
+    (file,) = folder.iterdir()
+    assert folder.stat().st_mode & 0o077 == 0
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_many_at_once_leave_one_whole_letter(tmp_path: Path) -> None:
+    senders = [OutboxSender(tmp_path, ManualClock()) for _ in range(8)]
+    texts = [f"{number} " * 20_000 for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(
+            pool.map(
+                lambda pair: send(pair[0], part(pair[1])), zip(senders, texts, strict=True)
+            )
+        )
+    (laid,) = letters(tmp_path)
+    assert laid.text in texts
+    assert len(os.listdir(tmp_path)) == 1
+
+
+def test_a_letter_that_could_not_be_finished_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full in mid-letter; then there is room again."""
+    sender = OutboxSender(tmp_path, ManualClock())
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(Passing):
+            send(sender, part())
+    assert os.listdir(tmp_path) == []
+    send(sender, part())
+    assert [one.text for one in letters(tmp_path)] == ["hello"]
+
+
+def torn(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def other_kind(path: Path) -> None:
+    data = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**data, "text": 7}))
+
+
+@pytest.mark.parametrize("damage", [torn, emptied, other_kind])
+def test_a_damaged_letter_is_not_listed_and_is_laid_down_anew(
+    tmp_path: Path, damage: Callable[[Path], Any]
+) -> None:
+    sender = OutboxSender(tmp_path, ManualClock())
+    send(sender, part())
+    (file,) = tmp_path.iterdir()
+    damage(file)
+    assert letters(tmp_path) == []
+    assert sender.find(part(), NO_SECRET, since=0, known=()) is None
+    send(sender, part())
+    assert [one.text for one in letters(tmp_path)] == ["hello"]
+
+
+def test_what_others_left_in_the_folder_is_not_listed(tmp_path: Path) -> None:
+    send(OutboxSender(tmp_path, ManualClock()), part())
+    (file,) = tmp_path.iterdir()
+    (tmp_path / "copy.json").write_bytes(file.read_bytes())  # not under its own name
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "dangling.json").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / ".x.part").write_bytes(file.read_bytes())
+    assert len(letters(tmp_path)) == 1
+    assert letters(tmp_path / "none") == []
+
+
+def test_a_folder_that_is_no_folder_is_passing(tmp_path: Path) -> None:
+    (tmp_path / "outbox").write_text("a file")
+    with pytest.raises(Passing):
+        send(OutboxSender(tmp_path / "outbox", ManualClock()), part())
+
+
+def test_half_a_character_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Permanent, match="Unicode"):
+        send(OutboxSender(tmp_path, ManualClock()), part("\ud83d"))

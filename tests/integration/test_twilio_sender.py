@@ -1,0 +1,317 @@
+"""The Twilio sender, against a server on the loopback that speaks as Twilio does.
+
+R002-059 to R002-065; MS-06, MS-22, I-MS-2: it is known whether a reply was sent, surely not
+sent, or in doubt; and what is in doubt is found again when Twilio has it.
+"""
+
+import json
+import select
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vendor_servers
+from holdfast.adapters.chat.twilio import TwilioSender
+from holdfast.conversations.errors import (
+    CannotTell,
+    Passing,
+    Permanent,
+    SendUnclear,
+    Unauthorised,
+)
+from holdfast.conversations.model import ConversationKey
+from holdfast.conversations.ports import Part
+from holdfast.conversations.secret import Secret
+from vendor_servers import Fault, VendorServer
+
+SECRET = Secret("twilio", {"account_sid": "AC1", "auth_token": "token"})
+NUMBER = "whatsapp:+491510000001"
+SENDER = "whatsapp:+4930000000"
+NOW = 1_800_000_000.5
+WAIT = 20.0
+
+
+@pytest.fixture
+def vendors() -> Iterator[VendorServer]:
+    with VendorServer() as server:
+        server.books.now = lambda: NOW
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sender() -> TwilioSender:
+    return TwilioSender()
+
+
+def part(
+    vendors: VendorServer, text: str = "hello", to: str = NUMBER, index: int = 0, **more: Any
+) -> Part:
+    config = {"sender": SENDER, "base_url": vendors.twilio, **more}
+    return Part(ConversationKey(to, "c1"), config, text, f"batch-{index}", index)
+
+
+def test_a_reply_is_sent_to_the_customer(sender: TwilioSender, vendors: VendorServer) -> None:
+    """R002-059, R002-060, R002-061, R002-062."""
+    text = "Grüße 👋🏽 & mehr=\nשלום"
+    sent = sender.send(part(vendors, text), SECRET, timeout_seconds=WAIT)
+    (message,) = vendors.books.messages
+    assert (sent.message_sid, sent.status) == (message["sid"], "queued")
+    assert (message["to"], message["from"], message["body"]) == (NUMBER, SENDER, text)
+    (asked,) = vendors.books.asks
+    assert asked.path == "/2010-04-01/Accounts/AC1/Messages.json"
+    assert asked.user == "AC1:token"
+
+
+def test_a_messaging_service_or_an_api_key_may_stand_in(
+    sender: TwilioSender, vendors: VendorServer
+) -> None:
+    secret = Secret("t", {"account_sid": "AC1", "api_key": "SK1", "api_secret": "word"})
+    where = part(vendors, to="+491510000001", messaging_service_sid="MG1")
+    sent = sender.send(where, secret, timeout_seconds=WAIT)
+    (message,) = vendors.books.messages
+    assert (message["messaging_service_sid"], message["from"]) == ("MG1", None)
+    assert vendors.books.asks[0].user == "SK1:word"
+    assert sender.find(where, secret, since=NOW, known=()) == sent
+
+
+OUTCOMES = [
+    (Fault(status=400, code="21211"), Permanent, "21211: the number is not valid"),
+    (Fault(status=400, code="63016"), Permanent, "63016"),
+    (Fault(status=400, code="99999"), Permanent, "error 99999$"),
+    (Fault(status=404, code="20404"), Permanent, "20404"),
+    (Fault(status=307), Permanent, "307"),
+    (Fault(status=401, code="20003"), Unauthorised, "20003"),
+    (Fault(status=403), Unauthorised, "403"),
+    (Fault(status=429, code="20429"), Passing, "20429"),
+    (Fault(status=500, acted=True), SendUnclear, "500"),
+    (Fault(status=503), SendUnclear, "503"),
+    (Fault(status=408), SendUnclear, "408"),
+    (Fault(how="close", acted=True), SendUnclear, "did not answer"),
+    (Fault(how="garbage", acted=True), SendUnclear, "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind", "words"), OUTCOMES)
+def test_each_outcome_is_what_it_is_and_nothing_is_sent_twice_by_itself(
+    sender: TwilioSender,
+    vendors: VendorServer,
+    fault: Fault,
+    kind: type[Exception],
+    words: str,
+) -> None:
+    """R002-064, MS-22."""
+    vendors.books.order("twilio.send", fault)
+    with pytest.raises(Exception, match=words) as caught:
+        sender.send(part(vendors), SECRET, timeout_seconds=WAIT)
+    assert type(caught.value) is kind
+    assert len(vendors.books.asks) == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [("+15005550001", "21211"), ("12", "21211"), ("+15005550004", "21610.* opted out")],
+)
+def test_a_number_that_cannot_be_written_to_is_refused_for_good(
+    sender: TwilioSender, vendors: VendorServer, number: str, words: str
+) -> None:
+    """R002-065."""
+    with pytest.raises(Permanent, match=words):
+        sender.send(part(vendors, to=number), SECRET, timeout_seconds=WAIT)
+
+
+def test_no_answer_in_time_leaves_a_doubt(sender: TwilioSender, vendors: VendorServer) -> None:
+    vendors.books.order("twilio.send", Fault(how="hang", acted=True))
+    with pytest.raises(SendUnclear, match="Timeout"):
+        sender.send(part(vendors), SECRET, timeout_seconds=0.2)
+
+
+def test_nobody_there_leaves_no_doubt(sender: TwilioSender, vendors: VendorServer) -> None:
+    """No connection, no message: it may be tried again without asking anybody."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    nowhere = part(vendors, base_url=f"http://127.0.0.1:{port}")
+    with pytest.raises(Passing, match="cannot be reached"):
+        sender.send(nowhere, SECRET, timeout_seconds=WAIT)
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "values", "words"),
+    [
+        ("hi", {"sender": None}, {}, "sender"),
+        ("hi", {"base_url": "ftp://x"}, {}, "base_url"),
+        ("hi", {"base_url": "http://127.0.0.1:port"}, {}, "base_url"),
+        ("half \ud83d", {}, {}, "Unicode"),
+        ("hi", {}, {"auth_token": ""}, "auth_token"),
+        ("hi", {}, {"account_sid": ""}, "account_sid"),
+        ("hi", {}, {"auth_token": "ключ"}, "characters"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_before_it_could_be_in_doubt(
+    sender: TwilioSender,
+    vendors: VendorServer,
+    text: str,
+    config: dict[str, Any],
+    values: dict[str, str],
+    words: str,
+) -> None:
+    secret = Secret("t", {"account_sid": "AC1", "auth_token": "token", **values})
+    with pytest.raises(Permanent, match=words):
+        sender.send(part(vendors, text, **config), secret, timeout_seconds=WAIT)
+    assert vendors.books.asks == []
+
+
+# -- finding what is in doubt
+
+
+def lay(vendors: VendorServer, **values: Any) -> str:
+    """A message Twilio has."""
+    books = vendors.books
+    body = {"To": NUMBER, "From": SENDER, "Body": "hello"}
+    message = books.send(vendor_servers.Ask("", "", "", {}, body, ""))
+    message.update(values)
+    return str(message["sid"])
+
+
+def at(seconds: float) -> str:
+    return formatdate(NOW + seconds)
+
+
+def test_a_reply_whose_answer_was_lost_is_found(
+    sender: TwilioSender, vendors: VendorServer
+) -> None:
+    """MS-06: it still waits in Twilio's queue, and has no date of sending."""
+    vendors.books.order("twilio.send", Fault(how="close", acted=True))
+    reply = part(vendors, "hello ✓ ")
+    with pytest.raises(SendUnclear):
+        sender.send(reply, SECRET, timeout_seconds=WAIT)
+    found = sender.find(reply, SECRET, since=NOW, known=())
+    assert found is not None
+    assert found.message_sid == vendors.books.messages[0]["sid"]
+    assert len(vendors.books.messages) == 1
+
+
+def test_a_reply_that_was_not_sent_is_not_found(
+    sender: TwilioSender, vendors: VendorServer
+) -> None:
+    vendors.books.order("twilio.send", Fault(how="close"))
+    with pytest.raises(SendUnclear):
+        sender.send(part(vendors), SECRET, timeout_seconds=WAIT)
+    lay(vendors, body="something else")
+    lay(vendors, to="whatsapp:+491510000002")
+    lay(vendors, **{"from": "whatsapp:+4930000009"})
+    lay(vendors, date_created=at(-3600))
+    assert sender.find(part(vendors), SECRET, since=NOW, known=()) is None
+
+
+@pytest.mark.parametrize("status", ["failed", "undelivered", "delivered", "canceled"])
+def test_a_reply_that_twilio_took_is_found_whatever_became_of_it(
+    sender: TwilioSender, vendors: VendorServer, status: str
+) -> None:
+    sid = lay(vendors, status=status, date_created=at(-1))
+    found = sender.find(part(vendors), SECRET, since=NOW, known=())
+    assert found is not None
+    assert (found.message_sid, found.status) == (sid, status)
+
+
+def test_clocks_may_differ_a_little(sender: TwilioSender, vendors: VendorServer) -> None:
+    """Twilio's times are whole seconds, and its clock is not ours."""
+    lay(vendors, date_created=at(-45))
+    assert sender.find(part(vendors), SECRET, since=NOW, known=()) is not None
+
+
+def test_of_equal_parts_the_one_that_is_not_known_is_found_and_the_oldest_first(
+    sender: TwilioSender, vendors: VendorServer
+) -> None:
+    sids = [lay(vendors, date_created=at(second)) for second in (1, 3, 2)]
+    oldest = sender.find(part(vendors), SECRET, since=NOW, known=())
+    third = sender.find(part(vendors), SECRET, since=NOW, known=(sids[0], sids[2]))
+    assert oldest is not None
+    assert third is not None
+    assert (oldest.message_sid, third.message_sid) == (sids[0], sids[1])
+    assert sender.find(part(vendors), SECRET, since=NOW, known=sids) is None
+
+
+def test_all_pages_are_looked_at_and_none_that_is_too_old(
+    sender: TwilioSender, vendors: VendorServer
+) -> None:
+    for _ in range(500):
+        lay(vendors, body="old", date_created=at(-7200))
+    sid = lay(vendors, date_created=at(-30))
+    for second in range(450):
+        lay(vendors, body="other", date_created=at(second))
+    found = sender.find(part(vendors), SECRET, since=NOW, known=())
+    assert found is not None
+    assert found.message_sid == sid
+    assert len(vendors.books.asked("twilio.list")) == 4  # two more pages are old
+
+
+def test_the_words_an_account_on_trial_is_given_do_not_hide_a_reply(
+    sender: TwilioSender, vendors: VendorServer
+) -> None:
+    lay(vendors, body="Sent from your Twilio trial account - hello")
+    assert sender.find(part(vendors), SECRET, since=NOW, known=()) is not None
+
+
+def test_texts_that_twilio_did_not_keep_leave_the_doubt(
+    sender: TwilioSender, vendors: VendorServer
+) -> None:
+    lay(vendors, body="")
+    with pytest.raises(CannotTell):
+        sender.find(part(vendors), SECRET, since=NOW, known=())
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault(status=401), Unauthorised),
+        (Fault(status=429), Passing),
+        (Fault(status=500), Passing),
+        (Fault(status=400), Passing),
+        (Fault(how="close"), Passing),
+        (Fault(how="garbage"), CannotTell),
+    ],
+)
+def test_a_question_that_fails_does_not_say_that_nothing_was_sent(
+    sender: TwilioSender, vendors: VendorServer, fault: Fault, kind: type[Exception]
+) -> None:
+    lay(vendors)
+    vendors.books.order("twilio.list", fault)
+    with pytest.raises(kind) as caught:
+        sender.find(part(vendors), SECRET, since=NOW, known=())
+    assert type(caught.value) is kind
+
+
+# -- the servers as a process of their own, as other tests use them
+
+
+def test_the_vendors_run_as_a_process_that_is_told_its_faults(sender: TwilioSender) -> None:
+    script = Path(vendor_servers.__file__)
+    command = [sys.executable, str(script), "--until-stdin-closes"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        try:
+            assert select.select([process.stdout], [], [], 60)[0]
+            about = json.loads(process.stdout.readline())
+            fault = json.dumps({"on": "twilio.send", "status": 429}).encode()
+            with urllib.request.urlopen(f"{about['twilio']}/_fault", fault, timeout=30):
+                pass
+            key = ConversationKey(NUMBER, "c1")
+            reply = Part(key, {"sender": SENDER, "base_url": about["twilio"]}, "hi", "r")
+            with pytest.raises(Passing):
+                sender.send(reply, SECRET, timeout_seconds=WAIT)
+            sender.send(reply, SECRET, timeout_seconds=WAIT)
+            with urllib.request.urlopen(f"{about['twilio']}/_seen", timeout=30) as answer:
+                seen = json.load(answer)
+            assert [one["body"] for one in seen["messages"]] == ["hi"]
+            assert [one["fault"] for one in seen["asks"]] == ["answer 429", ""]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0

@@ -1,0 +1,185 @@
+"""Settings of conversations: R002-004; MS-16, MS-27, MS-29."""
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from holdfast.bootstrap.chats import trigger_settings
+from holdfast.chat_config import ChatSettings, chat_settings, chat_variable
+from holdfast.conversations.model import Channel
+from holdfast.conversations.terms import ChatTerms
+from holdfast.core.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+NUMBER = "+4930123456789"
+
+
+def complaint(**said: str) -> str:
+    with pytest.raises(ConfigError) as told:
+        chat_settings({chat_variable(name): text for name, text in said.items()})
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def test_nothing_set_means_files_below_data_and_the_terms_as_they_are() -> None:
+    settings = chat_settings({})
+    assert settings.terms == ChatTerms()
+    assert settings.store_url == "data/chat.db"
+    assert settings.outbox_folder == Path("data/outbox")
+    assert settings.queue_urls == {
+        Channel.WHATSAPP: "chat/whatsapp",
+        Channel.SMS: "chat/sms",
+        Channel.EMAIL: "chat/email",
+    }
+
+
+def test_all_of_it_moves_with_the_data_folder() -> None:
+    settings = chat_settings({"HOLDFAST_DATA_DIR": "/srv"})
+    assert settings.store_url == "/srv/chat.db"
+    assert settings.outbox_folder == Path("/srv/outbox")
+
+
+def test_each_channel_has_the_queue_that_is_configured() -> None:
+    """R002-004."""
+    env = {"HOLDFAST_CHAT_SMS_QUEUE": "sqs:SMSQueue?lease_seconds=90"}
+    settings = chat_settings(env)
+    assert settings.queue_urls[Channel.SMS] == env["HOLDFAST_CHAT_SMS_QUEUE"]
+    leases = [one.lease_seconds for one in trigger_settings(settings, env)]
+    assert sorted(leases) == [60, 60, 90]
+
+
+@pytest.mark.parametrize("term", [one.name for one in fields(ChatTerms)])
+def test_every_term_has_a_variable_and_a_word_is_no_value_of_it(term: str) -> None:
+    assert f"HOLDFAST_CHAT_{term.upper()}: " in complaint(**{term: "soon"})
+
+
+def test_every_problem_is_told_at_once_by_its_variable() -> None:
+    text = complaint(
+        store="redis:x",
+        whatsapp_queue="sqs:trigger.fifo?lease_seconds=5",
+        webhook_url="holdfast.example",
+        secrets_cache_seconds="-1",
+        lock_seconds="nan",
+        stage_seconds="60",
+        most_fragments="41",
+        inbound_queue="chat/sms",
+    )
+    named = set(re.findall(r"HOLDFAST_CHAT_\w+", text))
+    assert named >= {
+        "HOLDFAST_CHAT_STORE",
+        "HOLDFAST_CHAT_WHATSAPP_QUEUE",
+        "HOLDFAST_CHAT_WEBHOOK_URL",
+        "HOLDFAST_CHAT_SECRETS_CACHE_SECONDS",
+        "HOLDFAST_CHAT_LOCK_SECONDS",
+        "HOLDFAST_CHAT_STAGE_SECONDS",
+        "HOLDFAST_CHAT_MOST_FRAGMENTS",
+        "HOLDFAST_CHAT_INBOUND_QUEUE",
+    }
+
+
+def test_what_is_right_is_not_blamed_for_what_is_wrong() -> None:
+    """A window that cannot be read is not compared, by its default, with the longest wait."""
+    assert "MAX_WAIT" not in complaint(window_seconds="soon", max_wait_seconds="5")
+
+
+@pytest.mark.parametrize("channel", list(Channel))
+@pytest.mark.parametrize("url", ["sqs:a.fifo", "https://sqs.x/1/a.fifo?max_attempts=3"])
+def test_a_fifo_queue_for_triggers_is_refused(channel: Channel, url: str) -> None:
+    """MS-29: it takes no delay for a single message."""
+    assert "FIFO" in complaint(**{f"{channel}_queue": url})
+
+
+def test_a_window_that_no_queue_can_wait_is_refused() -> None:
+    """MS-29: SQS delays no message longer than 900 seconds."""
+    text = complaint(window_seconds="901", max_wait_seconds="901")
+    assert "HOLDFAST_CHAT_WINDOW_SECONDS must be between 0 and 900" in text
+
+
+def test_staged_messages_outlive_their_trigger() -> None:
+    """MS-16."""
+    assert "HOLDFAST_CHAT_STAGE_SECONDS must be 14 days or more" in complaint(
+        stage_seconds="86400", park_after_seconds="3600"
+    )
+
+
+def test_a_bad_word_in_a_queues_url_is_found_without_opening_the_queue() -> None:
+    env = {"HOLDFAST_CHAT_EMAIL_QUEUE": "sqs:mail?max_attempts=none"}
+    with pytest.raises(ConfigError, match=r"HOLDFAST_CHAT_EMAIL_QUEUE: .*max_attempts"):
+        trigger_settings(chat_settings(env), env)
+
+
+# -- profiles
+
+
+def test_profiles_are_json_or_a_file_of_it(tmp_path: Path) -> None:
+    text = json.dumps({"*": {"ai_config": {"provider": "echo"}}})
+    file = tmp_path / "profiles.json"
+    file.write_text(text)
+    said = [chat_settings({"HOLDFAST_CHAT_PROFILES": one}) for one in (text, str(file))]
+    assert said[0].profiles == said[1].profiles
+    [(address, profile)] = said[0].profiles
+    assert (address, profile.ai_config, profile.channel_config) == (
+        "*",
+        {"provider": "echo"},
+        {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ([], "a JSON object is needed"),
+        ({NUMBER: {}, "": {}}, "profile 2: the address is empty"),
+        ({NUMBER: {"ai": {}}}, "profile 1: an object with channel_config and ai_config"),
+        ({NUMBER: {"ai_config": NUMBER}}, "profile 1: .* are objects"),
+    ],
+)
+def test_a_bad_profile_is_named_by_its_place_and_not_by_its_address(
+    value: object, why: str
+) -> None:
+    text = complaint(profiles=json.dumps(value))
+    assert re.search(f"HOLDFAST_CHAT_PROFILES: {why}", text)
+    assert NUMBER not in text
+
+
+@pytest.mark.parametrize("text", ["{", "no-such-file.json", "/", "{" * 100_000])
+def test_profiles_that_cannot_be_read_say_why(text: str) -> None:
+    assert "HOLDFAST_CHAT_PROFILES: " in complaint(profiles=text)
+
+
+def test_no_setting_that_may_be_private_is_shown() -> None:
+    settings = chat_settings(
+        {
+            "HOLDFAST_CHAT_PROFILES": json.dumps({NUMBER: {}}),
+            "HOLDFAST_CHAT_TWILIO_SECRET": "canary-secret",
+        }
+    )
+    assert "canary" not in repr(settings)
+    assert NUMBER not in repr(settings)
+
+
+def test_the_example_is_one() -> None:
+    path = ROOT / "examples/chat/profiles.json"
+    assert len(chat_settings({"HOLDFAST_CHAT_PROFILES": str(path)}).profiles) == 2
+
+
+# -- the page
+
+
+@pytest.mark.parametrize("name", ChatSettings.model_fields)
+def test_every_setting_is_on_the_page_with_its_default(name: str) -> None:
+    page = (ROOT / "docs/reference/settings.md").read_text()
+    default = ChatSettings.model_fields[name].default
+    assert f"| `{name}` | `{chat_variable(name)}` | {as_written(default)} |" in page
+
+
+def as_written(default: object) -> str:
+    match default:
+        case str():
+            return f"`{default}`"
+        case float() | int():
+            return f"{default:.15g}"
+    return "none"

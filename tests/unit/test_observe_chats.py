@@ -1,0 +1,87 @@
+"""Events of conversations as log lines and as metrics: R002-023, R002-032, R002-076."""
+
+import logging
+from dataclasses import fields
+from typing import Any
+
+import prometheus_client
+import pytest
+
+from holdfast.adapters.observe.logging import level_of, line_log, name_of
+from holdfast.adapters.observe.metrics import Metrics
+from holdfast.conversations import events as cv
+from holdfast.core.events import Event
+
+KINDS = [
+    kind
+    for kind in vars(cv).values()
+    if isinstance(kind, type)
+    and issubclass(kind, Event)
+    and kind not in (Event, cv.OfConversation)
+]
+SAMPLES: dict[str, Any] = {"str": "x", "int": 1, "float": 0.5, "bool": True}
+WARNINGS = {
+    cv.InboundRefused, cv.LockBusy, cv.NothingStaged, cv.SendInDoubt, cv.LockTakenOver,
+    cv.BatchFailed, cv.ReleaseFailed,
+}  # fmt: skip
+LEVELS = {
+    **dict.fromkeys(WARNINGS, logging.WARNING),
+    cv.BatchParked: logging.ERROR,
+    cv.SentNotRecorded: logging.CRITICAL,
+}
+
+
+def sample(kind: type[Event]) -> Event:
+    return kind(*(SAMPLES[getattr(f.type, "__name__", str(f.type))] for f in fields(kind)))
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.registry = prometheus_client.CollectorRegistry()
+        self.metrics = Metrics(self.registry)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"holdfast_chat_{name}", labels)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_event_is_logged_at_its_level_and_counted_without_an_error(
+    kind: type[Event],
+) -> None:
+    """R002-023, R002-032: a warning; R002-076, R002-092: critical, for an alarm."""
+    lines: list[str] = []
+    event = sample(kind)
+    line_log(lines.append, at_least=logging.DEBUG)(event)
+    Metrics(prometheus_client.CollectorRegistry())(event)
+    assert f"event={name_of(event)}" in lines[0]
+    assert level_of(event) == LEVELS.get(kind, logging.INFO)
+
+
+def test_a_sweep_that_found_nothing_to_do_is_no_news() -> None:
+    assert level_of(cv.Swept(3, 0, 0, 5.0)) == logging.DEBUG
+    assert level_of(cv.Swept(3, 1, 0, 500.0)) == logging.INFO
+
+
+def test_what_people_watch_is_counted() -> None:
+    counted = Counted()
+    for event in (
+        cv.FragmentStaged("c", "sms", True),
+        cv.FragmentStaged("c", "sms", True),
+        cv.FragmentStaged("c", "sms", False),
+        cv.ReplyWritten("c", 100, 20, 3.5),
+        cv.TurnFinished("c", 2),
+        cv.BatchFailed("c", "Passing"),
+        cv.SendInDoubt("c", "found"),
+        cv.BatchParked("c", 1, "x"),
+        cv.SentNotRecorded("c", "StoreUnavailable"),
+        cv.Swept(4, 1, 0, 90.0),
+    ):
+        counted.metrics(event)
+    assert counted.value("staged_total", channel="sms") == 2
+    assert counted.value("tokens_total", kind="prompt") == 100
+    assert counted.value("tokens_total", kind="completion") == 20
+    assert counted.value("writer_seconds_sum") == 3.5
+    assert counted.value("in_doubt_total", outcome="found") == 1
+    for name in ("turns_total", "retries_total", "parked_total", "unrecorded_total"):
+        assert counted.value(name) == 1, name
+    assert (counted.value("waiting"), counted.value("oldest_seconds")) == (4, 90)
