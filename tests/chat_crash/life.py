@@ -40,7 +40,7 @@ KEY = ConversationKey("whatsapp:+4915100000000", "chat-one")
 MESSAGES = ("first", "second", "third")
 LEASE_SECONDS = 20.0  # shorter than the lock: a trigger comes back while it is still held
 AWAY_SECONDS = 25.0  # until somebody else comes
-STEP_SECONDS = 6.0
+STEP_SECONDS = 12.0
 PATIENCE = 100
 _PROFILE = Profile({"credentials_id": "sender"}, {"ai_api_key_reference": "writer"})
 

@@ -8,7 +8,17 @@ from typing import ClassVar
 
 import pytest
 from conversation_promises.contract import ConversationStoreContract
-from conversation_promises.kit import OpenStore
+from conversation_promises.kit import (
+    KEY,
+    NOW,
+    OpenStore,
+    begun,
+    fragment,
+    granted,
+    staged,
+    turn,
+    window,
+)
 
 from holdfast.adapters.local.sqlite import SQLiteConversations
 from holdfast.testing.memory_conversations import ConversationMemory, MemoryConversations
@@ -21,6 +31,30 @@ class TestModelOfConversations(ConversationStoreContract):
     def open_store(self) -> OpenStore:
         memory = ConversationMemory()
         return lambda clock: MemoryConversations(memory, clock=clock)
+
+
+def test_the_model_keeps_what_expired_until_it_is_told_to_forget() -> None:
+    """As a table that cleans up in its own time: sooner, or much later."""
+    store = MemoryConversations()
+    begun(store)
+    store.finish(granted(store), turn("m1"), now=NOW, remember_until=NOW + 10.0)
+    store.stage(fragment("m2"), expires_at=NOW + 20.0)
+    store.open_window(window(expires_at=NOW + 30.0), now=NOW, untriggered_before=NOW)
+
+    def left() -> list[bool]:
+        found = store.processed(KEY, ["m1"]), staged(store), store.window(KEY.conversation_id)
+        return [bool(one) for one in found]
+
+    store.forget_expired(NOW + 10.0)
+    assert left() == [True, True, True]
+    store.forget_expired(NOW + 10.5)
+    assert left() == [False, True, True]
+    store.forget_expired(NOW + 20.5)
+    assert left() == [False, False, True]
+    assert list(store.waiting()) == []
+    store.forget_expired(NOW + 30.5)
+    assert left() == [False, False, False]
+    assert len(store.history(KEY)) == 2
 
 
 class TestSQLiteConversations(ConversationStoreContract):

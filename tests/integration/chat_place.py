@@ -20,7 +20,8 @@ from holdfast.conversations.model import Conversation, ConversationKey, mark_of
 
 TOKEN = "canary-twilio-token"
 SHOP = "whatsapp:+4930999888"
-WEBHOOK = "https://chat.example.org/twilio"
+WEBHOOK = "https://chat.example.org/twilio"  # what Twilio knows; in front of …
+INTERNAL = "abc.lambda-url.example.com"
 SECRET = {"account_sid": "AC123", "auth_token": TOKEN}
 QUEUES = ("dead", "whatsapp", "sms", "email", "inbound")
 _POLICY = {
@@ -64,11 +65,11 @@ def post(
         "rawQueryString": query,
         "headers": {
             "content-type": content_type,
-            "host": "chat.example.org",
+            "host": INTERNAL,
             "x-twilio-signature": signature_of(data) if signature is None else signature,
         },
         "requestContext": {
-            "domainName": "chat.example.org",
+            "domainName": INTERNAL,
             "http": {"method": "POST", "path": path},
         },
         "body": b64encode(text.encode()).decode() if base64 else text,

@@ -8,10 +8,12 @@ import json
 import logging
 from collections.abc import Iterator
 from importlib import import_module
+from traceback import format_exception
 from typing import Any
 
 import pytest
 from chat_place import (
+    INTERNAL,
     SHOP,
     TOKEN,
     Place,
@@ -101,7 +103,7 @@ def test_only_the_first_of_a_window_sends_a_trigger_and_a_webhook_may_come_twice
 def test_the_url_is_that_of_the_request_where_none_is_set(around: Place) -> None:
     env = {k: v for k, v in around.env.items() if k != "HOLDFAST_CHAT_WEBHOOK_URL"}
     staging, data = StagingFunction(Chat(env)), around.form()
-    signature = signature_of(data, "https://chat.example.org/hook?a=1")
+    signature = signature_of(data, f"https://{INTERNAL}/hook?a=1")
     event = post(data, signature=signature, path="/hook", query="a=1")
     assert status(staging, event | {"rawQueryString": ""}) == 403
     assert status(staging, event) == 200
@@ -335,6 +337,7 @@ STRANGE: list[Any] = [
     {"Records": "text"},
     {"Records": [None, 3, {}, {"messageId": ""}, {"messageId": 5}]},
     {"Records": [{"messageId": "a"}, {"messageId": "a"}, {"messageId": "b"}]},
+    {"Records": [{"messageId": "a"}, {}, {"messageId": "a"}, {"messageId": "b"}]},
     {"Records": [{"messageId": "a", "eventSourceARN": "arn:aws:s3:::bucket"}]},
     {"Records": [{"messageId": "a", "attributes": "x"}, {"messageId": "b", "body": {}}]},
 ]
@@ -447,3 +450,27 @@ def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
     secrets = ("canary", str(around.number), SHOP.removeprefix("whatsapp:"), good, TOKEN)
     leaks = [line for line in told.splitlines() if any(one in line for one in secrets)]
     assert leaks == []
+
+
+class Broken(Chat):
+    """Something goes wrong that nobody has thought of, and its text tells all."""
+
+    @property
+    def app(self) -> Any:
+        raise RuntimeError("canary")
+
+
+def test_an_error_nobody_has_thought_of_is_told_by_its_kind_only(
+    capsys: Any, caplog: Any
+) -> None:
+    chat = Broken({})
+    assert status(StagingFunction(chat), post({"Body": "canary"})) == 503
+    event = {"Records": [{"messageId": "a"}]}
+    assert failed(MessagingFunction(chat)(event, TimeLeft())) == ["a"]
+    assert failed(StagingFunction(chat)(event, TimeLeft())) == ["a"]
+    with pytest.raises(HoldfastError) as raised:
+        SweepingFunction(chat)({}, None)
+    shown = "".join(format_exception(raised.value))  # as Lambda's runtime prints it
+    told = said(capsys, caplog) + shown
+    assert told.count("RuntimeError") == 4
+    assert "canary" not in told

@@ -42,6 +42,7 @@ class MailServer:
         self.mails: list[EmailMessage] = []
         self.recipients: list[list[str]] = []
         self.at_rcpt = self.at_data = ""
+        self.at_login = "535"
         self.logins: list[str] = []
         self._terms = terms
         self._context = terms.pop("implicit", None)
@@ -80,7 +81,7 @@ class MailServer:
     def check(self, *args: Any) -> AuthResult:
         data = args[-1]
         self.logins.append(data.login.decode())
-        said = f"535 no: {data.login.decode()} {data.password.decode()}"  # some do
+        said = f"{self.at_login} no: {data.login.decode()} {data.password.decode()}"  # some do
         return AuthResult(success=data.password == b"word", handled=False, message=said)
 
     async def handle_RCPT(self, server: Any, s: Any, envelope: Any, to: str, o: Any) -> str:
@@ -246,6 +247,10 @@ def test_the_server_is_logged_in_to_when_there_is_a_name(sender: SmtpSender) -> 
         wrong = Secret("smtp", {"username": "ada", "password": "old"})
         with pytest.raises(Unauthorised, match="535"):
             sender.send(part(server), wrong, timeout_seconds=WAIT)
+        server.at_login = "454"
+        with pytest.raises(Passing, match="454") as caught:
+            sender.send(part(server), wrong, timeout_seconds=WAIT)
+        assert type(caught.value) is Passing
         with pytest.raises(Permanent, match="'username'"):
             sender.send(part(server), Secret("s", {"password": "x"}), timeout_seconds=WAIT)
         assert len(server.mails) == 1

@@ -108,7 +108,7 @@ def answered(store: DynamoDBConversations, *sids: str, **texts: str) -> None:
 
 
 def parked(*staged: Staged) -> Parked:
-    ids = parked_id_of(one.message_sid for one in staged)
+    ids = parked_id_of(KEY, (one.message_sid for one in staged))
     return Parked(ids, KEY, "no retry helps", NOW, staged)
 
 

@@ -56,6 +56,12 @@ def test_every_term_has_a_variable_and_a_word_is_no_value_of_it(term: str) -> No
     assert f"HOLDFAST_CHAT_{term.upper()}: " in complaint(**{term: "soon"})
 
 
+@pytest.mark.parametrize("text", ["nan", "inf", "-1"])
+@pytest.mark.parametrize("term", ["quiet_seconds", "writer_seconds", "remember_seconds"])
+def test_no_wait_is_endless_or_none_at_all(term: str, text: str) -> None:
+    assert chat_variable(term) in complaint(**{term: text})
+
+
 def test_every_problem_is_told_at_once_by_its_variable() -> None:
     text = complaint(
         store="redis:x",

@@ -219,6 +219,32 @@ def test_a_person_who_knows_that_it_was_sent_puts_it_into_the_history(ground, de
     assert len(ground.history) == 2
 
 
+def test_two_people_who_decide_at_once_leave_no_lock_behind(ground, desk):
+    parked_id = park(ground, SendUnclear("no answer"))
+    finish = ground.store.finish
+
+    def after_another(grant, turn, **more):
+        ground.store.finish = finish
+        ground.store.unpark(parked_id, back_to_stage=False, now=1.0, expires_at=1.0)
+        finish(grant, turn, **more)
+
+    ground.store.finish = after_another
+    with pytest.raises(ParkedNotFound):
+        desk.sent(parked_id)
+    assert not ground.conversation.locked(ground.clock.time())
+    assert ground.history == []
+
+
+def test_the_same_sids_of_another_conversation_are_parked_beside_these():
+    """Nobody's messages are taken for somebody else's."""
+    ground = Ground(conversation=False)
+    ground.say("SM1", "one")
+    ground.say("SM1", "two", **{"from": "whatsapp:else", "conversation_id": "d"})
+    ground.rest()
+    texts = sorted(one.staged[0].body for one in ground.store.parked())
+    assert texts == ["one", "two"]
+
+
 def test_what_has_no_reply_was_not_sent(ground, desk):
     ground.providers.the_writer.reply = lambda text: ""
     ground.say("SM1")

@@ -64,13 +64,17 @@ class Desk:
             raise Permanent("no reply was written for this batch: it can only be retried")
         locked = self._lock(parked.key)
         now = self._clock.time()
-        self._store.finish(
-            locked.grant,
-            _turn(parked, outbox.answer, outbox.parts, locked.conversation, now),
-            now=now,
-            remember_until=now + self._terms.remember_seconds,
-            parked_id=parked_id,
-        )
+        try:
+            self._store.finish(
+                locked.grant,
+                _turn(parked, outbox.answer, outbox.parts, locked.conversation, now),
+                now=now,
+                remember_until=now + self._terms.remember_seconds,
+                parked_id=parked_id,
+            )
+        except ParkedNotFound:  # somebody else was quicker
+            self._store.release(locked.grant, locked.conversation.previous_status)
+            raise
         return parked
 
     def drop(self, parked_id: str) -> Parked:

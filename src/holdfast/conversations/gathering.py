@@ -77,7 +77,8 @@ class Gathering:
 
     def _put_aside(self, locked: Locked, row: Staged, reason: str) -> None:
         now = self._clock.time()
-        parked = Parked(parked_id_of([row.message_sid]), locked.grant.key, reason, now, (row,))
+        key = locked.grant.key
+        parked = Parked(parked_id_of(key, [row.message_sid]), key, reason, now, (row,))
         self._store.park(None, parked, remember_until=now + self._terms.remember_seconds)
         name = shown(locked.trigger.conversation_id)
         self._events.emit(cv.BatchParked(name, 1, reason))

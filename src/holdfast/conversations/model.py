@@ -235,6 +235,7 @@ class Waiting:
     oldest_staged_at: float
 
 
-def parked_id_of(sids: Iterable[str]) -> str:
-    """The same for the same messages: parking twice is parking once."""
-    return mark_of(*sorted(sids))[:16]
+def parked_id_of(key: ConversationKey, sids: Iterable[str]) -> str:
+    """The same for the same messages of the same conversation: parking twice is parking
+    once, and nobody else's messages are taken for them."""
+    return mark_of(key.primary_channel, key.conversation_id, *sorted(sids))[:16]

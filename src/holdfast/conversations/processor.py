@@ -144,7 +144,9 @@ class BatchProcessor:
             sids = [one.message_sid for one in staged]
             reason = "there is no such conversation"
             now = self._clock.time()
-            parked = Parked(parked_id_of(sids), trigger.key, reason, now, tuple(staged))
+            parked = Parked(
+                parked_id_of(trigger.key, sids), trigger.key, reason, now, tuple(staged)
+            )
             self._store.park(None, parked, remember_until=now + self._terms.remember_seconds)
             self._events.emit(cv.BatchParked(_name(trigger), len(staged), reason))
         return Done()
@@ -241,7 +243,7 @@ class BatchProcessor:
         locked, now = batch.locked, self._clock.time()
         conversation = self._store.get(locked.grant.key) or locked.conversation
         parked = Parked(
-            parked_id_of(batch.sids),
+            parked_id_of(locked.grant.key, batch.sids),
             locked.grant.key,
             reason,
             now,

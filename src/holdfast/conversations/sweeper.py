@@ -115,7 +115,7 @@ class Sweeper:
     ) -> None:
         now = self._clock.time()
         sids = [one.message_sid for one in rows]
-        parked = Parked(parked_id_of(sids), key, _TOO_LONG, now, tuple(rows), outbox)
+        parked = Parked(parked_id_of(key, sids), key, _TOO_LONG, now, tuple(rows), outbox)
         until = now + self._terms.remember_seconds
         self._store.park(grant, parked, remember_until=until)
         name = shown(key.conversation_id)

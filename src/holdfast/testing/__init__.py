@@ -1,4 +1,5 @@
-"""Fakes that keep the contracts: time by hand, queues, jobs and Amazon's services in memory.
+"""Fakes that keep the contracts: time by hand; queues, jobs, conversations and Amazon's
+services in memory.
 
 Loaded on first use: pytest imports this package for every project of an environment that
 has Holdfast installed, and none of them should pay for what it does not ask for.

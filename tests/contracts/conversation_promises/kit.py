@@ -128,7 +128,7 @@ def answered(store: ConversationStore, *sids: str, key: ConversationKey = KEY) -
 
 
 def parked(*rows: Staged, key: ConversationKey = KEY, **fields: Any) -> Parked:
-    ids = parked_id_of(row.message_sid for row in rows)
+    ids = parked_id_of(key, (row.message_sid for row in rows))
     return replace(Parked(ids, key, "the number does not exist", NOW, rows), **fields)
 
 
@@ -152,9 +152,9 @@ def all_of(store: ConversationStore, key: ConversationKey = KEY) -> object:
     """All there is, to see that nothing was changed."""
     return (
         store.get(key),
-        sorted(map(repr, store.staged(key.conversation_id))),
+        sorted(store.staged(key.conversation_id), key=lambda row: row.message_sid),
         store.history(key, limit=1_000),
         store.window(key.conversation_id),
-        sorted(map(repr, store.parked())),
+        sorted(store.parked(), key=lambda one: one.parked_id),
         store.processed(key, {f"m{n}" for n in range(10)}),
     )

@@ -163,7 +163,8 @@ class Parking:
         ones.append(parked(fragment("m0", OTHER), fragment("m9", OTHER), key=OTHER))
         for one in ones:
             store.park(None, one, remember_until=LATER)
-        assert sorted(store.parked(), key=repr) == sorted(ones, key=repr)
+        found = {one.parked_id: one for one in store.parked()}
+        assert found == {one.parked_id: one for one in ones}
 
     # -- taking it out
 

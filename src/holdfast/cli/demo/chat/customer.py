@@ -9,7 +9,7 @@ from holdfast.conversations.model import ConversationKey
 NAME = "ada"
 KEY = ConversationKey(f"whatsapp:{NAME}", "demo")
 LOCK_SECONDS = 3.0
-WINDOW_SECONDS = 1.5
+WINDOW_SECONDS = 1.2
 
 
 @dataclass(frozen=True, slots=True)

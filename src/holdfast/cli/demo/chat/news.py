@@ -25,8 +25,10 @@ class News:
                 self.taken_over += state == "prepared"
                 after = SYSTEM_CLOCK.monotonic() - self.killed_at
                 return f"has the lock, {after:.1f} s after the kill; the reply is {state}"
+            case {"event": "lock_busy", "own": True}:
+                return "has the trigger, but the lock is still the dead worker's"
             case {"event": "lock_busy"}:
-                return "a trigger is due, but the lock is still the dead worker's"
+                return "the late one's trigger comes, but somebody has the lock: acked"
             case {"event": "batch_begun", "fragments": 1}:
                 return "takes 1 message as a batch"
             case {"event": "batch_begun", "fragments": count}:

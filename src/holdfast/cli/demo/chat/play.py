@@ -1,9 +1,9 @@
 """What happens in the third act, in order, and how it ends.
 
-three messages ─▶ window ─▶ worker 1: one batch ─▶ writer ─▶ Prepared ─▶ killed
-                     a fourth comes, too late for it ─┘
-lock runs out ─▶ worker 2: finds the reply, sends it ─▶ then the fourth has one of its own
-first message delivered again ─▶ nothing happens ─▶ books
+three messages ─▶ window ─▶ worker 1: one batch ─▶ writer ─▶ reply prepared ─▶ killed
+   a fourth, too late for it ─▶ worker 2: its trigger comes, the lock is held ─┘
+the lock runs out ─▶ worker 2 finds the reply and sends it ─▶ the fourth gets its own
+the first message is delivered again ─▶ nothing happens ─▶ books
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from holdfast.core.clock import SYSTEM_CLOCK
 
 _WORKER = "holdfast.cli.demo.chat.worker"
 _LOOK_SECONDS = 0.1
-_LOOKS_BETWEEN_MESSAGES = 4
+_LOOKS_BETWEEN_MESSAGES = 3
 _LOOKS_UNTIL_QUIET = 2  # a trigger on its way between two folders is counted in neither
 _ALL = 10**9
 
@@ -78,15 +78,17 @@ class ChatPlay:
         for line in quicker:
             self._pause()
             self._write(line)
-        # Hired only now: however slow the machine is, the three are one batch.
+        # Hired only now: the three are one batch, however slow the machine is.
         first = self._hire(HOLD)
         self._until(lambda: self._ledger.texts("asked"))
         self._write(LATE, "too late for that batch, ")
-        # It is told that the reply is written, and waits for a sender that never comes.
-        self._until(lambda: self._ledger.texts("held"))
+        second = self._hire()
+        # Both stand where they can go no further: the first waits for a sender that never
+        # comes, the second was refused the lock. So nothing here is a race.
+        self._until(lambda: self._ledger.texts("held") and second.counts["lock_busy"])
         self._kill(first)
-        self._hire()
         self._until_quiet()
+        self._require_answers()
         self._deliver_again(QUICK[0])
         self._until_quiet()
         self._stage.tell("no trigger is left: the worker is told to drain")
@@ -96,6 +98,13 @@ class ChatPlay:
         self._lines[line] = SYSTEM_CLOCK.time()
         window = "opens a window" if staging.opened else "joins the window"
         self._stage.tell(f"{NAME}: {line.text} ({when}{window})")
+
+    def _require_answers(self) -> None:
+        """Before anything is delivered again: its trigger would answer a stranded message,
+        too, and nobody would notice. Raises CutShort."""
+        if self._store.staged(KEY.conversation_id):
+            self._stage.tell("a message is staged, and no trigger will ever come for it")
+            raise CutShort
 
     def _deliver_again(self, line: Line) -> None:
         self._app.stager.stage(line.inbound())

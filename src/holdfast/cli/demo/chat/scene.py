@@ -62,7 +62,7 @@ class ChatScene:
 
     def _outbox(self) -> str:
         outbox = self.conversation.outbox if self.conversation else None
-        return "empty" if outbox is None else f"{state_of(outbox)}, {len(outbox.sids)} messages"
+        return "empty" if outbox is None else f"{state_of(outbox)}, for {len(outbox.sids)}"
 
     # -- drawn
 

@@ -38,9 +38,6 @@ MINE = all_of(BUSY, "#lock_owner = :owner", "#lock_fence = :fence")
 IN_TIME = all_of(MINE, "#lock_expires_at > :now")
 # It is, and no person has said meanwhile what the status is to be.
 ENDABLE = all_of(MINE, "#previous_status = :previous")
-# The history is as long as the numbers of the new messages say.
-COUNTED = "#message_count = :count"
-UNCOUNTED = "attribute_not_exists(#message_count)"
 
 # -- the stage, and what is kept of it
 

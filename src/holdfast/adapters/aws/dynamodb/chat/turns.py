@@ -5,9 +5,9 @@
                            a row for each sid
     conversations-stage    the batch is gone
 
-The tail is computed from the row as it was acquired: while the lock is held nobody else
-writes it. Should somebody have done so all the same, `COUNTED` does not hold, and it is
-computed anew.
+The tail and the numbers follow from the row as it was acquired: while the lock is held
+nobody else writes them, and without it nothing is written. A `list_append` would do for one
+list that grows for ever; one expression cannot append to a list and trim it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,6 @@ from holdfast.adapters.aws.dynamodb.chat.rows import (
     lock_lost,
 )
 from holdfast.adapters.aws.dynamodb.chat.stage import Stage
-from holdfast.adapters.aws.dynamodb.expressions import all_of
 from holdfast.conversations.errors import ParkedNotFound, Permanent
 from holdfast.conversations.model import ConversationKey, Grant, HistoryMessage, Status, Turn
 from holdfast.conversations.tail import tail_of
@@ -114,11 +113,9 @@ class Turns:
         self, end: Ending, row: items.Row, tail: list[Any], new_count: int
     ) -> dict[str, Any]:
         turn = end.turn
-        counted = row.get("message_count")
         values = {
             ":tail": tail,
             ":new_count": new_count,
-            ":count": counted,
             ":at": end.now,
             ":thread": turn.thread_id,
             ":mark": turn.thread_mark,
@@ -128,9 +125,7 @@ class Turns:
             ":completion": turn.completion_tokens,
             **ending(end.grant, row, Status.REPLY_SENT),
         }
-        same = when.UNCOUNTED if counted is None else when.COUNTED
-        condition = all_of(when.ENDABLE, same)
-        update = self._rows.update(end.grant.key, _UPDATE, condition, values)
+        update = self._rows.update(end.grant.key, _UPDATE, when.ENDABLE, values)
         return update | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 

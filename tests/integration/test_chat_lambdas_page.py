@@ -1,0 +1,134 @@
+"""docs/how-to/answer-customers.md says what the code does: names, numbers, permissions."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.client import BaseClient
+from chat_place import Place, place, post
+
+from holdfast.chat_config import chat_settings
+from holdfast.conversations.terms import ChatTerms
+from holdfast.lambdas.chat import Chat
+from holdfast.lambdas.messaging import MessagingFunction, batch_seconds
+from holdfast.lambdas.sources import RESERVE_SECONDS
+from holdfast.lambdas.staging import StagingFunction
+from holdfast.lambdas.sweeping import SweepingFunction
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/how-to/answer-customers.md").read_text()
+SETTINGS, PROFILES, POLICY = (
+    json.loads(text) for text in re.findall(r"^```json\n(.*?)^```", PAGE, re.M | re.S)
+)
+
+
+def test_its_settings_and_profiles_are_such(tmp_path: Path) -> None:
+    (tmp_path / "profiles.json").write_text(json.dumps(PROFILES))
+    settings = chat_settings(
+        SETTINGS | {"HOLDFAST_CHAT_PROFILES": str(tmp_path / "profiles.json")}
+    )
+    assert [address for address, _ in settings.profiles] == list(PROFILES)
+    read = {name: getattr(settings, name) for name in type(settings).model_fields}
+    named = {name.removeprefix("HOLDFAST_CHAT_").lower() for name in SETTINGS}
+    assert named <= read.keys()
+
+
+def test_its_handlers_are_there() -> None:
+    from importlib import import_module
+
+    named = set(re.findall(r"holdfast\.lambdas\.(\w+)\.handler", PAGE))
+    assert named == {"staging", "messaging", "sweeping"}
+    assert all(callable(import_module(f"holdfast.lambdas.{name}").handler) for name in named)
+
+
+def test_its_timeouts_are_those_of_the_code() -> None:
+    terms = ChatTerms()
+    needed = batch_seconds(terms) + RESERVE_SECONDS
+    assert f"({needed:.0f} by default)" in PAGE
+    more = needed - terms.writer_seconds - terms.sender_seconds
+    assert f"`HOLDFAST_CHAT_SENDER_SECONDS` + {more:.0f}" in PAGE
+    [timeout] = re.findall(r"messaging\.handler\n    Timeout: (\d+)", PAGE)
+    assert int(timeout) > needed
+    assert f"the timeout of messaging or more, {timeout} say" in PAGE
+
+
+def test_every_call_of_the_functions_is_in_the_policy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with place(str(tmp_path)) as around, recorded() as calls:
+        run_everything(around)
+    allowed = {action for one in POLICY["Statement"] for action in one["Action"]}
+    assert calls
+    assert calls - allowed == set()
+    larger = {"dynamodb:ConditionCheckItem"}  # than these few messages: parked in parts
+    assert allowed - calls <= larger
+
+
+def run_everything(around: Place) -> None:
+    chat = Chat(around.env | {"HOLDFAST_CHAT_GRACE_SECONDS": "0.001"})
+    staging, messaging = StagingFunction(chat), MessagingFunction(chat)
+    for sid in ("SM1", "SM2"):
+        assert staging(post(around.form(sid)), None)["statusCode"] == 200
+    around.send("no JSON")
+    event = around.receive()
+    with ours():
+        messaging(event, None)
+        assert staging(post(around.form("SM1")), None)["statusCode"] == 200  # once more
+    event = around.receive()
+    with ours():
+        messaging(event, None)
+        nobody = {"HOLDFAST_CHAT_PROFILES": "{}"}
+        StagingFunction(Chat(around.env | nobody))(post(around.form(From="+4915777")), None)
+    event = around.receive("sms")
+    with ours():
+        messaging(event, None)
+        staging(post(around.form("SM3")), None)
+        SweepingFunction(chat)({}, None)
+    around.send(json.dumps({"message_sid": "SM4"}), "inbound")
+    event = around.receive("inbound")
+    with ours():
+        staging(event, None)
+
+
+_counting: list[bool] = []
+
+
+@contextmanager
+def ours() -> Iterator[None]:
+    """Calls from here on are the functions' own."""
+    _counting.append(True)
+    try:
+        yield
+    finally:
+        _counting.pop()
+
+
+@contextmanager
+def recorded() -> Iterator[set[str]]:
+    """The actions that IAM is asked for, as botocore sees the calls."""
+    seen: set[str] = set()
+    call = BaseClient._make_api_call
+
+    def noted(self: Any, operation: str, arguments: dict[str, Any]) -> Any:
+        if _counting:
+            service = self.meta.service_model.service_name
+            seen.update(f"{service}:{action}" for action in _actions(operation, arguments))
+        return call(self, operation, arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(BaseClient, "_make_api_call", noted)
+        yield seen
+
+
+def _actions(operation: str, arguments: dict[str, Any]) -> set[str]:
+    """A transaction needs the rights of its parts; a batch of SQS that of one."""
+    if operation == "TransactWriteItems":
+        kinds = {kind for one in arguments["TransactItems"] for kind in one}
+        return {f"{kind}Item" for kind in kinds}
+    sqs = ("ChangeMessageVisibilityBatch", "DeleteMessageBatch", "SendMessageBatch")
+    return {operation.removesuffix("Batch") if operation in sqs else operation}
