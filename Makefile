@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help demo test check format lint types contracts chaos bench clean
 help:
-	@echo "make demo    the main jobs, a queue and an export, with workers killed, in under a minute"
+	@echo "make demo    a queue, an export and a chat, with workers killed, in about a minute"
 	@echo "make test    all tests      make check   format, lint, types, contracts and tests"
 	@echo "make chaos   minutes of kills and freezes      make bench   figures beside the peers"
 
