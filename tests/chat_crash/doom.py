@@ -55,6 +55,7 @@ class Doom:
         self.calls: list[str] = []
         self.last_word: Callable[[], None] = lambda: None
         self.call_ended: Callable[[], None] = lambda: None
+        self.returned: Callable[[Any], None] = lambda result: None
 
     def watch(self, name: str, port: Any) -> Any:
         return _Watched(self, name, port)
@@ -72,7 +73,9 @@ class Doom:
             self.last_word()
             meanwhile()
         try:
-            return call()
+            result = call()
+            self.returned(result)
+            return result
         finally:  # refused or not, it was made
             self.calls.append(label)
             self.call_ended()

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 from threading import Event
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from holdfast.adapters.chat.outbox import OutboxSender
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.sqlite import SQLiteConversations
 from holdfast.conversations.messages import Inbound, Trigger
-from holdfast.conversations.model import Channel, ConversationKey, Status
+from holdfast.conversations.model import Acquired, Channel, ConversationKey, Status
 from holdfast.conversations.outbox import Sending
 from holdfast.conversations.ports import ReplySender
 from holdfast.conversations.processor import BatchProcessor
@@ -32,7 +33,7 @@ from holdfast.core.events import Events
 from holdfast.core.keeper import LeaseKeeper
 from holdfast.core.message import lease_of
 from holdfast.core.outcome import Outcome
-from holdfast.core.queue import Backoff
+from holdfast.core.queue import Backoff, TaskState
 from holdfast.core.settle import settle
 from holdfast.testing.clock import ManualClock
 
@@ -57,6 +58,7 @@ class Scene:
     late: str = ""  # before this call one more message comes in
     since: str = ""  # the first call that matters here: up to it other scenes are the same
     until: str = ""  # the last one
+    shows: tuple[str, ...] = ()  # calls that are made here, and not in every turn
 
     def blows(self, calls: Sequence[str]) -> range:
         """After how many calls to strike."""
@@ -143,7 +145,9 @@ class Life:
             fs=FsOps(server_time=clock.time),
         )
         self.keeper = LeaseKeeper(clock)
+        self._fences: set[int] = set()
         self.doom.last_word = self._last_word
+        self.doom.returned = self._note_grant
         self.doom.call_ended = partial(clock.advance, CALL_SECONDS)
         self._put_together()
 
@@ -199,7 +203,7 @@ class Life:
             if (stats.ready or stats.expired) and self._handle_one():
                 continue
             if stats.ready + stats.delayed + stats.leased:
-                self.clock.advance(STEP_SECONDS)
+                self.clock.advance(self._until_due())
             elif sweep and self.store.staged(KEY.conversation_id):
                 self.clock.advance(STEP_SECONDS)
                 self._sweeper.sweep()
@@ -207,12 +211,19 @@ class Life:
                 return
         raise AssertionError(f"never quiet: {self.queue.stats()}")
 
+    def _until_due(self) -> float:
+        """Until the next trigger is; but leases run out, too."""
+        due = [
+            one.due_at.timestamp() for one in self.queue.peek(TaskState.PENDING) if one.due_at
+        ]
+        left = min(due, default=inf) - self.clock.time() + CALL_SECONDS
+        return min(STEP_SECONDS, max(CALL_SECONDS, left))
+
     def _handle_one(self) -> bool:
         messages = self._queue.poll()
         for trigger in messages:
-            fence = self._fence()
             settle(self._queue, trigger, self._outcome(trigger), Events())
-            assert self._fence() <= fence or not self._locked(), "the lock was kept"
+            assert not self._holds_the_lock(), "the lock was kept"
         return bool(messages)
 
     def _outcome(self, trigger: Trigger) -> Outcome:
@@ -222,15 +233,14 @@ class Life:
         except Exception as error:
             return failed(error)
 
-    # -- what it sees
+    def _note_grant(self, result: object) -> None:
+        if isinstance(result, Acquired):
+            self._fences.add(result.grant.fence)
 
-    def _fence(self) -> int:
-        conversation = self.store.get(KEY)
-        return conversation.lock_fence if conversation else 0
-
-    def _locked(self) -> bool:
-        conversation = self.store.get(KEY)
-        return conversation is not None and conversation.status == Status.PROCESSING
+    def _holds_the_lock(self) -> bool:
+        if (found := self.store.get(KEY)) is None:
+            return False
+        return found.status == Status.PROCESSING and found.lock_fence in self._fences
 
 
 def in_doubt(place: Place) -> bool:

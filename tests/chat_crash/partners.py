@@ -117,7 +117,7 @@ class LedgerSender:
         for one in sent(self._ledger):
             if (
                 (one["to"], one["text"]) == (part.key.primary_channel, part.text)
-                and one["at"] >= since
+                and int(one["at"]) >= int(since)  # providers keep whole seconds
                 and one["sid"] not in known
             ):
                 return SentPart(one["sid"], "found")

@@ -7,8 +7,11 @@ from typing import Self
 
 from chat_crash import books
 from chat_crash.doom import told
-from chat_crash.life import AWAY_SECONDS, Life, Place, in_doubt
+from chat_crash.life import AWAY_SECONDS, STEP_SECONDS, Life, Place, in_doubt
 from chat_crash.struck import Act, Struck, doomed, owed
+
+# The longest wait and the grace, and a moment: windows of the dead would live for longer.
+SWEPT_SECONDS = 30.0 + 60.0 + 2 * STEP_SECONDS + 10.0
 
 
 class Trial:
@@ -48,10 +51,10 @@ class Trial:
         assert self._strike(act, after, signal.SIGKILL, away).killed, "it got away"
         assert self.place.last_calls() == calls[:after], "it went another way"
 
-    def freeze(self, act: Act, calls: list[str], after: int) -> Struck:
+    def freeze(self, act: Act, calls: list[str], after: int, away: float = 0.0) -> Struck:
         self._told.append(told(calls, after))
         self._zombies += 1
-        struck = self._strike(act, after, signal.SIGSTOP, 0.0)
+        struck = self._strike(act, after, signal.SIGSTOP, away)
         assert struck.frozen, "it got away"
         assert self.place.last_calls() == calls[:after], "it went another way"
         return struck
@@ -69,7 +72,10 @@ class Trial:
 
     def recover(self, *, sweep: bool = False) -> None:
         """Somebody else, a while later, until all is quiet."""
-        self._other().until_quiet(sweep=sweep)
+        life = self._other()
+        began = life.clock.time()
+        life.until_quiet(sweep=sweep)
+        assert not sweep or life.clock.time() - began < SWEPT_SECONDS, "swept too late"
 
     def deliver_again(self, sids: Iterable[str]) -> None:
         self._other().stage(sids)

@@ -46,7 +46,8 @@ class TriggerBox:
             return None
         parcel = self._fate.random.choice(visible)
         parcel.receipts += 1
-        if parcel.receipts > self._fate.weather.most_attempts:
+        spent = parcel.receipts > self._fate.weather.most_attempts
+        if spent or self._fate.strikes(self._fate.weather.lose_trigger):
             self._bury(parcel)
             return None
         if not self._fate.strikes(self._fate.weather.twice):

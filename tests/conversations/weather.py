@@ -30,6 +30,7 @@ class Weather:
     drop: float = 0.0
     lose_reply: float = 0.0
     twice: float = 0.0  # a trigger is delivered to two at once
+    lose_trigger: float = 0.0  # somebody purges the queue
     hook_twice: float = 0.2  # a message is handed in again
     writer_fails: float = 0.0
     sender_fails: float = 0.0
@@ -42,7 +43,7 @@ class Weather:
     park_after_seconds: float = 3 * 86_400.0
 
 
-FROZEN = Weather(long_leap=0.15, frozen=0.4, twice=0.05, hook_twice=0.3)
+FROZEN = Weather(leap=0.1, long_leap=0.3, frozen=0.5, twice=0.05, hook_twice=0.3)
 ROUGH = Weather(drop=0.03, lose_reply=0.03, writer_fails=0.15, sender_fails=0.2, stopping=0.02)
 PROCESSORS_DIE = replace(ROUGH, kill_processor=0.03)
 STAGERS_DIE = Weather(long_leap=0.1, kill_stager=0.12)
@@ -54,6 +55,7 @@ STORM = replace(
     kill_processor=0.015,
     kill_stager=0.06,
     kill_sweeper=0.05,
+    lose_trigger=0.03,
     most_attempts=5,
     sweeper=True,
     hooks_return=False,

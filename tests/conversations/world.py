@@ -313,7 +313,7 @@ def consumes(world: World, triggers: int) -> None:
         try:
             if not consumer.consume(fate.strikes(weather.stopping)):
                 seconds = world.box.seconds_to_next
-                world.pass_time(1.0 if seconds is None else max(0.1, seconds))
+                world.pass_time(1.0 if seconds is None else min(30.0, max(0.1, seconds)))
         except (StoreUnavailable, QueueUnavailable):
             pass
         except Died:
@@ -356,7 +356,8 @@ def simulate(world: World, *, messages: int = 5, seed: int = 0) -> None:
 
 
 def rest(world: World) -> None:
-    if world.over:  # whoever was on stage caught it
-        raise Violation(world.witness.violations[0])
-    world.calm()
-    world.check_rest()
+    try:
+        world.calm()
+        world.check_rest()
+    except Died:  # whoever was on stage caught the violation
+        raise Violation(world.witness.violations[0]) from None

@@ -123,8 +123,8 @@ def test_no_error_of_a_mail_server_tells_a_password_or_an_address() -> None:
             config = {"host": "127.0.0.1", "port": server.port, "tls": "none"}
             config["sender"] = "shop@example.com"
             part = Part(ConversationKey(address, "c1"), config, CANARY, "r1")
+            secret = SMTP_SECRET if at_login else NO_SECRET
             with pytest.raises(Exception) as caught:
-                secret = SMTP_SECRET if at_login else NO_SECRET
                 SmtpSender().send(part, secret, timeout_seconds=20)
             failures.append(told(caught.value))
     assert not told_on("".join(failures))

@@ -39,13 +39,20 @@ SCENES = {
     "letters in a folder": Scene("outbox", since=PREPARED),
     "three parts alike": Scene(pages=3, since=PREPARED),
     "three parts, nobody can be asked": Scene("blind", pages=3, since=PREPARED),
-    "the sender is away at first": Scene(refusals=1, since=PREPARED),
-    "the customer is still typing": Scene(third_at=9.5, until="queue.ack"),
+    "the sender is away at first": Scene(
+        refusals=1, since=PREPARED, shows=("store.release", "queue.nack")
+    ),
+    "the customer is still typing": Scene(
+        third_at=9.5, until="queue.ack", shows=("queue.push", "store.release")
+    ),
     "a message comes before the window is closed": Scene(
-        late="store.processed", since="store.processed", until="queue.ack"
+        late="store.processed",
+        since="store.processed",
+        until="queue.ack",
+        shows=("store.window", "queue.push"),
     ),
     "a message comes while the reply is written": Scene(
-        late="writer.write", since="writer.write", until="queue.ack"
+        late="writer.write", since="writer.write", until="queue.ack", shows=("store.window",)
     ),
 }
 ZOMBIES = [
@@ -79,7 +86,6 @@ class Matrix:
         self.folder, self.scene = folder, scene
         self.first = staged(folder / "staged", scene)
         self.calls = calls_of(self.copy("unharmed"), work)
-        assert set(self.calls) >= IN_EVERY_TURN
 
     def copy(self, name: str) -> Place:
         return copied(self.first, self.folder / name)
@@ -98,6 +104,7 @@ def test_a_batch_survives_a_kill_between_any_two_of_its_calls(
             trial.kill(work, matrix.calls, after)
             trial.recover()
             trial.judge()
+    assert set(matrix.calls) >= IN_EVERY_TURN.union(matrix.scene.shows)
 
 
 @pytest.mark.parametrize("name", ZOMBIES)
@@ -111,6 +118,28 @@ def test_a_batch_survives_a_zombie_that_wakes_between_any_two_of_its_calls(
             zombie = trial.freeze(work, matrix.calls, after)
             trial.recover()
             zombie.thaw()
+            trial.recover()
+            trial.judge()
+
+
+ASLEEP_AFTER = ["store.note(Writing)", "sender.send"]
+
+
+@pytest.mark.parametrize("asleep", ASLEEP_AFTER)
+def test_a_zombie_that_wakes_while_another_one_is_at_work_is_refused(
+    asleep: str, fast_path: Path
+) -> None:
+    """MS-07, MS-08, I-MS-3: the status alone does not say whose lock it is. The other one
+    is stopped at each of his calls in turn, and the zombie wakes meanwhile."""
+    matrix = Matrix(fast_path, SCENES["the sender can be asked"])
+    after = matrix.calls.index(asleep) + 1
+    again = calls_after_a_kill(matrix.copy("dead"), matrix.calls, after)
+    for then in range(until_it_takes_over(again), len(again) + 1):
+        with Trial(matrix.copy(f"{then}")) as trial:
+            zombie = trial.freeze(work, matrix.calls, after)
+            other = trial.freeze(work, again, then, AWAY_SECONDS)
+            zombie.thaw()
+            other.thaw()
             trial.recover()
             trial.judge()
 

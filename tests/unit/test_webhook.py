@@ -104,12 +104,13 @@ def test_a_request_shows_nothing_of_itself() -> None:
         {"requestContext": "x", "headers": 3, "httpMethod": None},
         http_api(body="not base64!"),
         http_api(body="äöü"),
+        http_api(body="Qm9keT14!"),
         http_api(body=b64encode(b"\xff\xfe").decode()),
         http_api(body="Body=\ud800", isBase64Encoded=False),
         http_api(body={"Body": "x"}, isBase64Encoded=False),
         http_api(body="B=" + "x" * (1 << 20), isBase64Encoded=False),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_what_is_no_request_with_a_text_is_refused(event: Any) -> None:
     with pytest.raises(BadRequest):

@@ -11,6 +11,8 @@ from holdfast.conversations.secret import Secret
 class EchoWriter:
     """Says again what was said; the same for the same text. Keeps no thread."""
 
+    secret_fields: tuple[str, ...] = ()
+
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
         return ""
 

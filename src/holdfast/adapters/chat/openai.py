@@ -35,6 +35,8 @@ _PAGE = 100  # items; the most OpenAI gives at once
 class OpenAIWriter:
     """Safe for threads, and for processes that were forked: each has its connections."""
 
+    secret_fields: tuple[str, ...] = ("api_key",)
+
     def __init__(self) -> None:
         try:
             import openai

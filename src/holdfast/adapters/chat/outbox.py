@@ -37,6 +37,7 @@ class Laid:
 class OutboxSender:
     """Safe for threads and processes. A part is there whole or not at all, and once."""
 
+    secret_fields: tuple[str, ...] = ()
     repeatable = True
 
     def __init__(self, folder: Path | str, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -34,6 +34,7 @@ class TwilioSender:
     """Safe for threads. Every call has a connection of its own: one from a pool may be
     closed already, and a send over it would be in doubt for nothing."""
 
+    secret_fields: tuple[str, ...] = ("account_sid",)  # and one of two kinds of credential
     repeatable = False
 
     def __init__(self) -> None:
