@@ -43,10 +43,11 @@ class Build:
     sweeper: type[Sweeper] | None = Sweeper
 
 
-def terms_of(weather: Weather, in_doubt: Doubt) -> ChatTerms:
+def terms_of(weather: Weather, in_doubt: Doubt, random: Random) -> ChatTerms:
+    """Short windows and long ones: each has races of its own."""
     return ChatTerms(
-        window_seconds=4.0,
-        quiet_seconds=1.0,
+        window_seconds=random.choice((0.0, 0.5, 4.0)),
+        quiet_seconds=random.choice((0.0, 1.0, 3.0)),
         max_wait_seconds=8.0,
         lock_seconds=LOCK_SECONDS,
         grace_seconds=20.0,
@@ -78,7 +79,7 @@ class World:
         self.weather, self.build = weather, build or Build()
         self.fate = Fate(seed, weather)
         self.clock = ManualClock()
-        self.terms = terms or terms_of(weather, in_doubt)
+        self.terms = terms or terms_of(weather, in_doubt, self.fate.random)
         self.memory = MemoryConversations(clock=self.clock)
         resends = self.terms.in_doubt == "at_least_once"
         told = self.build.store(self.memory)

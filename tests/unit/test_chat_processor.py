@@ -501,6 +501,18 @@ def test_a_send_in_doubt_is_asked_of_the_provider(ground):
     assert cv.SendInDoubt("c", "found") in ground.told
 
 
+def test_messages_of_earlier_replies_are_not_taken_for_the_one_in_doubt(ground):
+    """The same words may have been said before: those are known."""
+    ground.providers.the_writer.reply = lambda text: "\n\n".join(c * 1500 for c in "ab")
+    ground.say("SM1")
+    ground.turn()
+    ground.providers.the_sender.after_sending = [SendUnclear("no answer")]
+    ground.say("SM2")
+    ground.rest()
+    assert set(ground.providers.the_sender.known) == {"SM1", "SM2"}
+    assert len(ground.providers.the_sender.sent) == 4
+
+
 @pytest.mark.parametrize("can_tell", [True, False])
 def test_what_the_provider_does_not_know_is_parked_by_default(ground, can_tell):
     """I-MS-2, at_most_once: a person looks, nobody is written to twice."""

@@ -120,9 +120,7 @@ class Delivery:
     def _asked(
         self, written: Written, part: Part, sender: ReplySender, secret: Secret
     ) -> SentPart | None:
-        history = written.batch.locked.conversation.messages
-        known = [one.message_sid for one in history]
-        known += [one.message_sid for one in written.parts]
+        known = [*_sent_before(written), *(one.message_sid for one in written.parts)]
         try:
             return sender.find(part, secret, since=written.doubt_since or 0.0, known=known)
         except CannotTell:
@@ -134,6 +132,14 @@ def _part(written: Written, text: str, index: int) -> Part:
     key = locked.grant.key
     names = (key.primary_channel, key.conversation_id, *_sids(written), str(index), text)
     return Part(key, locked.conversation.channel_config, text, mark_of(*names), index)
+
+
+def _sent_before(written: Written) -> list[str]:
+    """Messages of earlier replies: the same words may have been said before."""
+    conversation = written.batch.locked.conversation
+    earlier = [one for one in conversation.messages if one.role == "assistant"]
+    parts = [str(sid) for one in earlier for sid in one.details.get("sids", ())]
+    return [conversation.last_assistant_message_sid, *parts]
 
 
 def _sids(written: Written) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ class FakeSender:
     can_tell: bool = True
     repeatable: bool = False
     sent: list[Part] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)  # what it was last told not to find
     secret_fields: tuple[str, ...] = ("auth_token",)
 
     @property
@@ -66,6 +67,7 @@ class FakeSender:
     def find(
         self, part: Part, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
+        self.known = list(known)
         if not self.can_tell:
             raise CannotTell("this sender keeps no list")
         for number, sent in enumerate(self.sent, 1):
