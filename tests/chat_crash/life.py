@@ -14,14 +14,21 @@ from threading import Event
 from typing import Any, Literal
 
 from chat_crash.doom import CALL_SECONDS, Doom
-from chat_crash.partners import Ledger, LedgerSender, OneSecret, Partners, ThreadWriter
+from chat_crash.partners import (
+    ForgetfulWriter,
+    Ledger,
+    LedgerSender,
+    OneSecret,
+    Partners,
+    ThreadWriter,
+)
 from holdfast.adapters.chat.outbox import OutboxSender
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.sqlite import SQLiteConversations
 from holdfast.conversations.messages import Inbound, Trigger
 from holdfast.conversations.model import Acquired, Channel, ConversationKey, Status
 from holdfast.conversations.outbox import Sending
-from holdfast.conversations.ports import ReplySender
+from holdfast.conversations.ports import ReplySender, ReplyWriter
 from holdfast.conversations.processor import BatchProcessor
 from holdfast.conversations.staging import Stager
 from holdfast.conversations.sweeper import Sweeper
@@ -53,12 +60,17 @@ class Scene:
     sender: Literal["finds", "blind", "outbox"] = "finds"
     in_doubt: Doubt = "at_most_once"
     pages: int = 1
+    threads: bool = True  # the writer keeps them; else whatever was not noted is lost
     refusals: int = 0  # so often the sender is away
     third_at: float = 2.0  # seconds after the first message
     late: str = ""  # before this call one more message comes in
     since: str = ""  # the first call that matters here: up to it other scenes are the same
     until: str = ""  # the last one
     shows: tuple[str, ...] = ()  # calls that are made here, and not in every turn
+
+    def writer(self, ledger: Ledger) -> ReplyWriter:
+        kind = ThreadWriter if self.threads else ForgetfulWriter
+        return kind(ledger, self.pages)
 
     def blows(self, calls: Sequence[str]) -> range:
         """After how many calls to strike."""
@@ -158,7 +170,7 @@ class Life:
         queues = {Channel.WHATSAPP: self._queue}
         partners = Partners(
             watch("secrets", OneSecret()),
-            watch("writer", ThreadWriter(self.place.asked, scene.pages)),
+            watch("writer", scene.writer(self.place.asked)),
             watch("sender", self.place.sender(clock)),
         )
         self._stager = Stager(store, queues, profiles={"*": _PROFILE}, **told)

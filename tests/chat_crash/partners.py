@@ -73,6 +73,13 @@ class ThreadWriter:
                 yield Answer(one["text"], one["mark"], prompt_tokens=1, completion_tokens=1)
 
 
+class ForgetfulWriter(ThreadWriter):
+    """Keeps no threads: each time it is asked it answers anew, and is paid."""
+
+    def _answered(self, question: Question) -> Iterator[Answer]:
+        return iter(())
+
+
 class LedgerSender:
     """Every send is a line: twice is twice. `finds`: it can be asked what it has, by
     address and text, as providers can; half the time, never, or always."""

@@ -5,6 +5,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,14 @@ from holdfast.adapters.local.sqlite import SQLiteConversations, SQLiteJobs
 from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.conversations.errors import LockLost
 from holdfast.conversations.model import Fragment, Grant, Unreadable
-from holdfast.conversations.outbox import Writing
+from holdfast.conversations.outbox import (
+    Answer,
+    Prepared,
+    Sending,
+    Sent,
+    Writing,
+    state_of,
+)
 from holdfast.core.errors import ConfigError, StoreUnavailable
 from holdfast.testing import ManualClock
 
@@ -73,6 +81,48 @@ def test_each_commit_reaches_the_disk_unless_told_otherwise(
     ):
         with store, store._database.reading() as connection:
             assert connection.execute("PRAGMA synchronous").fetchone() == (expected,)
+
+
+def test_what_must_outlast_a_power_cut_is_on_the_disk_when_the_call_returns(path: Path) -> None:
+    """The message, and that it is being sent, before it is; the rest goes with the next."""
+    said: list[str] = []
+
+    def lasting(call: Callable[[], object]) -> bool:
+        said.clear()
+        call()
+        before_the_commit = said[: said.index("COMMIT")]
+        return "PRAGMA synchronous = NORMAL" not in before_the_commit
+
+    with SQLiteConversations(path) as store:
+        begun(store)
+        [opened] = store._database._idle
+        opened.connection.set_trace_callback(said.append)
+        answer = Answer("reply")
+        lasts = {
+            "stage": lasting(lambda: stage(store, "m1")),
+            "acquire": lasting(lambda: granted(store, "next", now=NOW + 999.0)),
+        }
+        grant = granted(store, "last", now=NOW + 9999.0)
+        for outbox in (
+            Writing(("m1",)),
+            Prepared(("m1",), answer),
+            Sending(("m1",), answer, (), NOW),
+            Sent(("m1",), answer, ()),
+        ):
+            lasts[state_of(outbox)] = lasting(partial(store.note, grant, outbox, "thread"))
+        lasts["finish"] = lasting(
+            lambda: store.finish(grant, turn("m1"), now=NOW, remember_until=LATER)
+        )
+        lasts["park"] = lasting(
+            lambda: store.park(None, parked(fragment("m2")), remember_until=LATER)
+        )
+    assert {name for name, lasting in lasts.items() if lasting} == {
+        "stage",
+        "sending",
+        "sent",
+        "finish",
+        "park",
+    }
 
 
 @pytest.mark.parametrize("content", ["my notes of the year\n" * 400, "a short note"])

@@ -88,4 +88,4 @@ class Fate:
     def leap_seconds(self, lease_seconds: float) -> float:
         if self.random.random() < self.weather.long_leap:
             return lease_seconds * self.random.uniform(1.1, 3.0)
-        return self.random.choice((0.5, 2.0, 5.0, 12.0))
+        return self.random.choice((0.1, 0.5, 2.0, 12.0))

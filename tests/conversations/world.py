@@ -92,6 +92,7 @@ class World:
         self.processes: list[Process] = []
         self.hooks: list[Inbound] = []  # to be handed in, perhaps again
         self.known: set[str] = set()  # sids that were staged, as far as anybody was told
+        self.customers = 0  # stagers at work
         self.steps = 0
         self.story: list[Line] = []
         self._listings: list[list[Waiting]] = []
@@ -113,6 +114,7 @@ class World:
             seconds -= step
             for process in about:
                 process.keeper.tick()
+        self.baton.wake()
         if self.fate.strikes(0.1):  # a table cleans up in its own time
             self.memory.forget_expired(self.clock.time())
 
@@ -132,6 +134,16 @@ class World:
 
     def storm(self, lives: list[Callable[[], None]]) -> None:
         self.baton.run(lives)
+
+    def idle(self) -> bool:
+        """Until there may be something to do. False: nothing will come any more."""
+        if self.customers:
+            self.baton.wait_until(lambda: not self.customers or self.box.seconds_to_next == 0)
+            return True
+        seconds = self.box.seconds_to_next
+        if seconds is not None:
+            self.pass_time(min(30.0, max(0.1, seconds)))
+        return seconds is not None
 
     # -- the calm
 
@@ -232,6 +244,8 @@ class Process:
 
     def told(self, name: str, args: tuple[object, ...], answer: object) -> None:
         self.world.story.append((self.world.clock.monotonic(), self.number, name, args, answer))
+        if name in ("push", "nack"):
+            self.world.baton.wake()
 
     # -- what it can be
 
@@ -290,6 +304,8 @@ def stages(world: World) -> None:
     process = world.process(weather.kill_stager)
     stager = process.stager()
     while world.hooks and not world.over:
+        if fate.strikes(0.3):  # customers type no faster
+            world.pass_time(fate.random.choice((0.2, 1.0, 3.0)))
         message = world.hooks.pop(fate.random.randrange(len(world.hooks)))
         try:
             stager.stage(message)
@@ -303,21 +319,24 @@ def stages(world: World) -> None:
                 world.hooks.append(message)
             process = world.process(weather.kill_stager)
             stager = process.stager()
+    world.customers -= 1
 
 
 def consumes(world: World, triggers: int) -> None:
-    """Until it had so many, or found nothing for long."""
+    """Until it had so many, or nothing comes any more."""
     weather, fate = world.weather, world.fate
     process = world.process(weather.kill_processor)
     consumer = process.consumer()
     for _ in range(triggers):
         try:
-            if not consumer.consume(fate.strikes(weather.stopping)):
-                seconds = world.box.seconds_to_next
-                world.pass_time(1.0 if seconds is None else min(30.0, max(0.1, seconds)))
+            while not consumer.consume(fate.strikes(weather.stopping)):
+                if not world.idle():
+                    return
         except (StoreUnavailable, QueueUnavailable):
             pass
         except Died:
+            if world.over:
+                return
             process = world.process(weather.kill_processor)
             consumer = process.consumer()
 
@@ -337,15 +356,16 @@ def sweeps(world: World, times: int) -> None:
             sweeper = process.sweeper()
 
 
-def simulate(world: World, *, messages: int = 5, seed: int = 0) -> None:
+def simulate(world: World, *, seed: int = 0) -> None:
     """One life of the world, from its first message to its rest, and an echo. Raises
     Violation."""
     traffic = Random(seed)
-    for key in KEYS:
-        for number in range(traffic.randint(1, messages)):
-            world.hooks.append(inbound(key, number))
+    keys = traffic.choice((KEYS, KEYS, KEYS[:1], KEYS[2:]))  # alone, one is busier
+    for number in range(traffic.randint(5, 15)):
+        world.hooks.append(inbound(traffic.choice(keys), number))
+    world.customers = 2
     lives = [partial(stages, world), partial(stages, world)]
-    lives += [partial(consumes, world, traffic.randint(3, 12)) for _ in range(3)]
+    lives += [partial(consumes, world, 8) for _ in range(3)]
     if world.weather.sweeper:
         lives.append(partial(sweeps, world, 6))
     everything = list(world.hooks)

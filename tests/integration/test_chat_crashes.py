@@ -36,6 +36,9 @@ SCENES = {
     "the sender can be asked": Scene(),
     "the sender cannot be asked": Scene("blind", since=PREPARED),
     "it may be sent again": Scene("blind", in_doubt="at_least_once", since=PREPARED),
+    "the writer keeps no thread": Scene(
+        threads=False, since="store.note(Writing)", until=SENDING
+    ),
     "letters in a folder": Scene("outbox", since=PREPARED),
     "three parts alike": Scene(pages=3, since=PREPARED),
     "three parts, nobody can be asked": Scene("blind", pages=3, since=PREPARED),
@@ -58,7 +61,6 @@ SCENES = {
 ZOMBIES = [
     "the sender can be asked",
     "the sender cannot be asked",
-    "three parts alike",
     "a message comes before the window is closed",
 ]
 IN_EVERY_TURN = {

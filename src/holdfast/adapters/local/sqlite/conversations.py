@@ -26,15 +26,18 @@ from holdfast.conversations.model import (
     Waiting,
     Window,
 )
-from holdfast.conversations.outbox import Outbox
+from holdfast.conversations.outbox import Outbox, Sending, Sent
 from holdfast.conversations.ports import ConversationStore
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
 
 class SQLiteConversations(ConversationStore):
     """`durability="power"`: what returned survives a power cut; "process": a crash of this
-    process. `busy_seconds`: how long to wait for others before StoreUnavailable. `clock`:
-    for `updated_at` where the caller gives no time.
+    process. Locks, windows and a reply that is not being sent need not survive one: without
+    them the batch is answered anew. They are on the disk with the next write that must be,
+    at the latest before anything is sent.
+    `busy_seconds`: how long to wait for others before StoreUnavailable. `clock`: for
+    `updated_at` where the caller gives no time.
 
     Raises ConfigError when the path cannot be used.
     """
@@ -64,7 +67,7 @@ class SQLiteConversations(ConversationStore):
             return stage.add(connection, fragment, fragment.key, fragment.staged_at, expires_at)
 
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
-        with self._database.writing() as connection:
+        with self._database.writing(lasting=False) as connection:
             found = stage.window(connection, window.conversation_id)
             if found and rules.in_the_way(found, window, now, untriggered_before):
                 return False
@@ -72,7 +75,7 @@ class SQLiteConversations(ConversationStore):
             return True
 
     def mark_triggered(self, window: Window) -> None:
-        with self._database.writing() as connection:
+        with self._database.writing(lasting=False) as connection:
             stage.mark_triggered(connection, window)
 
     def window(self, conversation_id: str) -> Window | None:
@@ -80,7 +83,7 @@ class SQLiteConversations(ConversationStore):
             return stage.window(connection, conversation_id)
 
     def close_window(self, conversation_id: str, trigger_id: str) -> None:
-        with self._database.writing() as connection:
+        with self._database.writing(lasting=False) as connection:
             stage.close_window(connection, conversation_id, trigger_id)
 
     # -- the lock
@@ -94,7 +97,7 @@ class SQLiteConversations(ConversationStore):
         now: float,
         expires_at: float,
     ) -> Acquired | Held | Unknown:
-        with self._database.writing() as connection:
+        with self._database.writing(lasting=False) as connection:
             found = one.find(connection, key)
             if found is None:
                 return Unknown()
@@ -106,7 +109,7 @@ class SQLiteConversations(ConversationStore):
         return Acquired(Grant(key, owner, trigger_id, taken.lock_fence), taken)
 
     def renew(self, grant: Grant, *, now: float, expires_at: float) -> bool:
-        with self._database.writing() as connection:
+        with self._database.writing(lasting=False) as connection:
             found = one.held(connection, grant)
             if found is None or not found.conversation.locked(now):
                 return False
@@ -116,7 +119,7 @@ class SQLiteConversations(ConversationStore):
             return True
 
     def release(self, grant: Grant, status: str) -> None:
-        self._change(grant, lambda known, now: rules.freed(known, status, now))
+        self._change(grant, lambda known, now: rules.freed(known, status, now), lasting=False)
 
     # -- the batch
 
@@ -129,7 +132,11 @@ class SQLiteConversations(ConversationStore):
             return done.known(connection, key, sids)
 
     def note(self, grant: Grant, outbox: Outbox, thread_id: str) -> None:
-        self._change(grant, lambda known, now: rules.noted(known, outbox, thread_id, now))
+        self._change(
+            grant,
+            lambda known, now: rules.noted(known, outbox, thread_id, now),
+            lasting=isinstance(outbox, Sending | Sent),
+        )
 
     def finish(
         self,
@@ -151,7 +158,7 @@ class SQLiteConversations(ConversationStore):
             done.forget(connection, now)
 
     def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
-        with self._database.writing() as connection:
+        with self._database.writing(lasting=False) as connection:
             stage.drop(connection, conversation_id, sids)
 
     # -- for people
@@ -228,9 +235,13 @@ class SQLiteConversations(ConversationStore):
         self._database.close()
 
     def _change(
-        self, grant: Grant, rule: Callable[[Conversation, float], Conversation]
+        self,
+        grant: Grant,
+        rule: Callable[[Conversation, float], Conversation],
+        *,
+        lasting: bool,
     ) -> None:
         """Raises LockLost."""
-        with self._database.writing() as connection:
+        with self._database.writing(lasting=lasting) as connection:
             found = one.held_or_lost(connection, grant)
             one.write(connection, found, rule(found.conversation, self._clock.time()))

@@ -59,8 +59,11 @@ class Database:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self, *, lasting: bool = True) -> Iterator[sqlite3.Connection]:
         """Be the only writer; all of it is there afterwards, or nothing.
+
+        Not `lasting`: on the disk with the next write that is, and not before. A power cut
+        in between undoes it as if it had not been asked for.
 
         IMMEDIATE: who reads first and asks for the right to write only then is turned
         away when another was faster, however patient.
@@ -69,10 +72,25 @@ class Database:
         if not self._writing.acquire(timeout=self._busy_seconds):
             raise self._unavailable("its writers are busy")
         try:
-            with self._lend() as connection, _transaction(connection, "BEGIN IMMEDIATE"):
+            with (
+                self._lend() as connection,
+                self._pace(connection, lasting),
+                _transaction(connection, "BEGIN IMMEDIATE"),
+            ):
                 yield connection
         finally:
             self._writing.release()
+
+    @contextmanager
+    def _pace(self, connection: sqlite3.Connection, lasting: bool) -> Iterator[None]:
+        if lasting or self._durability == "process":
+            yield
+            return
+        connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS['process']}")
+        try:
+            yield
+        finally:
+            connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[self._durability]}")
 
     def close(self) -> None:
         """What is in use is closed when its transaction is over."""
