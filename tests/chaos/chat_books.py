@@ -105,8 +105,9 @@ class ChatBooks:
             f"{self.place.messages} messages in {self.webhooks} webhooks, "
             f"{sum(map(len, self.histories)) // 2} turns; lost {len(lost)}, "
             f"twice in the history {sum(n > 1 for n in answered.values())}, "
-            f"sent twice {sum(1 for _ in self.sent_twice())}; parked {len(parked)}, all in "
-            f"doubt ({out} were out); asked twice {paid}"
+            f"sent twice {sum(1 for _ in self.sent_twice())}; parked {len(parked)} "
+            f"({out} were out), without doubt {sum(1 for _ in self.parked_without_doubt())}; "
+            f"asked twice {paid}"
         )
 
 

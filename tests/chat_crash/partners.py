@@ -37,7 +37,7 @@ class Ledger:
 class ThreadWriter:
     """Keeps threads, as the real one does: asked again, it looks before it answers."""
 
-    secret_fields = ("api_key",)
+    secret_fields: tuple[str, ...] = ("api_key",)
 
     def __init__(self, ledger: Ledger, pages: int = 1) -> None:
         self._ledger, self._pages = ledger, pages
@@ -84,7 +84,7 @@ class LedgerSender:
     """Every send is a line: twice is twice. `finds`: it can be asked what it has, by
     address and text, as providers can; half the time, never, or always."""
 
-    secret_fields = ("token",)
+    secret_fields: tuple[str, ...] = ("token",)
     repeatable = False
 
     def __init__(

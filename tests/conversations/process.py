@@ -168,5 +168,3 @@ class Consumer:
                 self._queue.nack(lease, 0.0)
             case _:
                 self._queue.ack(lease)
-
-

@@ -28,12 +28,14 @@ class TriggerBox:
         self._clock, self._fate = clock, fate
         self._parcels: dict[int, Parcel] = {}
         self._pushed = 0
+        self.copies = 1  # of each trigger that is pushed
         self.dead = 0
 
     def push(self, trigger: Trigger, *, delay_seconds: float = 0.0) -> str:
-        self._pushed += 1
         due = self._clock.monotonic() + delay_seconds
-        self._parcels[self._pushed] = Parcel(self._pushed, trigger, due)
+        for _ in range(self.copies):
+            self._pushed += 1
+            self._parcels[self._pushed] = Parcel(self._pushed, trigger, due)
         return trigger.id
 
     # -- receiving

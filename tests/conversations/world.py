@@ -92,6 +92,7 @@ class World:
         self.processes: list[Process] = []
         self.hooks: list[Inbound] = []  # to be handed in, perhaps again
         self.known: set[str] = set()  # sids that were staged, as far as anybody was told
+        self.trouble: Callable[[Process], None] = lambda process: None
         self.customers = 0  # stagers at work
         self.steps = 0
         self.story: list[Line] = []
@@ -104,9 +105,9 @@ class World:
 
     # -- what happens to everybody
 
-    def pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds: float, frozen: "Process | None" = None) -> None:
         """In small steps, so that whoever is not frozen renews in time."""
-        about = [one for one in self.processes if one.alive]
+        about = [one for one in self.processes if one.alive and one is not frozen]
         about = [one for one in about if not self.fate.strikes(self.weather.frozen)]
         while seconds > 0:
             step = min(seconds, RENEWAL_SECONDS)
@@ -212,7 +213,6 @@ class Process:
     world: World
     kill: float
     alive: bool = True
-    doomed: Callable[[str], bool] = lambda name: False
     keeper: KeeperByHand = field(init=False)
 
     def __post_init__(self) -> None:
@@ -233,10 +233,14 @@ class Process:
         world.baton.step()
         if fate.strikes(world.weather.leap):
             world.pass_time(fate.leap_seconds(LOCK_SECONDS))
-        if self.doomed(name) or fate.strikes(self.kill):
-            self.told(name, (), "died before it")
-            self.alive = False
-            raise Died
+        world.trouble(self)
+        if fate.strikes(self.kill):
+            self.die()
+
+    def die(self) -> None:
+        self.told("dies", (), None)
+        self.alive = False
+        raise Died
 
     def lost(self, name: str, *, after: bool) -> bool:
         weather = self.world.weather
@@ -251,7 +255,9 @@ class Process:
 
     def stager(self) -> Stager:
         known = not self.world.weather.strangers
-        profiles = {"*": Profile()} if known else {key.conversation_id: Profile() for key in KEYS[:2]}
+        profiles = (
+            {"*": Profile()} if known else {key.conversation_id: Profile() for key in KEYS[:2]}
+        )
         world = self.world
         return world.build.stager(
             self.store, self.queues, terms=world.terms, profiles=profiles, clock=world.clock

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl
 
+from holdfast.adapters.chat.quiet import hush
 from holdfast.bootstrap.chat_providers import ChatProviders
 from holdfast.bootstrap.queues import open_queue
 from holdfast.chat_config import ChatSettings, chat_settings, chat_variable
@@ -172,6 +173,7 @@ def build_chat(
     """
     env = os.environ if env is None else env
     settings = chat_settings(env)
+    hush("botocore")  # at DEBUG it logs each call: numbers and texts
     attempts = min(one.max_attempts for one in trigger_settings(settings, env))
     events = events or Events()
     store = open_conversations(settings.store_url, clock=clock)

@@ -24,6 +24,13 @@ def log_events(
     return line_log(write_line, style, at_least=level)
 
 
+def application_log() -> Subscriber:
+    """A subscriber that hands each event to the application's own logging."""
+    from holdfast.adapters.observe.logging import EventLog
+
+    return EventLog()
+
+
 def serve_metrics(port: int, host: str = "127.0.0.1") -> "MetricsServer":
     """Prometheus metrics at http://host:port/metrics; subscribe its `subscriber`."""
     from holdfast.adapters.observe.metrics import MetricsServer

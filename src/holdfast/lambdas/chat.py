@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from holdfast.bootstrap.observe import application_log
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError, HoldfastError
 from holdfast.core.events import Events
@@ -36,9 +37,7 @@ class Chat:
     @property
     def events(self) -> Events:
         if self._events is None:
-            from holdfast.adapters.observe.logging import EventLog
-
-            self._events = Events(EventLog())
+            self._events = Events(application_log())
         return self._events
 
     @property
@@ -46,10 +45,8 @@ class Chat:
         """Raises ConfigError, StoreUnavailable."""
         with self._making:
             if self._app is None:
-                from holdfast.adapters.chat.quiet import hush
                 from holdfast.bootstrap.chats import build_chat
 
-                hush("botocore")  # at DEBUG it logs each call: numbers and texts
                 self._app = build_chat(self.env, clock=self._clock, events=self.events)
             return self._app
 
