@@ -118,6 +118,5 @@ class Trial:
 
 
 def unheard(calls: list[str]) -> bool:
-    """Was an answer written that nobody noted?"""
-    last = [name for name in calls if name in ("writer.write", "store.note(Prepared)")]
-    return last[-1:] == ["writer.write"]
+    """Struck in the one moment when a reply is known and not written down."""
+    return calls[-1:] == ["writer.write"]

@@ -1,7 +1,8 @@
 """The OpenAI writer, against a server on the loopback that speaks as OpenAI does.
 
-R002-052 to R002-055, R002-057, R002-058, R002-091; MS-21, MS-22: what an earlier try brought about is neither
-asked nor paid twice, and each refusal is what it is: passing, permanent, or a thread gone.
+R002-052 to R002-055, R002-057, R002-058, R002-091; MS-21, MS-22: what an earlier try
+brought about is neither asked nor paid twice, and each refusal is what it is: passing,
+permanent, or a thread gone.
 """
 
 import os

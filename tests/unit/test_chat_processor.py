@@ -14,7 +14,7 @@ from holdfast.conversations.errors import (
     Unauthorised,
 )
 from holdfast.conversations.messages import Trigger
-from holdfast.conversations.model import ConversationKey, Status, Turn
+from holdfast.conversations.model import ConversationKey, Parked, Status, Turn, Unreadable
 from holdfast.conversations.outbox import Prepared, Sending, Sent, Writing
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.outcome import Done, GiveBack, Retry
@@ -336,6 +336,57 @@ def test_rows_of_another_channel_are_put_aside_and_the_others_answered(ground):
     ground.rest()
     assert ground.providers.the_sender.texts == ["You said: one"]
     assert ground.parked_reasons == ["it is of another channel than its trigger"]
+
+
+def test_a_row_that_cannot_be_read_is_put_aside_and_the_others_answered(ground):
+    """R002-039, MS-18: it must not poison every later batch."""
+    row = Unreadable("SM0", "received_at: not a time", {"received_at": "soon"})
+    parked = Parked("p", KEY, "to begin with", 1.0, (row,))
+    ground.store.park(None, parked, remember_until=2.0)
+    ground.store.unpark("p", back_to_stage=True, now=1.0, expires_at=9e9)
+    ground.say("SM1", "one")
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: one"]
+    assert ground.parked_reasons == ["this message cannot be read: received_at: not a time"]
+
+
+def test_a_last_look_that_fails_brings_the_trigger_back_for_nothing(ground):
+    """R002-080: not acked, or somebody might be stranded; and nothing is done twice."""
+    staged, looks = ground.store.staged, []
+
+    def failing_second(conversation_id: str):
+        looks.append(conversation_id)
+        if len(looks) == 2:
+            raise StoreUnavailable("throttled")
+        return staged(conversation_id)
+
+    ground.store.staged = failing_second
+    ground.say("SM1", "one")
+    assert isinstance(ground.turn(), Retry)
+    assert ground.conversation.status == Status.REPLY_SENT
+    ground.rest()
+    assert len(ground.providers.the_sender.sent) == 1
+    assert "NothingStaged" in ground.names()
+
+
+def test_a_lock_that_cannot_be_given_back_runs_out(ground):
+    """R002-087, MS-26: it is told, and what went wrong before is what counts."""
+    release = ground.store.release
+
+    def failing(*_: object) -> None:
+        ground.store.release = release
+        raise StoreUnavailable("away")
+
+    ground.store.release = failing
+    ground.providers.the_writer.troubles = [Passing("OpenAI: 500")]
+    ground.say("SM1", "one")
+    outcome = ground.turn()
+    assert isinstance(outcome, Retry)
+    assert outcome.reason == "OpenAI: 500"
+    assert cv.ReleaseFailed("c", "StoreUnavailable") in ground.told
+    assert ground.conversation.status == Status.PROCESSING
+    ground.rest()
+    assert len(ground.providers.the_sender.sent) == 1
 
 
 def test_a_message_that_was_answered_before_is_not_answered_again(ground):

@@ -8,6 +8,7 @@ FINISHED = {f"R001-{number:03d}" for number in range(1, 48)}
 FINISHED |= {f"R000-{number:03d}" for number in range(1, 86)}
 FINISHED |= {f"R001-{number:03d}" for number in range(48, 60)}
 FINISHED |= {f"R003-{number:03d}" for number in range(1, 49)}
+FINISHED |= {f"R002-{number:03d}" for number in range(1, 99)}
 FINISHED |= {f"R004-{number:03d}" for number in range(1, 272)}
 
 
