@@ -2,13 +2,14 @@
 
 import signal
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from chat_crash import books
 from chat_crash.doom import told
 from chat_crash.life import AWAY_SECONDS, STEP_SECONDS, Life, Place, in_doubt
-from chat_crash.struck import Act, Struck, doomed, owed
+from chat_crash.struck import Act, Struck, copied, doomed, owed
 
 # The longest wait and the grace, and a moment: windows of the dead would live for longer.
 SWEPT_SECONDS = 30.0 + 60.0 + 2 * STEP_SECONDS + 10.0
@@ -42,6 +43,13 @@ class Trial:
         self.place.store.close()
         if error is not None:
             error.add_note("; then ".join(self._told))
+
+    def copy(self, folder: Path) -> "Trial":
+        """What became of this place so far, elsewhere."""
+        other = Trial(copied(self.place, folder))
+        other._told, other._owed = list(self._told), set(self._owed)
+        other._doubts, other._more_asked = self._doubts, self._more_asked
+        return other
 
     # -- blows
 

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any
 
 from conversations.weather import Died, Weather
 from conversations.world import KEYS, Build, Process, World, inbound, rest
@@ -63,49 +63,59 @@ class Scene:
     def play(self, policy: Policy, trouble: Trouble, build: Build) -> Baton:
         """One life, to its rest. Raises Violation. Nobody sweeps."""
         world = World(Weather(leap=0.0), policy, build=build, terms=self.terms)
-        lives: list[Callable[[], None]] = [self._stager(world)]
-        lives += [self._processor(world) for _ in range(self.processors)]
-        world.customers = 1
+        if self.twice:
+            world.box.copies = 2
+        stage = Stage(world)
+        lives = [partial(stage.stages, self.numbers)]
+        lives += [partial(stage.consumes, self.triggers)] * self.processors
+        stage.busy = len(lives)
         world.trouble = trouble
-        world.storm(lives)
+        world.storm([partial(stage.mortal, number, life) for number, life in enumerate(lives)])
         world.trouble = lambda process: None
         rest(world)
         return world.baton
 
-    def _stager(self, world: World) -> Callable[[], None]:
-        stager = world.process(0.0).stager()
 
-        def life() -> None:
-            for number in self.numbers:
-                message = inbound(KEY, number)
-                try:
-                    stager.stage(message)
-                    world.known.add(message.message_sid)
-                except Died:  # his webhooks come again
-                    world.hooks.append(message)
-            world.customers = 0
-            world.baton.wake()
+class Stage:
+    """Those who act wait for each other: nobody lets time pass only to have work."""
 
-        return life
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._processes = [world.process(0.0) for _ in range(8)]
+        self.busy = 0
 
-    def _processor(self, world: World) -> Callable[[], None]:
-        consumer: Any = world.process(0.0).consumer()
+    def mortal(self, number: int, life: Callable[[Process], None]) -> None:
+        with suppress(Died):
+            life(self._processes[number])
+        self._rests()
 
-        def life() -> None:
-            for _ in range(self.triggers):
-                while not consumer.consume(stopping=False):
-                    if not world.idle():
-                        return
-
-        def mortal() -> None:
+    def stages(self, numbers: Sequence[int], process: Process) -> None:
+        stager = process.stager()
+        for number in numbers:
+            message = inbound(KEY, number)
             try:
-                life()
-            except Died:
-                pass
+                stager.stage(message)
+                self._world.known.add(message.message_sid)
+            except Died:  # his webhooks come again
+                self._world.hooks.append(message)
 
-        if self.twice:
-            world.box.copies = 2
-        return mortal
+    def consumes(self, triggers: int, process: Process) -> None:
+        consumer = process.consumer()
+        for _ in range(triggers):
+            while not consumer.consume(stopping=False):
+                self._rests()
+                self._world.baton.wait_until(lambda: not self.busy or self._visible)
+                self.busy += 1
+                if not self._visible:
+                    return
+
+    def _rests(self) -> None:
+        self.busy -= 1
+        self._world.baton.wake()
+
+    @property
+    def _visible(self) -> bool:
+        return self._world.box.seconds_to_next == 0
 
 
 def troubles(scene: Scene) -> Iterator[partial[Trouble]]:

@@ -135,7 +135,9 @@ def test_a_zombie_that_wakes_while_another_one_is_at_work_is_refused(
     is stopped at each of his calls in turn, and the zombie wakes meanwhile."""
     matrix = Matrix(fast_path, SCENES["the sender can be asked"])
     after = matrix.calls.index(asleep) + 1
-    again = calls_after_a_kill(matrix.copy("dead"), matrix.calls, after)
+    with Trial(matrix.copy("dead")) as dead:
+        dead.kill(work, matrix.calls, after)
+    again = calls_of_the_next(dead.place)
     for then in range(until_it_takes_over(again), len(again) + 1):
         with Trial(matrix.copy(f"{then}")) as trial:
             zombie = trial.freeze(work, matrix.calls, after)
@@ -153,23 +155,23 @@ TWICE = SCENES if SECONDS else ["the sender can be asked"]
 
 @pytest.mark.parametrize("name", TWICE)
 def test_a_batch_survives_a_kill_of_whoever_takes_over_too(name: str, fast_path: Path) -> None:
-    """All pairs of the part that sends and finishes; `make chaos` plays all there are."""
+    """All pairs of the part that sends and finishes; all there are, of all scenes, with
+    HOLDFAST_CHAOS_SECONDS set."""
     scene = SCENES[name] if SECONDS else replace(SCENES[name], since=SENDING)
     matrix = Matrix(fast_path, scene)
     for after in matrix.blows():
-        dead = matrix.copy(f"{after}")
-        again = calls_after_a_kill(dead, matrix.calls, after)
+        with Trial(matrix.copy(f"{after}")) as dead:
+            dead.kill(work, matrix.calls, after)
+        again = calls_of_the_next(dead.place)
         for then in range(0 if SECONDS else until_it_takes_over(again), len(again) + 1):
-            with Trial(copied(dead, fast_path / f"{after}-{then}")) as trial:
+            with dead.copy(fast_path / f"{after}-{then}") as trial:
                 trial.kill(work, again, then, AWAY_SECONDS)
                 trial.recover()
                 trial.judge()
 
 
-def calls_after_a_kill(place: Place, calls: list[str], after: int) -> list[str]:
-    """What the next one does, when nothing strikes him; seen at a copy."""
-    with Trial(place) as trial:
-        trial.kill(work, calls, after)
+def calls_of_the_next(place: Place) -> list[str]:
+    """What he does, when nothing strikes him; seen at a copy."""
     copy = copied(place, place.folder.with_name(f"{place.folder.name}-unharmed"))
     return calls_of(copy, work, AWAY_SECONDS)
 

@@ -210,7 +210,9 @@ def test_a_row_of_nothing_but_its_key_is_a_conversation(
     assert [one.seq for one in store.history(KEY)] == [1, 2]
 
 
-def test_odd_values_are_read_as_empty(client: Any, store: DynamoDBConversations) -> None:
+def test_odd_values_are_read_as_empty_and_do_not_keep_a_turn_from_ending(
+    client: Any, store: DynamoDBConversations
+) -> None:
     odd = {
         "channel_config": "sender",
         "ai_config": None,
@@ -220,6 +222,7 @@ def test_odd_values_are_read_as_empty(client: Any, store: DynamoDBConversations)
         "updated_at": "2027-01-15T08:00:00Z",
         "created_at": "long ago",
         "lock_expires_at": "soon",
+        "prompt_tokens": "few",
     }
     put(client, TABLES.conversations, BARE | odd)
     found = store.get(KEY)
@@ -227,6 +230,10 @@ def test_odd_values_are_read_as_empty(client: Any, store: DynamoDBConversations)
     assert (found.channel_config, found.ai_config, found.status) == ({}, {}, "")
     assert (found.messages, found.message_count) == ((), 0)
     assert (found.created_at, found.updated_at) == (0.0, NOW)
+    answered(store, "m1")
+    found = store.get(KEY)
+    assert found is not None
+    assert (found.message_count, found.prompt_tokens, found.completion_tokens) == (2, 10, 3)
 
 
 def test_a_lock_without_an_end_is_taken_over(client: Any, store: DynamoDBConversations) -> None:

@@ -138,12 +138,12 @@ def conversation_of(row: Row) -> Conversation:
         thread_id=_text(row, "openai_thread_id"),
         thread_mark=_text(row, "thread_mark"),
         last_assistant_message_sid=_text(row, "last_assistant_message_sid"),
-        prompt_tokens=_count(row.get("prompt_tokens")),
-        completion_tokens=_count(row.get("completion_tokens")),
+        prompt_tokens=number_in(row, "prompt_tokens"),
+        completion_tokens=number_in(row, "completion_tokens"),
         outbox=outbox_in(row),
         lock_trigger=_text(row, "lock_trigger"),
         lock_expires_at=moment(row.get("lock_expires_at")),
-        lock_fence=_count(row.get("lock_fence")),
+        lock_fence=number_in(row, "lock_fence"),
         created_at=moment(row.get("created_at")),
         updated_at=moment(row.get("updated_at")),
     )
@@ -151,7 +151,7 @@ def conversation_of(row: Row) -> Conversation:
 
 def count_in(row: Row) -> int:
     """How many messages there are. A row of the seed's has no number, and all of them."""
-    numbered = _count(row.get("message_count"))
+    numbered = number_in(row, "message_count")
     return numbered + sum(not one.seq for one in tail_in(row))
 
 
@@ -202,7 +202,7 @@ def message_of(row: Row) -> HistoryMessage:
         moment(row.get("at", row.get("timestamp"))),
         _text(row, "message_sid"),
         {**others, **_mapping(row.get("details"))},
-        _count(row.get("seq")),
+        number_in(row, "seq"),
     )
 
 
@@ -211,7 +211,8 @@ def _text(row: Row, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _count(value: Any) -> int:
+def number_in(row: Row, name: str) -> int:
+    value = row.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 

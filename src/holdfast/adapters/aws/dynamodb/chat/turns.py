@@ -39,8 +39,8 @@ _LARGEST_TAIL, _LARGEST_ROW = 128 * 1024, 380 * 1024
 _UPDATE = (
     "SET #messages = :tail, #message_count = :new_count, #conversation_status = :status, "
     "#updated_at = :at, #openai_thread_id = :thread, #thread_mark = :mark, "
-    "#last_assistant_message_sid = :reply, #write_id = :write "
-    "ADD #prompt_tokens :prompt, #completion_tokens :completion "
+    "#last_assistant_message_sid = :reply, #write_id = :write, "
+    "#prompt_tokens = :prompt, #completion_tokens = :completion "
     f"REMOVE #outbox, {UNLOCK}"
 )
 
@@ -89,7 +89,7 @@ class Turns:
 
     def _writes(self, end: Ending, row: items.Row, numbered: int) -> list[dict[str, Any]]:
         key, sids = end.grant.key, list(dict.fromkeys(end.turn.sids))
-        counted = row.get("message_count", 0)
+        counted = items.number_in(row, "message_count")
         known = _numbered(items.tail_in(row), max(counted, numbered))
         self._history.adopt(key, (one for one in known if one.seq > counted))
         count = max([counted, numbered, *(one.seq for one in known)])
@@ -121,8 +121,9 @@ class Turns:
             ":mark": turn.thread_mark,
             ":reply": turn.assistant.message_sid,
             ":write": end.write_id,
-            ":prompt": turn.prompt_tokens,
-            ":completion": turn.completion_tokens,
+            # No ADD: what somebody else wrote there may be no number, and would refuse all.
+            ":prompt": items.number_in(row, "prompt_tokens") + turn.prompt_tokens,
+            ":completion": items.number_in(row, "completion_tokens") + turn.completion_tokens,
             **ending(end.grant, row, Status.REPLY_SENT),
         }
         update = self._rows.update(end.grant.key, _UPDATE, when.ENDABLE, values)
