@@ -87,10 +87,11 @@ class Ground:
 
     def rest(self, seconds: float = 3600.0) -> None:
         """Until nothing is in the queue any more."""
-        until = self.clock.time() + seconds
+        until, handled = self.clock.time() + seconds, 0
         while self.clock.time() < until:
-            while (trigger := self.poll()) is not None:
+            while (trigger := self.poll()) is not None and handled < 200:
                 self.handle(trigger)
+                handled += 1
             stats = self.queue.stats()
             if not stats.ready + stats.delayed + stats.leased:
                 return

@@ -14,7 +14,7 @@ def fragment(sid: str, body: str, at: float, media: tuple[str, ...] = ()) -> Fra
 
 
 def test_fragments_are_merged_as_they_were_received_with_a_line_each():
-    rows = [fragment("b", "world", 2.0), fragment("c", "!", 2.5), fragment("a", "hello", 1.0)]
+    rows = [fragment("a", "world", 2.0), fragment("c", "!", 2.5), fragment("b", "hello", 1.0)]
     assert merged(in_order(rows)) == "hello\nworld\n!"
 
 

@@ -1,14 +1,16 @@
 """What comes in: times in any form, hostile and incomplete messages (R002-006, 007, MS-19)."""
 
+import pickle
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.conversations.errors import InvalidInbound
+from holdfast.conversations.errors import InvalidInbound, Permanent
 from holdfast.conversations.messages import Inbound, Trigger, inbound_of, instant
 from holdfast.conversations.model import Channel, mark_of, shown
+from holdfast.conversations.secret import Secret
 
 GOOD = {"message_sid": "SM1", "From": "whatsapp:+4930123456", "To": "whatsapp:+1", "body": "x"}
 NOON = 1_800_000_000.0
@@ -102,6 +104,16 @@ def test_neither_body_nor_number_is_in_a_repr():
     trigger = Trigger(conversation_id="c", primary_channel=inbound.primary_channel)
     assert "canary" not in repr(inbound) + repr(inbound.key)
     assert "4930123456" not in repr(inbound) + repr(trigger) + repr(inbound.key)
+
+
+def test_a_secret_is_not_printed_and_not_pickled():
+    """MS-28."""
+    secret = Secret("twilio", {"auth_token": "canary"})
+    assert "canary" not in f"{secret} {secret!r} {[secret]}"
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(secret)
+    with pytest.raises(Permanent, match="'twilio' has no 'account_sid'"):
+        secret.reveal("account_sid")
 
 
 def test_the_trigger_is_the_seeds_json_and_reads_what_others_send():

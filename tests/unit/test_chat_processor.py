@@ -14,7 +14,15 @@ from holdfast.conversations.errors import (
     Unauthorised,
 )
 from holdfast.conversations.messages import Trigger
-from holdfast.conversations.model import ConversationKey, Parked, Status, Turn, Unreadable
+from holdfast.conversations.model import (
+    ConversationKey,
+    Fragment,
+    Parked,
+    Status,
+    Turn,
+    Unreadable,
+    Window,
+)
 from holdfast.conversations.outbox import Prepared, Sending, Sent, Writing
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.outcome import Done, GiveBack, Retry
@@ -123,6 +131,7 @@ def test_a_customer_who_is_still_typing_is_waited_for(ground):
     assert not ground.say("SM3", "three").opened, "the window is still open"
     ground.rest()
     assert ground.providers.the_sender.texts == ["You said: one\ntwo\nthree"]
+    assert ground.store.window("c") is None
 
 
 def test_a_talkative_customer_is_answered_after_the_longest_wait():
@@ -159,7 +168,8 @@ def test_a_message_during_the_turn_has_a_window_of_its_own(ground):
     ground.providers.the_writer.reply = reply
     ground.say("SM1", "one")
     ground.turn()
-    assert ground.queue.stats().delayed == 1, "its own trigger, and no follow-up beside it"
+    stats = ground.queue.stats()
+    assert (stats.delayed, stats.ready) == (1, 0), "its own trigger, and no follow-up beside it"
     ground.rest()
     assert ground.providers.the_sender.texts == ["re: one", "re: late"]
 
@@ -269,6 +279,45 @@ def test_who_was_frozen_past_the_lock_sends_nothing(ground):
     assert len(ground.providers.the_sender.sent) == 1
     assert len(ground.history) == 2
     assert ground.conversation.status == Status.REPLY_SENT
+    assert "ReleaseFailed" not in ground.names(), "somebody else's lock is no failure"
+
+
+@pytest.mark.parametrize("kept", ["the message", "the lock"])
+def test_whose_lease_ran_out_goes_no_further_though_nobody_took_over(ground, kept):
+    """R002-028, 085: both must be held, and the lock is given back for the next attempt."""
+
+    def reply(text: str) -> str:
+        for _ in range(7):
+            ground.clock.advance(10.0)
+            ground.queue.extend(trigger) if kept == "the message" else ground.keeper.tick()
+        return "too late"
+
+    ground.providers.the_writer.reply = reply
+    ground.say("SM1")
+    ground.clock.advance(10.0)
+    trigger = ground.poll()
+    assert isinstance(ground.handle(trigger), Retry)
+    assert ground.conversation.outbox == Writing(("SM1",))
+    assert ground.conversation.status == Status.ERROR
+
+
+def test_a_lease_that_runs_out_right_before_the_send_sends_nothing(ground):
+    sender = ground.providers.sender
+
+    def slow_second(name: str):
+        if isinstance(ground.conversation.outbox, Prepared):
+            ground.providers.sender = sender
+            ground.clock.advance(61.0)
+        return sender(name)
+
+    ground.providers.sender = slow_second
+    ground.say("SM1", "hi")
+    assert isinstance(ground.turn(), Retry)
+    assert ground.providers.the_sender.sent == []
+    assert isinstance(ground.conversation.outbox, Prepared)
+    ground.rest()
+    assert len(ground.providers.the_writer.asked) == 1
+    assert ground.providers.the_sender.texts == ["You said: hi"]
 
 
 def test_a_renewal_that_is_refused_stops_the_work(ground):
@@ -327,6 +376,55 @@ def test_messages_to_a_conversation_that_is_not_there_are_parked():
     assert ground.parked_reasons == ["there is no such conversation"]
     assert ground.store.get(KEY) is None
     assert ground.store.staged("c") == []
+    assert ground.store.window("c") is None
+
+
+def test_a_text_that_staging_would_have_refused_is_put_aside(ground):
+    """Rows of others: one write must hold a batch."""
+    ground.say("SM1", "one")
+    long = Fragment(KEY, "SM0", "x" * 64_001, received_at=1.0, staged_at=1.0)
+    ground.store.stage(long, expires_at=9e9)
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: one"]
+    assert ground.parked_reasons == ["its text is too long"]
+
+
+def test_long_texts_are_answered_in_turns(ground):
+    for number in range(3):
+        ground.say(f"SM{number}", str(number) * 60_000)
+    ground.rest()
+    assert [len(one.text) for one in ground.providers.the_writer.asked] == [60_000] * 3
+
+
+def test_the_outbox_of_messages_that_are_gone_is_not_sent_to_others(ground):
+    ground.providers.the_sender.troubles = [Passing("away")]
+    ground.say("SM1", "one")
+    ground.turn()
+    ground.store.drop_staged("c", ["SM1"])
+    ground.say("SM2", "two")
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: two"]
+
+
+@pytest.mark.parametrize("state", ["unsent", "expired"])
+def test_a_window_whose_trigger_will_not_come_is_not_relied_on(ground, state):
+    """The late message gets a trigger though a window is there."""
+
+    def reply(text: str) -> str:
+        if text == "one":
+            now = ground.clock.time()
+            until = now + 100.0 if state == "unsent" else now - 1.0
+            window = Window("c", "never sent", "SM2", now, until, triggered=state != "unsent")
+            ground.store.open_window(window, now=now, untriggered_before=now)
+            late = Fragment(KEY, "SM2", "late", received_at=now, staged_at=now)
+            ground.store.stage(late, expires_at=9e9)
+        return f"re: {text}"
+
+    ground.providers.the_writer.reply = reply
+    ground.say("SM1", "one")
+    ground.turn()
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["re: one", "re: late"]
 
 
 def test_rows_of_another_channel_are_put_aside_and_the_others_answered(ground):
@@ -412,6 +510,16 @@ def test_a_secret_that_is_not_there_parks_before_anything_is_paid_for(ground, mi
     assert ground.parked_reasons == [f"there is no secret '{missing}'"]
     assert ground.providers.the_writer.asked == []
     assert ground.conversation.status == Status.PARKED
+
+
+@pytest.mark.parametrize("of", ["the_writer", "the_sender"])
+def test_a_secret_that_is_not_whole_parks_before_anything_is_paid_for(ground, of):
+    getattr(ground.providers, of).secret_fields = ("pass_phrase",)
+    ground.say("SM1")
+    ground.turn()
+    [reason] = ground.parked_reasons
+    assert "has no 'pass_phrase'" in reason
+    assert ground.providers.the_writer.asked == []
 
 
 @pytest.mark.parametrize(
@@ -545,7 +653,9 @@ def test_a_send_in_doubt_is_asked_of_the_provider(ground):
     ground.say("SM1", "hi")
     outcome = ground.turn()
     assert isinstance(outcome, Retry)
+    assert outcome.after_seconds == ground.terms.sender_seconds, "it may not be listed yet"
     assert isinstance(ground.conversation.outbox, Sending)
+    assert ground.conversation.status == Status.ERROR
     ground.rest()
     assert len(ground.providers.the_sender.sent) == 1
     assert len(ground.history) == 2

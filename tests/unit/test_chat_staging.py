@@ -12,7 +12,7 @@ from holdfast.conversations.errors import (
     SendUnclear,
 )
 from holdfast.conversations.messages import Inbound, inbound_of
-from holdfast.conversations.model import Status, Unknown, Window
+from holdfast.conversations.model import ConversationKey, Status, Unknown, Window
 from holdfast.conversations.staging import Stager
 from holdfast.conversations.terms import DAY, ChatTerms, Profile
 from holdfast.core.errors import ConfigError, QueueUnavailable, StoreUnavailable
@@ -142,6 +142,34 @@ def test_the_sweeper_triggers_what_nobody_will_trigger(ground):
     assert ground.sweeper.sweep().waiting == 0
 
 
+def test_the_sweeper_does_not_hurry_anybody(ground):
+    """A row whose window was just closed is somebody's work."""
+    ground.say("SM1")
+    ground.store.close_window("c", ground.store.window("c").trigger_id)
+    assert ground.sweeper.sweep().triggered == 0
+    ground.clock.advance(ground.terms.max_wait_seconds + ground.terms.grace_seconds)
+    assert ground.sweeper.sweep().triggered == 0
+    ground.clock.advance(1.0)
+    assert ground.sweeper.sweep().triggered == 1
+
+
+def test_one_conversation_nobody_can_read_does_not_stop_the_sweep(ground):
+    ground.open(ConversationKey("whatsapp:you", "a"))
+    for name in ("a", "c"):
+        ground.say("SM1", conversation_id=name)
+        ground.store.close_window(name, ground.store.window(name).trigger_id)
+    ground.clock.advance(1000.0)
+    get = ground.store.get
+
+    def damaged(key: ConversationKey):
+        if key.conversation_id == "a":
+            raise Permanent("its outbox cannot be read")
+        return get(key)
+
+    ground.store.get = damaged
+    assert ground.sweeper.sweep().triggered == 1
+
+
 def test_the_sweeper_leaves_alone_what_somebody_works_on(ground):
     ground.say("SM1")
     ground.store.close_window("c", ground.store.window("c").trigger_id)
@@ -177,6 +205,14 @@ def test_old_messages_of_an_unknown_conversation_are_parked():
     ground.clock.advance(4 * DAY)
     assert ground.sweeper.sweep().parked == 1
     assert ground.sweeper.sweep().waiting == 0
+
+
+def test_a_conversation_whose_old_messages_were_parked_is_free_again(ground):
+    ground.say("SM1")
+    ground.clock.advance(4 * DAY)
+    assert ground.sweeper.sweep().parked == 1
+    assert ground.conversation.status == Status.PARKED
+    assert not ground.conversation.locked(ground.clock.time())
 
 
 # -- the desk

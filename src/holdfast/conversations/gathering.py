@@ -91,7 +91,7 @@ class Gathering:
         terms = self._terms
         left = terms.max_wait_seconds - terms.window_seconds - locked.trigger.waited_seconds
         quiet_for = self._clock.time() - max(one.staged_at for one in fragments)
-        return min(left, terms.quiet_seconds, terms.quiet_seconds - quiet_for)
+        return min(left, terms.quiet_seconds - quiet_for)
 
 
 def _as_many_as_fit(fragments: Sequence[Fragment], most: int) -> tuple[Fragment, ...]:

@@ -85,7 +85,7 @@ class BatchProcessor:
     def __call__(self, trigger: Trigger, ctx: Context) -> Result:
         try:
             return self._handled(trigger, ctx)
-        except _PASSING as error:
+        except (Permanent, *_PASSING) as error:  # a row nobody can read is somebody's to mend
             self._events.emit(cv.BatchFailed(_name(trigger), type(error).__name__))
             return Retry(reason=str(error), told=type(error).__name__)
 

@@ -5,6 +5,7 @@ staged for days ─▶ parked, with the reason, before the store forgets it
 """
 
 from holdfast.conversations import events as cv
+from holdfast.conversations.errors import LockLost, Permanent
 from holdfast.conversations.model import (
     Acquired,
     ConversationKey,
@@ -54,10 +55,14 @@ class Sweeper:
         for one in self._store.waiting():
             age = self._clock.time() - one.oldest_staged_at
             waiting, oldest = waiting + 1, max(oldest, age)
-            if age > self._terms.park_after_seconds:
-                parked += self._park(one)
-            elif age > self._terms.max_wait_seconds + self._terms.grace_seconds:
-                triggered += self._trigger(one)
+            try:
+                if age > self._terms.park_after_seconds:
+                    parked += self._park(one)
+                elif age > self._terms.max_wait_seconds + self._terms.grace_seconds:
+                    triggered += self._trigger(one)
+            except (Permanent, LockLost) as error:  # the others must not wait for this one
+                name = shown(one.key.conversation_id)
+                self._events.emit(cv.BatchFailed(name, type(error).__name__))
         swept = cv.Swept(waiting, triggered, parked, oldest)
         self._events.emit(swept)
         return swept
