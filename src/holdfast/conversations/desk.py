@@ -73,7 +73,7 @@ class Desk:
                 parked_id=parked_id,
             )
         except ParkedNotFound:  # somebody else was quicker
-            self._store.release(locked.grant, locked.conversation.previous_status)
+            self._store.release(locked.grant, None)
             raise
         return parked
 
@@ -106,7 +106,7 @@ class Desk:
             if answer.conversation.outbox is None:
                 return answer
             # Another batch's reply, perhaps on its way: who clears that sends it twice.
-            self._store.release(answer.grant, answer.conversation.previous_status)
+            self._store.release(answer.grant, None)
         raise Passing("the conversation is being answered, or gone: try again in a minute")
 
 

@@ -92,8 +92,11 @@ class ConversationStore(ABC):
         """Hold the lock longer. False: it is not this grant's any more, or it expired."""
 
     @abstractmethod
-    def release(self, grant: Grant, status: str) -> None:
-        """Give the lock back without a reply; the outbox stays for the next owner."""
+    def release(self, grant: Grant, status: str | None) -> None:
+        """Give the lock back without a reply; the outbox stays for the next owner.
+
+        None: with the status it had, or the one a person gave it meanwhile.
+        """
 
     # -- the batch
 

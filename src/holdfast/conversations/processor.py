@@ -180,14 +180,14 @@ class BatchProcessor:
         match batch := self._gathering.gather(locked):
             case StillTyping(delay_seconds):
                 self._windows.prolong(locked.trigger, delay_seconds)
-                self._store.release(locked.grant, locked.conversation.previous_status)
+                self._store.release(locked.grant, None)
                 return Done()
             case Empty():
                 self._windows.close(locked.trigger)
-                self._store.release(locked.grant, locked.conversation.previous_status)
+                self._store.release(locked.grant, None)
                 self._events.emit(cv.NothingStaged(_name(locked.trigger)))
             case Batched() if locked.ctx.stopping.is_set():
-                self._give_back(locked, locked.conversation.previous_status)
+                self._give_back(locked, None)
                 return GiveBack()
             case Batched():
                 self._windows.close(locked.trigger)
@@ -262,7 +262,7 @@ class BatchProcessor:
         if self._store.staged(conversation_id) and not self._windows.ahead(conversation_id):
             self._windows.follow(locked.trigger.key)
 
-    def _give_back(self, locked: Locked, status: str) -> None:
+    def _give_back(self, locked: Locked, status: str | None) -> None:
         """On every way out that did not finish. Somebody else's lock stays his (MS-08)."""
         try:
             self._store.release(locked.grant, status)

@@ -72,12 +72,13 @@ def holds(grant: Grant, conversation: Conversation, owner: str) -> bool:
     )
 
 
-def freed(conversation: Conversation, status: str, now: float) -> Conversation:
+def freed(conversation: Conversation, status: str | None, now: float) -> Conversation:
     """A person who took over meanwhile, or before, keeps the conversation."""
-    his = conversation.previous_status == Status.WITH_PERSON
+    before = conversation.previous_status
+    as_before = status is None or before == Status.WITH_PERSON
     return replace(
         conversation,
-        status=str(Status.WITH_PERSON.value if his else status),
+        status=before if as_before else str(status),
         lock_trigger="",
         lock_expires_at=0.0,
         updated_at=now,

@@ -148,7 +148,7 @@ class MemoryConversations(ConversationStore):
             self._put(replace(found, lock_expires_at=expires_at))
             return True
 
-    def release(self, grant: Grant, status: str) -> None:
+    def release(self, grant: Grant, status: str | None) -> None:
         with self._memory.lock:
             self._put(rules.freed(self._of(grant), status, self._clock.time()))
 

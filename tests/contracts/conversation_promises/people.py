@@ -107,6 +107,17 @@ def end(store: ConversationStore, how: str, grant: Grant) -> None:
 class Persons:
     """MS-30."""
 
+    def test_a_lock_that_is_given_back_as_it_was_leaves_the_status_or_a_persons_word(
+        self, store: ConversationStore
+    ) -> None:
+        begun(store, status=Status.WITH_PERSON)
+        store.release(granted(store), None)
+        assert conversation(store).status == Status.WITH_PERSON
+        grant = granted(store, "second")
+        store.set_status(KEY, "vip")
+        store.release(grant, None)
+        assert conversation(store).status == "vip"
+
     def test_a_person_takes_over_and_hands_back(self, store: ConversationStore) -> None:
         begun(store)
         for status in (Status.WITH_PERSON, "vip", ""):

@@ -118,7 +118,7 @@ class SQLiteConversations(ConversationStore):
             )
             return True
 
-    def release(self, grant: Grant, status: str) -> None:
+    def release(self, grant: Grant, status: str | None) -> None:
         self._change(grant, lambda known, now: rules.freed(known, status, now), lasting=False)
 
     # -- the batch

@@ -129,7 +129,7 @@ class ConversationRows:
         if isinstance(self._change(grant.key, update, when.MINE, values), Refused):
             raise lock_lost(grant)
 
-    def release(self, grant: Grant, status: str) -> None:
+    def release(self, grant: Grant, status: str | None) -> None:
         update = f"SET #conversation_status = :status, #write_id = :write REMOVE {UNLOCK}"
         mine = uuid4().hex
         row = self.held(grant)
@@ -201,13 +201,13 @@ class ConversationRows:
         }
 
 
-def ending(grant: Grant, row: items.Row, status: str) -> dict[str, Any]:
+def ending(grant: Grant, row: items.Row, status: str | None) -> dict[str, Any]:
     """The values of ENDABLE, and the status that follows: who is with a person stays so."""
     previous = row.get("previous_status", "")
-    person = previous == Status.WITH_PERSON
+    as_before = status is None or previous == Status.WITH_PERSON
     return {
         ":previous": previous,
-        ":status": Status.WITH_PERSON.value if person else str(status),
+        ":status": previous if as_before else str(status),
         **when.of(grant),
     }
 

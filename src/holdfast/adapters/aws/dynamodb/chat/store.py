@@ -97,7 +97,7 @@ class DynamoDBConversations(ConversationStore):
     def renew(self, grant: Grant, *, now: float, expires_at: float) -> bool:
         return self._rows.renew(grant, now, expires_at)
 
-    def release(self, grant: Grant, status: str) -> None:
+    def release(self, grant: Grant, status: str | None) -> None:
         self._rows.release(grant, status)
 
     # -- the batch
