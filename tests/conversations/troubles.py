@@ -38,13 +38,14 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Scene:
-    """Who is on stage. One stager hands in `numbers`, in this order; the processors take
-    what comes, some triggers twice."""
+    """Who is on stage. The messages `before` were handed in, and their window is over. One
+    stager hands in `numbers`, in this order; the processors take what comes."""
 
-    numbers: Sequence[int] = (0, 1)
+    before: Sequence[int] = (0,)
+    numbers: Sequence[int] = (1,)
     processors: int = 2
     triggers: int = 2  # for each processor
-    twice: bool = False
+    twice: bool = False  # every trigger comes twice
     window_seconds: float = 0.0
     quiet_seconds: float = 0.0
     in_doubt: Doubt = "at_most_once"
@@ -66,6 +67,8 @@ class Scene:
         if self.twice:
             world.box.copies = 2
         stage = Stage(world)
+        stage.stages(self.before, world.process(0.0))
+        world.pass_time(self.window_seconds)
         lives = [partial(stage.stages, self.numbers)]
         lives += [partial(stage.consumes, self.triggers)] * self.processors
         stage.busy = len(lives)
@@ -149,3 +152,13 @@ def every_schedule(
             limit=limit if calm else limit_in_trouble,
         )
     return played
+
+
+SCENES = {
+    "another message comes": Scene(),
+    "two other messages come": Scene(numbers=(1, 2)),
+    "every trigger comes twice": Scene(numbers=(), twice=True),
+    "the webhook comes again": Scene(numbers=(0, 1)),
+    "the customer is still typing": Scene(window_seconds=0.5, quiet_seconds=1.0),
+    "in doubt it is sent again": Scene(in_doubt="at_least_once"),
+}

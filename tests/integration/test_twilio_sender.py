@@ -1,7 +1,8 @@
 """The Twilio sender, against a server on the loopback that speaks as Twilio does.
 
 R002-059 to R002-062, R002-064, R002-065; MS-06, MS-22, I-MS-2: it is known whether a
-reply was sent, surely not sent, or in doubt; and what is in doubt is found again when Twilio has it.
+reply was sent, surely not sent, or in doubt; and what is in doubt is found again when
+Twilio has it.
 """
 
 import json

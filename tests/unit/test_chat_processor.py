@@ -603,6 +603,20 @@ def test_a_writer_that_answers_nothing_parks(ground):
     assert ground.providers.the_sender.sent == []
 
 
+def test_a_parked_reply_is_not_taken_for_the_answer_to_the_same_words_later(ground):
+    """MS-21: the mark moves behind it, also behind an answer of nothing."""
+    ground.providers.the_sender.troubles = [Permanent("refused")]
+    ground.say("SM1", "yes")
+    ground.turn()
+    ground.providers.the_writer.reply = lambda text: ""
+    ground.say("SM2", "yes")
+    ground.turn()
+    ground.say("SM3", "yes")
+    ground.turn()
+    marks = [question.thread_mark for question in ground.providers.the_writer.asked]
+    assert marks == ["", "item-1", "item-2"]
+
+
 def test_a_bug_is_tried_again_and_parked_with_the_last_attempt(ground):
     """Unknown trouble may pass; it must not burn tokens for ever, nor vanish."""
     ground.providers.the_writer.troubles = [ZeroDivisionError("canary")] * 9

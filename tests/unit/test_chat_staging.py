@@ -255,6 +255,15 @@ def test_a_person_who_knows_that_it_was_sent_puts_it_into_the_history(ground, de
     assert len(ground.history) == 2
 
 
+def test_what_a_person_records_later_does_not_move_the_threads_mark_back(ground, desk):
+    parked_id = park(ground, SendUnclear("no answer"))
+    ground.say("SM2", "and?")
+    ground.rest()
+    assert ground.conversation.thread_mark == "item-2"
+    desk.sent(parked_id)
+    assert ground.conversation.thread_mark == "item-2"
+
+
 def test_two_people_who_decide_at_once_leave_no_lock_behind(ground, desk):
     parked_id = park(ground, SendUnclear("no answer"))
     finish = ground.store.finish

@@ -126,7 +126,7 @@ def _turn(
         user=HistoryMessage("user", text, now, fragments[0].message_sid, {"sids": list(sids)}),
         assistant=HistoryMessage("assistant", answer.text, now, sid, status),
         thread_id=conversation.thread_id,
-        thread_mark=answer.thread_mark or conversation.thread_mark,
+        thread_mark=conversation.thread_mark,  # parking moved it behind this reply
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
     )

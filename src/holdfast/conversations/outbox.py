@@ -73,6 +73,11 @@ _KINDS: dict[str, type[Outbox]] = {
 }
 
 
+def mark_in(outbox: Outbox | None) -> str:
+    """The thread's mark behind its reply; '' when none was written."""
+    return "" if outbox is None or isinstance(outbox, Writing) else outbox.answer.thread_mark
+
+
 def state_of(outbox: Outbox) -> str:
     return type(outbox).__name__.lower()
 

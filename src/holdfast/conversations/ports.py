@@ -141,7 +141,8 @@ class ConversationStore(ABC):
     def park(self, grant: Grant | None, parked: Parked, *, remember_until: float) -> None:
         """In one write: `parked` is kept, its staged rows are gone, its sids count as
         processed; with a grant the outbox is gone, too, the lock is free and the status
-        `parked`, or `with_person` where it was that before.
+        `parked`, or `with_person` where it was that before. The thread's mark moves behind
+        a reply that was written: it is nothing of the next batch.
 
         Without a grant nothing but these rows is touched, and the conversation need not
         exist. Parking the same again changes nothing.
@@ -203,9 +204,11 @@ class Question:
     """A merged batch, for the writer."""
 
     thread_id: str
-    thread_mark: str  # what comes after it in the thread is of earlier tries of this batch
+    thread_mark: str  # what comes after it in the thread is of earlier tries
     text: str = field(repr=False)
-    again: bool = False  # an earlier try may have been answered without us hearing it
+    # An earlier try may have been answered without us hearing it. Compare the text: what is
+    # behind the mark may also be of a batch that was parked before its answer was noted.
+    again: bool = False
 
 
 class ReplyWriter(Protocol):

@@ -17,7 +17,7 @@ from holdfast.conversations.model import (
     Turn,
     Window,
 )
-from holdfast.conversations.outbox import Outbox
+from holdfast.conversations.outbox import Outbox, mark_in
 from holdfast.conversations.tail import tail_of
 
 
@@ -121,8 +121,10 @@ def finished(
     return freed(after, Status.REPLY_SENT, now), pair
 
 
-def parked(conversation: Conversation, now: float) -> Conversation:
-    return freed(replace(conversation, outbox=None), Status.PARKED, now)
+def parked(conversation: Conversation, batch: Parked) -> Conversation:
+    mark = mark_in(batch.outbox) or conversation.thread_mark
+    after = replace(conversation, outbox=None, thread_mark=mark)
+    return freed(after, Status.PARKED, batch.parked_at)
 
 
 def staged_again(parked: Parked, now: float) -> list[Staged]:

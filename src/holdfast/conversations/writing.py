@@ -82,6 +82,12 @@ class ReplyDesk:
     def write(self, batch: Batched) -> Written:
         """The reply, found or new. After the return it is written down as Prepared, or was
         further already."""
+        written = self._found(batch) or self._ask(batch)
+        if not written.answer.text.strip():
+            raise Permanent("the writer answered nothing")
+        return written
+
+    def _found(self, batch: Batched) -> Written | None:
         thread_id = batch.locked.conversation.thread_id
         match batch.found:
             case Prepared(_, answer, parts) | Sent(_, answer, parts):
@@ -89,7 +95,7 @@ class ReplyDesk:
             case Sending(_, answer, parts, since):
                 return Written(batch, answer, thread_id, parts, doubt_since=since)
             case _:
-                return self._ask(batch)
+                return None
 
     def _ask(self, batch: Batched) -> Written:
         config = batch.locked.conversation.ai_config
@@ -102,8 +108,6 @@ class ReplyDesk:
         except Unauthorised:
             self._equipment.distrust(config, "ai_api_key_reference")
             raise
-        if not answer.text.strip():
-            raise Permanent("the writer answered nothing")
         self._note(batch, Prepared(batch.sids, answer), thread_id)
         self._tell(batch, answer, self._clock.monotonic() - started)
         return Written(batch, answer, thread_id)

@@ -198,7 +198,7 @@ class MemoryConversations(ConversationStore):
     def park(self, grant: Grant | None, parked: Parked, *, remember_until: float) -> None:
         with self._memory.lock:
             if grant is not None:
-                self._put(rules.parked(self._of(grant), parked.parked_at))
+                self._put(rules.parked(self._of(grant), parked))
             self._memory.parked.setdefault(parked.parked_id, parked)
             self._end(parked.key, parked.sids, remember_until)
 

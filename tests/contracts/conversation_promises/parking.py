@@ -27,7 +27,7 @@ from conversation_promises.kit import (
 )
 from holdfast.conversations.errors import LockLost, ParkedNotFound
 from holdfast.conversations.model import Fragment, Parked, Status, Unreadable
-from holdfast.conversations.outbox import Outbox, Writing
+from holdfast.conversations.outbox import Answer, Outbox, Prepared, Writing
 from holdfast.conversations.ports import ConversationStore
 
 
@@ -60,6 +60,20 @@ class Parking:
         assert not found.locked(NOW)
         assert (found.message_count, found.thread_id) == (2, "thread")
         assert granted(store, "next").fence > grant.fence
+
+    @pytest.mark.parametrize("mark", ["mark of the reply", ""])
+    def test_the_threads_mark_moves_behind_the_reply_of_a_parked_batch(
+        self, store: ConversationStore, mark: str
+    ) -> None:
+        """MS-21: else a later batch with the same words would be given its reply."""
+        begun(store)
+        answered(store, "m0")
+        before = conversation(store).thread_mark
+        grant = granted(store)
+        outbox = Prepared(("m1",), Answer("reply", thread_mark=mark))
+        one = parked(*stage(store, "m1"), outbox=outbox)
+        store.park(grant, one, remember_until=LATER)
+        assert conversation(store).thread_mark == (mark or before)
 
     def test_a_conversation_of_a_person_stays_his(self, store: ConversationStore) -> None:
         begun(store, status=Status.WITH_PERSON)

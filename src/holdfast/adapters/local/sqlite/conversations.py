@@ -167,7 +167,7 @@ class SQLiteConversations(ConversationStore):
         with self._database.writing() as connection:
             if grant is not None:
                 found = one.held_or_lost(connection, grant)
-                after = rules.parked(found.conversation, parked.parked_at)
+                after = rules.parked(found.conversation, parked)
                 one.write(connection, found, after)
             done.park(connection, parked)
             done.end(connection, parked.key, parked.sids, remember_until)

@@ -30,11 +30,11 @@ from holdfast.adapters.aws.dynamodb.chat.tables import EXPIRES_BY, Tables
 from holdfast.adapters.aws.dynamodb.values import Attributes
 from holdfast.conversations.errors import ParkedNotFound
 from holdfast.conversations.model import ConversationKey, Grant, Parked, Staged, Status
+from holdfast.conversations.outbox import mark_in
 
-_UPDATE = (
-    "SET #conversation_status = :status, #updated_at = :at, #write_id = :write "
-    f"REMOVE #outbox, {UNLOCK}"
-)
+_FREE = "SET #conversation_status = :status, #updated_at = :at, #write_id = :write"
+_MOVE_MARK = ", #thread_mark = :mark"
+_FORGET = f" REMOVE #outbox, {UNLOCK}"
 
 Write = dict[str, Any]
 
@@ -54,7 +54,7 @@ class Parking:
     # -- parking
 
     def park(self, grant: Grant | None, parked: Parked, remember_until: float) -> None:
-        lock = None if grant is None else _Lock(self._rows, grant, parked.parked_at)
+        lock = None if grant is None else _Lock(self._rows, grant, parked)
         parts = parked_items.parts_of(parked.staged)
         slices = list(parked_items.slices_of([len(part) for part in parts]))
         for number, places in enumerate(slices):
@@ -201,8 +201,9 @@ class Parking:
 class _Lock:
     """The conversation's row in the transactions of one parking."""
 
-    def __init__(self, rows: ConversationRows, grant: Grant, at: float) -> None:
-        self._rows, self._grant, self._at = rows, grant, at
+    def __init__(self, rows: ConversationRows, grant: Grant, parked: Parked) -> None:
+        self._rows, self._grant, self._at = rows, grant, parked.parked_at
+        self._mark = mark_in(parked.outbox)
         self._row = rows.held(grant)
         self._write_id = uuid4().hex
 
@@ -211,9 +212,11 @@ class _Lock:
         values = {
             ":at": self._at,
             ":write": self._write_id,
+            ":mark": self._mark,
             **ending(self._grant, self._row, Status.PARKED),
         }
-        update = self._rows.update(self._grant.key, _UPDATE, when.ENDABLE, values)
+        expression = _FREE + (_MOVE_MARK if self._mark else "") + _FORGET
+        update = self._rows.update(self._grant.key, expression, when.ENDABLE, values)
         old = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         if last:
             return {"Update": update | old}
