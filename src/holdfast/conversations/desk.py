@@ -60,7 +60,7 @@ class Desk:
         """
         parked = self._find(parked_id)
         outbox = parked.outbox
-        if outbox is None or isinstance(outbox, Writing):
+        if outbox is None or isinstance(outbox, Writing) or not outbox.answer.text.strip():
             raise Permanent("no reply was written for this batch: it can only be retried")
         locked = self._lock(parked.key)
         now = self._clock.time()
