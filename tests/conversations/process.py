@@ -13,10 +13,9 @@ from holdfast.core.lease import Lease
 from holdfast.core.outcome import GiveBack, Retry
 from holdfast.testing import ManualClock
 
-STORE_CALLS = (
-    "create stage open_window mark_triggered window close_window acquire release staged "
-    "processed note finish drop_staged park get"
-).split()
+_STAGING = ("create", "stage", "open_window", "mark_triggered", "window", "close_window")
+_BATCH = ("acquire", "release", "staged", "processed", "drop_staged", "note", "finish")
+STORE_CALLS = frozenset((*_STAGING, *_BATCH, "park", "get"))
 
 
 class Lines(Protocol):

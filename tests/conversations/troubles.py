@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
+from conversations.lives import inbound, rest
 from conversations.weather import Died, Weather
-from conversations.world import KEYS, Build, Process, World, inbound, rest
+from conversations.world import KEYS, Build, Process, World
 from fs.schedule import Baton, Policy, Scripted, explore
 from holdfast.conversations.terms import ChatTerms, Doubt
 
@@ -84,7 +85,7 @@ class Stage:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._processes = [world.process(0.0) for _ in range(8)]
+        self._processes = [world.process(0.0) for _ in range(4)]
         self.busy = 0
 
     def mortal(self, number: int, life: Callable[[Process], None]) -> None:

@@ -62,7 +62,9 @@ STORM = replace(
     strict_receipts=False,
     strangers=True,
 )
-LATE = replace(STORM, park_after_seconds=400.0, long_leap=0.4)
+LATE = replace(
+    STORM, park_after_seconds=100.0, long_leap=0.6, most_attempts=50, strangers=False
+)
 
 WEATHERS = {
     "somebody is frozen": FROZEN,

@@ -3,7 +3,7 @@
 I-MS-2, I-MS-3, I-MS-6 after every call; what must hold in the end is asked by the world.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

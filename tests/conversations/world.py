@@ -7,7 +7,6 @@ decides all of it.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -15,7 +14,7 @@ from conversations.process import Consumer, KeeperByHand, ProviderPort, QueuePor
 from conversations.provider import Assistant, Carrier, Finder, Providers
 from conversations.trigger_box import TriggerBox
 from conversations.weather import Died, Fate, Weather
-from conversations.witness import Violation, Witness
+from conversations.witness import Witness
 from fs.schedule import Baton, Policy
 from holdfast.conversations.messages import Inbound
 from holdfast.conversations.model import Channel, ConversationKey, Status, Waiting
@@ -24,7 +23,6 @@ from holdfast.conversations.processor import BatchProcessor
 from holdfast.conversations.staging import Stager
 from holdfast.conversations.sweeper import Sweeper
 from holdfast.conversations.terms import ChatTerms, Doubt, Profile
-from holdfast.core.errors import QueueUnavailable, StoreUnavailable
 from holdfast.testing import ManualClock, MemoryConversations
 
 KEYS = tuple(ConversationKey(f"whatsapp:+1555000{n}", f"c{n}") for n in range(3))
@@ -287,104 +285,3 @@ class Process:
         return world.build.sweeper(
             self.store, self.queues, terms=world.terms, clock=world.clock
         )
-
-
-# -- lives
-
-
-def inbound(key: ConversationKey, number: int) -> Inbound:
-    sid = f"{key.conversation_id}-{number:02}"
-    return Inbound(
-        message_sid=sid,
-        primary_channel=key.primary_channel,
-        conversation_id=key.conversation_id,
-        recipient=key.conversation_id,
-        body=sid,
-        received_at=1_700_000_000.0 + number,
-    )
-
-
-def stages(world: World) -> None:
-    """Takes what comes in until nothing does. Who dies is followed by another one."""
-    weather, fate = world.weather, world.fate
-    process = world.process(weather.kill_stager)
-    stager = process.stager()
-    while world.hooks and not world.over:
-        if fate.strikes(0.3):  # customers type no faster
-            world.pass_time(fate.random.choice((0.2, 1.0, 3.0)))
-        message = world.hooks.pop(fate.random.randrange(len(world.hooks)))
-        try:
-            stager.stage(message)
-            world.known.add(message.message_sid)
-            if fate.strikes(weather.hook_twice):
-                world.hooks.append(message)
-        except (StoreUnavailable, QueueUnavailable):
-            world.hooks.append(message)
-        except Died:
-            if weather.hooks_return or fate.strikes(0.5):
-                world.hooks.append(message)
-            process = world.process(weather.kill_stager)
-            stager = process.stager()
-    world.customers -= 1
-
-
-def consumes(world: World, triggers: int) -> None:
-    """Until it had so many, or nothing comes any more."""
-    weather, fate = world.weather, world.fate
-    process = world.process(weather.kill_processor)
-    consumer = process.consumer()
-    for _ in range(triggers):
-        try:
-            while not consumer.consume(fate.strikes(weather.stopping)):
-                if not world.idle():
-                    return
-        except (StoreUnavailable, QueueUnavailable):
-            pass
-        except Died:
-            if world.over:
-                return
-            process = world.process(weather.kill_processor)
-            consumer = process.consumer()
-
-
-def sweeps(world: World, times: int) -> None:
-    process = world.process(world.weather.kill_sweeper)
-    sweeper = process.sweeper()
-    for _ in range(times):
-        try:
-            if sweeper:
-                sweeper.sweep()
-            world.pass_time(10.0)
-        except (StoreUnavailable, QueueUnavailable):
-            pass
-        except Died:
-            process = world.process(world.weather.kill_sweeper)
-            sweeper = process.sweeper()
-
-
-def simulate(world: World, *, seed: int = 0) -> None:
-    """One life of the world, from its first message to its rest, and an echo. Raises
-    Violation."""
-    traffic = Random(seed)
-    keys = traffic.choice((KEYS, KEYS, KEYS[:1], KEYS[2:]))  # alone, one is busier
-    for number in range(traffic.randint(5, 15)):
-        world.hooks.append(inbound(traffic.choice(keys), number))
-    world.customers = 2
-    lives = [partial(stages, world), partial(stages, world)]
-    lives += [partial(consumes, world, 8) for _ in range(3)]
-    if world.weather.sweeper:
-        lives.append(partial(sweeps, world, 6))
-    everything = list(world.hooks)
-    world.storm(lives)
-    rest(world)
-    # Long after it was answered, a webhook is delivered once more.
-    world.hooks.append(traffic.choice(everything))
-    rest(world)
-
-
-def rest(world: World) -> None:
-    try:
-        world.calm()
-        world.check_rest()
-    except Died:  # whoever was on stage caught the violation
-        raise Violation(world.witness.violations[0]) from None
