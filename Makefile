@@ -29,7 +29,7 @@ demo: $(VENV)/.ready-run
 	$(BIN)/holdfast demo
 
 test: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff format .

@@ -80,6 +80,7 @@ class Services:
         self._place, self._random, self._number = place, random, number
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._frozen: dict[int, float] = {}  # until when
+        self._log_of: dict[int, Path] = {}
         self._started = 0
         self.kills = self.worker_kills = self.freezes = 0
         place.logs.mkdir(parents=True)
@@ -94,7 +95,8 @@ class Services:
         words = ["export", "serve", place.queue, "--to", str(place.target)]
         words += ["--jobs", str(place.store), "--allow-host", place.world.files]
         words += ["--workers", "2", "--concurrency", "16", "--log-format", "json"]
-        with (place.logs / f"{self._started}.txt").open("wb") as log:
+        path = place.logs / f"{self._started}.txt"
+        with path.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "holdfast.cli", *words],
                 cwd=place.root,
@@ -104,6 +106,7 @@ class Services:
                 stderr=log,
             )
         self._running[process.pid] = process
+        self._log_of[process.pid] = path
 
     # -- what is done to them
 
@@ -146,12 +149,15 @@ class Services:
     # -- the end
 
     def stop(self, seconds: float) -> None:
-        """As a deploy does. Each must end well, and take along what it started."""
+        """As a deploy does. Each must end well, and take along what it started. One that
+        has not said a word yet may not have learned what the signal means."""
+        begun = {pid for pid in self._running if self._log_of[pid].stat().st_size}
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
-        codes = [process.wait(seconds) for process in self._running.values()]
+        codes = {pid: process.wait(seconds) for pid, process in self._running.items()}
         self._running.clear()
-        assert set(codes) <= {0}, codes
+        assert all(codes[pid] == 0 for pid in begun), codes
+        assert set(codes.values()) <= {0, -signal.SIGTERM}, codes
         give_up_at = monotonic() + seconds
         while list(self._ours()):
             assert monotonic() < give_up_at, f"left behind: {list(self._ours())}"

@@ -1,16 +1,26 @@
-"""The protocol with one element removed, each from our own parts by a subclass or a store
-that lies to its callers. None of these may survive the simulation.
-"""
+"""The protocol with one element removed, each by a subclass of our own parts or by a store
+that lies. None of these may survive the simulation."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import Any
 
+from conversations.liars import (
+    AnybodyFinishes,
+    AnybodyReleases,
+    ByPresence,
+    Forgetful,
+    LocksForEver,
+    NeverCloses,
+    NoOutbox,
+    NoRepair,
+)
 from conversations.troubles import Trouble
 from conversations.weather import (
     FROZEN,
+    LATE,
     PROCESSORS_DIE,
     ROUGH,
     STAGERS_DIE,
@@ -19,105 +29,27 @@ from conversations.weather import (
 )
 from conversations.world import Build
 from holdfast.conversations.delivery import Delivery
+from holdfast.conversations.errors import LockLost
 from holdfast.conversations.gathering import Gathering
 from holdfast.conversations.merging import in_order, merged
 from holdfast.conversations.messages import Trigger
 from holdfast.conversations.model import (
     Acquired,
-    ConversationKey,
     Fragment,
-    Grant,
     Held,
+    Parked,
     Unknown,
-    Window,
+    Waiting,
+    parked_id_of,
 )
 from holdfast.conversations.outbox import SentPart, Writing
 from holdfast.conversations.processor import BatchProcessor
 from holdfast.conversations.steps import Batched, Empty, Locked, StillTyping
+from holdfast.conversations.sweeper import Sweeper
 from holdfast.conversations.writing import Equipment
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.message import new_id
 from holdfast.core.outcome import Done
-
-# -- stores that lie
-
-
-class Lying:
-    """The store, but for what a subclass says otherwise."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self._last: dict[ConversationKey, Grant] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def acquire(self, key: ConversationKey, **how: Any) -> Acquired | Held | Unknown:
-        answer: Acquired | Held | Unknown = self._store.acquire(key, **how)
-        if isinstance(answer, Acquired):
-            self._last[key] = answer.grant
-        return answer
-
-
-class Forgetful(Lying):
-    """Nothing was ever processed."""
-
-    def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
-        return set()
-
-
-class NoOutbox(Lying):
-    """Nobody learns how far the last owner came."""
-
-    def acquire(self, key: ConversationKey, **how: Any) -> Acquired | Held | Unknown:
-        answer = super().acquire(key, **how)
-        if isinstance(answer, Acquired):
-            return replace(answer, conversation=replace(answer.conversation, outbox=None))
-        return answer
-
-
-class AnybodyFinishes(Lying):
-    """As the seed has it: the status is looked at, not whose it is."""
-
-    def finish(self, grant: Grant, *args: Any, **how: Any) -> None:
-        self._store.finish(self._last[grant.key], *args, **how)
-
-
-class AnybodyReleases(Lying):
-    def release(self, grant: Grant, status: str) -> None:
-        self._store.release(self._last[grant.key], status)
-
-
-class LocksForEver(Lying):
-    def acquire(self, key: ConversationKey, **how: Any) -> Acquired | Held | Unknown:
-        return super().acquire(key, **(how | {"expires_at": how["now"] + 1e9}))
-
-    def renew(self, grant: Grant, *, now: float, expires_at: float) -> bool:
-        renewed: bool = self._store.renew(grant, now=now, expires_at=now + 1e9)
-        return renewed
-
-
-class ByPresence(Lying):
-    """A window's row is in the way as long as it is there, expired or not."""
-
-    def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
-        opened: bool = self._store.open_window(
-            window, now=-inf, untriggered_before=untriggered_before
-        )
-        return opened
-
-
-class NoRepair(Lying):
-    """A window that never got its trigger is in the way of everybody."""
-
-    def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
-        nobody = replace(window, owner_sid=window.trigger_id)
-        opened: bool = self._store.open_window(nobody, now=now, untriggered_before=-inf)
-        return opened
-
-
-class NeverCloses(Lying):
-    def close_window(self, conversation_id: str, trigger_id: str) -> None:
-        pass
-
 
 # -- processors without a part
 
@@ -143,7 +75,7 @@ class ClosesLast(BatchProcessor):
             case StillTyping():
                 return super()._answered(locked)
             case Empty():
-                self._store.release(locked.grant, locked.conversation.previous_status)
+                self._store.release(locked.grant, None)
             case Batched():
                 self._turn(batch)
         self._look_again(locked)
@@ -171,7 +103,7 @@ class ProlongsFirst(BatchProcessor):
         match self._gathering.gather(locked):
             case StillTyping(delay_seconds):
                 self._windows.prolong(locked.trigger, delay_seconds)
-                self._store.release(locked.grant, locked.conversation.previous_status)
+                self._store.release(locked.grant, None)
                 return Done()
         return super()._answered(locked)
 
@@ -206,6 +138,38 @@ class SendsAgain(BatchProcessor):
         )
 
 
+class LosesHisTrigger(BatchProcessor):
+    """Who fails relies on his trigger, even one that somebody else has settled."""
+
+    def _give_back(self, locked: Locked, status: str | None) -> None:
+        with suppress(LockLost, StoreUnavailable):
+            self._store.release(locked.grant, status)
+
+
+class ParksUnfenced(Sweeper):
+    """The lock is taken; nobody looks whether it is still held."""
+
+    def _park(self, waiting: Waiting) -> int:
+        now = self._clock.time()
+        answer = self._store.acquire(
+            waiting.key,
+            owner=new_id(),
+            trigger_id="sweeper",
+            now=now,
+            expires_at=now + self._terms.lock_seconds,
+        )
+        if not isinstance(answer, Acquired):
+            return 0
+        staged = self._store.staged(waiting.key.conversation_id)
+        if staged:
+            sids = [one.message_sid for one in staged]
+            parked_id = parked_id_of(waiting.key, sids)
+            parked = Parked(parked_id, waiting.key, "it is late", now, tuple(staged))
+            self._store.park(None, parked, remember_until=now + 1e7)
+        self._store.release(answer.grant, "parked")
+        return len(staged)
+
+
 # -- all of them
 
 
@@ -236,6 +200,12 @@ MUTANTS = {
     "somebody sweeps": Mutant(Build(sweeper=None), STORM, ("I-MS-1", "I-MS-5")),
     "the batch is fixed before it is asked about": Mutant(
         Build(processor=LooseBatches), ROUGH, ("MS-21", "I-MS-6")
+    ),
+    "whoever lost his trigger sends another": Mutant(
+        Build(processor=LosesHisTrigger), FROZEN, ("I-MS-5",)
+    ),
+    "the sweeper parks what is his": Mutant(
+        Build(sweeper=ParksUnfenced), LATE, ("I-MS-1", "I-MS-6", "MS-21")
     ),
     "a send in doubt may be out": Mutant(Build(processor=SendsAgain), ROUGH, ("I-MS-2",)),
     "the lock runs out": Mutant(

@@ -17,7 +17,7 @@ from conversations.mutants import MUTANTS, Mutant
 from conversations.weather import STORM, WEATHERS
 from conversations.witness import Violation
 
-SEEDS = int(os.environ.get("HOLDFAST_CHAT_SEEDS", "30"))
+SEEDS = int(os.environ.get("HOLDFAST_CHAT_SEEDS", "25"))
 SEEDS_FOR_A_MUTANT = 80
 
 

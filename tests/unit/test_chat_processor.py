@@ -24,7 +24,9 @@ from holdfast.conversations.model import (
     Window,
 )
 from holdfast.conversations.outbox import Prepared, Sending, Sent, Writing
+from holdfast.core.context import LeaseContext
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.message import lease_of
 from holdfast.core.outcome import Done, GiveBack, Retry
 from holdfast.testing import MemoryConversations
 
@@ -132,6 +134,49 @@ def test_a_customer_who_is_still_typing_is_waited_for(ground):
     ground.rest()
     assert ground.providers.the_sender.texts == ["You said: one\ntwo\nthree"]
     assert ground.store.window("c") is None
+
+
+def test_a_later_trigger_that_comes_at_once_does_not_meet_the_lock(ground):
+    """Found by the simulation: it would be acked, and nobody would be left to come."""
+    ground = Ground(quiet_seconds=3.0, max_wait_seconds=60.0)
+    prolong = ground.processor._windows.prolong
+
+    def slow(trigger: Trigger, delay_seconds: float) -> None:
+        prolong(trigger, delay_seconds)
+        ground.processor._windows.prolong = prolong
+        ground.clock.advance(delay_seconds)
+        assert ground.handle(ground.poll()) == Done(), "the later trigger, handled elsewhere"
+
+    ground.processor._windows.prolong = slow
+    ground.say("SM1", "one")
+    ground.clock.advance(9.0)
+    ground.say("SM2", "two")
+    ground.turn(1.0)
+    ground.rest()
+    assert ground.providers.the_sender.texts == ["You said: one\ntwo"]
+
+
+def test_who_worked_on_a_trigger_that_was_settled_elsewhere_leaves_one_behind(ground):
+    """Found by the simulation: frozen before the lock, his trigger is gone when he fails, and
+    the one that met his lock was acked."""
+    ground.say("SM1", "one")
+    ground.clock.advance(10.0)
+    frozen = ground.poll()
+    ground.clock.advance(61.0)
+    assert ground.handle(ground.poll()) == Done(), "the second delivery answers all"
+
+    def reply(text: str) -> str:
+        if text == "two" and len(ground.providers.the_writer.asked) == 2:
+            assert ground.turn() == Done(), "the trigger of this message meets his lock"
+        return f"re: {text}"
+
+    ground.providers.the_writer.reply = reply
+    ground.say("SM2", "two")
+    lease = lease_of(frozen)
+    ctx = LeaseContext(ground.queue, frozen, lease, ground.stopping, ground.clock)
+    assert isinstance(ground.processor(frozen, ctx), Retry)
+    ground.rest()
+    assert [body for _, body in ground.history][2:] == ["two", "re: two"]
 
 
 def test_a_talkative_customer_is_answered_after_the_longest_wait():

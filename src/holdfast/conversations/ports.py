@@ -145,7 +145,8 @@ class ConversationStore(ABC):
         a reply that was written: it is nothing of the next batch.
 
         Without a grant nothing but these rows is touched, and the conversation need not
-        exist. Parking the same again changes nothing.
+        exist; those of its messages that count as processed already are not parked again,
+        their rows are gone all the same. Parking the same again changes nothing.
         """
 
     @abstractmethod

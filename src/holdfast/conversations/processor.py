@@ -179,8 +179,9 @@ class BatchProcessor:
     def _answered(self, locked: Locked) -> Result:
         match batch := self._gathering.gather(locked):
             case StillTyping(delay_seconds):
-                self._windows.prolong(locked.trigger, delay_seconds)
+                # The lock first: a trigger that meets it is acked, also this later one.
                 self._store.release(locked.grant, None)
+                self._windows.prolong(locked.trigger, delay_seconds)
                 return Done()
             case Empty():
                 self._windows.close(locked.trigger)
@@ -270,6 +271,11 @@ class BatchProcessor:
             pass
         except Exception as error:  # it runs out by itself; what went wrong before counts
             self._events.emit(cv.ReleaseFailed(_name(locked.trigger), type(error).__name__))
+        if locked.ctx.lost.is_set() or locked.ctx.seconds_left <= 0:
+            # Somebody else has this trigger, or had it and settled it: then it brings nobody
+            # back, and others that met our lock were acked. One too many finds nothing.
+            with suppress(QueueUnavailable):
+                self._windows.follow(locked.trigger.key)
 
 
 def turn_of(delivered: Delivered, now: float) -> Turn:

@@ -4,6 +4,7 @@ A store puts a transaction around each, so that the conversation it sees is the 
 DynamoDB cannot: its conditions say the same, and the contract suite compares the two.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from holdfast.conversations.model import (
@@ -125,6 +126,12 @@ def parked(conversation: Conversation, batch: Parked) -> Conversation:
     mark = mark_in(batch.outbox) or conversation.thread_mark
     after = replace(conversation, outbox=None, thread_mark=mark)
     return freed(after, Status.PARKED, batch.parked_at)
+
+
+def still_open(batch: Parked, known: Collection[str]) -> Parked:
+    """Without the messages that were answered or parked meanwhile."""
+    left = tuple(one for one in batch.staged if one.message_sid not in known)
+    return batch if left == batch.staged else replace(batch, staged=left)
 
 
 def staged_again(parked: Parked, now: float) -> list[Staged]:

@@ -13,7 +13,6 @@ from holdfast.conversations.model import (
     Held,
     Parked,
     Staged,
-    Status,
     Unknown,
     Waiting,
     parked_id_of,
@@ -75,10 +74,17 @@ class Sweeper:
         return self._windows.open(waiting.key, owner_sid=OWNER_SID, delay_seconds=0.0)
 
     def _park(self, waiting: Waiting) -> int:
-        """How many messages. The lock is taken for it: somebody may be answering."""
+        """How many messages. The lock is taken for each part of them: somebody may be
+        answering, and whoever takes the lock over must find all of his batch or none."""
+        parked = 0
+        while (rows := self._park_some(waiting.key)) > 0:
+            parked += rows
+        return parked
+
+    def _park_some(self, key: ConversationKey) -> int:
         now = self._clock.time()
         answer = self._store.acquire(
-            waiting.key,
+            key,
             owner=new_id(),
             trigger_id=OWNER_SID,
             now=now,
@@ -88,11 +94,11 @@ class Sweeper:
             case Held():
                 return 0
             case Acquired(grant, conversation):
-                return self._park_all(waiting.key, grant, conversation.outbox)
+                return self._put_away(key, grant, conversation.outbox)
             case Unknown():
-                return self._park_all(waiting.key, None, None)
+                return self._put_away(key, None, None)
 
-    def _park_all(
+    def _put_away(
         self, key: ConversationKey, grant: Grant | None, outbox: Outbox | None
     ) -> int:
         staged = self._store.staged(key.conversation_id)
@@ -100,16 +106,12 @@ class Sweeper:
         self._store.drop_staged(key.conversation_id, known)
         left = [one for one in staged if one.message_sid not in known]
         begun = [one for one in left if outbox and one.message_sid in outbox.sids]
-        others = [one for one in left if one not in begun]
-        most = self._terms.most_fragments
-        slices = [others[at : at + most] for at in range(0, len(others), most)]
-        for rows in slices:
-            self._put_aside(key, None, rows, None)
-        if begun:
-            self._put_aside(key, grant, begun, outbox)
+        rows = begun or left[: self._terms.most_fragments]
+        if rows:
+            self._put_aside(key, grant, rows, outbox if begun else None)
         elif grant is not None:
-            self._store.release(grant, Status.PARKED)
-        return len(left)
+            self._store.release(grant, None)
+        return len(rows)
 
     def _put_aside(
         self,

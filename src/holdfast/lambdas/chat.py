@@ -66,6 +66,12 @@ class Chat:
                 self._signatures = Signatures(app.providers.secrets, reference, self._clock)
             return self._signatures
 
+    def rest(self) -> None:
+        """Between two events nothing is renewed, so no thread need be there. One that was
+        cut off keeps its lock while it still works; what hangs there must not be waited for."""
+        if self._app is not None and not self._app.keeper.held:
+            self._app.keeper.stop()
+
 
 def told(error: Exception) -> Any:
     """What a log may have: only our own errors are known to hold no body and no number."""

@@ -30,10 +30,14 @@ class MessagingFunction:
     """The entry point. Safe for threads."""
 
     def __init__(self, chat: Chat) -> None:
+        self._chat = chat
         self._sources = Sources(chat, _processor, Trigger, _work_seconds)
 
     def __call__(self, event: Any, context: Any) -> BatchResponse:
-        return self._sources.handle(event, context)
+        try:
+            return self._sources.handle(event, context)
+        finally:
+            self._chat.rest()
 
 
 def _processor(app: "ChatApp") -> Any:

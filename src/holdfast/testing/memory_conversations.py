@@ -199,6 +199,12 @@ class MemoryConversations(ConversationStore):
         with self._memory.lock:
             if grant is not None:
                 self._put(rules.parked(self._of(grant), parked))
+            else:
+                known = self.processed(parked.key, parked.sids)
+                self.drop_staged(parked.key.conversation_id, known)
+                parked = rules.still_open(parked, known)
+                if not parked.staged:
+                    return
             self._memory.parked.setdefault(parked.parked_id, parked)
             self._end(parked.key, parked.sids, remember_until)
 

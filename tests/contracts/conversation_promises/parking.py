@@ -75,6 +75,20 @@ class Parking:
         store.park(grant, one, remember_until=LATER)
         assert conversation(store).thread_mark == (mark or before)
 
+    def test_without_a_lock_what_was_answered_or_parked_meanwhile_is_not_parked_again(
+        self, store: ConversationStore
+    ) -> None:
+        """Two who find no conversation read overlapping rows; a webhook stages anew."""
+        begun(store)
+        answered(store, "answered")
+        rows = stage(store, "answered", "m1", "m2")
+        store.park(None, parked(rows[1]), remember_until=LATER)
+        store.park(None, parked(*rows), remember_until=LATER)
+        once = sorted(sid for one in store.parked() for sid in one.sids)
+        assert once == ["m1", "m2"]
+        assert staged(store) == []
+        assert store.processed(KEY, ["answered", "m1", "m2"]) == {"answered", "m1", "m2"}
+
     def test_a_conversation_of_a_person_stays_his(self, store: ConversationStore) -> None:
         begun(store, status=Status.WITH_PERSON)
         grant = granted(store)

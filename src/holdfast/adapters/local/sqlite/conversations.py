@@ -169,6 +169,12 @@ class SQLiteConversations(ConversationStore):
                 found = one.held_or_lost(connection, grant)
                 after = rules.parked(found.conversation, parked)
                 one.write(connection, found, after)
+            else:
+                known = done.known(connection, parked.key, parked.sids)
+                stage.drop(connection, parked.key.conversation_id, known)
+                parked = rules.still_open(parked, known)
+                if not parked.staged:
+                    return
             done.park(connection, parked)
             done.end(connection, parked.key, parked.sids, remember_until)
             done.forget(connection, parked.parked_at)

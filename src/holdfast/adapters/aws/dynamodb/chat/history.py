@@ -76,14 +76,20 @@ class History:
         ]
 
     def remembered(
-        self, key: ConversationKey, sids: Iterable[str], until: float
+        self, key: ConversationKey, sids: Iterable[str], until: float, *, new: bool = False
     ) -> list[dict[str, Any]]:
+        """`new`: refused, the whole transaction, when one of them is known already."""
+        condition: dict[str, Any] = {}
+        if new:
+            condition = {"ConditionExpression": when.NEW_MESSAGE}
+            condition |= when.used({}, when.NEW_MESSAGE)
         return [
             {
                 "Put": {
                     "TableName": self._table,
                     "Item": sid_key(key, sid)
                     | encode({"message_sid": sid, "expires_at": keeping.expiry(until)}),
+                    **condition,
                 }
             }
             for sid in sids

@@ -10,6 +10,7 @@ none that is neither, and the lock runs out.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -28,8 +29,16 @@ from holdfast.adapters.aws.dynamodb.chat.rows import (
 from holdfast.adapters.aws.dynamodb.chat.stage import Stage
 from holdfast.adapters.aws.dynamodb.chat.tables import EXPIRES_BY, Tables
 from holdfast.adapters.aws.dynamodb.values import Attributes
+from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import ParkedNotFound
-from holdfast.conversations.model import ConversationKey, Grant, Parked, Staged, Status
+from holdfast.conversations.model import (
+    ConversationKey,
+    Grant,
+    Parked,
+    Staged,
+    Status,
+    parked_id_of,
+)
 from holdfast.conversations.outbox import mark_in
 
 _FREE = "SET #conversation_status = :status, #updated_at = :at, #write_id = :write"
@@ -54,7 +63,28 @@ class Parking:
     # -- parking
 
     def park(self, grant: Grant | None, parked: Parked, remember_until: float) -> None:
-        lock = None if grant is None else _Lock(self._rows, grant, parked)
+        if grant is None:
+            self._park_what_is_open(parked, remember_until)
+        else:
+            self._park(_Lock(self._rows, grant, parked), parked, remember_until)
+
+    def _park_what_is_open(self, parked: Parked, until: float) -> None:
+        """Nobody holds the lock for this: others may park or answer the same messages."""
+        key = parked.key
+        for _ in range(ROUNDS):
+            known = self._history.processed(key, parked.sids)
+            self._stage.drop(key.conversation_id, known)
+            left = rules.still_open(parked, known)
+            if left is not parked:
+                # What went before may have its name, and parts under it.
+                left = replace(left, parked_id=parked_id_of(key, left.sids))
+            if not left.staged or self._park(None, left, until):
+                return
+            parked = left
+        raise changing()
+
+    def _park(self, lock: "_Lock | None", parked: Parked, until: float) -> bool:
+        """False, only without a lock: some of them were processed meanwhile."""
         parts = parked_items.parts_of(parked.staged)
         slices = list(parked_items.slices_of([len(part) for part in parts]))
         for number, places in enumerate(slices):
@@ -63,25 +93,29 @@ class Parking:
                 puts.insert(0, parked_items.head_row(parked))
             sids = [one["message_sid"] for place in places for one in parts[place]]
             last = number == len(slices) - 1
-            self._move(lock, last, puts, self._done_with(parked, sids, remember_until))
+            writes = [self._put(row) for row in puts]
+            others = self._done_with(parked, sids, until, new=lock is None)
+            if lock is not None:
+                self._move(lock, last, writes, others)
+            elif not isinstance(self._calls.transact([*writes, *others]), Written):
+                return False
+        return True
 
-    def _done_with(self, parked: Parked, sids: list[str], until: float) -> list[Write]:
+    def _done_with(
+        self, parked: Parked, sids: list[str], until: float, *, new: bool
+    ) -> list[Write]:
         once = list(dict.fromkeys(sids))
         return [
-            *self._history.remembered(parked.key, once, until),
+            *self._history.remembered(parked.key, once, until, new=new),
             *self._stage.unstaged(parked.key.conversation_id, once),
         ]
 
-    def _move(
-        self, lock: "_Lock | None", last: bool, rows: list[Attributes], others: list[Write]
-    ) -> None:
-        puts = [self._put(row) for row in rows]
+    def _move(self, lock: "_Lock", last: bool, puts: list[Write], others: list[Write]) -> None:
         for _ in range(ROUNDS):
-            locked = [] if lock is None else [lock.write(last)]
-            answer = self._calls.transact([*locked, *puts, *others])
+            answer = self._calls.transact([lock.write(last), *puts, *others])
             if isinstance(answer, Written):
                 return
-            if lock is not None and (refused := answer.reasons[0]) is not None:
+            if (refused := answer.reasons[0]) is not None:
                 if lock.was_freed_by_this(refused):
                     return
             else:
