@@ -340,7 +340,8 @@ def _uses_a_key(plan: list[str]) -> bool:
 
 
 def test_a_turn_costs_the_same_with_a_long_history(store: SQLiteConversations) -> None:
-    """I-MS-10. In steps of SQLite's machine, which do not depend on the computer's."""
+    """I-MS-10, a hundred thousand messages. In steps of SQLite's machine, which do not
+    depend on the computer's."""
     begun(store)
     begun(store, OTHER)
     for number in range(10):
@@ -348,13 +349,13 @@ def test_a_turn_costs_the_same_with_a_long_history(store: SQLiteConversations) -
     with store._database.writing() as connection:
         connection.executemany(
             "INSERT INTO messages VALUES (1, ?, 'user', 'body', 1.0, 'sid', '{}')",
-            [(seq,) for seq in range(21, 20_021)],
+            [(seq,) for seq in range(21, 100_021)],
         )
         connection.executemany(
             "INSERT INTO processed VALUES ('chat', ?, ?, ?)",
-            [(KEY.primary_channel, f"old{n}", LATER) for n in range(20_000)],
+            [(KEY.primary_channel, f"old{n}", LATER) for n in range(100_000)],
         )
-        connection.execute("UPDATE conversations SET message_count = 20020")
+        connection.execute("UPDATE conversations SET message_count = 100020")
         connection.execute("UPDATE conversations SET message_count = 0 WHERE conversation_no=2")
     long = _steps(store, lambda: answered(store, "m1", key=KEY))
     short = _steps(store, lambda: answered(store, "m1", key=OTHER))
