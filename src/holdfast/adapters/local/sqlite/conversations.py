@@ -1,7 +1,6 @@
 """Conversations in a SQLite file: safe for all threads and processes of one machine."""
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from holdfast.adapters.local.sqlite import conversations_done as done
@@ -110,16 +109,13 @@ class SQLiteConversations(ConversationStore):
 
     def renew(self, grant: Grant, *, now: float, expires_at: float) -> bool:
         with self._database.writing(lasting=False) as connection:
-            found = one.held(connection, grant)
-            if found is None or not found.conversation.locked(now):
-                return False
-            one.write(
-                connection, found, replace(found.conversation, lock_expires_at=expires_at)
-            )
-            return True
+            return one.renew(connection, grant, now, expires_at)
 
     def release(self, grant: Grant, status: str | None) -> None:
-        self._change(grant, lambda known, now: rules.freed(known, status, now), lasting=False)
+        with self._database.writing(lasting=False) as connection:
+            found = one.held_or_lost(connection, grant)
+            now = self._clock.time()
+            one.write(connection, found, rules.freed(found.conversation, status, now))
 
     # -- the batch
 
@@ -132,11 +128,9 @@ class SQLiteConversations(ConversationStore):
             return done.known(connection, key, sids)
 
     def note(self, grant: Grant, outbox: Outbox, thread_id: str) -> None:
-        self._change(
-            grant,
-            lambda known, now: rules.noted(known, outbox, thread_id, now),
-            lasting=isinstance(outbox, Sending | Sent),
-        )
+        lasting = isinstance(outbox, Sending | Sent)
+        with self._database.writing(lasting=lasting) as connection:
+            one.note(connection, grant, outbox, thread_id, self._clock.time())
 
     def finish(
         self,
@@ -239,15 +233,3 @@ class SQLiteConversations(ConversationStore):
 
     def close(self) -> None:
         self._database.close()
-
-    def _change(
-        self,
-        grant: Grant,
-        rule: Callable[[Conversation, float], Conversation],
-        *,
-        lasting: bool,
-    ) -> None:
-        """Raises LockLost."""
-        with self._database.writing(lasting=lasting) as connection:
-            found = one.held_or_lost(connection, grant)
-            one.write(connection, found, rule(found.conversation, self._clock.time()))

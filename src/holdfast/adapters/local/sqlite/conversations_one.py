@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass
 from sqlite3 import Connection
+from typing import Any
 
 from holdfast.adapters.local.sqlite.conversations_rows import (
     changes_of,
     conversation_of,
+    dumped_outbox,
     row_of_new,
 )
 from holdfast.adapters.local.sqlite.rows import named
 from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import LockLost
-from holdfast.conversations.model import Conversation, ConversationKey, Grant
+from holdfast.conversations.model import Conversation, ConversationKey, Grant, Status
+from holdfast.conversations.outbox import Outbox
 
 _ADD = """
 INSERT INTO conversations (
@@ -27,6 +30,20 @@ LATEST = "SELECT conversation_no FROM conversations ORDER BY updated_at DESC"
 OF_ID = """
 SELECT conversation_no FROM conversations WHERE conversation_id = ? ORDER BY updated_at DESC
 """
+# The lock is this grant's. Said in SQL, so that what is written most often in a turn does not
+# read the conversation with its tail first.
+_MINE = """
+conversation_id = :conversation_id AND primary_channel = :primary_channel
+    AND status = :processing AND lock_owner = :owner AND lock_fence = :fence
+"""
+_NOTE = f"""
+UPDATE conversations SET outbox = :outbox, thread_id = :thread_id, updated_at = :now
+WHERE {_MINE}
+"""  # noqa: S608 - our own words
+_RENEW = f"""
+UPDATE conversations SET lock_expires_at = :expires_at
+WHERE {_MINE} AND lock_expires_at > :now
+"""  # noqa: S608 - our own words
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +77,37 @@ def held_or_lost(connection: Connection, grant: Grant) -> Found:
     """Raises LockLost."""
     found = held(connection, grant)
     if found is None:
-        raise LockLost("somebody else has the lock of this conversation by now")
+        raise _lost()
     return found
+
+
+def note(
+    connection: Connection, grant: Grant, outbox: Outbox, thread_id: str, now: float
+) -> None:
+    """Raises LockLost."""
+    noted = {"outbox": dumped_outbox(outbox), "thread_id": thread_id, "now": now}
+    if not connection.execute(_NOTE, {**noted, **_of(grant)}).rowcount:
+        raise _lost()
+
+
+def renew(connection: Connection, grant: Grant, now: float, expires_at: float) -> bool:
+    times = {"now": now, "expires_at": expires_at}
+    return connection.execute(_RENEW, {**times, **_of(grant)}).rowcount > 0
+
+
+def _of(grant: Grant) -> dict[str, Any]:
+    """The values of _MINE."""
+    return {
+        "conversation_id": grant.key.conversation_id,
+        "primary_channel": grant.key.primary_channel,
+        "processing": Status.PROCESSING.value,
+        "owner": grant.owner,
+        "fence": grant.fence,
+    }
+
+
+def _lost() -> LockLost:
+    return LockLost("somebody else has the lock of this conversation by now")
 
 
 def write(
