@@ -42,20 +42,23 @@ def _bars_table(bars: Sequence[Bar]) -> Table:
 
 
 def write(docs: Path, machine: Mapping[str, str], results: Sequence[Result]) -> None:
-    """Replace what is between the markers of `docs`, and draw the picture beside it."""
+    """Replace what is between the markers of `docs`, and draw the picture beside it, where
+    there is something to draw."""
     picture = docs.with_suffix(".svg")
-    draw(picture, [chart for result in results for chart in result.charts])
+    charts = [chart for result in results for chart in result.charts]
+    if charts:
+        draw(picture, charts)
     text = docs.read_text() if docs.exists() else INTRODUCTION
     before, rest = text.split(BEGIN, 1)
     after = rest.split(END, 1)[1]
-    body = "\n".join(_markdown(machine, results, picture.name))
+    body = "\n".join(_markdown(machine, results, picture.name if charts else ""))
     docs.write_text(f"{before}{BEGIN}\n{body}\n{END}{after}")
 
 
 def _markdown(machine: Mapping[str, str], results: Sequence[Result], picture: str) -> list[str]:
     lines = ["## Machine", "", *_rows(("", ""), list(machine.items())), ""]
     lines += ["## Bars", "", *_rows(("Benchmark", "Bar", "Figure", ""), _verdicts(results)), ""]
-    lines += [f"![Holdfast beside its peers]({picture})", ""]
+    lines += [f"![Holdfast beside its peers]({picture})", ""] if picture else []
     for result in results:
         lines += [f"## {result.title}", "", *_rows(result.columns, result.rows), ""]
         lines += [f"* {note}" for note in result.notes] + ([""] if result.notes else [])

@@ -35,7 +35,7 @@ def run_all(
     for page, needed in pages.items():
         if set(needed) <= set(names):
             report.write(page, machine, [one for one in results if one.name in needed])
-            console.print(f"written to {page.name} and {page.with_suffix('.svg').name}")
+            console.print(f"written to {page.name}")
     return _exit_code(console, results)
 
 
