@@ -30,6 +30,3 @@ class Secret:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a secret is not pickled")
-
-
-NO_SECRET = Secret("none", {})
