@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Iterator
 from importlib import import_module
+from threading import enumerate as enumerate_threads
 from traceback import format_exception
 from typing import Any
 
@@ -238,6 +239,18 @@ def test_a_whole_turn_leaves_one_reply_and_no_failure(
     assert around.staged() == []
     assert around.invoke(messaging, event) == []  # delivered again
     assert len(around.sent()) == 1
+
+
+def test_between_two_events_no_thread_is_left(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    """A frozen function renews nothing; the next event starts what it needs."""
+    before = set(enumerate_threads())
+    for sid in ("SM1", "SM2"):
+        staging(post(around.form(sid)), None)
+        assert messaging(around.receive(), TimeLeft()) == {"batchItemFailures": []}
+        assert set(enumerate_threads()) <= before
+    assert len(around.sent()) == 2
 
 
 def test_a_trigger_as_the_seed_writes_it_is_understood(
