@@ -18,7 +18,7 @@ from holdfast.conversations.ports import (
     ReplySender,
     ReplyWriter,
 )
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.secret import NO_SECRET, Secret
 from holdfast.conversations.steps import Batched, Written
 from holdfast.conversations.terms import ChatTerms
 from holdfast.core.clock import Clock
@@ -52,7 +52,7 @@ class Equipment:
         if not reference:
             if fields:
                 raise Permanent(f"the conversation has no {setting}")
-            return Secret("none", {})
+            return NO_SECRET
         secret = self._providers.secrets.get(reference)
         for field in fields:
             secret.reveal(field)
