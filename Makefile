@@ -29,7 +29,7 @@ demo: $(VENV)/.ready-run
 	$(BIN)/holdfast demo
 
 test: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff format .

@@ -122,7 +122,10 @@ def test_a_storm_of_starts_and_stops_never_makes_two_beat() -> None:
             heartbeat.check_for_errors()
             heartbeat.stop()
 
-    all_at_once(storm, storm, storm, storm)
+    for _ in range(50):  # on a busy machine a storm may pass before anybody could beat
+        all_at_once(storm, storm, storm, storm)
+        if sqs.calls:
+            break
     heartbeat.stop()
     calls = sqs.calls
     time.sleep(0.01)
