@@ -38,6 +38,11 @@ class Books:
         there = self.keys_of()
         return [i for i in self.ids("pushed") if names.id_hash(i)[:8] not in there]
 
+    def done_twice(self) -> list[str]:
+        """Hashes of ids that were pushed anew though a task of theirs was alive."""
+        done = {k for k, (state, _) in self.ends.items() if state == "completed"}
+        return [h for h, keys in self.keys_of().items() if len(done.intersection(keys)) > 1]
+
     def unfinished(self) -> list[str]:
         return [
             k for k, (state, _) in self.ends.items() if state not in ("completed", "failed")
@@ -89,6 +94,7 @@ class Books:
         assert self.ids("violation") == []
         assert self.lost() == []
         assert self.unfinished() == []
+        assert self.done_twice() == []
         assert self.acked_twice() == []
         assert self.wrongly_acked() == []
         assert self.effects_not_once() == []

@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from chaos.hazards import Hazard
 from chaos.ledger import Entry, Ledger
 from fs import audit
 from fs.ground import note
@@ -24,9 +25,11 @@ BATCH = 3
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a round is played."""
+    """Where a round is played, and under which hazard."""
 
     root: Path
+    queue_root: Path
+    hazard: Hazard
 
     @property
     def ledger(self) -> Ledger:
@@ -37,12 +40,21 @@ class Place:
         return self.root / "stop"
 
     def queue(self) -> FilesystemQueue[Any]:
+        while True:
+            try:
+                return self._open()
+            except QueueUnavailable:  # the disk failed just then
+                SYSTEM_CLOCK.sleep(0.01)
+
+    def _open(self) -> FilesystemQueue[Any]:
         return FilesystemQueue(
-            self.root / "queue",
+            self.queue_root,
             AnyMessage,
             lease_seconds=LEASE_SECONDS,
             max_attempts=MAX_ATTEMPTS,
             backoff=Backoff(first_seconds=0.05, longest_seconds=0.1),
+            dedupe=self.hazard.dedupe,
+            **self.hazard.options(),
         )
 
 
@@ -66,13 +78,19 @@ class ChaosWorker:
         keeper = LeaseKeeper()
         keeper.start()
         while not self._place.stop.exists():
-            messages = self._queue.poll(self._random.randint(1, BATCH), wait_seconds=0.2)
+            messages = self._poll()
             for message in messages:
                 keeper.hold(lease_of(message))
                 self._note("held", message, SYSTEM_CLOCK.monotonic())
             for message in messages:
                 self._handle(message)
         keeper.stop()
+
+    def _poll(self) -> list[Any]:
+        try:
+            return self._queue.poll(self._random.randint(1, BATCH), wait_seconds=0.2)
+        except QueueUnavailable:  # the disk failed: a worker waits and tries again
+            return []
 
     def _handle(self, message: Any) -> None:
         lease = lease_of(message)
@@ -111,7 +129,8 @@ class ChaosWorker:
     def _note(self, what: str, message: Any, at: float = 0.0) -> None:
         lease = lease_of(message)
         key = lease.handle.task.key
-        self._ledger.add(Entry(what, message.id, key, lease.fence, self._name, at))
+        shared = self._place.hazard.shared_time(at)
+        self._ledger.add(Entry(what, message.id, key, lease.fence, self._name, shared))
 
 
 # -- pushers
@@ -120,19 +139,32 @@ KINDS = ("plain",) * 40 + ("flaky",) * 3 + ("shy",) * 2 + ("bad",) * 2 + ("long"
 
 
 def push_some(place: Place, seed: int, tasks: int) -> None:
-    """One at a time or a few together, saying so before and after."""
+    """One at a time or a few together, saying so before and after.
+
+    In a queue with dedupe, ids that were pushed before are pushed again and again.
+    """
     random, queue, ledger = Random(seed), place.queue(), place.ledger
-    left = tasks
+    left, pushed = tasks, [i for i in _pushed(ledger) if not i.startswith("killer")]
     while left > 0 and not place.stop.exists():
         size = min(left, random.choice((1, 1, 1, 5, 20)))
         ids = [f"{random.choice(KINDS)}-{os.getpid()}-{left - n}" for n in range(size)]
         for message_id in ids:
             ledger.add(Entry("pushing", message_id))
-        queue.push_many([note(i, text="x" * 200) for i in ids])
+        left -= size
+        if place.hazard.dedupe:
+            ids += random.sample(pushed, min(len(pushed), size))
+        try:
+            queue.push_many([note(i, text="x" * 200) for i in ids])
+        except QueueUnavailable:
+            continue  # the disk failed: pushed or not, nothing was promised
+        pushed += ids
         for message_id in ids:
             ledger.add(Entry("pushed", message_id))
-        left -= size
         SYSTEM_CLOCK.sleep(random.uniform(0, 0.01) * size)
+
+
+def _pushed(ledger: Ledger) -> list[str]:
+    return [entry.message_id for entry in ledger.entries() if entry.what == "pushed"]
 
 
 def push_killers(place: Place, number: int) -> None:

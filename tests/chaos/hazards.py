@@ -1,0 +1,211 @@
+"""What a round of the file queue's chaos adds to kills and freezes.
+
+none             the machine as it is
+clock steps      the wall clock and the file server's clock jump, each by itself
+time namespaces  processes of one boot whose monotonic clocks are days apart
+overlay          a queue that was begun in the lower layer, with dedupe
+disk errors      EIO now and then, before a call or after it was carried out
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from fs.watched import WatchedFs
+from holdfast.adapters.local.filesystem import FsOps
+from holdfast.core.clock import SYSTEM_CLOCK, SystemClock
+
+CLONE_NEWTIME, CLONE_NEWNS = 0x80, 0x20000
+MAX_STEP_SECONDS = 7200.0
+MAX_NAMESPACE_OFFSET_SECONDS = 500_000
+ERROR_SHARE = 1 / 400  # of all calls
+
+
+class Hazard:
+    """Each round has one of its own; forked processes inherit it."""
+
+    name = "none"
+    dedupe = False
+
+    def prepare(self, root: Path, begin: Callable[[Path], None]) -> Path:
+        """Make the place ready, in the round's own process, and begin the queue there.
+
+        Returns the queue's root. Raises NotPossibleHere.
+        """
+        begin(root / "queue")
+        return root / "queue"
+
+    def join(self, random: Random) -> None:
+        """Put a newly forked process under this hazard."""
+
+    def strike(self, random: Random) -> None:
+        """Do harm once; called again and again while processes are killed."""
+
+    def calm(self) -> None:
+        """End the harm, so that the round can finish."""
+
+    def options(self) -> dict[str, Any]:
+        """Return what every queue of the round is opened with."""
+        return {}
+
+    def shared_time(self, monotonic: float) -> float:
+        """Convert this process's monotonic time to one that all processes share."""
+        return monotonic
+
+
+class _SharedNumbers:
+    """A few floats that forked processes see change."""
+
+    def __init__(self, count: int) -> None:
+        self._memory = mmap.mmap(-1, 8 * count)
+
+    def __getitem__(self, index: int) -> float:
+        value: float = struct.unpack_from("d", self._memory, 8 * index)[0]
+        return value
+
+    def __setitem__(self, index: int, value: float) -> None:
+        struct.pack_into("d", self._memory, 8 * index, value)
+
+
+class ClockSteps(Hazard):
+    name = "clock steps"
+
+    def __init__(self) -> None:
+        self._steps = _SharedNumbers(2)  # of the wall clock, of the file server's clock
+
+    def strike(self, random: Random) -> None:
+        self._steps[random.randrange(2)] = random.uniform(-MAX_STEP_SECONDS, MAX_STEP_SECONDS)
+
+    def calm(self) -> None:
+        """Both clocks pass every due time that was written by a clock running ahead."""
+        self._steps[0] = self._steps[1] = 3 * MAX_STEP_SECONDS
+
+    def options(self) -> dict[str, Any]:
+        steps = self._steps
+
+        class SteppedClock(SystemClock):
+            def time(self) -> float:
+                return super().time() + steps[0]
+
+        server = FsOps(server_time=lambda: SYSTEM_CLOCK.time() + steps[1])
+        return {"clock": SteppedClock(), "fs": server}
+
+
+class TimeNamespaces(Hazard):
+    name = "time namespaces"
+
+    def __init__(self) -> None:
+        self._offset_seconds = 0
+
+    def prepare(self, root: Path, begin: Callable[[Path], None]) -> Path:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_refusal(lambda: _enter_time_namespace(1)))
+        if refused := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+            raise NotPossibleHere(f"time namespaces: {os.strerror(refused)}")
+        return super().prepare(root, begin)
+
+    def join(self, random: Random) -> None:
+        if random.random() < 0.7:
+            self._offset_seconds = random.randrange(1, MAX_NAMESPACE_OFFSET_SECONDS)
+            _enter_time_namespace(self._offset_seconds)
+
+    def shared_time(self, monotonic: float) -> float:
+        return monotonic - self._offset_seconds
+
+
+class Overlay(Hazard):
+    name = "overlay"
+    dedupe = True
+
+    def prepare(self, root: Path, begin: Callable[[Path], None]) -> Path:
+        """Mount it in a mount namespace of the round's own, so that it ends with the round."""
+        lower, upper, work, merged = (root / n for n in ("lower", "upper", "work", "queue"))
+        for folder in (lower, upper, work, merged):
+            folder.mkdir()
+        begin(lower)
+        if refused := _refusal(lambda: _call("unshare", CLONE_NEWNS)):
+            raise NotPossibleHere(f"mount namespaces: {os.strerror(refused)}")
+        layers = f"lowerdir={lower},upperdir={upper},workdir={work}"
+        _run("mount", "--make-rprivate", "/")
+        _run("mount", "-t", "overlay", "overlay", "-o", layers, str(merged))
+        return merged
+
+
+class DiskErrors(Hazard):
+    name = "disk errors"
+
+    def __init__(self) -> None:
+        self._share = _SharedNumbers(1)
+
+    def strike(self, random: Random) -> None:
+        self._share[0] = ERROR_SHARE
+
+    def calm(self) -> None:
+        self._share[0] = 0.0
+
+    def options(self) -> dict[str, Any]:
+        return {"fs": _FailingDisk(self._share, Random(os.getpid()))}
+
+
+class _FailingDisk(WatchedFs):
+    """Answers a share of all calls with EIO, every second time after carrying it out."""
+
+    def __init__(self, share: _SharedNumbers, random: Random) -> None:
+        super().__init__()
+        self._failing, self._random = share, random
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if name == "close" or self._random.random() >= self._failing[0]:
+            return real(*args, **kwargs)
+        if name != "open" and self._random.random() < 0.5:  # an opened file would leak
+            real(*args, **kwargs)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class NotPossibleHere(Exception):
+    """The kernel or the user's rights do not allow this hazard."""
+
+
+def _enter_time_namespace(offset_seconds: int) -> None:
+    """Move this process, which has one thread, to clocks that are ahead by the offset."""
+    _call("unshare", CLONE_NEWTIME)
+    offsets = f"monotonic {offset_seconds} 0\nboottime {offset_seconds} 0\n"
+    Path("/proc/self/timens_offsets").write_text(offsets)
+    fd = os.open("/proc/self/ns/time_for_children", os.O_RDONLY)
+    try:
+        _call("setns", fd, CLONE_NEWTIME)
+    finally:
+        os.close(fd)
+
+
+def _call(name: str, *args: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*args) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NotPossibleHere(f"{' '.join(command[:3])}: {done.stderr.strip()}")
+
+
+def _refusal(action: Callable[[], None]) -> int:
+    """Return the errno with which `action` was refused, or 0."""
+    try:
+        action()
+    except OSError as error:
+        return error.errno or errno.EIO
+    return 0
+
+
+HAZARDS: tuple[type[Hazard], ...] = (Hazard, ClockSteps, TimeNamespaces, Overlay, DiskErrors)
