@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from fs.faults import RefusingFs
-from fs.ground import LEASE, Ground, Queue, clock_of_today, note
+from fs.ground import (
+    LEASE,
+    Ground,
+    Queue,
+    change_card,
+    clock_of_today,
+    move_to_another_host,
+    note,
+)
 from fs.litter import KINDS, outside_of, snapshot
 from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FsOps
@@ -62,16 +70,6 @@ def claim(queue: Queue) -> Any:
 def is_good(message: Any, clock: ManualClock) -> bool:
     lease = lease_of(message)
     return lease.live and clock.monotonic() < lease.deadline
-
-
-def change_card(queue: Queue, **fields: object) -> None:
-    assert queue._claims is not None
-    path = queue.folder / "workers" / f"{queue._claims.me.token}.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
-
-
-def move_to_another_host(queue: Queue) -> None:
-    change_card(queue, boot_id="another", host="elsewhere")
 
 
 def watch_file(folder: Path) -> Path:
