@@ -1,5 +1,6 @@
 """A queue folder under a clock that stands still: where the file queue's tests play."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,18 @@ class Ground:
 
 def note(message_id: str, **fields: Any) -> AnyMessage:
     return AnyMessage(id=message_id, **fields)
+
+
+def change_card(queue: Queue, **fields: object) -> None:
+    """Overwrite what a worker's card says."""
+    assert queue._claims is not None
+    path = queue.folder / "workers" / f"{queue._claims.me.token}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def move_to_another_host(queue: Queue) -> None:
+    """From now on, others see a worker of another boot."""
+    change_card(queue, boot_id="another", host="elsewhere")
 
 
 def key_of(message: Any) -> str:

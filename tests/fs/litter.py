@@ -12,7 +12,10 @@ FUTURE = b'{"id": "x", "schema_version": 99}'
 WELL_FORMED = {
     "pending": ["1700000000000-ab12-0"],
     "pending/1700000000001-ab12-0": [f"{KEY}~0~1700000000001.json"],
-    "leased": [f"{KEY}~1~abcdef~1700000000000+1000.json"],
+    "leased": [
+        f"{KEY}~1~abcdef~1700000000000+0+1000.json",
+        f"{KEY}~1~abcdef~1700000000000+1000.json",
+    ],
     "completed": ["2020-01-01T00"],
     "completed/2020-01-01T01": [f"{KEY}~1~abcdef~1577840400000.json"],
     "failed": [f"{KEY}~1.json", f"{KEY}~1.reason.json"],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fs.ground import LEASE, MUCH_LATER, Ground, Queue, note
+from fs.ground import LEASE, MUCH_LATER, Ground, Queue, move_to_another_host, note
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.core.message import QueueMessage
 
@@ -71,6 +71,20 @@ def held_with_checkpoint(ground: Ground, queue: Queue) -> Any:
 def expired_elsewhere(ground: Ground, queue: Queue) -> None:
     held(ground, ground.queue())
     ground.clock.advance(LEASE + 1)
+
+
+def held_elsewhere(ground: Ground, queue: Queue) -> None:
+    queue.poll()
+    holder = ground.queue()
+    held(ground, holder)
+    move_to_another_host(holder)
+
+
+def watched_elsewhere(ground: Ground, queue: Queue) -> None:
+    """The lease of another host, seen in time by another process of this one."""
+    held_elsewhere(ground, queue)
+    ground.queue().poll()
+    ground.clock.advance(2 * LEASE)
 
 
 def used_up(ground: Ground, queue: Queue) -> None:
@@ -150,6 +164,20 @@ SCENARIOS = (
     Scenario("claim", pushed, lambda q, _: q.poll(), {A: delivered(1)}, {A: delivered(2)}),
     Scenario(
         "steal", expired_elsewhere, lambda q, _: q.poll(), {A: delivered(2)}, {A: delivered(3)}
+    ),
+    Scenario(
+        "steal from another host",
+        watched_elsewhere,
+        lambda q, _: q.poll(),
+        {A: delivered(2)},
+        {A: delivered(3)},
+    ),
+    Scenario(
+        "watch another host",
+        held_elsewhere,
+        lambda q, _: q.poll(),
+        {A: delivered(2)},
+        {A: delivered(2)},
     ),
     Scenario("extend", held, lambda q, m: q.extend(m), {A: delivered(2)}, {A: delivered(2)}),
     Scenario("ack", held, lambda q, m: q.ack(m), {A: delivered(2)}, {A: DONE}),

@@ -14,7 +14,7 @@ import pytest
 
 from fs import audit
 from fs.crash import CrashingFs, Ending, die, in_a_child
-from fs.ground import Ground, Queue, clock_of_today, note
+from fs.ground import LEASE, Ground, Queue, clock_of_today, note
 from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
 from holdfast.testing.clock import ManualClock
 
@@ -84,7 +84,7 @@ class Site:
                 self.attempts[message.id] = message.attempts
                 self.checkpoints[message.id] = queue.load_checkpoint(message)
                 queue.ack(message)
-            clock.advance(1.0)
+            clock.advance(LEASE + 1.0)  # a lease that has to be watched is taken over, too
         queue.sweep(0)
 
     def fate(self, message_id: str, queue: Queue) -> Fate:

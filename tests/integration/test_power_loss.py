@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fs import audit
-from fs.ground import Ground, Queue, clock_of_today, note
+from fs.ground import LEASE, Ground, Queue, clock_of_today, note
 from fs.power import ForgetfulFs, Image, restore
 from fs.scenarios import ABSENT, DEAD, SCENARIOS, Fate, Scenario
 from fs.watched import WatchedFs
@@ -99,7 +99,7 @@ def work(queue: Queue, clock: ManualClock) -> tuple[dict[str, int], dict[str, ob
             attempts[message.id] = message.attempts
             checkpoints[message.id] = queue.load_checkpoint(message)
             queue.ack(message)
-        clock.advance(1.0)
+        clock.advance(LEASE + 1.0)  # a lease that has to be watched is taken over, too
     return attempts, checkpoints
 
 

@@ -1,6 +1,11 @@
 """Every schedule of the rename protocol, for one task in a small world.
 
     idle ─look─▶ judged ─ask─▶ asked ─rename─▶ holding ─decide─▶ settling ─rename─▶ idle
+       ◀─stamp─ listed ◀─look─ idle
+
+A worker compares the deadline of a lease of its own host with the clock. It never reads the
+deadline of another host's lease: it remembers the name with the time when it saw it, and
+takes the lease when the name is the same a whole lease later.
 
 Each arrow is one step; between any two of them other workers step, time passes or one is
 killed. A rename is a compare-and-swap on the whole name. `explore` walks all states
@@ -29,6 +34,8 @@ class Mutation(Enum):
     FENCE_FALLS = auto()  # giving back takes the fence back too
     SHARED_IDENTITY = auto()  # two workers write the same token (a fork that kept it)
     NO_TARGET_PROOF = auto()  # a rename that was repeated by the network counts as lost
+    WATCH_TOO_SHORT = auto()  # a name that is the same one tick less than a lease later
+    SEEN_BEFORE_LISTING = auto()  # a new name counts from before the listing
 
 
 class Place(Enum):
@@ -47,6 +54,7 @@ class Name(NamedTuple):
 
 class Step(Enum):
     IDLE = auto()
+    LISTED = auto()  # it has a listing with another host's lease, whose name is new to it
     JUDGED = auto()
     ASKED = auto()
     CLAIMED = auto()  # only with DEADLINE_AFTER_CLAIM: holding, deadline not yet set
@@ -66,7 +74,7 @@ _AT_WORK = (Step.CLAIMED, Step.HOLDING, Step.RENEWING)
 class Worker(NamedTuple):
     step: Step = Step.IDLE
     name: Name | None = None  # the name it saw, or holds
-    until: int = 0  # its own trust
+    until: int = 0  # its own trust; of one that is idle: since when it knows the name
     asks: int = 0  # the deadline it asks for
 
 
@@ -88,6 +96,7 @@ class Scope:
     """How large a world to look through."""
 
     workers: int = 3
+    hosts: int = 1
     ticks: int = 3
     fences: int = 3
     kills: int = 1
@@ -161,6 +170,8 @@ class Protocol:
         self._fence_falls = Mutation.FENCE_FALLS in mutations
         self._shared = Mutation.SHARED_IDENTITY in mutations
         self._proof = Mutation.NO_TARGET_PROOF not in mutations
+        self._watch = LEASE - (Mutation.WATCH_TOO_SHORT in mutations)
+        self._seen_before = Mutation.SEEN_BEFORE_LISTING in mutations
 
     def steps(self, world: World) -> Iterator[World]:
         if world.now < self._scope.ticks:
@@ -175,7 +186,9 @@ class Protocol:
     def _worker_steps(self, world: World, index: int, worker: Worker) -> Iterator[World]:
         match worker.step:
             case Step.IDLE:
-                yield from self._look(world, index)
+                yield from self._look(world, index, worker)
+            case Step.LISTED:
+                yield self._with(world, index, self._remember(world, worker))
             case Step.JUDGED:
                 asked = worker._replace(step=Step.ASKED, asks=world.now + LEASE)
                 yield self._with(world, index, asked)
@@ -192,17 +205,38 @@ class Protocol:
 
     # -- claiming
 
-    def _look(self, world: World, index: int) -> Iterator[World]:
+    def _look(self, world: World, index: int, worker: Worker) -> Iterator[World]:
         file = world.file
         if file.place is Place.FAILED:
             yield world._replace(file=Name(Place.PENDING, file.fence))  # a person redrives
-        if file.fence < self._scope.fences and self._may_be_taken(file, world.now):
+        if file.fence >= self._scope.fences:
+            return
+        if self._may_be_taken(world, index, worker):
             yield self._with(world, index, Worker(Step.JUDGED, file))
+        elif self._is_elsewhere(file, index) and not self._knows(worker, file):
+            yield self._with(world, index, Worker(Step.LISTED, file, world.now))
 
-    def _may_be_taken(self, file: Name, now: int) -> bool:
-        if file.place is Place.LEASED:
-            return self._unjudged or file.deadline <= now
-        return file.place is Place.PENDING
+    def _may_be_taken(self, world: World, index: int, worker: Worker) -> bool:
+        file = world.file
+        if file.place is not Place.LEASED or self._unjudged:
+            return file.place in (Place.PENDING, Place.LEASED)
+        if self._is_elsewhere(file, index):
+            return self._knows(worker, file) and worker.until + self._watch <= world.now
+        return file.deadline <= world.now
+
+    def _is_elsewhere(self, file: Name, index: int) -> bool:
+        hosts = self._scope.hosts
+        return file.place is Place.LEASED and file.owner % hosts != index % hosts
+
+    def _knows(self, worker: Worker, file: Name) -> bool:
+        return worker.name is not None and self._same(worker.name, file)
+
+    def _remember(self, world: World, worker: Worker) -> Worker:
+        """The name in the listing, seen when the listing was there, not when it began."""
+        if not self._seen_before:
+            return Worker(Step.IDLE, worker.name, world.now)
+        is_leased = world.file.place is Place.LEASED
+        return Worker(Step.IDLE, world.file if is_leased else None, worker.until)
 
     def _claim(self, world: World, index: int, worker: Worker) -> Iterator[World]:
         seen = _name(worker)

@@ -107,7 +107,7 @@ def test_a_lease_from_the_future_is_a_failure_whose_way_out_works(manual: Manual
     leased = manual.queue.folder / "leased"
     [path] = leased.iterdir()
     stem, _, _ = path.name.rpartition("~")
-    path.rename(leased / f"{stem}~9999999999999+60000.json")
+    path.rename(leased / f"{stem}~9999999999999+0+60000.json")
     [finding] = look_inside(manual.queue.folder, manual.clock, manual.fs)["leases"]
     assert finding.level is Level.FAIL
     _, source, target = finding.way_out.rsplit(" ", 2)

@@ -19,6 +19,7 @@ from holdfast.core.errors import LeaseLost
 from holdfast.core.message import lease_of
 
 MAX_ATTEMPTS = 2
+LONGEST_LEASE = 3 * LEASE
 LOOK_SECONDS = 0.5  # a worker looks for leases that ran out no more often than this
 WORKERS = st.integers(0, 1)
 IDS = st.sampled_from(["a", "b", "ä/../\n"])
@@ -37,6 +38,7 @@ class Told:
         self.ripe = False  # it was due before the wall clock was set back
         self.attempts = self.fence = 0
         self.ends_at = 0.0  # monotonic; of the lease
+        self.offset = 0.0  # what its holder measured when it was started
         self.checkpoint: Any = None
         self.done_at = 0.0  # wall clock
 
@@ -50,6 +52,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.ground = Ground(self.root, dedupe=self.dedupe, max_attempts=MAX_ATTEMPTS)
         self.clock = self.ground.clock
         self.workers: list[Queue] = [self.ground.queue(), self.ground.queue()]
+        self.offsets = [self.offset()] * 2
         self.person = self.ground.queue()
         self.told: dict[str, Told] = {}
         self.in_hand: list[tuple[int, Any]] = []  # also what is held no more
@@ -104,6 +107,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def check_delivery(self, told: Told, message: Any, worker: int) -> None:
         told.state, told.ends_at = "leased", self.clock.monotonic() + LEASE
+        told.offset = self.offsets[worker]
         told.ripe = False
         told.attempts += 1
         told.fence += 1
@@ -125,7 +129,7 @@ class QueueMachine(RuleBasedStateMachine):
     # -- holding and settling
 
     @precondition(lambda self: self.in_hand)
-    @rule(which=st.integers(0, 99), seconds=st.sampled_from([0.5, LEASE, 3 * LEASE]))
+    @rule(which=st.integers(0, 99), seconds=st.sampled_from([0.5, LEASE, LONGEST_LEASE]))
     def extend(self, which: int, seconds: float) -> None:
         queue, message, told = self.held(which)
         if told is None:
@@ -201,6 +205,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(worker=WORKERS)
     def kill(self, worker: int) -> None:
         self.workers[worker] = self.ground.queue()
+        self.offsets[worker] = self.offset()
         self.in_hand = [held for held in self.in_hand if held[0] != worker]
 
     # -- people
@@ -269,7 +274,16 @@ class QueueMachine(RuleBasedStateMachine):
         """I-FQ-6: who looks again after the least pause finds all that ran out."""
         self.clock.advance(LOOK_SECONDS)
         self.poll(worker, 99)
-        assert not [t for t in self.told.values() if self.may_be_taken(t)]
+        late = [t for t in self.told.values() if self.may_be_taken(t)]
+        assert not [t for t in late if t.state == "pending"]
+        assert not [t for t in late if t.offset == self.offsets[worker]]
+        if late:  # of holders who started before the clock was set: they are watched
+            self.clock.advance(LONGEST_LEASE * 1.001 + 0.001)
+            self.poll(worker, 99)
+            assert not [t for t in self.told.values() if self.may_be_taken(t)]
+
+    def offset(self) -> float:
+        return self.clock.time() - self.clock.monotonic()
 
     # -- always
 

@@ -10,6 +10,8 @@ from models.rename_protocol import Mutation, Scope, explore
 
 TWO = Scope(workers=2, ticks=4, fences=3, kills=1)
 THREE = Scope(workers=3, ticks=3, fences=2, kills=0)
+TWO_HOSTS = Scope(workers=2, hosts=2, ticks=4, fences=3, kills=1)
+THREE_ON_TWO_HOSTS = Scope(workers=3, hosts=2, ticks=3, fences=2, kills=0)
 SMALL = Scope(workers=2, ticks=4, fences=2, kills=1)
 
 NEEDED = {
@@ -21,6 +23,16 @@ NEEDED = {
     # Each of these two alone breaks nothing: see below. So the renewal that is a rename
     # and the rule about late answers guard each other.
     (Mutation.RENEW_IN_PLACE, Mutation.LATE_RENEWAL_COUNTS): "two hold the task at once",
+}
+
+# Between hosts, a renewal must change the name, whatever else holds: it is all that shows.
+NEEDED_BETWEEN_HOSTS = {
+    (Mutation.RENEW_IN_PLACE,): "two hold the task at once",
+    (Mutation.WATCH_TOO_SHORT,): "two hold the task at once",
+    (Mutation.SEEN_BEFORE_LISTING,): "two hold the task at once",
+    (Mutation.STEAL_UNJUDGED,): "two hold the task at once",
+    (Mutation.SETTLE_UNCHECKED,): "the task was acked twice",
+    (Mutation.FENCE_FALLS,): "a fence was given out twice",
 }
 
 # Rules the promises do not rest on, now that a renewal is a rename too. They stay in the
@@ -39,7 +51,10 @@ def name_of(mutations: tuple[Mutation, ...]) -> str:
     return "+".join(mutation.name.lower() for mutation in mutations)
 
 
-@pytest.mark.parametrize(("scope", "at_least"), [(TWO, 30_000), (THREE, 50_000)])
+@pytest.mark.parametrize(
+    ("scope", "at_least"),
+    [(TWO, 30_000), (THREE, 50_000), (TWO_HOSTS, 50_000), (THREE_ON_TWO_HOSTS, 150_000)],
+)
 def test_no_schedule_breaks_a_promise(scope: Scope, at_least: int) -> None:
     exploration = explore(scope)
     assert exploration.finding is None
@@ -51,6 +66,13 @@ def test_a_promise_breaks_without(mutations: tuple[Mutation, ...]) -> None:
     finding = explore(TWO, *mutations).finding
     assert finding is not None
     assert finding.promise == NEEDED[mutations]
+
+
+@pytest.mark.parametrize("mutations", NEEDED_BETWEEN_HOSTS, ids=name_of)
+def test_between_hosts_a_promise_breaks_without(mutations: tuple[Mutation, ...]) -> None:
+    finding = explore(TWO_HOSTS, *mutations).finding
+    assert finding is not None
+    assert finding.promise == NEEDED_BETWEEN_HOSTS[mutations]
 
 
 @pytest.mark.parametrize("mutations", NOT_NEEDED, ids=name_of)

@@ -10,6 +10,7 @@ from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.segments import SegmentReader
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.adapters.local.filesystem.watch import LeaseWatch
 from holdfast.adapters.local.filesystem.workers import WorkerCard, Workers
 
 # How often leased/ is looked through for leases that ran out: often enough for short
@@ -59,7 +60,8 @@ class Claims:
         lease_seconds: float,
     ) -> None:
         self._tree, self._timeline, self._workers = tree, timeline, workers
-        self._held_ms = ceil(lease_seconds * 1000)
+        self._lease_ms = ceil(lease_seconds * 1000)
+        self._watch = LeaseWatch(tree, timeline)
         self._reader = SegmentReader(tree, timeline, random)
         self._overdue: list[re.Match[str]] = []
         self._look_every = min(LOOK_SECONDS, lease_seconds * LOOK_SHARE)
@@ -77,7 +79,7 @@ class Claims:
         while self._overdue:
             late = self._overdue.pop()
             source, task = f"leased/{late[0]}", names.task(late).claimed()
-            if hold := self._take(source, task, now, stolen_from=late[4]):
+            if hold := self._take(source, task, now, stolen_from=late["worker"]):
                 return hold
         reader = self._reader
         while (listed := reader.next()) is not None:
@@ -91,17 +93,21 @@ class Claims:
     def _look(self, now: float) -> None:
         self._look_at = now + self._look_every
         self._workers.seen(self.me, now)
-        leased = filter(None, map(names.LEASED.fullmatch, self._tree.list_fixed("leased")))
-        self._overdue = [m for m in leased if self._is_overdue(m)]
-
-    def _is_overdue(self, match: re.Match[str]) -> bool:
-        return self._workers.expired(match[4], int(match[5]) + int(match[6]))
+        self._overdue, others = [], []
+        for name in self._tree.list_fixed("leased"):
+            if leased := names.LEASED.fullmatch(name):
+                ended = self._workers.has_ended(leased, now)
+                if ended is None:
+                    others.append(leased)
+                elif ended:
+                    self._overdue.append(leased)
+        self._overdue += self._watch.find_unchanged(others, now)
 
     def _take(
         self, source: str, task: Task, now: float, stolen_from: str | None = None
     ) -> Hold | None:
         token, claimed_ms = self._token, self._timeline.stamp_ms(now)
-        path = names.leased_path(task.stem, token, claimed_ms, self._held_ms)
+        path = names.leased_path(task.stem, token, claimed_ms, 0, self._lease_ms)
         if not self._tree.rename(source, path):
             return None
         return Hold(task, token, path, claimed_ms, stolen_from)

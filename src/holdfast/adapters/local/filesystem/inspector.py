@@ -41,12 +41,20 @@ class Inspector:
             ready=len(ready),
             delayed=len(due) - len(ready),
             leased=len(leased),
-            expired=sum(self._workers.expired(m[4], int(m[5]) + int(m[6])) for m in leased),
+            expired=sum(map(self._seems_expired, leased)),
             completed=sum(1 for _ in self._files(TaskState.COMPLETED)),
             failed=sum(1 for _ in self._files(TaskState.FAILED)),
             foreign=len(self.foreign()),
             oldest_ready_seconds=(now_ms - min(ready)) / 1000 if ready else None,
         )
+
+    def _seems_expired(self, leased: re.Match[str]) -> bool:
+        """Estimate for people: a worker would watch a lease of another host before."""
+        now = self._timeline.clock.monotonic()
+        ended = self._workers.has_ended(leased, now)
+        if ended is None:
+            return names.deadline_ms(leased) <= self._timeline.stamp_ms(now)
+        return ended
 
     def views(self, state: TaskState) -> Iterator[TaskView]:
         for path, match in self._files(state):
@@ -128,16 +136,16 @@ class Inspector:
         )
 
     def _holder(self, match: re.Match[str]) -> Holder:
-        card = self._workers.card(match[4])
-        claimed_ms, held_ms = int(match[5]), int(match[6])
+        token = match["worker"]
+        card = self._workers.card(token)
         return Holder(
-            worker_id=self._workers.worker_id(match[4]),
-            timestamp=utc(claimed_ms / 1000),
+            worker_id=self._workers.worker_id(token),
+            timestamp=utc(int(match["claimed_ms"]) / 1000),
             attempt=names.task(match).attempts,
-            expires_at=utc((claimed_ms + held_ms) / 1000),
+            expires_at=utc(names.deadline_ms(match) / 1000),
             host=card.host if card else "",
             pid=card.pid if card else 0,
-            last_seen=self._workers.last_seen(match[4]),
+            last_seen=self._workers.last_seen(token),
         )
 
 

@@ -1,13 +1,15 @@
 """File names: the whole state of a task, in a form a person can read.
 
     pending/<segment>/<key>~<n>[-<refunds>]~<due_ms>.json
-    leased/<key>~<n>[-<refunds>]~<worker>~<claimed_ms>+<held_ms>.json
+    leased/<key>~<n>[-<refunds>]~<worker>~<claimed_ms>+<renewed_after_ms>+<lease_ms>.json
     completed/<hour>/<key>~<n>[-<refunds>]~<worker>~<done_ms>.json
     failed/<key>~<n>[-<refunds>].json        and the same with .reason.json
 
 `key` is a nonce of the push and a hash of the id, so a re-pushed id is a new name. `n`
 counts claims and never falls: it is the fence. `refunds` of them were given back
-unstarted and are not charged as attempts. No name is ever used twice.
+unstarted and are not charged as attempts. No name is ever used twice. A lease ends at the
+sum of its three numbers. Earlier releases wrote `<claimed_ms>+<held_ms>`, which is read as
+a lease of `held_ms` that was never renewed: the same end, and at least the same length.
 """
 
 import hashlib
@@ -19,7 +21,10 @@ from holdfast.core.errors import InvalidName
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = r"([0-9a-f]{18})~(\d{1,9})(?:-(\d{1,9}))?"
 PENDING = re.compile(_KEY + r"~(\d{1,15})\.json")
-LEASED = re.compile(_KEY + r"~([0-9a-z]{1,16})~(\d{1,15})\+(\d{1,15})\.json")
+LEASED = re.compile(
+    _KEY + r"~(?P<worker>[0-9a-z]{1,16})~(?P<claimed_ms>[0-9]{1,15})"
+    r"\+(?:(?P<renewed_after_ms>[0-9]{1,15})\+)?(?P<lease_ms>[0-9]{1,15})\.json"
+)
 COMPLETED = re.compile(_KEY + r"~([0-9a-z]{1,16})~(\d{1,15})\.json")
 FAILED = re.compile(_KEY + r"\.json")
 REASON = re.compile(_KEY + r"\.reason\.json")
@@ -60,12 +65,22 @@ def task(match: re.Match[str]) -> Task:
     return Task(key, int(fence), int(refunds) if refunds else 0)
 
 
+def deadline_ms(leased: re.Match[str]) -> int:
+    """Return when the lease in a name matched by LEASED ends, on its holder's timeline."""
+    claimed_ms, renewed_after_ms, lease_ms = leased.group(
+        "claimed_ms", "renewed_after_ms", "lease_ms"
+    )
+    return int(claimed_ms) + int(renewed_after_ms or 0) + int(lease_ms)
+
+
 def pending_path(segment: str, stem: str, due_ms: int) -> str:
     return f"{segment}/{stem}~{due_ms}.json"
 
 
-def leased_path(stem: str, worker: str, claimed_ms: int, held_ms: int) -> str:
-    return f"leased/{stem}~{worker}~{claimed_ms}+{held_ms}.json"
+def leased_path(
+    stem: str, worker: str, claimed_ms: int, renewed_after_ms: int, lease_ms: int
+) -> str:
+    return f"leased/{stem}~{worker}~{claimed_ms}+{renewed_after_ms}+{lease_ms}.json"
 
 
 def completed_path(hour: str, stem: str, worker: str, done_ms: int) -> str:

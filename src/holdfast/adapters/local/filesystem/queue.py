@@ -1,9 +1,9 @@
 """FilesystemQueue: every transition of a task is one rename, which only one can win.
 
     push     tmp/…            ─▶ pending/<segment>/k~0~due
-    claim    pending/…/k~n~…  ─▶ leased/k~n+1~me~claimed+held
-    steal    leased/k~n~…     ─▶ leased/k~n+1~me~claimed+held     once its time is over
-    renew    leased/k~n~me~…  ─▶ leased/k~n~me~claimed+longer
+    claim    pending/…/k~n~…  ─▶ leased/k~n+1~me~claimed+0+lease
+    steal    leased/k~n~…     ─▶ leased/k~n+1~me~claimed+0+lease    once its time is over
+    renew    leased/k~n~me~…  ─▶ leased/k~n~me~claimed+renewed_after+lease
     ack      leased/k~n~me~…  ─▶ completed/<hour>/k~n~me~done
     nack     leased/k~n~me~…  ─▶ pending/<segment>/k~n~due
     release  leased/k~n~me~…  ─▶ pending/<segment>/k~n-1~due      one refund: not charged
@@ -273,8 +273,13 @@ class FilesystemQueue(QueueManager[M]):
             if hold.closed:
                 return RENEWED  # settled while the keeper was on its way here
             asked_ms = self._timeline.stamp_ms(self.clock.monotonic())
-            held_ms = asked_ms - hold.claimed_ms + ceil(seconds * 1000)
-            path = names.leased_path(hold.task.stem, hold.worker, hold.claimed_ms, held_ms)
+            path = names.leased_path(
+                hold.task.stem,
+                hold.worker,
+                hold.claimed_ms,
+                asked_ms - hold.claimed_ms,
+                ceil(seconds * 1000),
+            )
             try:
                 if not self._tree.rename(hold.path, path):
                     return Refused("another worker took it over")

@@ -1,6 +1,7 @@
 """The registry of workers: who stands behind the token in a leased file's name."""
 
 import os
+import re
 import secrets
 import socket
 from contextlib import suppress
@@ -8,7 +9,8 @@ from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
-from holdfast.adapters.local.filesystem.timeline import OTHER_HOST_MARGIN_MS, Timeline
+from holdfast.adapters.local.filesystem import names
+from holdfast.adapters.local.filesystem.timeline import SAME_OFFSET_SECONDS, Timeline
 from holdfast.adapters.local.filesystem.tree import Tree
 from holdfast.core.clock import utc
 
@@ -24,6 +26,7 @@ class WorkerCard(BaseModel):
     host: str
     pid: int
     boot_id: str
+    time_namespace: str = ""  # earlier releases did not write it
     clock_offset: FiniteFloat
     started: str
 
@@ -38,6 +41,7 @@ class Workers:
     def __init__(self, tree: Tree, timeline: Timeline) -> None:
         self._tree, self._timeline = tree, timeline
         self._known: dict[str, WorkerCard | None] = {}
+        self._offsets: dict[str, float | None] = {}
         self._seen_at = 0.0
 
     def enrol(self) -> WorkerCard:
@@ -48,6 +52,7 @@ class Workers:
                 host=socket.gethostname(),
                 pid=os.getpid(),
                 boot_id=self._timeline.boot_id,
+                time_namespace=self._timeline.time_namespace,
                 clock_offset=self._timeline.offset,
                 started=utc(self._timeline.wall_ms() / 1000).isoformat(),
             )
@@ -78,7 +83,7 @@ class Workers:
         return utc(status.st_mtime) if status else None
 
     def card(self, token: str) -> WorkerCard | None:
-        """None when the card is gone or is none."""
+        """Return a worker's card, or None if it is gone, may not be read or makes no sense."""
         if token not in self._known:
             self._known[token] = self._read(token)
         return self._known[token]
@@ -87,17 +92,35 @@ class Workers:
         try:
             body = self._tree.read(f"workers/{token}.json", 1 << 16)
             return WorkerCard.model_validate_json(body)
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, PermissionError, ValueError):
             return None
 
     def worker_id(self, token: str) -> str:
         card = self.card(token)
         return card.worker_id if card else token
 
-    def expired(self, worker: str, deadline_ms: int) -> bool:
-        """Has this deadline, written on that worker's timeline, passed?"""
-        card = self.card(worker)
-        if card and card.boot_id and card.boot_id == self._timeline.boot_id:
-            shift_ms = (self._timeline.offset - card.clock_offset) * 1000
-            return self._timeline.lease_ms() >= deadline_ms + shift_ms
-        return self._timeline.server_ms() >= deadline_ms + OTHER_HOST_MARGIN_MS
+    def has_ended(self, leased: re.Match[str], now: float) -> bool | None:
+        """Tell whether a lease has ended at `now` on our monotonic clock.
+
+        Returns None if its holder does not share that clock: then only watching can tell.
+        """
+        token = leased["worker"]
+        if token not in self._offsets:
+            self._offsets[token] = self._shared_offset(self.card(token))
+        offset = self._offsets[token]
+        return None if offset is None else names.deadline_ms(leased) <= (now + offset) * 1000
+
+    def _shared_offset(self, card: WorkerCard | None) -> float | None:
+        """Return the offset of a worker's timeline to our monotonic clock, None if unknown.
+
+        A clone of this machine has the same boot id, so the offsets have to agree, too. The
+        clock of a clone may still be behind by the small difference that is tolerated: it
+        is taken off, in the holder's favour.
+        """
+        ours = self._timeline
+        if card is None or not ours.boot_id:
+            return None
+        if (card.boot_id, card.time_namespace) != (ours.boot_id, ours.time_namespace):
+            return None
+        apart = abs(card.clock_offset - ours.offset)
+        return card.clock_offset - apart if apart <= SAME_OFFSET_SECONDS else None

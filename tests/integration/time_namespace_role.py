@@ -1,0 +1,42 @@
+"""A worker of the file queue that does what its standard input says, one word a line.
+
+    poll            prints "took" or "nothing"
+    extend <s>      prints "held" or "lost"
+
+It ends with its standard input, and so with the test that started it.
+"""
+
+import os
+import sys
+
+from holdfast.adapters.local.filesystem import FilesystemQueue
+from holdfast.core.errors import LeaseLost
+from holdfast.core.message import AnyMessage
+
+
+def main() -> None:
+    queue = FilesystemQueue(sys.argv[1], AnyMessage, lease_seconds=float(sys.argv[2]))
+    print(os.getpid(), flush=True)
+    held: list[AnyMessage] = []
+    for line in sys.stdin:
+        word, *seconds = line.split()
+        print(poll(queue, held) if word == "poll" else extend(queue, held, seconds), flush=True)
+
+
+def poll(queue: FilesystemQueue[AnyMessage], held: list[AnyMessage]) -> str:
+    held += (taken := queue.poll())
+    return "took" if taken else "nothing"
+
+
+def extend(
+    queue: FilesystemQueue[AnyMessage], held: list[AnyMessage], seconds: list[str]
+) -> str:
+    try:
+        queue.extend(held[0], float(seconds[0]))
+    except LeaseLost:
+        return "lost"
+    return "held"
+
+
+if __name__ == "__main__":
+    main()
