@@ -69,7 +69,8 @@ def residue(folder: Path) -> list[str]:
         if names.REASON.fullmatch(path.name)
         and path.name.removesuffix(".reason.json") not in stems
     ]
-    left += [p for p in _files(folder / "ids") if p.name[0] != "." and p.stat().st_nlink < 2]
+    alive = {task.key for state, task, _ in tasks(folder) if state != "failed"}
+    left += [p for p in _files(folder / "ids") if p.name[0] != "." and _key(p) not in alive]
     return [str(path.relative_to(folder)) for path in left]
 
 
@@ -101,6 +102,11 @@ def _files(folder: Path) -> Iterator[Path]:
         folders.sort()
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
         yield from (Path(parent, name) for name in sorted(files + links))
+
+
+def _key(path: Path) -> str:
+    """What a record in ids/ names."""
+    return os.readlink(path) if path.is_symlink() else ""
 
 
 def _is_json(path: Path) -> bool:

@@ -1,8 +1,10 @@
 """SIGKILL at any file system call, in a process of its own."""
 
+import ctypes
 import os
 import select
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +13,12 @@ from typing import Any
 
 from fs.watched import WatchedFs
 
-CHANGING = frozenset({"write", "rename", "link", "unlink", "mkdir", "rmdir", "utime", "fsync"})
+CHANGING = frozenset(
+    {"write", "rename", "link", "symlink", "unlink", "mkdir", "rmdir", "utime", "fsync"}
+)
+
+
+PR_SET_PDEATHSIG = 1
 
 
 class CrashingFs(WatchedFs):
@@ -70,6 +77,7 @@ def in_a_child(play: Play, hangs_after_seconds: float = 60.0) -> Ending:
     pid = os.fork()
     if pid == 0:
         os.close(out)
+        end_with_parent()
         _be_the_child(play, into)
     os.close(into)
     with os.fdopen(out, "rb", buffering=0) as pipe:
@@ -82,6 +90,12 @@ def in_a_child(play: Play, hangs_after_seconds: float = 60.0) -> Ending:
         return Ending(True, said)
     assert status == 0, f"the child failed:\n{said}"
     return Ending(False, said)
+
+
+def end_with_parent() -> None:
+    """In a child: be killed when the test's process ends, even while frozen."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _listen(pipe: FileIO, seconds: float) -> tuple[str, bool]:

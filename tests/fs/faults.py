@@ -10,7 +10,7 @@ from fs.watched import WatchedFs
 
 Concerns = Callable[[str, tuple[Any, ...]], bool]
 
-TAKES_SPACE = frozenset({"write", "rename", "link", "mkdir"})
+TAKES_SPACE = frozenset({"write", "rename", "link", "symlink", "mkdir"})
 
 
 def takes_space(name: str, args: tuple[Any, ...]) -> bool:

@@ -18,10 +18,14 @@ MUCH_LATER = 3 * LEASE + 60.0
 Queue = FilesystemQueue[Any]
 
 
-def clock_of_today() -> ManualClock:
+def clock_of_today(**options: Any) -> ManualClock:
     """It starts at the machine's time, since the files get their stamps from there; in
     whole seconds, so that a failure does not depend on when it ran."""
-    return ManualClock(time=float(int(SYSTEM_CLOCK.time()) + 1))
+    return ManualClock(time=today(), **options)
+
+
+def today() -> float:
+    return float(int(SYSTEM_CLOCK.time()) + 1)
 
 
 class Ground:

@@ -22,6 +22,7 @@ class Node:
     is_folder: bool
     data: bytes = b""
     synced: bytes = b""
+    text: str | None = None  # of a symlink, which is on the disk with its entry
 
 
 Entries = dict[str, Node]
@@ -53,6 +54,7 @@ class Entry(NamedTuple):
 
     number: int
     data: bytes | None  # None: a folder
+    text: str | None = None  # of a symlink
 
 
 Image = dict[str, Entry]
@@ -102,6 +104,7 @@ class ForgetfulFs(WatchedFs):
             "fsync": self._fsynced,
             "rename": self._renamed,
             "link": self._linked,
+            "symlink": self._symlinked,
             "unlink": self._removed,
             "rmdir": self._removed,
             "mkdir": self._made,
@@ -147,6 +150,9 @@ class ForgetfulFs(WatchedFs):
     def _linked(self, _: None, source: str, target: str) -> None:
         self._change({target: self._there[source]}, target)
 
+    def _symlinked(self, _: None, text: str, path: str) -> None:
+        self._change({path: Node(is_folder=False, text=text)}, path)
+
     def _removed(self, _: None, path: str) -> None:
         self._change({path: None}, path)
 
@@ -172,7 +178,7 @@ class ForgetfulFs(WatchedFs):
         for change in changes:
             change.apply(entries)
         return {
-            path: Entry(id(node), None if node.is_folder else node.synced)
+            path: Entry(id(node), None if node.is_folder else node.synced, node.text)
             for path, node in entries.items()
         }
 
@@ -181,8 +187,11 @@ def _entries(folder: Path) -> Entries:
     nodes: dict[int, Node] = {}
     entries: Entries = {}
     for path in sorted(folder.rglob("*")):
-        data = b"" if path.is_dir() else path.read_bytes()
-        node = nodes.setdefault(path.stat().st_ino, Node(path.is_dir(), data, data))
+        if path.is_symlink():
+            node = Node(is_folder=False, text=os.readlink(path))
+        else:
+            data = b"" if path.is_dir() else path.read_bytes()
+            node = nodes.setdefault(path.stat().st_ino, Node(path.is_dir(), data, data))
         entries[str(path.relative_to(folder))] = node
     return entries
 
@@ -197,6 +206,8 @@ def restore(image: Image, folder: Path) -> None:
             continue
         if entry.data is None:
             path.mkdir()
+        elif entry.text is not None:
+            path.symlink_to(entry.text)
         elif entry.number in first:
             os.link(first[entry.number], path)
         else:

@@ -80,11 +80,15 @@ class Baton:
     def wait_until(self, ready: Callable[[], bool]) -> None:
         """Let others go on until it is so. They say `wake` when it may be."""
         while not ready():
-            me = self._whoami()
-            assert me is not None, "nobody is there who could change this"
-            self._states[me] = _State.WAITING
-            self._pass_on()
-            self._turns[me].acquire()
+            self.pause()
+
+    def pause(self) -> None:
+        """Let others go on until one says `wake`."""
+        me = self._whoami()
+        assert me is not None, "nobody is there who could change this"
+        self._states[me] = _State.WAITING
+        self._pass_on()
+        self._turns[me].acquire()
 
     def wake(self) -> None:
         """Those who wait may look again."""

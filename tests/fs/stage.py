@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fs import audit
-from fs.ground import LEASE, Ground, Queue, drain, key_of
+from fs.ground import LEASE, Ground, Queue, drain, key_of, today
 from fs.schedule import Baton, Policy, explore, wander
-from fs.stepping import SteppingFs
+from fs.stepping import SteppingClock, SteppingFs
 from holdfast.core.errors import LeaseLost
 from holdfast.core.lease import Lease
 from holdfast.core.message import lease_of
@@ -27,9 +27,10 @@ class Stage:
     """
 
     def __init__(self, folder: Path, policy: Policy, **options: Any) -> None:
-        self.ground = Ground(folder, **options)
-        self.clock = self.ground.clock
         self.baton = Baton(policy, self._watch)
+        self.clock = SteppingClock(time=today())
+        self.clock.baton = self.baton
+        self.ground = Ground(folder, self.clock, **options)
         self.repeats = False
         self._at_work: list[tuple[str, Lease]] = []
         self._fences: set[tuple[str, int]] = set()

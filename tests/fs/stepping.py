@@ -1,14 +1,27 @@
 """File system calls as steps of a schedule, and a network that repeats them."""
 
-import fcntl
 import os
 from collections.abc import Callable
 from typing import Any
 
 from fs.schedule import Baton
 from fs.watched import WatchedFs
+from holdfast.testing.clock import ManualClock
 
-NOTICEABLE = frozenset({"rename", "link", "unlink", "mkdir", "rmdir", "stat", "listdir"})
+NOTICEABLE = frozenset(
+    {
+        "rename",
+        "link",
+        "symlink",
+        "readlink",
+        "unlink",
+        "mkdir",
+        "rmdir",
+        "stat",
+        "listdir",
+        "flock",
+    }
+)
 
 
 class SteppingFs(WatchedFs):
@@ -25,8 +38,6 @@ class SteppingFs(WatchedFs):
         self._baton, self._repeats = baton, repeats
 
     def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if name == "flock":
-            return self._take_turns(*args)
         if name in NOTICEABLE or (name == "open" and _is_shared(*args)):
             self._baton.step()
         result = real(*args, **kwargs)
@@ -37,9 +48,14 @@ class SteppingFs(WatchedFs):
             self._baton.wake()  # a closed file is an unlocked file
         return result
 
-    def _take_turns(self, fd: int, operation: int) -> None:
-        self._baton.step()
-        self._baton.wait_until(lambda: _try_lock(fd, operation))
+
+class SteppingClock(ManualClock):
+    """Who sleeps, because a lock is taken, lets others go on until one lets go of a file."""
+
+    baton: Baton
+
+    def sleep(self, seconds: float) -> None:
+        self.baton.pause()
 
 
 def _is_shared(path: str, flags: int, *_: object) -> bool:
@@ -47,11 +63,3 @@ def _is_shared(path: str, flags: int, *_: object) -> bool:
     sweep; a folder's listing is a step by itself."""
     own = path.startswith("tmp/") and path.count("/") == 1
     return not own and not flags & os.O_DIRECTORY
-
-
-def _try_lock(fd: int, operation: int) -> bool:
-    try:
-        fcntl.flock(fd, operation | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

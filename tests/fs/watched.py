@@ -14,6 +14,8 @@ CALLS = (
     "fsync",
     "rename",
     "link",
+    "symlink",
+    "readlink",
     "unlink",
     "mkdir",
     "rmdir",

@@ -16,7 +16,7 @@ import pytest
 from fs import audit
 from fs.ground import LEASE, Ground, Queue, clock_of_today, note
 from fs.power import ForgetfulFs, Image, restore
-from fs.scenarios import ABSENT, DEAD, SCENARIOS, Fate, Scenario
+from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
 from fs.watched import WatchedFs
 from holdfast.testing.clock import ManualClock
 
@@ -128,23 +128,47 @@ def dead_twice(ground: Ground, queue: Queue) -> None:
         queue.dead_letter(queue.poll()[0], "no use")
 
 
-DEDUPED = [s for s in PROMISED.values() if s.options.get("dedupe") and s.after["a"] != DEAD]
-DEDUPED.append(
-    replace(PROMISED["redrive with dedupe"], name="take an id back", prepare=dead_twice)
-)
+DEDUPED = {s.name: s for s in PROMISED.values() if s.options.get("dedupe")}
+DEDUPED["take an id back"] = replace(DEDUPED["redrive with dedupe"], prepare=dead_twice)
 
 
-@pytest.mark.parametrize("scenario", DEDUPED, ids=lambda s: s.name)
+@pytest.mark.parametrize("scenario", DEDUPED.values(), ids=DEDUPED)
 def test_an_id_that_is_taken_is_taken_after_a_power_cut(
     fast_path: Path, scenario: Scenario
 ) -> None:
+    """And one that is free is free: a push leaves one live task, whatever was cut short."""
     _, all_remains = play(fast_path / "play", scenario)
-    for number, remains in enumerate([r for r in all_remains if r.returned]):
-        ground = Ground(fast_path / str(number), dedupe=True)
+    check_ids(fast_path, all_remains)
+
+
+def check_ids(folder: Path, all_remains: list[Remains]) -> None:
+    for number, remains in enumerate(all_remains):
+        ground = Ground(folder / str(number), dedupe=True)
         restore(remains.image, ground.folder)
-        ground.queue().push(note("a"))
+        queue = ground.queue()
+        # It would mend what is looked for here, at its next turn.
+        queue._producer._record_check._due_at = float("inf")
+        queue.push(note("a"))
         states = [state for state, _, _ in audit.tasks(ground.folder) if state != "failed"]
         assert len(states) == 1, remains.what
+
+
+NEEDED_BY_IDS = [
+    ("push with dedupe", "tmp"),
+    ("push with dedupe", "ids"),
+    ("dead_letter with dedupe", "ids"),
+    ("take an id back", "ids"),
+]
+
+
+@pytest.mark.parametrize(("name", "deaf"), NEEDED_BY_IDS)
+def test_an_id_is_lost_or_blocked_without_the_sync_of(
+    fast_path: Path, name: str, deaf: str
+) -> None:
+    fs, all_remains = play(fast_path / "play", DEDUPED[name], deaf_to=is_in(deaf))
+    assert deaf in fs.synced, "the code does not ask for it"
+    with pytest.raises(AssertionError):
+        check_ids(fast_path, all_remains)
 
 
 # -- each sync is needed
@@ -161,7 +185,7 @@ NEEDED = [
     ("push", "pending"),
     ("push_many", "tmp/"),
     ("push_many", "pending"),
-    ("push with dedupe", "ids/"),
+    ("push with dedupe", "tmp/"),
     ("push with dedupe", "pending/"),
     ("push with dedupe", "pending"),
     ("ack", "completed"),

@@ -19,6 +19,7 @@ from holdfast.cli.arguments import (
 from holdfast.cli.console import answer, answer_json, say
 from holdfast.cli.failures import NotThere, Usage
 from holdfast.cli.look import WithBody, Words, answer_stories, answer_tasks, one_id
+from holdfast.cli.progress import Meter
 
 if TYPE_CHECKING:
     from holdfast.core.message import AnyMessage
@@ -72,7 +73,9 @@ def redrive(
     queue, ids = _chosen(words, everything)
     with opened(queue) as manager:
         if everything:
-            _report("redriven", manager.redrive(), [], as_json)
+            with Meter("redriving", manager.stats().failed) as meter:
+                redriven = manager.redrive(on_progress=meter.advance)
+            _report("redriven", redriven, [], as_json)
             return
         _each("redriven", ids, manager.redrive, as_json)
 

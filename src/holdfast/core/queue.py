@@ -1,7 +1,7 @@
 """The queue contract: what every queue promises, whatever it is made of."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -16,6 +16,13 @@ from holdfast.core.lease import RELEASED, Lease, Renewal, Unanswered
 from holdfast.core.message import M, QueueMessage, lease_of
 
 LONGEST_SECONDS = 10 * 366 * 86_400.0
+
+Progress = Callable[[int], None]
+"""Takes how many messages were dealt with since the last call."""
+
+
+def no_progress(count: int) -> None:
+    """Report progress to no one."""
 
 
 class TaskState(Enum):
@@ -331,8 +338,13 @@ class QueueManager(ABC, Generic[M]):
         return self.peek(TaskState.FAILED, limit)
 
     @abstractmethod
-    def redrive(self, message_id: str | None = None) -> int:
-        """Put dead letters (all, or those of one id) back, attempts from 0; how many."""
+    def redrive(
+        self, message_id: str | None = None, *, on_progress: Progress = no_progress
+    ) -> int:
+        """Put dead letters (all, or those of one id) back, attempts from 0; how many.
+
+        `on_progress` is told how many more were dealt with, as often as that is known.
+        """
 
     @abstractmethod
     def drop(self, message_id: str) -> int:

@@ -11,7 +11,15 @@ from holdfast.core.errors import LeaseLost, MalformedMessage, MessageTooLarge, N
 from holdfast.core.events import DeadLettered, Events, SchemaTooNew, Stolen
 from holdfast.core.lease import RENEWED, Lease, Refused, Renewal
 from holdfast.core.message import MAX_BYTES, AnyMessage, M, MessageCodec, attach_lease, lease_of
-from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
+from holdfast.core.queue import (
+    Backoff,
+    Progress,
+    QueueManager,
+    QueueStats,
+    TaskState,
+    TaskView,
+    no_progress,
+)
 from holdfast.testing.memory_tasks import Dead, Finished, Held, Shelf, Task, Waiting, plain
 from holdfast.testing.memory_views import stats_of, view_of
 
@@ -256,13 +264,16 @@ class MemoryQueue(QueueManager[M]):
             tasks = self._shelf.of(message_id)
         return [view_of(task, self.name, self._shelf) for task in tasks]
 
-    def redrive(self, message_id: str | None = None) -> int:
+    def redrive(
+        self, message_id: str | None = None, *, on_progress: Progress = no_progress
+    ) -> int:
         with self._shelf.lock:
             now = self._now()
             dead = self._dead(message_id)
             for task in dead:
                 noted = task.noting("redriven", self._shelf.wall(now), "put back by hand")
                 self._shelf.put(noted.redriven(now))
+        on_progress(len(dead))
         return len(dead)
 
     def drop(self, message_id: str) -> int:

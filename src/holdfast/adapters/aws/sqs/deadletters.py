@@ -28,7 +28,7 @@ from holdfast.adapters.aws.sqs.hold import Hold, delete, received, set_visibilit
 from holdfast.adapters.aws.sqs.service import BATCH, Service, in_tens
 from holdfast.core.clock import Clock, utc
 from holdfast.core.errors import ConfigError, QueueUnavailable
-from holdfast.core.queue import PastAttempt, TaskState, TaskView
+from holdfast.core.queue import PastAttempt, Progress, TaskState, TaskView
 
 _LOOK_SECONDS = 30  # how long a look may take before what was seen is visible again
 _MOVE_SECONDS = 600.0
@@ -113,18 +113,19 @@ class DeadLetters:
                 _delete(place, [hold])
         return len(ours)
 
-    def redrive(self, message_id: str | None) -> int:
+    def redrive(self, message_id: str | None, on_progress: Progress) -> int:
         place = self.place()
         if place is None:
             return 0
         if message_id is None and self._are_all_ours(place):
-            moved = self._let_sqs_move(place)
+            moved = self._let_sqs_move(place, on_progress)
             if moved is not None:
                 return moved
         with self._looking(None) as seen:
             ours = [raw for _, raw in seen if message_id in (None, _id(raw))]
             for raw in ours:
                 self._send_back(place, received(raw))
+                on_progress(1)
         return len(ours)
 
     def _send_back(self, place: Service, hold: Hold) -> None:
@@ -145,7 +146,7 @@ class DeadLetters:
             self._source.address.name
         ]
 
-    def _let_sqs_move(self, place: Service) -> int | None:
+    def _let_sqs_move(self, place: Service, on_progress: Progress) -> int | None:
         """How many it moved; None where it cannot.
 
         The destination is named: of what we sent there SQS does not know where it came from.
@@ -160,9 +161,12 @@ class DeadLetters:
                 return None
             raise
         give_up_at = self._clock.monotonic() + _MOVE_SECONDS
+        reported = 0
         while True:
             [task] = place.about("list_message_move_tasks", SourceArn=arn)["Results"][:1]
             moved = int(task.get("ApproximateNumberOfMessagesMoved", 0))
+            on_progress(moved - reported)
+            reported = moved
             if task["Status"] == "FAILED":
                 raise QueueUnavailable(f"{place}: {moved} moved, then: {task['FailureReason']}")
             if task["Status"] not in ("RUNNING", "CANCELLING"):

@@ -45,7 +45,15 @@ from holdfast.core.errors import (
 from holdfast.core.events import Events
 from holdfast.core.lease import Lease, Renewal
 from holdfast.core.message import AnyMessage, M, MessageCodec, lease_of
-from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
+from holdfast.core.queue import (
+    Backoff,
+    Progress,
+    QueueManager,
+    QueueStats,
+    TaskState,
+    TaskView,
+    no_progress,
+)
 from holdfast.core.settle import Settled
 
 LONGEST_POLL_SECONDS = 20
@@ -366,8 +374,10 @@ class SQSQueue(QueueManager[M]):
     def find(self, message_id: str) -> list[TaskView]:
         raise Unsupported("SQS cannot be searched: only dead letters can (`holdfast dead`)")
 
-    def redrive(self, message_id: str | None = None) -> int:
-        return self._dead.redrive(message_id)
+    def redrive(
+        self, message_id: str | None = None, *, on_progress: Progress = no_progress
+    ) -> int:
+        return self._dead.redrive(message_id, on_progress)
 
     def drop(self, message_id: str) -> int:
         return self._dead.drop(message_id)

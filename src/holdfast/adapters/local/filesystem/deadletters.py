@@ -2,18 +2,19 @@
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
 from holdfast.adapters.local.filesystem.history import History
-from holdfast.adapters.local.filesystem.ids import Ids
+from holdfast.adapters.local.filesystem.ids import Ids, Patience, TurnBusy
 from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.producer import Producer
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import Tree
 from holdfast.core.clock import utc
+from holdfast.core.queue import Progress
 
 
 class DeadLetters:
@@ -47,6 +48,16 @@ class DeadLetters:
             self._tree.sync(temporary)
         self._tree.publish(temporary, names.reason_path(task))
 
+    def mark(self, task: Task, message_id: str) -> str | None:
+        """Before the task moves: make known that its id may be free soon; see ids.py."""
+        return self._ids.mark(task.key, message_id)
+
+    def free_id(self, task: Task, id_hash: str) -> None:
+        """After it moved, if that is possible without waiting: with its mark, the next push
+        of the id or a sweep does the same."""
+        with suppress(OSError, TurnBusy), self._ids.turn(id_hash, wait_seconds=0.0):
+            self._ids.free_dead(id_hash, task.key, names.failed_path(task))
+
     def remove_reason(self, task: Task) -> None:
         self._tree.remove(names.reason_path(task))
 
@@ -78,20 +89,36 @@ class DeadLetters:
     def _id(self, task: Task) -> str | None:
         """None when the letter cannot be read: then it goes by its key."""
         body = self._tree.read_json(names.failed_path(task)) or {}
-        reason = self._tree.read_json(names.reason_path(task)) or {}
-        known = body.get("id") or reason.get("message_id")
+        known = body.get("id")
+        if not known:
+            known = (self._tree.read_json(names.reason_path(task)) or {}).get("message_id")
         return known if isinstance(known, str) and known != task.key else None
 
-    def redrive(self, task: Task) -> bool:
-        """Back to pending/, all attempts refunded; False when somebody was faster."""
-        message_id = self._id(task)
+    def redrive(self, tasks: Iterable[Task], on_progress: Progress) -> int:
+        """Move dead letters back to pending/, all attempts refunded; returns how many.
+
+        Those whose id was pushed again stay. Raises QueueUnavailable after the others
+        were moved if a turn was busy.
+        """
+        patience = Patience()
+        dedupe = self._ids.in_use()
+        redriven = 0
+        for task in tasks:
+            redriven += self._redrive(task, patience if dedupe else None)
+            on_progress(1)
+        patience.check(f"redriven {redriven:,}")
+        return redriven
+
+    def _redrive(self, task: Task, patience: Patience | None) -> bool:
         target = self._producer.place(task._replace(refunds=task.fence).stem, 0.0)
-        if message_id is None or not self._ids.in_use():
+        if patience is None:
             moved = self._move_back(task, target)
-        else:
-            id_hash = names.id_hash(message_id)
-            with self._ids.turn(id_hash):  # a push of the id waits until we are done
-                moved = self._take_id(id_hash, task) and self._move_back(task, target)
+        else:  # a push of the id waits until this is done
+            moved = bool(
+                self._ids.attempt(
+                    task.key[10:], patience, lambda: self._move_back_with_id(task, target)
+                )
+            )
         if not moved:
             return False
         self._producer.sync_places([target])
@@ -105,7 +132,11 @@ class DeadLetters:
 
     def drop(self, task: Task) -> bool:
         """False when somebody redrove it meanwhile: then it needs what belongs to it."""
-        if not self._tree.remove(names.failed_path(task)):
+        path = names.failed_path(task)
+        if id_hash := self._ids.marked(task.key):  # or the mark would belong to no letter
+            with self._ids.turn(id_hash):
+                self._ids.free_dead(id_hash, task.key, path)
+        if not self._tree.remove(path):
             return False
         self.remove_reason(task)
         self._history.forget(task.key)
@@ -115,17 +146,16 @@ class DeadLetters:
     def _move_back(self, task: Task, target: str) -> bool:
         return self._tree.move(names.failed_path(task), target, only_ours=False)
 
-    def _take_id(self, id_hash: str, task: Task) -> bool:
-        """Within the turn: take the id back, unless it was pushed again meanwhile."""
-        if self._ids.belongs_to(id_hash, names.failed_path(task)):
-            return True  # it never lost it
-        if self._ids.alive(id_hash):
+    def _move_back_with_id(self, task: Task, target: str) -> bool:
+        """Within the turn: the record first, so that no push of the id comes in between."""
+        message_id = self._id(task)
+        id_hash = names.id_hash(message_id) if message_id else ""
+        if not names.has_hash(task.key, id_hash):  # unreadable, or a person changed its id
+            return self._move_back(task, target)
+        if not self._ids.take(id_hash, task.key, names.failed_path(task)):
             return False
-        self._ids.free(id_hash)
-        try:
-            self._tree.link(names.failed_path(task), names.id_path(id_hash))
-        except FileNotFoundError:
-            return False
-        if self._tree.durable:
-            self._tree.sync("ids")
-        return True
+        if self._move_back(task, target):
+            self._ids.unmark(task.key)
+            return True
+        self._ids.free(id_hash)  # it was dropped meanwhile
+        return False

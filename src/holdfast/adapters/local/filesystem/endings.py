@@ -73,10 +73,13 @@ class Endings:
     ) -> LeaseLost | None:
         worker_id = self._workers.worker_id(hold.worker)
         self._dead.write_reason(hold.task, message_id, reason, detail, worker_id)
+        id_hash = self._dead.mark(hold.task, message_id)
         if lost := self._end(hold, names.failed_path(hold.task)):
             self._dead.remove_reason(hold.task)
             return lost
         self._dead.sync()
+        if id_hash is not None:
+            self._dead.free_id(hold.task, id_hash)
         self.note(hold.task, "dead-lettered", hold.worker, reason, detail)
         return None
 

@@ -19,6 +19,8 @@ class FsOps:
     fsync = staticmethod(os.fsync)
     rename = staticmethod(os.rename)
     link = staticmethod(os.link)
+    symlink = staticmethod(os.symlink)
+    readlink = staticmethod(os.readlink)
     unlink = staticmethod(os.unlink)
     mkdir = staticmethod(os.mkdir)
     rmdir = staticmethod(os.rmdir)

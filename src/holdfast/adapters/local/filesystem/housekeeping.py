@@ -1,9 +1,13 @@
 """Removing what nobody needs any more: old completed work and what crashes left."""
 
 import secrets
+from collections.abc import Mapping
+from functools import partial
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.history import History
+from holdfast.adapters.local.filesystem.ids import Ids, Patience
+from holdfast.adapters.local.filesystem.record_check import RecordCheck
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import Tree, is_folder
 
@@ -11,36 +15,78 @@ from holdfast.adapters.local.filesystem.tree import Tree, is_folder
 SWEEP_SECONDS = 3600.0
 
 
-class Housekeeping:
-    def __init__(self, tree: Tree, timeline: Timeline, history: History) -> None:
-        self._tree, self._timeline, self._history = tree, timeline, history
+Records = Mapping[str, list[str]]  # see Ids.by_tail
 
-    def purge(self, older_than_seconds: float) -> int:
+
+class Housekeeping:
+    def __init__(
+        self,
+        tree: Tree,
+        timeline: Timeline,
+        history: History,
+        ids: Ids,
+        record_check: RecordCheck,
+    ) -> None:
+        self._tree, self._timeline, self._history = tree, timeline, history
+        self._ids, self._record_check = ids, record_check
+
+    def purge(self, older_than_seconds: float, patience: Patience) -> int:
         """Completed tasks older than that, with their history."""
         cutoff_ms = self._timeline.wall_ms() - int(older_than_seconds * 1000)
+        records = self._ids.by_tail()
         purged = 0
         for hour in sorted(filter(names.HOUR.fullmatch, self._tree.list("completed"))):
-            purged += self._purge_hour(f"completed/{hour}", cutoff_ms)
+            purged += self._purge_hour(f"completed/{hour}", cutoff_ms, records, patience)
         return purged
 
-    def _purge_hour(self, folder: str, cutoff_ms: int) -> int:
+    def _purge_hour(
+        self, folder: str, cutoff_ms: int, records: Records, patience: Patience
+    ) -> int:
         purged = 0
         for match in filter(None, map(names.COMPLETED.fullmatch, self._tree.list(folder))):
             if int(match[5]) <= cutoff_ms:
-                # Its history first: without the task nobody would ever look for it.
-                self._history.forget(match[1])
-                purged += self._tree.remove(f"{folder}/{match[0]}")
+                path = f"{folder}/{match[0]}"
+                purged += self._remove_push(match[1], path, records, patience)
         if purged:
             self._tree.remove_folder(folder)
         return purged
 
-    def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
+    def _remove_push(self, key: str, path: str, records: Records, patience: Patience) -> int:
+        """Remove a task that is over, or a push that never was, with history and record.
+
+        0 if the turn of its id is busy.
+        """
+        for id_hash in records.get(key[10:], ()):
+            if self._ids.key_of(id_hash) == key:
+                remove = partial(self._withdraw, id_hash, key, path)
+                return self._ids.attempt(id_hash, patience, remove)
+        # Its history first: without the task nobody would ever look for it.
+        self._history.forget(key)
+        return self._tree.remove(path)
+
+    def _withdraw(self, id_hash: str, key: str, path: str) -> int:
+        self._history.forget(key)
+        return self._ids.withdraw(id_hash, key, path)
+
+    def sweep(self, older_than_seconds: float, patience: Patience) -> int:
+        """All that can be swept; takes a few listings of the whole queue."""
+        cutoff = self._timeline.server_ms() / 1000 - older_than_seconds
+        swept = self.sweep_leftovers(older_than_seconds, patience)
+        swept += self._record_check.run(patience)
+        return swept + self._record_check.sweep_marks(cutoff, patience)
+
+    def sweep_leftovers(self, older_than_seconds: float, patience: Patience) -> int:
         """Leftovers of killed processes: files being written, reasons without their task,
         cards of workers that have not been seen for a day and hold nothing."""
         cutoff = self._timeline.server_ms() / 1000 - older_than_seconds
-        swept = self._sweep_old("tmp", set(), cutoff) + self._sweep_segments(cutoff)
+        swept = self._sweep_pushes(cutoff, patience) + self._sweep_segments(cutoff)
         swept += self._sweep_reasons(cutoff)
         return swept + self._sweep_cards(cutoff)
+
+    def _sweep_pushes(self, cutoff: float, patience: Patience) -> int:
+        old = [name for name in self._tree.list("tmp") if self._is_old(f"tmp/{name}", cutoff)]
+        records = self._ids.by_tail() if any(map(names.KEY.fullmatch, old)) else {}
+        return sum(self._remove_push(n, f"tmp/{n}", records, patience) for n in old)
 
     def _sweep_segments(self, cutoff: float) -> int:
         """Segments whose producer died while it wrote them aside.
@@ -87,5 +133,8 @@ class Housekeeping:
         )
 
     def _remove_if_old(self, path: str, cutoff: float) -> int:
+        return int(self._is_old(path, cutoff) and self._tree.remove(path))
+
+    def _is_old(self, path: str, cutoff: float) -> bool:
         status = self._tree.stat(path)
-        return int(status is not None and status.st_mtime < cutoff and self._tree.remove(path))
+        return status is not None and status.st_mtime < cutoff

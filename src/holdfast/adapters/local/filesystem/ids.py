@@ -1,76 +1,288 @@
 """Dedupe: an id that is pending, leased or completed is not pushed twice.
 
-    ids/<hash>          the first name of the task's file, written before it is published
-    pending/…           its second name, made by link(2): the publication
+    ids/<hash>         record: a symlink, never followed, whose text is the key of the push
+    ids/dying-<key>    mark: the task may be on its way to failed/; its text is the id's hash
+    ids/.turn-<xx>     locked by the process that decides about ids of this shard
 
-So the link count is the answer: 2 or more, the task is alive; 1, its push never got that
-far or the task was removed, and the id is free. Pushers of one id take turns by flock,
-which the kernel drops with a killed process.
+    push      write tmp/<key>, then the record, then move tmp/<key> to pending/
+    bury      make the mark, move the task to failed/, remove the record, then the mark
+    redrive   make the mark, then the record, move the task to pending/, remove the mark
+    purge     move the task to tmp/<key>, remove the record, then tmp/<key>
+
+A process may be killed between any two of these steps. So an id is taken if it has a record,
+unless tmp/<key> exists (not published, or purged), or unless there is a mark and
+failed/ holds the key. Link counts and inode numbers play no part: backups change them.
 """
 
+import errno
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.core.clock import Clock
+from holdfast.core.errors import QueueUnavailable
+
+TURN_SECONDS = 10.0  # a turn lasts a few file operations; longer, and its holder is frozen
+_FIRST_PAUSE_SECONDS = 0.001
+_MAX_PAUSE_SECONDS = 0.05
+_UNKNOWN = ""  # the key of what is in the place of a record and is none
+# A task that moves while the folders are listed can be missed; three times in a row it is
+# not: it would have to move back and forth between the same listings each time.
+PASSES = 3
+
+
+class TurnBusy(QueueUnavailable):
+    """Another process did not end its turn in time."""
+
+
+class Patience:
+    """How long one purge, sweep or redrive waits for turns that do not come, all together."""
+
+    def __init__(self, seconds: float = TURN_SECONDS) -> None:
+        self.seconds = seconds
+        self.left_out = 0
+        self._why: TurnBusy | None = None
+
+    def run_out(self, why: TurnBusy) -> None:
+        """Note that one piece of work was left out; from now on nothing is waited for."""
+        self.seconds, self.left_out, self._why = 0.0, self.left_out + 1, why
+
+    def check(self, done: str) -> None:
+        """Raise QueueUnavailable if something was left out."""
+        if self._why is not None:
+            raise QueueUnavailable(f"{done}, {self.left_out} left: {self._why}")
 
 
 class Ids:
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
+    """What is known about the ids of one queue. Shared by threads."""
+
+    def __init__(self, tree: Tree, clock: Clock) -> None:
+        self._tree, self._clock = tree, clock
+
+    # -- turns
 
     @contextmanager
-    def turn(self, id_hash: str) -> Iterator[None]:
-        """Be the only one who pushes this id."""
-        path = f"ids/.turn-{id_hash[:2]}"
+    def turn(self, id_hash: str, wait_seconds: float = TURN_SECONDS) -> Iterator[None]:
+        """Be the only process that decides about this id. Raises TurnBusy.
+
+        The first two characters of the hash name the turn; the end of a key has them, too.
+        """
+        path = _turn_path(id_hash)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = self._tree.fs.open(path, flags, 0o666, dir_fd=self._tree.fd)
         try:
-            self._tree.fs.flock(fd, fcntl.LOCK_EX)
+            self._lock(fd, path, wait_seconds)
             yield
         finally:
+            with suppress(OSError):  # a fork of this process may keep the descriptor open
+                self._tree.fs.flock(fd, fcntl.LOCK_UN)
             self._tree.fs.close(fd)
+
+    def _lock(self, fd: int, path: str, wait_seconds: float) -> None:
+        give_up_at = self._clock.monotonic() + wait_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while not self._try_lock(fd):
+            if self._clock.monotonic() >= give_up_at:
+                raise TurnBusy(
+                    f"queue {str(self._tree.folder)!r}: another process holds {path!r} and "
+                    "does not let go: end that process, which may be frozen "
+                    f"(`fuser {path}` in the queue's folder names it), then try again"
+                )
+            self._clock.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+    def _try_lock(self, fd: int) -> bool:
+        try:
+            self._tree.fs.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def attempt(self, id_hash: str, patience: Patience, act: Callable[[], int]) -> int:
+        """Act within the turn and return what `act` does; 0 if the turn does not come."""
+        try:
+            with self.turn(id_hash, patience.seconds):
+                return act()
+        except TurnBusy as busy:
+            patience.run_out(busy)
+            return 0
+
+    # -- looking; what is decided by it needs the turn
 
     def in_use(self) -> bool:
         """Was anything ever pushed here with dedupe?"""
         return bool(self._tree.list("ids"))
 
+    def hashes(self) -> Iterator[str]:
+        """Every id that has a record."""
+        return (name for name in self._tree.list("ids") if names.ID_HASH.fullmatch(name))
+
+    def by_tail(self) -> dict[str, list[str]]:
+        """Every id that has a record, by the end that all of its keys have."""
+        tails: dict[str, list[str]] = {}
+        for id_hash in self.hashes():
+            tails.setdefault(id_hash[:8], []).append(id_hash)
+        return tails
+
+    def key_of(self, id_hash: str) -> str | None:
+        """The key that the id's record names; None without a record, and "" if something
+        else is in its place."""
+        text = self._text(names.id_path(id_hash))
+        if text and not (names.KEY.fullmatch(text) and names.has_hash(text, id_hash)):
+            return _UNKNOWN
+        return text
+
+    def _text(self, path: str) -> str | None:
+        try:
+            return self._tree.fs.readlink(path, dir_fd=self._tree.fd)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # not a symlink
+                return _UNKNOWN
+            raise
+
     def alive(self, id_hash: str) -> bool:
         """Within the turn: is a task of this id there, other than as a dead letter?"""
-        status = self._tree.stat(names.id_path(id_hash))
-        if status is None or status.st_nlink < 2:
+        key = self.key_of(id_hash)
+        if key is None:
             return False
-        return not any(self.belongs_to(id_hash, path) for path in self._dead(id_hash))
+        if key == _UNKNOWN:
+            return self._is_found(id_hash)
+        if self._tree.exists(f"tmp/{key}"):
+            return False
+        return not (self._tree.exists(names.dying_path(key)) and self._is_dead(key))
 
-    def _dead(self, id_hash: str) -> Iterator[str]:
-        for name in self._tree.list("failed"):
-            match = names.FAILED.fullmatch(name)
-            if match and names.has_hash(match[1], id_hash):
-                yield f"failed/{name}"
+    def _is_found(self, id_hash: str) -> bool:
+        return any(
+            names.has_hash(key, id_hash) for _ in range(PASSES) for key in self.live_keys()
+        )
 
-    def belongs_to(self, id_hash: str, path: str) -> bool:
-        """Within the turn: is the id's file this very one?"""
-        ours, theirs = self._tree.stat(names.id_path(id_hash)), self._tree.stat(path)
-        return ours is not None and theirs is not None and ours.st_ino == theirs.st_ino
+    def _is_dead(self, key: str) -> bool:
+        listed = filter(names.FAILED.fullmatch, self._tree.list("failed"))
+        return any(name.startswith(key) for name in listed)
 
-    def free(self, id_hash: str) -> None:
+    def live_keys(self) -> Iterator[str]:
+        """Keys of all tasks but dead letters, in the direction in which tasks move.
+
+        pending/ is listed again at the end, because a nack moves a task back there.
+        """
+        for state in ("pending", "leased", "completed", "pending"):
+            folders = [state] if state == "leased" else self._below(state)
+            for folder in folders:
+                yield from (name[:18] for name in self._tree.list(folder))
+
+    def _below(self, folder: str) -> list[str]:
+        return [f"{folder}/{name}" for name in self._tree.list(folder)]
+
+    # -- records
+
+    def record(self, id_hash: str, key: str) -> None:
+        """Within the turn: the id belongs to this key from now on."""
+        if self.key_of(id_hash) != key:
+            self.free(id_hash)
+            self._write(names.id_path(id_hash), key)
+        self._sync()
+
+    def free(self, id_hash: str) -> bool:
         """Within the turn: let this id be pushed again."""
-        self._tree.remove(names.id_path(id_hash))
-
-    def sweep(self) -> int:
-        """Forget the ids of tasks that are gone."""
-        freed = 0
-        for name in filter(names.ID_HASH.fullmatch, self._tree.list("ids")):
-            if not self._is_alone(name):
-                continue
-            with self.turn(name):
-                if self._is_alone(name):
-                    self.free(name)
-                    freed += 1
+        key = self.key_of(id_hash)
+        freed = self._tree.remove(names.id_path(id_hash))
+        if key:
+            self.unmark(key)
         return freed
 
-    def _is_alone(self, id_hash: str) -> bool:
-        status = self._tree.stat(names.id_path(id_hash))
-        return status is not None and status.st_nlink < 2
+    def free_if(self, id_hash: str, key: str) -> None:
+        """Within the turn: free the id if it belongs to this key."""
+        if self.key_of(id_hash) == key:
+            self.free(id_hash)
+
+    def withdraw(self, id_hash: str, key: str, path: str) -> bool:
+        """Within the turn: remove a task and free its id; False if it is not there.
+
+        One rename makes it a push that was never published, so a kill after that neither
+        blocks the id nor leaves a task whose id is free.
+        """
+        aside = f"tmp/{key}"
+        if not self._tree.rename(path, aside):
+            return False
+        self.free_if(id_hash, key)
+        return self._tree.remove(aside)
+
+    def _write(self, path: str, text: str) -> None:
+        try:
+            self._tree.fs.symlink(text, path, dir_fd=self._tree.fd)
+        except FileExistsError:
+            raise QueueUnavailable(
+                f"queue {str(self._tree.folder)!r}: {path!r} is in the way and is not a file "
+                "that can be replaced: move it out of the queue, then try again"
+            ) from None
+
+    def _sync(self) -> None:
+        if self._tree.durable:
+            self._tree.sync("ids")
+
+    # -- dead letters
+
+    def mark(self, key: str, message_id: str) -> str | None:
+        """Before the task moves to failed/: mark it if a record names it.
+
+        Returns the id's hash; None if there is no such record. Marking twice is harmless.
+        Needs no turn: a mark alone changes nothing.
+        """
+        id_hash = self._hash_for(key, message_id)
+        if id_hash is not None:
+            self._mark(key, id_hash)
+            self._sync()
+        return id_hash
+
+    def _mark(self, key: str, id_hash: str) -> None:
+        with suppress(FileExistsError):
+            self._tree.fs.symlink(id_hash, names.dying_path(key), dir_fd=self._tree.fd)
+
+    def unmark(self, key: str) -> None:
+        self._tree.remove(names.dying_path(key))
+
+    def marked(self, key: str) -> str | None:
+        """The id's hash of a task that is marked."""
+        text = self._text(names.dying_path(key))
+        is_hash = text and names.ID_HASH.fullmatch(text) and names.has_hash(key, text)
+        return text if is_hash else None
+
+    def _hash_for(self, key: str, message_id: str) -> str | None:
+        """The id whose record names this key. A task that cannot be read goes by its key
+        instead of its id: then its record is searched for."""
+        candidates = [names.id_hash(message_id)]
+        if not names.has_hash(key, candidates[0]):
+            in_use = self._tree.exists(_turn_path(key[10:]))
+            candidates = self.by_tail().get(key[10:], []) if in_use else []
+        return next((each for each in candidates if self.key_of(each) == key), None)
+
+    def free_dead(self, id_hash: str, key: str, path: str) -> None:
+        """Within the turn: free the id of a dead letter, unless it was redriven meanwhile
+        (then `path` is gone) or its id was pushed again."""
+        if self._tree.exists(path):
+            if self.key_of(id_hash) == key:
+                self.free(id_hash)
+            else:
+                self.unmark(key)
+
+    def take(self, id_hash: str, key: str, path: str) -> bool:
+        """Within the turn, before a dead letter moves back: give it the id again.
+
+        Returns False if another task has the id, or if the dead letter is gone.
+        """
+        if not self._tree.exists(path):
+            return False
+        if self.key_of(id_hash) != key and self.alive(id_hash):
+            return False
+        self._mark(key, id_hash)
+        self.record(id_hash, key)
+        return True
+
+
+def _turn_path(id_hash: str) -> str:
+    return f"ids/.turn-{id_hash[:2]}"

@@ -30,6 +30,8 @@ FAILED = re.compile(_KEY + r"\.json")
 REASON = re.compile(_KEY + r"\.reason\.json")
 SEGMENT = re.compile(r"(\d{13})-[0-9a-f]{1,16}-\d{1,12}(s?)")  # s: sealed, see segments.py
 ID_HASH = re.compile(r"[0-9a-f]{40}")
+KEY = re.compile(r"[0-9a-f]{18}")
+DYING = re.compile(r"dying-([0-9a-f]{18})")
 HOUR = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}")
 
 
@@ -97,6 +99,10 @@ def reason_path(task: Task) -> str:
 
 def id_path(id_hash: str) -> str:
     return f"ids/{id_hash}"
+
+
+def dying_path(key: str) -> str:
+    return f"ids/dying-{key}"
 
 
 def has_hash(key: str, id_hash: str) -> bool:

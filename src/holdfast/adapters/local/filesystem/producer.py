@@ -9,16 +9,21 @@ from threading import Lock
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.ids import Ids
+from holdfast.adapters.local.filesystem.record_check import RecordCheck
 from holdfast.adapters.local.filesystem.segments import SegmentWriter
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.core.errors import QueueUnavailable
 
 
 class Producer:
     """One process's way of pushing. Shared by its threads, not by its forks."""
 
-    def __init__(self, tree: Tree, timeline: Timeline, ids: Ids) -> None:
+    def __init__(
+        self, tree: Tree, timeline: Timeline, ids: Ids, record_check: RecordCheck
+    ) -> None:
         self._tree, self._timeline, self._ids = tree, timeline, ids
+        self._record_check = record_check
         self._nonce = secrets.randbits(40)
         self._count = itertools.count()
         self._segments = SegmentWriter(tree, secrets.token_hex(4))
@@ -70,18 +75,38 @@ class Producer:
 
     def push_once(self, id_hash: str, body: bytes, delay_seconds: float) -> bool:
         """False when a task of this id is alive: see ids.py."""
+        pushed = self._push_unless_alive(id_hash, body, delay_seconds)
+        # Outside the turn, as the check takes the turns of others.
+        if not pushed and self._record_check.run_if_due():
+            pushed = self._push_unless_alive(id_hash, body, delay_seconds)
+        return pushed
+
+    def _push_unless_alive(self, id_hash: str, body: bytes, delay_seconds: float) -> bool:
         with self._ids.turn(id_hash):
             if self._ids.alive(id_hash):
                 return False
-            self._ids.free(id_hash)
-            self._tree.write(names.id_path(id_hash), body)
-            if self._tree.durable:
-                self._tree.sync(names.id_path(id_hash), "ids")
-            target = self.place(f"{self.new_key(id_hash)}~0", delay_seconds)
-            self._tree.publish_link(names.id_path(id_hash), target)
-            if self._tree.durable:
-                self._sync_or_take_back(os.path.dirname(target), [target])
+            key = self.new_key(id_hash)
+            aside, target = f"tmp/{key}", self.place(f"{key}~0", delay_seconds)
+            try:
+                self._tree.write(aside, body)
+                if self._tree.durable:
+                    self._tree.sync(aside, "tmp")
+                self._ids.record(id_hash, key)
+                self._tree.publish(aside, target)
+                self.sync_places([target])
+            except BaseException as error:
+                with suppress(OSError):
+                    self._take_back(id_hash, key, target, error)
+                raise
             return True
+
+    def _take_back(self, id_hash: str, key: str, target: str, error: BaseException) -> None:
+        """Within the turn: a push that raises has pushed nothing, and its id is free. (What a
+        worker has claimed by then is its own, and keeps the id.)
+        """
+        taken_back = self._ids.withdraw(id_hash, key, target)
+        if not taken_back and isinstance(error, QueueUnavailable):  # tmp/ was emptied
+            self._ids.free_if(id_hash, key)
 
     def place(self, stem: str, delay_seconds: float) -> str:
         """A path in pending/ for a task that is due after the delay."""

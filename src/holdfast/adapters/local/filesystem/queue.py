@@ -32,10 +32,11 @@ from holdfast.adapters.local.filesystem.endings import Endings, gone
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.local.filesystem.history import History
 from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS, Housekeeping
-from holdfast.adapters.local.filesystem.ids import Ids
+from holdfast.adapters.local.filesystem.ids import Ids, Patience
 from holdfast.adapters.local.filesystem.inspector import Inspector
 from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.producer import Producer
+from holdfast.adapters.local.filesystem.record_check import RecordCheck
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import explained, unavailable
 from holdfast.adapters.local.filesystem.workers import Workers
@@ -52,7 +53,15 @@ from holdfast.core.errors import (
 from holdfast.core.events import Events
 from holdfast.core.lease import RENEWED, Lease, Refused, Renewal, Unanswered
 from holdfast.core.message import AnyMessage, M, MessageCodec, attach_lease, lease_of
-from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
+from holdfast.core.queue import (
+    Backoff,
+    Progress,
+    QueueManager,
+    QueueStats,
+    TaskState,
+    TaskView,
+    no_progress,
+)
 
 NEWER_SCHEMA_DELAY_SECONDS = 30.0
 BATCH = 500  # messages published together by push_many,
@@ -109,13 +118,14 @@ class FilesystemQueue(QueueManager[M]):
         self._workers = Workers(self._tree, self._timeline)
         self._history = History(self._tree)
         self._checkpoints = Checkpoints(self._tree)
-        self._ids = Ids(self._tree)
+        self._ids = Ids(self._tree, clock)
         self._become()
         forks.on_fork(self, FilesystemQueue._become)
 
     def _become(self) -> None:
         """Take on the identity of this process: a fork must not share its parent's."""
-        self._producer = Producer(self._tree, self._timeline, self._ids)
+        record_check = RecordCheck(self._tree, self._ids, self.clock)
+        self._producer = Producer(self._tree, self._timeline, self._ids, record_check)
         self._claims: Claims | None = None
         self._claiming = Lock()
         self._dead = DeadLetters(
@@ -138,7 +148,9 @@ class FilesystemQueue(QueueManager[M]):
         self._inspector = Inspector(
             self._tree, self._timeline, self._workers, self._history, self._checkpoints
         )
-        self._housekeeping = Housekeeping(self._tree, self._timeline, self._history)
+        self._housekeeping = Housekeeping(
+            self._tree, self._timeline, self._history, self._ids, record_check
+        )
 
     # -- producing
 
@@ -197,7 +209,7 @@ class FilesystemQueue(QueueManager[M]):
         return claimed
 
     def _enrol(self) -> Claims:
-        self._housekeeping.sweep()
+        self._housekeeping.sweep_leftovers(SWEEP_SECONDS, Patience(0.0))
         self._claims = claims = Claims(
             self._tree, self._timeline, self._workers, self._random, self.lease_seconds
         )
@@ -344,25 +356,32 @@ class FilesystemQueue(QueueManager[M]):
         with self._explaining():
             return self._inspector.find(message_id)
 
-    def redrive(self, message_id: str | None = None) -> int:
+    def redrive(
+        self, message_id: str | None = None, *, on_progress: Progress = no_progress
+    ) -> int:
         with self._explaining():
             tasks = self._dead.all() if message_id is None else self._dead.of(message_id)
-            return sum(self._dead.redrive(task) for task in tasks)
+            return self._dead.redrive(tasks, on_progress)
 
     def drop(self, message_id: str) -> int:
         with self._explaining():
             return sum(self._dead.drop(task) for task in self._dead.of(message_id))
 
     def purge(self, older_than_seconds: float) -> int:
+        patience = Patience()
         with self._explaining():
-            purged = self._housekeeping.purge(older_than_seconds)
-            self.sweep()
-            return purged
+            purged = self._housekeeping.purge(older_than_seconds, patience)
+            self._housekeeping.sweep(SWEEP_SECONDS, patience)
+        patience.check(f"purged {purged:,}")
+        return purged
 
     def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
         """Remove what crashes left behind and nobody can need; how many files."""
+        patience = Patience()
         with self._explaining():
-            return self._housekeeping.sweep(older_than_seconds) + self._ids.sweep()
+            swept = self._housekeeping.sweep(older_than_seconds, patience)
+        patience.check(f"swept {swept:,}")
+        return swept
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:

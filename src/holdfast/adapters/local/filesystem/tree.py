@@ -87,15 +87,6 @@ class Tree:
         """A second name for a file; FileExistsError when the name is taken."""
         self.fs.link(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
-    def publish_link(self, source: str, target: str) -> None:
-        """`link` into a folder that may have to be made again."""
-        for _ in range(_TRIES - 1):
-            try:
-                return self.link(source, target)
-            except FileNotFoundError:
-                self.make(os.path.dirname(target))
-        return self.link(source, target)
-
     def rename(self, source: str, target: str, *, only_ours: bool = True) -> bool:
         """The compare-and-swap: False when `source` is not there (any more).
 

@@ -1,0 +1,157 @@
+"""Dedupe beside backups and on other filesystems: what is alive is told by no link count.
+
+Backups (`cp -al`, rsnapshot) give every file a second name, a copy that is restored gives
+each name a file of its own, and an overlay filesystem shows the counts of another layer.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fs import audit
+from fs.crash import in_a_child
+from fs.ground import Ground, Queue, drain, note
+
+CLONE_NEWNS = 0x20000
+
+
+@pytest.fixture
+def ground(fast_path: Path) -> Ground:
+    return Ground(fast_path / "root", dedupe=True)
+
+
+def back_up(source: Path, target: Path) -> None:
+    """As `cp -al`: folders are made, everything else gets a second name."""
+    shutil.copytree(source, target, symlinks=True, copy_function=_link)
+
+
+def _link(source: str, target: str) -> None:
+    os.link(source, target, follow_symlinks=False)
+
+
+def complete(queue: Queue) -> None:
+    assert drain(queue) == [("a", 1)]
+
+
+def bury(queue: Queue) -> None:
+    queue.dead_letter(queue.poll()[0], "no use")
+
+
+def purge(queue: Queue) -> None:
+    assert queue.purge(0) == 1
+
+
+def drop(queue: Queue) -> None:
+    assert queue.drop("a") == 1
+
+
+def remove_by_hand(queue: Queue) -> None:
+    for _, _, path in list(audit.tasks(queue.folder)):
+        path.unlink()
+
+
+ENDS = {
+    "purged": (complete, purge),
+    "dead": (bury, lambda queue: None),
+    "dropped": (bury, drop),
+    "pending, then removed by hand": (lambda queue: None, remove_by_hand),
+    "completed, then removed by hand": (complete, remove_by_hand),
+}
+every_end = pytest.mark.parametrize(("ends", "goes"), ENDS.values(), ids=ENDS)
+Step = Callable[[Queue], None]
+
+
+def must_be_accepted(queue: Queue) -> None:
+    """A push of the id, once; and a second one is refused."""
+    queue.push(note("a", which="later"))
+    queue.push(note("a", which="refused"))
+    assert [message.which for message in queue.poll(10)] == ["later"]
+
+
+@every_end
+def test_an_id_that_is_gone_can_be_pushed_again_after_a_backup_by_hard_links(
+    fast_path: Path, ground: Ground, ends: Step, goes: Step
+) -> None:
+    queue = ground.queue()
+    queue.push(note("a"))
+    ends(queue)
+    back_up(ground.root, fast_path / "backup")
+    goes(queue)
+    must_be_accepted(ground.queue())
+
+
+@every_end
+def test_an_id_that_goes_in_a_restored_backup_can_be_pushed_again(
+    fast_path: Path, ground: Ground, ends: Step, goes: Step
+) -> None:
+    ground.queue().push(note("a"))
+    back_up(ground.root, fast_path / "restored")
+    queue = Ground(fast_path / "restored", ground.clock, dedupe=True).queue()
+    ends(queue)
+    goes(queue)
+    must_be_accepted(queue)
+
+
+def test_a_copy_without_hard_links_knows_what_is_alive_and_what_is_dead(
+    fast_path: Path, ground: Ground
+) -> None:
+    queue = ground.queue()
+    queue.push_many([note("dead"), note("dropped"), note("completed"), note("held")])
+    for message in sorted(queue.poll(10), key=lambda m: str(m.id)):
+        if message.id in ("dead", "dropped"):
+            queue.dead_letter(message, "no use")
+        elif message.id == "completed":
+            queue.ack(message)
+    queue.drop("dropped")
+    queue.push(note("pending"))
+    shutil.copytree(ground.root, fast_path / "copy", symlinks=True)
+    copy = Ground(fast_path / "copy", ground.clock, dedupe=True).queue()
+    before = copy.stats()
+    copy.push_many([note("pending"), note("held"), note("completed")])
+    assert copy.stats() == before
+    copy.push_many([note("dead"), note("dropped")])
+    assert copy.stats().ready == before.ready + 2
+
+
+@every_end
+def test_an_id_that_is_gone_can_be_pushed_again_on_an_overlay_filesystem(
+    fast_path: Path, ground: Ground, ends: Step, goes: Step
+) -> None:
+    """The queue begins in the lower layer, as in an image of a container."""
+    queue = ground.queue()
+    queue.push(note("a"))
+    ends(queue)
+
+    def play(say: Callable[[str], None]) -> None:
+        if why := mount_overlay(ground.root, fast_path):
+            say(f"skip: {why}")
+            return
+        merged = Ground(fast_path / "merged", ground.clock, dedupe=True).queue()
+        goes(merged)
+        must_be_accepted(merged)
+
+    said = in_a_child(play).said
+    if said.startswith("skip: "):
+        pytest.skip(said.removeprefix("skip: "))
+
+
+def mount_overlay(lower: Path, where: Path) -> str:
+    """In this process's own mount namespace; why that does not work, or nothing."""
+    for name in ("upper", "work", "merged"):
+        (where / name).mkdir()
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS):
+        return f"no mount namespace of its own: {os.strerror(ctypes.get_errno())}"
+    layers = f"lowerdir={lower},upperdir={where / 'upper'},workdir={where / 'work'}"
+    for command in (
+        ["mount", "--make-rprivate", "/"],
+        ["mount", "-t", "overlay", "overlay", "-o", layers, str(where / "merged")],
+    ):
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            return f"an overlay cannot be mounted here: {ran.stderr.strip()}"
+    return ""

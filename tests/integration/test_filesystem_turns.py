@@ -1,0 +1,186 @@
+"""A process that is frozen while it holds an id's turn: others wait, but not without end."""
+
+import fcntl
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fs import audit
+from fs.crash import end_with_parent, in_a_child
+from fs.ground import LEASE, Ground, Queue, clock_of_today, note
+from fs.watched import WatchedFs
+from holdfast.adapters.local.filesystem.names import id_hash
+from holdfast.core.errors import QueueUnavailable
+
+TURN = f"ids/.turn-{id_hash('a')[:2]}"
+
+
+class FreezingFs(WatchedFs):
+    """Stops its process before a call on a path, while it holds the turn."""
+
+    def __init__(self, server_time: Callable[[], float], call: str) -> None:
+        super().__init__(server_time)
+        self._call, self.held = call, False
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.held and name == self._call:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        result = real(*args, **kwargs)
+        self.held = self.held or name == "flock"
+        return result
+
+
+@pytest.fixture
+def ground(fast_path: Path) -> Ground:
+    """Its clock moves by itself: a deadline comes at once."""
+    return Ground(fast_path, clock_of_today(auto_advance=True), dedupe=True)
+
+
+@pytest.fixture
+def frozen(ground: Ground) -> Iterator[Callable[[str], None]]:
+    """Freezes a process that pushes `a`, before that call."""
+    pids: list[int] = []
+
+    def freeze(call: str) -> None:
+        pid = os.fork()
+        if pid == 0:
+            end_with_parent()
+            ground.queue(FreezingFs(ground.clock.time, call)).push(note("a"))
+            os._exit(1)
+        pids.append(pid)
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+
+    yield freeze
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def ending(act: Callable[[], object]) -> str:
+    """What `act` says when the turn is not given to it; fails the test if it hangs."""
+
+    def play(say: Callable[[str], None]) -> None:
+        with pytest.raises(QueueUnavailable) as refused:
+            act()
+        say(str(refused.value))
+
+    return in_a_child(play, 20.0).said
+
+
+def completed(ground: Ground, *ids: str) -> Queue:
+    queue = ground.queue()
+    queue.push_many([note(message_id) for message_id in ids])
+    for message in queue.poll(10):
+        queue.ack(message)
+    ground.clock.advance(1)
+    return queue
+
+
+def test_a_push_of_the_same_id_is_refused_after_a_while_and_says_what_to_do(
+    ground: Ground, frozen: Callable[[str], None]
+) -> None:
+    frozen("rename")
+    said = ending(lambda: ground.queue().push(note("a")))
+    assert TURN in said
+    assert "end" in said
+    assert "try again" in said
+    assert "'a'" not in said
+
+
+def test_pushes_of_other_ids_do_not_wait(ground: Ground, frozen: Callable[[str], None]) -> None:
+    frozen("rename")
+    now = ground.clock.monotonic()
+    ground.queue().push(note("b"))
+    assert ground.clock.monotonic() == now
+
+
+def test_a_purge_does_the_rest_and_says_how_much_is_left(
+    ground: Ground, frozen: Callable[[str], None]
+) -> None:
+    completed(ground, "a", "b", "c")
+    frozen("stat")  # a push of `a`, which finds it alive
+    said = ending(lambda: ground.queue().purge(0))
+    assert "1 " in said
+    assert "try again" in said
+    assert TURN in said
+    [(state, _, path)] = audit.tasks(ground.folder)
+    assert state == "completed"
+    assert b'"a"' in path.read_bytes()
+
+
+def test_a_purge_waits_once_for_all_that_is_busy(
+    ground: Ground, frozen: Callable[[str], None]
+) -> None:
+    """Many ids of one shard: the wait is not multiplied."""
+    ids = [i for n in range(4000) if id_hash(i := str(n))[:2] == id_hash("a")[:2]]
+    assert len(ids) > 5
+    queue = completed(ground, *ids[:5], "a")
+    frozen("stat")
+    started = ground.clock.monotonic()
+    with pytest.raises(QueueUnavailable, match="6 "):
+        queue.purge(0)
+    assert ground.clock.monotonic() - started < 15.0
+
+
+def test_a_redrive_does_the_rest_and_says_how_much_is_left(
+    ground: Ground, frozen: Callable[[str], None]
+) -> None:
+    queue = ground.queue()
+    queue.push_many([note("a"), note("b")])
+    for message in queue.poll(10):
+        queue.dead_letter(message, "no use")
+    frozen("rename")
+    said = ending(queue.redrive)
+    assert "1 " in said
+    assert "try again" in said
+    assert [state for state, _, _ in audit.tasks(ground.folder)] == ["pending", "failed"]
+
+
+def test_a_worker_buries_without_waiting_and_its_id_can_be_pushed_afterwards(
+    ground: Ground,
+) -> None:
+    worker = ground.queue()
+    worker.push(note("a", which=1))
+    [message] = worker.poll()
+    with open(ground.folder / TURN) as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        now = ground.clock.monotonic()
+        worker.dead_letter(message, "no use")
+        assert ground.clock.monotonic() == now
+    worker.push(note("a", which=2))
+    assert [m.which for m in worker.poll(10)] == [2]
+    ground.clock.advance(LEASE)
+    worker.sweep(0)
+    assert audit.residue(ground.folder) == []
+
+
+def test_a_fork_does_not_keep_the_turn_of_its_parent(ground: Ground) -> None:
+    """A descriptor that a child inherits would hold the lock until the child ends."""
+    queue = ground.queue()
+    child: list[int] = []
+
+    class ForkingFs(WatchedFs):
+        def call(self, name: str, real: Callable[..., Any], *args: Any, **kw: Any) -> Any:
+            result = real(*args, **kw)
+            if name == "flock" and not child:
+                child.append(os.fork())
+                if not child[0]:
+                    end_with_parent()
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                    os._exit(0)
+                os.waitpid(child[0], os.WUNTRACED)
+            return result
+
+    try:
+        ground.queue(ForkingFs(ground.clock.time)).push(note("a", which=1))
+        now = ground.clock.monotonic()
+        queue.push(note("a", which=2))
+        assert ground.clock.monotonic() == now
+    finally:
+        os.kill(child[0], signal.SIGKILL)
+        os.waitpid(child[0], 0)
