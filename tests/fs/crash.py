@@ -11,7 +11,9 @@ from typing import Any
 
 from fs.watched import WatchedFs
 
-CHANGING = frozenset({"write", "rename", "link", "unlink", "mkdir", "rmdir", "utime", "fsync"})
+CHANGING = frozenset(
+    {"write", "rename", "link", "unlink", "mkdir", "rmdir", "utime", "fsync", "chmod", "fchmod"}
+)
 
 
 class CrashingFs(WatchedFs):

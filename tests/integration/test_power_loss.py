@@ -174,6 +174,7 @@ NEEDED = [
     ("redrive", "pending"),
     ("save_checkpoint", "tmp/"),
     ("save_checkpoint", "checkpoints"),
+    ("save_checkpoint", "checkpoints/"),
 ]
 
 

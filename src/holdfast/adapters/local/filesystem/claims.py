@@ -1,6 +1,7 @@
 """Claiming: the next task that is due, or one whose holder's time is over."""
 
 import re
+from contextlib import suppress
 from math import ceil
 from random import Random
 from threading import Lock
@@ -77,13 +78,20 @@ class Claims:
         while self._overdue:
             late = self._overdue.pop()
             source, task = f"leased/{late[0]}", names.task(late).claimed()
-            if hold := self._take(source, task, now, stolen_from=late[4]):
-                return hold
+            with suppress(PermissionError):  # in a sticky folder it is its user's alone
+                if hold := self._take(source, task, now, stolen_from=late[4]):
+                    return hold
         reader = self._reader
         while (listed := reader.next()) is not None:
             _, name, task = listed
-            if hold := self._take(f"{reader.folder}/{name}", task, now):
-                return hold
+            try:
+                if hold := self._take(f"{reader.folder}/{name}", task, now):
+                    return hold
+            except PermissionError:
+                if self._tree.can_change(reader.folder):
+                    raise
+                reader.pass_over()
+                continue
             self._tree.need("leased")  # or no race will ever be won
             reader.lost_race()
         return None

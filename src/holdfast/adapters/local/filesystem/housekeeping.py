@@ -3,6 +3,7 @@
 import secrets
 
 from holdfast.adapters.local.filesystem import names
+from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
 from holdfast.adapters.local.filesystem.history import History
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import Tree, is_folder
@@ -12,23 +13,30 @@ SWEEP_SECONDS = 3600.0
 
 
 class Housekeeping:
-    def __init__(self, tree: Tree, timeline: Timeline, history: History) -> None:
-        self._tree, self._timeline, self._history = tree, timeline, history
+    def __init__(
+        self, tree: Tree, timeline: Timeline, history: History, checkpoints: Checkpoints
+    ) -> None:
+        self._tree, self._timeline = tree, timeline
+        self._history, self._checkpoints = history, checkpoints
 
     def purge(self, older_than_seconds: float) -> int:
         """Completed tasks older than that, with their history."""
         cutoff_ms = self._timeline.wall_ms() - int(older_than_seconds * 1000)
+        saved = self._checkpoints.keys()
         purged = 0
         for hour in sorted(filter(names.HOUR.fullmatch, self._tree.list("completed"))):
-            purged += self._purge_hour(f"completed/{hour}", cutoff_ms)
+            purged += self._purge_hour(f"completed/{hour}", cutoff_ms, saved)
         return purged
 
-    def _purge_hour(self, folder: str, cutoff_ms: int) -> int:
+    def _purge_hour(self, folder: str, cutoff_ms: int, saved: set[str]) -> int:
         purged = 0
-        for match in filter(None, map(names.COMPLETED.fullmatch, self._tree.list(folder))):
+        found = self._tree.list_readable(folder)
+        for match in filter(None, map(names.COMPLETED.fullmatch, found)):
             if int(match[5]) <= cutoff_ms:
                 # Its history first: without the task nobody would ever look for it.
                 self._history.forget(match[1])
+                if match[1] in saved:  # the ack was killed before it could do that
+                    self._checkpoints.forget(match[1])
                 purged += self._tree.remove(f"{folder}/{match[0]}")
         if purged:
             self._tree.remove_folder(folder)
@@ -56,7 +64,7 @@ class Housekeeping:
             doomed = f"tmp/swept-{secrets.token_hex(8)}"
             if self._tree.rename(f"tmp/{name}", doomed):
                 swept += sum(
-                    self._tree.remove(f"{doomed}/{n}") for n in self._tree.list(doomed)
+                    self._tree.remove(f"{doomed}/{n}") for n in self._tree.list_readable(doomed)
                 )
                 self._tree.remove_folder(doomed)
         return swept

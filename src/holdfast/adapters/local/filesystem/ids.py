@@ -26,7 +26,8 @@ class Ids:
         """Be the only one who pushes this id."""
         path = f"ids/.turn-{id_hash[:2]}"
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = self._tree.fs.open(path, flags, 0o666, dir_fd=self._tree.fd)
+        self._tree.refuse_links("ids")
+        fd = self._tree.open_file(path, flags)
         try:
             self._tree.fs.flock(fd, fcntl.LOCK_EX)
             yield

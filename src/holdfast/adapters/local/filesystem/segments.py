@@ -68,6 +68,7 @@ class SegmentWriter:
 
     def _open(self, start_ms: int) -> _Open:
         path = f"pending/{self._name(start_ms)}"
+        self._tree.refuse_links("tmp", "pending")
         self._tree.make(path)
         return _Open(path, start_ms)
 
@@ -108,6 +109,10 @@ class SegmentReader:
             cut = self._random.randrange(len(self._tasks))
             self._tasks = self._tasks[cut:] + self._tasks[:cut]
 
+    def pass_over(self) -> None:
+        """Leave the tasks of a folder that another user closed; doctor tells of it."""
+        self._tasks.clear()
+
     def _refill(self, now_ms: int) -> None:
         """Read segments, oldest first, until one has tasks that are due."""
         relisted = False
@@ -135,8 +140,12 @@ class SegmentReader:
 
     def _read(self, segment: str, now_ms: int) -> None:
         self.folder = f"pending/{segment}"
-        found = self._tree.list(self.folder)
         self._losses = 0
+        try:
+            found = self._tree.list(self.folder)
+        except PermissionError:
+            self.pass_over()
+            return
         if not found and (segment[-1] == "s" or int(segment[:13]) < now_ms - REMOVE_AFTER_MS):
             self._tree.remove_folder(self.folder)
         matches = filter(None, map(names.PENDING.fullmatch, found))
