@@ -102,7 +102,7 @@ class Contents:
         held = filter(None, map(names.LEASED.fullmatch, self._tree.list("leased")))
         far = [m[0] for m in held if int(m[5]) + int(m[6]) > now_ms + _LONGEST_LEASE_MS]
         if far:
-            overdue = re.sub(r"~\d+\+\d+\.json$", "~0+0.json", far[0])
+            overdue = re.sub(r"~[0-9]+\+[0-9]+\.json$", "~0+0.json", far[0])
             yield fail(
                 "leases",
                 f"{len(far)} end more than 13 hours from now, for example {far[0]}: the "
