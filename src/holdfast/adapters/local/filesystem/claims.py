@@ -84,14 +84,8 @@ class Claims:
         reader = self._reader
         while (listed := reader.next()) is not None:
             _, name, task = listed
-            try:
-                if hold := self._take(f"{reader.folder}/{name}", task, now):
-                    return hold
-            except PermissionError:
-                if self._tree.can_change(reader.folder):
-                    raise
-                reader.pass_over()
-                continue
+            if hold := self._take(f"{reader.folder}/{name}", task, now):
+                return hold
             self._tree.need("leased")  # or no race will ever be won
             reader.lost_race()
         return None

@@ -31,11 +31,11 @@ class Producer:
     def push(self, id_hash: str, body: bytes, delay_seconds: float) -> None:
         key = self.new_key(id_hash)
         aside = f"tmp/{key}"
+        target = self.place(f"{key}~0", delay_seconds)
         try:
             self._tree.write(aside, body)
             if self._tree.durable:
                 self._tree.sync(aside)
-            target = self.place(f"{key}~0", delay_seconds)
             self._tree.publish(aside, target)
         except BaseException:
             self._unstage(aside)

@@ -109,10 +109,6 @@ class SegmentReader:
             cut = self._random.randrange(len(self._tasks))
             self._tasks = self._tasks[cut:] + self._tasks[:cut]
 
-    def pass_over(self) -> None:
-        """Leave the tasks of a folder that another user closed; doctor tells of it."""
-        self._tasks.clear()
-
     def _refill(self, now_ms: int) -> None:
         """Read segments, oldest first, until one has tasks that are due."""
         relisted = False
@@ -141,11 +137,9 @@ class SegmentReader:
     def _read(self, segment: str, now_ms: int) -> None:
         self.folder = f"pending/{segment}"
         self._losses = 0
-        try:
-            found = self._tree.list(self.folder)
-        except PermissionError:
-            self.pass_over()
-            return
+        if not self._tree.can_use(self.folder):
+            return  # another user closed it: other work goes on, and doctor tells of it
+        found = self._tree.list(self.folder)
         if not found and (segment[-1] == "s" or int(segment[:13]) < now_ms - REMOVE_AFTER_MS):
             self._tree.remove_folder(self.folder)
         matches = filter(None, map(names.PENDING.fullmatch, found))

@@ -229,9 +229,9 @@ class Tree:
         except PermissionError:
             return []
 
-    def can_change(self, path: str) -> bool:
-        """May this process move files out of that folder?"""
-        return self.fs.access(path, os.W_OK | os.X_OK, dir_fd=self.fd)
+    def can_use(self, path: str) -> bool:
+        """May this process list that folder, and move files out of it?"""
+        return self.fs.access(path, os.R_OK | os.W_OK | os.X_OK, dir_fd=self.fd)
 
     def list(self, path: str) -> list[str]:
         """Names in a folder; none when it is gone, or a link that leads elsewhere."""

@@ -62,9 +62,8 @@ def _sticky(folders: list[Path]) -> Iterator[Finding]:
 
 def _unreadable(folder: Path) -> Iterator[Finding]:
     """Workers pass over what another user closed, so what is in there is stuck."""
-    files = [*_closed(folder / "leased", os.R_OK), *_closed(folder / "workers", os.R_OK)]
-    inner = [*_closed(folder / "pending", _USE), *_closed(folder / "completed", _USE)]
-    if closed := files + inner:
+    inner = ("leased", "workers", "pending", "completed")
+    if closed := [path for name in inner for path in _closed(folder / name)]:
         yield fail(
             "permissions",
             f"this user cannot use {len(closed)} files or folders of other users, for example "
@@ -73,12 +72,12 @@ def _unreadable(folder: Path) -> Iterator[Finding]:
         )
 
 
-def _closed(folder: Path, needed: int, at_most: int = 500) -> list[str]:
+def _closed(folder: Path, at_most: int = 500) -> list[str]:
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
-        paths = [entry.path for entry in islice(entries, at_most)]
-    return [path for path in paths if os.path.exists(path) and not os.access(path, needed)]
+        needed = [(e.path, _USE if e.is_dir() else os.R_OK) for e in islice(entries, at_most)]
+    return [path for path, how in needed if os.path.exists(path) and not os.access(path, how)]
 
 
 def device_check(folder: Path) -> Iterator[Finding]:
