@@ -29,6 +29,7 @@ class QueueSettings(BaseModel):
     max_attempts: int = Field(default=5, ge=1, le=1000)
     durability: Literal["process", "power"] = "process"
     dedupe: bool = False
+    access: Literal["private", "group"] = "private"
     data_dir: str = Field(default="data", min_length=1)
 
 

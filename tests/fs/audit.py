@@ -78,7 +78,8 @@ def traces(folder: Path) -> list[str]:
     """History and checkpoints of tasks that are gone."""
     there = {task.key for _, task, _ in tasks(folder)}
     kept = [*_files(folder / "history"), *_files(folder / "checkpoints")]
-    return [str(p.relative_to(folder)) for p in kept if p.name[:18] not in there]
+    names_of = [(p, p.relative_to(folder).parts[1]) for p in kept]
+    return [str(p.relative_to(folder)) for p, name in names_of if name[:18] not in there]
 
 
 def all_files(folder: Path) -> dict[str, bytes]:

@@ -14,7 +14,19 @@ from typing import Any
 from fs.watched import WatchedFs
 
 CHANGING = frozenset(
-    {"write", "rename", "link", "symlink", "unlink", "mkdir", "rmdir", "utime", "fsync"}
+    {
+        "write",
+        "rename",
+        "link",
+        "symlink",
+        "unlink",
+        "mkdir",
+        "rmdir",
+        "utime",
+        "fsync",
+        "chmod",
+        "fchmod",
+    }
 )
 
 

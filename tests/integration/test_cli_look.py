@@ -206,3 +206,94 @@ def test_a_message_that_is_no_json_is_shown_by_its_key(cli: Cli) -> None:
         assert cli("list", "enrich", "--state=leased").code == 0
         ran = cli("show", "enrich", task.task.key)
     assert "holds no JSON object" in ran.out
+
+
+# -- what no queue wrote
+
+KEY = "0123456789abcdef0"
+DEEP = b"[" * 900 + b"]" * 900
+PAST = {"attempt": 1, "outcome": "retried", "worker_id": "w", "reason": "why"}
+
+
+def _past(**fields: object) -> bytes:
+    return json.dumps({**PAST, "at": "2026-01-01T00:00:00+00:00", **fields}).encode()
+
+
+PLANTED: dict[str, dict[str, bytes]] = {
+    "a due time beyond the calendar": {
+        f"pending/1700000000001-ab12-0/{KEY}1~0~999999999999999.json": b'{"id": "x"}'
+    },
+    "a fence beyond reason": {
+        f"pending/1700000000001-ab12-0/{KEY}1~999999998~1700000000001.json": b'{"id": "x"}'
+    },
+    "a lease beyond the calendar": {
+        f"leased/{KEY}1~1~abcdef~999999999999999+999999999999999.json": b'{"id": "x"}',
+        "workers/abcdef.json": b"[" * 100_000,
+    },
+    "a completion beyond the calendar": {
+        f"completed/2020-01-01T00/{KEY}1~1~abcdef~999999999999999.json": b'{"id": "x"}'
+    },
+    "a reason that is no text": {
+        f"failed/{KEY}1~1.json": b'{"id": "x"}',
+        f"failed/{KEY}1~1.reason.json": b'{"reason": ["not", {"text": 1}]}',
+    },
+    "a deeply nested reason": {
+        f"failed/{KEY}1~1.json": b'{"id": "x"}',
+        f"failed/{KEY}1~1.reason.json": b'{"reason": ' + DEEP + b"}",
+    },
+    "a deeply nested body": {f"failed/{KEY}1~1.json": b'{"id": "x", "y": ' + DEEP + b"}"},
+    "a deeply nested id": {f"failed/{KEY}1~1.json": b'{"id": ' + DEEP + b"}"},
+    "a deeply nested checkpoint": {
+        f"failed/{KEY}1~1.json": b'{"id": "x"}',
+        f"checkpoints/{KEY}1/1.json": DEEP,
+    },
+    "half a character": {f"failed/{KEY}1~1.json": b'{"id": "\\ud800", "y": "\\udfff"}'},
+    "deeply nested history": {
+        f"failed/{KEY}1~1.json": b'{"id": "x"}',
+        f"history/{KEY}1.jsonl": b"[" * 100_000 + b"\n" + _past(detail=[]) + b"\n7\n\xff\n",
+    },
+    "history with naive times": {
+        f"failed/{KEY}1~1.json": b'{"id": "x"}',
+        f"history/{KEY}1.jsonl": _past(at="2026-01-01T00:00:00"),
+    },
+    "history at the ends of the calendar": {
+        f"failed/{KEY}1~1.json": b'{"id": "x"}',
+        f"history/{KEY}1.jsonl": b"\n".join(
+            [_past(at="0001-01-01T00:00:00+23:59"), _past(at="9999-12-31T23:59:59-23:59")]
+        ),
+    },
+    "history that is no text": {
+        f"failed/{KEY}1~1.json": b'{"id": "x"}',
+        f"history/{KEY}1.jsonl": b"\n".join(
+            [_past(**{name: {"a": 1}}) for name in (*PAST, "detail", "at")]
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_what_no_queue_wrote_is_shown_as_far_as_it_can_be(cli: Cli, planted: str) -> None:
+    queue = open_queue("enrich")
+    for name, body in PLANTED[planted].items():
+        path = Path("data/queues/default/enrich", name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(body)
+    queue.close()
+    states = [["list", "--state", s] for s in ("pending", "leased", "completed", "failed")]
+    looks = [["status"], ["dead", "list"], *states]
+    for look in looks:
+        for more in ([], ["--json"], ["--body"], ["--body", "--json"]):
+            if "--body" in more and look == ["status"]:
+                continue
+            ran = cli(*look, "enrich", *more)
+            assert ran.code == 0, ran.err
+    for look in (["show"], ["explain"], ["dead", "show"]):
+        for more in ([], ["--json"]):
+            ran = cli(*look, "enrich", f"{KEY}1", *more)
+            assert ran.code == 0 or "there is no dead letter" in one_line(ran)
+
+
+def test_history_of_naive_times_is_told(cli: Cli) -> None:
+    test_what_no_queue_wrote_is_shown_as_far_as_it_can_be(cli, "history with naive times")
+    told = cli("explain", "enrich", f"{KEY}1").out
+    assert "retried 2026-01-01 00:00 UTC" in told

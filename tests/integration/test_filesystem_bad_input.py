@@ -14,8 +14,11 @@ from pydantic import ValidationError
 from fs import audit
 from fs.crash import in_a_child
 from fs.ground import LEASE, Ground, Queue, drain, key_of, note
-from fs.litter import ILL_FORMED, KINDS, WELL_FORMED, outside_of, snapshot
+from fs.litter import ILL_FORMED, KEY, KINDS, WELL_FORMED, outside_of, snapshot
+from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FilesystemQueue
+from holdfast.adapters.local.filesystem.doctor import Doctor
+from holdfast.adapters.local.filesystem.layout import FOLDERS
 from holdfast.core.errors import (
     HoldfastError,
     InvalidName,
@@ -316,6 +319,245 @@ def test_an_hour_that_is_a_link_leads_no_task_out_of_the_queue(fast_path: Path) 
     with pytest.raises(QueueUnavailable):
         queue.ack(message)
     assert snapshot(outside) == theirs
+
+
+def moved_and_linked(folder: Path, outside: Path) -> None:
+    """As a person does it who wants the folder on a larger disk."""
+    target = outside / f"moved-{folder.name}"
+    shutil.move(folder, target)
+    folder.symlink_to(target)
+
+
+@pytest.mark.parametrize("create", [True, False], ids=["made", "looked at"])
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_queue_with_a_link_for_a_folder_is_refused_in_one_line(
+    fast_path: Path, name: str, create: bool
+) -> None:
+    outside, ground = outside_of(fast_path), Ground(fast_path / "root")
+    ground.queue().push(note("a"))
+    moved_and_linked(ground.folder / name, outside)
+    theirs = snapshot(outside)
+    with pytest.raises(QueueUnavailable, match=f"'{name}' in it is a symbolic link") as refused:
+        ground.queue(create=create)
+    assert "\n" not in str(refused.value)
+    assert snapshot(outside) == theirs
+
+
+VERBS: dict[str, tuple[str, ...]] = {
+    "push": ("tmp", "pending"),
+    "push_many": ("tmp", "pending"),
+    "push_once": ("ids",),
+    "poll": ("leased",),
+    "ack": ("completed",),
+    "nack": ("pending",),
+    "release": ("pending",),
+    "dead_letter": ("failed",),
+    "save_checkpoint": ("checkpoints",),
+    "redrive": ("pending",),
+}
+
+
+@pytest.mark.parametrize(("verb", "name"), [(v, name) for v in VERBS for name in VERBS[v]])
+def test_no_verb_of_a_running_worker_moves_a_task_through_a_link(
+    fast_path: Path, verb: str, name: str
+) -> None:
+    """The folder became one after the queue was opened."""
+    outside, ground = outside_of(fast_path), Ground(fast_path / "root")
+    queue = ground.queue()
+    queue.push_many([note("held"), note("dead"), note("done"), note("waiting")])
+    held, dead, done = queue.poll(3)
+    queue.dead_letter(dead, "no use")
+    queue.ack(done)
+    moved_and_linked(ground.folder / name, outside)
+    theirs = snapshot(outside)
+    ground.clock.advance(3)
+    acts: dict[str, Callable[[], object]] = {
+        "push": lambda: queue.push(note("a")),
+        "push_many": lambda: queue.push_many([note("a"), note("b")]),
+        "push_once": lambda: ground.queue(dedupe=True).push(note("a")),
+        "poll": queue.poll,
+        "ack": lambda: queue.ack(held),
+        "nack": lambda: queue.nack(held),
+        "release": lambda: queue.release(held),
+        "dead_letter": lambda: queue.dead_letter(held, "no use"),
+        "save_checkpoint": lambda: queue.save_checkpoint(held, {"page": 1}),
+        "redrive": queue.redrive,
+    }
+    with pytest.raises(QueueUnavailable, match=f"'{name}' in it is a symbolic link"):
+        acts[verb]()
+    assert snapshot(outside) == theirs
+
+
+def test_a_folder_of_checkpoints_that_is_a_link_is_not_written_to(fast_path: Path) -> None:
+    outside, ground = outside_of(fast_path), Ground(fast_path / "root")
+    queue = ground.queue()
+    queue.push(note("a"))
+    [message] = queue.poll()
+    (ground.folder / "checkpoints" / key_of(message)).symlink_to(outside / "folder")
+    theirs = snapshot(outside)
+    with pytest.raises(QueueUnavailable, match="symbolic link"):
+        queue.save_checkpoint(message, {"page": 1})
+    queue.nack(message, delay_seconds=0)
+    assert drain(queue) == [("a", 2)]
+    assert snapshot(outside) == theirs
+
+
+def test_history_behind_a_link_is_not_written_and_costs_no_task(fast_path: Path) -> None:
+    outside, ground = outside_of(fast_path), Ground(fast_path / "root")
+    queue = ground.queue()
+    queue.push(note("a"))
+    [message] = queue.poll()
+    moved_and_linked(ground.folder / "history", outside)
+    theirs = snapshot(outside)
+    queue.nack(message, delay_seconds=0)
+    assert drain(queue) == [("a", 2)]
+    assert snapshot(outside) == theirs
+
+
+# -- names that no queue wrote
+
+
+def planted(ground: Ground, name: str, folder: str = "pending/1700000000001-ab12-0") -> Path:
+    path = ground.folder / folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"id": "planted"}')
+    return path
+
+
+@pytest.mark.parametrize(
+    "claims",
+    ["999999999", "999999998", "100000000", "999999999-999999999"],
+)
+@pytest.mark.parametrize("leased", [False, True], ids=["pending", "leased"])
+def test_a_task_with_an_impossible_fence_is_buried_with_a_reason(
+    ground: Ground, claims: str, leased: bool
+) -> None:
+    queue = ground.queue()
+    queue.push(note("good"))
+    if leased:
+        planted(ground, f"{KEY}~{claims}~abcdef~1700000000000+1000.json", "leased")
+    else:
+        planted(ground, f"{KEY}~{claims}~1700000000001.json")
+
+    def play(say: Callable[[str], None]) -> None:
+        assert drain(queue) == [("good", 1)]
+        [letter] = queue.dead_letters()
+        assert letter.id == "planted"
+        assert "which no queue wrote" in str(letter.reason)
+        assert queue.find(KEY)[0].checkpoint is None
+        assert queue.redrive() == 1  # it does not help, and does no harm
+        assert drain(queue) == []
+        assert queue.drop(KEY) == 1
+        assert queue.stats().foreign == 0
+
+    in_a_child(play, HANGS_AFTER_SECONDS)
+
+
+@pytest.mark.parametrize("claims", ["1-2", "0-999999999"])
+def test_a_task_with_more_refunds_than_claims_is_buried_and_can_be_redriven(
+    ground: Ground, claims: str
+) -> None:
+    queue = ground.queue()
+    planted(ground, f"{KEY}~{claims}~1700000000001.json")
+    assert drain(queue) == []
+    [letter] = queue.dead_letters()
+    assert "which no queue wrote" in str(letter.reason)
+    assert queue.redrive() == 1
+    assert drain(queue) == [("planted", 1)]
+
+
+def test_the_largest_possible_fence_is_worked_on(ground: Ground) -> None:
+    queue = ground.queue()
+    planted(ground, f"{KEY}~99999998-99999998~1700000000001.json")
+
+    def play(say: Callable[[str], None]) -> None:
+        [message] = queue.poll()
+        assert message.attempts == 1
+        assert queue.load_checkpoint(message) is None
+        queue.save_checkpoint(message, {"page": 1})
+        queue.ack(message)
+
+    in_a_child(play, HANGS_AFTER_SECONDS)
+
+
+class CountingFs(WatchedFs):
+    count = 0
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.count += 1
+        return real(*args, **kwargs)
+
+
+def test_work_on_checkpoints_does_not_grow_with_the_claims_or_with_other_tasks(
+    ground: Ground,
+) -> None:
+    fs = CountingFs(ground.clock.time)
+    queue = ground.queue(fs)
+
+    def calls_to_load_and_ack() -> int:
+        [message] = queue.poll()
+        fs.count = 0
+        assert queue.load_checkpoint(message) == {"page": 1}
+        queue.ack(message)
+        return fs.count
+
+    def saved_once(message_id: str) -> None:
+        queue.push(note(message_id))
+        [message] = queue.poll()
+        queue.save_checkpoint(message, {"page": 1})
+        queue.release(message)
+
+    saved_once("young")
+    few = calls_to_load_and_ack()
+    saved_once("old")
+    for _ in range(300):
+        queue.release(queue.poll()[0])
+    others = [f"{number:018x}" for number in range(300)]
+    for key in others:
+        (ground.folder / "checkpoints" / key).mkdir()
+    assert calls_to_load_and_ack() <= few
+
+
+def test_purging_removes_the_checkpoints_that_a_killed_ack_left(ground: Ground) -> None:
+    queue = ground.queue()
+    queue.push(note("a"))
+    [message] = queue.poll()
+    queue.save_checkpoint(message, {"page": 1})
+    left = ground.folder / "checkpoints" / key_of(message)
+    shutil.copytree(left, ground.root / "left")
+    queue.ack(message)
+    assert not left.exists()
+    shutil.copytree(ground.root / "left", left)
+    assert queue.purge(0) == 1
+    assert list((ground.folder / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("pending/1700000000001-ab12-0", f"{KEY}~٣~1700000000001.json"),
+        ("pending/1700000000001-ab12-0", f"{KEY}~0~١٧٠٠٠٠٠٠٠٠٠٠١.json"),
+        ("pending", "١٧٠٠٠٠٠٠٠٠٠٠١-ab12-0"),
+        ("leased", f"{KEY}~1~abcdef~١٧٠٠٠٠٠٠٠٠٠٠٠+1000.json"),
+        ("completed", "２０２０-01-01T00"),
+        ("completed/2020-01-01T00", f"{KEY}~1~abcdef~१.json"),
+        ("failed", f"{KEY}~３.json"),
+        ("failed", f"{KEY}~1-３.json"),
+    ],
+)
+def test_digits_of_other_scripts_are_left_alone_and_reported(
+    ground: Ground, folder: str, name: str
+) -> None:
+    queue = ground.queue()
+    path = planted(ground, name, folder)
+    before = path.lstat().st_ino, path.read_bytes()
+    queue.push(note("good"))
+    assert drain(queue) == [("good", 1)]
+    people_look(queue)
+    assert (path.lstat().st_ino, path.read_bytes()) == before
+    assert queue.stats().foreign == 1
+    findings = [finding for finding in Doctor(ground.folder).examine() if name in finding.found]
+    assert [finding.check for finding in findings] == ["foreign files"]
 
 
 @pytest.mark.parametrize("folder", ["pending", "leased", "completed", "failed"])

@@ -225,7 +225,7 @@ def test_a_checkpoint_that_cannot_be_read_gives_way_to_an_older_one(ground: Grou
         [message] = queue.poll()
         queue.save_checkpoint(message, {"page": page})
         queue.nack(message, delay_seconds=0)
-    [newest] = (ground.folder / "checkpoints").glob("*~2.json")
+    [newest] = (ground.folder / "checkpoints").glob("*/2.json")
     newest.write_text('{"page": ')
     assert queue.load_checkpoint(queue.poll()[0]) == {"page": 1}
 

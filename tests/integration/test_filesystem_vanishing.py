@@ -202,6 +202,45 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
         assert sorted([message.id, *done]) == sorted([*pushed, "after"])
 
 
+def test_a_worker_that_starts_on_a_full_disk_works_and_leaves_nothing(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with mounted(disk, "-t", "tmpfs", "-o", "size=256k,nr_inodes=200", "tmpfs"):
+        ground = Ground(disk)
+        producer = ground.queue()
+        producer.push_many([note("a"), note("b"), note("torn")])
+        [torn] = [p for p in ground.folder.glob("pending/*/*") if b"torn" in p.read_bytes()]
+        torn.write_bytes(b"{")
+        fill = fill_up(disk)
+        worker = ground.queue()
+        messages = [poll_or_none(worker) for _ in range(10)]
+        assert sorted(m.id for m in messages if m) == ["a", "b"]
+        assert list((ground.folder / "tmp").iterdir()) == []
+        assert list((ground.folder / "workers").glob("*.json")) == []
+        worker.ack_many([m for m in messages if m])
+        with pytest.raises(QueueUnavailable, match="the disk is full"):
+            producer.push(note("c", text="x" * 3000))
+        fill.unlink()
+        ground.clock.advance(2 * LEASE)
+        assert worker.poll() == []  # it could not bury the torn one before
+        assert [view.state for view in worker.dead_letters()] == [TaskState.FAILED]
+        assert len(list((ground.folder / "workers").glob("*.json"))) == 1
+        assert list((ground.folder / "tmp").iterdir()) == []
+
+
+def fill_up(disk: Path) -> Path:
+    path = disk / "fill"
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+    return path
+
+
+def poll_or_none(queue: Queue) -> Any:
+    with suppress(QueueUnavailable):
+        return next(iter(queue.poll()), None)
+    return None
+
+
 def push_on(queue: Queue, pushed: list[str]) -> None:
     for number in range(1000):
         queue.push(note(f"{number}", text="x" * 3000))

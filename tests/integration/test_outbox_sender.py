@@ -75,9 +75,10 @@ def test_no_reference_leads_out_of_the_folder(tmp_path: Path, reference: str) ->
 
 
 def test_only_the_owner_can_read_what_was_said(tmp_path: Path) -> None:
-    folder = tmp_path / "outbox"
+    folder = tmp_path / "data" / "outbox"
     send(OutboxSender(folder, ManualClock()), part())
     (file,) = folder.iterdir()
+    assert folder.parent.stat().st_mode & 0o077 == 0
     assert folder.stat().st_mode & 0o077 == 0
     assert file.stat().st_mode & 0o077 == 0
 

@@ -198,6 +198,7 @@ NEEDED = [
     ("redrive", "pending"),
     ("save_checkpoint", "tmp/"),
     ("save_checkpoint", "checkpoints"),
+    ("save_checkpoint", "checkpoints/"),
 ]
 
 

@@ -27,6 +27,12 @@ def until(condition: Callable[[], bool]) -> None:
 # -- the system's
 
 
+@pytest.mark.parametrize("seconds", [1e12, 1e30, float("inf"), -1e12, float("nan")])
+def test_a_time_beyond_the_calendar_is_its_end(seconds):
+    assert utc(seconds).year in (1, 9999)
+    assert utc(seconds).tzinfo is not None
+
+
 def test_the_system_clock_only_grows():
     first = SYSTEM_CLOCK.monotonic()
     SYSTEM_CLOCK.sleep(0.001)

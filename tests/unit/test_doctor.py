@@ -1,10 +1,13 @@
 """doctor: what it says of the place a queue is in, made ill by hand."""
 
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from fs.crash import in_a_child
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.filesystem.checks import races
 from holdfast.adapters.local.filesystem.checks.folders import (
@@ -13,6 +16,7 @@ from holdfast.adapters.local.filesystem.checks.folders import (
     inode_verdict,
     space_verdict,
 )
+from holdfast.adapters.local.filesystem.checks.modes import mode_check
 from holdfast.adapters.local.filesystem.checks.mounts import (
     mount_check,
     mount_of,
@@ -255,3 +259,68 @@ def test_stamps_in_whole_seconds_are_pointed_out() -> None:
     [finding] = grain_verdict([5_000_000_000, 5_000_000_000, 6_000_000_000])
     assert finding.level is Level.WARN
     assert list(grain_verdict([5_000_000_000, 5_000_000_001, 6_000_000_000])) == []
+
+
+# -- who may read it
+
+
+def access_of(folder: Path) -> Finding:
+    [finding] = mode_check(folder)
+    return finding
+
+
+def test_a_private_queue_and_a_shared_one_are_told_apart(tmp_path: Path) -> None:
+    private = FilesystemQueue(tmp_path, queue="private").folder
+    shared = FilesystemQueue(tmp_path, queue="shared", access="group").folder
+    assert access_of(private) == Finding("access", Level.OK, "private (mode 0700)")
+    assert access_of(shared).level is Level.OK
+    assert access_of(shared).found.startswith("shared with group ")
+    assert access_of(shared).found.endswith(" (mode 2770)")
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o775, 0o770, 0o2775])
+def test_a_queue_that_others_can_read_is_mended_by_the_command_it_gives(
+    tmp_path: Path, mode: int
+) -> None:
+    """As an earlier version made it under umask 022, 027, 002 or 007."""
+    queue = FilesystemQueue(tmp_path / "it's here", queue="q")
+    queue.push(AnyMessage())
+    for path in (queue.folder, *queue.folder.rglob("*")):
+        path.chmod(mode if path.is_dir() else mode & 0o666)
+    found = access_of(queue.folder)
+    assert found.level is Level.WARN
+    assert f"mode {mode:04o}" in found.found
+    subprocess.run(found.way_out.partition("; or")[0], shell=True, check=True)
+    while (found := access_of(queue.folder)).level is not Level.OK:  # two things were wrong
+        subprocess.run(found.way_out, shell=True, check=True)
+    assert all(path.stat().st_mode & 0o007 == 0 for path in queue.folder.rglob("*"))
+    with FilesystemQueue(tmp_path / "it's here", queue="q") as again:
+        assert len(again.poll()) == 1
+
+
+def test_a_link_in_the_place_of_a_folder_is_a_failure(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+) -> None:
+    (queue.folder / "failed").rmdir()
+    (queue.folder / "failed").symlink_to(tmp_path)
+    found = examine(queue.folder)
+    assert found["folders"][0].level is Level.FAIL
+    assert "failed" in found["folders"][0].found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("name", ["pending/1700000000001-ab12-0", "workers/abcdef.json"])
+def test_what_another_user_closed_is_named(fast_path: Path, name: str) -> None:
+    queue = FilesystemQueue(fast_path, queue="q")
+    path = queue.folder / name
+    path.mkdir() if name.startswith("pending") else path.touch()
+    for folder in (fast_path, *fast_path.rglob("*")):
+        folder.chmod(0o777)
+    path.chmod(0o700)
+
+    def play(say: Callable[[str], None]) -> None:
+        os.setuid(54323)
+        closed = [f for f in access_check(queue.folder) if f.level is Level.FAIL]
+        assert [str(path) in finding.found for finding in closed] == [True]
+
+    in_a_child(play)

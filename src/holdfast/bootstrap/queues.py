@@ -38,8 +38,8 @@ def open_queue(
         https://sqs.…/1234/enrich     the SQS queue with that URL
         memory:                       in this process, for tests
 
-    Settings (`lease_seconds`, `max_attempts`, `durability`, `dedupe`; for SQS `on_nack`,
-    `group_by`, `dead_letters`) come from keywords, the URL's query
+    Settings (`lease_seconds`, `max_attempts`, `durability`, `dedupe`, `access`; for SQS
+    `on_nack`, `group_by`, `dead_letters`) come from keywords, the URL's query
     (`enrich?lease_seconds=30`), or HOLDFAST_LEASE_SECONDS and so on.
     """
     scheme, rest = _scheme(os.fspath(url))
@@ -98,6 +98,7 @@ def _file_queue(
         max_attempts=settings.max_attempts,
         durability=settings.durability,
         dedupe=settings.dedupe,
+        access=settings.access,
         create=create,
         clock=clock,
         events=events,

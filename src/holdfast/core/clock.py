@@ -45,10 +45,16 @@ class SystemClock:
 
 SYSTEM_CLOCK = SystemClock()
 
+_FIRST = datetime(1, 1, 1, tzinfo=UTC)
+_LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
 
 def utc(seconds: float) -> datetime:
-    """An epoch time as people read it."""
-    return datetime.fromtimestamp(seconds, UTC)
+    """An epoch time as people read it; beyond the calendar, its first or last moment."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return _LAST if seconds > 0 else _FIRST
 
 
 def utc_now() -> datetime:

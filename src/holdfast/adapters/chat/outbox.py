@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.adapters.local.modes import make_folders
 from holdfast.conversations.errors import Passing, Permanent
 from holdfast.conversations.model import mark_of
 from holdfast.conversations.outbox import SentPart
@@ -48,7 +49,7 @@ class OutboxSender:
         mark = mark_of(part.reference)
         path, data = self._path(mark), self._data(part, mark)
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(self._folder)
             if _read(path) is None:  # not there, or damaged: a letter of ours is neither
                 _place(path, data)
         except OSError as error:

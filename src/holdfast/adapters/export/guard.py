@@ -147,7 +147,7 @@ class Guard:
 
 def _split_port(entry: str) -> tuple[str, int | None]:
     text, colon, port = entry.rpartition(":")
-    if colon and port.isdigit() and (":" not in text or text.endswith("]")):
+    if colon and port.isdecimal() and (":" not in text or text.endswith("]")):
         return text, int(port)
     return entry, None
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.export.checksums import Digests
+from holdfast.adapters.local.modes import make_folders
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OURS = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[0-9a-f]{16})?\.part(\.json)?")
@@ -35,15 +36,14 @@ class Parts:
 
     def __init__(self, folder: str) -> None:
         """Made if it is not there. A link in its place is refused: OSError."""
-        os.makedirs(os.path.dirname(folder) or ".", exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
+        make_folders(Path(folder))
         self.fd = os.open(folder, _FOLDER)
 
     def open(self, task_id: str, url: str, digests: Digests) -> "Part":
         """The task's part, with what is there of it; a private one while that is in use."""
         stem = task_id if _PLAIN_ID.fullmatch(task_id) else _hash(task_id)
         while True:
+            # By the umask, as it is published by a rename; until then its folder hides it.
             fd = os.open(f"{stem}.part", _FILE | os.O_CREAT, 0o666, dir_fd=self.fd)
             if not _locked(fd):
                 os.close(fd)

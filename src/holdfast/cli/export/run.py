@@ -87,7 +87,5 @@ def _store(given: str | None, to: str, settings: "ExportSettings") -> str:
         return in_folder(given)
     if to.startswith("s3://"):
         return str(Path(settings.data_dir, "exports", "jobs.db"))
-    own = Path(to, OWN_FOLDER)
-    own.parent.mkdir(parents=True, exist_ok=True)
-    own.mkdir(mode=0o700, exist_ok=True)  # before the store makes it for everybody
-    return str(own / "jobs.db")
+    Path(to).mkdir(parents=True, exist_ok=True)  # by the umask; the store's are private
+    return str(Path(to, OWN_FOLDER, "jobs.db"))

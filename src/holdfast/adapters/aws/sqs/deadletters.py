@@ -239,7 +239,7 @@ def _view(place: Service, raw: Mapping[str, Any]) -> TaskView:
         for name, value in raw.get("MessageAttributes", {}).items()
     }
     receives = int(attributes.get("ApproximateReceiveCount", 1)) - 1
-    attempts = int(said[ATTEMPTS]) if said.get(ATTEMPTS, "").isdigit() else receives
+    attempts = int(said[ATTEMPTS]) if said.get(ATTEMPTS, "").isdecimal() else receives
     moved = "moved here by the queue's redrive policy: received too often, never completed"
     reason = said.get(REASON) or moved
     at = utc(int(attributes.get("SentTimestamp", 0)) / 1000)

@@ -7,7 +7,7 @@ from holdfast.adapters.aws import clients
 from holdfast.adapters.aws.sqs.address import Address, parse
 from holdfast.core.errors import ConfigError
 
-_ARN = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_.-]{1,80})")
+_ARN = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):([0-9]{12}):([A-Za-z0-9_.-]{1,80})")
 
 
 def client_and_address(where: str, answer_seconds: float) -> tuple[Any, str]:

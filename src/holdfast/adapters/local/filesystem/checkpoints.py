@@ -1,13 +1,17 @@
 """Checkpoints: what an attempt saved for the next one.
 
-Each attempt writes a file of its own (the fence is in its name), so a zombie can never
-overwrite what its successor saved; readers take the newest before their own.
+    checkpoints/<key>/<fence>.json
+
+Each attempt writes a file of its own, so a zombie can never overwrite what its successor
+saved; readers take the newest before their own. Each task has a folder of its own, so
+that finding them takes as long as there are checkpoints of this task, however often it
+was claimed and however many other tasks have some.
 """
 
 import json
-import secrets
 from typing import Any
 
+from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.tree import Tree
 from holdfast.core.errors import MalformedMessage, MessageTooLarge
@@ -28,28 +32,39 @@ class Checkpoints:
                 f"the checkpoint is {len(body):,} bytes, the limit is {MAX_BYTES:,}: store it "
                 "elsewhere and save its address"
             )
-        temporary = f"tmp/{task.key}-{secrets.token_hex(8)}"
-        self._tree.write(temporary, body)
+        folder = _folder(task.key)
+        for path in ("checkpoints", folder):
+            self._tree.make(path)
+        self._tree.put(f"{folder}/{task.fence}.json", body)
         if self._tree.durable:
-            self._tree.sync(temporary)
-        self._tree.publish(temporary, _path(task.key, task.fence))
-        if self._tree.durable:
-            self._tree.sync("checkpoints")
+            self._tree.sync(folder)
 
     def newest_before(self, task: Task) -> Any:
-        for fence in range(task.fence - 1, 0, -1):
-            try:
-                return json.loads(self._tree.read(_path(task.key, fence), 2 * MAX_BYTES))
-            except FileNotFoundError:
+        for fence in reversed(self._fences(task.key)):
+            if fence >= task.fence:
                 continue
-            except (ValueError, RecursionError):
-                continue  # not ours: an older one may do
+            try:
+                body = self._tree.read(f"{_folder(task.key)}/{fence}.json", 2 * MAX_BYTES)
+                return json.loads(body)
+            except (FileNotFoundError, PermissionError, ValueError, RecursionError):
+                continue  # gone, or not ours: an older one may do
         return None
 
-    def forget(self, task: Task) -> None:
-        for fence in range(task.fence, 0, -1):
-            self._tree.remove(_path(task.key, fence))
+    def forget(self, key: str) -> None:
+        """Remove all that the attempts of a finished task saved."""
+        folder = _folder(key)
+        for name in filter(names.CHECKPOINT.fullmatch, self._tree.list_readable(folder)):
+            self._tree.remove(f"{folder}/{name}")
+        self._tree.remove_folder(folder)
+
+    def keys(self) -> set[str]:
+        """Tasks of which something was saved and not forgotten."""
+        return set(self._tree.list("checkpoints"))
+
+    def _fences(self, key: str) -> list[int]:
+        found = map(names.CHECKPOINT.fullmatch, self._tree.list_readable(_folder(key)))
+        return sorted(int(match[1]) for match in found if match)
 
 
-def _path(key: str, fence: int) -> str:
-    return f"checkpoints/{key}~{fence}.json"
+def _folder(key: str) -> str:
+    return f"checkpoints/{key}"

@@ -1,6 +1,7 @@
 """Claiming: the next task that is due, or one whose holder's time is over."""
 
 import re
+from contextlib import suppress
 from math import ceil
 from random import Random
 from threading import Lock
@@ -79,8 +80,9 @@ class Claims:
         while self._overdue:
             late = self._overdue.pop()
             source, task = f"leased/{late[0]}", names.task(late).claimed()
-            if hold := self._take(source, task, now, stolen_from=late["worker"]):
-                return hold
+            with suppress(PermissionError):  # in a sticky folder it is its user's alone
+                if hold := self._take(source, task, now, stolen_from=late["worker"]):
+                    return hold
         reader = self._reader
         while (listed := reader.next()) is not None:
             _, name, task = listed

@@ -1,7 +1,6 @@
 """failed/: the dead letters, each with a reason a person can act on."""
 
 import json
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
@@ -42,11 +41,8 @@ class DeadLetters:
             "at": utc(self._timeline.wall_ms() / 1000).isoformat(),
             "detail": detail,
         }
-        temporary = f"tmp/{task.key}-{secrets.token_hex(8)}"
-        self._tree.write(temporary, json.dumps(body, indent=1).encode())
-        if self._tree.durable:
-            self._tree.sync(temporary)
-        self._tree.publish(temporary, names.reason_path(task))
+        self._tree.refuse_links("failed")
+        self._tree.put(names.reason_path(task), json.dumps(body, indent=1).encode())
 
     def mark(self, task: Task, message_id: str) -> str | None:
         """Before the task moves: make known that its id may be free soon; see ids.py."""
@@ -140,7 +136,7 @@ class DeadLetters:
             return False
         self.remove_reason(task)
         self._history.forget(task.key)
-        self._checkpoints.forget(task)
+        self._checkpoints.forget(task.key)
         return True
 
     def _move_back(self, task: Task, target: str) -> bool:

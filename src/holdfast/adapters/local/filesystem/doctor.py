@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.local.filesystem.checks import folders, mounts, races, times
+from holdfast.adapters.local.filesystem.checks import folders, modes, mounts, races, times
 from holdfast.adapters.local.filesystem.checks.contents import Contents
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -50,6 +50,8 @@ class Doctor:
         yield from _made("synced folder", mounts.sync_check, place)
         yield from _made("space", folders.space_check, place)
         if there:
+            yield from _made("folders", folders.link_check, place)
+            yield from _made("access", modes.mode_check, place)
             yield from _made("permissions", folders.access_check, place)
             yield from _made("one device", folders.device_check, place)
         yield from _made("probing", self._probe, place / "tmp" if there else place)

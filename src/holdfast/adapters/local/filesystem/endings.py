@@ -34,7 +34,7 @@ class Endings:
         self._tree, self._timeline, self._workers = tree, timeline, workers
         self._producer, self._dead = producer, dead
         self._history, self._checkpoints = history, checkpoints
-        self._hour = (-1, "")
+        self._made = (-1, "")
 
     def complete(self, holds: Sequence[Hold]) -> list[LeaseLost | None]:
         now_ms = self._timeline.wall_ms()
@@ -49,16 +49,17 @@ class Endings:
         lost = self._end(hold, target)
         if lost is None and (hold.saved or hold.task.fence > 1):
             with suppress(OSError):  # it is done; what is left of it is a matter of tidiness
-                self._checkpoints.forget(hold.task)
+                self._checkpoints.forget(hold.task.key)
         return lost
 
     def _completed_folder(self, now_ms: int) -> str:
-        hour = now_ms // 3_600_000
-        if self._hour[0] != hour:
-            folder = f"completed/{utc(now_ms / 1000):%Y-%m-%dT%H}"
+        second = now_ms // 1000
+        if self._made[0] != second:  # looked at once a second: it may turn into a link
+            folder = f"completed/{utc(second):%Y-%m-%dT%H}"
+            self._tree.refuse_links("completed")
             self._tree.make(folder)
-            self._hour = (hour, folder)
-        return self._hour[1]
+            self._made = (second, folder)
+        return self._made[1]
 
     def put_back(self, hold: Hold, delay_seconds: float, *, refund: bool) -> LeaseLost | None:
         task = hold.task.refunded() if refund else hold.task

@@ -25,6 +25,9 @@ class FsOps:
     mkdir = staticmethod(os.mkdir)
     rmdir = staticmethod(os.rmdir)
     stat = staticmethod(os.stat)
+    access = staticmethod(os.access)
+    chmod = staticmethod(os.chmod)
+    fchmod = staticmethod(os.fchmod)
     utime = staticmethod(os.utime)
     flock = staticmethod(fcntl.flock)
 

@@ -1,7 +1,7 @@
 """What became of the attempts that did not succeed: one line each, for `explain`."""
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 
 from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.tree import Tree
@@ -34,12 +34,13 @@ class History:
             "reason": reason[:2000],
             "detail": detail[-_DETAIL_LIMIT:] if detail else None,
         }
+        self._tree.refuse_links("history")
         self._tree.append(f"history/{task.key}.jsonl", json.dumps(line).encode() + b"\n")
 
     def of(self, key: str) -> list[PastAttempt]:
         try:
             lines = self._tree.read(f"history/{key}.jsonl", 1 << 24).splitlines()
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, PermissionError, ValueError):
             return []
         return [past for line in lines if (past := _parse(line)) is not None]
 
@@ -50,6 +51,13 @@ class History:
 def _parse(line: bytes) -> PastAttempt | None:
     try:
         data = json.loads(line)
-        return PastAttempt(**{**data, "at": datetime.fromisoformat(data["at"])})
-    except (ValueError, TypeError, KeyError):
-        return None  # a line that a full disk cut short
+        at = datetime.fromisoformat(data["at"])
+        past = PastAttempt(**{**data, "at": at if at.tzinfo else at.replace(tzinfo=UTC)})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None  # a line that a full disk cut short, or not ours
+    return past if _is_sound(past) else None
+
+
+def _is_sound(past: PastAttempt) -> bool:
+    texts = (past.outcome, past.worker_id, past.reason, past.detail or "")
+    return isinstance(past.attempt, int) and all(isinstance(text, str) for text in texts)

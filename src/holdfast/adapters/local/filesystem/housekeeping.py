@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from holdfast.adapters.local.filesystem import names
+from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
 from holdfast.adapters.local.filesystem.history import History
 from holdfast.adapters.local.filesystem.ids import Ids, Patience
 from holdfast.adapters.local.filesystem.record_check import RecordCheck
@@ -24,27 +25,37 @@ class Housekeeping:
         tree: Tree,
         timeline: Timeline,
         history: History,
+        checkpoints: Checkpoints,
         ids: Ids,
         record_check: RecordCheck,
     ) -> None:
-        self._tree, self._timeline, self._history = tree, timeline, history
+        self._tree, self._timeline = tree, timeline
+        self._history, self._checkpoints = history, checkpoints
         self._ids, self._record_check = ids, record_check
 
     def purge(self, older_than_seconds: float, patience: Patience) -> int:
         """Completed tasks older than that, with their history."""
         cutoff_ms = self._timeline.wall_ms() - int(older_than_seconds * 1000)
-        records = self._ids.by_tail()
+        records, saved = self._ids.by_tail(), self._checkpoints.keys()
         purged = 0
         for hour in sorted(filter(names.HOUR.fullmatch, self._tree.list("completed"))):
-            purged += self._purge_hour(f"completed/{hour}", cutoff_ms, records, patience)
+            purged += self._purge_hour(f"completed/{hour}", cutoff_ms, records, saved, patience)
         return purged
 
     def _purge_hour(
-        self, folder: str, cutoff_ms: int, records: Records, patience: Patience
+        self,
+        folder: str,
+        cutoff_ms: int,
+        records: Records,
+        saved: set[str],
+        patience: Patience,
     ) -> int:
         purged = 0
-        for match in filter(None, map(names.COMPLETED.fullmatch, self._tree.list(folder))):
+        found = self._tree.list_readable(folder)
+        for match in filter(None, map(names.COMPLETED.fullmatch, found)):
             if int(match[5]) <= cutoff_ms:
+                if match[1] in saved:  # the ack was killed before it could do that
+                    self._checkpoints.forget(match[1])
                 path = f"{folder}/{match[0]}"
                 purged += self._remove_push(match[1], path, records, patience)
         if purged:
@@ -102,7 +113,7 @@ class Housekeeping:
             doomed = f"tmp/swept-{secrets.token_hex(8)}"
             if self._tree.rename(f"tmp/{name}", doomed):
                 swept += sum(
-                    self._tree.remove(f"{doomed}/{n}") for n in self._tree.list(doomed)
+                    self._tree.remove(f"{doomed}/{n}") for n in self._tree.list_readable(doomed)
                 )
                 self._tree.remove_folder(doomed)
         return swept

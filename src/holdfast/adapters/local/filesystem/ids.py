@@ -72,7 +72,8 @@ class Ids:
         """
         path = _turn_path(id_hash)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = self._tree.fs.open(path, flags, 0o666, dir_fd=self._tree.fd)
+        self._tree.refuse_links("ids")
+        fd = self._tree.open_file(path, flags)
         try:
             self._lock(fd, path, wait_seconds)
             yield

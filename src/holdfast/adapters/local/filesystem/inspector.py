@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
 from holdfast.adapters.local.filesystem.history import History
+from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.timeline import Timeline
-from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.adapters.local.filesystem.tree import Tree, is_deep
 from holdfast.adapters.local.filesystem.workers import Workers
 from holdfast.core.clock import utc
 from holdfast.core.queue import Holder, QueueStats, TaskState, TaskView
@@ -79,7 +81,7 @@ class Inspector:
             for folder in self._folders(state):
                 strange += [
                     f"{folder}/{name}"
-                    for name in self._tree.list(folder)
+                    for name in self._tree.list_readable(folder)
                     if not _PATTERNS[state].fullmatch(name)
                     and not (state is TaskState.FAILED and names.REASON.fullmatch(name))
                 ]
@@ -102,7 +104,7 @@ class Inspector:
 
     def _files(self, state: TaskState) -> Iterator[tuple[str, re.Match[str]]]:
         for folder in self._folders(state):
-            for name in sorted(self._tree.list(folder)):
+            for name in sorted(self._tree.list_readable(folder)):
                 if match := _PATTERNS[state].fullmatch(name):
                     yield f"{folder}/{name}", match
 
@@ -113,11 +115,9 @@ class Inspector:
         body = self._tree.read_json(path)
         if body is None and not self._tree.exists(path):
             return None  # it moved on while we looked
-        reason = None
-        if state is TaskState.FAILED:
-            reason = self._tree.read_json(names.reason_path(task)) or {}
+        message_id = (body or {}).get("id")
         return TaskView(
-            id=str((body or {}).get("id") or task.key),
+            id=message_id if isinstance(message_id, str) and message_id else task.key,
             key=task.key,
             state=state,
             attempts=task.attempts,
@@ -125,15 +125,22 @@ class Inspector:
             where=str(self._tree.folder / path),
             due_at=utc(int(match[4]) / 1000) if state is TaskState.PENDING else None,
             holder=self._holder(match) if state is TaskState.LEASED else None,
-            reason=reason.get("reason", "unknown: its reason file is gone")
-            if reason is not None
-            else None,
+            reason=self._reason(task) if state is TaskState.FAILED else None,
             past=self._history.of(task.key) if deep else (),
-            checkpoint=self._checkpoints.newest_before(task._replace(fence=task.fence + 1))
-            if deep
-            else None,
+            checkpoint=self._checkpoint(task) if deep else None,
             body=body,
         )
+
+    def _reason(self, task: Task) -> str:
+        if (data := self._tree.read_json(names.reason_path(task))) is None:
+            return "unknown: its reason file is gone or cannot be read"
+        reason = data.get("reason")
+        return reason if isinstance(reason, str) else "unknown: its reason file holds no text"
+
+    def _checkpoint(self, task: Task) -> Any:
+        """The newest one there is; None when it is nested too deeply to be shown."""
+        checkpoint = self._checkpoints.newest_before(task._replace(fence=task.fence + 1))
+        return None if is_deep([checkpoint]) else checkpoint
 
     def _holder(self, match: re.Match[str]) -> Holder:
         token = match["worker"]

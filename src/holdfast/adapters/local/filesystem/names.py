@@ -10,6 +10,8 @@ counts claims and never falls: it is the fence. `refunds` of them were given bac
 unstarted and are not charged as attempts. No name is ever used twice. A lease ends at the
 sum of its three numbers. Earlier releases wrote `<claimed_ms>+<held_ms>`, which is read as
 a lease of `held_ms` that was never renewed: the same end, and at least the same length.
+
+Digits are ASCII: \\d would match those of every script, which int() reads as well.
 """
 
 import hashlib
@@ -19,20 +21,24 @@ from typing import NamedTuple
 from holdfast.core.errors import InvalidName
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_KEY = r"([0-9a-f]{18})~(\d{1,9})(?:-(\d{1,9}))?"
-PENDING = re.compile(_KEY + r"~(\d{1,15})\.json")
+_KEY = r"([0-9a-f]{18})~([0-9]{1,9})(?:-([0-9]{1,9}))?"
+PENDING = re.compile(_KEY + r"~([0-9]{1,15})\.json")
 LEASED = re.compile(
     _KEY + r"~(?P<worker>[0-9a-z]{1,16})~(?P<claimed_ms>[0-9]{1,15})"
     r"\+(?:(?P<renewed_after_ms>[0-9]{1,15})\+)?(?P<lease_ms>[0-9]{1,15})\.json"
 )
-COMPLETED = re.compile(_KEY + r"~([0-9a-z]{1,16})~(\d{1,15})\.json")
+COMPLETED = re.compile(_KEY + r"~([0-9a-z]{1,16})~([0-9]{1,15})\.json")
 FAILED = re.compile(_KEY + r"\.json")
 REASON = re.compile(_KEY + r"\.reason\.json")
-SEGMENT = re.compile(r"(\d{13})-[0-9a-f]{1,16}-\d{1,12}(s?)")  # s: sealed, see segments.py
+# s: sealed, see segments.py
+SEGMENT = re.compile(r"([0-9]{13})-[0-9a-f]{1,16}-[0-9]{1,12}(s?)")
 ID_HASH = re.compile(r"[0-9a-f]{40}")
 KEY = re.compile(r"[0-9a-f]{18}")
 DYING = re.compile(r"dying-([0-9a-f]{18})")
-HOUR = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}")
+HOUR = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}")
+CHECKPOINT = re.compile(r"([0-9]{1,9})\.json")
+MAX_FENCE = 99_999_999  # one claim a second for three years: no queue wrote a higher one
+_LAST_FENCE = 999_999_999  # what the patterns can read
 
 
 class Task(NamedTuple):
@@ -47,8 +53,17 @@ class Task(NamedTuple):
         return self.fence - self.refunds
 
     def claimed(self) -> "Task":
-        """The same, claimed once more."""
-        return Task(self.key, self.fence + 1, self.refunds)
+        """The same, claimed once more.
+
+        The last fence that a name can carry is its own successor: such a task is only
+        buried, and its name must stay one that people's commands can read.
+        """
+        return Task(self.key, min(self.fence + 1, _LAST_FENCE), self.refunds)
+
+    @property
+    def is_possible(self) -> bool:
+        """Could the name of a claimed task say this, had a queue written it?"""
+        return self.fence <= MAX_FENCE and self.attempts >= 1
 
     def refunded(self) -> "Task":
         """The same, with one more claim not charged."""
@@ -59,6 +74,14 @@ class Task(NamedTuple):
         if self.refunds:
             return f"{self.key}~{self.fence}-{self.refunds}"
         return f"{self.key}~{self.fence}"
+
+
+def why_impossible(task: Task) -> str:
+    """What to tell a person about a task whose name no queue can have written."""
+    return (
+        f"its file name says {task.fence:,} claims, {task.refunds:,} of them not charged, "
+        "which no queue wrote: push its body as a new message, then drop this one"
+    )
 
 
 def task(match: re.Match[str]) -> Task:

@@ -36,11 +36,11 @@ class Producer:
     def push(self, id_hash: str, body: bytes, delay_seconds: float) -> None:
         key = self.new_key(id_hash)
         aside = f"tmp/{key}"
+        target = self.place(f"{key}~0", delay_seconds)
         try:
             self._tree.write(aside, body)
             if self._tree.durable:
                 self._tree.sync(aside)
-            target = self.place(f"{key}~0", delay_seconds)
             self._tree.publish(aside, target)
         except BaseException:
             self._unstage(aside)
@@ -57,7 +57,8 @@ class Producer:
         stems = [f"{self.new_key(id_hash)}~0" for id_hash, _ in batch]
         paths = [names.pending_path(aside, stem, due_ms) for stem in stems]
         try:
-            self._tree.fs.mkdir(aside, 0o777, dir_fd=self._tree.fd)
+            self._tree.refuse_links("tmp", "pending")
+            self._tree.mkdir(aside)
             for path, (_, body) in zip(paths, batch, strict=True):
                 self._tree.write(path, body)
             if self._tree.durable:

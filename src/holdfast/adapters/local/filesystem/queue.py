@@ -40,6 +40,7 @@ from holdfast.adapters.local.filesystem.record_check import RecordCheck
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import explained, unavailable
 from holdfast.adapters.local.filesystem.workers import Workers
+from holdfast.adapters.local.modes import MODES, Access
 from holdfast.core import events as ev
 from holdfast.core import forks
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -76,6 +77,8 @@ class FilesystemQueue(QueueManager[M]):
     `durability="process"` survives kill -9 of anything; `"power"` also a power cut: then
     what push, ack, nack and dead_letter did is on the disk when they return.
     `dedupe=True`: an id that is pending, leased or completed is not pushed twice.
+    `access="group"`: a queue that is made now is shared with the group of its folder; an
+    existing one is private or shared as the mode of its folder says.
     """
 
     renew_batch = 100
@@ -92,6 +95,7 @@ class FilesystemQueue(QueueManager[M]):
         backoff: Backoff = Backoff(),  # noqa: B008  # frozen
         durability: Durability = "process",
         dedupe: bool = False,
+        access: Access = "private",
         create: bool = True,
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
@@ -107,12 +111,14 @@ class FilesystemQueue(QueueManager[M]):
         )
         if durability not in ("process", "power"):
             raise ConfigError(f"durability is 'process' or 'power', not {durability!r}")
+        if access not in MODES:
+            raise ConfigError(f"access is 'private' or 'group', not {access!r}")
         self.folder = layout.queue_folder(Path(root), campaign, queue)
         self.durability, self.dedupe = durability, dedupe
         self._durable = durability == "power"
         self._codec: MessageCodec[M] = MessageCodec(model)
         self._tree = layout.open_tree(
-            self.folder, fs or FsOps(), create=create, durable=self._durable
+            self.folder, fs or FsOps(), create=create, durable=self._durable, access=access
         )
         self._timeline = Timeline(self._tree, clock)
         self._workers = Workers(self._tree, self._timeline)
@@ -149,7 +155,12 @@ class FilesystemQueue(QueueManager[M]):
             self._tree, self._timeline, self._workers, self._history, self._checkpoints
         )
         self._housekeeping = Housekeeping(
-            self._tree, self._timeline, self._history, self._ids, record_check
+            self._tree,
+            self._timeline,
+            self._history,
+            self._checkpoints,
+            self._ids,
+            record_check,
         )
 
     # -- producing
@@ -230,6 +241,10 @@ class FilesystemQueue(QueueManager[M]):
         except PermissionError:
             reason = "it cannot be read: mend its mode, then redrive"
             self._bury(hold, hold.task.key, reason, told=reason)
+            return None
+        if not hold.task.is_possible:
+            reason = names.why_impossible(hold.task)
+            self._bury(hold, message.id, reason, told=reason)
             return None
         if hold.stolen_from is not None:
             self._note_theft(hold, message.id, hold.stolen_from)

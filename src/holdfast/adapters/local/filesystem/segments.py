@@ -68,6 +68,7 @@ class SegmentWriter:
 
     def _open(self, start_ms: int) -> _Open:
         path = f"pending/{self._name(start_ms)}"
+        self._tree.refuse_links("tmp", "pending")
         self._tree.make(path)
         return _Open(path, start_ms)
 
@@ -135,8 +136,10 @@ class SegmentReader:
 
     def _read(self, segment: str, now_ms: int) -> None:
         self.folder = f"pending/{segment}"
-        found = self._tree.list(self.folder)
         self._losses = 0
+        if not self._tree.can_use(self.folder):
+            return  # another user closed it: other work goes on, and doctor tells of it
+        found = self._tree.list(self.folder)
         if not found and (segment[-1] == "s" or int(segment[:13]) < now_ms - REMOVE_AFTER_MS):
             self._tree.remove_folder(self.folder)
         matches = filter(None, map(names.PENDING.fullmatch, found))

@@ -50,7 +50,7 @@ def server_time(tree: Tree) -> float:
     if tree.fs.server_time is not None:
         return tree.fs.server_time()
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    fd = tree.fs.open(PROBE, flags, 0o666, dir_fd=tree.fd)
+    fd = tree.open_file(PROBE, flags)
     try:
         tree.fs.utime(fd)
         return tree.fs.stat(fd).st_mtime

@@ -3,13 +3,16 @@
 import errno
 import json
 import os
+import secrets
 import stat
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.local.filesystem.fsops import FsOps
+from holdfast.adapters.local.modes import MODES, access_of
 from holdfast.core.errors import HoldfastError, QueueUnavailable
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -21,10 +24,14 @@ _MODEST = 4096
 _TRIES = 10  # to use a folder that others may be removing
 _SYNCED_TOGETHER = 100  # open files
 _GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
+_DEEPEST = 200  # levels of JSON; deeper than a message may be
 
 
 class Tree:
-    """Paths are relative to `folder`; its descriptor keeps look-ups short."""
+    """Paths are relative to `folder`; its descriptor keeps look-ups short.
+
+    The mode of `folder` says who may use what is made below it: see modes.py.
+    """
 
     def __init__(self, folder: Path, fs: FsOps, *, durable: bool = False) -> None:
         self.folder = folder
@@ -32,6 +39,8 @@ class Tree:
         self.durable = durable
         self.fd = fs.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._let_go = weakref.finalize(self, os.close, self.fd)
+        access = access_of(fs.stat(self.fd))
+        self._shared, self._modes = access == "group", MODES[access]
 
     def close(self) -> None:
         """Let go of the folder; also done when nobody holds this any more."""
@@ -40,13 +49,48 @@ class Tree:
 
     def write(self, path: str, body: bytes) -> None:
         """Make a new file. Nobody looks at it before it is moved to its place."""
-        fd = self.fs.open(path, _WRITE, 0o666, dir_fd=self.fd)
+        fd = self.open_file(path, _WRITE)
         try:
             written = self.fs.write(fd, body)
             while written < len(body):
                 written += self.fs.write(fd, body[written:])
+        except BaseException:
+            self.discard(path)  # or a full disk would collect an empty file for each try
+            raise
         finally:
             self.fs.close(fd)
+
+    def put(self, path: str, body: bytes) -> None:
+        """Make or replace a file in one step; where power cuts count, its bytes last."""
+        aside = f"tmp/{secrets.token_hex(12)}"
+        self.write(aside, body)
+        try:
+            if self.durable:
+                self.sync(aside)
+            self.publish(aside, path)
+        except BaseException:
+            self.discard(aside)
+            raise
+
+    def discard(self, path: str) -> None:
+        """Remove a file if that is possible; what failed before is the error to tell."""
+        with suppress(OSError):
+            self.remove(path)
+
+    def open_file(self, path: str, flags: int) -> int:
+        """Open a file for writing; one that is made has the mode of this queue's files."""
+        fd = self.fs.open(path, flags, self._modes.file, dir_fd=self.fd)
+        if self._shared:
+            try:
+                self._share(fd)
+            except BaseException:
+                self.fs.close(fd)
+                raise
+        return fd
+
+    def _share(self, fd: int) -> None:
+        with suppress(PermissionError):  # another user made it, and gave it its mode
+            self.fs.fchmod(fd, self._modes.file)
 
     def read(self, path: str, limit: int) -> bytes:
         """Raises FileNotFoundError, or ValueError for what is no readable, modest file."""
@@ -77,7 +121,7 @@ class Tree:
         """Add a line to a journal in one write."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         flags |= os.O_NOFOLLOW | os.O_NONBLOCK
-        fd = self.fs.open(path, flags, 0o666, dir_fd=self.fd)
+        fd = self.open_file(path, flags)
         try:
             self.fs.write(fd, line)
         finally:
@@ -137,13 +181,21 @@ class Tree:
         Where power cuts count it is on the disk before anything moves there: or that
         would have moved nowhere.
         """
+        if self.mkdir(path) and self.durable:
+            self.sync(os.path.dirname(path) or ".")
+
+    def mkdir(self, path: str) -> bool:
+        """Make a folder with the mode of this queue's folders; False when it is there."""
+        made = True
         try:
-            self.fs.mkdir(path, 0o777, dir_fd=self.fd)
+            self.fs.mkdir(path, self._modes.folder, dir_fd=self.fd)
         except FileExistsError:
             self.need(path)  # a link would lead tasks out of the queue
-        else:
-            if self.durable:
-                self.sync(os.path.dirname(path))
+            made = False
+        if self._shared:  # also one whose maker was killed before it came this far
+            with suppress(PermissionError):
+                self.fs.chmod(path, self._modes.folder, dir_fd=self.fd)
+        return made
 
     def list_fixed(self, path: str) -> list[str]:
         """Names in one of the queue's own folders, which must be there."""
@@ -153,7 +205,24 @@ class Tree:
     def need(self, path: str) -> None:
         """Raise unless this is a folder."""
         if (status := self.stat(path)) is None or not is_folder(status):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            raise _no_folder(path, status)
+
+    def refuse_links(self, *paths: str) -> None:
+        """Raise if one of these folders is a link, which leads out of the queue."""
+        for path in paths:
+            if (status := self.stat(path)) is not None and stat.S_ISLNK(status.st_mode):
+                raise _no_folder(path, status)
+
+    def list_readable(self, path: str) -> list[str]:
+        """`list`, but none of a folder that another user closed: other work goes on."""
+        try:
+            return self.list(path)
+        except PermissionError:
+            return []
+
+    def can_use(self, path: str) -> bool:
+        """May this process list that folder, and move files out of it?"""
+        return self.fs.access(path, os.R_OK | os.W_OK | os.X_OK, dir_fd=self.fd)
 
     def list(self, path: str) -> list[str]:
         """Names in a folder; none when it is gone, or a link that leads elsewhere."""
@@ -209,16 +278,33 @@ class Tree:
                 self.fs.close(fd)
 
     def read_json(self, path: str) -> dict[str, Any] | None:
-        """A small JSON object, or None when it is gone or something else."""
+        """A small JSON object, or None when it is gone, closed or something else."""
         try:
             data = json.loads(self.read(path, 1 << 24))
-        except (FileNotFoundError, ValueError, RecursionError):
+        except (FileNotFoundError, PermissionError, ValueError, RecursionError):
             return None
-        return data if isinstance(data, dict) else None
+        return data if isinstance(data, dict) and not is_deep(data) else None
+
+
+def is_deep(data: Any) -> bool:
+    """Is this JSON nested so deeply that it cannot be written out again?"""
+    level = [data]
+    for _ in range(_DEEPEST):
+        inner = [v.values() if isinstance(v, dict) else v for v in level]
+        level = [v for values in inner for v in values if isinstance(v, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def is_folder(status: os.stat_result) -> bool:
     return stat.S_ISDIR(status.st_mode)
+
+
+def _no_folder(path: str, status: os.stat_result | None) -> OSError:
+    is_link = status is not None and stat.S_ISLNK(status.st_mode)
+    code = errno.ELOOP if is_link else errno.ENOTDIR
+    return OSError(code, os.strerror(code), path)
 
 
 _WAY_OUT = {
@@ -231,6 +317,8 @@ _WAY_OUT = {
     "between them: put the whole queue on one",
     errno.ENOTDIR: "one of its folders is gone, or something else is in its place: put it "
     "back, or push to make it anew (`holdfast doctor` tells which)",
+    errno.ELOOP: "{path!r} in it is a symbolic link, which would lead messages out of the "
+    "queue: put a folder in its place",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
 }
 
@@ -241,5 +329,6 @@ def explained(folder: Path, error: OSError | HoldfastError) -> HoldfastError:
 
 def unavailable(folder: Path, error: OSError) -> HoldfastError:
     """One clear line for an error of the filesystem."""
-    why = _WAY_OUT.get(error.errno or 0, error.strerror or str(error))
-    return QueueUnavailable(f"queue {str(folder)!r}: {why}")
+    why = _WAY_OUT.get(error.errno or 0, "{text}")
+    text = why.format(path=error.filename, text=error.strerror or str(error))
+    return QueueUnavailable(f"queue {str(folder)!r}: {text}")

@@ -1,5 +1,6 @@
 """The registry of workers: who stands behind the token in a leased file's name."""
 
+import errno
 import os
 import re
 import secrets
@@ -62,21 +63,32 @@ class Workers:
     def _publish(self, card: WorkerCard) -> bool:
         body = card.model_dump_json().encode()
         temporary = f"tmp/{card.token}-{secrets.token_hex(8)}"
-        self._tree.write(temporary, body)
+        place = f"workers/{card.token}.json"
         try:
-            self._tree.link(temporary, f"workers/{card.token}.json")
+            self._tree.write(temporary, body)
+            self._tree.link(temporary, place)
         except FileExistsError:
             return False
+        except OSError as error:
+            # On a full disk the work can still be done, which only moves files, and so
+            # can the purge that makes room. Without a card a lease counts as another
+            # host's, which is judged more patiently.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return not self._tree.exists(place)
         finally:
-            self._tree.remove(temporary)
+            self._tree.discard(temporary)
         return True
 
     def seen(self, me: WorkerCard, now: float) -> None:
         """Show that this worker is about: its card's time is when it was last seen."""
         if now >= self._seen_at + SEEN_SECONDS:
             self._seen_at = now
-            with suppress(FileNotFoundError):
+            try:
                 self._tree.fs.utime(f"workers/{me.token}.json", dir_fd=self._tree.fd)
+            except FileNotFoundError:  # swept, or there was no room for it
+                with suppress(OSError):
+                    self._publish(me)
 
     def last_seen(self, token: str) -> datetime | None:
         status = self._tree.stat(f"workers/{token}.json")

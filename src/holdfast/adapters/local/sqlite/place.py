@@ -5,6 +5,7 @@ from pathlib import Path
 from threading import Lock
 
 from holdfast.adapters.local.filesystem.checks.mounts import MOUNTS, mount_of, parse_mounts
+from holdfast.adapters.local.modes import MODES, make_folders
 from holdfast.core.errors import ConfigError
 
 # Writers find each other through a file they map into memory, and by locks on it. Across
@@ -14,7 +15,6 @@ _CLUSTER = {"ceph", "lustre", "gpfs", "beegfs", "ocfs2", "gfs2", "glusterfs"}
 _OF_THE_HOST = {"virtiofs", "vboxsf", "vmhgfs"}  # of a virtual machine
 _FUSE = {f"fuse.{of}" for of in ("sshfs", "s3fs", "gcsfuse", "rclone", "davfs2", *_CLUSTER)}
 _REMOTE = _NETWORK | _CLUSTER | _OF_THE_HOST | _FUSE
-_PRIVATE = 0o600  # task tokens are in there, and what customers wrote
 
 _creating = Lock()
 
@@ -22,7 +22,7 @@ _creating = Lock()
 def prepare(path: Path, mounts: Path = MOUNTS, *, content: str = "jobs") -> None:
     """Make sure of a file there that only we can read. Raises ConfigError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         _must_be_local(path, mounts)
         if path.is_dir():
             raise ConfigError(f"{str(path)!r} is a folder: name a file for the {content}")
@@ -39,7 +39,7 @@ def _create(path: Path) -> None:
     # gets to it between its making and our closing.
     with _creating:
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _PRIVATE))
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MODES["private"].file))
         except FileExistsError:
             return
 

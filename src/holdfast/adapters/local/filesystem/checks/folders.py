@@ -3,15 +3,28 @@
 import os
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
-from holdfast.adapters.local.filesystem.layout import FOLDERS
+from holdfast.adapters.local.filesystem.layout import FOLDERS, share_command
 from holdfast.core.findings import Finding, fail, ok, warn
 
 _MIB = 1 << 20
 _LITTLE_BYTES, _FEW_FILES = 1024 * _MIB, 100_000
 _NO_BYTES, _NO_FILES = 64 * _MIB, 1_000
 _MAKE_ROOM = "free some: `holdfast purge --older-than 7d` removes completed messages"
+_USE = os.R_OK | os.W_OK | os.X_OK
+
+
+def link_check(folder: Path) -> Iterator[Finding]:
+    """Messages would be moved to where a link leads, out of the queue."""
+    links = [name for name in FOLDERS if (folder / name).is_symlink()]
+    if links:
+        yield fail(
+            "folders",
+            f"symbolic links in place of folders: {', '.join(links)}; no worker starts here",
+            "put folders in their place, with what is in the folders they lead to",
+        )
 
 
 def access_check(folder: Path) -> Iterator[Finding]:
@@ -26,7 +39,7 @@ def access_check(folder: Path) -> Iterator[Finding]:
         yield fail(
             "permissions",
             f"this user cannot read, write and enter: {', '.join(closed)}",
-            "give the folders to the workers' group: chgrp -R, chmod -R g+rwX, chmod g+s",
+            f"give the queue to the group of its workers: {share_command(folder)}",
         )
         return
     yield ok("permissions", "this user can read and write every folder")
@@ -35,7 +48,7 @@ def access_check(folder: Path) -> Iterator[Finding]:
 
 
 def _usable(path: Path) -> bool:
-    return os.access(path, os.R_OK | os.W_OK | os.X_OK)
+    return os.access(path, _USE)
 
 
 def _sticky(folders: list[Path]) -> Iterator[Finding]:
@@ -47,16 +60,24 @@ def _sticky(folders: list[Path]) -> Iterator[Finding]:
         )
 
 
-def _unreadable(folder: Path, at_most: int = 500) -> Iterator[Finding]:
-    """A task that cannot be read is stuck; umask 077 of another user does that."""
-    leased = [entry.path for entry in os.scandir(folder / "leased")][:at_most]
-    closed = [path for path in leased if os.path.exists(path) and not os.access(path, os.R_OK)]
-    if closed:
+def _unreadable(folder: Path) -> Iterator[Finding]:
+    """Workers pass over what another user closed, so what is in there is stuck."""
+    inner = ("leased", "workers", "pending", "completed")
+    if closed := [path for name in inner for path in _closed(folder / name)]:
         yield fail(
             "permissions",
-            f"{len(closed)} held messages cannot be read, for example {closed[0]!r}",
-            "run all workers as one user, or with umask 002 in one group",
+            f"this user cannot use {len(closed)} files or folders of other users, for example "
+            f"{closed[0]!r}; workers pass them over",
+            f"run all workers as one user, or share the queue: {share_command(folder)}",
         )
+
+
+def _closed(folder: Path, at_most: int = 500) -> list[str]:
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        needed = [(e.path, _USE if e.is_dir() else os.R_OK) for e in islice(entries, at_most)]
+    return [path for path, how in needed if os.path.exists(path) and not os.access(path, how)]
 
 
 def device_check(folder: Path) -> Iterator[Finding]:
