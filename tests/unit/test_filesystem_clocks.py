@@ -191,6 +191,14 @@ def test_a_file_server_that_is_always_slow_is_asked_a_few_times_only(
     assert server.asked <= 5
     right = ground.clock.time() - ground.clock.monotonic()
     assert abs(queue._timeline.offset - right) <= 1.5  # half of what an answer takes
+    assert abs(queue._timeline.wall_ms() / 1000 - ground.clock.time()) <= 1.5
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_quick_answer_is_not_asked_for_again(ground: Ground, slow: int) -> None:
+    server = PausingServer(ground.clock, 3.0, slow=slow, first=True)
+    ground.queue(FsOps(server_time=server.time))
+    assert server.asked == slow + 1
 
 
 def test_of_several_slow_answers_the_quickest_counts(ground: Ground) -> None:

@@ -21,6 +21,7 @@ from fs.ground import (
 from fs.litter import KINDS, outside_of, snapshot
 from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FsOps
+from holdfast.adapters.local.filesystem.watch import MAX_BYTES
 from holdfast.core.message import lease_of
 from holdfast.core.queue import TaskState
 from holdfast.testing.clock import ManualClock
@@ -126,6 +127,21 @@ def test_only_processes_of_one_boot_and_time_namespace_compare_deadlines(
     assert thief.poll() == []
     ground.clock.advance(WATCHED)
     assert len(thief.poll()) == 1
+
+
+def test_where_no_boot_id_is_known_every_lease_is_watched_and_nothing_is_shared(
+    ground: Ground,
+) -> None:
+    """Two empty ids are not two processes of one host."""
+    holder, thief = ground.queue(), ground.queue()
+    for queue in (holder, thief):
+        queue._timeline.boot_id = ""
+    claim(holder)
+    ground.clock.advance(LEASE + 1)
+    assert thief.poll() == []
+    ground.clock.advance(WATCHED)
+    assert len(thief.poll()) == 1
+    assert list((ground.folder / "workers").glob(".watched-*")) == []
 
 
 @pytest.mark.parametrize("offset", ["soon", None, [], float("nan"), float("inf"), True, 1e300])
@@ -234,6 +250,19 @@ def test_a_renewed_lease_of_another_host_is_never_taken(hosts: Hosts) -> None:
     assert thief.stats().completed == 1
 
 
+def test_clocks_that_are_slewed_apart_as_far_as_ntp_does_steal_nothing(hosts: Hosts) -> None:
+    there, here = hosts.host(monotonic=5_000.0), hosts.host()
+    holder, thief = hosts.open(there), hosts.open(here)
+    message = claim(holder)
+    hosts.pass_time(1.0)
+    holder.extend(message, 12 * 3600.0)
+    assert thief.poll() == []
+    there.clock.advance(12 * 3600.0 * 0.9995)
+    here.clock.advance(12 * 3600.0 * 1.0004)
+    assert is_good(message, there.clock)
+    assert thief.poll() == []
+
+
 def test_two_renewals_in_one_moment_do_not_shorten_the_watch(hosts: Hosts) -> None:
     there = hosts.host(monotonic=5_000.0)
     holder, thief = hosts.open(there), hosts.open(hosts.host())
@@ -304,6 +333,8 @@ def test_a_listing_that_takes_long_does_not_shorten_the_watch(hosts: Hosts) -> N
     fs = SlowListing(hosts.server.time)
     holder, thief = hosts.open(there), hosts.open(hosts.host(), fs)
     message = claim(holder)
+    thief.poll()
+    hosts.pass_time(GLANCE)
 
     def meanwhile() -> None:
         hosts.pass_time(20.0)
@@ -311,6 +342,7 @@ def test_a_listing_that_takes_long_does_not_shorten_the_watch(hosts: Hosts) -> N
 
     fs.meanwhile = meanwhile
     assert thief.poll() == []
+    assert fs.meanwhile is None
     hosts.pass_time(LEASE - 0.5)
     assert is_good(message, there.clock)
     assert thief.poll() == []
@@ -431,6 +463,17 @@ def test_an_observation_that_makes_no_sense_is_not_believed(
     assert thief.poll() == []
     hosts.pass_time(WATCHED)
     assert len(thief.poll()) == 1
+
+
+def test_observations_of_absurd_size_are_not_read(hosts: Hosts) -> None:
+    claim(hosts.open(hosts.host(monotonic=5_000.0)))
+    here = hosts.host()
+    hosts.open(here).poll()
+    path = watch_file(here.folder)
+    path.write_text(path.read_text() + " " * MAX_BYTES)
+    hosts.pass_time(WATCHED)
+    assert hosts.open(here).poll() == []
+    assert path.stat().st_size < 1_000
 
 
 def test_a_full_disk_keeps_no_observations_and_stops_no_poll(hosts: Hosts) -> None:

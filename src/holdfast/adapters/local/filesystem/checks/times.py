@@ -14,7 +14,7 @@ _MUCH_SECONDS = 5.0
 
 
 def clock_check(folder: Path, clock: Clock, fs: FsOps) -> Iterator[Finding]:
-    """Leases are judged by the file server's clock, so a difference costs no safety."""
+    """Compare the file server's clock with ours. Leases need neither; due times follow it."""
     (folder / "workers").mkdir()
     tree = Tree(folder, fs)
     try:
@@ -33,10 +33,11 @@ def _verdict(ahead: float) -> Finding:
     which = "ahead of" if ahead > 0 else "behind"
     found = f"the file server's clock is {abs(ahead):,.1f} s {which} ours"
     if abs(ahead) < _MUCH_SECONDS:
-        return ok("clock", f"{found}; its clock counts, so nothing is at risk")
+        return ok("clock", f"{found}; due times follow its clock, and leases need neither")
     return warn(
         "clock",
-        f"{found}; its clock counts, so nothing is at risk, but times shown may puzzle you",
+        f"{found}; due times follow its clock, and leases need neither, but times shown may "
+        "puzzle you",
         "let NTP set both clocks",
     )
 
@@ -55,6 +56,8 @@ def grain_verdict(stamps: Sequence[int]) -> Iterator[Finding]:
     if all(stamp % 1_000_000_000 == 0 for stamp in stamps):
         yield warn(
             "clock",
-            "files are stamped in whole seconds here",
-            "use leases of 10 s or more when several machines work on this queue",
+            "files are stamped in whole seconds here, so due times are off by up to a second, "
+            "and processes may not see that they share a clock",
+            "expect work of a killed process to come back up to one lease later, or move the "
+            "queue to another filesystem",
         )
