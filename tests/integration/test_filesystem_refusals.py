@@ -29,7 +29,15 @@ WAY_OUT = {
     errno.EACCES: "holdfast doctor",
     errno.EIO: "Input/output error",
 }
-QUIET = ("claim", "steal", "extend", "bury the used up", "bury the torn", "hand back the newer")
+QUIET = (
+    "claim",
+    "steal",
+    "extend",
+    "bury the used up",
+    "bury the torn",
+    "bury the torn with dedupe",
+    "hand back the newer",
+)
 """Scenarios whose verb polls or renews: they are repeated by polling again, later."""
 
 every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
