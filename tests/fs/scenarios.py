@@ -211,6 +211,15 @@ SCENARIOS = (
     Scenario("bury the used up", used_up, lambda q, _: q.poll(), {A: DEAD}, {A: DEAD}),
     Scenario("bury the torn", torn, lambda q, _: q.poll(), {A: DEAD}, {A: DEAD}, tears=True),
     Scenario(
+        "bury the torn with dedupe",
+        torn,
+        lambda q, _: q.poll(),
+        {A: DEAD},
+        {A: DEAD},
+        DEDUPE,
+        tears=True,
+    ),
+    Scenario(
         "hand back the newer",
         newer,
         lambda q, _: q.poll(),

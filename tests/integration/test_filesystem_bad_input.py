@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from fs import audit
 from fs.crash import in_a_child
-from fs.ground import LEASE, Ground, Queue, drain, key_of, note
+from fs.ground import LEASE, MUCH_LATER, Ground, Queue, drain, key_of, note
 from fs.litter import ILL_FORMED, KEY, KINDS, WELL_FORMED, outside_of, snapshot
 from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FilesystemQueue
@@ -441,6 +441,8 @@ def test_a_task_with_an_impossible_fence_is_buried_with_a_reason(
 
     def play(say: Callable[[str], None]) -> None:
         assert drain(queue) == [("good", 1)]
+        ground.clock.advance(MUCH_LATER)  # a lease of a worker without a card is watched
+        assert drain(queue) == []
         [letter] = queue.dead_letters()
         assert letter.id == "planted"
         assert "which no queue wrote" in str(letter.reason)

@@ -1,12 +1,17 @@
 """Dedupe among dead letters, and beside pushes that do not ask for it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fs import audit
-from fs.ground import Ground, drain, note
+from fs.ground import LEASE, Ground, Queue, drain, key_of, note
+from fs.litter import KINDS, outside_of, snapshot
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
+from holdfast.adapters.local.filesystem.names import id_hash
+from holdfast.adapters.local.filesystem.record_check import EVERY_SECONDS
+from holdfast.core.errors import QueueUnavailable
 from holdfast.core.message import QueueMessage
 
 
@@ -78,3 +83,124 @@ def test_an_unreadable_dead_letter_that_came_back_leaves_no_id_behind(ground: Gr
     assert queue.purge(1) == 1
     queue.push(note("a"))
     assert states(ground) == ["pending"]
+
+
+# -- tasks that are removed by hand
+
+
+def remove_all(queue: Queue) -> None:
+    for _, _, path in list(audit.tasks(queue.folder)):
+        path.unlink()
+
+
+def test_ids_of_tasks_that_are_removed_by_hand_are_free_after_a_while(ground: Ground) -> None:
+    queue = ground.queue()
+    ids = [str(number) for number in range(20)]
+    for _ in range(3):
+        queue.push_many(map(note, ids))
+        queue.push(note(ids[0]))  # not free: this looks for tasks that are gone
+        queue.ack_many(queue.poll(100))
+        remove_all(queue)
+        ground.clock.advance(EVERY_SECONDS)
+    queue.push_many(map(note, ids))
+    assert queue.stats().ready == len(ids)
+
+
+def test_what_was_removed_by_hand_is_swept_whatever_it_was(ground: Ground) -> None:
+    queue = ground.queue()
+    queue.push_many(map(note, "abc"))
+    held = {message.id: message for message in queue.poll(2)}
+    queue.ack(held["a"])
+    remove_all(queue)
+    assert queue.sweep() == 3
+    assert audit.residue(ground.folder) == []
+
+
+def test_a_dead_letter_that_is_moved_back_by_hand_is_alive(ground: Ground) -> None:
+    queue = ground.queue()
+    queue.push(note("a"))
+    queue.dead_letter(queue.poll()[0], "no use")
+    [(_, task, path)] = audit.tasks(ground.folder)
+    [segment] = (ground.folder / "pending").iterdir()
+    path.rename(segment / f"{task.stem}~0.json")
+    assert drain(queue) == [("a", 2)]
+
+
+# -- what is found in the place of a record or a mark
+
+TEXTS = {
+    "no key": "hello",
+    "key of another id": f"0123456789{id_hash('b')[:8]}",
+    "path": "../../../../etc/passwd",
+    "long": "x" * 4000,
+    "undecodable": "\udcff",
+}
+
+
+def _text(text: str) -> Callable[[Path, Path], None]:
+    return lambda path, outside: path.symlink_to(text)
+
+
+FOUND = KINDS | {name: _text(text) for name, text in TEXTS.items()}
+everything_found = pytest.mark.parametrize("kind", FOUND)
+IN_THE_WAY = ("folder", "full folder")
+
+
+def replaced(ground: Ground, name: str, kind: str, outside: Path) -> None:
+    path = ground.folder / "ids" / name
+    path.unlink(missing_ok=True)
+    FOUND[kind](path, outside)
+
+
+@everything_found
+def test_litter_in_the_place_of_a_record_does_not_take_its_id(
+    fast_path: Path, kind: str
+) -> None:
+    ground, outside = Ground(fast_path / "root", dedupe=True), outside_of(fast_path)
+    queue, theirs = ground.queue(), snapshot(outside)
+    replaced(ground, id_hash("a"), kind, outside)
+    if kind in IN_THE_WAY:
+        with pytest.raises(QueueUnavailable, match="move it out"):
+            queue.push(note("a"))
+        (ground.folder / "ids" / id_hash("a")).rename(fast_path / "moved")
+        assert audit.residue(ground.folder) == []
+    queue.push(note("a", which=1))
+    queue.push(note("a", which=2))
+    assert [message.which for message in queue.poll(10)] == [1]
+    assert snapshot(outside) == theirs
+
+
+@everything_found
+def test_a_live_task_keeps_its_id_when_litter_replaces_its_record(
+    fast_path: Path, kind: str
+) -> None:
+    ground, outside = Ground(fast_path / "root", dedupe=True), outside_of(fast_path)
+    queue, theirs = ground.queue(), snapshot(outside)
+    queue.push(note("a"))
+    replaced(ground, id_hash("a"), kind, outside)
+    for _ in range(2):
+        queue.push(note("a"))
+        ground.queue().push(note("a"))
+        queue.sweep()
+        assert states(ground) in (["pending"], ["leased"])
+        queue.poll()
+    assert snapshot(outside) == theirs
+
+
+@everything_found
+def test_litter_in_the_place_of_a_mark_neither_frees_nor_blocks_an_id(
+    fast_path: Path, kind: str
+) -> None:
+    ground, outside = Ground(fast_path / "root", dedupe=True), outside_of(fast_path)
+    queue, theirs = ground.queue(), snapshot(outside)
+    queue.push(note("a"))
+    [message] = queue.poll()
+    replaced(ground, f"dying-{key_of(message)}", kind, outside)
+    queue.push(note("a"))
+    assert states(ground) == ["leased"]
+    queue.dead_letter(message, "no use")
+    ground.clock.advance(2 * LEASE)
+    queue.sweep(0)
+    queue.push(note("a"))
+    assert states(ground) == ["failed", "pending"]
+    assert snapshot(outside) == theirs

@@ -37,6 +37,7 @@ QUIET = (
     "extend",
     "bury the used up",
     "bury the torn",
+    "bury the torn with dedupe",
     "hand back the newer",
 )
 """Scenarios whose verb polls or renews: they are repeated by polling again, later."""

@@ -263,6 +263,79 @@ def drop(queue: Queue) -> None:
     queue.drop("a")
 
 
+LIVE = ("pending", "leased", "completed")
+
+
+def check_one_lives(queue: Queue) -> None:
+    """A push of the id finds it taken, or takes it: then one task is alive."""
+    queue.push(note("a"))
+    states = [state for state, _, _ in audit.tasks(queue.folder) if state in LIVE]
+    assert len(states) == 1
+    assert audit.faults(queue.folder) == {}
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "release", "dead_letter"])
+def test_a_check_of_records_never_frees_the_id_of_a_task_that_moves(
+    fast_path: Path, verb: str
+) -> None:
+    def setting(stage: Stage) -> Setting:
+        worker, sweeper, pusher = stage.worker(), stage.worker(), stage.worker()
+        worker.push(note("a"))
+        message = stage.poll(worker)
+
+        def settle_and_poll() -> None:
+            stage.settle(worker, message, verb)
+            worker.poll()
+
+        actors: list[Actor] = [settle_and_poll, lambda: sweep(sweeper)]
+        return actors, lambda: check_one_lives(pusher)
+
+    all_schedules(fast_path, setting, dedupe=True)
+
+
+def test_a_burial_that_ends_late_never_frees_the_id_of_a_redriven_task(
+    fast_path: Path,
+) -> None:
+    def setting(stage: Stage) -> Setting:
+        worker, person, pusher = stage.worker(), stage.worker(), stage.worker()
+        worker.push(note("a"))
+        message = stage.poll(worker)
+        actors: list[Actor] = [
+            lambda: stage.settle(worker, message, "dead_letter"),
+            lambda: redrive(person),
+            lambda: sweep(person),
+        ]
+        return actors, lambda: check_one_lives(pusher)
+
+    all_schedules(fast_path, setting, dedupe=True)
+
+
+def test_a_purge_and_a_push_of_one_id_leave_one_live_task(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        person, pusher = stage.worker(), stage.worker()
+        person.push(note("a"))
+        person.ack(person.poll()[0])
+        actors: list[Actor] = [lambda: purge(person), lambda: push(pusher, "a")]
+        return actors, lambda: check_one_lives(pusher)
+
+    all_schedules(fast_path, setting, dedupe=True)
+
+
+def test_a_drop_and_a_push_of_one_id_leave_one_live_task(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        person, worker, pusher = stage.worker(), stage.worker(), stage.worker()
+        worker.push(note("a"))
+        message = stage.poll(worker)
+        actors: list[Actor] = [
+            lambda: stage.settle(worker, message, "dead_letter"),
+            lambda: drop(person),
+            lambda: push(pusher, "a"),
+        ]
+        return actors, lambda: check_one_lives(pusher)
+
+    all_schedules(fast_path, setting, dedupe=True)
+
+
 def test_a_redrive_and_a_push_of_one_id_leave_one_live_task(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         person, pusher = stage.worker(), stage.worker()

@@ -1,0 +1,109 @@
+"""What dedupe costs, in calls of the file system: the same for each message, however many."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fs import audit
+from fs.ground import Ground, Queue, note
+from fs.watched import WatchedFs
+
+FEW = 10
+EACH_AT_MOST = 25  # calls for a message
+
+
+class CountingFs(WatchedFs):
+    def __init__(self, server_time: Callable[[], float]) -> None:
+        super().__init__(server_time)
+        self.counted: Counter[str] = Counter()
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.counted[name] += 1
+        return real(*args, **kwargs)
+
+
+def push_all(queue: Queue, count: int) -> None:
+    queue.push_many([note(str(number)) for number in range(count)])
+
+
+def dead(queue: Queue, count: int) -> None:
+    push_all(queue, count)
+    for message in queue.poll(count):
+        queue.dead_letter(message, "no use")
+
+
+def completed(queue: Queue, count: int) -> None:
+    push_all(queue, count)
+    queue.ack_many(queue.poll(count))
+
+
+def removed_by_hand(queue: Queue, count: int) -> None:
+    completed(queue, count)
+    for _, _, path in list(audit.tasks(queue.folder)):
+        path.unlink()
+
+
+Prepare = Callable[[Queue, int], None]
+Act = Callable[[Queue, int], object]
+
+
+def redrive(queue: Queue, count: int) -> None:
+    assert queue.redrive() == count
+
+
+def push_again(queue: Queue, count: int) -> None:
+    before = queue.stats()
+    push_all(queue, count)
+    assert queue.stats() == before
+
+
+def purge(queue: Queue, count: int) -> None:
+    assert queue.purge(0) == count
+
+
+def bury(queue: Queue, count: int) -> None:
+    for message in queue.poll(count):
+        queue.dead_letter(message, "no use")
+
+
+def push_what_is_gone(queue: Queue, count: int) -> None:
+    push_all(queue, count)
+    assert queue.stats().ready == count
+
+
+CASES: dict[str, tuple[Prepare, Act]] = {
+    "redrive": (dead, redrive),
+    "redrive one": (dead, lambda queue, count: queue.redrive("0")),
+    "bury": (push_all, bury),
+    "push what is pending": (push_all, push_again),
+    "push what is completed": (completed, push_again),
+    "push what is dead": (dead, push_what_is_gone),
+    "push what was removed by hand": (removed_by_hand, push_what_is_gone),
+    "purge": (completed, purge),
+    "sweep": (removed_by_hand, lambda queue, count: queue.sweep()),
+}
+
+
+def calls(folder: Path, count: int, prepare: Prepare, act: Act) -> Counter[str]:
+    ground = Ground(folder, dedupe=True)
+    prepare(ground.queue(), count)
+    fs = CountingFs(ground.clock.time)
+    queue = ground.queue(fs)
+    fs.counted.clear()
+    act(queue, count)
+    return fs.counted
+
+
+@pytest.mark.parametrize(("prepare", "act"), CASES.values(), ids=CASES)
+def test_the_calls_for_each_message_do_not_grow_with_the_number_of_messages(
+    fast_path: Path, prepare: Prepare, act: Act
+) -> None:
+    one, two, four = (
+        calls(fast_path / str(times), times * FEW, prepare, act) for times in (1, 2, 4)
+    )
+    assert one["listdir"] == two["listdir"] == four["listdir"]
+    assert four.total() - two.total() == 2 * (two.total() - one.total())
+    assert four.total() - two.total() <= 2 * FEW * EACH_AT_MOST
