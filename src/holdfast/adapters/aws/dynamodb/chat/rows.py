@@ -18,6 +18,7 @@ from holdfast.adapters.aws.dynamodb.chat.tables import Tables
 from holdfast.adapters.aws.dynamodb.values import decode
 from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import LockLost, Permanent
+from holdfast.conversations.lock import released_on_error
 from holdfast.conversations.model import (
     Acquired,
     Conversation,
@@ -114,7 +115,8 @@ class ConversationRows:
         self._held[grant] = row
         for oldest in list(self._held)[:-_REMEMBERED]:
             self._held.pop(oldest, None)
-        return Acquired(grant, items.conversation_of(row))
+        with released_on_error(self.release, grant):  # a newer process may be able to read it
+            return Acquired(grant, items.conversation_of(row))
 
     def renew(self, grant: Grant, now: float, expires_at: float) -> bool:
         values = {":expires": expires_at, ":now": now, **when.of(grant)}
