@@ -2,7 +2,7 @@
 
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -69,7 +69,11 @@ class Nobody:
             "Your parcel is on its way and will be with you tomorrow.", "item", 90, 15
         )
 
-    def send(self, part: Any, secret: Any, **_: Any) -> SentPart:
+    @contextmanager
+    def connect(self, part: Any, secret: Any, **_: Any) -> Iterator[Callable[[], SentPart]]:
+        yield self._send
+
+    def _send(self) -> SentPart:
         self.sent += 1
         return SentPart(f"SM{self.sent:032}", "queued")
 

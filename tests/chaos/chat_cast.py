@@ -15,7 +15,6 @@ from holdfast.conversations.model import Channel, ConversationKey
 from holdfast.conversations.outbox import SentPart
 from holdfast.conversations.ports import Part
 from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.secret import Secret
 from holdfast.conversations.staging import Stager
 from holdfast.conversations.sweeper import Sweeper
 from holdfast.conversations.terms import ChatTerms, Profile
@@ -123,9 +122,9 @@ def _inbound(sid: str) -> Inbound:
 class SlowSender(LedgerSender):
     """Takes its time before and after: that is when people die in doubt."""
 
-    def send(self, part: Part, secret: Secret, *, timeout_seconds: float) -> SentPart:
+    def send(self, part: Part) -> SentPart:
         SYSTEM_CLOCK.sleep(_moment())
-        taken = super().send(part, secret, timeout_seconds=timeout_seconds)
+        taken = super().send(part)
         SYSTEM_CLOCK.sleep(_moment())
         return taken
 

@@ -2,7 +2,9 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 STEPS = {
@@ -23,6 +25,7 @@ STEPS = {
     "writer.write": "step 9",
     "store.note(Prepared)": "step 9",
     "store.note(Sending)": "step 10",
+    "sender.connect": "step 10",
     "sender.send": "step 10",
     "sender.find": "step 10, in doubt",
     "store.get": "parking",
@@ -97,6 +100,15 @@ class _Watched:
             return self._doom.called(label, lambda: value(*args, **kwargs))
 
         return call
+
+    @contextmanager
+    def connect(self, *args: Any, **kwargs: Any) -> Iterator[Callable[[], Any]]:
+        """A sender's: two calls, as a process may be struck between them."""
+        with ExitStack() as opened:
+            connection = self._port.connect(*args, **kwargs)
+            enter = partial(opened.enter_context, connection)
+            send = self._doom.called(f"{self._name}.connect", enter)
+            yield lambda: self._doom.called(f"{self._name}.send", send)
 
 
 def told(calls: list[str], after: int) -> str:

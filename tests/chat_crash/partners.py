@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,7 +99,13 @@ class LedgerSender:
         self._ledger, self._clock = ledger, clock
         self._finds, self._refusals = finds, refusals
 
-    def send(self, part: Part, secret: Secret, *, timeout_seconds: float) -> SentPart:
+    @contextmanager
+    def connect(
+        self, part: Part, secret: Secret, *, timeout_seconds: float
+    ) -> Iterator[Callable[[], SentPart]]:
+        yield lambda: self.send(part)
+
+    def send(self, part: Part) -> SentPart:
         if self._refusals and self._refused() < self._refusals:
             self._ledger.add(what="refused")
             raise Passing("the sender is away")

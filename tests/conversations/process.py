@@ -1,7 +1,7 @@
 """One process: its ports, its keeper, and what it does with a message or a trigger."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Event
 from typing import Any, Protocol
 
@@ -99,6 +99,14 @@ class ProviderPort(Port):
         if name not in self._calls:
             return value
         return lambda *args, **kwargs: self.reach(name, value, *args, **kwargs)
+
+    @contextmanager
+    def connect(self, *args: Any, **kwargs: Any) -> Iterator[Callable[[], Any]]:
+        """Two steps: the connection, and the call that sends over it."""
+        with ExitStack() as opened:
+            connection = self._provider.connect(*args, **kwargs)
+            send = self.reach("connect", opened.enter_context, connection)
+            yield lambda: self.reach("send", send)
 
 
 class KeeperByHand:

@@ -4,7 +4,8 @@ Each body is its message's sid, so every reply tells which messages it was writt
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -75,7 +76,15 @@ class Carrier:
     secret_fields = ()
     repeatable = False
 
-    def send(self, part: Part, secret: Secret, **_: object) -> SentPart:
+    @contextmanager
+    def connect(
+        self, part: Part, secret: Secret, **_: object
+    ) -> Iterator[Callable[[], SentPart]]:
+        if self.fate.strikes(self.fate.weather.sender_fails / 2):
+            raise Passing("no connection")
+        yield lambda: self.send(part)
+
+    def send(self, part: Part) -> SentPart:
         if self.fate.strikes(self.fate.weather.sender_fails):
             self._fail(part)
         return self._take(part)

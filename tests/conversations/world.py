@@ -265,7 +265,7 @@ class Process:
         world = self.world
         providers = Providers(
             ProviderPort(self, world.assistant, ("open_thread", "write")),
-            ProviderPort(self, world.carrier, ("send", "find")),
+            ProviderPort(self, world.carrier, ("find",)),
         )
         processor = world.build.processor(
             self.store,

@@ -15,6 +15,7 @@ import pytest
 from moto import mock_aws
 from test_smtp_sender import MailServer
 
+from chat_senders import send
 from holdfast.adapters.aws.secrets import SecretsManagerSecrets
 from holdfast.adapters.chat.openai import OpenAIWriter
 from holdfast.adapters.chat.smtp import SmtpSender
@@ -79,7 +80,7 @@ def twilio_calls(vendors: VendorServer, fault: Fault) -> list[Callable[[], Any]]
     part = Part(ConversationKey(NUMBER, "c1"), config, CANARY, "r1")
     seconds = 0.1 if fault.how == "hang" else 20.0
     calls: list[Callable[[], Any]] = [
-        lambda: sender.send(part, TWILIO_SECRET, timeout_seconds=seconds)
+        lambda: send(sender, part, TWILIO_SECRET, timeout_seconds=seconds)
     ]
     if fault.how != "hang":
         calls.append(lambda: sender.find(part, TWILIO_SECRET, since=0, known=()))
@@ -125,7 +126,7 @@ def test_no_error_of_a_mail_server_tells_a_password_or_an_address() -> None:
             part = Part(ConversationKey(address, "c1"), config, CANARY, "r1")
             secret = SMTP_SECRET if at_login else NO_SECRET
             with pytest.raises(Exception) as caught:
-                SmtpSender().send(part, secret, timeout_seconds=20)
+                send(SmtpSender(), part, secret, timeout_seconds=20)
             failures.append(told(caught.value))
     assert not told_on("".join(failures))
 

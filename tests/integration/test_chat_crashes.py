@@ -75,6 +75,7 @@ IN_EVERY_TURN = {
     "writer.write",
     "store.note(Prepared)",
     "store.note(Sending)",
+    "sender.connect",
     "sender.send",
     "store.finish",
     "queue.ack",

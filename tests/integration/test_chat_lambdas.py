@@ -6,9 +6,11 @@ R002-006…010, R002-013, R002-015…018, R002-024, R002-082, R002-098; MS-24; I
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from importlib import import_module
 from threading import enumerate as enumerate_threads
+from threading import stack_size
 from traceback import format_exception
 from typing import Any
 
@@ -173,6 +175,37 @@ def test_what_nobody_could_answer_is_refused_and_not_stored(
     assert around.conversation() is None
 
 
+@pytest.mark.parametrize("forged", ["\ud800", "s" * 27 + "\udfff", "ä" * 28, "s" * 1_000_000])
+def test_a_signature_that_can_be_none_is_refused_as_any_other(
+    around: Place, staging: StagingFunction, forged: str, caplog: Any
+) -> None:
+    """A 503 would bring it again, and to the fallback URL."""
+    assert status(staging, post(around.form(), signature=forged)) == 403
+    assert "webhook_failed" not in caplog.text
+    assert around.staged() == []
+
+
+def test_half_characters_anywhere_in_a_request_are_refused_and_not_told(
+    around: Place, staging: StagingFunction, capsys: Any, caplog: Any
+) -> None:
+    half, good = "\ud800", post(around.form())
+    rest = {name: good[name] for name in good if name != "rawPath"}
+    events = [
+        post(around.form(), path=f"/{half}", signature="forged"),
+        post(around.form(), content_type=half),
+        good | {"body": half},
+        good | {"body": half, "isBase64Encoded": True},
+        rest | {"queryStringParameters": {"a": half}},
+        rest | {"multiValueQueryStringParameters": {half: ["a"]}},
+        good | {"requestContext": {"http": {"method": half}}},
+    ]
+    assert [status(staging, event) for event in events] == [403, 400, 400, 400, 400, 400, 405]
+    told = said(capsys, caplog)
+    assert "webhook_failed" not in told
+    assert around.customer not in told
+    assert around.staged() == []
+
+
 def test_only_posts_are_taken(around: Place, staging: StagingFunction) -> None:
     event = post(around.form())
     event["requestContext"]["http"]["method"] = "GET"
@@ -238,6 +271,24 @@ def test_a_whole_turn_leaves_one_reply_and_no_failure(
     assert "one\ntwo" in assistant.body
     assert around.staged() == []
     assert around.invoke(messaging, event) == []  # delivered again
+    assert len(around.sent()) == 1
+
+
+def test_a_function_without_threads_reports_its_records_and_locks_nothing(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    assert status(staging, post(around.form())) == 200
+    event = around.receive()
+    before = stack_size(1 << 46)  # no machine has memory for that: no thread can start
+    try:
+        failures = failed(messaging(event, TimeLeft()))
+    finally:
+        stack_size(before)
+    assert failures == [one["messageId"] for one in event["Records"]]
+    found = around.conversation()
+    assert found is not None
+    assert not found.locked(time.time())
+    assert around.invoke(messaging, event) == []
     assert len(around.sent()) == 1
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import chat_senders
 from holdfast.adapters.chat.outbox import OutboxSender, letters
 from holdfast.conversations.errors import Passing, Permanent
 from holdfast.conversations.model import ConversationKey
@@ -27,7 +28,15 @@ def part(text: str = "hello", reference: str = "r1", index: int = 0) -> Part:
 
 
 def send(sender: OutboxSender, one: Part) -> str:
-    return sender.send(one, NO_SECRET, timeout_seconds=1).message_sid
+    return chat_senders.send(sender, one, NO_SECRET, timeout_seconds=1).message_sid
+
+
+def test_a_letter_is_laid_down_when_it_is_handed_over_and_not_before(tmp_path: Path) -> None:
+    sender = OutboxSender(tmp_path / "out")
+    with sender.connect(part(), NO_SECRET, timeout_seconds=1) as hand_over:
+        assert list((tmp_path / "out").iterdir()) == []
+        hand_over()
+    assert len(letters(tmp_path / "out")) == 1
 
 
 def test_replies_are_laid_down_and_listed_the_oldest_first(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Self
 import pytest
 from aiosmtpd.smtp import SMTP, AuthResult
 
+from chat_senders import send
 from holdfast.adapters.chat.smtp import SmtpSender
 from holdfast.conversations.errors import (
     CannotTell,
@@ -88,7 +89,14 @@ class MailServer:
         if self.at_rcpt:
             return await self._answer(server, self.at_rcpt)
         envelope.rcpt_tos.append(to)
+        self._transport = server.transport
         return "250 OK"
+
+    def hang_up(self) -> None:
+        """Close the connection that last named a recipient, in the middle of the talk."""
+        closed = Event()
+        self._loop.call_soon_threadsafe(lambda: (self._transport.abort(), closed.set()))
+        assert closed.wait(60)
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
         if not self.at_data[:1].isdigit():
@@ -128,7 +136,7 @@ def test_a_reply_arrives_letter_by_letter(sender: SmtpSender, server: MailServer
     reply = part(
         server, text, subject="Re: Größe 👗 und mehr, viel mehr, als in eine Zeile passt"
     )
-    sent = sender.send(reply, NO_SECRET, timeout_seconds=WAIT)
+    sent = send(sender, reply, NO_SECRET, timeout_seconds=WAIT)
     (mail,) = server.mails
     assert mail.get_content().splitlines() == text.splitlines()
     assert mail["Subject"] == reply.config["subject"]
@@ -143,7 +151,9 @@ def test_a_reply_arrives_letter_by_letter(sender: SmtpSender, server: MailServer
 
 def test_the_same_part_has_the_same_id(sender: SmtpSender, server: MailServer) -> None:
     """So a mail program shows what was sent twice once."""
-    ids = {sender.send(part(server), NO_SECRET, timeout_seconds=WAIT).message_sid for _ in "12"}
+    ids = {
+        send(sender, part(server), NO_SECRET, timeout_seconds=WAIT).message_sid for _ in "12"
+    }
     assert len(ids) == 1
     assert not SmtpSender.repeatable  # the server takes both all the same
 
@@ -171,7 +181,7 @@ def test_an_address_that_is_more_than_one_address_reaches_no_server(
     sender: SmtpSender, server: MailServer, address: str
 ) -> None:
     with pytest.raises(Permanent, match="not one mail address"):
-        sender.send(part(server, to=address), NO_SECRET, timeout_seconds=WAIT)
+        send(sender, part(server, to=address), NO_SECRET, timeout_seconds=WAIT)
     assert server.recipients == []
 
 
@@ -192,7 +202,7 @@ def test_a_config_that_cannot_work_or_carries_a_header_is_refused(
     sender: SmtpSender, server: MailServer, config: dict[str, Any]
 ) -> None:
     with pytest.raises(Permanent):
-        sender.send(part(server, **config), NO_SECRET, timeout_seconds=WAIT)
+        send(sender, part(server, **config), NO_SECRET, timeout_seconds=WAIT)
     assert server.mails == []
 
 
@@ -219,8 +229,40 @@ def test_each_outcome_is_what_it_is(
     """MS-22."""
     server.at_rcpt, server.at_data = at_rcpt, at_data
     with pytest.raises(Exception, match=words) as caught:
-        sender.send(part(server), NO_SECRET, timeout_seconds=WAIT)
+        send(sender, part(server), NO_SECRET, timeout_seconds=WAIT)
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("refusal", ["550 no such user", "451 later", "close"])
+def test_a_recipient_is_refused_before_the_mail_is_handed_over(
+    sender: SmtpSender, server: MailServer, refusal: str
+) -> None:
+    """So no doubt is noted for what was surely not sent."""
+    server.at_rcpt = refusal
+    with (
+        pytest.raises((Permanent, Passing)),
+        sender.connect(part(server), NO_SECRET, timeout_seconds=WAIT),
+    ):
+        pytest.fail("it is connected all the same")
+
+
+def test_a_connection_that_is_not_used_sends_nothing(
+    sender: SmtpSender, server: MailServer
+) -> None:
+    with sender.connect(part(server), NO_SECRET, timeout_seconds=WAIT):
+        pass
+    send(sender, part(server, "the next one"), NO_SECRET, timeout_seconds=WAIT)
+    assert [mail.get_content().strip() for mail in server.mails] == ["the next one"]
+
+
+def test_a_server_that_hangs_up_before_the_text_leaves_no_doubt(
+    sender: SmtpSender, server: MailServer
+) -> None:
+    with sender.connect(part(server), NO_SECRET, timeout_seconds=WAIT) as hand_over:
+        server.hang_up()
+        with pytest.raises(Passing):
+            hand_over()
+    assert server.mails == []
 
 
 def test_a_server_that_took_the_text_and_says_nothing_leaves_a_doubt(
@@ -228,7 +270,7 @@ def test_a_server_that_took_the_text_and_says_nothing_leaves_a_doubt(
 ) -> None:
     server.at_data = "hang"
     with pytest.raises(SendUnclear):
-        sender.send(part(server), NO_SECRET, timeout_seconds=0.3)
+        send(sender, part(server), NO_SECRET, timeout_seconds=0.3)
     assert len(server.mails) == 1
 
 
@@ -236,23 +278,23 @@ def test_nobody_there_is_passing(sender: SmtpSender) -> None:
     with MailServer() as gone:
         pass
     with pytest.raises(Passing, match="no connection"):
-        sender.send(part(gone), NO_SECRET, timeout_seconds=WAIT)
+        send(sender, part(gone), NO_SECRET, timeout_seconds=WAIT)
 
 
 def test_the_server_is_logged_in_to_when_there_is_a_name(sender: SmtpSender) -> None:
     with MailServer(auth_require_tls=False) as server:
         server._terms["authenticator"] = server.check
-        sender.send(part(server), LOGIN, timeout_seconds=WAIT)
+        send(sender, part(server), LOGIN, timeout_seconds=WAIT)
         assert (len(server.mails), server.logins) == (1, ["ada"])
         wrong = Secret("smtp", {"username": "ada", "password": "old"})
         with pytest.raises(Unauthorised, match="535"):
-            sender.send(part(server), wrong, timeout_seconds=WAIT)
+            send(sender, part(server), wrong, timeout_seconds=WAIT)
         server.at_login = "454"
         with pytest.raises(Passing, match="454") as caught:
-            sender.send(part(server), wrong, timeout_seconds=WAIT)
+            send(sender, part(server), wrong, timeout_seconds=WAIT)
         assert type(caught.value) is Passing
         with pytest.raises(Permanent, match="'username'"):
-            sender.send(part(server), Secret("s", {"password": "x"}), timeout_seconds=WAIT)
+            send(sender, part(server), Secret("s", {"password": "x"}), timeout_seconds=WAIT)
         assert len(server.mails) == 1
 
 
@@ -301,11 +343,11 @@ def test_a_server_is_believed_only_with_a_good_certificate(
         server._terms["authenticator"] = server.check
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
         with pytest.raises(Passing, match="SSLCertVerificationError"):
-            sender.send(part(server, tls=tls), LOGIN, timeout_seconds=WAIT)
+            send(sender, part(server, tls=tls), LOGIN, timeout_seconds=WAIT)
         assert (server.mails, server.logins) == ([], [])
 
         monkeypatch.setenv("SSL_CERT_FILE", certificate)
-        sender.send(part(server, tls=tls), LOGIN, timeout_seconds=WAIT)
+        send(sender, part(server, tls=tls), LOGIN, timeout_seconds=WAIT)
         assert (len(server.mails), server.logins) == (1, ["ada"])
 
 
@@ -315,7 +357,7 @@ def test_a_server_that_offers_no_tls_gets_nothing_unless_that_is_wished(
     with MailServer(auth_require_tls=False) as server:
         server._terms["authenticator"] = server.check
         with pytest.raises(Passing):
-            sender.send(part(server, tls="starttls"), LOGIN, timeout_seconds=WAIT)
+            send(sender, part(server, tls="starttls"), LOGIN, timeout_seconds=WAIT)
         assert (server.mails, server.logins) == ([], [])
 
 
@@ -323,7 +365,7 @@ def test_an_address_in_other_letters_goes_where_the_server_knows_them(
     sender: SmtpSender, server: MailServer
 ) -> None:
     with pytest.raises(Permanent, match="letters"):
-        sender.send(part(server, to="юлия@пример.example"), NO_SECRET, timeout_seconds=WAIT)
+        send(sender, part(server, to="юлия@пример.example"), NO_SECRET, timeout_seconds=WAIT)
     with MailServer(enable_SMTPUTF8=True) as wide:
-        sender.send(part(wide, to="юлия@пример.example"), NO_SECRET, timeout_seconds=WAIT)
+        send(sender, part(wide, to="юлия@пример.example"), NO_SECRET, timeout_seconds=WAIT)
         assert wide.recipients == [["юлия@пример.example"]]

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import vendor_servers
+from chat_senders import send
 from holdfast.adapters.chat.twilio import TwilioSender
 from holdfast.conversations.errors import (
     CannotTell,
@@ -62,7 +63,7 @@ def part(
 def test_a_reply_is_sent_to_the_customer(sender: TwilioSender, vendors: VendorServer) -> None:
     """R002-059, R002-060, R002-061, R002-062."""
     text = "Grüße 👋🏽 & mehr=\nשלום"
-    sent = sender.send(part(vendors, text), SECRET, timeout_seconds=WAIT)
+    sent = send(sender, part(vendors, text), SECRET, timeout_seconds=WAIT)
     (message,) = vendors.books.messages
     assert (sent.message_sid, sent.status) == (message["sid"], "queued")
     assert (message["to"], message["from"], message["body"]) == (NUMBER, SENDER, text)
@@ -76,7 +77,7 @@ def test_a_messaging_service_or_an_api_key_may_stand_in(
 ) -> None:
     secret = Secret("t", {"account_sid": "AC1", "api_key": "SK1", "api_secret": "word"})
     where = part(vendors, to="+491510000001", messaging_service_sid="MG1")
-    sent = sender.send(where, secret, timeout_seconds=WAIT)
+    sent = send(sender, where, secret, timeout_seconds=WAIT)
     (message,) = vendors.books.messages
     assert (message["messaging_service_sid"], message["from"]) == ("MG1", None)
     assert vendors.books.asks[0].user == "SK1:word"
@@ -111,7 +112,7 @@ def test_each_outcome_is_what_it_is_and_nothing_is_sent_twice_by_itself(
     """R002-064, MS-22."""
     vendors.books.order("twilio.send", fault)
     with pytest.raises(Exception, match=words) as caught:
-        sender.send(part(vendors), SECRET, timeout_seconds=WAIT)
+        send(sender, part(vendors), SECRET, timeout_seconds=WAIT)
     assert type(caught.value) is kind
     assert len(vendors.books.asks) == 1
 
@@ -125,13 +126,13 @@ def test_a_number_that_cannot_be_written_to_is_refused_for_good(
 ) -> None:
     """R002-065."""
     with pytest.raises(Permanent, match=words):
-        sender.send(part(vendors, to=number), SECRET, timeout_seconds=WAIT)
+        send(sender, part(vendors, to=number), SECRET, timeout_seconds=WAIT)
 
 
 def test_no_answer_in_time_leaves_a_doubt(sender: TwilioSender, vendors: VendorServer) -> None:
     vendors.books.order("twilio.send", Fault(how="hang", acted=True))
     with pytest.raises(SendUnclear, match="Timeout"):
-        sender.send(part(vendors), SECRET, timeout_seconds=0.2)
+        send(sender, part(vendors), SECRET, timeout_seconds=0.2)
 
 
 def test_nobody_there_leaves_no_doubt(sender: TwilioSender, vendors: VendorServer) -> None:
@@ -140,7 +141,7 @@ def test_nobody_there_leaves_no_doubt(sender: TwilioSender, vendors: VendorServe
         port = free.getsockname()[1]
     nowhere = part(vendors, base_url=f"http://127.0.0.1:{port}")
     with pytest.raises(Passing, match="cannot be reached"):
-        sender.send(nowhere, SECRET, timeout_seconds=WAIT)
+        send(sender, nowhere, SECRET, timeout_seconds=WAIT)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_what_cannot_be_sent_is_refused_before_it_could_be_in_doubt(
 ) -> None:
     secret = Secret("t", {"account_sid": "AC1", "auth_token": "token", **values})
     with pytest.raises(Permanent, match=words):
-        sender.send(part(vendors, text, **config), secret, timeout_seconds=WAIT)
+        send(sender, part(vendors, text, **config), secret, timeout_seconds=WAIT)
     assert vendors.books.asks == []
 
 
@@ -192,7 +193,7 @@ def test_a_reply_whose_answer_was_lost_is_found(
     vendors.books.order("twilio.send", Fault(how="close", acted=True))
     reply = part(vendors, "hello ✓ ")
     with pytest.raises(SendUnclear):
-        sender.send(reply, SECRET, timeout_seconds=WAIT)
+        send(sender, reply, SECRET, timeout_seconds=WAIT)
     found = sender.find(reply, SECRET, since=NOW, known=())
     assert found is not None
     assert found.message_sid == vendors.books.messages[0]["sid"]
@@ -204,7 +205,7 @@ def test_a_reply_that_was_not_sent_is_not_found(
 ) -> None:
     vendors.books.order("twilio.send", Fault(how="close"))
     with pytest.raises(SendUnclear):
-        sender.send(part(vendors), SECRET, timeout_seconds=WAIT)
+        send(sender, part(vendors), SECRET, timeout_seconds=WAIT)
     lay(vendors, body="something else")
     lay(vendors, to="whatsapp:+491510000002")
     lay(vendors, **{"from": "whatsapp:+4930000009"})
@@ -307,8 +308,8 @@ def test_the_vendors_run_as_a_process_that_is_told_its_faults(sender: TwilioSend
             key = ConversationKey(NUMBER, "c1")
             reply = Part(key, {"sender": SENDER, "base_url": about["twilio"]}, "hi", "r")
             with pytest.raises(Passing):
-                sender.send(reply, SECRET, timeout_seconds=WAIT)
-            sender.send(reply, SECRET, timeout_seconds=WAIT)
+                send(sender, reply, SECRET, timeout_seconds=WAIT)
+            send(sender, reply, SECRET, timeout_seconds=WAIT)
             with urllib.request.urlopen(f"{about['twilio']}/_seen", timeout=30) as answer:
                 seen = json.load(answer)
             assert [one["body"] for one in seen["messages"]] == ["hi"]

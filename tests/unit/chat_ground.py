@@ -2,6 +2,7 @@
 
 from threading import Event
 
+from holdfast.conversations.desk import Desk
 from holdfast.conversations.messages import Trigger, inbound_of
 from holdfast.conversations.model import Channel, Conversation, ConversationKey
 from holdfast.conversations.processor import BatchProcessor
@@ -48,12 +49,19 @@ class Ground:
         self.stopping = Event()
         wired = {"terms": self.terms, "clock": self.clock, "events": self.events}
         self.stager = Stager(self.store, self.queues, **wired)
-        self.sweeper = Sweeper(self.store, self.queues, **wired)
-        self.processor = BatchProcessor(
-            self.store, self.providers, self.queues, keeper=self.keeper, **wired
-        )
+        self._wired = wired
+        self.use(self.store)
         if conversation:
             self.open()
+
+    def use(self, store: MemoryConversations, keeper: LeaseKeeper | None = None) -> None:
+        """Have triggers handled, parked ones swept and decided about, over this store."""
+        parts = (store, self.queues)
+        self.sweeper = Sweeper(*parts, **self._wired)
+        self.desk = Desk(*parts, **self._wired)
+        self.processor = BatchProcessor(
+            store, self.providers, self.queues, keeper=keeper or self.keeper, **self._wired
+        )
 
     def open(self, key: ConversationKey = KEY, **changes: object) -> None:
         configs = {"channel_config": CHANNEL_CONFIG, "ai_config": AI_CONFIG}

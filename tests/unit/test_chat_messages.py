@@ -38,9 +38,19 @@ def test_one_moment_is_one_instant_in_whatever_form_it_is_written(written):
     assert instant(written) == NOON
 
 
-@pytest.mark.parametrize(
-    "written", ["", "yesterday", None, True, [], {}, float("nan"), "-5", 0, "9" * 40, "Fri, x"]
-)
+NO_TIMES = ["", "yesterday", None, True, [], {}, float("nan"), "-5", 0, "9" * 40, "Fri, x"]
+HUGE_TIMES = [
+    10**400,
+    -(10**400),
+    "9" * 400,
+    "Mon, 1 Jan 99999999999 00:00:00 +0000",
+    "Mon, 1 Jan 2020 00:00:00 +99999999999999999999999",
+    "1 Jan 2020 99999999999999:0:0",
+    "٣٣٣٣٣٣٣٣٣٣",
+]
+
+
+@pytest.mark.parametrize("written", NO_TIMES + HUGE_TIMES)
 def test_what_is_no_time_is_refused(written):
     with pytest.raises(ValueError, match="not a time"):
         instant(written)
@@ -80,6 +90,11 @@ def test_a_conversation_id_that_is_given_is_kept():
         ({"body": "\ud800"}, "Unicode"),
         ({"body": 7}, "body"),
         ({"received_at": "soon"}, "not a time"),
+        ({"received_at": 10**400}, "not a time"),
+        ({"media": ["\ud800"]}, "control character"),
+        ({"media": ["image/png\x00"]}, "control character"),
+        ({"media": ["x" * 101]}, "too long"),
+        ({"media": ["image/png"] * 101}, "more than 100"),
     ],
 )
 def test_a_message_that_could_not_be_answered_is_refused_with_the_reason(change, problem):
@@ -156,3 +171,9 @@ def test_inbound_travels_through_a_queue_and_back():
     again = Inbound.model_validate_json(inbound.model_dump_json())
     assert again.key == inbound.key
     assert again.body == "x"
+
+
+@pytest.mark.parametrize("window_id", ["\ud800", "a\x00b", "x" * 257])
+def test_a_trigger_of_a_window_that_no_store_could_keep_is_refused(window_id):
+    with pytest.raises(ValueError, match="window_id"):
+        Trigger(conversation_id="c", primary_channel="+1", window_id=window_id)

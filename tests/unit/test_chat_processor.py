@@ -769,11 +769,11 @@ def test_a_long_reply_is_sent_in_parts_and_none_of_them_twice(ground):
     ground.providers.the_sender.after_sending = []
     real_send = ground.providers.the_sender.send
 
-    def failing_second(part, secret, *, timeout_seconds):
+    def failing_second(part):
         if part.index == 1 and len(ground.providers.the_sender.sent) == 1:
             ground.providers.the_sender.send = real_send
             raise Passing("throttled")
-        return real_send(part, secret, timeout_seconds=timeout_seconds)
+        return real_send(part)
 
     ground.providers.the_sender.send = failing_second
     assert isinstance(ground.turn(), Retry)
@@ -783,6 +783,47 @@ def test_a_long_reply_is_sent_in_parts_and_none_of_them_twice(ground):
     _, assistant = ground.store.history(KEY)
     assert assistant.details["sids"] == ["SM1", "SM2", "SM3"]
     assert ground.conversation.last_assistant_message_sid == "SM3"
+
+
+class Attentive(MemoryConversations):
+    """Looks how far the sender is when `Sending` is noted."""
+
+    def note(self, grant, outbox, thread_id) -> None:
+        super().note(grant, outbox, thread_id)
+        if isinstance(outbox, Sending):
+            self.connected.append((self.sender.connected, len(self.sender.sent)))
+
+
+def test_sending_is_noted_between_the_connection_and_the_send():
+    ground = Ground()
+    store = Attentive(ground.store._memory, clock=ground.clock)
+    store.sender, store.connected = ground.providers.the_sender, []
+    ground.providers.the_writer.reply = lambda text: "\n\n".join(c * 1500 for c in "ab")
+    ground.use(store)
+    ground.say("SM1")
+    assert ground.turn() == Done()
+    assert store.connected == [(1, 0), (1, 1)]
+    assert ground.providers.the_sender.connected == 0
+
+
+@pytest.mark.parametrize(
+    "trouble", [Passing("no connection"), Unauthorised("no login"), RuntimeError("a bug")]
+)
+def test_who_cannot_connect_leaves_no_doubt_behind(ground, trouble):
+    """Nor does a process that is killed there: nothing was noted but the reply."""
+    ground.providers.the_sender.no_connection = [trouble]
+    ground.providers.the_sender.can_tell = False  # a doubt would be parked
+    ground.say("SM1")
+    ground.clock.advance(10.0)
+    trigger = ground.poll()
+    try:
+        assert isinstance(ground.handle(trigger), Retry)
+    except RuntimeError:
+        ground.queue.nack(trigger)
+    assert isinstance(ground.conversation.outbox, Prepared)
+    ground.rest()
+    assert ground.parked_reasons == []
+    assert ground.providers.the_sender.texts == ["You said: hello"]
 
 
 # -- the final write

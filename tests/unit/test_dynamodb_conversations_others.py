@@ -280,6 +280,19 @@ def test_an_outbox_that_cannot_be_read_is_not_taken_for_none(
         store.get(KEY)
 
 
+def test_a_conversation_whose_outbox_cannot_be_read_is_not_locked(
+    client: Any, store: DynamoDBConversations
+) -> None:
+    """During a deployment a newer process may read it: it must not wait for the lock."""
+    outbox = {"outbox": {"state": "teleporting"}}
+    put(client, TABLES.conversations, BARE | outbox | {"conversation_status": "vip"})
+    with pytest.raises(Permanent):
+        store.acquire(KEY, owner="o", trigger_id="t", now=NOW, expires_at=NOW + 60.0)
+    row = conversation_row(client)
+    assert (row["conversation_status"], row["outbox"]) == ("vip", {"state": "teleporting"})
+    assert "lock_owner" not in row
+
+
 def test_config_that_dynamodb_cannot_keep_is_refused_for_good(
     store: DynamoDBConversations,
 ) -> None:

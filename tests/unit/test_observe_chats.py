@@ -27,6 +27,7 @@ WARNINGS = {
 LEVELS = {
     **dict.fromkeys(WARNINGS, logging.WARNING),
     cv.BatchParked: logging.ERROR,
+    cv.LockNotRenewed: logging.ERROR,
     cv.SentNotRecorded: logging.CRITICAL,
 }
 

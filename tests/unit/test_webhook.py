@@ -28,6 +28,9 @@ from holdfast.testing import ManualClock
 KIND = "application/x-www-form-urlencoded"
 FORM = {"MessageSid": "SM1", "From": "+4915100", "To": "+4930", "Body": "Grüße & more"}
 URL = "https://api.example.org/prod/twilio?shop=a%20b&x=1"
+DEEP: list[Any] = []
+for _ in range(100_000):
+    DEEP = [DEEP]
 
 
 def signature_of(url: str, form: Mapping[str, str], token: str) -> str:
@@ -90,6 +93,13 @@ def test_a_host_is_taken_from_the_header_where_the_context_has_none() -> None:
     assert request_of(event).url == "https://elsewhere/twilio"
 
 
+def test_headers_that_are_no_texts_are_left_out() -> None:
+    odd = {"X-One": 1, "X-Deep": DEEP, "X-None": None, "X-\ud800": "\ud800"}
+    several = {"X-Two": [2, "good", DEEP], "X-Three": "no list", "Content-Type": [KIND]}
+    request = request_of(rest_api(headers=odd, multiValueHeaders=several))
+    assert request.headers == {"x-\ud800": "\ud800", "x-two": "good", "content-type": KIND}
+
+
 def test_a_request_shows_nothing_of_itself() -> None:
     assert repr(request_of(rest_api())) == "Request(method='POST')"
 
@@ -109,8 +119,17 @@ def test_a_request_shows_nothing_of_itself() -> None:
         http_api(body="Body=\ud800", isBase64Encoded=False),
         http_api(body={"Body": "x"}, isBase64Encoded=False),
         http_api(body="B=" + "x" * (1 << 20), isBase64Encoded=False),
+        http_api(rawPath=None),
+        http_api(rawPath=["/twilio"]),
+        http_api(rawQueryString={"a": 1}),
+        rest_api(path=DEEP, requestContext={}),
+        rest_api(requestContext={"domainName": DEEP}),
+        rest_api(multiValueQueryStringParameters={"a": ["\ud800"]}),
+        rest_api(multiValueQueryStringParameters={"\ud800": ["a"]}),
+        rest_api(multiValueQueryStringParameters={"a": [DEEP]}),
+        rest_api(multiValueQueryStringParameters=None, queryStringParameters={"a": "x\udfff"}),
     ],
-    ids=range(12),
+    ids=range(21),
 )
 def test_what_is_no_request_with_a_text_is_refused(event: Any) -> None:
     with pytest.raises(BadRequest):
@@ -224,6 +243,25 @@ def test_the_signature_must_be_of_this_url_this_form_and_our_token() -> None:
     assert not signatures.fit(URL, FORM | {"Body": "other"}, good)
     assert not signatures.fit(URL, FORM | {"More": ""}, good)
     assert not signatures.fit("https://host:port/", FORM, good)
+
+
+@pytest.mark.parametrize(
+    "forged", ["\ud800", "s" * 27 + "\udfff", "ä" * 28, "²" * 28, "s" * 65, "s" * (1 << 20)]
+)
+def test_what_cannot_be_a_signature_is_refused_without_a_look_at_the_secret(
+    forged: str,
+) -> None:
+    vault = Vault("good")
+    assert not Signatures(vault, "twilio", ManualClock()).fit(URL, FORM, forged)
+    assert vault.fetched == 0
+
+
+@pytest.mark.parametrize(
+    "url", ["https://\ud800/", "https://x/\x00", "", "\udfff", "https://["]
+)
+def test_a_url_that_is_none_was_not_signed(url: str) -> None:
+    good = signature_of(URL, FORM, "good")
+    assert not Signatures(Vault("good"), "twilio", ManualClock()).fit(url, FORM, good)
 
 
 def test_a_rotated_token_is_fetched_with_the_first_signature_that_does_not_fit() -> None:

@@ -1,9 +1,9 @@
 """Step 10: the reply goes out, each part at most once unless somebody wants it otherwise.
 
-    Sending noted ─▶ send ─┬─ taken ─▶ next part
-                           ├─ surely not sent ─▶ Prepared noted, tried again later
-                           ├─ refused for good ─▶ parked
-                           └─ no answer, or we die ─▶ in doubt
+    connect ─▶ Sending noted ─▶ send ─┬─ taken ─▶ next part
+                                      ├─ surely not sent ─▶ Prepared noted, tried again later
+                                      ├─ refused for good ─▶ parked
+                                      └─ no answer, or we die ─▶ in doubt
 
     in doubt ─▶ ask the provider ─┬─ it has it ─▶ taken
                                   └─ it has none, or cannot tell ─▶ park, or send again
@@ -13,6 +13,7 @@ before his call. So `at_most_once` parks what was not found. A sender that is re
 simply asked again.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast.conversations import events as cv
@@ -81,17 +82,27 @@ class Delivery:
         secret: Secret,
     ) -> SentPart:
         part = _part(written, texts[len(out)], len(out))
-        self._note(written, Sending(_sids(written), written.answer, out, self._clock.time()))
+        # Connected first: a process that is killed while it imports the provider's library
+        # or logs in has surely sent nothing, and must not leave a doubt behind.
+        seconds = self._terms.sender_seconds
+        with sender.connect(part, secret, timeout_seconds=seconds) as send:
+            since = self._clock.time()
+            self._note(written, Sending(_sids(written), written.answer, out, since))
+            taken = self._handed_over(written, out, send)
+        self._events.emit(cv.ReplySent(_name(written), len(out) + 1, len(texts)))
+        return taken
+
+    def _handed_over(
+        self, written: Written, out: tuple[SentPart, ...], send: Callable[[], SentPart]
+    ) -> SentPart:
         try:
-            taken = sender.send(part, secret, timeout_seconds=self._terms.sender_seconds)
+            return send()
         except (Passing, Permanent):
             # Surely not sent, so there is no doubt to leave behind. Should this note fail,
             # there is: the next attempt asks the provider.
             with suppress(LockLost, StoreUnavailable):
                 self._note(written, Prepared(_sids(written), written.answer, out))
             raise
-        self._events.emit(cv.ReplySent(_name(written), len(out) + 1, len(texts)))
-        return taken
 
     def _note(self, written: Written, outbox: Outbox) -> None:
         locked = written.batch.locked

@@ -1,6 +1,7 @@
 """What a person decides: about what is parked, and who answers a conversation."""
 
 from holdfast.conversations.errors import ParkedNotFound, Passing, Permanent
+from holdfast.conversations.lock import released_on_error
 from holdfast.conversations.merging import in_order, merged
 from holdfast.conversations.model import (
     Acquired,
@@ -64,7 +65,7 @@ class Desk:
             raise Permanent("no reply was written for this batch: it can only be retried")
         locked = self._lock(parked.key)
         now = self._clock.time()
-        try:
+        with released_on_error(self._store.release, locked.grant):
             self._store.finish(
                 locked.grant,
                 _turn(parked, outbox.answer, outbox.parts, locked.conversation, now),
@@ -72,9 +73,6 @@ class Desk:
                 remember_until=now + self._terms.remember_seconds,
                 parked_id=parked_id,
             )
-        except ParkedNotFound:  # somebody else was quicker
-            self._store.release(locked.grant, None)
-            raise
         return parked
 
     def drop(self, parked_id: str) -> Parked:
@@ -119,11 +117,13 @@ def _turn(
 ) -> Turn:
     fragments = in_order(one for one in parked.staged if isinstance(one, Fragment))
     text, sids = merged(fragments), parked.sids
+    # Rows may have become unreadable, or be gone by a person's hand.
+    first = next((row.message_sid for row in (*fragments, *parked.staged)), "")
     sid = parts[-1].message_sid if parts else ""
     status = {"status": "sent, says a person"}
     return Turn(
         sids=sids,
-        user=HistoryMessage("user", text, now, fragments[0].message_sid, {"sids": list(sids)}),
+        user=HistoryMessage("user", text, now, first, {"sids": list(sids)}),
         assistant=HistoryMessage("assistant", answer.text, now, sid, status),
         thread_id=conversation.thread_id,
         thread_mark=conversation.thread_mark,  # parking moved it behind this reply

@@ -54,6 +54,13 @@ class LockTakenOver(OfConversation):
 
 
 @dataclass(frozen=True, slots=True)
+class LockNotRenewed(OfConversation):
+    """The keeper cannot start. The batch is answered as long as the lock lasts by itself."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class NothingStaged(OfConversation):
     """The trigger came for nothing: answered before, or cleaned up."""
 

@@ -1,6 +1,7 @@
 """The conversation's lock as a lease: renewed by the keeper, like any other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from holdfast.conversations.model import Grant, shown
 from holdfast.conversations.ports import ConversationStore
@@ -37,3 +38,20 @@ class ConversationLocks:
         if self._store.renew(grant, now=now, expires_at=now + seconds):
             return RENEWED
         return Refused("the conversation's lock was taken over, or ran out")
+
+
+@contextmanager
+def released_on_error(
+    release: Callable[[Grant, str | None], None], grant: Grant
+) -> Iterator[None]:
+    """Give the lock back if the block raises anything, and raise that.
+
+    Otherwise the customer would wait until the lock expires. A release that fails is not
+    told: the lock expires by itself, and a block that ended with it has given it back.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            release(grant, None)
+        raise

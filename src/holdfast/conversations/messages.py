@@ -14,9 +14,10 @@ from holdfast.core.message import QueueMessage
 
 LONGEST_BODY = 64_000  # characters of one fragment
 _LONGEST_NAME = 256
+_MOST_MEDIA, _LONGEST_KIND = 100, 100
 
 _MILLISECONDS_FROM = 100_000_000_000  # as seconds this would be the year 5138
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
 
 
 def instant(value: object) -> float:
@@ -25,19 +26,21 @@ def instant(value: object) -> float:
 
     Raises ValueError. Two moments compare as they happened, whatever form they came in.
     """
-    if isinstance(value, datetime):
-        moment = value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        return _checked(value / 1000 if abs(value) >= _MILLISECONDS_FROM else value)
-    elif isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-        return instant(float(value))
-    elif isinstance(value, str):
-        moment = _parsed(value.strip())
-    else:
+    try:
+        return _checked(_seconds(value))
+    except OverflowError:  # a year or a number of hundreds of digits
+        raise ValueError("not a time between 1970 and 5138") from None
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value / 1000 if abs(value) >= _MILLISECONDS_FROM else value
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        return _seconds(float(value))
+    moment = _parsed(value.strip()) if isinstance(value, str) else value
+    if not isinstance(moment, datetime):
         raise ValueError("not a time")
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return _checked(moment.timestamp())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _parsed(text: str) -> datetime:
@@ -80,7 +83,7 @@ class Trigger(QueueMessage):
 
     conversation_id: Name
     primary_channel: Name = Field(repr=False)
-    window_id: str = ""
+    window_id: Annotated[str, BeforeValidator(lambda v: v and _name(v))] = ""
     waited_seconds: float = 0.0
 
     @property
@@ -135,6 +138,10 @@ def checked(inbound: Inbound) -> Inbound:
     for name in ("conversation_id", "recipient"):
         if (value := getattr(inbound, name)) and (len(value) > 256 or not value.isprintable()):
             raise InvalidInbound(f"{name} is too long or has a control character")
+    if len(inbound.media) > _MOST_MEDIA:
+        raise InvalidInbound(f"more than {_MOST_MEDIA} files are attached")
+    if any(len(kind) > _LONGEST_KIND or not kind.isprintable() for kind in inbound.media):
+        raise InvalidInbound("a media type is too long or has a control character")
     try:
         inbound.body.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,8 @@
 """What conversations need from the world: a store, a writer, a sender, secrets, queues."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -127,8 +128,8 @@ class ConversationStore(ABC):
         processed until `remember_until`; their staged rows are gone; the outbox is gone;
         the lock is free and the status `reply_sent`.
 
-        With `parked_id` what is parked under it is gone, too; ParkedNotFound, and nothing
-        changed, when there is none.
+        With `parked_id` what this conversation has parked under it is gone, too;
+        ParkedNotFound, and nothing changed, when there is none.
         """
 
     @abstractmethod
@@ -146,7 +147,8 @@ class ConversationStore(ABC):
 
         Without a grant nothing but these rows is touched, and the conversation need not
         exist; those of its messages that count as processed already are not parked again,
-        their rows are gone all the same. Parking the same again changes nothing.
+        their rows are gone all the same, and the id is that of the messages that are left.
+        Parking the same again changes nothing.
         """
 
     @abstractmethod
@@ -253,9 +255,18 @@ class ReplySender(Protocol):
     repeatable: bool
     """Sending a part again, by its reference, sends nothing twice."""
 
-    def send(self, part: Part, secret: Secret, *, timeout_seconds: float) -> SentPart:
-        """Hand it over. Raises Permanent (refused for good), Passing or Unauthorised
-        (surely not sent), SendUnclear."""
+    def connect(
+        self, part: Part, secret: Secret, *, timeout_seconds: float
+    ) -> AbstractContextManager[Callable[[], SentPart]]:
+        """Do all that can be done before the part is handed over: import the provider's
+        library, check the part, connect, log in. Raises Permanent (refused for good),
+        Passing or Unauthorised.
+
+        The block is given the call that hands the part over, and makes it at most once. It
+        raises the same (surely not sent), or SendUnclear. Until that call nothing may be
+        sent: `Sending` is noted just before it, and a process that is killed earlier leaves
+        no doubt behind. Leaving the block closes what was opened, and raises nothing.
+        """
 
     def find(
         self, part: Part, secret: Secret, *, since: float, known: Sequence[str]

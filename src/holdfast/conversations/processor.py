@@ -154,12 +154,11 @@ class BatchProcessor:
     # -- step 3: under the lock
 
     def _hold(self, locked: Locked) -> Result:
-        self._keeper.start()
-        self._keeper.hold(locked.lease)
-        if locked.conversation.outbox is not None:
-            state = type(locked.conversation.outbox).__name__.lower()
-            self._events.emit(cv.LockTakenOver(_name(locked.trigger), state))
         try:
+            self._renew(locked)
+            if locked.conversation.outbox is not None:
+                state = type(locked.conversation.outbox).__name__.lower()
+                self._events.emit(cv.LockTakenOver(_name(locked.trigger), state))
             return self._answered(locked)
         except (LeaseLost, LockLost) as error:
             self._give_back(locked, Status.ERROR)
@@ -175,6 +174,15 @@ class BatchProcessor:
             raise
         finally:
             locked.lease.release("given back")
+
+    def _renew(self, locked: Locked) -> None:
+        """Have the keeper renew the lock. If it cannot, the batch is answered without: the
+        lock is good until its deadline, at which every note before a step looks first."""
+        try:
+            self._keeper.hold(locked.lease)
+            self._keeper.start()
+        except Exception as error:
+            self._events.emit(cv.LockNotRenewed(_name(locked.trigger), type(error).__name__))
 
     def _answered(self, locked: Locked) -> Result:
         match batch := self._gathering.gather(locked):

@@ -17,6 +17,7 @@ from holdfast.conversations.model import (
     Status,
     Turn,
     Window,
+    parked_id_of,
 )
 from holdfast.conversations.outbox import Outbox, mark_in
 from holdfast.conversations.tail import tail_of
@@ -73,13 +74,20 @@ def holds(grant: Grant, conversation: Conversation, owner: str) -> bool:
     )
 
 
+def status_after(previous: str, status: str | None) -> str:
+    """Return the status of a conversation whose lock is given back.
+
+    A person who took over meanwhile, or before, keeps the conversation.
+    """
+    as_before = status is None or previous == Status.WITH_PERSON
+    return previous if as_before else str(status)
+
+
 def freed(conversation: Conversation, status: str | None, now: float) -> Conversation:
-    """A person who took over meanwhile, or before, keeps the conversation."""
-    before = conversation.previous_status
-    as_before = status is None or before == Status.WITH_PERSON
     return replace(
         conversation,
-        status=before if as_before else str(status),
+        status=status_after(conversation.previous_status, status),
+        previous_status="",
         lock_trigger="",
         lock_expires_at=0.0,
         updated_at=now,
@@ -129,9 +137,16 @@ def parked(conversation: Conversation, batch: Parked) -> Conversation:
 
 
 def still_open(batch: Parked, known: Collection[str]) -> Parked:
-    """Without the messages that were answered or parked meanwhile."""
-    left = tuple(one for one in batch.staged if one.message_sid not in known)
-    return batch if left == batch.staged else replace(batch, staged=left)
+    """Return the batch without the messages that were answered or parked meanwhile.
+
+    Its id becomes that of the messages that are left: under the old id the whole batch may
+    be parked already, and these messages would be taken for it.
+    """
+    left = tuple(row for row in batch.staged if row.message_sid not in known)
+    if left == batch.staged:
+        return batch
+    left_id = parked_id_of(batch.key, (row.message_sid for row in left))
+    return replace(batch, parked_id=left_id, staged=left)
 
 
 def staged_again(parked: Parked, now: float) -> list[Staged]:

@@ -6,6 +6,7 @@ staged for days ─▶ parked, with the reason, before the store forgets it
 
 from holdfast.conversations import events as cv
 from holdfast.conversations.errors import LockLost, Permanent
+from holdfast.conversations.lock import released_on_error
 from holdfast.conversations.model import (
     Acquired,
     ConversationKey,
@@ -94,7 +95,8 @@ class Sweeper:
             case Held():
                 return 0
             case Acquired(grant, conversation):
-                return self._put_away(key, grant, conversation.outbox)
+                with released_on_error(self._store.release, grant):
+                    return self._put_away(key, grant, conversation.outbox)
             case Unknown():
                 return self._put_away(key, None, None)
 

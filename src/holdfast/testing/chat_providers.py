@@ -1,6 +1,7 @@
 """A writer, a sender and secrets that do as the test says and remember what was asked."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,22 +42,36 @@ class FakeWriter:
 
 @dataclass
 class FakeSender:
-    """Keeps what it sent. A trouble in `troubles` is raised instead of sending; one in
-    `after_sending` once it was sent."""
+    """Keeps what it sent. A trouble in `no_connection` is raised instead of connecting, one
+    in `troubles` instead of sending, one in `after_sending` once it was sent."""
 
+    no_connection: list[Exception] = field(default_factory=list)
     troubles: list[Exception] = field(default_factory=list)
     after_sending: list[Exception] = field(default_factory=list)
     can_tell: bool = True
     repeatable: bool = False
     sent: list[Part] = field(default_factory=list)
     known: list[str] = field(default_factory=list)  # what it was last told not to find
+    connected: int = 0
     secret_fields: tuple[str, ...] = ("auth_token",)
 
     @property
     def texts(self) -> list[str]:
         return [part.text for part in self.sent]
 
-    def send(self, part: Part, secret: Secret, *, timeout_seconds: float) -> SentPart:
+    @contextmanager
+    def connect(
+        self, part: Part, secret: Secret, *, timeout_seconds: float
+    ) -> Iterator[Callable[[], SentPart]]:
+        if self.no_connection:
+            raise self.no_connection.pop(0)
+        self.connected += 1
+        try:
+            yield lambda: self.send(part)
+        finally:
+            self.connected -= 1
+
+    def send(self, part: Part) -> SentPart:
         if self.troubles:
             raise self.troubles.pop(0)
         self.sent.append(part)

@@ -180,7 +180,7 @@ class MemoryConversations(ConversationStore):
         with self._memory.lock:
             after, pair = rules.finished(self._of(grant), turn, now)
             if parked_id is not None:
-                self._take_out(parked_id)
+                self._take_out(parked_id, grant.key)
             self._put(after)
             self._memory.messages[grant.key].extend(pair)
             self._end(grant.key, turn.sids, remember_until)
@@ -222,11 +222,11 @@ class MemoryConversations(ConversationStore):
                 self._stage_again(parked, now, expires_at)
             return parked
 
-    def _take_out(self, parked_id: str) -> Parked:
-        try:
-            return self._memory.parked.pop(parked_id)
-        except KeyError:
-            raise ParkedNotFound(f"nothing is parked under {parked_id!r}") from None
+    def _take_out(self, parked_id: str, key: ConversationKey | None = None) -> Parked:
+        found = self._memory.parked.get(parked_id)
+        if found is None or key not in (None, found.key):
+            raise ParkedNotFound(f"nothing is parked under {parked_id!r}")
+        return self._memory.parked.pop(parked_id)
 
     def _stage_again(self, parked: Parked, now: float, expires_at: float) -> None:
         rows = self._memory.stage.setdefault(parked.key.conversation_id, {})

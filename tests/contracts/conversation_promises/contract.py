@@ -34,6 +34,8 @@ class OneCaller(
 
     examples: ClassVar[int] = 25
     """How many lives of two conversations are tried against the model."""
+    steps: ClassVar[int] = 30
+    """How long such a life is."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
@@ -53,7 +55,7 @@ class OneCaller(
         self, open_store: OpenStore, clock: ManualClock
     ) -> None:
         """I-MS-3, I-MS-6."""
-        run_machine(open_store, clock, self.examples)
+        run_machine(open_store, clock, self.examples, self.steps)
 
 
 class ConversationStoreContract(OneCaller, Crowds):

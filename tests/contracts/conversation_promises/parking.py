@@ -89,6 +89,34 @@ class Parking:
         assert staged(store) == []
         assert store.processed(KEY, ["answered", "m1", "m2"]) == {"answered", "m1", "m2"}
 
+    def test_what_is_left_of_a_partly_processed_batch_has_the_id_of_what_is_left(
+        self, store: ConversationStore
+    ) -> None:
+        """The whole batch may be parked under the old id, by a process with its own view."""
+        begun(store)
+        answered(store, "m1")
+        rows = stage(store, "m1", "m2", "m3")
+        whole = parked(*rows)
+        store.park(None, whole, remember_until=LATER)
+        assert list(store.parked()) == [parked(*rows[1:])]
+        assert unparked(store, parked(*rows[1:]), back_to_stage=True).sids == ("m2", "m3")
+        with pytest.raises(ParkedNotFound):
+            unparked(store, whole, back_to_stage=True)
+
+    def test_messages_that_are_parked_and_came_again_leave_the_stage_without_a_lock(
+        self, store: ConversationStore
+    ) -> None:
+        """Their sids may be forgotten while the batch still waits for a person."""
+        begun(store)
+        one, both = parked(fragment("m1")), parked(fragment("m1"), fragment("m2"))
+        store.park(None, one, remember_until=LATER)
+        store.park(granted(store), both, remember_until=LATER)
+        unparked(store, both, back_to_stage=True)
+        store.park(None, replace(one, reason="another"), remember_until=LATER)
+        assert list(store.parked()) == [one]
+        assert staged(store) == ["m2"]
+        assert store.processed(KEY, ["m1", "m2"]) == {"m1"}
+
     def test_a_conversation_of_a_person_stays_his(self, store: ConversationStore) -> None:
         begun(store, status=Status.WITH_PERSON)
         grant = granted(store)
@@ -263,6 +291,20 @@ class Parking:
         assert all_of(store) == was
         store.release(grant, "")
 
+    def test_what_another_conversation_parked_is_not_taken_out(
+        self, store: ConversationStore
+    ) -> None:
+        begun(store)
+        other = parked(fragment("m1", OTHER), key=OTHER)
+        store.park(None, other, remember_until=LATER)
+        grant = granted(store)
+        with pytest.raises(ParkedNotFound):
+            store.finish(
+                grant, turn("m1"), now=NOW, remember_until=LATER, parked_id=other.parked_id
+            )
+        assert list(store.parked()) == [other]
+        assert store.history(KEY) == []
+
     def test_a_zombie_does_not_take_out_what_is_parked(self, store: ConversationStore) -> None:
         begun(store)
         one = parked(*stage(store, "m1"))
@@ -313,7 +355,8 @@ class Parking:
         assert sids_of(rows) == ["broken", "m1"]
         kinds = {row.message_sid: type(row) for row in rows}
         assert kinds == {"m1": Fragment, "broken": Unreadable}
-        assert sum(waiting.fragments for waiting in store.waiting()) == 2
+        [waiting] = store.waiting()
+        assert (waiting.fragments, waiting.oldest_staged_at) == (2, NOW + 500.0)
         [broken] = [row for row in rows if isinstance(row, Unreadable)]
         assert broken.row["odd"] == "value"
         store.park(None, parked(broken), remember_until=LATER)

@@ -40,6 +40,8 @@ class OpenAIWriter:
     def __init__(self) -> None:
         try:
             import openai
+            import openai.resources.conversations
+            import openai.resources.responses  # all that a call would import
         except ImportError:
             text = "OpenAI's replies need its library: pip install 'holdfast[openai]'"
             raise Permanent(text) from None

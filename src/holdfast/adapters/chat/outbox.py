@@ -4,9 +4,10 @@ fetches them there. The files hold what was said: only their owner can read them
 import json
 import os
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +46,21 @@ class OutboxSender:
         self._folder = Path(folder)
         self._clock = clock
 
-    def send(self, part: Part, secret: Secret, *, timeout_seconds: float) -> SentPart:
+    @contextmanager
+    def connect(
+        self, part: Part, secret: Secret, *, timeout_seconds: float
+    ) -> Iterator[Callable[[], SentPart]]:
         mark = mark_of(part.reference)
-        path, data = self._path(mark), self._data(part, mark)
-        try:
+        data = self._data(part, mark)
+        with _written():
             make_folders(self._folder)
+        yield partial(self._lay_down, mark, data)
+
+    def _lay_down(self, mark: str, data: bytes) -> SentPart:
+        path = self._path(mark)
+        with _written():
             if _read(path) is None:  # not there, or damaged: a letter of ours is neither
                 _place(path, data)
-        except OSError as error:
-            raise Passing(f"the outbox cannot be written: {type(error).__name__}") from None
         return SentPart(mark, _STATUS)
 
     def find(
@@ -83,6 +90,14 @@ class OutboxSender:
             return json.dumps(asdict(laid), ensure_ascii=False, indent=1).encode()
         except UnicodeEncodeError:
             raise Permanent("the reply is not valid Unicode") from None
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Passing(f"the outbox cannot be written: {type(error).__name__}") from None
 
 
 def letters(folder: Path | str) -> list[Laid]:

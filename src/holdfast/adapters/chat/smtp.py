@@ -7,11 +7,13 @@ SMTP has one moment of doubt: after the text was handed over, and before the ser
 word. Nobody can be asked about it later.
 """
 
+import re
 import smtplib
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.adapters.chat.mail import Letter, letter_of
@@ -28,6 +30,7 @@ from holdfast.conversations.secret import Secret
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
+_GO_ON = 354  # the server waits for the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,16 @@ class SmtpSender:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
 
-    def send(self, part: Part, secret: Secret, *, timeout_seconds: float) -> SentPart:
+    @contextmanager
+    def connect(
+        self, part: Part, secret: Secret, *, timeout_seconds: float
+    ) -> Iterator[Callable[[], SentPart]]:
+        """Go as far as the recipient, whom the server may refuse: only the text is left."""
         server, letter = _Server.of(part.config), letter_of(part, self._clock.time())
         with _connected(server, letter.domain, timeout_seconds) as smtp:
             _log_in(smtp, secret)
             _address(smtp, letter)
-            _hand_over(smtp, letter)
-        return SentPart(letter.message_id, "accepted")
+            yield partial(_hand_over, smtp, letter)
 
     def find(
         self, part: Part, secret: Secret, *, since: float, known: Sequence[str]
@@ -140,16 +146,27 @@ def _expect(reply: tuple[int, bytes]) -> None:
         raise smtplib.SMTPResponseException(reply[0], "")
 
 
-def _hand_over(smtp: smtplib.SMTP, letter: Letter) -> None:
+def _hand_over(smtp: smtplib.SMTP, letter: Letter) -> SentPart:
+    # A call of its own: a server that closed the connection meanwhile has no text.
+    with _before_the_text("the mail server and the text"):
+        code, _ = smtp.docmd("DATA")
+        if code != _GO_ON:
+            raise smtplib.SMTPResponseException(code, "")
     try:
-        code, _ = smtp.data(letter.data)
-    except smtplib.SMTPDataError as error:  # refused before the text
-        raise _refused("the mail server and the text", error.smtp_code) from None
+        smtp.send(_dotted(letter.data))
+        code, _ = smtp.getreply()
     except (OSError, ValueError) as error:
         text = f"the mail server did not answer: {type(error).__name__}"
         raise SendUnclear(text) from None
     if not 200 <= code < 300:
         raise _refused("the mail server and the text", code)
+    return SentPart(letter.message_id, "accepted")
+
+
+def _dotted(data: bytes) -> bytes:
+    """Return the text as SMTP wants it: a line with one dot is its end, and nothing else."""
+    whole = data if data.endswith(b"\r\n") else data + b"\r\n"
+    return re.sub(rb"(?m)^\.", b"..", whole) + b".\r\n"
 
 
 def _refused(doing: str, code: int) -> Passing | Permanent:

@@ -8,9 +8,10 @@ looked for among the messages it has.
 """
 
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -39,20 +40,25 @@ class TwilioSender:
 
     def __init__(self) -> None:
         try:
-            import twilio  # noqa: F401
+            # All that a call imports, which takes a second: while it runs, a kill would
+            # leave a reply in doubt that was surely not sent.
+            import twilio.base.exceptions
+            import twilio.http.http_client
+            import twilio.rest.api.v2010.account.message  # noqa: F401
         except ImportError:
             text = "Twilio needs its library: pip install 'holdfast[twilio]'"
             raise Permanent(text) from None
         hush("urllib3.connectionpool", "twilio")  # they tell numbers, as parts of addresses
 
-    def send(self, part: Part, secret: Secret, *, timeout_seconds: float) -> SentPart:
+    @contextmanager
+    def connect(
+        self, part: Part, secret: Secret, *, timeout_seconds: float
+    ) -> Iterator[Callable[[], SentPart]]:
+        """HTTP has no login, and Twilio's library connects with the request itself."""
         order = {**_origin(part.config), "to": part.key.primary_channel, "body": part.text}
         _check_unicode(order.values())
         with _client(part.config, secret, timeout_seconds) as client:
-            message = _created(client, order)
-        if not message.sid:
-            raise SendUnclear("Twilio's answer cannot be read")
-        return SentPart(str(message.sid), str(message.status or "unknown"))
+            yield partial(_sent, client.messages, order)
 
     def find(
         self, part: Part, secret: Secret, *, since: float, known: Sequence[str]
@@ -72,11 +78,18 @@ class TwilioSender:
         return None
 
 
-def _created(client: Any, order: Mapping[str, str]) -> Any:
+def _sent(messages: Any, order: Mapping[str, str]) -> SentPart:
+    message = _created(messages, order)
+    if not message.sid:
+        raise SendUnclear("Twilio's answer cannot be read")
+    return SentPart(str(message.sid), str(message.status or "unknown"))
+
+
+def _created(messages: Any, order: Mapping[str, str]) -> Any:
     from twilio.base.exceptions import TwilioException
 
     try:
-        return client.messages.create(**order)
+        return messages.create(**order)
     except (TwilioException, OSError) as error:  # all of requests' errors are OSErrors
         raise twilio_errors.explained(error) from None
     except (ValueError, TypeError, AttributeError):

@@ -55,6 +55,7 @@ _LEVELS: dict[type[Event], int] = {
     cv.SendInDoubt: logging.WARNING,
     cv.BatchFailed: logging.WARNING,
     cv.ReleaseFailed: logging.WARNING,
+    cv.LockNotRenewed: logging.ERROR,
     cv.BatchParked: logging.ERROR,
     cv.SentNotRecorded: logging.CRITICAL,
 }

@@ -112,13 +112,15 @@ class ChatStint:
             Thread(target=self._work, args=(worker,), name=f"holdfast-chat-{number}")
             for number, worker in enumerate(self._workers, 1)
         ]
-        for thread in threads:
-            thread.start()
+        started: list[Thread] = []
         try:
-            self._tend()
-        finally:
-            self.stop()
             for thread in threads:
+                thread.start()
+                started.append(thread)
+            self._tend()
+        finally:  # also if one cannot start: the others would work on a closed store
+            self.stop()
+            for thread in started:
                 thread.join()
         if self._errors:
             raise self._errors[0]

@@ -144,7 +144,7 @@ class SQLiteConversations(ConversationStore):
         with self._database.writing() as connection:
             found = one.held_or_lost(connection, grant)
             if parked_id is not None:
-                done.take_out(connection, parked_id)
+                done.take_out(connection, parked_id, grant.key)
             after, pair = rules.finished(found.conversation, turn, now)
             one.write(connection, found, after)
             done.tell(connection, found.number, pair)

@@ -112,10 +112,13 @@ def parked(connection: Connection, parked_id: str) -> Parked | None:
     return parked_of(rows[0]) if rows else None
 
 
-def take_out(connection: Connection, parked_id: str) -> Parked:
-    """What was parked there, and is not any more. Raises ParkedNotFound."""
+def take_out(
+    connection: Connection, parked_id: str, key: ConversationKey | None = None
+) -> Parked:
+    """Take out what is parked there, in this conversation if one is named. Raises
+    ParkedNotFound."""
     found = parked(connection, parked_id)
-    if found is None:
+    if found is None or key not in (None, found.key):
         raise ParkedNotFound(f"nothing is parked under {parked_id!r}")
     connection.execute("DELETE FROM parked WHERE parked_id = ?", (parked_id,))
     return found

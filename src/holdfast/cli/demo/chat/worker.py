@@ -7,7 +7,9 @@ waits where it would be handed a sender, to be killed there.
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event as Flag
 from typing import Any
@@ -76,9 +78,16 @@ class NotedSender:
         self._sender, self._ledger = sender, ledger
         self.repeatable = sender.repeatable
 
-    def send(self, part: Part, secret: Secret, *, timeout_seconds: float) -> SentPart:
+    @contextmanager
+    def connect(
+        self, part: Part, secret: Secret, *, timeout_seconds: float
+    ) -> Iterator[Callable[[], SentPart]]:
+        with self._sender.connect(part, secret, timeout_seconds=timeout_seconds) as send:
+            yield partial(self._noted, part, send)
+
+    def _noted(self, part: Part, send: Callable[[], SentPart]) -> SentPart:
         self._ledger.note("sent", part.text)
-        return self._sender.send(part, secret, timeout_seconds=timeout_seconds)
+        return send()
 
     def find(
         self, part: Part, secret: Secret, *, since: float, known: Sequence[str]

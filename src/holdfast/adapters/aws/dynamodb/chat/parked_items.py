@@ -141,9 +141,10 @@ def _staged_of(row: Mapping[str, Any], key: ConversationKey) -> Staged:
 
 
 def staged_again(one: Staged, key: ConversationKey, now: float) -> dict[str, Any]:
-    """The row for the stage. One that cannot be read goes back as it was, so that nothing
-    is lost; with a channel, so that the sweeper finds whose it is."""
+    """Return the row for the stage. One that cannot be read goes back as it was, so that
+    nothing is lost; with a channel and a time, so that the sweeper finds whose it is, and
+    does not take it and those beside it for messages that waited for years."""
     if isinstance(one, Fragment):
-        return items.fragment_row(one) | {"staged_at": now}
+        return items.fragment_row(one)
     names = {"conversation_id": key.conversation_id, "message_sid": one.message_sid}
-    return {"primary_channel": key.primary_channel, **one.row, **names}
+    return {"primary_channel": key.primary_channel, **one.row, **names, "staged_at": now}

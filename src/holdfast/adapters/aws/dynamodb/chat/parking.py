@@ -10,7 +10,6 @@ none that is neither, and the lock runs out.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -31,14 +30,7 @@ from holdfast.adapters.aws.dynamodb.chat.tables import EXPIRES_BY, Tables
 from holdfast.adapters.aws.dynamodb.values import Attributes
 from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import ParkedNotFound
-from holdfast.conversations.model import (
-    ConversationKey,
-    Grant,
-    Parked,
-    Staged,
-    Status,
-    parked_id_of,
-)
+from holdfast.conversations.model import ConversationKey, Grant, Parked, Staged, Status
 from holdfast.conversations.outbox import mark_in
 
 _FREE = "SET #conversation_status = :status, #updated_at = :at, #write_id = :write"
@@ -74,13 +66,9 @@ class Parking:
         for _ in range(ROUNDS):
             known = self._history.processed(key, parked.sids)
             self._stage.drop(key.conversation_id, known)
-            left = rules.still_open(parked, known)
-            if left is not parked:
-                # What went before may have its name, and parts under it.
-                left = replace(left, parked_id=parked_id_of(key, left.sids))
-            if not left.staged or self._park(None, left, until):
+            parked = rules.still_open(parked, known)
+            if not parked.staged or self._park(None, parked, until):
                 return
-            parked = left
         raise changing()
 
     def _park(self, lock: "_Lock | None", parked: Parked, until: float) -> bool:
@@ -97,9 +85,17 @@ class Parking:
             others = self._done_with(parked, sids, until, new=lock is None)
             if lock is not None:
                 self._move(lock, last, writes, others)
-            elif not isinstance(self._calls.transact([*writes, *others]), Written):
+            elif not self._put_aside(writes, others):
                 return False
         return True
+
+    def _put_aside(self, puts: list[Write], others: list[Write]) -> bool:
+        """Write one slice without a lock. False: some of it was processed meanwhile."""
+        answer = self._calls.transact([*puts, *others])
+        if isinstance(answer, Cancelled) and not any(answer.reasons[len(puts) :]):
+            # Parked already, and its messages came again: only their rows must go.
+            answer = self._calls.transact(others)
+        return isinstance(answer, Written)
 
     def _done_with(
         self, parked: Parked, sids: list[str], until: float, *, new: bool
@@ -161,21 +157,22 @@ class Parking:
         parked, parts = self._find(parked_id)
         names, sizes = list(parts), list(parts.values())
         slices = list(parked_items.slices_of(sizes))
+        again = rules.staged_again(parked, now) if back else []
         at = 0
         for number, places in enumerate(slices):
             many = sum(sizes[place] for place in places)
-            some, at = parked.staged[at : at + many], at + many
+            rows, at = again[at : at + many], at + many
             gone = [names[place] for place in places]
             if number == len(slices) - 1:
                 gone.insert(0, parked_id)  # last: until then it is found, and can be repeated
-            self._take_out(parked, gone, some if back else (), now, expires_at)
+            self._take_out(parked, gone, rows, now, expires_at)
         return parked
 
     def _take_out(
         self,
         parked: Parked,
         gone: list[str],
-        back: tuple[Staged, ...],
+        back: list[Staged],
         now: float,
         expires_at: float,
     ) -> None:

@@ -16,7 +16,9 @@ from holdfast.adapters.aws.dynamodb.chat.keys import conversation_key, possible
 from holdfast.adapters.aws.dynamodb.chat.stage import put_new
 from holdfast.adapters.aws.dynamodb.chat.tables import Tables
 from holdfast.adapters.aws.dynamodb.values import decode
+from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import LockLost, Permanent
+from holdfast.conversations.lock import released_on_error
 from holdfast.conversations.model import (
     Acquired,
     Conversation,
@@ -28,6 +30,7 @@ from holdfast.conversations.model import (
     shown,
 )
 from holdfast.conversations.outbox import Outbox, plain
+from holdfast.core.clock import Clock
 from holdfast.core.errors import StoreUnavailable
 
 ROUNDS = 5  # others may change the row between our look and our write, but not for ever
@@ -35,7 +38,10 @@ _REMEMBERED = 64  # grants of one process at once; others cost a read
 # What is left for `finish` to add: numbers, a thread, a tail that takes the outbox's place.
 _LARGEST_WITH_OUTBOX = 380 * 1024
 
-_LOCK = "#lock_owner = :owner, #lock_trigger = :trigger, #lock_expires_at = :expires"
+_LOCK = (
+    "#lock_owner = :owner, #lock_trigger = :trigger, #lock_expires_at = :expires, "
+    "#updated_at = :now"
+)
 _TAKE = (
     "SET #previous_status = if_not_exists(#conversation_status, :none), "
     f"#conversation_status = :processing, #lock_write = :write, {_LOCK} ADD #lock_fence :one"
@@ -48,8 +54,8 @@ UNLOCK = "#lock_owner, #lock_trigger, #lock_expires_at, #lock_write, #previous_s
 
 
 class ConversationRows:
-    def __init__(self, calls: Calls, tables: Tables) -> None:
-        self._calls, self._table = calls, tables.conversations
+    def __init__(self, calls: Calls, tables: Tables, clock: Clock) -> None:
+        self._calls, self._table, self._clock = calls, tables.conversations, clock
         self._held: dict[Grant, items.Row] = {}  # as acquired
 
     # -- reading and making
@@ -109,7 +115,8 @@ class ConversationRows:
         self._held[grant] = row
         for oldest in list(self._held)[:-_REMEMBERED]:
             self._held.pop(oldest, None)
-        return Acquired(grant, items.conversation_of(row))
+        with released_on_error(self.release, grant):  # a newer process may be able to read it
+            return Acquired(grant, items.conversation_of(row))
 
     def renew(self, grant: Grant, now: float, expires_at: float) -> bool:
         values = {":expires": expires_at, ":now": now, **when.of(grant)}
@@ -125,16 +132,21 @@ class ConversationRows:
             # Not sent yet, when it is a reply: what cannot be noted is not sent.
             raise Permanent(f"the reply is too long to be kept: with it the row has {size}")
         values = {":outbox": noted, ":thread": thread_id, **when.of(grant)}
-        update = "SET #outbox = :outbox, #openai_thread_id = :thread"
+        values[":at"] = self._clock.time()
+        update = "SET #outbox = :outbox, #openai_thread_id = :thread, #updated_at = :at"
         if isinstance(self._change(grant.key, update, when.MINE, values), Refused):
             raise lock_lost(grant)
 
     def release(self, grant: Grant, status: str | None) -> None:
-        update = f"SET #conversation_status = :status, #write_id = :write REMOVE {UNLOCK}"
+        update = (
+            "SET #conversation_status = :status, #write_id = :write, #updated_at = :at "
+            f"REMOVE {UNLOCK}"
+        )
         mine = uuid4().hex
         row = self.held(grant)
         for _ in range(ROUNDS):
-            values = {":write": mine, **ending(grant, row, status)}
+            at = {":write": mine, ":at": self._clock.time()}
+            values = {**at, **ending(grant, row, status)}
             answer = self._change(grant.key, update, when.ENDABLE, values)
             if isinstance(answer, Written) or answer.row.get("write_id") == mine:
                 return self.forget(grant)
@@ -151,8 +163,9 @@ class ConversationRows:
             name, condition = (
                 ("previous_status", when.BUSY) if busy else ("conversation_status", when.FREE)
             )
-            update = f"SET #{name} = :status"
-            answer = self._change(key, update, condition, {":status": status})
+            update = f"SET #{name} = :status, #updated_at = :at"
+            values = {":status": status, ":at": self._clock.time()}
+            answer = self._change(key, update, condition, values)
             if isinstance(answer, Written):
                 return True
             if not answer.row:
@@ -202,12 +215,11 @@ class ConversationRows:
 
 
 def ending(grant: Grant, row: items.Row, status: str | None) -> dict[str, Any]:
-    """The values of ENDABLE, and the status that follows: who is with a person stays so."""
+    """The values of ENDABLE, and the status that follows."""
     previous = row.get("previous_status", "")
-    as_before = status is None or previous == Status.WITH_PERSON
     return {
         ":previous": previous,
-        ":status": previous if as_before else str(status),
+        ":status": rules.status_after(previous, status),
         **when.of(grant),
     }
 

@@ -53,7 +53,7 @@ class DynamoDBConversations(ConversationStore):
         tables = tables_of(prefix)
         self._calls = Calls(client, clock, tables_command=errors.CHAT_TABLES)
         self._stage = Stage(self._calls, tables)
-        self._rows = ConversationRows(self._calls, tables)
+        self._rows = ConversationRows(self._calls, tables, clock)
         self._history = History(self._calls, tables)
         self._turns = Turns(self._calls, self._rows, self._history, self._stage)
         self._parking = Parking(self._calls, tables, self._rows, self._history, self._stage)

@@ -1,0 +1,13 @@
+"""What the tests of senders share."""
+
+from typing import Any
+
+from holdfast.conversations.outbox import SentPart
+from holdfast.conversations.ports import Part, ReplySender
+from holdfast.conversations.secret import Secret
+
+
+def send(sender: ReplySender, part: Part, secret: Secret, **how: Any) -> SentPart:
+    """Connect and hand the part over, with nothing in between."""
+    with sender.connect(part, secret, **how) as hand_over:
+        return hand_over()
