@@ -221,7 +221,7 @@ class Handles:
             if len(self._idle) >= _MOST_IDLE:
                 # To give it to another owner would give away its connection as well.
                 self._idle.pop(0)[1].close()
-            return self._made(alone=owner is None)
+            return self._made(owner)
 
     def forget(self, job_id: str) -> None:
         """Close the idle connections of a job: one of them brought wrong bytes. It may be one
@@ -232,12 +232,14 @@ class Handles:
                     self._idle.remove((owner, curl))
                     curl.close()
 
-    def _made(self, *, alone: bool) -> Any:
+    def _made(self, owner: _Owner) -> Any:
         curl = pycurl.Curl()
         for option, value in self._options():
             curl.setopt(option, value)
-        curl.setopt(pycurl.FRESH_CONNECT, int(alone))
-        curl.setopt(pycurl.FORBID_REUSE, int(alone))
+        curl.setopt(pycurl.FORBID_REUSE, int(owner is None))
+        # DEBUGFUNCTION counts what came. Behind TLS it is called three times for 16 KiB,
+        # which is too dear where a checksum proves the bytes anyway.
+        curl.setopt(pycurl.VERBOSE, int(owner is None or owner[1][0] == "http"))
         return curl
 
     def _options(self) -> list[tuple[int, Any]]:
@@ -256,7 +258,6 @@ class Handles:
             (pycurl.MAXCONNECTS, 1),
             (pycurl.TCP_KEEPALIVE, 1),
             (pycurl.NOPROGRESS, 0),  # for XFERINFOFUNCTION, by which we stop
-            (pycurl.VERBOSE, 1),  # for DEBUGFUNCTION, which counts what came
             (pycurl.CONNECTTIMEOUT_MS, max(1, round(self._connect_seconds * 1000))),
             (pycurl.LOW_SPEED_LIMIT, self._slowest),
             (pycurl.LOW_SPEED_TIME, max(1, round(self._stall_seconds))),
