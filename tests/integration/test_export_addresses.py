@@ -35,9 +35,12 @@ def test_a_private_address_is_not_even_connected_to(place: ExportPlace) -> None:
 def test_a_metadata_service_stays_shut_even_where_private_addresses_are_open(
     place: ExportPlace,
 ) -> None:
-    for host in ("169.254.169.254", "[fd00:ec2::254]", "[::ffff:169.254.169.254]"):
+    hosts = ["169.254.169.254", "[fd00:ec2::254]", "[::ffff:169.254.169.254]"]
+    hosts += ["168.63.129.16", "[fd00:ec2::23]", "[2002:a9fe:a9fe::]", "2852039166"]
+    for host in hosts:
         url = f"http://{host}/latest/meta-data/"
         assert place.code(url, allow_private=True) == "AddressRefused"
+        assert place.code(url, allow_hosts=("0.0.0.0/0", "::/0")) == "AddressRefused"
 
 
 @pytest.mark.parametrize("how", ["address", "name", "private"])

@@ -160,7 +160,7 @@ class Request:
         if answer is not None and answer.status not in _BODY_STATUSES:
             return answer
         if number and self._refused and not self._let:
-            text = "its address is private or special; allow the host to fetch from it"
+            text = "its address is private or special; allow the host, if it is not the cloud's"
             raise Trouble("AddressRefused", f"{host}: {text}")
         if number or answer is None:
             raise troubles.of_transfer(host, number or pycurl.E_GOT_NOTHING)
