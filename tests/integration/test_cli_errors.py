@@ -77,6 +77,108 @@ def test_a_command_written_wrongly_is_one_line_and_code_2(
     assert complaint in one_line(ran)
 
 
+EVIL = "\x1b[2J\x1b]0;mine\x07\u202e\x9b31m\udcff"
+LINES = f"{EVIL}\nall is well\r"
+
+
+@pytest.mark.parametrize("name", [EVIL, LINES], ids=["escapes", "lines"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", "run", "NAME", "--to", "out"],
+        ["export", "run", "NAME/urls.txt", "--to", "out"],
+        ["export", "run", "urls.txt", "--to", "NAME://x"],
+        ["export", "run", "urls.txt", "--to", "urls.txt/NAME"],
+        ["export", "run", "urls.txt", "--to", "out", "--max-size", "NAME"],
+        ["export", "serve", "./q/NAME", "--to", "out"],
+        ["export", "list", "--jobs", "NAME"],
+        ["export", "list", "--jobs", "urls.txt", "--status", "NAME"],
+        ["export", "show", "NAME", "--jobs", "missing"],
+        ["export", "tables", "--jobs", "NAME"],
+        ["status", "NAME"],
+        ["status", "./NAME"],
+        ["status", "sqs:NAME"],
+        ["status", "enrich", "NAME"],
+        ["list", "enrich", "--state", "NAME"],
+        ["list", "enrich", "--limit", "NAME"],
+        ["show", "./NAME", "x"],
+        ["dead", "drop", "./NAME", "NAME", "--yes"],
+        ["purge", "./NAME", "--older-than", "NAME"],
+        ["push", "enrich", "--file", "NAME"],
+        ["push", "enrich", "{}", "--delay", "NAME"],
+        ["work", "enrich", "NAME:handle"],
+        ["work", "enrich", "json:NAME"],
+        ["work", "enrich", "json:loads", "--isolation", "NAME"],
+        ["work", "enrich", "json:loads", "--log-format", "NAME"],
+        ["chat", "show", "NAME"],
+        ["chat", "work", "--channel", "NAME"],
+        ["NAME"],
+        ["--NAME"],
+    ],
+    ids=" ".join,
+)
+def test_no_control_character_of_a_name_reaches_the_terminal(
+    cli: Cli, words: list[str], name: str
+) -> None:
+    (cli.folder / "urls.txt").write_text("")
+    ran = cli(*(word.replace("NAME", name) for word in words))
+    assert ran.code in (1, 2, 3, 4), ran.err
+    assert one_line(ran).removesuffix("\n").isprintable()
+
+
+LARGE = "9" * 23
+
+
+@pytest.mark.parametrize("number", ["999999999", LARGE], ids=["9", "23"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["work", "enrich", "json:loads", "-c"],
+        ["export", "serve", "enrich", "--to", "out", "-c"],
+        ["chat", "work", "-c"],
+        ["work", "enrich", "json:loads", "--max-attempts"],
+        ["work", "enrich", "json:loads", "--metrics-port"],
+        ["export", "run", "urls.txt", "--to", "out", "--workers"],
+        ["export", "run", "urls.txt", "--to", "out", "--downloads"],
+        ["export", "run", "urls.txt", "--to", "out", "--per-host"],
+        ["export", "run", "urls.txt", "--to", "out", "--attempts"],
+        ["demo", "--tasks"],
+    ],
+    ids=" ".join,
+)
+def test_a_number_that_no_machine_can_do_is_one_line_and_code_2(
+    cli: Cli, words: list[str], number: str
+) -> None:
+    (cli.folder / "urls.txt").write_text("")
+    ran = cli(*words, number)
+    assert ran.code == 2
+    assert "less than or equal to" in one_line(ran)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "enrich", "--limit", LARGE],
+        ["dead", "list", "enrich", "--limit", LARGE],
+        ["chat", "show", "somebody", "--last", LARGE],
+        ["export", "run", "urls.txt", "--to", "out", "--max-size", LARGE],
+        ["export", "run", "urls.txt", "--to", "out", "--max-size", "9" * 400],
+        ["work", "enrich", "json:loads", "--lease", LARGE],
+        ["work", "enrich", "json:loads", "--drain", "9" * 400],
+        ["purge", "enrich", "--older-than", LARGE],
+        ["push", "enrich", "{}", "--delay", LARGE],
+        ["status", "enrich", "--watch", "--every", LARGE],
+    ],
+    ids=lambda words: " ".join(words)[:60],
+)
+def test_a_number_beyond_all_bounds_is_one_line_and_code_2(cli: Cli, words: list[str]) -> None:
+    (cli.folder / "urls.txt").write_text("")
+    assert cli("push", "enrich", "{}").code == 0
+    ran = cli(*words)
+    assert ran.code == 2
+    assert one_line(ran)
+
+
 @pytest.mark.parametrize("words", [[], ["dead"]])
 def test_no_command_shows_the_help(cli: Cli, words: list[str]) -> None:
     ran = cli(*words)

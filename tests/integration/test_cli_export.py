@@ -34,6 +34,7 @@ from holdfast.cli.export.listing import read_list
 from holdfast.cli.export.options import size
 from holdfast.cli.export.screens import in_bytes
 from holdfast.jobs.model import JobStatus
+from loopback_http import cut, file, redirect
 from workers.kit import is_alive
 
 COMMANDS = ("run", "serve", "list", "show", "tables", "doctor")
@@ -221,6 +222,23 @@ def test_without_pycurl_the_way_out_is_told(place: ExportCli) -> None:
     ran = real(place.folder, *words, env={"PYTHONPATH": str(place.folder / "none")})
     assert ran.code == 2
     assert "pip install 'holdfast[export]'" in ran.err
+
+
+def test_nothing_is_left_open_in_any_process_of_a_run(place: ExportCli) -> None:
+    """Development mode tells of sockets, files and pipes that nothing closed."""
+    good = tuple(f"{number}.txt" for number in range(6))
+    place.serve(*good, bad=("missing",))
+    place.server.on("/moved", redirect(place.url("0.txt")))
+    place.server.on("/cut", cut(b"abc", 1), file(b"abc"))
+    place.urls(*good, "missing", "moved", "cut")
+    with open(place.folder / "urls.txt", "a") as urls:
+        urls.write("http://10.0.0.1/refused\n")
+    strict = {"PYTHONDEVMODE": "1", "PYTHONWARNINGS": "always::ResourceWarning"}
+    ran = ended(place.begin("run", "urls.txt", "--to", "out", **strict))
+    assert ran.code == 1
+    assert "8 of 10 done" in ran.out
+    assert "ResourceWarning" not in ran.err
+    eventually(lambda: place.server.open == 0)
 
 
 # -- deaths and interruptions

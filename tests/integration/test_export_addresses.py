@@ -35,9 +35,12 @@ def test_a_private_address_is_not_even_connected_to(place: ExportPlace) -> None:
 def test_a_metadata_service_stays_shut_even_where_private_addresses_are_open(
     place: ExportPlace,
 ) -> None:
-    for host in ("169.254.169.254", "[fd00:ec2::254]", "[::ffff:169.254.169.254]"):
+    hosts = ["169.254.169.254", "[fd00:ec2::254]", "[::ffff:169.254.169.254]"]
+    hosts += ["168.63.129.16", "[fd00:ec2::23]", "[2002:a9fe:a9fe::]", "2852039166"]
+    for host in hosts:
         url = f"http://{host}/latest/meta-data/"
         assert place.code(url, allow_private=True) == "AddressRefused"
+        assert place.code(url, allow_hosts=("0.0.0.0/0", "::/0")) == "AddressRefused"
 
 
 @pytest.mark.parametrize("how", ["address", "name", "private"])
@@ -165,3 +168,21 @@ def test_a_redirect_from_https_to_http_is_not_followed(
         assert place.code(url, allow_hosts=allowed) == "RedirectRefused"
         back = place.server.on("/b", redirect(server.on("/c", file(DATA))))
         assert place.get(back, allow_hosts=allowed)["success"]
+
+
+def test_behind_tls_too_surplus_bytes_fail_their_file_and_reach_no_other(
+    place: ExportPlace, certificate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", certificate)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
+    with LoopbackServer(certificate) as server:
+        place.server = server
+        longer = server.on("/a", lambda ask, wire: wire.send(head + b"good" + head + b"evil"))
+        url = server.on("/b", file(DATA))
+        with place.work() as work:
+            result = work.process(place.task(longer), lambda _: None)
+            assert result["error"]["code"] == "BadAnswer"
+            for name in ("b", "c"):
+                assert work.process(place.task(url, name), lambda _: None)["success"]
+        assert place.visible() == {"b": DATA, "c": DATA}
+        assert [ask.connection for ask in server.asks] == [1, 2, 3]

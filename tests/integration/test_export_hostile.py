@@ -79,9 +79,10 @@ def test_more_bytes_than_stated_are_no_part_of_this_file_or_the_next(
 
     one, two = place.server.on("/a", more), place.server.on("/b", file(b"better"))
     with place.work() as work:
-        assert work.process(place.task(one, "one"), lambda _: None)["success"]
+        result = work.process(place.task(one, "one"), lambda _: None)
+        assert result["error"]["code"] == "BadAnswer"
         assert work.process(place.task(two, "two"), lambda _: None)["success"]
-    assert place.visible() == {"one": b"good", "two": b"better"}
+    assert place.visible() == {"two": b"better"}
     assert place.server.connections == 2
 
 

@@ -1,6 +1,7 @@
 """Half-done files, step by step: whose they are, what they are of, who may remove them."""
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,12 +114,56 @@ def test_after_publishing_the_name_is_not_ours_to_remove(parts: Parts, tmp_path:
     second.close(keep=False)
 
 
-@pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"url": 1}', b"\xff"])
+NOT_A_NOTE = [b"", b"{", b"[]", b'{"url": 1}', b"\xff", b"[" * 100_000, b"1" * 10_000]
+
+
+@pytest.mark.parametrize("note", NOT_A_NOTE)
 def test_a_note_that_is_broken_is_none(parts: Parts, tmp_path: Path, note: bytes) -> None:
     (tmp_path / "parts" / "task.part").write_bytes(bytes(MIB))
     (tmp_path / "parts" / "task.part.json").write_bytes(note)
     part = opened(parts)
     assert part.size == 0
+    part.close(keep=False)
+
+
+NOT_A_LENGTH = [("length", value) for value in ("3", 3.5, -1, True, False, [], float("inf"))]
+
+
+@pytest.mark.parametrize(("name", "value"), [*NOT_A_LENGTH, ("validator", '"v"\r\nX: y')])
+def test_a_note_with_a_value_that_cannot_be_is_none(
+    parts: Parts, tmp_path: Path, name: str, value: object
+) -> None:
+    first = opened(parts)
+    first.begin('"v1"', 3 * MIB)
+    first.write(bytes(2 * MIB))
+    killed(first)
+    path = tmp_path / "parts" / "task.part.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    part = opened(parts)
+    assert (part.size, part.validator, part.length) == (0, None, None)
+    part.close(keep=False)
+
+
+@pytest.mark.parametrize("other_end", ["closed", "open"])
+def test_a_pipe_in_place_of_a_note_does_not_hold_up_the_task(
+    parts: Parts, tmp_path: Path, other_end: str
+) -> None:
+    path = tmp_path / "parts" / "task.part.json"
+    (tmp_path / "parts" / "task.part").write_bytes(bytes(MIB))
+    os.mkfifo(path)
+    held = os.open(path, os.O_RDWR) if other_end == "open" else os.open(os.devnull, os.O_RDWR)
+    part = opened(parts)  # to open a pipe is to wait for its other end, if that is closed
+    assert part.size == 0
+    part.close(keep=False)
+    os.close(held)
+
+
+def test_a_pipe_in_place_of_a_new_note_is_an_error(parts: Parts, tmp_path: Path) -> None:
+    part = opened(parts)
+    os.mkfifo(tmp_path / "parts" / "task.part.json")
+    part.begin('"v1"', None)
+    with pytest.raises(OSError, match=r"task\.part\.json"):
+        part.write(bytes(MIB))
     part.close(keep=False)
 
 

@@ -1,12 +1,14 @@
 """What the guard lets through, address by address and URL by URL: JB-34."""
 
 import errno
+from ipaddress import IPv6Address, ip_address
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.adapters.export.addresses import Reach, reach_of, read_address
+from holdfast.adapters.export.addresses import HOST_SERVICES as HOST_SERVICES_TABLE
+from holdfast.adapters.export.addresses import Reach, is_host_service, reach_of, read_address
 from holdfast.adapters.export.answer import Answer, HeadReader
 from holdfast.adapters.export.guard import Guard, read_url
 from holdfast.adapters.export.retries import Tries, retry_after
@@ -68,6 +70,60 @@ def test_private_ones_can_be_opened_and_special_ones_stay_shut() -> None:
     guard = Guard(allow_private=True)
     assert all(lets(guard, "http://a.example/", address) for address in PRIVATE.split())
     assert not any(lets(guard, "http://a.example/", address) for address in SPECIAL.split())
+
+
+HOST_SERVICES = "169.254.169.254 169.254.169.253 169.254.169.123 169.254.170.2 169.254.170.23 "
+HOST_SERVICES += "fd00:ec2::254 fd00:ec2::253 fd00:ec2::123 fd00:ec2::23 fd20:ce::254 "
+HOST_SERVICES += "168.63.129.16 100.100.100.200 192.0.0.192 169.254.42.42 fd00:42::42 "
+HOST_SERVICES += "fd00:c1::a9fe:a9fe fd00:a9fe:a9fe::1 fe80::a9fe:a9fe fd00:100::100:200"
+
+
+def spellings(text: str) -> list[str]:
+    """An address, and every IPv6 address that leads to it through a translator or tunnel."""
+    address = ip_address(text)
+    if isinstance(address, IPv6Address):
+        return [text, f"{text}%eth0"]
+    high, low = divmod(int(address), 1 << 16)
+    inverted = f"{high ^ 0xFFFF:x}:{low ^ 0xFFFF:x}"
+    return [
+        text,
+        f"::ffff:{text}",  # mapped
+        f"::{text}",  # compatible
+        f"64:ff9b::{high:x}:{low:x}",  # NAT64
+        f"64:ff9b:1::{high:x}:{low:x}",  # NAT64 of the local network, prefix of 96 bits
+        f"64:ff9b:1:{high:x}:{low >> 8:x}:{(low & 0xFF) << 8:x}::",  # the same, of 48 bits
+        f"2002:{high:x}:{low:x}::1",  # 6to4
+        f"2001:0:{high:x}:{low:x}::1",  # Teredo, server
+        f"2001:0:808:808:0:0:{inverted}",  # Teredo, client
+        f"fe80::5efe:{text}",  # ISATAP
+        f"fd12::200:5efe:{text}",
+    ]
+
+
+@pytest.mark.parametrize("address", HOST_SERVICES.split())
+def test_a_service_of_the_cloud_stays_shut_whatever_is_allowed(address: str) -> None:
+    named = Guard(allow_private=True, allow_hosts=["0.0.0.0/0", "::/0", "a.example"])
+    for text in spellings(address):
+        assert not lets(named, "http://a.example/", text), text
+        found = read_address(text)
+        assert found is not None
+        assert reach_of(found) is not Reach.PUBLIC, text
+    neighbour = str(ip_address(address) + 1)
+    assert lets(named, "http://a.example/", neighbour) or is_host_service(ip_address(neighbour))
+
+
+@pytest.mark.parametrize("entry", ["169.254.169.254", "[fd00:ec2::23]:80", "168.63.129.16/32"])
+def test_a_service_of_the_cloud_cannot_be_named_as_allowed(entry: str) -> None:
+    with pytest.raises(ConfigError, match="never allowed"):
+        Guard(allow_private=True, allow_hosts=[entry])
+
+
+def test_every_service_of_the_cloud_has_its_source() -> None:
+    assert len({service.network for service in HOST_SERVICES_TABLE}) == len(HOST_SERVICES_TABLE)
+    for service in HOST_SERVICES_TABLE:
+        assert service.provider
+        assert service.what
+        assert service.document
 
 
 def test_an_address_that_is_named_is_open_on_its_port_alone() -> None:

@@ -23,10 +23,18 @@ QUEUE_HELP = (
     f"{QUEUE_VARIABLE} is set."
 )
 
+MAX_COUNT = 1_000_000_000  # far more than is shown, and a number that every store can take
+
 AsJson = Annotated[bool, typer.Option("--json", help="Answer in JSON, for scripts.")]
 Duration = Annotated[float, typer.Option(parser=seconds, metavar="DURATION")]
 Queue = Annotated[str | None, typer.Argument(metavar="QUEUE", help=QUEUE_HELP)]
-Limit = Annotated[int, typer.Option(min=0, help="At most this many; 0 for all.")]
+Limit = Annotated[int, typer.Option(min=0, max=MAX_COUNT, help="At most this many; 0 for all.")]
+
+
+def concurrency_option(text: str) -> Any:
+    """Return the option for things done at a time. Each has a thread or a process, so a number
+    without a limit would use up the machine before anything is done."""
+    return typer.Option("--concurrency", "-c", min=1, max=1024, help=text)
 
 
 def queue_and_rest(words: Sequence[str] | None, wanted: int) -> tuple[str, list[str]]:

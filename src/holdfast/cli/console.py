@@ -1,7 +1,8 @@
 """Where output goes: what was asked for to stdout, everything else to stderr.
 
-Text that came out of a queue is never trusted: a reason or an id may hold terminal
-escapes or rich markup. It is cleaned, and printed as plain text.
+Text that came out of a queue or from the command line is never trusted: a reason, an id or
+the name of a file may hold terminal escapes or rich markup. Every line is cleaned here, at the
+way out, and printed as plain text.
 """
 
 import json
@@ -22,13 +23,13 @@ def say(text: str) -> None:
     and puts what is written above the line.
     """
     if sys.stderr is not None:  # closed from the start, as by 2>&-
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{_clean_lines(text)}\n")
         sys.stderr.flush()
 
 
 def answer(text: str) -> None:
     """A line of what was asked for."""
-    typer.echo(text)
+    typer.echo(_clean_lines(text))
 
 
 def answer_json(value: Any) -> None:
@@ -44,6 +45,10 @@ def clean(text: str) -> str:
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode()
         for c in text
     )
+
+
+def _clean_lines(text: str) -> str:
+    return "\n".join(map(clean, text.split("\n")))
 
 
 def answer_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -16,7 +16,7 @@ from holdfast.cli.arguments import (
     opened,
     queue_and_rest,
 )
-from holdfast.cli.console import answer, answer_json, say
+from holdfast.cli.console import answer, answer_json, clean, say
 from holdfast.cli.failures import NotThere, Usage
 from holdfast.cli.look import WithBody, Words, answer_stories, answer_tasks, one_id
 from holdfast.cli.progress import Meter
@@ -107,7 +107,7 @@ def _ask(count: int, queue: str) -> None:
     if not sys.stdin.isatty():
         raise Usage("dropping is for good: add --yes to do it without being asked")
     what = "this dead letter" if count == 1 else f"these {count} dead letters"
-    if not typer.confirm(f"Drop {what} of {queue} for good?", err=True):
+    if not typer.confirm(f"Drop {what} of {clean(queue)} for good?", err=True):
         say("nothing was dropped")
         raise typer.Exit(1)
 

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from holdfast.cli import dead, look, push, upkeep, work
 from holdfast.cli.chat.app import app as chat
-from holdfast.cli.console import say
+from holdfast.cli.console import clean, say
 from holdfast.cli.demo.command import demo
 from holdfast.cli.export.app import app as export
 from holdfast.cli.failures import ExitCode, code_of, debugging, line_of
@@ -96,13 +96,13 @@ def _fail(error: Exception) -> int:
         raise error
     usage = getattr(error, "format_message", None)  # typer's own: unknown option and such
     if usage is None:
-        say(f"holdfast: {line_of(error)}")
+        say(clean(f"holdfast: {line_of(error)}"))  # one line, whatever a file is called
         return code_of(error)
     if not usage():  # it has shown the help already
         return ExitCode.USAGE
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "holdfast"
-    say(f"{command}: {' '.join(usage().split())} (see `{command} --help`)")
+    say(clean(f"{command}: {' '.join(usage().split())} (see `{command} --help`)"))
     return ExitCode.USAGE
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from holdfast.cli.arguments import QUEUE_HELP, AsJson, queue_and_rest
+from holdfast.cli.arguments import QUEUE_HELP, AsJson, concurrency_option, queue_and_rest
 from holdfast.cli.console import answer, answer_json
 from holdfast.cli.durations import seconds
 from holdfast.cli.failures import Usage
@@ -32,7 +32,7 @@ def work(
             "folder is looked in first.",
         ),
     ] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1)] = 1,
+    concurrency: Annotated[int, concurrency_option("Messages at a time.")] = 1,
     isolation: Annotated[
         str, typer.Option(metavar="thread|process|async", help="Where handlers run.")
     ] = "thread",

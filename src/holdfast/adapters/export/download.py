@@ -39,25 +39,29 @@ class Downloader:
     max_bytes: int | None
     clock: Clock
 
-    def fill(self, part: Part, order: Order, run: Run) -> None:
-        """Afterwards the part is whole. Raises Trouble or OSError; what came stays."""
+    def fill(self, part: Part, order: Order, run: Run, *, alone: bool) -> None:
+        """Afterwards the part is whole. Raises Trouble or OSError; what came stays. `alone`:
+        each request has its own connection."""
         if part.length is not None and part.size == part.length:
             part.whole = True  # the connection broke right behind the last byte
             return
         body = Body(part, order, self.max_bytes, run)
         try:
-            answer = self._answer(read_url(order.url), body, run)
+            job_id = None if alone else order.job_id
+            answer = self._answer(read_url(order.url), body, run, job_id)
         finally:
             body.flush()
         self._judge(answer, body)
 
-    def _answer(self, place: Place, body: "Body", run: Run) -> tuple[Place, Answer]:
+    def _answer(
+        self, place: Place, body: "Body", run: Run, job_id: str | None
+    ) -> tuple[Place, Answer]:
         """The answer behind all redirects."""
         for _ in range(MOST_REDIRECTS + 1):
             request = Request(place, self.guard, body, run)
             with (
                 self.hosts.place(place.origin, run.still_waiting),
-                self.handles.one(place) as curl,
+                self.handles.one(place, job_id) as curl,
             ):
                 answer = request.perform(curl, body.wanted())
             location = answer.field("location")

@@ -12,7 +12,14 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NoReturn
 from urllib.parse import quote, urljoin
 
-from holdfast.adapters.export.addresses import Address, Reach, meant_by, reach_of, read_address
+from holdfast.adapters.export.addresses import (
+    Address,
+    Reach,
+    is_host_service,
+    meant_by,
+    reach_of,
+    read_address,
+)
 from holdfast.adapters.export.troubles import Trouble
 from holdfast.core.errors import ConfigError
 
@@ -94,8 +101,9 @@ class Guard:
     """Decides. Safe for threads.
 
     `allow_private` opens private addresses, and so does a host named in `allow_hosts`.
-    An address or a network named there is open whatever it is; metadata services and the
-    like are open in no other way. Entries may end with a port, and are for that port then.
+    An address or a network named there is open even if it is neither public nor private.
+    Services of the cloud (metadata, credentials) are never open. Entries may end with a port,
+    and are for that port then.
     """
 
     def __init__(self, *, allow_private: bool, allow_hosts: Iterable[str] = ()) -> None:
@@ -108,11 +116,18 @@ class Guard:
     def _allow(self, entry: str) -> None:
         text, port = _split_port(entry.strip())
         try:
-            self._networks.append((ip_network(text.strip("[]")), port))
+            network = ip_network(text.strip("[]"))
         except ValueError:
             if not _AUTHORITY.fullmatch(text):
                 _not_allowed(entry)
             self._names.add((_plain(text), port))
+            return
+        if network.num_addresses == 1 and is_host_service(network[0]):
+            raise ConfigError(
+                f"allowed host {entry[:80]!r}: services of the cloud (metadata, credentials) "
+                "are never allowed; remove it"
+            )
+        self._networks.append((network, port))
 
     def redirected(self, before: Place, location: str) -> Place:
         """Where a redirect leads. Raises Trouble."""
@@ -127,7 +142,7 @@ class Guard:
     def lets(self, place: Place, address: str, port: int) -> bool:
         """May we connect there, to fetch that?"""
         found = read_address(address)
-        if found is None:
+        if found is None or is_host_service(found):
             return False
         reach = reach_of(found)
         if reach is Reach.PUBLIC or self._is_open(found, port):

@@ -17,7 +17,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from holdfast.adapters.export.checksums import Digests
 from holdfast.adapters.local.modes import make_folders
@@ -28,6 +28,8 @@ _CHUNK = 1 << 20
 _WORTH_NOTING = 1 << 20  # a file below that is fetched anew sooner than its note is written
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+# A pipe in place of a note would make us wait for its other end.
+_NOTE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -123,14 +125,14 @@ class Part:
         """
         self._noted = self._shared  # there may be a useless one, which must go as well
         note = self._note() if self._shared and os.fstat(self.fd).st_size else {}
-        if not isinstance(note.get("validator"), str) or not (any_boot or _of_this_boot(note)):
+        if not note or not (any_boot or _of_this_boot(note)):
             self.restart()
             return
         for data in self._reading():
             self.digests.update(data)
             self.size += len(data)
             chunk_read(len(data))
-        self.validator, self.length = note["validator"], note.get("length")
+        self.validator, self.length = note["validator"], note["length"]
         self.whole = self.size == self.length
 
     def _reading(self) -> Iterator[bytes]:
@@ -140,13 +142,12 @@ class Part:
 
     def _note(self) -> dict[str, Any]:
         try:
-            fd = os.open(f"{self.name}.json", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self.folder)
+            fd = os.open(f"{self.name}.json", os.O_RDONLY | _NOTE, dir_fd=self.folder)
             with open(fd, "rb") as file:
-                note = json.loads(file.read(_CHUNK))
-        except (OSError, ValueError):
+                note = json.loads(os.read(file.fileno(), _CHUNK))
+        except (OSError, ValueError, RecursionError):
             return {}
-        ours = isinstance(note, dict) and note.get("url") == self._url_hash
-        return note if ours else {}
+        return note if _is_note(note) and note["url"] == self._url_hash else {}
 
     def begin(self, validator: str | None, length: int | None) -> None:
         """The bytes that follow are of this version."""
@@ -174,7 +175,7 @@ class Part:
             "boot": _boot_id(),
         }
         self._noted = True  # whatever becomes of it: half a note has to be removed too
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NOTE
         fd = os.open(f"{self.name}.json", flags, 0o600, dir_fd=self.folder)
         with open(fd, "wb") as file:
             file.write(json.dumps(note).encode())
@@ -236,6 +237,15 @@ def _is_at(fd: int, name: str, folder: int) -> bool:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _is_note(value: object) -> TypeGuard[dict[str, Any]]:
+    """Has it all that a note has? A validator is sent back to the server in a header."""
+    match value:
+        case {"url": str(), "validator": str(validator), "length": length}:
+            known = length is None or (type(length) is int and length >= 0)
+            return known and validator != "" and validator.isprintable()
+    return False
 
 
 def _of_this_boot(note: dict[str, Any]) -> bool:

@@ -5,20 +5,28 @@ it connects, so what is judged is what is used. It calls back while `perform` ru
 interpreter's lock is free in between, so slots of one process work side by side.
 
 Redirects are not libcurl's to follow: each is a request of its own, judged like the first.
+
+Bytes behind the declared end of a body may be a complete response. On a connection that is
+used again, libcurl would read them as the response to the next request. Therefore
+
+- a request whose bytes no checksum will prove has its own connection;
+- other requests use only connections that served the same job;
+- a body that is longer than declared fails, as far as the surplus has arrived by then.
 """
 
+import os
 import select
 import socket
 import ssl
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pycurl
 
 from holdfast.adapters.export import troubles
-from holdfast.adapters.export.answer import Answer, HeadReader
+from holdfast.adapters.export.answer import Answer, HeadReader, bad_answer
 from holdfast.adapters.export.guard import Guard, Place
 from holdfast.adapters.export.stopping import Run
 from holdfast.adapters.export.troubles import Trouble
@@ -32,6 +40,7 @@ _LONGEST_ASIDE = 64 << 10  # bytes of an error page that are read to keep the co
 _BODY_STATUSES = (200, 206)
 
 _Server = tuple[str, str, int]
+_Owner = tuple[str, _Server] | None  # the job and the server; None: a single request
 
 
 class Receiver(Protocol):
@@ -57,6 +66,10 @@ class Request:
         self._let = False
         self._refused = False
         self._aside = 0
+        self._opened: list[socket.socket] = []
+        self._kept_fd = -1  # the connection that libcurl may use again
+        self._received = 0  # bytes of the body, and those behind its end
+        self._taken = 0
 
     def perform(self, curl: Any, headers: Sequence[str]) -> Answer:
         """Send it. Raises Trouble, or OSError of the receiver."""
@@ -66,11 +79,16 @@ class Request:
         curl.setopt(pycurl.HEADERFUNCTION, self._header)
         curl.setopt(pycurl.WRITEFUNCTION, self._body)
         curl.setopt(pycurl.XFERINFOFUNCTION, self._progress)
+        curl.setopt(pycurl.DEBUGFUNCTION, self._debug)
+        self._kept_fd = curl.getinfo(pycurl.ACTIVESOCKET)
         number = 0
         try:
             curl.perform()
         except pycurl.error as error:
             number = int(error.args[0])
+        finally:
+            for opened in self._opened:
+                opened.close()
         return self._answer(number)
 
     def _connect(self, _purpose: int, address: Any) -> Any:
@@ -79,7 +97,9 @@ class Request:
                 host, port = address.addr[:2]
                 if self._guard.lets(self._place, host, port):
                     self._let = True
-                    return socket.socket(address.family, address.socktype, address.protocol)
+                    opened = socket.socket(address.family, address.socktype, address.protocol)
+                    self._opened.append(opened)  # pycurl works with a duplicate of it
+                    return opened
             self._refused = True
         except Exception as error:
             self._error = error
@@ -91,6 +111,7 @@ class Request:
             answer = self._head.feed(line)
             if before is None and answer is not None and answer.status in _BODY_STATUSES:
                 self._receiver.begin(answer)
+                self._check_end(answer)
         except BaseException as error:
             self._error = error
             return -1
@@ -109,7 +130,23 @@ class Request:
             self._aside += len(data)
             return -1 if self._aside > _LONGEST_ASIDE else None
         self._receiver.write(data)
+        self._taken += len(data)
+        self._check_end(answer)
         return None
+
+    def _debug(self, kind: int, data: bytes) -> None:
+        if kind == pycurl.INFOTYPE_DATA_IN:
+            self._received += len(data)
+
+    def _check_end(self, answer: Answer) -> None:
+        """Raise Trouble when all declared bytes are taken and more bytes wait behind them.
+
+        Behind TLS only libcurl can read what waits, and it does not look.
+        """
+        if self._taken == answer.length and self._place.scheme == "http":
+            fds = [opened.fileno() for opened in self._opened] or [self._kept_fd]
+            if any(map(_has_bytes, fds)):
+                raise _longer()
 
     def _progress(self, *_: object) -> int:
         return 1 if self._run.stopped else 0
@@ -123,16 +160,29 @@ class Request:
         if answer is not None and answer.status not in _BODY_STATUSES:
             return answer
         if number and self._refused and not self._let:
-            text = "its address is private or special; allow the host to fetch from it"
+            text = "its address is private or special; allow the host, if it is not the cloud's"
             raise Trouble("AddressRefused", f"{host}: {text}")
         if number or answer is None:
             raise troubles.of_transfer(host, number or pycurl.E_GOT_NOTHING)
+        if answer.length is not None and self._received > answer.length:
+            raise _longer()  # libcurl read the surplus together with the body, and dropped it
         return answer
 
 
+def _longer() -> Trouble:
+    return bad_answer("more bytes came than it declared")
+
+
+def _has_bytes(fd: int) -> bool:
+    """Do bytes wait on this socket? The end of the connection is no byte."""
+    with socket.socket(fileno=os.dup(fd)) as duplicate, suppress(OSError):
+        return bool(duplicate.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    return False
+
+
 class Handles:
-    """libcurl handles, each with one connection that it keeps open for the next request to
-    the same server. Safe for threads."""
+    """libcurl handles, each with one connection that it keeps open for the next request of
+    the same job to the same server, or with none. Safe for threads."""
 
     def __init__(
         self, connect_seconds: float, stall_seconds: float, slowest_bytes_per_second: int
@@ -140,13 +190,16 @@ class Handles:
         self._connect_seconds = connect_seconds
         self._stall_seconds = stall_seconds
         self._slowest = slowest_bytes_per_second
-        self._idle: list[tuple[_Server, Any]] = []  # the one used last is the last
+        self._idle: list[tuple[_Owner, Any]] = []  # the one used last is the last
         self._lock = Lock()
         self._closed = False
 
     @contextmanager
-    def one(self, place: Place) -> "Iterator[Any]":
-        curl = self._take(place.server)
+    def one(self, place: Place, job_id: str | None) -> "Iterator[Any]":
+        """Lend a handle for one request. Its connection may have served the same job before;
+        for None it is new, and it is closed behind the response."""
+        owner = None if job_id is None else (job_id, place.server)
+        curl = self._take(owner)
         try:
             yield curl
         finally:
@@ -154,21 +207,39 @@ class Handles:
                 if self._closed:
                     curl.close()
                 else:
-                    self._idle.append((place.server, curl))
+                    self._idle.append((owner, curl))
 
-    def _take(self, server: _Server) -> Any:
+    def _take(self, owner: _Owner) -> Any:
         with self._lock:
             for at in range(len(self._idle) - 1, -1, -1):
-                if self._idle[at][0] == server:
-                    return _checked(self._idle.pop(at)[1])
+                if self._idle[at][0] == owner:
+                    curl = self._idle.pop(at)[1]
+                    if _is_quiet(curl):
+                        return curl
+                    curl.close()
+                    break
             if len(self._idle) >= _MOST_IDLE:
-                return self._idle.pop(0)[1]
-            return self._made()
+                # To give it to another owner would give away its connection as well.
+                self._idle.pop(0)[1].close()
+            return self._made(owner)
 
-    def _made(self) -> Any:
+    def forget(self, job_id: str) -> None:
+        """Close the idle connections of a job: one of them brought wrong bytes. It may be one
+        response behind, and would give every request the response to the one before."""
+        with self._lock:
+            for owner, curl in [*self._idle]:
+                if owner is not None and owner[0] == job_id:
+                    self._idle.remove((owner, curl))
+                    curl.close()
+
+    def _made(self, owner: _Owner) -> Any:
         curl = pycurl.Curl()
         for option, value in self._options():
             curl.setopt(option, value)
+        curl.setopt(pycurl.FORBID_REUSE, int(owner is None))
+        # DEBUGFUNCTION counts what came. Behind TLS it is called three times for 16 KiB,
+        # which is too dear where a checksum proves the bytes anyway.
+        curl.setopt(pycurl.VERBOSE, int(owner is None or owner[1][0] == "http"))
         return curl
 
     def _options(self) -> list[tuple[int, Any]]:
@@ -206,13 +277,10 @@ class Handles:
             self._idle.clear()
 
 
-def _checked(curl: Any) -> Any:
-    """A server that said more than it stated, or closed, has no second request here: what
-    is left over would be taken for the answer to it."""
-    left = False
-    if (fd := curl.getinfo(pycurl.ACTIVESOCKET)) >= 0:
-        look = select.poll()
-        look.register(fd, select.POLLIN)
-        left = bool(look.poll(0))
-    curl.setopt(pycurl.FRESH_CONNECT, int(left))
-    return curl
+def _is_quiet(curl: Any) -> bool:
+    """Can its connection be used again? Not after the server closed it or sent more bytes."""
+    if (fd := curl.getinfo(pycurl.ACTIVESOCKET)) < 0:
+        return True
+    look = select.poll()
+    look.register(fd, select.POLLIN)
+    return not look.poll(0)

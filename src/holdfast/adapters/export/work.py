@@ -132,20 +132,26 @@ class ExportWork:
     def _until_done(self, part: Part, order: Order, run: Run) -> None:
         tries = Tries(self._settings.attempts, self._settings.longest_wait_seconds)
         part.resume(any_boot=order.checksum is not None, chunk_read=partial(_reread, run))
+        # A connection that served another file may bring that file's surplus bytes as ours.
+        # Only a checksum proves that it did not: files of one size may have other bytes.
+        alone = order.checksum is None
         while True:
             try:
-                self._once(part, order, run)
+                self._once(part, order, run, alone=alone)
                 return
             except Trouble as trouble:
+                if trouble.afresh:
+                    self._handles.forget(order.job_id)
                 wait = tries.wait_after(trouble, part.size)
                 if trouble.afresh:
                     part.restart()
+                alone = True  # what went wrong may have been the connection
                 run.wait(wait)
 
-    def _once(self, part: Part, order: Order, run: Run) -> None:
+    def _once(self, part: Part, order: Order, run: Run, *, alone: bool) -> None:
         run.check()
         if not part.whole:
-            self._downloader.fill(part, order, run)
+            self._downloader.fill(part, order, run, alone=alone)
         order.verify(part.size, part.digests)
         self._target.publish(part, order.key, run)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.arguments import AsJson
+from holdfast.cli.arguments import MAX_COUNT, AsJson
 from holdfast.cli.chat import words
 from holdfast.cli.chat.finding import From, Full, store, the_one
 from holdfast.cli.console import answer, answer_json, answer_table, clean, say
@@ -29,7 +29,9 @@ def show(
         ),
     ] = None,
     address: From = None,
-    last: Annotated[int, typer.Option(min=0, help="So many messages of the history.")] = 20,
+    last: Annotated[
+        int, typer.Option(min=0, max=MAX_COUNT, help="So many messages of the history.")
+    ] = 20,
     full: Full = False,
     as_json: AsJson = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.arguments import AsJson
+from holdfast.cli.arguments import AsJson, concurrency_option
 from holdfast.cli.durations import seconds
 from holdfast.cli.failures import Usage
 from holdfast.cli.watching import LogFormat, MetricsHost, MetricsPort, metrics
@@ -31,9 +31,7 @@ def work(
             show_default="when it is set",
         ),
     ] = None,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", min=1, help="Batches at a time, per channel.")
-    ] = 4,
+    concurrency: Annotated[int, concurrency_option("Batches at a time, per channel.")] = 4,
     drain: Annotated[
         float | None,
         typer.Option(

@@ -54,6 +54,7 @@ Durable = Annotated[
     bool, typer.Option("--durable", help="Files survive a power cut: each is synced.")
 ]
 
+_MAX_BYTES = 1 << 63
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -62,13 +63,15 @@ def size(text: str | int) -> int:
     if isinstance(text, int):
         return text
     match = _SIZE.fullmatch(text.strip())
-    value = 0
+    value = 0.0
     if match is not None:
         step = 1024 if match[3] else 1000
-        value = int(float(match[1]) * step ** " kmgt".index(match[2].lower() or " "))
+        value = float(match[1]) * step ** " kmgt".index(match[2].lower() or " ")
     if value < 1:
         raise typer.BadParameter(f"{text!r} is no size: write 500MB, 2GiB or plain bytes")
-    return value
+    if value > _MAX_BYTES:
+        raise typer.BadParameter(f"{text!r} is more than the 8388608TiB that a file can have")
+    return int(value)
 
 
 MaxSize = Annotated[

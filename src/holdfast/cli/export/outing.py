@@ -170,9 +170,9 @@ def _tell_failures(outing: Outing) -> None:
     for task in outing.failures():
         why = task.error
         said = f"{why.code}: {why.message}" if why else "failed"
-        say(f"  {clean(task.key)}  {clean(said)}")
+        say(clean(f"  {task.key}  {said}"))
     if error is not None and error.code != "JobCompletedWithFailures":
-        say(f"  {clean(error.code)}: {clean(error.message)}")
+        say(clean(f"  {error.code}: {error.message}"))
     more = state.failed_tasks - _SHOWN
     see = shlex.join(["holdfast", "export", "show", outing.job.job_id, "--failed"])
     see = f"{see} --jobs {shlex.quote(outing.store)}"

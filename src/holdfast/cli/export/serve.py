@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import QUEUE_HELP, AsJson, default_queue
+from holdfast.cli.arguments import QUEUE_HELP, AsJson, concurrency_option, default_queue
 from holdfast.cli.durations import seconds
 from holdfast.cli.export.options import (
     AllowHost,
@@ -40,9 +40,7 @@ def serve(
             help="Where EXPORT_ID.jsonl or .txt lists the files of jobs without tasks.",
         ),
     ] = None,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", min=1, help="Jobs at a time.")
-    ] = 8,
+    concurrency: Annotated[int, concurrency_option("Jobs at a time.")] = 8,
     drain: Annotated[
         float | None,
         typer.Option(
