@@ -66,13 +66,8 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[byt
     """A real process, for signals and pipes."""
     options.setdefault("stdin", subprocess.DEVNULL)
     options.setdefault("env", clean_env())
-    return subprocess.Popen(
-        command(*arguments),
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **options,
-    )
+    options.setdefault("stderr", subprocess.PIPE)
+    return subprocess.Popen(command(*arguments), cwd=folder, stdout=subprocess.PIPE, **options)
 
 
 def real(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Ran:

@@ -1,11 +1,19 @@
 """`holdfast dead`: looking at dead letters, sending them round again, dropping them."""
 
+import fcntl
+import os
+import pty
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from cli_kit import Cli, one_line
+from cli_kit import Cli, eventually, one_line, start
 
 from holdfast import AnyMessage, open_queue
+from holdfast.adapters.local.filesystem import names
+
+SHOWN_AFTER_SECONDS = 0.6  # more than a bar waits before it shows itself
 
 
 @pytest.fixture
@@ -26,8 +34,8 @@ def three_dead_letters(cli: Cli) -> None:
         queue.push(AnyMessage(id="alive"))
 
 
-def counts(cli: Cli) -> tuple[int, int]:
-    stats = cli("status", "enrich", "--json").json
+def counts(cli: Cli, queue: str = "enrich") -> tuple[int, int]:
+    stats = cli("status", queue, "--json").json
     return stats["ready"], stats["failed"]
 
 
@@ -53,6 +61,29 @@ def test_a_living_message_is_no_dead_letter(cli: Cli) -> None:
     ran = cli("dead", "show", "enrich", "alive")
     assert ran.code == 1
     assert "no dead letter" in one_line(ran)
+
+
+def test_a_long_redrive_shows_a_progress_bar_on_a_terminal(cli: Cli) -> None:
+    with open_queue("once?dedupe=true") as queue:
+        queue.push_many(AnyMessage(id=f"d{n}") for n in range(3))
+        for message in queue.poll(3):
+            queue.dead_letter(message, "no use")
+    ours, theirs = pty.openpty()
+    [path] = cli.folder.rglob(f".turn-{names.id_hash('d1')[:2]}")
+    with path.open() as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # the second letter keeps it waiting
+        redriving = start(cli.folder, "dead", "redrive", "once", "--all", stderr=theirs)
+        os.close(theirs)
+        eventually(lambda: counts(cli, "once") == (1, 2))
+        time.sleep(SHOWN_AFTER_SECONDS)
+    shown = b""
+    with suppress(OSError):  # the terminal ends with the command
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    os.close(ours)
+    assert redriving.communicate(timeout=60)[0] == b"redriven 3\n"
+    assert b"redriving" in shown
+    assert b"/3" in shown
 
 
 def test_one_is_redriven(cli: Cli) -> None:

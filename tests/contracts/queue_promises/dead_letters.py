@@ -170,6 +170,14 @@ class DeadLetters:
         assert [queue.redrive(one) for one in ("waiting", "held", "done", "unknown")] == [0] * 4
         assert queue.stats() == before
 
+    def test_redrive_reports_its_progress(self, queue: AnyQueue) -> None:
+        queue.push_many(AnyMessage(id=one) for one in ("a", "b", "c"))
+        for message in poll_all(queue):
+            queue.dead_letter(message, "no use")
+        reported: list[int] = []
+        assert queue.redrive(on_progress=reported.append) == 3
+        assert sum(reported) == 3
+
     def test_redrive_is_remembered(self, queue: AnyQueue) -> None:
         need(queue, "find", "history")
         queue.push(AnyMessage(id="a"))

@@ -153,5 +153,5 @@ class DeadLetters:
         if self._move_back(task, target):
             self._ids.unmark(task.key)
             return True
-        self._ids.free(id_hash)  # it was dropped meanwhile
+        self._ids.free_if(id_hash, task.key)  # it was dropped or redriven meanwhile
         return False

@@ -183,14 +183,18 @@ class Ids:
 
     def record(self, id_hash: str, key: str) -> None:
         """Within the turn: the id belongs to this key from now on."""
-        if self.key_of(id_hash) != key:
-            self.free(id_hash)
-            self._write(names.id_path(id_hash), key)
+        path = names.id_path(id_hash)
+        if not self._link(key, path) and (earlier := self.key_of(id_hash)) != key:
+            self.free(id_hash, earlier)
+            if not self._link(key, path):
+                raise QueueUnavailable(
+                    f"queue {str(self._tree.folder)!r}: {path!r} is in the way and is not a "
+                    "file that can be replaced: move it out of the queue, then try again"
+                )
         self._sync()
 
-    def free(self, id_hash: str) -> bool:
-        """Within the turn: let this id be pushed again."""
-        key = self.key_of(id_hash)
+    def free(self, id_hash: str, key: str | None) -> bool:
+        """Within the turn: let this id be pushed again; its record names `key`."""
         freed = self._tree.remove(names.id_path(id_hash))
         if key:
             self.unmark(key)
@@ -199,7 +203,7 @@ class Ids:
     def free_if(self, id_hash: str, key: str) -> None:
         """Within the turn: free the id if it belongs to this key."""
         if self.key_of(id_hash) == key:
-            self.free(id_hash)
+            self.free(id_hash, key)
 
     def withdraw(self, id_hash: str, key: str, path: str) -> bool:
         """Within the turn: remove a task and free its id; False if it is not there.
@@ -213,14 +217,12 @@ class Ids:
         self.free_if(id_hash, key)
         return self._tree.remove(aside)
 
-    def _write(self, path: str, text: str) -> None:
+    def _link(self, text: str, path: str) -> bool:
         try:
             self._tree.fs.symlink(text, path, dir_fd=self._tree.fd)
         except FileExistsError:
-            raise QueueUnavailable(
-                f"queue {str(self._tree.folder)!r}: {path!r} is in the way and is not a file "
-                "that can be replaced: move it out of the queue, then try again"
-            ) from None
+            return False
+        return True
 
     def _sync(self) -> None:
         if self._tree.durable:
@@ -236,13 +238,9 @@ class Ids:
         """
         id_hash = self._hash_for(key, message_id)
         if id_hash is not None:
-            self._mark(key, id_hash)
+            self._link(id_hash, names.dying_path(key))
             self._sync()
         return id_hash
-
-    def _mark(self, key: str, id_hash: str) -> None:
-        with suppress(FileExistsError):
-            self._tree.fs.symlink(id_hash, names.dying_path(key), dir_fd=self._tree.fd)
 
     def unmark(self, key: str) -> None:
         self._tree.remove(names.dying_path(key))
@@ -266,21 +264,20 @@ class Ids:
         """Within the turn: free the id of a dead letter, unless it was redriven meanwhile
         (then `path` is gone) or its id was pushed again."""
         if self._tree.exists(path):
-            if self.key_of(id_hash) == key:
-                self.free(id_hash)
-            else:
-                self.unmark(key)
+            self.free_if(id_hash, key)
+            self.unmark(key)
 
     def take(self, id_hash: str, key: str, path: str) -> bool:
         """Within the turn, before a dead letter moves back: give it the id again.
 
         Returns False if another task has the id, or if the dead letter is gone.
         """
-        if not self._tree.exists(path):
+        owner = self.key_of(id_hash)
+        if owner == key and not self._tree.exists(path):
+            return False  # it was redriven already
+        if owner not in (None, key) and self.alive(id_hash):
             return False
-        if self.key_of(id_hash) != key and self.alive(id_hash):
-            return False
-        self._mark(key, id_hash)
+        self._link(id_hash, names.dying_path(key))
         self.record(id_hash, key)
         return True
 

@@ -90,7 +90,7 @@ class RecordCheck:
             return 0
         if dead_path is not None and not self._tree.exists(dead_path):
             return 0
-        return int(self._ids.free(id_hash))
+        return int(self._ids.free(id_hash, key))
 
     def sweep_marks(self, cutoff: float, patience: Patience) -> int:
         """Remove old marks, which a crash or a busy turn left; returns how many."""
