@@ -7,6 +7,7 @@ other threads would make files with ours.)
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -31,14 +32,9 @@ def access_of(folder: os.stat_result) -> Access:
 
 def make_folders(folder: Path, access: Access = "private") -> None:
     """Make a folder and those above it that are missing; leave the others as they are."""
-    try:
-        os.mkdir(folder, MODES[access].folder)
-    except FileNotFoundError:
-        make_folders(folder.parent, access)
-        make_folders(folder, access)
-    except FileExistsError:
-        if not folder.is_dir():
-            raise
-    else:
+    missing = [level for level in (folder, *folder.parents) if not level.is_dir()]
+    for level in reversed(missing):
+        level.mkdir(MODES[access].folder, exist_ok=True)
         if access == "group":
-            os.chmod(folder, MODES[access].folder)
+            with suppress(PermissionError):  # another user was faster, and gives it its mode
+                level.chmod(MODES[access].folder)

@@ -1,7 +1,6 @@
 """Claiming: the next task that is due, or one whose holder's time is over."""
 
 import re
-from contextlib import suppress
 from math import ceil
 from random import Random
 from threading import Lock
@@ -80,9 +79,12 @@ class Claims:
         while self._overdue:
             late = self._overdue.pop()
             source, task = f"leased/{late[0]}", names.task(late).claimed()
-            with suppress(PermissionError):  # in a sticky folder it is its user's alone
+            try:
                 if hold := self._take(source, task, now, stolen_from=late["worker"]):
                     return hold
+            except PermissionError:  # in a sticky folder it is its user's alone
+                if not self._tree.can_use("leased"):
+                    raise
         reader = self._reader
         while (listed := reader.next()) is not None:
             _, name, task = listed

@@ -56,8 +56,9 @@ class Endings:
         second = now_ms // 1000
         if self._made[0] != second:  # looked at once a second: it may turn into a link
             folder = f"completed/{utc(second):%Y-%m-%dT%H}"
-            self._tree.refuse_links("completed")
-            self._tree.make(folder)
+            self._tree.refuse_links("completed", folder)
+            if folder != self._made[1]:
+                self._tree.make(folder)
             self._made = (second, folder)
         return self._made[1]
 
