@@ -1,5 +1,6 @@
 """When a lease ends: to the millisecond, on whose clock, and for whom."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -8,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fs import audit
 from fs.ground import Ground, Queue, clock_of_today, note
-from holdfast.adapters.local.filesystem import FsOps
+from fs.watched import WatchedFs
+from holdfast.adapters.local.filesystem import FsOps, names
 from holdfast.core.message import lease_of
 from holdfast.core.queue import TaskState
 from holdfast.testing.clock import ManualClock

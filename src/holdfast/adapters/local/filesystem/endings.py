@@ -73,12 +73,15 @@ class Endings:
     def bury(
         self, hold: Hold, message_id: str, reason: str, detail: str | None
     ) -> LeaseLost | None:
-        worker_id = self._workers.worker_id(hold.worker)
-        self._dead.write_reason(hold.task, message_id, reason, detail, worker_id)
+        why = (message_id, reason, detail, self._workers.worker_id(hold.worker))
+        self._dead.write_reason(hold.task, *why)
         id_hash = self._dead.mark(hold.task, message_id)
         if lost := self._end(hold, names.failed_path(hold.task)):
             self._dead.remove_reason(hold.task)
             return lost
+        if not self._tree.exists(names.reason_path(hold.task)):
+            # The file server's clock was set: a sweep took the new reason for an old leftover.
+            self._dead.write_reason(hold.task, *why)
         self._dead.sync()
         if id_hash is not None:
             self._dead.free_id(hold.task, id_hash)
