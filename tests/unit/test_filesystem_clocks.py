@@ -215,3 +215,28 @@ def test_of_several_slow_answers_the_quickest_counts(ground: Ground) -> None:
     queue = ground.queue(FsOps(server_time=server_time))
     right = ground.clock.time() - ground.clock.monotonic()
     assert queue._timeline.offset == right - 0.25
+
+
+class SweptFs(WatchedFs):
+    """Another process sweeps just before a task moves to the dead letters."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(server_time=clock.time)
+        self.sweep: Callable[[], object] = lambda: None
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if name == "rename" and names.FAILED.fullmatch(Path(args[1]).name):
+            self.sweep()
+        return real(*args, **kwargs)
+
+
+def test_a_reason_that_a_sweep_took_for_old_is_written_again(ground: Ground) -> None:
+    """The file server's clock was set ahead by hours, so what is new looks old."""
+    fs = SweptFs(ground.clock)
+    queue, other = ground.queue(fs), ground.queue()
+    message = claim(queue)
+    fs.sweep = lambda: other.sweep(-7200)
+    queue.dead_letter(message, "no use")
+    [letter] = queue.dead_letters()
+    assert letter.reason == "no use"
+    assert audit.faults(ground.folder) == {}
