@@ -109,7 +109,7 @@ class SQSQueue(QueueManager[M]):
         self.on_nack, self._group_by = on_nack, self._checked_group(model, group_by)
         self._service = Service(where, lease_seconds, client)
         self._codec: MessageCodec[M] = MessageCodec(model)
-        self._sized = self._said_no_checkpoints = False
+        self._said_no_checkpoints = False
         self._sender = Sender(self._service, clock, self._random)
         self._dead = DeadLetters(self._service, dead_letters, clock)
         self._admission = Admission(
@@ -151,16 +151,15 @@ class SQSQueue(QueueManager[M]):
     def _packed(self, message: M, delay_seconds: float) -> Parcel:
         if delay_seconds:
             self._check_push_delay(delay_seconds)
-        if not self._sized:
-            self._codec.max_bytes = min(self._codec.max_bytes, self._service.facts.max_bytes)
-            self._sized = True
-        return parcel(
+        packed = parcel(
             message.id,
             self._codec.encode(message),
             delay_seconds=delay_seconds,
             fifo=self.fifo,
             group=str(getattr(message, self._group_by)) if self._group_by else None,
         )
+        self._service.limit_for(packed.id, packed.size)
+        return packed
 
     def _check_push_delay(self, seconds: float) -> None:
         if not seconds <= LONGEST_DELAY_SECONDS:
