@@ -29,6 +29,7 @@ from holdfast.adapters.aws.sqs.hold import (
 )
 from holdfast.adapters.aws.sqs.keeping import Keeping
 from holdfast.adapters.aws.sqs.receiving import LongPoll
+from holdfast.adapters.aws.sqs.schema_wait import possible_waits, seconds_since_first_receive
 from holdfast.adapters.aws.sqs.sending import LONGEST_DELAY_SECONDS, Parcel, Sender, parcel
 from holdfast.adapters.aws.sqs.service import BATCH, Service
 from holdfast.adapters.aws.sqs.takeover import Takeover, receives_of
@@ -49,6 +50,12 @@ from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, Ta
 from holdfast.core.settle import Settled
 
 LONGEST_POLL_SECONDS = 20
+
+_ATTRIBUTES = [
+    "ApproximateFirstReceiveTimestamp",
+    "ApproximateReceiveCount",
+    "MessageGroupId",
+]
 
 OnNack = Literal["backoff", "now", "leave"]
 
@@ -221,7 +228,7 @@ class SQSQueue(QueueManager[M]):
                 MaxNumberOfMessages=count,
                 VisibilityTimeout=ceil(self.lease_seconds),
                 WaitTimeSeconds=wait,
-                AttributeNames=["ApproximateReceiveCount", "MessageGroupId"],
+                AttributeNames=_ATTRIBUTES,
                 MessageAttributeNames=["All"],
             )
             messages: Sequence[Mapping[str, Any]] = answer.get("Messages", [])
@@ -277,10 +284,20 @@ class SQSQueue(QueueManager[M]):
     def _admitted(
         self, hold: Hold, raw: Mapping[str, Any], asked_at: float, max_attempts: float
     ) -> M | Settled:
-        admitted = self._admission.admit(self, hold, receives_of(raw), asked_at, max_attempts)
+        admitted = self._admission.admit(
+            self, hold, receives_of(raw), self._possible_waits(raw), asked_at, max_attempts
+        )
         if not isinstance(admitted, Settled):
             self._held.add(lease_of(admitted))
         return admitted
+
+    def _possible_waits(self, raw: Mapping[str, Any]) -> int:
+        """How many receives an older worker may have spent waiting for this code. Version 1
+        is the first there is: no worker was ever too old for it.
+        """
+        if not self.fifo or self._codec.model.current_version() <= 1:
+            return 0
+        return possible_waits(seconds_since_first_receive(raw, self.clock.time()))
 
     # -- renewing
 

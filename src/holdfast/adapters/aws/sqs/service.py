@@ -41,6 +41,7 @@ class Service:
         self._patient = self._prompt = self._given
         self._url = self.address.url
         self._facts: QueueFacts | None = None
+        self._may_look = True
 
     def __str__(self) -> str:
         return f"queue 'sqs:{self.address.name}'"
@@ -161,10 +162,12 @@ class Service:
         one is assumed for all that fits into it.
         """
         try:
-            return self.facts.max_bytes
+            if self._may_look:
+                return self.facts.max_bytes
         except ConfigError as error:
             if code_of(error.__cause__ or error) not in DENIED:
                 raise
+            self._may_look = False
         return OLDER_LARGEST_BYTES if size <= OLDER_LARGEST_BYTES else LARGEST_BYTES
 
     def close(self) -> None:
