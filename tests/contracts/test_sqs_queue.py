@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -35,7 +36,11 @@ class TestSQSQueue(QueueContract):
         return _opener(sqs, "other", clock)
 
     @pytest.fixture
-    def inject(self, sqs: SimulatedSqs) -> Inject:
+    def fifo_ids(self) -> Callable[[], dict[str, str]]:
+        return dict
+
+    @pytest.fixture
+    def inject(self, sqs: SimulatedSqs, fifo_ids: Callable[[], dict[str, str]]) -> Inject:
         client = sqs.client()
 
         def send(queue: AnyQueue, body: bytes) -> None:
@@ -43,7 +48,7 @@ class TestSQSQueue(QueueContract):
             url = client.get_queue_url(QueueName=name)["QueueUrl"]
             # SQS takes legal text only, and no empty one: foreign bytes come as such.
             text = _ILLEGAL.sub("?", body.decode("utf-8", "replace")) or " "
-            client.send_message(QueueUrl=url, MessageBody=text)
+            client.send_message(QueueUrl=url, MessageBody=text, **fifo_ids())
 
         return send
 
@@ -52,12 +57,13 @@ class TestSQSQueue(QueueContract):
         return lambda queue: queue.stats()
 
 
-def _opener(sqs: SimulatedSqs, name: str, clock: ManualClock) -> MakeQueue:
+def _opener(sqs: SimulatedSqs, name: str, clock: ManualClock, **more: Any) -> MakeQueue:
     client = sqs.client()
-    client.create_queue(QueueName=name)
+    kind = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
+    client.create_queue(QueueName=name, Attributes=kind)
 
     def open_one(**settings: Any) -> AnyQueue:
-        defaults = {"lease_seconds": LEASE, "clock": clock, "client": client}
+        defaults = {"lease_seconds": LEASE, "clock": clock, "client": client, **more}
         return SQSQueue(name, **defaults | settings)
 
     return open_one
@@ -74,3 +80,49 @@ class TestSQSQueueWhereStaleHandlesWork(TestSQSQueue):
 
 class TestSQSQueueWhereStaleHandlesDoNothing(TestSQSQueueWhereStaleHandlesWork):
     stale_handles = "ignored"
+
+
+class TestSQSFifoQueue(TestSQSQueue):
+    """Each message is a group of its own, so that none waits for another."""
+
+    @pytest.fixture
+    def make_queue(self, sqs: SimulatedSqs, clock: ManualClock) -> MakeQueue:
+        return _opener(sqs, "work.fifo", clock, group_by="id")
+
+    @pytest.fixture
+    def make_other_queue(self, sqs: SimulatedSqs, clock: ManualClock) -> MakeQueue:
+        return _opener(sqs, "other.fifo", clock, group_by="id")
+
+    @pytest.fixture
+    def fifo_ids(self) -> Callable[[], dict[str, str]]:
+        numbers = count()
+
+        def next_ids() -> dict[str, str]:
+            number = str(next(numbers))
+            return {"MessageGroupId": number, "MessageDeduplicationId": number}
+
+        return next_ids
+
+
+def _not_on_fifo(why: str) -> Callable[..., None]:
+    def skipped(self: object) -> None:
+        pytest.skip(why)
+
+    return skipped
+
+
+for _name in (
+    "test_a_polled_message_can_be_pushed_as_a_new_one",
+    "test_an_id_may_be_pushed_again_after_its_ack",
+    "test_it_cannot_touch_a_later_push_of_its_id",
+    "test_one_id_pushed_twice_is_two_messages",
+    "test_redriving_takes_every_dead_letter_of_the_id",
+):
+    setattr(TestSQSFifoQueue, _name, _not_on_fifo("SQS takes an id once in five minutes"))
+for _name in (
+    "test_a_delayed_message_waits_for_its_time",
+    "test_it_ends_when_a_delayed_message_is_due",
+):
+    setattr(
+        TestSQSFifoQueue, _name, _not_on_fifo("SQS delays no single message of a FIFO queue")
+    )

@@ -175,7 +175,7 @@ def test_tables_that_are_missing_are_told_before_a_job_is_taken(
         words = ("serve", "sqs:exports", "--to", "out", "--jobs", "dynamodb:", "--until-empty")
         ran = place.cli("export", *words)
     assert ran.code == 2
-    assert "`holdfast export tables --create`" in one_line(ran)
+    assert "`holdfast export tables --jobs dynamodb: --create`" in one_line(ran)
 
 
 def test_an_execution_waits_for_the_job_and_is_answered(

@@ -241,7 +241,7 @@ def test_a_forked_child_makes_a_client_of_its_own(
     monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    calls = Calls(None, clock)
+    calls = Calls(None, clock, tables_command="holdfast export tables")
     parents = calls.client
     assert calls.client is parents
     if (pid := os.fork()) == 0:

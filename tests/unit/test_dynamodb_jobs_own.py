@@ -91,7 +91,9 @@ def test_a_missing_table_says_how_to_make_it(client: Any, clock: ManualClock) ->
         lambda: jobs.find_by_status(JobStatus.DOWNLOADING),
         lambda: jobs.record_results("job", [TaskResult("job", "task", True)]),
     ):
-        with pytest.raises(ConfigError, match="holdfast export tables --create"):
+        with pytest.raises(
+            ConfigError, match=r"holdfast export tables --jobs dynamodb:.* --create"
+        ):
             call()
 
 

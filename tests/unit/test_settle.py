@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.errors import LeaseLost, QueueUnavailable
+from holdfast.core.errors import LeaseLost, MalformedMessage, MessageTooLarge, QueueUnavailable
 from holdfast.core.events import (
     Completed,
     DeadLettered,
@@ -201,6 +201,20 @@ def test_an_error_nobody_knows_is_not_retried_for_ever(
     assert settle(queue, message, Done(), events) is Settled.ABANDONED
     assert queue.acks == 5
     assert lease_of(message).reason == "it could not be settled: TypeError: a bug"
+
+
+@pytest.mark.parametrize("error", [MessageTooLarge("too large"), MalformedMessage("refused")])
+def test_a_refusal_that_is_permanent_is_not_tried_again(
+    queue: FaultyQueue, clock: ManualClock, events: Events, seen: list[Any], error: Exception
+) -> None:
+    queue.errors = [error] * 10_000
+    [message] = queue.poll()
+    before = clock.monotonic()
+    assert settle(queue, message, Done(), events) is Settled.ABANDONED
+    assert (queue.acks, clock.monotonic()) == (1, before)
+    assert lease_of(message).state is LeaseState.LOST
+    [told] = seen
+    assert str(error) in told.error
 
 
 def test_giving_up_lets_the_lease_go_so_that_the_message_comes_back(

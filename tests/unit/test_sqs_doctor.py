@@ -282,6 +282,29 @@ def test_dead_letters_must_be_kept_longer_than_they_were_waiting(
     assert complaints == ([] if level is None else [level])
 
 
+@pytest.mark.parametrize(
+    ("takes", "source", "level"),
+    [
+        (262_144, 1_048_576, Level.FAIL),
+        (262_144, 262_144, None),
+        (1_048_576, 262_144, None),
+    ],
+)
+def test_the_dead_letter_queue_must_take_what_its_source_takes(
+    sqs: SimulatedSqs, takes: int, source: int, level: Level | None
+) -> None:
+    keep = {"MessageRetentionPeriod": str(14 * DAY)}
+    dead = made(sqs, "q-dlq", MaximumMessageSize=str(takes), **keep)
+    made(sqs, MaximumMessageSize=str(source), RedrivePolicy=policy(dead, 6))
+    found = about(look(sqs), "dead letters")
+    complaints = [finding for finding in found if finding.level is not Level.OK]
+    assert [finding.level for finding in complaints] == ([] if level is None else [level])
+    for finding in complaints:
+        assert "262,144" in finding.found
+        assert "1,048,576" in finding.found
+        assert "MaximumMessageSize to 1048576" in finding.way_out
+
+
 # -- the rest of the settings
 
 

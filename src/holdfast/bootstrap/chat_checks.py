@@ -14,7 +14,7 @@ from holdfast.conversations.terms import ChatTerms, Profile
 from holdfast.conversations.writing import Equipment
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError, HoldfastError
-from holdfast.core.findings import Finding, fail, ok, warn
+from holdfast.core.findings import Finding, Level, checked, fail, ok, warn
 from holdfast.core.message import AnyMessage
 
 
@@ -83,7 +83,10 @@ def _store_findings(settings: ChatSettings, clock: Clock) -> Iterator[Finding]:
     url = settings.store_url
     file = file_of(url)
     if file is None:
-        yield from chat_table_findings(url)
+        tables = list(checked("table", chat_table_findings, url))
+        yield from tables
+        if any(one.level is Level.FAIL for one in tables):
+            return  # the store would say the same again
     elif not file.exists():
         yield ok("store", f"{file} is not there yet; the first message makes it")
         return
@@ -142,7 +145,7 @@ def _queue_findings(
     check: str, url: str, env: Mapping[str, str], clock: Clock
 ) -> Iterator[Finding]:
     if url.partition(":")[0].lower() in ("sqs", "http", "https"):
-        for one in examine(url, clock=clock, env=env):
+        for one in checked("queue", lambda: examine(url, clock=clock, env=env)):
             yield Finding(f"{check}: {one.check}", one.level, one.found, one.way_out)
         return
     try:

@@ -10,7 +10,7 @@ from holdfast.bootstrap.exports import open_jobs
 from holdfast.config import HeartbeatSettings, heartbeat_settings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError, HoldfastError
-from holdfast.core.findings import Finding, fail, ok, warn
+from holdfast.core.findings import Finding, Level, checked, fail, ok, warn
 from holdfast.jobs.errors import JobNotFound
 from holdfast.jobs.model import ACTIVE, CallbackState, ExportJob
 
@@ -42,11 +42,16 @@ def export_findings(
     yield doctor.downloads()
     yield from _store_findings(os.fspath(jobs), clock)
     if to is not None:
-        yield from _target_findings(to)
+        yield from checked("target", _target_findings, to)
     if state_machine is not None:
         from holdfast.adapters.aws import stepfunctions_doctor
 
-        yield from stepfunctions_doctor.examine(state_machine, heartbeats.interval_seconds)
+        yield from checked(
+            "state machine",
+            stepfunctions_doctor.examine,
+            state_machine,
+            heartbeats.interval_seconds,
+        )
 
 
 def _heartbeat_findings(heartbeats: HeartbeatSettings) -> Iterator[Finding]:
@@ -65,7 +70,12 @@ def _heartbeat_findings(heartbeats: HeartbeatSettings) -> Iterator[Finding]:
 
 def _store_findings(url: str, clock: Clock) -> Iterator[Finding]:
     path = Path(url.partition(":")[2] if url.startswith(("sqlite:", "file:")) else url)
-    if not url.startswith("dynamodb:") and not path.exists():
+    if url.startswith("dynamodb:"):
+        tables = list(checked("table", job_table_findings, url))
+        yield from tables
+        if any(one.level is Level.FAIL for one in tables):
+            return  # the store would say the same again
+    elif not path.exists():
         yield ok("job store", f"{path} is not there yet; the first job makes it")
         return
     try:

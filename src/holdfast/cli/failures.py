@@ -1,6 +1,9 @@
 """How a command ends: the exit codes, and one clear line for each error."""
 
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 from holdfast.core.errors import (
@@ -74,6 +77,19 @@ def line_of(error: BaseException) -> str:
         f"this is a bug in Holdfast: {type(error).__name__}: {' '.join(str(error).split())} "
         f"(run it with {DEBUG}=1 for the traceback, and please report it)"
     )
+
+
+@contextmanager
+def errors_told_once() -> Iterator[None]:
+    """Keep log lines off stderr where no log is set up. A store logs that a query failed and
+    raises it, too; the command shows what was raised.
+    """
+    log, nowhere = logging.getLogger("holdfast"), logging.NullHandler()
+    log.addHandler(nowhere)
+    try:
+        yield
+    finally:
+        log.removeHandler(nowhere)
 
 
 def debugging() -> bool:

@@ -5,7 +5,13 @@ from random import Random
 from threading import Event
 from typing import assert_never
 
-from holdfast.core.errors import LeaseLost, NotLeased, QueueUnavailable
+from holdfast.core.errors import (
+    LeaseLost,
+    MalformedMessage,
+    MessageTooLarge,
+    NotLeased,
+    QueueUnavailable,
+)
 from holdfast.core.events import (
     Completed,
     DeadLettered,
@@ -25,6 +31,9 @@ _AGAIN = Backoff(first_seconds=0.05, factor=2.0, longest_seconds=2.0)
 
 # An error that is not the queue being away may well be a bug, and would come for ever.
 _TRIES_IF_UNKNOWN = 5
+
+# The queue would refuse the same message again, however long the lease is held.
+_PERMANENT = (MalformedMessage, MessageTooLarge)
 
 _random = Random()
 
@@ -53,10 +62,10 @@ def settle(
 ) -> Settled:
     """Tell the queue what became of the message; never raises.
 
-    An error of the backend is retried while the lease lives, or until `give_up` is set:
-    then the lease is let go, and the message comes back when it runs out. A lease found
-    lost is ABANDONED: whoever holds the message now settles it. (The loss itself is
-    reported by the keeper, once, whoever noticed it.)
+    An error of the backend is retried while the lease lives, or until `give_up` is set. A
+    refusal that is permanent is not retried. Then the lease is let go, and the message
+    comes back when it runs out. A lease found lost is ABANDONED: whoever holds the message
+    now settles it. (The loss itself is reported by the keeper, once, whoever noticed it.)
     """
     lease = lease_of(message)
     tries = 0
@@ -124,7 +133,8 @@ def _wait_to_try_again(
     if tries == 1:
         events.emit(LeaseAtRisk(name, id, attempt, problem, left))
     known = isinstance(error, OSError | QueueUnavailable)
-    if known or tries < _TRIES_IF_UNKNOWN:
+    may_pass = known or tries < _TRIES_IF_UNKNOWN
+    if may_pass and not isinstance(error, _PERMANENT):
         pause = min(_AGAIN.delay(tries, _random), max(left, 0.0))
         if not queue.clock.wait(give_up, pause):
             return True

@@ -11,6 +11,7 @@ from queue_promises.kit import (
     Heard,
     MakeQueue,
     dead_letter,
+    fence,
     must_have_completed,
     need,
     poll_one,
@@ -67,6 +68,22 @@ class Schemas:
         assert (older.stats().ready, older.stats().failed) == (1, 0)
         order = poll_one(make_queue(model=Order3, max_attempts=2))
         assert (order.id, order.shout, order.attempts) == ("a", "ADA", 1)
+
+    def test_a_message_that_waited_for_newer_code_is_given_all_its_attempts(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        newer = make_queue(model=Order3, max_attempts=2)
+        newer.push(Order3(id="a", first="Ada", shout="ADA"))
+        older = make_queue(model=Order1, max_attempts=2)
+        for _ in range(5):
+            assert older.poll() == []
+            clock.advance(MUCH_LATER)
+        newer.nack(poll_one(newer), delay_seconds=0)
+        order = poll_one(newer)
+        assert order.attempts <= 2
+        assert fence(order) >= 2
+        newer.ack(order)
+        assert newer.stats().failed == 0
 
     def test_a_newer_message_is_left_as_it_is(
         self, make_queue: MakeQueue, clock: ManualClock

@@ -3,9 +3,15 @@
 patient   receive and send: waits out a long poll, retries by itself
 prompt    renew and settle: answers soon or fails; whoever asked tries again while the
           lease lives, which a client that retries for minutes would only hide
+
+The region is the one that is given, then AWS_REGION, then what boto3 finds by itself:
+AWS_DEFAULT_REGION or the profile. (boto3 does not read AWS_REGION.) An `endpoint_url` is
+where a queue's URL points; an endpoint that is configured for boto3 wins over it.
 """
 
 import os
+from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -63,13 +69,32 @@ def _client(
         try:
             if (session := _sessions.get(os.getpid())) is None:
                 session = _sessions[os.getpid()] = boto3.Session()
-            return session.client(service, config=config, **where)
+            region = where.get("region_name") or os.environ.get("AWS_REGION") or None
+            make = partial(session.client, service, region_name=region)
+            endpoint = _endpoint(make, where.get("endpoint_url"))
+            return make(config=config, endpoint_url=endpoint)
         except NoRegionError:
+            url = ", or use the queue's whole URL" if service == "sqs" else ""
             raise ConfigError(
-                f"no region for {service}: set AWS_REGION, or use the queue's whole URL"
+                f"no region for {service}: set AWS_REGION or AWS_DEFAULT_REGION{url}"
             ) from None
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"no {service} client can be made: {error}") from error
+
+
+def _endpoint(make: Callable[..., Any], host: str | None) -> str | None:
+    """Return `host` unless an endpoint is configured (AWS_ENDPOINT_URL, the profile); then
+    None, which leaves it to boto3. Only boto3 knows its settings, so it is asked with and
+    without them.
+    """
+    from botocore.config import Config
+
+    if host is None:
+        return None
+    configured = make(config=Config())
+    plain = make(config=Config(ignore_configured_endpoint_urls=True))
+    is_configured = configured.meta.endpoint_url != plain.meta.endpoint_url
+    return None if is_configured else host
 
 
 def _user_agent() -> str:

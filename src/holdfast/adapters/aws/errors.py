@@ -32,6 +32,17 @@ BAD_CREDENTIALS = frozenset(
     }
 )
 
+# The message itself is refused: too large, or with something that SQS does not carry.
+MESSAGE_REFUSED = frozenset(
+    {
+        "AWS.SimpleQueueService.BatchRequestTooLong",
+        "BatchRequestTooLong",
+        "InvalidMessageContents",
+        "InvalidParameterValue",
+        "InvalidParameterValueException",
+    }
+)
+
 # Worth another try, whoever is said to be at fault.
 PASSING = frozenset(
     {
@@ -85,7 +96,10 @@ def explained(where: str, error: BaseException) -> HoldfastError:
         return ConfigError(f"{where}: the credentials are not accepted ({code})")
     if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
         return ConfigError(f"{where}: no AWS credentials found: set a profile or a role")
-    return QueueUnavailable(f"{where}: {code or type(error).__name__}")
+    if passes(error):
+        return QueueUnavailable(f"{where}: {code or type(error).__name__}")
+    # Called an outage, it would be repeated as long as a lease can be held: twelve hours.
+    return ConfigError(f"{where}: the request was refused ({code}), repeating it cannot help")
 
 
 def _action(error: BaseException) -> str:

@@ -117,11 +117,13 @@ class S3Target:
 
 def read_lines(url: str) -> Iterator[str]:
     """The lines of a text object. Raises FileNotFoundError, StoreUnavailable, InvalidJob."""
+    client = clients.patient("s3")  # first: it says what to install
+
     from botocore.exceptions import BotoCoreError, ClientError
 
     bucket, _, key = url.removeprefix("s3://").partition("/")
     try:
-        answer = clients.patient("s3").get_object(Bucket=bucket, Key=key)
+        answer = client.get_object(Bucket=bucket, Key=key)
         return iter(answer["Body"].read().decode().splitlines())
     except UnicodeDecodeError:
         raise InvalidJob(f"{url} is not UTF-8 text") from None

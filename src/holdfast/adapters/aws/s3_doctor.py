@@ -15,11 +15,12 @@ def examine(target: str, client: Any = None) -> Iterator[Finding]:
 
     Raises ConfigError when no client can be made.
     """
+    client = clients.patient("s3") if client is None else client
+
     from botocore.exceptions import BotoCoreError, ClientError
 
     bucket, _, prefix = target.removeprefix("s3://").partition("/")
     where = {"Bucket": bucket, "Key": "/".join(filter(None, (prefix.strip("/"), _PROBE)))}
-    client = clients.patient("s3") if client is None else client
     try:
         upload = client.create_multipart_upload(**where)
         client.abort_multipart_upload(**where, UploadId=upload["UploadId"])

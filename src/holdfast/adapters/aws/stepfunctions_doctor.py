@@ -187,9 +187,10 @@ def _read(where: str) -> Any:
 
 
 def _described(arn: str, client: Any) -> Any:
+    client = clients.prompt("stepfunctions", _PATIENCE_SECONDS) if client is None else client
+
     from botocore.exceptions import BotoCoreError, ClientError
 
-    client = clients.prompt("stepfunctions", _PATIENCE_SECONDS) if client is None else client
     try:
         answer = client.describe_state_machine(stateMachineArn=arn)
         return json.loads(answer["definition"])

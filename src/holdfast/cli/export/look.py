@@ -9,7 +9,7 @@ import typer
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import answer, answer_json, answer_table, clean
 from holdfast.cli.export.options import Store, must_be_there, store_or_default
-from holdfast.cli.failures import NotThere, Usage
+from holdfast.cli.failures import NotThere, Usage, errors_told_once
 from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def show(
 def _opened(store: str | None) -> "Iterator[JobStateRepository]":
     from holdfast.bootstrap.exports import open_jobs
 
-    with open_jobs(must_be_there(store_or_default(store))) as repository:
+    url = must_be_there(store_or_default(store))
+    with errors_told_once(), open_jobs(url) as repository:
         yield repository
 
 

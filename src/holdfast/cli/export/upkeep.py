@@ -9,7 +9,7 @@ import typer
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import say
 from holdfast.cli.export.options import STORE_VARIABLE, Store, store_or_default
-from holdfast.cli.failures import Usage
+from holdfast.cli.failures import Usage, errors_told_once
 from holdfast.cli.upkeep import answer_findings
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look for what will hurt: settings, job store, target, state machine."""
-    answer_findings(_findings(jobs, to, state_machine), as_json)
+    with errors_told_once():
+        answer_findings(_findings(jobs, to, state_machine), as_json)
 
 
 def _findings(

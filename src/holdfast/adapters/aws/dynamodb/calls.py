@@ -49,9 +49,7 @@ class Cancelled:
 class Calls:
     """Safe to share between threads; a forked child connects anew."""
 
-    def __init__(
-        self, client: Any, clock: Clock, *, tables_command: str = errors.JOB_TABLES
-    ) -> None:
+    def __init__(self, client: Any, clock: Clock, *, tables_command: str) -> None:
         self._given = client
         self._tables_command = tables_command
         self._clock = clock
@@ -159,9 +157,10 @@ class Calls:
         self._clock.sleep(_BACKOFF.delay(tries, self._random))
 
     def _once(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+        call = getattr(self.client, operation)  # first: it says what to install
+
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
-        call = getattr(self.client, operation)
         try:
             return call(**arguments)
         except ParamValidationError as error:

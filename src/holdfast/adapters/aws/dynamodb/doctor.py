@@ -4,7 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.adapters.aws.dynamodb import errors
-from holdfast.adapters.aws.dynamodb.tables import STATUS_INDEX, Tables, definitions
+from holdfast.adapters.aws.dynamodb.tables import (
+    STATUS_INDEX,
+    Tables,
+    definitions,
+    tables_command,
+)
 from holdfast.adapters.aws.errors import code_of
 from holdfast.core.findings import Finding, fail, ok, warn
 
@@ -14,17 +19,17 @@ _ANEW = "it cannot be changed: use other names (dynamodb:PREFIX), or make the ta
 def examine(client: Any, tables: Tables) -> Iterator[Finding]:
     """Each table, as it is against what it should be."""
     for wanted in definitions(tables):
-        yield from examine_table(client, wanted, "ttl")
+        yield from examine_table(client, wanted, "ttl", tables_command(tables))
 
 
 def examine_table(
     client: Any,
     wanted: Mapping[str, Any],
     expires_by: str | None,
-    tables_command: str = errors.JOB_TABLES,
+    command: str,
 ) -> Iterator[Finding]:
     """Any table, against its definition. `expires_by`: the attribute that says when a row
-    may go; None: rows stay."""
+    may go; None: rows stay. `command` shows the tables."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     name = wanted["TableName"]
@@ -33,11 +38,9 @@ def examine_table(
         expiry = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
     except (BotoCoreError, ClientError) as error:
         if code_of(error) in errors.NO_TABLE:
-            yield fail(
-                "table", f"{name} is not there", f"make it with `{tables_command} --create`"
-            )
+            yield fail("table", f"{name} is not there", f"make it with `{command} --create`")
         else:
-            why = str(errors.explained("DescribeTable", error, tables_command))
+            why = str(errors.explained("DescribeTable", error, command))
             yield fail("table", f"{name}: {why}", "see that this machine reaches DynamoDB")
         return
     yield _keys(name, found, wanted)

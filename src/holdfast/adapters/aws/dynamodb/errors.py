@@ -32,13 +32,7 @@ def busy(error: BaseException) -> bool:
     return code_of(error) in BUSY or status_of(error) >= 500
 
 
-JOB_TABLES = "holdfast export tables"
-CHAT_TABLES = "holdfast chat tables"
-
-
-def explained(
-    operation: str, error: BaseException, tables_command: str = JOB_TABLES
-) -> HoldfastError:
+def explained(operation: str, error: BaseException, tables_command: str) -> HoldfastError:
     """One clear line, with the way out: `tables_command` shows the tables, and makes them."""
     code, kind = code_of(error), type(error).__name__
     if code in NO_TABLE:

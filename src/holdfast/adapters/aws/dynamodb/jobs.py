@@ -18,7 +18,7 @@ from holdfast.adapters.aws.dynamodb.calls import Calls, Refused
 from holdfast.adapters.aws.dynamodb.changes import Change, Moment
 from holdfast.adapters.aws.dynamodb.counting import Closed, Counting
 from holdfast.adapters.aws.dynamodb.rows import Changed, Rows
-from holdfast.adapters.aws.dynamodb.tables import JOBS, TASKS, Tables
+from holdfast.adapters.aws.dynamodb.tables import JOBS, TASKS, Tables, tables_command
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
 from holdfast.jobs.errors import (
@@ -64,7 +64,7 @@ class DynamoDBJobs(JobStateRepository):
         tables = Tables(jobs_table, tasks_table)
         self._clock = clock
         self._keep_seconds = keep_seconds
-        self._calls = Calls(client, clock)
+        self._calls = Calls(client, clock, tables_command=tables_command(tables))
         self._rows = Rows(self._calls, tables)
         self._counting = Counting(self._calls, tables)
 

@@ -30,6 +30,13 @@ class Tables:
     tasks: str = TASKS
 
 
+def tables_command(tables: Tables) -> str:
+    """Return the command that shows these tables, as it can be pasted."""
+    prefix = tables.jobs.removesuffix(JOBS)
+    named_alike = tables == Tables(f"{prefix}{JOBS}", f"{prefix}{TASKS}")
+    return f"holdfast export tables --jobs dynamodb:{prefix if named_alike else 'PREFIX'}"
+
+
 def definitions(tables: Tables) -> list[dict[str, Any]]:
     """As CreateTable takes them. Paid by use: nothing to guess, and no five writes a
     second that hold up a whole fleet."""
@@ -84,8 +91,9 @@ def create_tables(
 
     Raises ConfigError, StoreUnavailable.
     """
-    wanted = definitions(Tables(jobs_table, tasks_table))
-    return provide(client, wanted, dict.fromkeys((jobs_table, tasks_table), "ttl"), clock)
+    tables = Tables(jobs_table, tasks_table)
+    expiring = dict.fromkeys((jobs_table, tasks_table), "ttl")
+    return provide(client, definitions(tables), expiring, clock, tables_command(tables))
 
 
 # -- any tables
@@ -96,11 +104,11 @@ def provide(
     wanted: list[dict[str, Any]],
     expiring: Mapping[str, str],
     clock: Clock,
-    tables_command: str = errors.JOB_TABLES,
+    command: str,
 ) -> list[str]:
     """As `create_tables`. `expiring`: tables whose rows expire, with the attribute that
-    says when."""
-    call = _Call(client, tables_command)
+    says when. `command`: the one that shows them."""
+    call = _Call(client, command)
     made = [one["TableName"] for one in wanted if _made(call, one)]
     for one in wanted:
         _await_active(call, one["TableName"], clock)

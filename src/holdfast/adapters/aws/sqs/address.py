@@ -36,7 +36,7 @@ def _of_url(url: str) -> Address:
     name = _checked(parts.path.rstrip("/").rpartition("/")[2])
     if amazon := _AWS_HOST.fullmatch(parts.hostname or ""):
         return Address(name, url, region=amazon[1])
-    # Not Amazon's: a server of your own. Nobody but it can answer for its queues.
+    # Not Amazon's: a server of your own, unless an endpoint is configured for boto3.
     return Address(name, url, endpoint=f"{parts.scheme}://{parts.netloc}")
 
 

@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 from holdfast.adapters.aws.sqs.copies import send_copy
 from holdfast.adapters.aws.sqs.deadletters import DeadLetters
 from holdfast.adapters.aws.sqs.hold import CAP_SECONDS, Hold, delete, set_visibility
+from holdfast.adapters.aws.sqs.schema_wait import wait_seconds
 from holdfast.adapters.aws.sqs.service import Service
 from holdfast.core import events as ev
 from holdfast.core.errors import HoldfastError, MalformedMessage, NewerSchema
@@ -68,15 +69,19 @@ class Admission(Generic[M]):
         self,
         source: LeaseSource,
         hold: Hold,
-        attempt: int,
+        receives: int,
+        waits: int,
         asked_at: float,
         max_attempts: float,
     ) -> M | Settled:
-        """The message with its lease from `source`, or what became of it instead."""
+        """The message with its lease from `source`, or what became of it instead. Of its
+        `receives`, `waits` may have been spent waiting for newer code.
+        """
+        attempt = max(1, receives - waits)
         try:
             message = self._codec.decode(hold.body.encode("utf-8", "surrogatepass"))
         except NewerSchema as error:
-            self._wait_for_newer_code(hold, attempt, error)
+            self._wait_for_newer_code(hold, receives, error)
             return Settled.GIVEN_BACK
         except MalformedMessage as error:
             reason = f"malformed: {error}"
@@ -93,7 +98,7 @@ class Admission(Generic[M]):
             hold,
             message_id=message.id,
             attempt=attempt,
-            fence=attempt,
+            fence=receives,
             claimed_at=asked_at,
             seconds=self._lease_seconds,
             cap_at=asked_at + CAP_SECONDS,
@@ -101,17 +106,17 @@ class Admission(Generic[M]):
         attach_lease(message, lease)
         return message
 
-    def _wait_for_newer_code(self, hold: Hold, attempt: int, error: NewerSchema) -> None:
-        self._quietly(lambda: self._put_off(hold))
+    def _wait_for_newer_code(self, hold: Hold, receives: int, error: NewerSchema) -> None:
+        self._quietly(lambda: self._put_off(hold, receives))
         message_id = error.message_id or hold.sqs_id
-        self._events.emit(ev.SchemaTooNew(self._name, message_id, attempt, error.version))
+        self._events.emit(ev.SchemaTooNew(self._name, message_id, receives, error.version))
 
-    def _put_off(self, hold: Hold) -> None:
+    def _put_off(self, hold: Hold, receives: int) -> None:
         """As a new message, so that waiting for newer code uses up no attempts. A FIFO
         queue would lose its order by that: there it waits where it is.
         """
         if self._service.address.fifo:
-            set_visibility(self._service, [hold], NEWER_SCHEMA_DELAY_SECONDS)
+            set_visibility(self._service, [hold], wait_seconds(receives))
             return
         send_copy(self._service, hold, DelaySeconds=NEWER_SCHEMA_DELAY_SECONDS)
         delete(self._service, [hold])

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from holdfast.adapters.aws.sqs.service import LARGEST_BYTES
 from holdfast.core.findings import Finding, fail, ok, warn
 
 IN_FLIGHT_LIMIT = 120_000
@@ -101,6 +102,7 @@ def dead_letters_check(name: str, found: Attributes, source: Attributes) -> Iter
             f"make {kind} queue for them",
         )
     yield from _dead_retention(name, found, source)
+    yield from _dead_size(name, found, source)
     count = sum(
         _number(found, f"ApproximateNumberOfMessages{state}")
         for state in ("", "Delayed", "NotVisible")
@@ -125,6 +127,19 @@ def _dead_retention(name: str, found: Attributes, source: Attributes) -> Iterato
     found_text = f"{text}: their age counts from the first push, so old ones vanish early"
     way_out = "set its MessageRetentionPeriod to 1209600, fourteen days"
     yield (fail if kept < before else warn)("dead letters", found_text, way_out)
+
+
+def _dead_size(name: str, found: Attributes, source: Attributes) -> Iterator[Finding]:
+    takes, sent = (
+        _number(each, "MaximumMessageSize", LARGEST_BYTES) for each in (found, source)
+    )
+    if takes < sent:
+        yield fail(
+            "dead letters",
+            f"{name} takes at most {takes:,} bytes and its source {sent:,}: a larger message "
+            "cannot be kept as a dead letter, and is delivered again and again",
+            f"set its MaximumMessageSize to {LARGEST_BYTES}: the reason needs room as well",
+        )
 
 
 def retention_check(found: Attributes, lease_seconds: float) -> Iterator[Finding]:

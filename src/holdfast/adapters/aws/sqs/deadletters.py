@@ -25,7 +25,7 @@ from holdfast.adapters.aws.sqs.copies import (
     why_dead,
 )
 from holdfast.adapters.aws.sqs.hold import Hold, delete, received, set_visibility
-from holdfast.adapters.aws.sqs.service import BATCH, Service, in_tens
+from holdfast.adapters.aws.sqs.service import BATCH, OLDER_LARGEST_BYTES, Service, in_tens
 from holdfast.core.clock import Clock, utc
 from holdfast.core.errors import ConfigError, QueueUnavailable
 from holdfast.core.queue import PastAttempt, Progress, TaskState, TaskView
@@ -77,15 +77,23 @@ class DeadLetters:
         kind = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
         fourteen_days = {"MessageRetentionPeriod": str(14 * 86_400)}
         answer = self._source.about(
-            "create_queue", QueueName=name, Attributes=kind | fourteen_days
+            "create_queue", QueueName=name, Attributes=kind | fourteen_days | self._own_size()
         )
         self._found = self._source.beside(Address(name, answer["QueueUrl"]))
         return self._found
 
+    def _own_size(self) -> dict[str, str]:
+        """The source's, where a server's default may be less: all must fit."""
+        size = self._source.facts.max_bytes
+        return {"MaximumMessageSize": str(size)} if size > OLDER_LARGEST_BYTES else {}
+
     # -- burying
 
     def keep(self, hold: Hold, reason: str, detail: str | None, attempts: int) -> None:
-        """Send a copy with its reason. The caller deletes the original afterwards."""
+        """Send a copy with its reason. The caller deletes the original afterwards.
+
+        Raises MessageTooLarge when the queue for dead letters does not take its body.
+        """
         notes = why_dead(self._source.facts.arn, reason, detail, attempts)
         send_copy(self._made(), hold, notes)
 

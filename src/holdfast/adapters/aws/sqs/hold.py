@@ -62,14 +62,14 @@ def batch(
     numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
     answer = service.soon(operation, Entries=numbered)
     done = {entry["Id"] for entry in answer.get("Successful", ())}
-    failed = {entry["Id"]: _failure(entry) for entry in answer.get("Failed", ())}
+    failed = {entry["Id"]: failure_of(entry) for entry in answer.get("Failed", ())}
     silent = Failure("NoAnswer", passing=True)
     return [
         None if (id := entry["Id"]) in done else failed.get(id, silent) for entry in numbered
     ]
 
 
-def _failure(entry: Mapping[str, Any]) -> Failure:
+def failure_of(entry: Mapping[str, Any]) -> Failure:
     code = str(entry.get("Code", "Unknown"))
     return Failure(code, passes_by(code, bool(entry.get("SenderFault"))))
 

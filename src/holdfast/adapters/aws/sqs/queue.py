@@ -29,6 +29,7 @@ from holdfast.adapters.aws.sqs.hold import (
 )
 from holdfast.adapters.aws.sqs.keeping import Keeping
 from holdfast.adapters.aws.sqs.receiving import LongPoll
+from holdfast.adapters.aws.sqs.schema_wait import possible_waits, seconds_since_first_receive
 from holdfast.adapters.aws.sqs.sending import LONGEST_DELAY_SECONDS, Parcel, Sender, parcel
 from holdfast.adapters.aws.sqs.service import BATCH, Service
 from holdfast.adapters.aws.sqs.takeover import Takeover, receives_of
@@ -57,6 +58,12 @@ from holdfast.core.queue import (
 from holdfast.core.settle import Settled
 
 LONGEST_POLL_SECONDS = 20
+
+_ATTRIBUTES = [
+    "ApproximateFirstReceiveTimestamp",
+    "ApproximateReceiveCount",
+    "MessageGroupId",
+]
 
 OnNack = Literal["backoff", "now", "leave"]
 
@@ -117,7 +124,7 @@ class SQSQueue(QueueManager[M]):
         self.on_nack, self._group_by = on_nack, self._checked_group(model, group_by)
         self._service = Service(where, lease_seconds, client)
         self._codec: MessageCodec[M] = MessageCodec(model)
-        self._sized = self._said_no_checkpoints = False
+        self._said_no_checkpoints = False
         self._sender = Sender(self._service, clock, self._random)
         self._dead = DeadLetters(self._service, dead_letters, clock)
         self._admission = Admission(
@@ -159,16 +166,15 @@ class SQSQueue(QueueManager[M]):
     def _packed(self, message: M, delay_seconds: float) -> Parcel:
         if delay_seconds:
             self._check_push_delay(delay_seconds)
-        if not self._sized:
-            self._codec.max_bytes = min(self._codec.max_bytes, self._service.facts.max_bytes)
-            self._sized = True
-        return parcel(
+        packed = parcel(
             message.id,
             self._codec.encode(message),
             delay_seconds=delay_seconds,
             fifo=self.fifo,
             group=str(getattr(message, self._group_by)) if self._group_by else None,
         )
+        self._service.limit_for(packed.id, packed.size)
+        return packed
 
     def _check_push_delay(self, seconds: float) -> None:
         if not seconds <= LONGEST_DELAY_SECONDS:
@@ -230,7 +236,7 @@ class SQSQueue(QueueManager[M]):
                 MaxNumberOfMessages=count,
                 VisibilityTimeout=ceil(self.lease_seconds),
                 WaitTimeSeconds=wait,
-                AttributeNames=["ApproximateReceiveCount", "MessageGroupId"],
+                AttributeNames=_ATTRIBUTES,
                 MessageAttributeNames=["All"],
             )
             messages: Sequence[Mapping[str, Any]] = answer.get("Messages", [])
@@ -286,10 +292,20 @@ class SQSQueue(QueueManager[M]):
     def _admitted(
         self, hold: Hold, raw: Mapping[str, Any], asked_at: float, max_attempts: float
     ) -> M | Settled:
-        admitted = self._admission.admit(self, hold, receives_of(raw), asked_at, max_attempts)
+        admitted = self._admission.admit(
+            self, hold, receives_of(raw), self._possible_waits(raw), asked_at, max_attempts
+        )
         if not isinstance(admitted, Settled):
             self._held.add(lease_of(admitted))
         return admitted
+
+    def _possible_waits(self, raw: Mapping[str, Any]) -> int:
+        """How many receives an older worker may have spent waiting for this code. Version 1
+        is the first there is: no worker was ever too old for it.
+        """
+        if not self.fifo or self._codec.model.current_version() <= 1:
+            return 0
+        return possible_waits(seconds_since_first_receive(raw, self.clock.time()))
 
     # -- renewing
 

@@ -8,10 +8,11 @@ from math import ceil
 from random import Random
 from typing import Any
 
-from holdfast.adapters.aws.sqs.hold import Failure
+from holdfast.adapters.aws.errors import MESSAGE_REFUSED
+from holdfast.adapters.aws.sqs.hold import Failure, failure_of
 from holdfast.adapters.aws.sqs.service import BATCH, LARGEST_BYTES, Service
 from holdfast.core.clock import Clock
-from holdfast.core.errors import MalformedMessage, QueueUnavailable
+from holdfast.core.errors import MalformedMessage, MessageTooLarge, QueueUnavailable
 from holdfast.core.queue import Backoff
 
 LONGEST_DELAY_SECONDS = 900
@@ -43,7 +44,7 @@ def parcel(
         extra["MessageDeduplicationId"] = legal(message_id)
     elif delay_seconds > 0:
         extra["DelaySeconds"] = ceil(delay_seconds)
-    return Parcel(message_id, text, len(body), extra)
+    return Parcel(message_id, text, len(text.encode()), extra)
 
 
 def legal(text: str) -> str:
@@ -58,7 +59,7 @@ class Sender:
         self._service, self._clock, self._random = service, clock, random
 
     def send(self, one: Parcel) -> None:
-        self._service.patiently("send_message", MessageBody=one.body, **one.extra)
+        self._service.send(one.id, one.size, MessageBody=one.body, **one.extra)
 
     def send_all(self, parcels: Sequence[Parcel]) -> None:
         """Each that fails for a reason that passes is tried again, by itself."""
@@ -82,17 +83,18 @@ class Sender:
         ]
         answer = self._service.patiently("send_message_batch", Entries=entries)
         return [
-            (batch[int(entry["Id"])], _failure(entry)) for entry in answer.get("Failed", ())
+            (batch[int(entry["Id"])], failure_of(entry)) for entry in answer.get("Failed", ())
         ]
-
-
-def _failure(entry: Mapping[str, Any]) -> Failure:
-    return Failure(str(entry.get("Code", "Unknown")), not entry.get("SenderFault", False))
 
 
 def _not_accepted(
     service: Service, failed: Sequence[tuple[Parcel, Failure]]
-) -> QueueUnavailable | MalformedMessage:
+) -> QueueUnavailable | MalformedMessage | MessageTooLarge:
+    largest, failure = max(failed, key=lambda pair: pair[0].size)
+    if failure.code in MESSAGE_REFUSED:
+        refusal = service.refusal(largest.id, largest.size, failure.code)
+        if isinstance(refusal, MessageTooLarge):
+            return refusal
     ids = ", ".join(repr(one.id) for one, _ in failed[:3]) + (", …" if len(failed) > 3 else "")
     codes = ", ".join(sorted({failure.code for _, failure in failed}))
     text = f"{service}: {len(failed)} of the messages were not accepted ({codes}): {ids}"

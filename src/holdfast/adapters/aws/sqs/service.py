@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.errors import explained
+from holdfast.adapters.aws.errors import DENIED, MESSAGE_REFUSED, code_of, explained
 from holdfast.adapters.aws.sqs.address import Address
 from holdfast.core import forks
+from holdfast.core.errors import ConfigError, MalformedMessage, MessageTooLarge
 
 BATCH = 10  # entries, in every batch call
 LARGEST_BYTES = 1_048_576
+OLDER_LARGEST_BYTES = 262_144  # of queues made before SQS took more
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """What does not change while we run."""
+    """What is read once. A refusal reads it again."""
 
     arn: str
     visibility_seconds: float
@@ -39,6 +41,7 @@ class Service:
         self._patient = self._prompt = self._given
         self._url = self.address.url
         self._facts: QueueFacts | None = None
+        self._may_look = True
 
     def __str__(self) -> str:
         return f"queue 'sqs:{self.address.name}'"
@@ -89,6 +92,31 @@ class Service:
     def patiently(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
         return self._ask(self.patient, operation, QueueUrl=self.url, **arguments)
 
+    def send(self, message_id: str, size: int, **arguments: Any) -> None:
+        """Send one message of `size` bytes, attributes counted.
+
+        Raises MessageTooLarge or MalformedMessage when SQS refuses the message itself.
+        """
+        try:
+            self.patiently("send_message", **arguments)
+        except ConfigError as error:
+            if (code := code_of(error.__cause__ or error)) not in MESSAGE_REFUSED:
+                raise
+            raise self.refusal(message_id, size, code) from error
+
+    def refusal(
+        self, message_id: str, size: int, code: str
+    ) -> MessageTooLarge | MalformedMessage:
+        """Say why SQS refused a message. Its code does not tell, so the size is compared
+        with the limit of the queue, which may have changed since it was read.
+        """
+        self._facts = None
+        try:
+            self.limit_for(message_id, size)
+        except MessageTooLarge as error:
+            return error
+        return MalformedMessage(f"{self}: message {message_id!r} was refused ({code})")
+
     def about(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """For what is not a call to one queue."""
         return self._ask(self.patient, operation, **arguments)
@@ -111,9 +139,36 @@ class Service:
 
     @property
     def facts(self) -> QueueFacts:
-        if self._facts is None:
-            self._facts = _facts(self.attributes("All"))
-        return self._facts
+        if (known := self._facts) is None:  # another thread may forget them meanwhile
+            known = self._facts = _facts(self.attributes("All"))
+        return known
+
+    def limit_for(self, message_id: str, size: int) -> int:
+        """Return the most bytes the queue takes. Raises MessageTooLarge when `size` is more,
+        after the limit was read again: it may have been raised.
+        """
+        if size > self._max_bytes(size):
+            self._facts = None
+        if size > (limit := self._max_bytes(size)):
+            raise MessageTooLarge(
+                f"{self}: message {message_id!r} has {size:,} bytes and the queue takes at "
+                f"most {limit:,}: raise its MaximumMessageSize (SQS allows {LARGEST_BYTES:,}), "
+                "or store the payload elsewhere and push its address"
+            )
+        return limit
+
+    def _max_bytes(self, size: int) -> int:
+        """A role that may send need not have the right to ask for the limit. Then the older
+        one is assumed for all that fits into it.
+        """
+        try:
+            if self._may_look:
+                return self.facts.max_bytes
+        except ConfigError as error:
+            if code_of(error.__cause__ or error) not in DENIED:
+                raise
+            self._may_look = False
+        return OLDER_LARGEST_BYTES if size <= OLDER_LARGEST_BYTES else LARGEST_BYTES
 
     def close(self) -> None:
         """Let go of the connections; the next call makes new ones."""

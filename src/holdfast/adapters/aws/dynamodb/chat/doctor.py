@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb import errors
-from holdfast.adapters.aws.dynamodb.chat.tables import definitions, tables_of
+from holdfast.adapters.aws.dynamodb.chat.tables import definitions, tables_command, tables_of
 from holdfast.adapters.aws.dynamodb.doctor import examine_table
 from holdfast.core.findings import Finding
 
@@ -14,4 +13,4 @@ def examine(client: Any, prefix: str = "") -> Iterator[Finding]:
     tables = tables_of(prefix)
     for wanted in definitions(tables):
         expires_by = tables.expiring.get(wanted["TableName"])
-        yield from examine_table(client, wanted, expires_by, errors.CHAT_TABLES)
+        yield from examine_table(client, wanted, expires_by, tables_command(prefix))

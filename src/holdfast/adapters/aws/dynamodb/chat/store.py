@@ -12,14 +12,13 @@ notes, finish, staged.
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb import errors
 from holdfast.adapters.aws.dynamodb.calls import Calls
 from holdfast.adapters.aws.dynamodb.chat import items
 from holdfast.adapters.aws.dynamodb.chat.history import History
 from holdfast.adapters.aws.dynamodb.chat.parking import Parking
 from holdfast.adapters.aws.dynamodb.chat.rows import ConversationRows
 from holdfast.adapters.aws.dynamodb.chat.stage import Stage
-from holdfast.adapters.aws.dynamodb.chat.tables import tables_of
+from holdfast.adapters.aws.dynamodb.chat.tables import tables_command, tables_of
 from holdfast.adapters.aws.dynamodb.chat.turns import Ending, Turns
 from holdfast.conversations.model import (
     Acquired,
@@ -51,7 +50,7 @@ class DynamoDBConversations(ConversationStore):
         self, prefix: str = "", *, client: Any = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         tables = tables_of(prefix)
-        self._calls = Calls(client, clock, tables_command=errors.CHAT_TABLES)
+        self._calls = Calls(client, clock, tables_command=tables_command(prefix))
         self._stage = Stage(self._calls, tables)
         self._rows = ConversationRows(self._calls, tables, clock)
         self._history = History(self._calls, tables)

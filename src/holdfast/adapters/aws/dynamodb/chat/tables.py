@@ -13,7 +13,6 @@ Rows of the history have no `expires_at`: they stay.
 
 from typing import Any, NamedTuple
 
-from holdfast.adapters.aws.dynamodb import errors
 from holdfast.adapters.aws.dynamodb.tables import key, provide, texts
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
@@ -40,6 +39,11 @@ def tables_of(prefix: str = "") -> Tables:
         f"{prefix}conversation-messages",
         f"{prefix}conversations-parked",
     )
+
+
+def tables_command(prefix: str) -> str:
+    """Return the command that shows these tables, as it can be pasted."""
+    return f"HOLDFAST_CHAT_STORE=dynamodb:{prefix} holdfast chat tables"
 
 
 def definitions(tables: Tables) -> list[dict[str, Any]]:
@@ -69,6 +73,5 @@ def create_tables(client: Any, prefix: str = "", *, clock: Clock = SYSTEM_CLOCK)
     Raises ConfigError, StoreUnavailable.
     """
     tables = tables_of(prefix)
-    return provide(
-        client, definitions(tables), tables.expiring, clock, tables_command=errors.CHAT_TABLES
-    )
+    command = tables_command(prefix)
+    return provide(client, definitions(tables), tables.expiring, clock, command)

@@ -1,0 +1,86 @@
+"""Tables that are not there: told once, with a command that can be pasted and makes them."""
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from cli_kit import Ran, one_line, real
+
+if TYPE_CHECKING:
+    from ministack_server import Ministack
+
+pytest_plugins = ["ministack_server"]
+
+_HINT = re.compile(r"`([^`]*holdfast [^`]* tables [^`]*--create)`")
+
+
+@pytest.fixture
+def aws(ministack: "Ministack") -> dict[str, str]:
+    return {
+        **ministack.env,
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    }
+
+
+def paste(hint: str, folder: Path, env: Mapping[str, str]) -> Ran:
+    """Run the command of a hint as a shell would, with the variables before its name."""
+    words = shlex.split(hint)
+    name = words.index("holdfast")
+    given = dict(word.split("=", 1) for word in words[:name])
+    return real(folder, *words[name + 1 :], env={**env, **given})
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        (("export", "list", "--jobs", "dynamodb:a-"), {}),
+        (("export", "list"), {"HOLDFAST_JOBS": "dynamodb:b-"}),
+        (("export", "show", "j", "--jobs", "dynamodb:c-"), {}),
+        (("export", "serve", "q", "--to", "out", "--jobs", "dynamodb:d-"), {}),
+        (("chat", "show"), {"HOLDFAST_CHAT_STORE": "dynamodb:e-"}),
+        (("chat", "sweep"), {"HOLDFAST_CHAT_STORE": "dynamodb:f-"}),
+    ],
+)
+def test_a_command_tells_it_in_one_line_and_its_hint_makes_them(
+    tmp_path: Path, aws: dict[str, str], words: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    ran = real(tmp_path, *words, env={**aws, **variables})
+    assert ran.code == 2, ran.err
+    [hint] = _HINT.findall(one_line(ran))
+    # Only what the hint says: the variables of the command are not there.
+    made = paste(hint, tmp_path, aws)
+    assert made.code == 0, made.err + made.out
+    again = real(tmp_path, *words, env={**aws, **variables}) if "serve" not in words else made
+    assert again.code in (0, 1), again.err
+    assert "no such table" not in again.err
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "count"),
+    [
+        (("export", "doctor", "--jobs", "dynamodb:g-"), {}, 2),
+        (("export", "tables", "--jobs", "dynamodb:h-"), {}, 2),
+        (("chat", "doctor"), {"HOLDFAST_CHAT_STORE": "dynamodb:i-"}, 5),
+        (("chat", "tables"), {"HOLDFAST_CHAT_STORE": "dynamodb:j-"}, 5),
+    ],
+)
+def test_doctor_names_each_table_once_and_its_hint_makes_them(
+    tmp_path: Path,
+    aws: dict[str, str],
+    words: tuple[str, ...],
+    variables: dict[str, str],
+    count: int,
+) -> None:
+    ran = real(tmp_path, *words, "--json", env={**aws, **variables})
+    assert (ran.code, ran.err) == (1, "")
+    failed = [finding for finding in ran.json if finding["level"] == "fail"]
+    assert len(failed) == len({finding["found"] for finding in failed}) == count
+    [hint] = {found for each in failed for found in _HINT.findall(each["way_out"])}
+    made = paste(hint, tmp_path, aws)
+    assert made.code == 0, made.err + made.out
+    assert real(tmp_path, *words, env={**aws, **variables}).code == 0
