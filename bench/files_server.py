@@ -11,6 +11,8 @@ from pathlib import Path
 from socket import create_connection, socket
 from time import sleep
 
+from tools import listeners
+
 _CONFIG = """
 {user}
 daemon off;
@@ -56,6 +58,7 @@ def serving(root: Path, scratch: Path) -> Iterator[FileServer]:
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_for(port, server)
+        listeners.assert_loopback_only()
         yield FileServer(name, f"http://127.0.0.1:{port}")
     finally:
         server.terminate()

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
+from tools import listeners
+
 ANSWER_SECONDS = 0.020
 _ANSWER = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\n"
@@ -63,6 +65,7 @@ def serving() -> Iterator[str]:
     server.start()
     try:
         assert ours.poll(60), "the server did not start"
+        listeners.assert_loopback_only()
         yield ours.recv()
     finally:
         server.kill()

@@ -11,6 +11,8 @@ from time import monotonic, sleep
 from typing import Any
 from urllib.request import Request, urlopen
 
+from tools import listeners
+
 from bench.sqs_server import CONTROL, Figures, serve
 
 REGION = "us-east-1"
@@ -26,6 +28,7 @@ _ENVIRONMENT = {
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
     "NO_PROXY": "127.0.0.1",
     "no_proxy": "127.0.0.1",
+    "IOT_MTLS_ENABLED": "0",  # it would listen on all addresses
 }
 
 
@@ -88,7 +91,10 @@ def serving() -> Iterator[Ground]:
     try:
         with _process(serve, theirs):
             assert ours.poll(60), "the SQS server did not start"
-            yield Ground(ours.recv())
+            ground = Ground(ours.recv())
+            with ground.place(30):  # it answers, so all that it opens is open
+                listeners.assert_loopback_only()
+            yield ground
     finally:
         for name, value in before.items():
             if value is None:

@@ -1,12 +1,26 @@
 """Being here puts this folder on the import path: tests share `fs` and `models`."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from tools import listeners, orphans
 
+import surroundings
 from fs import scratch
+
+# The suites of promises are ordinary modules, not test files: without this their asserts say
+# nothing.
+pytest.register_assert_rewrite(
+    "queue_contract",
+    "queue_promises",
+    "job_repository_contract",
+    "job_promises",
+    "conversation_promises",
+)
+surroundings.isolate()
+orphans.guard()
 
 
 @pytest.fixture
@@ -17,3 +31,12 @@ def fast_path() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None]:
+    """Look at a test's servers while they still run; its fixtures end them in any case."""
+    try:
+        listeners.assert_loopback_only()
+    finally:
+        yield

@@ -518,10 +518,10 @@ FROZEN = dedent("""
 
     lease = Lease(
         Source(), None, message_id="m", attempt=1, fence=1,
-        claimed_at=SYSTEM_CLOCK.monotonic(), seconds=3.0,
+        claimed_at=SYSTEM_CLOCK.monotonic(), seconds=5.0,
     )
     lease.on_lost(lambda lease: say("lost", lease.reason))
-    with LeaseKeeper() as keeper:
+    with LeaseKeeper(renew_after=0.02) as keeper:
         keeper.hold(lease)
         lease.lost.wait()
     say("end")
@@ -534,7 +534,7 @@ def test_a_process_that_was_stopped_for_longer_than_its_lease_calls_nobody_when_
         assert child.stdout is not None
         assert child.stdout.readline().startswith("call ")
         child.send_signal(signal.SIGSTOP)
-        SYSTEM_CLOCK.sleep(3.5)
+        SYSTEM_CLOCK.sleep(5.5)
         woken_at = SYSTEM_CLOCK.monotonic()
         child.send_signal(signal.SIGCONT)
         out, _ = child.communicate(timeout=GENEROUS)

@@ -237,16 +237,16 @@ def test_a_frozen_process_finds_its_message_lost_and_makes_no_call() -> None:
             late = 0
             def change_message_visibility(self, **_):
                 now = time.monotonic()
-                self.late += now >= self.asked_at + 1
+                self.late += now >= self.asked_at + 5
                 self.asked_at = now
 
         sqs = Sqs()
-        heartbeat = SQSHeartbeat({URL!r}, "freeze", 0.3, 1, client=sqs)
+        heartbeat = SQSHeartbeat({URL!r}, "freeze", 0.3, 5, client=sqs)
         sqs.asked_at = time.monotonic()
         heartbeat.start()
         print("beating", flush=True)
         sys.stdin.readline()
-        assert heartbeat.lost.wait(10)
+        assert heartbeat.lost.wait(60)
         heartbeat.stop()
         print(type(heartbeat.check_for_errors()).__name__, sqs.late)
         """
@@ -254,7 +254,7 @@ def test_a_frozen_process_finds_its_message_lost_and_makes_no_call() -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == "beating\n"
     child.send_signal(signal.SIGSTOP)
-    time.sleep(1.3)
+    time.sleep(5.5)
     child.send_signal(signal.SIGCONT)
     said, errors = child.communicate("go on\n", timeout=GENEROUS)
     assert said == f"{LeaseLost.__name__} 0\n", errors

@@ -20,8 +20,8 @@ from holdfast.jobs.errors import TokenClosed
 from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.jobs.model import ExportJob, JobState, JobStatus, TaskToken
 
-HEARTBEAT_SECONDS = 3
-INTERVAL_SECONDS = 0.5
+HEARTBEAT_SECONDS = 6  # a busy machine may be late with a beat by as much
+INTERVAL_SECONDS = 0.25
 
 
 class Shelf:

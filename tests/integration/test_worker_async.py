@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from threading import Event
 from typing import Any
 
@@ -12,7 +11,14 @@ from holdfast.core.events import LeaseGone
 from holdfast.core.lease import LeaseState
 from holdfast.core.outcome import Reject, Retry
 from holdfast.core.worker import Worker, WorkerReport
-from workers.kit import TestQueue, eventually, run_until_empty, running
+from holdfast.testing import ManualClock
+from workers.kit import (
+    TestQueue,
+    eventually,
+    pass_a_renewal,
+    run_until_empty,
+    running,
+)
 
 
 def async_worker(queue: TestQueue, handler: Any, **settings: Any) -> Worker[Any]:
@@ -103,15 +109,17 @@ def test_what_stalls_or_takes_too_long_is_cancelled_then_retried(
 
 
 def test_a_beating_coroutine_is_not_stalled() -> None:
-    queue = TestQueue()
+    clock = ManualClock()
+    queue = TestQueue(clock=clock)
     queue.push_ids("m")
 
     async def handle(message: Any, ctx: Any) -> None:
-        for _ in range(120):
-            await asyncio.sleep(0.02)
+        for _ in range(9):
+            await asyncio.to_thread(pass_a_renewal, queue, clock)
             ctx.beat()
 
-    report = run_until_empty(async_worker(queue, handle, stall_seconds=2.0))
+    worker = async_worker(queue, handle, stall_seconds=25, clock=clock)
+    report = run_until_empty(worker, clock)
     assert report == WorkerReport(1, 0, 0, 0, 0)
 
 
@@ -179,25 +187,25 @@ def test_one_that_blocks_the_loop_still_loses_its_lease() -> None:
 
 
 def test_a_slow_queue_does_not_hold_up_the_loop() -> None:
+    acking, moved, in_time = Event(), Event(), []
+
     class Slow(TestQueue):
         def _ack(self, leases: Any) -> Any:
-            time.sleep(0.3)
+            acking.set()
+            in_time.append(moved.wait(60))
             return super()._ack(leases)
 
     queue = Slow()
-    queue.push_ids(*(f"m{number}" for number in range(8)))
-    longest = 0.0
+    queue.push_ids("acked", "moves")
 
     async def handle(message: Any) -> None:
-        nonlocal longest
-        loop = asyncio.get_running_loop()
-        for _ in range(20):
-            before = loop.time()
-            await asyncio.sleep(0)
-            longest = max(longest, loop.time() - before)
+        while message.id == "moves" and not acking.is_set():
+            await asyncio.sleep(0.001)
+        if message.id == "moves":
+            moved.set()  # the loop goes on while the other is being acked
 
-    assert run_until_empty(async_worker(queue, handle, concurrency=2)).completed == 8
-    assert longest < 0.3
+    assert run_until_empty(async_worker(queue, handle, concurrency=2)).completed == 2
+    assert all(in_time)
 
 
 def test_saving_a_checkpoint_works_from_a_coroutine() -> None:

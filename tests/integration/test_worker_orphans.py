@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from workers.kit import Notes, eventually, is_alive, members
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
-SOON = 10.0  # nothing waits for anything here; the rest is for a busy machine
+SOON = 60.0  # nothing waits for anything here; all of it is for a busy machine
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def start(notes: Notes) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def start(mode: str, what: str, **plan: Any) -> "subprocess.Popen[str]":
-        plan = {"lease_seconds": 60.0} | plan
+        plan = {"lease_seconds": 600.0} | plan
         plan |= {"mode": mode, "what": what, "notes": str(notes.path)}
         paths = [str(Path(parent.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         process = subprocess.Popen(
@@ -91,13 +92,13 @@ def test_a_fork_that_keeps_the_pipes_open_does_not_keep_the_work_alive(
 def test_a_frozen_worker_cannot_keep_work_going_past_its_lease(
     start: Start, notes: Notes
 ) -> None:
-    process = start("run", "sleep", lease_seconds=2.0)
+    process = start("run", "sleep", lease_seconds=5.0)
     eventually(lambda: notes.values("sleeping"))
     child = notes.pid()
-    time.sleep(2.5)  # renewals reach the child: it lives on past its first deadline
+    time.sleep(5.5)  # renewals reach the child: it lives on past its first deadline
     assert child in members(child)
     os.kill(process.pid, signal.SIGSTOP)
-    eventually(lambda: members(child) == [], 2.0 + SOON)
+    eventually(lambda: members(child) == [], 5.0 + SOON)
 
 
 def test_ctrl_c_is_the_workers_to_handle_and_does_not_reach_the_children(
@@ -126,7 +127,7 @@ def test_ctrl_c_does_not_reach_children_that_are_just_starting(
 
 
 def test_a_worker_that_adopts_orphans_buries_them(start: Start, notes: Notes) -> None:
-    settings = {"stall_seconds": 0.5, "kill_grace_seconds": 0.2}
+    settings = {"stall_seconds": 3.0, "kill_grace_seconds": 0.2}
     process = start("adopt", "have_children", then="sleep", settings=settings)
     process.communicate(timeout=60)
     assert notes.values("zombie") == ["0"]
@@ -144,15 +145,18 @@ def test_a_program_that_ends_without_stopping_its_worker_does_end(
 def test_after_a_kill_the_message_is_back_within_one_lease_however_old_the_work(
     start: Start, notes: Notes, tmp_path: Path
 ) -> None:
-    lease_seconds = 2.0
+    lease_seconds = 4.0
     root = str(tmp_path / "root")
     process = start("run", "sleep", lease_seconds=lease_seconds, root=root)
     eventually(lambda: notes.values("sleeping"))
-    time.sleep(3 * lease_seconds)
+    time.sleep(2 * lease_seconds)
     queue = FilesystemQueue(root)
     assert queue.poll() == []  # held all the while
     process.kill()
-    before = time.monotonic()
+    process.wait()
+    killed_at = datetime.now(UTC)
+    [view] = queue.find("m")
+    assert view.holder is not None
+    assert view.holder.expires_at <= killed_at + timedelta(seconds=lease_seconds)
     [message] = eventually(lambda: queue.poll(wait_seconds=1.0))
-    assert time.monotonic() - before < lease_seconds + 4.0
     assert message.attempts == 2

@@ -13,8 +13,14 @@ from holdfast.core.events import Completed, LeaseGone, PollFailed, WorkerStarted
 from holdfast.core.message import AnyMessage
 from holdfast.core.outcome import Done, Reject, Retry
 from holdfast.core.worker import Worker, WorkerReport
-from holdfast.testing import MemoryQueue
-from workers.kit import TestQueue, eventually, run_until_empty, running
+from holdfast.testing import ManualClock, MemoryQueue
+from workers.kit import (
+    TestQueue,
+    eventually,
+    pass_a_renewal,
+    run_until_empty,
+    running,
+)
 
 
 def test_everything_pushed_is_handled_once_and_acked() -> None:
@@ -118,19 +124,20 @@ def test_no_more_are_handled_or_claimed_at_once_than_there_are_slots() -> None:
 
 
 def test_work_that_takes_many_leases_is_renewed_and_done_once() -> None:
-    queue = TestQueue(lease_seconds=1.5)
+    clock = ManualClock()
+    queue = TestQueue(clock=clock)
     queue.push_ids("m")
     calls: list[int] = []
 
     def handle(message: Any, ctx: Any) -> None:
         calls.append(ctx.attempt)
-        time.sleep(3.5)
+        for _ in range(9):  # more than three leases
+            pass_a_renewal(queue, clock)
         ctx.raise_if_lost()
 
-    report = run_until_empty(Worker(queue, handle))
+    report = run_until_empty(Worker(queue, handle, clock=clock), clock)
     assert report == WorkerReport(1, 0, 0, 0, 0)
     assert calls == [1]
-    assert queue.renewals >= 3
 
 
 def test_the_context_tells_the_attempt_and_keeps_a_checkpoint_for_the_next() -> None:
@@ -216,15 +223,17 @@ def test_a_hung_handler_loses_its_lease_and_the_work_goes_to_another_slot(
 
 
 def test_a_beating_handler_is_not_stalled() -> None:
-    queue = TestQueue()
+    clock = ManualClock()
+    queue = TestQueue(clock=clock)
     queue.push_ids("m")
 
     def handle(message: Any, ctx: Any) -> None:
-        for _ in range(120):
-            time.sleep(0.02)
+        for _ in range(9):
+            pass_a_renewal(queue, clock)
             ctx.beat()
 
-    report = run_until_empty(Worker(queue, handle, stall_seconds=2.0))
+    worker = Worker(queue, handle, stall_seconds=25, clock=clock)
+    report = run_until_empty(worker, clock)
     assert report == WorkerReport(1, 0, 0, 0, 0)
 
 

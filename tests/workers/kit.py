@@ -8,13 +8,14 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, TypeVar
 
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Events
 from holdfast.core.lease import Lease, Refused, Renewal
 from holdfast.core.message import AnyMessage
 from holdfast.core.queue import Backoff
 from holdfast.core.worker import Worker, WorkerReport
-from holdfast.testing import MemoryQueue
+from holdfast.testing import ManualClock, MemoryQueue
 
 PATIENCE = 60.0  # for a machine that is busy with other things
 
@@ -49,10 +50,9 @@ class Running:
     def ended(self) -> bool:
         return not self._thread.is_alive()
 
-    def join(self) -> WorkerReport:
-        """Wait for its end."""
-        self._thread.join(PATIENCE)
-        assert self.ended(), "the worker did not end"
+    def join(self, clock: ManualClock | None = None) -> WorkerReport:
+        """Wait for its end. A clock that stands still moves meanwhile, as fast as ours."""
+        eventually(lambda: self.ended() or (clock and clock.advance(0.01)))
         if self.error is not None:
             raise self.error
         assert self.report is not None
@@ -78,9 +78,9 @@ def running(worker: Worker[Any], *, until_empty: bool = False) -> Iterator[Runni
         run._thread.join(PATIENCE)
 
 
-def run_until_empty(worker: Worker[Any]) -> WorkerReport:
+def run_until_empty(worker: Worker[Any], clock: ManualClock | None = None) -> WorkerReport:
     with running(worker, until_empty=True) as run:
-        return run.join()
+        return run.join(clock)
 
 
 class Seen:
@@ -101,7 +101,13 @@ class TestQueue(MemoryQueue[AnyMessage]):
 
     __test__ = False
 
-    def __init__(self, *, lease_seconds: float = 30.0, max_attempts: int = 3) -> None:
+    def __init__(
+        self,
+        *,
+        lease_seconds: float = 30.0,
+        max_attempts: int = 3,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.seen = Seen()
         super().__init__(
             AnyMessage,
@@ -109,6 +115,7 @@ class TestQueue(MemoryQueue[AnyMessage]):
             max_attempts=max_attempts,
             backoff=Backoff(first_seconds=0.02, longest_seconds=0.1),
             events=Events(self.seen),
+            clock=clock,
         )
         self.log: list[str] = []
         self.most_out = 0
@@ -164,6 +171,13 @@ class TestQueue(MemoryQueue[AnyMessage]):
         if self.refusing.is_set():
             return [Refused("somebody else has it") for _ in leases]
         return super().renew(leases, seconds)
+
+
+def pass_a_renewal(queue: TestQueue, clock: ManualClock) -> None:
+    """Let more than a third of the lease pass, and wait for the renewal that is due then."""
+    before = queue.renewals
+    clock.advance(0.4 * queue.lease_seconds)
+    eventually(lambda: queue.renewals > before)
 
 
 # -- processes

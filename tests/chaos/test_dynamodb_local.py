@@ -1,0 +1,64 @@
+"""Second opinion on the stores: their promises on Amazon's own DynamoDB Local.
+
+ministack and moto are clones. This server was written by those who run DynamoDB, so it
+decides what conditions, transactions, indexes and errors mean.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import boto3
+import pytest
+import test_conversations_dynamodb
+import test_dynamodb_jobs
+from botocore.config import Config
+from conversation_promises.contract import ConversationStoreContract
+from conversation_promises.kit import OpenStore
+from job_promises.kit import OpenRepository
+from job_repository_contract import JobRepositoryContract
+
+from chaos import dynamodb_local
+
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.skipif(
+        "HOLDFAST_CHAOS_SECONDS" not in os.environ, reason="minutes, under `make chaos` only"
+    ),
+    pytest.mark.skipif(bool(dynamodb_local.why_not()), reason=dynamodb_local.why_not()),
+]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with ExitStack() as stack:
+        try:
+            address = stack.enter_context(dynamodb_local.serving())
+        except dynamodb_local.NoNamespace as error:
+            pytest.skip(str(error))
+        yield boto3.client(
+            "dynamodb",
+            endpoint_url=address,
+            region_name="us-east-1",
+            aws_access_key_id="local",
+            aws_secret_access_key="local",
+            config=Config(max_pool_connections=50),
+        )
+
+
+class TestJobsOnDynamoDBLocal(JobRepositoryContract):
+    examples = 3
+
+    @pytest.fixture
+    def open_repository(self, client: Any) -> OpenRepository:
+        return test_dynamodb_jobs.store_of(client)
+
+
+class TestConversationsOnDynamoDBLocal(ConversationStoreContract):
+    examples = 3
+    many = 120
+
+    @pytest.fixture
+    def open_store(self, client: Any) -> OpenStore:
+        return test_conversations_dynamodb.store_of(client)
