@@ -109,8 +109,9 @@ class HeartbeatOrchestrator:
             if self._phase is not _Phase.NEW:
                 return
             if self._enabled:
-                self._thread = Thread(target=self._run, name="holdfast-heartbeats", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name="holdfast-heartbeats", daemon=True)
+                thread.start()
+                self._thread = thread
             self._phase = _Phase.RUNNING if self._enabled else _Phase.DISABLED
         self._tell_started()
 
