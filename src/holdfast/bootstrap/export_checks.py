@@ -32,9 +32,10 @@ def export_findings(
     state machine. Nothing is made, and nothing is left behind."""
     from holdfast.adapters.export import doctor
 
-    heartbeats = HeartbeatSettings()
+    interval_seconds: float | None = None  # unknown, when the settings are wrong
     try:
         heartbeats = heartbeat_settings(env)
+        interval_seconds = heartbeats.interval_seconds
     except ConfigError as error:
         yield fail("settings", str(error), "mend it; nothing starts with this")
     else:
@@ -46,7 +47,7 @@ def export_findings(
     if state_machine is not None:
         from holdfast.adapters.aws import stepfunctions_doctor
 
-        yield from stepfunctions_doctor.examine(state_machine, heartbeats.interval_seconds)
+        yield from stepfunctions_doctor.examine(state_machine, interval_seconds)
 
 
 def _heartbeat_findings(heartbeats: HeartbeatSettings) -> Iterator[Finding]:

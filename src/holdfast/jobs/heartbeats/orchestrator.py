@@ -20,13 +20,14 @@ from threading import Event, Lock, Thread, current_thread
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
+from holdfast.core.findings import Level
 from holdfast.jobs import events as ev
 from holdfast.jobs.heartbeats.beating import BeatAgenda, Pulse, Rhythm
 from holdfast.jobs.heartbeats.census import Census, KnownJobs, take_census
 from holdfast.jobs.heartbeats.crew import Crew, close_all
 from holdfast.jobs.heartbeats.heart import Answer, Beat, Heart
 from holdfast.jobs.heartbeats.round import Round
-from holdfast.jobs.heartbeats.terms import check_terms
+from holdfast.jobs.heartbeats.terms import check_terms, interval_finding
 from holdfast.jobs.model import ExportJob
 from holdfast.jobs.ports import StepFunctions
 from holdfast.jobs.stall import StallRule
@@ -270,9 +271,9 @@ class HeartbeatOrchestrator:
             self._events.emit(ev.OrchestratorDisabled())
             return
         self._events.emit(ev.OrchestratorStarted(self._interval_seconds))
-        timeout = self._timeout_seconds
-        if timeout is not None and self._interval_seconds > timeout / 3:
-            self._events.emit(ev.IntervalTight(self._interval_seconds, timeout))
+        interval, timeout = self._interval_seconds, self._timeout_seconds
+        if timeout is not None and interval_finding(interval, timeout).level is not Level.OK:
+            self._events.emit(ev.IntervalTight(interval, timeout))
 
     def _end(self, wait_seconds: float) -> bool:
         """True when nothing is under way any more."""
