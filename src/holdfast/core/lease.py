@@ -56,7 +56,7 @@ RENEWED = Renewed()
 
 
 class LeaseSource(Protocol):
-    """Anything that can prolong its leases: a queue, a lock table, a token service."""
+    """Anything that can prolong its leases: a queue, a lock table."""
 
     name: str
     """For people and events."""
