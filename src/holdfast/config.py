@@ -15,7 +15,8 @@ from pydantic import (
 from holdfast.chat_config import ChatSettings as ChatSettings
 from holdfast.chat_config import chat_settings as chat_settings
 from holdfast.core.errors import ConfigError
-from holdfast.core.findings import Finding, ok, warn
+from holdfast.core.findings import Finding, Level
+from holdfast.jobs.heartbeats.terms import MIN_INTERVAL_MS, interval_finding
 
 ENV_PREFIX = "HOLDFAST_"
 
@@ -167,7 +168,7 @@ class HeartbeatSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     interval_ms: Annotated[int, BeforeValidator(_whole_number)] = Field(
-        default=30_000, ge=1000, alias="STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS"
+        default=30_000, ge=MIN_INTERVAL_MS, alias="STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS"
     )
     enabled: Annotated[bool, BeforeValidator(_strict_bool)] = Field(
         default=True, alias="STEP_FUNCTIONS_HEARTBEAT_ENABLED"
@@ -188,12 +189,12 @@ class HeartbeatSettings(BaseModel):
 
     @model_validator(mode="after")
     def _in_time(self) -> Self:
-        timeout = self.heartbeat_timeout_seconds
-        if timeout is not None and self.interval_seconds >= timeout:
+        finding = self.finding()
+        if finding is not None and finding.level is Level.FAIL:
             raise ValueError(
-                f"a heartbeat every {self.interval_seconds:g} s (STEP_FUNCTIONS_HEARTBEAT_"
-                f"INTERVAL_MS) is too late for a timeout of {timeout:g} s "
-                "(STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS)"
+                "STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS does not fit "
+                "STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS "
+                f"({finding.found}): {finding.way_out}"
             )
         return self
 
@@ -201,13 +202,7 @@ class HeartbeatSettings(BaseModel):
         """What doctor says of interval and HeartbeatSeconds; None when that is not known."""
         if (timeout := self.heartbeat_timeout_seconds) is None:
             return None
-        found = f"every {self.interval_seconds:g} s, HeartbeatSeconds {timeout:g}"
-        if 3 * self.interval_seconds <= timeout:
-            return ok("heartbeat interval", found)
-        way_out = f"set HeartbeatSeconds to {3 * self.interval_seconds:g} or more"
-        if 2 * self.interval_seconds < timeout:
-            return warn("heartbeat interval", f"{found}: little room for retries", way_out)
-        return warn("heartbeat interval", f"{found}: one missed beat ends a job", way_out)
+        return interval_finding(self.interval_seconds, timeout)
 
 
 def heartbeat_settings(env: Mapping[str, str]) -> HeartbeatSettings:

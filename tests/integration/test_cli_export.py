@@ -480,12 +480,32 @@ def test_doctor_looks_at_settings_store_target_and_the_example_machine(
 
     monkeypatch.setenv("STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS", "45000")
     tight = cli(*words, str(machine))
-    assert tight.code == 1
-    assert "one missed beat ends the job" in tight.out
+    assert tight.code == 0
+    assert "little room for a beat that is late" in tight.out
+    monkeypatch.setenv("STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS", "45001")
+    late = cli(*words, str(machine))
+    assert late.code == 1
+    assert "one late beat ends the job" in late.out
     monkeypatch.setenv("STEP_FUNCTIONS_HEARTBEAT_ENABLED", "FALSE")
     assert "are switched off" in cli(*words, str(machine)).out
     monkeypatch.setenv("STEP_FUNCTIONS_HEARTBEAT_ENABLED", "maybe")
     assert "STEP_FUNCTIONS_HEARTBEAT_ENABLED='maybe'" in cli(*words, str(machine)).out
+
+
+def test_doctor_tells_of_a_wrong_interval_once_and_judges_nothing_by_the_default(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Path(__file__).parents[2] / "examples/export/state-machine.json"
+    monkeypatch.setenv("STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS", "999")
+    ran = cli(
+        "export", "doctor", "--jobs", "jobs.db", "--state-machine", str(machine), "--json"
+    )
+    assert ran.code == 1
+    about = [
+        one for one in ran.json if "INTERVAL_MS" in one["found"] or "every" in one["found"]
+    ]
+    assert [(one["check"], one["level"]) for one in about] == [("settings", "fail")]
+    assert "STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS=999" in about[0]["found"]
 
 
 def test_doctor_finds_what_is_in_the_way(cli: Cli) -> None:

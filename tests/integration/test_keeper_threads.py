@@ -128,6 +128,23 @@ def test_the_thread_renews_when_the_time_comes(keeper, clock, source):
     assert lease.state is LeaseState.HELD
 
 
+def test_the_thread_sleeps_between_two_calls_of_a_source_that_is_broken(
+    keeper, clock, source, caplog
+):
+    calls: list[float] = []
+    source.renew = lambda leases, seconds: calls.append(clock.monotonic())  # returns None
+    keeper.hold(source.lease(seconds=60))
+    with keeper:
+        until(lambda: clock.waiting == 1)
+        for _ in range(30):
+            before = len(calls)
+            clock.advance(1)
+            until(lambda: clock.waiting == 1)  # a keeper that spins is never asleep
+            assert len(calls) <= before + 1
+    assert len(calls) > 1
+    assert caplog.records == []
+
+
 def test_a_new_lease_wakes_a_thread_that_had_nothing_to_do(keeper, clock, source):
     keeper.start()
     until(lambda: clock.waiting == 1)

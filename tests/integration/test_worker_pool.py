@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -134,11 +135,13 @@ def test_what_is_not_plain_data_never_reaches_a_worker(notes: Notes) -> None:
     tasks = Tasks(
         task("finish", "token", token=TaskToken("canary")),
         task("finish", "nan", number=float("nan")),
+        task("finish", "huge", ballast="x" * (2 << 20)),
         task("finish", "good"),
     )
     with pool_of(notes, tasks):
         assert tasks.result("good").success
         assert tasks.code("token") == tasks.code("nan") == "InvalidTask"
+        assert tasks.code("huge") == "InvalidTask"
     assert "canary" not in repr(tasks.results)
 
 
@@ -357,7 +360,11 @@ def test_what_a_worker_started_ends_with_it(notes: Notes) -> None:
 
 @pytest.mark.parametrize(
     ("do", "reason"),
-    [("talk_rubbish", "sent what is no message"), ("break_off", "exit code 9")],
+    [
+        ("talk_rubbish", "sent what is no message"),
+        ("say_unknown", "sent what is no message"),
+        ("break_off", "exit code 9"),
+    ],
 )
 def test_a_broken_message_ends_its_worker_and_nothing_else(
     notes: Notes, do: str, reason: str
@@ -367,6 +374,20 @@ def test_a_broken_message_ends_its_worker_and_nothing_else(
     with pool_of(notes, tasks, seen=seen):
         assert tasks.result().success
     assert [ended.reason for ended in seen.of(PoolWorkerEnded)] == [reason]
+
+
+def test_a_message_without_end_ends_its_worker_and_costs_no_memory(notes: Notes) -> None:
+    tasks, seen = Tasks(task("talk_without_end"), task("finish", "other")), Seen()
+    tracemalloc.start()
+    try:
+        with pool_of(notes, tasks, seen=seen, slots=1):
+            assert tasks.result().success
+            assert tasks.result("other").success
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20
+    assert [ended.reason for ended in seen.of(PoolWorkerEnded)] == ["sent what is no message"]
 
 
 def test_only_the_answer_to_what_a_worker_has_aboard_counts_and_only_once(

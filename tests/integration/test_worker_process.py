@@ -110,6 +110,15 @@ def test_a_checkpoint_goes_through_the_worker_to_the_next_attempt(notes: Notes) 
     assert notes.values("found") == ["None", "{'step': 1}"]
 
 
+def test_a_checkpoint_may_be_as_large_as_the_queue_takes_and_no_larger(notes: Notes) -> None:
+    queue = TestQueue()
+    push(queue, notes, "save_large")
+    assert run_until_empty(process_worker(queue)) == WorkerReport(1, 1, 0, 0, 0)
+    assert notes.values("found") == ["1000000"]
+    assert notes.values("refused") == ["1500000", "3000000"]
+    assert len(set(notes.values("pid"))) == 1  # the child goes on
+
+
 def test_beats_are_cheap_and_keep_long_work_from_stalling(notes: Notes) -> None:
     queue = TestQueue()
     push(queue, notes, "beat_on", "long", seconds=6.0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import ConfigError, LeaseLost
-from holdfast.core.events import Completed, LeaseGone, PollFailed, WorkerStarted
+from holdfast.core.events import Completed, DeadLettered, LeaseGone, PollFailed, WorkerStarted
 from holdfast.core.message import AnyMessage
 from holdfast.core.outcome import Done, Reject, Retry
 from holdfast.core.worker import Worker, WorkerReport
@@ -88,6 +88,20 @@ def test_nonsense_is_a_dead_letter_that_names_its_type() -> None:
     reason = next(queue.dead_letters()).reason or ""
     assert "dict" in reason
     assert "secret" not in reason
+
+
+def test_the_report_counts_what_polls_dead_letter_themselves() -> None:
+    """Malformed or out of attempts: no handler sees them, and no summary may hide them."""
+    queue = TestQueue(max_attempts=1)
+    queue.push_ids("exhausted", "good")
+    queue.nack(queue.poll()[0], delay_seconds=0.0)
+    report = run_until_empty(Worker(queue, lambda message: None))
+    assert report == WorkerReport(
+        completed=1, retried=0, dead_lettered=1, given_back=0, abandoned=0
+    )
+    [told] = queue.seen.of(DeadLettered)
+    assert told.message_id == "exhausted"
+    assert run_until_empty(Worker(queue, lambda message: None)).dead_lettered == 0
 
 
 def test_a_reject_is_a_dead_letter_at_once() -> None:

@@ -34,11 +34,24 @@ def test_what_only_the_worker_can_know_is_nonsense_from_a_handler() -> None:
     assert isinstance(outcome_of(Abandoned("me")), Reject)
 
 
-@pytest.mark.parametrize("after", ["soon", float("nan"), float("inf"), True, [1]])
+@pytest.mark.parametrize(
+    "after", ["soon", float("nan"), float("inf"), True, [1], 10**400, 1e300]
+)
 def test_a_delay_that_is_no_number_is_nonsense(after: Any) -> None:
     outcome = outcome_of(Retry(after))
     assert isinstance(outcome, Reject)
     assert "after_seconds" in outcome.reason
+
+
+def test_a_reason_that_cannot_be_shown_does_not_end_the_worker() -> None:
+    class Mute:
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    mute: Any = Mute()
+    assert outcome_of(Retry(None, mute, mute, mute)) == Retry(
+        None, *["(its text cannot be shown)"] * 3
+    )
 
 
 def test_an_exception_is_a_retry_by_the_backoff_with_its_text_and_traceback() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import Claimed, Events, GivenBack, PollFailed
+from holdfast.core.events import Claimed, Event, Events, GivenBack, PollFailed
 from holdfast.core.feed import Feed
 from holdfast.core.keeper import LeaseKeeper
 from holdfast.core.ledger import Ledger
@@ -135,6 +135,25 @@ def test_what_was_claimed_while_it_was_closed_is_given_back_uncharged() -> None:
     ]
     assert ground.ledger.open() == ()
     assert [message.attempts for message in claim(2)] == [1, 1]
+
+
+def test_what_cannot_be_held_is_given_back_uncharged() -> None:
+    """Otherwise it would be claimed, worked on by no slot and renewed by no keeper."""
+    ground = Ground()
+    ground.push("a", "b")
+    ground.queue.renew_batch = 0
+
+    def close_after_the_first(event: Event) -> None:
+        if isinstance(event, PollFailed):
+            ground.feed.close()
+
+    ground.events.subscribe(close_after_the_first)
+    assert ground.feed.poll(2) == []
+    assert ground.queue.stats().ready == 2
+    assert ground.ledger.open() == ()
+    [failed] = [event for event in ground.seen if isinstance(event, PollFailed)]
+    assert "renew_batch" in failed.error
+    assert [message.attempts for message in ground.queue.poll(2)] == [1, 1]
 
 
 def test_until_empty_ends_when_nothing_is_there() -> None:

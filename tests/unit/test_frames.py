@@ -1,6 +1,7 @@
 """Frames between a worker and its children: whole or not at all, and never a wait."""
 
 import os
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core import wire
-from holdfast.core.errors import LeaseLost, MalformedMessage
-from holdfast.core.frames import Frames
+from holdfast.core.errors import LeaseLost, MalformedMessage, MessageTooLarge
+from holdfast.core.frames import MAX_FRAME_BYTES, BrokenFrame, Frames
 from holdfast.core.outcome import Abandoned, Done, Outcome, Reject, Retry
 
 
@@ -67,6 +68,19 @@ def test_a_reader_that_stands_still_does_not_hold_up_the_writer(line: Line) -> N
         line.writer.flush()
     assert received == payload
     assert line.writer.flush()
+
+
+def test_a_frame_that_is_too_long_is_refused_by_its_length_alone(line: Line) -> None:
+    os.write(line.writes, struct.pack("!I", MAX_FRAME_BYTES + 1))
+    for _ in range(2):
+        with pytest.raises(BrokenFrame, match="2,097,153 bytes"):
+            line.reader.read()
+
+
+def test_a_frame_that_would_be_refused_is_not_sent(line: Line) -> None:
+    with pytest.raises(MessageTooLarge, match="the limit is 2,097,152"):
+        line.writer.send(b"x" * (MAX_FRAME_BYTES + 1))
+    assert line.reader.read() is None
 
 
 def test_what_is_sent_to_nobody_is_gone(line: Line) -> None:

@@ -215,6 +215,84 @@ def test_our_own_errors_keep_their_words(clock, source, keeper):
     assert lease.reason == "the folder is read-only"
 
 
+@pytest.mark.parametrize("attribute", ["name", "renew_batch"])
+def test_a_lease_whose_source_lacks_an_attribute_is_refused_by_its_name(
+    clock, source, keeper, attribute
+):
+    lease = source.lease()
+    delattr(source, attribute)
+    with pytest.raises(TypeError, match=f"FakeSource.*{attribute}"):
+        keeper.hold(lease)
+    assert keeper.held == 0
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("name", None),
+        ("renew_batch", 0),
+        ("renew_batch", -1),
+        ("renew_batch", True),
+        ("renew_batch", 2.5),
+        ("renew_batch", "10"),
+        ("renew", None),
+    ],
+)
+def test_a_lease_whose_source_has_a_wrong_attribute_is_refused_by_its_name(
+    clock, source, keeper, attribute, value
+):
+    lease = source.lease()
+    setattr(source, attribute, value)
+    with pytest.raises(TypeError, match=f"FakeSource.*{attribute}.*{value!r}"):
+        keeper.hold(lease)
+    assert keeper.held == 0
+
+
+@pytest.mark.parametrize("broken", ["name", "renew_batch", "answers", "no answers", "raises"])
+def test_a_source_that_breaks_is_left_alone_longer_each_time_and_the_others_are_kept(
+    clock, source, keeper, seen, caplog, broken
+):
+    """Each of these made the keeper spin, with a traceback for each turn."""
+    other = FakeSource(clock, "other")
+    good, bad = other.lease("good"), source.lease("bad")
+    keeper.hold(good)
+    keeper.hold(bad)
+    asked_at = breaks(source, clock, broken)
+    let_pass(clock, keeper, 59)
+    assert good.state is LeaseState.HELD
+    if broken in ("name", "renew_batch"):  # what was known at the hold is still good
+        assert bad.state is LeaseState.HELD
+        assert len(asked_at) <= 3
+    else:
+        assert bad.state is LeaseState.AT_RISK
+        assert 3 <= len(asked_at) <= 20  # 40 s of retries, in growing steps
+        assert [event.message_id for event in seen if isinstance(event, LeaseAtRisk)] == ["bad"]
+        let_pass(clock, keeper, 2)
+        assert bad.state is LeaseState.LOST
+    assert caplog.records == []
+
+
+def breaks(source: FakeSource, clock: ManualClock, how: str) -> list[float]:
+    """Break the source after the hold; when it is asked from then on."""
+    asked_at: list[float] = []
+
+    def broken(leases, seconds):
+        asked_at.append(clock.monotonic())
+        match how:
+            case "answers":
+                return [None] * len(leases)
+            case "no answers":
+                return None
+            case "raises":
+                raise AttributeError("bug")
+        return [RENEWED] * len(leases)
+
+    source.renew = broken
+    if how in ("name", "renew_batch"):
+        delattr(source, how)
+    return asked_at
+
+
 def test_a_source_that_forgets_an_answer_is_not_believed_at_all(clock, source, keeper):
     leases = source.leases(3)
     for lease in leases:

@@ -406,7 +406,7 @@ def test_when_one_of_two_orchestrators_ends_the_other_carries_on() -> None:
     [
         {"interval_seconds": 0},
         {"interval_seconds": float("nan")},
-        {"interval_seconds": 60.0, "heartbeat_timeout_seconds": 60.0},
+        {"interval_seconds": 30.0, "heartbeat_timeout_seconds": 31.0},
         {"stall_seconds": 0},
         {"concurrency": 0},
     ],

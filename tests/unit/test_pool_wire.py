@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.frames import MAX_FRAME_BYTES
 from holdfast.jobs.pool import wire
 
 TASK = {"jobId": "j", "taskId": "t", "nonce": 7}
@@ -35,6 +36,11 @@ def test_an_order_to_process_a_task_is_json_with_the_ids_of_the_task() -> None:
 def test_only_plain_data_can_be_sent(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         wire.pack_task({"value": value}, "j", "t", 1, 1)
+
+
+def test_a_task_that_a_worker_would_refuse_for_its_size_is_not_sent() -> None:
+    with pytest.raises(ValueError, match="the limit 2,097,152"):
+        wire.pack_task({"value": "x" * MAX_FRAME_BYTES}, "j", "t", 1, 1)
 
 
 def test_what_a_worker_says_arrives_as_it_was_said() -> None:
@@ -68,6 +74,9 @@ def test_what_a_worker_says_arrives_as_it_was_said() -> None:
         {"type": "PULSE", "payload": {"bytes": [[1, -1]]}},
         {"type": "PULSE", "payload": None},
         {"type": "BROKEN", "payload": {"code": 1, "message": "m"}},
+        {"type": "BROKEN", "payload": {"code": "c", "message": "m" * 501}},
+        {"type": "PULSE", "payload": {"bytes": [[1, 2**63]]}},
+        {"type": "PULSE", "payload": {"bytes": [[1, float("nan")]]}},
     ],
 )
 def test_what_is_no_message_is_refused(said: Any) -> None:
@@ -86,6 +95,11 @@ def test_what_is_no_message_is_refused(said: Any) -> None:
         {"nonce": "7"},
         {"bytesProcessed": -1},
         {"bytesProcessed": 1.5},
+        {"bytesProcessed": 2**63},
+        {"nonce": 2**64},
+        {"success": False, "error": {"code": "c" * 101, "message": ""}},
+        {"success": False, "error": {"code": "c", "message": "m" * 501}},
+        {"success": False, "error": {"code": "c", "message": "half of a pair \ud800"}},
     ],
 )
 def test_a_result_with_anything_wrong_is_refused(change: dict[str, Any]) -> None:
@@ -113,7 +127,14 @@ def test_a_deeply_nested_frame_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "result",
-    [None, "done", {}, {"success": "yes"}, {"success": True, "bytesProcessed": -1}],
+    [
+        None,
+        "done",
+        {},
+        {"success": "yes"},
+        {"success": True, "bytesProcessed": -1},
+        {"success": True, "bytesProcessed": 2**63},
+    ],
 )
 def test_what_the_work_returns_is_looked_at(result: Any) -> None:
     with pytest.raises(wire.InvalidResult):

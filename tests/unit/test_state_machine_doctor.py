@@ -1,6 +1,7 @@
 """What doctor says of state machines: R004-209, R004-217…219, R004-257, JB-18, JB-20, D-22."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,14 @@ import pytest
 from moto import mock_aws
 
 from holdfast.adapters.aws.stepfunctions_doctor import examine, findings
+from holdfast.config import heartbeat_settings
+from holdfast.core.errors import ConfigError
+from holdfast.core.events import Event, Events
 from holdfast.core.findings import Finding
+from holdfast.jobs.events import IntervalTight
+from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.testing.memory_jobs import MemoryJobs
+from holdfast.testing.stepfunctions import SimulatedStepFunctions
 
 EXAMPLE = Path(__file__).parents[2] / "examples/export/state-machine.json"
 INTERVAL = 30.0
@@ -43,12 +51,63 @@ def finding(check: str, **fields: Any) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "level"), [(90, "ok"), (89, "warn"), (61, "warn"), (60, "fail"), (10, "fail")]
+    ("seconds", "level"), [(90, "ok"), (89, "warn"), (60, "warn"), (59, "fail"), (31, "fail")]
 )
 def test_heartbeat_seconds_leaves_room_for_two_missed_beats(seconds: int, level: str) -> None:
     one = finding("heartbeat", HeartbeatSeconds=seconds)
     assert one.level.value == level
     assert (level == "ok") or "90 or more" in one.way_out
+
+
+@pytest.mark.parametrize("seconds", [1, 29, 30, 31, 59, 59.99, 60, 61, 89, 90, 91, 7200])
+def test_doctor_settings_and_service_judge_heartbeat_seconds_alike(seconds: float) -> None:
+    """One rule: refused below twice the interval, a warning below three times."""
+    refused, warned = seconds < 60, 60 <= seconds < 90
+    one = finding("heartbeat", HeartbeatSeconds=seconds)
+    assert (one.level.value == "fail", one.level.value == "warn") == (refused, warned)
+    env = {"STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS": str(seconds)}
+    told: list[Event] = []
+    if refused:
+        with pytest.raises(ConfigError, match=re.escape(one.way_out)):
+            heartbeat_settings(env)
+        with pytest.raises(ConfigError, match=re.escape(one.way_out)):
+            orchestrator(seconds, told)
+        return
+    checked = heartbeat_settings(env).finding()
+    assert checked is not None
+    assert (checked.level, checked.way_out) == (one.level, one.way_out)
+    started = orchestrator(seconds, told)
+    started.start()
+    started.stop()
+    assert any(isinstance(event, IntervalTight) for event in told) is warned
+
+
+def orchestrator(heartbeat_seconds: float, told: list[Event]) -> HeartbeatOrchestrator:
+    return HeartbeatOrchestrator(
+        MemoryJobs(),
+        SimulatedStepFunctions(),
+        token_closed=lambda job, code: None,
+        interval_seconds=INTERVAL,
+        heartbeat_timeout_seconds=heartbeat_seconds,
+        events=Events(told.append),
+    )
+
+
+@pytest.mark.parametrize("seconds", [59, 60, 89])
+def test_the_interval_that_doctor_proposes_is_one_it_accepts(seconds: int) -> None:
+    way_out = finding("heartbeat", HeartbeatSeconds=seconds).way_out
+    [proposed] = re.findall(r"INTERVAL_MS to (\d+) or less", way_out)
+    [again] = [
+        one
+        for one in findings(machine(waiting(HeartbeatSeconds=seconds)), int(proposed) / 1000)
+        if one.check == "heartbeat"
+    ]
+    assert again.level.value == "ok"
+
+
+def test_without_a_valid_interval_heartbeat_seconds_is_not_judged() -> None:
+    judged = {one.check for one in findings(machine(waiting()), None)}
+    assert judged == {"timeout", "retry"}
 
 
 def test_without_heartbeat_seconds_nobody_notices_a_death() -> None:
@@ -150,7 +209,7 @@ def test_a_machine_is_looked_up_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> N
         client = boto3.client("stepfunctions")
         arn = client.create_state_machine(
             name="export",
-            definition=json.dumps(machine(waiting(HeartbeatSeconds=60))),
+            definition=json.dumps(machine(waiting(HeartbeatSeconds=59))),
             roleArn="arn:aws:iam::123456789012:role/export",
         )["stateMachineArn"]
         found = {one.check: one.level.value for one in examine(arn, INTERVAL)}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.context import Context
+from holdfast.core.errors import MessageTooLarge
 from holdfast.core.outcome import Reject, Retry
 from workers.kit import Notes
 
@@ -172,6 +173,20 @@ def use_checkpoint(message: Any, ctx: Context) -> Any:
     if ctx.attempt == 1:
         ctx.beat(0.5, {"step": 1})
         return Retry(0.0)
+    return None
+
+
+def save_large(message: Any, ctx: Context) -> Any:
+    """What the queue can keep comes back whole; what no process can send is refused here."""
+    if ctx.attempt == 1:
+        ctx.beat(checkpoint="x" * 1_000_000)
+        return Retry(0.0)
+    note(message, f"found {len(ctx.checkpoint)}")
+    for size in (1_500_000, 3_000_000):
+        try:
+            ctx.beat(checkpoint="x" * size)
+        except MessageTooLarge:
+            note(message, f"refused {size}")
     return None
 
 

@@ -151,6 +151,21 @@ class PoolWork:
             time.sleep(600)
         return DONE
 
+    def say_unknown(self, task: Task, report: Callable[[int], None]) -> Any:
+        if task["attempt"] == 1:
+            self._say(b'{"type":"SHUTDOWN","payload":{}}')
+            time.sleep(600)
+        return DONE
+
+    def talk_without_end(self, task: Task, report: Callable[[int], None]) -> Any:
+        """One frame of 4 GiB, or as much of it as the pool takes in; the first time."""
+        if task["attempt"] == 1:
+            os.write(int(sys.argv[3]), struct.pack("!I", 0xFFFFFFFF))
+            for _ in range(256):
+                os.write(int(sys.argv[3]), b"x" * (1 << 20))
+            time.sleep(600)
+        return DONE
+
     def answer_for_others(self, task: Task, report: Callable[[int], None]) -> Any:
         """Answers with every nonce there was or may be but its own, then twice with that."""
         for nonce in range(1, 50):

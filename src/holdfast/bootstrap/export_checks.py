@@ -32,9 +32,10 @@ def export_findings(
     state machine. Nothing is made, and nothing is left behind."""
     from holdfast.adapters.export import doctor
 
-    heartbeats = HeartbeatSettings()
+    interval_seconds: float | None = None  # unknown, when the settings are wrong
     try:
         heartbeats = heartbeat_settings(env)
+        interval_seconds = heartbeats.interval_seconds
     except ConfigError as error:
         yield fail("settings", str(error), "mend it; nothing starts with this")
     else:
@@ -47,10 +48,7 @@ def export_findings(
         from holdfast.adapters.aws import stepfunctions_doctor
 
         yield from checked(
-            "state machine",
-            stepfunctions_doctor.examine,
-            state_machine,
-            heartbeats.interval_seconds,
+            "state machine", stepfunctions_doctor.examine, state_machine, interval_seconds
         )
 
 

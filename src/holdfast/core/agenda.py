@@ -17,10 +17,23 @@ _SMALL = 1024  # heap entries that are never worth a sweep
 class Held:
     """A lease in the keeper's care, and what the lease itself does not know."""
 
-    __slots__ = ("asked_at", "lease", "retry_at", "tries", "waiting", "wake_at", "warned")
+    __slots__ = (
+        "asked_at",
+        "lease",
+        "renew_batch",
+        "retry_at",
+        "source_name",
+        "tries",
+        "waiting",
+        "wake_at",
+        "warned",
+    )
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
+        # Read once, where an error reaches the caller: in a pass it would cost all leases.
+        self.source_name = lease.source.name
+        self.renew_batch = lease.source.renew_batch
         self.wake_at = _OFF
         self.asked_at = -inf  # when a renewal was last asked for
         self.tries = 0  # renewals in a row without an answer

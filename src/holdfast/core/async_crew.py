@@ -81,6 +81,9 @@ class Coroutines(Generic[M]):
     # -- for the worker
 
     def start(self) -> None:
+        # One settler at least, before anything is claimed: without any, no coroutine that
+        # ended could be settled, and the keeper would hold its message without end.
+        self._settlers.submit(int)
         self._looper.start()
         self._up.wait()
         if self.error is not None:
@@ -112,7 +115,8 @@ class Coroutines(Generic[M]):
         for lease in self._ledger.open():
             lease.lose("the worker stopped before the work was done")
         soon(self._loop, self._over.set)
-        self._looper.join(max(0.1, until - self._clock.monotonic()))
+        if self._looper.is_alive():
+            self._looper.join(max(0.1, until - self._clock.monotonic()))
         self._settlers.shutdown(wait=False)
 
     # -- the poller
@@ -156,7 +160,7 @@ class Coroutines(Generic[M]):
         for message in messages:
             run = _Run(lease_of(message), self._clock.monotonic())
             if self._cut_off:
-                self._settlers.submit(self._settle, run, message, GiveBack())
+                self._settle_soon(run, message, GiveBack())
                 continue
             self._runs.add(run)
             run.task = asyncio.create_task(self._attempt(run, message))
@@ -172,8 +176,7 @@ class Coroutines(Generic[M]):
         # Whatever it raises ends this attempt only, SystemExit too.
         except BaseException as error:
             outcome = _ended_by(error, run.ending)
-        with suppress(RuntimeError):  # it ended after the worker did
-            self._settlers.submit(self._settle, run, message, outcome)
+        self._settle_soon(run, message, outcome)
 
     def _end(self, run: _Run, outcome: Outcome) -> None:
         """Cancel it, from any thread. The first reason counts."""
@@ -182,6 +185,12 @@ class Coroutines(Generic[M]):
             soon(self._loop, run.task.cancel)
 
     # -- the settlers
+
+    def _settle_soon(self, run: _Run, message: M, outcome: Outcome) -> None:
+        # RuntimeError: it ended after the worker did; or no further thread can be had, then
+        # it waits for one of those there are.
+        with suppress(RuntimeError):
+            self._settlers.submit(self._settle, run, message, outcome)
 
     def _settle(self, run: _Run, message: M, outcome: Outcome) -> None:
         try:

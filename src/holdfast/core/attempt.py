@@ -1,10 +1,10 @@
 """What one call of a handler amounts to: its return value or exception as an outcome."""
 
 import traceback
-from math import isfinite
 from typing import Any
 
 from holdfast.core.outcome import Done, GiveBack, Outcome, Reject, Retry
+from holdfast.core.queue import LONGEST_SECONDS
 
 DONE = Done()
 
@@ -19,9 +19,10 @@ def outcome_of(result: Any) -> Outcome:
             return DONE
         case GiveBack():
             return GiveBack()
-        case Retry(after_seconds=after) if not _is_delay(after):
+        case Retry(after_seconds=after) if not is_delay(after):
             return _nonsense(
-                "the handler returned Retry() with after_seconds that is no number"
+                "the handler returned Retry() with after_seconds that is no number, or more "
+                "than ten years"
             )
         case Retry(after, reason, detail, told):
             return Retry(after, _one_line(reason), _cut(detail), _one_line(told))
@@ -51,15 +52,17 @@ def _nonsense(reason: str) -> Reject:
     return Reject(reason, told=reason)
 
 
-def _is_delay(after: Any) -> bool:
+def is_delay(after: Any) -> bool:
+    """Whether a message may wait that long; None: by the queue's backoff."""
     if after is None:
         return True
-    return isinstance(after, int | float) and not isinstance(after, bool) and isfinite(after)
+    is_number = isinstance(after, int | float) and not isinstance(after, bool)
+    return is_number and -LONGEST_SECONDS <= after <= LONGEST_SECONDS  # false for NaN, too
 
 
-def _text(error: BaseException) -> str:
+def _text(value: Any) -> str:
     try:
-        return str(error)
+        return str(value)
     except Exception:  # a broken __str__ must not cost the message its reason
         return "(its text cannot be shown)"
 
@@ -74,7 +77,7 @@ def _trace(error: BaseException) -> str | None:
 
 
 def _one_line(text: Any) -> str:
-    line = " ".join(str(text).split())
+    line = " ".join(_text(text).split())
     return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
 
 
@@ -82,7 +85,7 @@ def _cut(detail: Any) -> str | None:
     """Both ends of a long text: the start says where it began, the end what it was."""
     if detail is None:
         return None
-    text = str(detail)
+    text = _text(detail)
     if len(text) <= _LONGEST_DETAIL:
         return text
     half = _LONGEST_DETAIL // 2

@@ -33,6 +33,8 @@ from holdfast.core.wire import Work
 
 STACKS_SIGNAL = signal.SIGQUIT  # as Java has it
 
+_LONGEST_PROBLEM = 2000
+
 
 def main(
     orders: Connection,
@@ -55,7 +57,7 @@ def main(
     frames = Frames(orders.fileno(), answers.fileno())
     try:
         call = caller(_loaded(handler, frames))
-        frames.send(wire.READY)
+        frames.send(wire.numbered(0, wire.READY))
         _serve(call, frames, Pulse(control.fileno(), stacks.fileno(), interval))
     except Terminated:
         _end_by_signal()
@@ -75,14 +77,16 @@ def _end_by_signal() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _loaded(pickle_of: bytes, frames: Frames) -> Any:
+def _loaded(pickle_of: bytes, frames: Frames, number: int = 0) -> Any:
     """Handler or model: to load them is to import the user's code."""
     try:
         return pickle.loads(pickle_of)  # noqa: S301  # our own parent sent it
     except Terminated:
         raise
     except BaseException as error:
-        frames.send(wire.BROKEN + f"{type(error).__name__}: {error}".encode())
+        problem = f"{type(error).__name__}: {error}"[:_LONGEST_PROBLEM]
+        said = wire.BROKEN + problem.encode(errors="replace")
+        frames.send(wire.numbered(number, said))
         raise SystemExit(1) from None
 
 
@@ -91,14 +95,16 @@ def _serve(call: Call, frames: Frames, pulse: "Pulse") -> None:
     codec: MessageCodec[Any] = MessageCodec(AnyMessage)
     with asyncio.Runner() as runner:
         while (frame := _next(frames)) is not None:
-            if frame[:1] == wire.MODEL:
-                codec = MessageCodec(_loaded(frame[1:], frames))
+            number, order = wire.split_number(frame)
+            if order[:1] == wire.MODEL:
+                codec = MessageCodec(_loaded(order[1:], frames, number))
                 continue
-            work = wire.unpack_work(frame)
+            work = wire.unpack_work(order)
             pulse.begin(work.deadline)
-            outcome = _attempt(call, codec, work, ChildContext(work, frames, pulse), runner)
+            ctx = ChildContext(work, number, frames, pulse)
+            outcome = _attempt(call, codec, work, ctx, runner)
             pulse.end()
-            frames.send(wire.pack_outcome(outcome))
+            frames.send(wire.numbered(number, wire.pack_outcome(outcome)))
 
 
 def _next(frames: Frames) -> bytes | None:
@@ -201,11 +207,12 @@ class Pulse:
 class ChildContext(Context):
     """The context of a handler whose lease is with the worker, in another process."""
 
-    __slots__ = ("_cap_at", "_checkpoint", "_frames", "_lock", "_lost", "_pulse")
+    __slots__ = ("_cap_at", "_checkpoint", "_frames", "_lock", "_lost", "_number", "_pulse")
 
-    def __init__(self, work: Work, frames: Frames, pulse: Pulse) -> None:
+    def __init__(self, work: Work, number: int, frames: Frames, pulse: Pulse) -> None:
         super().__init__(work.message_id, work.attempt, work.fence, pulse.stopping)
         self._cap_at = work.cap_at
+        self._number = number
         self._frames = frames
         self._pulse = pulse
         self._lock = Lock()
@@ -252,7 +259,7 @@ class ChildContext(Context):
 
     def _ask(self, question: bytes) -> Any:
         with self._lock:  # the handler may have threads of its own
-            self._frames.send(question)
+            self._frames.send(wire.numbered(self._number, question))
             answer = self._frames.read()
         assert answer is not None
-        return wire.unpack_answer(answer)
+        return wire.unpack_answer(wire.split_number(answer)[1])

@@ -1,7 +1,7 @@
 """A crew of threads: N slots that each take, execute and settle, one message at a time."""
 
 from collections.abc import Callable
-from threading import Thread
+from threading import Event, Thread
 from typing import Generic, Protocol
 
 from holdfast.core.clock import Clock
@@ -56,6 +56,7 @@ class Slots(Generic[M]):
         self._feed = feed
         self._ledger = ledger
         self._clock = clock
+        self._all_started = Event()
         # Daemons: a handler that never returns must not keep the process from ending.
         self._threads = [
             Thread(target=self._run, name=f"holdfast-slot-{number + 1}", daemon=True)
@@ -63,8 +64,16 @@ class Slots(Generic[M]):
         ]
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        """Start every slot. Nothing is claimed before all of them have a thread: if one
+        cannot start, what the others claimed would be cut off in the middle."""
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError:
+            self._feed.close()
+            raise
+        finally:
+            self._all_started.set()
 
     def unfinished(self) -> int:
         alive = sum(thread.is_alive() for thread in self._threads)
@@ -79,6 +88,7 @@ class Slots(Generic[M]):
     # -- in the thread
 
     def _run(self) -> None:
+        self._all_started.wait()
         try:
             executor = self._make_executor()
             try:

@@ -18,7 +18,12 @@ class MessageTooLarge(HoldfastError):
 
 
 class MalformedMessage(HoldfastError):
-    """The stored bytes are not a message of the expected model."""
+    """The stored bytes are not a message of the expected model.
+
+    `message_id` is the id they hold, where one can be read.
+    """
+
+    message_id: str | None = None
 
 
 class NewerSchema(HoldfastError):

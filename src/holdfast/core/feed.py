@@ -21,6 +21,7 @@ from typing import Generic
 from holdfast.core.clock import Clock
 from holdfast.core.events import Claimed, Events, PollFailed
 from holdfast.core.keeper import LeaseKeeper
+from holdfast.core.lease import Lease
 from holdfast.core.ledger import Ledger
 from holdfast.core.message import M, lease_of
 from holdfast.core.outcome import GiveBack
@@ -138,15 +139,21 @@ class Feed(Generic[M]):
         polled = self._queue.poll(
             min(limit, self._queue.poll_batch), wait_seconds=patience, stop=self._closed
         )
-        listening = self._events.listening
         for message in polled:
-            lease = lease_of(message)
-            self._keeper.hold(lease, stall_seconds=self._stall_seconds)
-            self._ledger.begin(lease)
-            if listening:
-                claimed = Claimed(self._queue.name, lease.message_id, lease.attempt)
-                self._events.emit(claimed)
+            self._ledger.begin(lease_of(message))
+        try:
+            for message in polled:
+                self._hold(lease_of(message))
+        except BaseException:
+            # Without a renewal it would be in flight for a whole lease, and not worked on.
+            self._give_back(polled)
+            raise
         return polled
+
+    def _hold(self, lease: Lease) -> None:
+        self._keeper.hold(lease, stall_seconds=self._stall_seconds)
+        if self._events.listening:
+            self._events.emit(Claimed(self._queue.name, lease.message_id, lease.attempt))
 
     def _give_back(self, messages: Iterable[M]) -> None:
         for message in messages:

@@ -3,8 +3,18 @@
 import os
 from struct import Struct
 
+from holdfast.core.errors import MessageTooLarge
+
+# A message and a checkpoint have 1 MiB at most, and a head comes on top. What is longer is
+# refused by its length, before it is read: a broken process must not fill our memory.
+MAX_FRAME_BYTES = 2 * 1024 * 1024
+
 _LENGTH = Struct("!I")
 _CHUNK = 1 << 16
+
+
+class BrokenFrame(ValueError):
+    """The other side sent what is not a frame of the protocol. The text quotes none of it."""
 
 
 class Frames:
@@ -21,7 +31,10 @@ class Frames:
         self._unsent = bytearray()
 
     def read(self) -> bytes | None:
-        """The next whole frame, or None when it is not there yet. EOFError: no more."""
+        """The next whole frame, or None when it is not there yet. EOFError: no more.
+
+        Raises BrokenFrame when it is longer than MAX_FRAME_BYTES; so does every later call.
+        """
         while (frame := self._cut()) is None:
             try:
                 chunk = os.read(self._reads, _CHUNK)
@@ -36,7 +49,10 @@ class Frames:
         received = self._received
         if len(received) < _LENGTH.size:
             return None
-        end = _LENGTH.size + _LENGTH.unpack_from(received)[0]
+        length = _LENGTH.unpack_from(received)[0]
+        if length > MAX_FRAME_BYTES:
+            raise BrokenFrame(f"its length is {length:,} bytes, the limit {MAX_FRAME_BYTES:,}")
+        end = _LENGTH.size + length
         if len(received) < end:
             return None
         frame = bytes(received[_LENGTH.size : end])
@@ -44,9 +60,21 @@ class Frames:
         return frame
 
     def send(self, payload: bytes) -> bool:
-        """Send a frame; False when some of it has to wait for `flush`."""
+        """Send a frame; False when some of it has to wait for `flush`.
+
+        Raises MessageTooLarge, and sends nothing, when the other side would refuse it.
+        """
+        if len(payload) > MAX_FRAME_BYTES:
+            raise MessageTooLarge(
+                f"{len(payload):,} bytes are too much for a process, the limit is "
+                f"{MAX_FRAME_BYTES:,}: store them elsewhere and pass their address"
+            )
         self._unsent += _LENGTH.pack(len(payload)) + payload
         return self.flush()
+
+    @property
+    def unsent_bytes(self) -> int:
+        return len(self._unsent)
 
     def flush(self) -> bool:
         """Send on what is left; True when nothing is. To nobody, all is sent."""

@@ -25,7 +25,7 @@ from holdfast.core import forks
 from holdfast.core.agenda import Agenda
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events, LeaseGone
-from holdfast.core.lease import Lease
+from holdfast.core.lease import Lease, check_source
 from holdfast.core.renewal import RenewalPass
 
 _log = logging.getLogger("holdfast")
@@ -89,10 +89,12 @@ class LeaseKeeper:
         """Renew until it is released or lost; nobody needs to tell the keeper which.
 
         With `stall_seconds` it is given up when it was not beaten for so long, counted
-        from this call. Holding again changes nothing but the stall time.
+        from this call. Holding again changes nothing but the stall time. Raises TypeError,
+        and holds nothing, when the lease's source is not a LeaseSource.
         """
         if not lease.live:
             return
+        check_source(lease.source)
         if stall_seconds is not None and stall_seconds != lease.stall_seconds:
             lease.stall_seconds = stall_seconds
             lease.beat(self._clock.monotonic())

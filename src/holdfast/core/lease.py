@@ -56,7 +56,7 @@ RENEWED = Renewed()
 
 
 class LeaseSource(Protocol):
-    """Anything that can prolong its leases: a queue, a lock table, a token service."""
+    """Anything that can prolong its leases: a queue, a lock table."""
 
     name: str
     """For people and events."""
@@ -70,6 +70,20 @@ class LeaseSource(Protocol):
         Moves no deadline (the caller does, by `Lease.answered`) and raises only when
         no lease of the batch could be asked, which counts as unanswered for all.
         """
+
+
+def check_source(source: LeaseSource) -> None:
+    """Raise TypeError when the keeper could not use the source, and name what is wrong."""
+    problem = None
+    if not isinstance(name := getattr(source, "name", None), str):
+        problem = f"its name must be text, not {name!r}"
+    batch = getattr(source, "renew_batch", None)
+    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+        problem = f"its renew_batch must be a whole number of 1 or more, not {batch!r}"
+    if not callable(renew := getattr(source, "renew", None)):
+        problem = f"its renew must be a method, not {renew!r}"
+    if problem is not None:
+        raise TypeError(f"{type(source).__name__} cannot be a source of leases: {problem}")
 
 
 # Looking up a member of an Enum is a call; these are read many times per message.

@@ -34,6 +34,7 @@ class Ledger(Generic[M]):
         self._events = events
         self._open: set[Lease] = set()
         self._counts = dict.fromkeys(Settled, 0)
+        self._polled_dead = queue.dead_lettered_by_poll  # before this run
         self._lock = Lock()
 
     def begin(self, lease: Lease) -> None:
@@ -56,13 +57,15 @@ class Ledger(Generic[M]):
                 self.lost_until = max(self.lost_until, lease.deadline)
 
     def report(self) -> WorkerReport:
-        """What is still open counts as abandoned: its handler may never return."""
+        """What is still open counts as abandoned: its handler may never return. What the
+        queue dead-lettered while it was polled counts, although no handler saw it."""
         with self._lock:
             count, still_open = self._counts.copy(), len(self._open)
+        polled_dead = self._queue.dead_lettered_by_poll - self._polled_dead
         return WorkerReport(
             completed=count[Settled.COMPLETED],
             retried=count[Settled.RETRIED],
-            dead_lettered=count[Settled.DEAD_LETTERED],
+            dead_lettered=count[Settled.DEAD_LETTERED] + polled_dead,
             given_back=count[Settled.GIVEN_BACK],
             abandoned=count[Settled.ABANDONED] + still_open,
         )

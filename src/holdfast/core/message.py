@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.core.lease import Lease
 
 MAX_BYTES = 1024 * 1024
+MAX_ID_LENGTH = 512
 
 Upgrader = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -40,7 +41,7 @@ class QueueMessage(BaseModel):
     # a message that went through JSON can never settle somebody else's work.
     __slots__ = ("_lease",)
 
-    id: str = Field(default_factory=new_id, min_length=1, max_length=512)
+    id: str = Field(default_factory=new_id, min_length=1, max_length=MAX_ID_LENGTH)
     schema_version: int = 1
     attempts: int = Field(default=0, ge=0)
     created_at: datetime = Field(default_factory=utc_now)
@@ -117,16 +118,20 @@ class MessageCodec(Generic[M]):
 
     def _decode_other(self, body: bytes, error: Exception | None) -> M:
         data = _plain(body)
+        try:
+            return self._decode_data(data, error)
+        except MalformedMessage as problem:
+            problem.message_id = _id_in(data)
+            raise
+
+    def _decode_data(self, data: dict[str, Any], error: Exception | None) -> M:
         version = data.get("schema_version", 1)
         if not isinstance(version, int) or isinstance(version, bool):
             raise MalformedMessage(
                 f"schema_version is a {type(version).__name__}, not a whole number"
             )
         if version > self._version:
-            known_id = data.get("id")
-            raise NewerSchema(
-                version, self._version, known_id if isinstance(known_id, str) else None
-            )
+            raise NewerSchema(version, self._version, _id_in(data))
         if version == self._version and error is not None:
             raise MalformedMessage(_first_problem(self.model, error)) from None
         return self._upgrade(data, version)
@@ -172,6 +177,14 @@ def _plain(body: bytes) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise MalformedMessage(f"a JSON object is needed, this is a {type(data).__name__}")
     return data
+
+
+def _id_in(data: dict[str, Any]) -> str | None:
+    """The id of a message that cannot be read, for logs; None when it could not be one."""
+    known_id = data.get("id")
+    if not isinstance(known_id, str) or not 0 < len(known_id) <= MAX_ID_LENGTH:
+        return None
+    return None if any("\ud800" <= letter <= "\udfff" for letter in known_id) else known_id
 
 
 def _first_problem(model: type[BaseModel], error: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.core import child, wire
 from holdfast.core.clock import Clock
 from holdfast.core.errors import ConfigError, HandlerNotFound
-from holdfast.core.frames import Frames
+from holdfast.core.frames import MAX_FRAME_BYTES, BrokenFrame, Frames
 from holdfast.core.groups import born_deaf, death_of, group_is_gone, kill_group
 from holdfast.core.handler import Handler, name_of
 from holdfast.core.lease import Lease
@@ -27,6 +27,7 @@ _STACKS_SECONDS = 1.0  # to wait for a dump; one that is stopped answers nothing
 _QUIET_SECONDS = 0.1  # after which a dump is taken for complete
 _DEATH_SECONDS = 10.0  # after SIGKILL; only the kernel itself can take longer
 _GROUP_SECONDS = 1.0  # for the rest of its group
+_STACKS_BYTES = 256 * 1024  # a hundred threads; a child may write into that pipe without end
 
 
 def pickled(handler: Handler) -> bytes:
@@ -66,6 +67,8 @@ class ChildProcess:
         for pipe in self._pipes():
             os.set_blocking(pipe.fileno(), False)
         self._frames = Frames(self._answers.fileno(), self._orders.fileno())
+        self._number = 0  # of the attempt; each frame has it
+        self._loading = True  # the user's code; it may say that it cannot be loaded
         self._sent_all = True
         self._deadline = 0.0
         self._poll = poll()
@@ -83,11 +86,30 @@ class ChildProcess:
             self._sent(self._frames.flush())
 
     def read(self) -> bytes | None:
-        """The next frame of the child, if any. EOFError: there will be no more."""
-        return self._frames.read()
+        """The next frame of the child, if any. EOFError: there will be no more.
+
+        Raises BrokenFrame for one that is not about the attempt at hand, and HandlerNotFound
+        when the child says that it cannot load the user's code.
+        """
+        if (said := self._frames.read()) is None:
+            return None
+        number, frame = wire.split_number(said)
+        if number != self._number:
+            raise BrokenFrame("it is not about this attempt")
+        if self._loading and frame[:1] == wire.BROKEN:
+            problem = frame[1:].decode(errors="replace")
+            raise HandlerNotFound(f"a worker process cannot load the handler: {problem}")
+        self._loading = False
+        return frame
 
     def send(self, frame: bytes) -> None:
-        self._sent(self._frames.send(frame))
+        self._sent(self._frames.send(wire.numbered(self._number, frame)))
+
+    def answer(self, frame: bytes) -> None:
+        """Answer a question. Raises BrokenFrame when the child asks and does not read."""
+        if self._frames.unsent_bytes > MAX_FRAME_BYTES:
+            raise BrokenFrame("it asks on without reading the answers")
+        self.send(frame)
 
     def _sent(self, all_of_it: bool) -> None:
         if all_of_it != self._sent_all:
@@ -103,9 +125,11 @@ class ChildProcess:
         Raises HandlerNotFound when children cannot know its type, MalformedMessage or
         MessageTooLarge when it cannot be sent; nothing was started then.
         """
+        self._number += 1
         if self._codec is None or self._codec.model is not type(message):
             self._codec = MessageCodec(type(message))
             self.send(_packed_model(type(message)))
+            self._loading = True
         body = self._codec.encode(message)
         self._deadline = lease.deadline
         self.send(wire.pack_work(lease, body))
@@ -124,17 +148,28 @@ class ChildProcess:
             os.write(self._control.fileno(), wire.CONTROL.pack(kind, value))
 
     def pulses(self) -> bytes:
-        """The signs of life since the last call."""
+        """The signs of life since the last call. Raises BrokenFrame for anything else."""
         try:
-            return os.read(self._control.fileno(), 4096)
+            signs = os.read(self._control.fileno(), 4096)
         except OSError:
             return b""
+        if signs.strip(wire.PULSE + wire.MOVED):
+            raise BrokenFrame("its sign of life is none")
+        return signs
 
     # -- watching and ending
 
     @property
     def alive(self) -> bool:
         return self._process.exitcode is None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it lives and said nothing since its last outcome. Ask between messages."""
+        try:
+            return self.alive and self._frames.read() is None
+        except (EOFError, BrokenFrame):
+            return False
 
     def how_it_died(self) -> str:
         code = self._process.exitcode
@@ -155,7 +190,9 @@ class ChildProcess:
         written.register(self._stacks.fileno(), POLLIN)
         text = bytearray()
         until = self._clock.monotonic() + seconds
-        while written.poll(max(0.0, until - self._clock.monotonic()) * 1000):
+        while len(text) < _STACKS_BYTES and written.poll(
+            max(0.0, until - self._clock.monotonic()) * 1000
+        ):
             try:
                 chunk = os.read(self._stacks.fileno(), 1 << 16)
             except OSError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from random import Random
-from threading import Event
+from threading import Event, Lock
 from typing import Any, ClassVar, Generic
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -125,6 +125,10 @@ class QueueManager(ABC, Generic[M]):
     looks_until_empty: int = 1
     """How often in a row `stats` must say so before the queue may be taken for empty."""
 
+    dead_lettered_by_poll: int = 0
+    """How many messages `poll` dead-lettered by itself, in this object's life: malformed
+    ones, and those out of attempts. No handler saw them, so a worker asks for them here."""
+
     returning_until: float = 0.0
     """Monotonic; until when something put back here may be hidden from `stats`."""
 
@@ -165,6 +169,7 @@ class QueueManager(ABC, Generic[M]):
         self.clock = clock
         self.events = events or Events()
         self._random = Random()
+        self._poll_count = Lock()
 
     def check(self) -> None:
         """Raise ConfigError when this queue cannot be used at all: no such queue, no
@@ -372,6 +377,13 @@ class QueueManager(ABC, Generic[M]):
     def _check_delay(self, seconds: float) -> None:
         if not seconds <= LONGEST_SECONDS:
             raise ValueError(f"delay_seconds must be at most ten years, not {seconds}")
+
+    # -- for adapters
+
+    def _count_dead_letter(self) -> None:
+        """Note that a poll dead-lettered a message; polls may run at the same time."""
+        with self._poll_count:
+            self.dead_lettered_by_poll += 1
 
     # -- the one place that guards settling
 

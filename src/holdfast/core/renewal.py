@@ -20,18 +20,19 @@ _LOOKED_AT = 200  # entries at most, to fill one batch
 class _Group:
     """Leases that one call can carry: same source, same seconds."""
 
-    def __init__(self, source: LeaseSource, seconds: float) -> None:
-        self.source = source
+    def __init__(self, first: Held, seconds: float) -> None:
+        self.source = first.lease.source
         self.seconds = seconds
+        self._most = first.renew_batch
         self.waiting: deque[Held] = deque()
 
     @property
     def full(self) -> bool:
-        return len(self.waiting) >= self.source.renew_batch
+        return len(self.waiting) >= self._most
 
     def cut(self) -> list[Held]:
         """The next batch, taken out."""
-        size = min(max(1, self.source.renew_batch), len(self.waiting))
+        size = min(self._most, len(self.waiting))
         return [self.waiting.popleft() for _ in range(size)]
 
 
@@ -87,7 +88,7 @@ class RenewalPass:
             return
         key = id(held.lease.source), seconds
         if key not in self._groups:
-            self._groups[key] = _Group(held.lease.source, seconds)
+            self._groups[key] = _Group(held, seconds)
         self._groups[key].waiting.append(held)
 
     def _most_urgent(self) -> _Group | None:
@@ -153,12 +154,12 @@ class RenewalPass:
             case LeaseState.HELD if isinstance(answer, Renewed):
                 self.renewed += 1
                 held.tries = 0
-                self._report_renewed(lease, max(0.0, late_seconds))
+                self._report_renewed(held, max(0.0, late_seconds))
             case _:
                 self.at_risk += 1
                 self._retry(held, now)
                 if before is LeaseState.HELD:
-                    self._report_at_risk(lease, now)
+                    self._report_at_risk(held, now)
 
     def _retry(self, held: Held, now: float) -> None:
         held.tries += 1
@@ -179,18 +180,19 @@ class RenewalPass:
         held.warned = True
         if held.lease.cap_at is not None:
             left_seconds = held.lease.cap_at - now
-            self._events.emit(NearCap(*_subject(held.lease), left_seconds))
+            self._events.emit(NearCap(*_subject(held), left_seconds))
 
-    def _report_renewed(self, lease: Lease, late_seconds: float) -> None:
+    def _report_renewed(self, held: Held, late_seconds: float) -> None:
         if self._events.listening:
-            self._events.emit(LeaseRenewed(*_subject(lease), late_seconds))
+            self._events.emit(LeaseRenewed(*_subject(held), late_seconds))
 
-    def _report_at_risk(self, lease: Lease, now: float) -> None:
-        self._events.emit(LeaseAtRisk(*_subject(lease), lease.reason, lease.deadline - now))
+    def _report_at_risk(self, held: Held, now: float) -> None:
+        left_seconds = held.lease.deadline - now
+        self._events.emit(LeaseAtRisk(*_subject(held), held.lease.reason, left_seconds))
 
 
-def _subject(lease: Lease) -> tuple[str, str, int]:
-    return lease.source.name, lease.message_id, lease.attempt
+def _subject(held: Held) -> tuple[str, str, int]:
+    return held.source_name, held.lease.message_id, held.lease.attempt
 
 
 def _askable(batch: Sequence[Held], now: float) -> dict[Held, float]:
@@ -206,8 +208,9 @@ def _askable(batch: Sequence[Held], now: float) -> dict[Held, float]:
 
 
 def _ask(source: LeaseSource, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+    """One answer for each lease, whatever the source does."""
     try:
-        answers = source.renew(leases, seconds)
+        answers = list(source.renew(leases, seconds))
     except (Exception, SystemExit) as error:
         # Only our own errors are known to carry no receipt in their text.
         text = str(error) if isinstance(error, HoldfastError) else type(error).__name__
@@ -215,7 +218,10 @@ def _ask(source: LeaseSource, leases: Sequence[Lease], seconds: float) -> Sequen
     if len(answers) != len(leases):
         text = f"{len(answers)} answers to {len(leases)} renewals"
         return [Unanswered(text)] * len(leases)
-    return answers
+    return [answer if isinstance(answer, Renewal) else _not_an_answer for answer in answers]
+
+
+_not_an_answer = Unanswered("what the source returned is not an answer")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ the message is settled: nobody can be given work that is still being done.
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
+from typing import Any
 
 from holdfast.core import wire
 from holdfast.core.attempt import ours
@@ -20,12 +21,14 @@ from holdfast.core.context import LeaseContext
 from holdfast.core.errors import HandlerNotFound, MalformedMessage, MessageTooLarge
 from holdfast.core.events import ChildKilled, Events
 from holdfast.core.executor import Executor
+from holdfast.core.frames import BrokenFrame
 from holdfast.core.lease import Lease
 from holdfast.core.message import M
 from holdfast.core.outcome import Abandoned, GiveBack, Outcome, Reject
 from holdfast.core.process import ChildProcess
 
 _START_SECONDS = 120.0
+_FRAMES_AT_ONCE = 100  # of a child that asks on and on, before its signs are looked at
 _TERMINATED_FROM_OUTSIDE = ("SIGTERM", "SIGINT")
 
 
@@ -113,7 +116,8 @@ class Watchdog(Executor[M]):
         raise HandlerNotFound(f"the handler was not imported within {_START_SECONDS:g} s")
 
     def execute(self, message: M, lease: Lease) -> Outcome:
-        if self._child is not None and not self._child.alive:  # it died while idle
+        # It died while idle, or said more than its outcome: a fresh one costs no attempt.
+        if self._child is not None and not self._child.idle:
             self._discard()
         if not self.prepare():
             return GiveBack()
@@ -150,10 +154,11 @@ class Watchdog(Executor[M]):
                 f"the worker process ended while starting ({child.how_it_died()}); see its "
                 'output above, and keep `if __name__ == "__main__":` around what a script runs'
             ) from None
-        if frame is None:
-            return False
-        _raise_if_broken(frame)
-        return True
+        except BrokenFrame as error:
+            raise HandlerNotFound(_invalid(error, " while starting")) from None
+        if frame not in (None, wire.READY):
+            raise HandlerNotFound(_invalid("it is not READY", " while starting"))
+        return frame is not None
 
     # -- watching
 
@@ -166,10 +171,12 @@ class Watchdog(Executor[M]):
                     return outcome
                 if not child.alive:
                     return self._hear(child, message, lease) or self._died(child, lease)
+                now = self._clock.monotonic()
+                self._take_pulse(child, lease, signs, now)
             except EOFError:
                 return self._died(child, lease)
-            now = self._clock.monotonic()
-            self._take_pulse(child, lease, signs, now)
+            except BrokenFrame as error:
+                return self._distrusted(child, lease, error)
             if (outcome := self._judge(child, message, lease, signs, now)) is not None:
                 return outcome
             child.tell_deadline(lease.deadline)
@@ -179,22 +186,24 @@ class Watchdog(Executor[M]):
 
     def _hear(self, child: ChildProcess, message: M, lease: Lease) -> Outcome | None:
         """Answer what the child asks; the outcome once it has one."""
-        while (frame := child.read()) is not None:
-            _raise_if_broken(frame)
+        for _ in range(_FRAMES_AT_ONCE):
+            if (frame := child.read()) is None:
+                break
             if frame[:1] == wire.OUTCOME:
                 return wire.unpack_outcome(frame)
-            child.send(self._answer(frame, message, lease))
+            child.answer(self._answer(frame, message, lease))
         return None
 
     def _answer(self, question: bytes, message: M, lease: Lease) -> bytes:
         ctx = self._make_context(message, lease)
-        try:
-            if question[:1] == wire.LOAD:
-                return wire.pack_answer(ctx.checkpoint)
-            ctx.beat(checkpoint=wire.unpack_save(question))
-        except Exception as error:  # the handler asked, so the handler gets it
-            return wire.pack_answer(error=error)
-        return wire.pack_answer()
+        match question[:1]:
+            case wire.LOAD if question == wire.LOAD:
+                return _answered(lambda: ctx.checkpoint)
+            case wire.SAVE:
+                checkpoint = wire.unpack_save(question)
+                return _answered(lambda: ctx.beat(checkpoint=checkpoint))
+            case _:
+                raise BrokenFrame("it is of no known kind")
 
     def _take_pulse(self, child: ChildProcess, lease: Lease, signs: Signs, now: float) -> None:
         if signs_of_life := child.pulses():
@@ -227,6 +236,12 @@ class Watchdog(Executor[M]):
         if how in _TERMINATED_FROM_OUTSIDE and self._clock.wait(self._stopping, 0.5):
             return GiveBack()
         return ours(f"the worker process died ({how})", last_words or None)
+
+    def _distrusted(self, child: ChildProcess, lease: Lease, error: BrokenFrame) -> Outcome:
+        """Nothing it says can be believed any more, so its death is the end of the work."""
+        how = self._discard()
+        self._report(child, lease, _invalid(error))
+        return self._undead(lease) if how is None else ours(_invalid(error))
 
     def _kill(self, child: ChildProcess, lease: Lease) -> Outcome:
         """The lease is gone: without delay, somebody else may have started."""
@@ -263,6 +278,8 @@ class Watchdog(Executor[M]):
                     return outcome
         except EOFError:
             child.dead_within(until - self._clock.monotonic())
+        except BrokenFrame:
+            return None  # it is being ended anyway
         return None
 
     def _report(self, child: ChildProcess, lease: Lease, reason: str) -> None:
@@ -271,7 +288,12 @@ class Watchdog(Executor[M]):
         )
 
 
-def _raise_if_broken(frame: bytes) -> None:
-    if frame[:1] == wire.BROKEN:
-        problem = frame[1:].decode(errors="replace")
-        raise HandlerNotFound(f"a worker process cannot load the handler: {problem}")
+def _answered(ask: Callable[[], Any]) -> bytes:
+    try:
+        return wire.pack_answer(ask())
+    except Exception as error:  # the handler asked, so the handler gets it
+        return wire.pack_answer(error=error)
+
+
+def _invalid(error: BrokenFrame | str, when: str = "") -> str:
+    return f"its process sent an invalid frame{when}: {error}"

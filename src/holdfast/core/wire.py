@@ -4,6 +4,10 @@ but the two things that are code: the handler and the message's model.
     worker ─▶ child   MODEL once per message type, WORK, ANSWER to a question
     child  ─▶ worker  READY or BROKEN after the start, SAVE and LOAD (questions), OUTCOME
 
+Every frame begins with the number of the attempt it is about, 0 during the start: an answer
+that comes late or twice must not settle the message after it. What a child says is checked
+as if a stranger said it.
+
 On the control line go single records without an answer: the worker tells the lease's
 deadline and that it is stopping; the child says that it answers, and whether it moved.
 """
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
+from holdfast.core.attempt import is_delay, outcome_of
 from holdfast.core.errors import (
     LeaseLost,
     MalformedMessage,
@@ -21,6 +26,7 @@ from holdfast.core.errors import (
     NotLeased,
     QueueUnavailable,
 )
+from holdfast.core.frames import BrokenFrame
 from holdfast.core.lease import Lease
 from holdfast.core.outcome import Done, GiveBack, Outcome, Reject, Retry
 
@@ -30,11 +36,24 @@ READY, BROKEN, SAVE, LOAD, OUTCOME = b"r", b"b", b"s", b"l", b"o"
 PULSE, MOVED = b".", b"+"
 DEADLINE, STOPPING = b"d", b"s"
 CONTROL = Struct("!cd")
+_NUMBER = Struct("!Q")
 
 _ERRORS = {
     kind.__name__: kind
     for kind in (LeaseLost, MalformedMessage, MessageTooLarge, NotLeased, QueueUnavailable)
 }
+
+
+def numbered(number: int, frame: bytes) -> bytes:
+    """Mark a frame with the attempt it is about."""
+    return _NUMBER.pack(number) + frame
+
+
+def split_number(frame: bytes) -> tuple[int, bytes]:
+    """The number of the attempt, and the frame. Raises BrokenFrame when it has none."""
+    if len(frame) <= _NUMBER.size:
+        raise BrokenFrame("it is too short")
+    return _NUMBER.unpack_from(frame)[0], frame[_NUMBER.size :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +99,19 @@ def pack_outcome(outcome: Outcome) -> bytes:
 
 
 def unpack_outcome(frame: bytes) -> Outcome:
+    """Raises BrokenFrame for anything but what `pack_outcome` makes."""
     if frame == OUTCOME:
         return Done()
-    kind, after_seconds, reason, detail, told = json.loads(frame[1:])
-    if kind == "retry":
-        return Retry(after_seconds, reason, detail, told)
-    if kind == "give back":
-        return GiveBack()
-    return Reject(reason, detail, told)
+    match _parsed(frame[1:]):
+        case ["retry", after_seconds, str(reason), str() | None as detail, str(told)] if (
+            is_delay(after_seconds)
+        ):
+            return outcome_of(Retry(after_seconds, reason, detail, told))
+        case ["reject", None, str(reason), str() | None as detail, str(told)]:
+            return outcome_of(Reject(reason, detail, told))
+        case ["give back", None, "", None, ""]:
+            return GiveBack()
+    raise BrokenFrame("its outcome is none")
 
 
 def pack_save(checkpoint: Any) -> bytes:
@@ -99,7 +123,19 @@ def pack_save(checkpoint: Any) -> bytes:
 
 
 def unpack_save(frame: bytes) -> Any:
-    return json.loads(frame[1:])
+    """Raises BrokenFrame for anything but what `pack_save` makes."""
+    return _parsed(frame[1:])
+
+
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise BrokenFrame("it is not JSON") from None  # the error's text would quote it
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def pack_answer(value: Any = None, error: Exception | None = None) -> bytes:

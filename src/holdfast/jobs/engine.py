@@ -108,10 +108,15 @@ class JobEngine:
         )
 
     def __enter__(self) -> Self:
-        self.pool.start()
-        if self.orchestrator is not None:
-            self.orchestrator.start()
-        self.reconciler.start()
+        """Start all parts. If one cannot start, those that did are stopped again."""
+        try:
+            self.pool.start()
+            if self.orchestrator is not None:
+                self.orchestrator.start()
+            self.reconciler.start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -226,6 +226,14 @@ class ExportJob:
         """Does it answer to that token, or did it once?"""
         return token == self.task_token or token.mark in self.seen_tokens
 
+    def awaits_answer_to(self, token: TaskToken | None) -> bool:
+        """Whether its outcome is open, and that token is the one to be answered.
+
+        If not, a refusal of that token is to be expected, and says nothing about the job.
+        """
+        undecided = not self.terminal and self.callback.state is CallbackState.NONE
+        return undecided and self.task_token == token
+
     @property
     def status(self) -> JobStatus:
         return self.state.status

@@ -158,6 +158,8 @@ class JobStateRepository(ABC):
     def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
         """The answer is out: the job is terminal, its token forgotten. One caller gets True.
 
+        The callback is SENT and not in doubt any more; its attempts stay counted.
+
         Raises ValueError or IllegalTransition for a status that is not terminal.
         """
 

@@ -53,8 +53,9 @@ class Reconciler:
     def start(self) -> None:
         if self._thread is None:
             self._stop.clear()
-            self._thread = Thread(target=self._run, name="holdfast-reconciler", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._run, name="holdfast-reconciler", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def stop(self) -> None:
         self._stop.set()

@@ -118,8 +118,7 @@ class JobTracker:
         token by now has somebody who waits. Any other was given up by Step Functions.
         """
         now = self._read(job.job_id)
-        ours = now.terminal or now.callback.state is not CallbackState.NONE
-        if ours or now.task_token != job.task_token:
+        if not now.awaits_answer_to(job.task_token):
             return now
         # Told as any other: should another execution take it over at this very moment,
         # that one is answered. To the closed token the answer makes no difference.

@@ -258,7 +258,7 @@ class MemoryJobs(JobStateRepository):
         return replace(
             job,
             task_token=None,
-            callback=Callback(CallbackState.SENT, status, error),
+            callback=Callback(CallbackState.SENT, status, error, job.callback.attempts),
             error=error,
             completed_at=now,
             ttl=None if self._keep_seconds is None else int(now + self._keep_seconds),

@@ -133,6 +133,7 @@ class MemoryQueue(QueueManager[M]):
     def _tell(self, before: Task, after: Task) -> None:
         match before.state, after.state:
             case _, Dead():
+                self._count_dead_letter()
                 told = f"gave up after {after.attempts} attempts"
                 self.events.emit(DeadLettered(self.name, after.id, after.attempts, told))
             case Held(worker_id=from_worker), _:
@@ -157,6 +158,7 @@ class MemoryQueue(QueueManager[M]):
             self._hand_back(task, lease, error.version)
         except MalformedMessage as error:
             if self._dead_letter(lease, str(error), None) is None:
+                self._count_dead_letter()
                 self.events.emit(DeadLettered(self.name, task.id, task.attempts, "malformed"))
         return None
 

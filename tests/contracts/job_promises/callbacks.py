@@ -105,6 +105,8 @@ class Callbacks:
         assert (job.status, job.error) == (status, error)
         assert (job.completed_at, job.updated_at) == (clock.time(), clock.time())
         assert job.callback.state is CallbackState.SENT
+        assert not job.callback.in_doubt  # it was, from `begin_callback` on
+        assert (job.callback.attempts, job.callback.attempted_at) == (1, None)
         assert not job.has_task_token()
         assert job.ttl is None
 

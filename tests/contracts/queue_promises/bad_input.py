@@ -95,6 +95,21 @@ class BadInput:
         assert "hunter2" not in view.reason
         assert "\n" not in view.reason
 
+    @pytest.mark.parametrize(
+        "kind",
+        ["a field of the wrong type", "half a character", "a version that is no number"],
+    )
+    def test_what_is_told_of_a_malformed_message_names_it_by_its_id(
+        self, make_queue: MakeQueue, inject: Inject, kind: str
+    ) -> None:
+        """Where it can be known: a person looks for the id that was pushed, not for a key."""
+        heard = Heard()
+        queue = make_queue(model=Note, events=Events(heard))
+        inject(queue, MALFORMED[kind])
+        assert queue.poll() == []
+        [told] = heard.of(DeadLettered)
+        assert told.message_id == dead_letter(queue).id == "a"
+
     def test_the_reason_names_the_field_that_is_wrong(
         self, make_queue: MakeQueue, inject: Inject
     ) -> None:

@@ -11,7 +11,9 @@ from queue_promises.kit import (
     MUCH_LATER,
     AnyQueue,
     Heard,
+    Inject,
     MakeQueue,
+    Note,
     dead_letter,
     every,
     fence,
@@ -64,6 +66,25 @@ class DeadLetters:
         assert (queue.stats().ready, queue.stats().failed) == (1, 0)
         assert queue.poll() == []
         assert (queue.stats().ready, queue.stats().failed) == (0, 1)
+
+    def test_polls_count_and_name_what_they_dead_letter_themselves(
+        self, make_queue: MakeQueue, inject: Inject
+    ) -> None:
+        """A worker's report is made of it: no handler ever saw these messages."""
+        heard = Heard()
+        queue = make_queue(max_attempts=1, model=Note, events=Events(heard))
+        assert queue.dead_lettered_by_poll == 0
+        queue.push(Note(id="exhausted"))
+        queue.nack(poll_one(queue), delay_seconds=0)
+        inject(queue, b"{ not JSON")
+        assert poll_all(queue) == []
+        assert queue.dead_lettered_by_poll == 2
+        told = {event.reason: event.message_id for event in heard.of(DeadLettered)}
+        assert len(told) == 2
+        assert told["gave up after 1 attempts"] == "exhausted"
+        queue.push(Note(id="rejected"))
+        queue.dead_letter(poll_one(queue), "no use")
+        assert queue.dead_lettered_by_poll == 2  # this one was the worker's
 
     def test_the_reason_says_how_often_it_was_tried_and_why_it_failed_last(
         self, make_queue: MakeQueue

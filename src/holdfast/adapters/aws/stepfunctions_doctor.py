@@ -6,12 +6,14 @@ states too. A definition is somebody's text: whatever is not as expected is pass
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.aws import clients
 from holdfast.adapters.aws.errors import DENIED, code_of
 from holdfast.core.findings import Finding, fail, ok, warn
+from holdfast.jobs.heartbeats.terms import interval_finding
 
 _WAITS = ".waitForTaskToken"
 _TOKENS = ("$$.Task.Token", "$states.context.Task.Token")
@@ -19,8 +21,11 @@ _TIMEOUTS = ("States.Timeout", "States.HeartbeatTimeout", "States.TaskFailed", "
 _PATIENCE_SECONDS = 40.0  # of a lease of this length: five seconds for each call
 
 
-def examine(where: str, interval_seconds: float, client: Any = None) -> Iterator[Finding]:
-    """The state machine with that ARN, or in that file."""
+def examine(
+    where: str, interval_seconds: float | None, client: Any = None
+) -> Iterator[Finding]:
+    """The state machine with that ARN, or in that file. Without a valid interval there is
+    nothing to compare HeartbeatSeconds with, and it is passed over."""
     try:
         definition = _described(where, client) if _is_arn(where) else _read(where)
     except _Unreadable as problem:
@@ -29,7 +34,7 @@ def examine(where: str, interval_seconds: float, client: Any = None) -> Iterator
     yield from findings(definition, interval_seconds)
 
 
-def findings(definition: Any, interval_seconds: float) -> Iterator[Finding]:
+def findings(definition: Any, interval_seconds: float | None) -> Iterator[Finding]:
     """Of a definition in the Amazon States Language."""
     waiting = [(name, state) for name, state in states(definition) if _waits(state)]
     if not waiting:
@@ -39,7 +44,8 @@ def findings(definition: Any, interval_seconds: float) -> Iterator[Finding]:
             f"give the state that starts the job a resource that ends with {_WAITS}",
         )
     for name, state in waiting:
-        yield from _heartbeat(name, state, interval_seconds)
+        if interval_seconds is not None:
+            yield from _heartbeat(name, state, interval_seconds)
         yield from _timeout(name, state)
         yield from _token(name, state)
         yield _retry(name, state)
@@ -82,20 +88,8 @@ def _heartbeat(name: str, state: Mapping[str, Any], interval: float) -> Iterator
             f"see that it is {3 * interval:g} or more, three times the interval",
         )
     else:
-        yield _compared(name, number, interval)
-
-
-def _compared(name: str, seconds: float, interval: float) -> Finding:
-    found = f"{name}: HeartbeatSeconds {seconds:g}, a beat every {interval:g} s"
-    way_out = (
-        f"set HeartbeatSeconds to {3 * interval:g} or more, or "
-        f"STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS to {seconds * 1000 / 3:.0f} or less"
-    )
-    if seconds <= 2 * interval:
-        return fail("heartbeat", f"{found}: one missed beat ends the job", way_out)
-    if seconds < 3 * interval:
-        return warn("heartbeat", f"{found}: little room for a beat that is late", way_out)
-    return ok("heartbeat", found)
+        finding = interval_finding(interval, number)
+        yield replace(finding, found=f"{name}: {finding.found}")
 
 
 def _timeout(name: str, state: Mapping[str, Any]) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """One heartbeat: sent, timed, told, and never anything but an answer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from holdfast.core.clock import Clock
@@ -21,6 +21,7 @@ class Answer(Enum):
 class Beat:
     answer: Answer
     code: str = ""
+    seconds: float = 0.0
 
 
 class Heart:
@@ -32,7 +33,8 @@ class Heart:
         self._clock = clock
 
     def beat(self, job: ExportJob) -> Beat:
-        """Never raises an Exception. One event for each beat, whatever ends it."""
+        """Never raises an Exception. One event for each beat, whatever ends it; but none for
+        a CLOSED one: whether that is a failure only the job's row can say. See `tell`."""
         began_at = self._clock.monotonic()
         beat = Beat(Answer.FAILED, "Cancelled")  # until something better is known
         try:
@@ -40,7 +42,9 @@ class Heart:
         finally:
             # Here, so that what is cancelled at shutdown is counted too: otherwise the
             # beats sent would not be those that succeeded and those that failed.
-            self._tell(job, beat, self._clock.monotonic() - began_at)
+            beat = replace(beat, seconds=self._clock.monotonic() - began_at)
+            if beat.answer is not Answer.CLOSED:
+                self.tell(job, beat)
         return beat
 
     def _send(self, job: ExportJob) -> Beat:
@@ -53,15 +57,13 @@ class Heart:
             return Beat(Answer.FAILED, getattr(error, "code", "") or type(error).__name__)
         return Beat(Answer.TAKEN)
 
-    def _tell(self, job: ExportJob, beat: Beat, seconds: float) -> None:
+    def tell(self, job: ExportJob, beat: Beat) -> None:
+        """Emit the event of a beat: logs and metrics know of no other."""
         if not self._events.listening:
             return
         if beat.answer is not Answer.TAKEN:
-            self._events.emit(HeartbeatFailed(job.job_id, beat.code, seconds))
+            self._events.emit(HeartbeatFailed(job.job_id, beat.code, beat.seconds))
             return
         state = job.state
-        self._events.emit(
-            HeartbeatSent(
-                job.job_id, state.completed_tasks, state.total_tasks, state.percent, seconds
-            )
-        )
+        done, total = state.completed_tasks, state.total_tasks
+        self._events.emit(HeartbeatSent(job.job_id, done, total, state.percent, beat.seconds))

@@ -20,13 +20,14 @@ from threading import Event, Lock, Thread, current_thread
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
+from holdfast.core.findings import Level
 from holdfast.jobs import events as ev
 from holdfast.jobs.heartbeats.beating import BeatAgenda, Pulse, Rhythm
 from holdfast.jobs.heartbeats.census import Census, KnownJobs, take_census
 from holdfast.jobs.heartbeats.crew import Crew, close_all
-from holdfast.jobs.heartbeats.heart import Answer, Heart
+from holdfast.jobs.heartbeats.heart import Answer, Beat, Heart
 from holdfast.jobs.heartbeats.round import Round
-from holdfast.jobs.heartbeats.terms import check_terms
+from holdfast.jobs.heartbeats.terms import check_terms, interval_finding
 from holdfast.jobs.model import ExportJob
 from holdfast.jobs.ports import StepFunctions
 from holdfast.jobs.stall import StallRule
@@ -58,7 +59,7 @@ class HeartbeatOrchestrator:
         jobs: KnownJobs,
         step_functions: StepFunctions,
         *,
-        token_closed: Callable[[ExportJob, str], None],
+        token_closed: Callable[[ExportJob, str], object],
         interval_seconds: float = 30.0,
         enabled: bool = True,
         stall_seconds: float | None = 3600.0,
@@ -109,8 +110,9 @@ class HeartbeatOrchestrator:
             if self._phase is not _Phase.NEW:
                 return
             if self._enabled:
-                self._thread = Thread(target=self._run, name="holdfast-heartbeats", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name="holdfast-heartbeats", daemon=True)
+                thread.start()
+                self._thread = thread
             self._phase = _Phase.RUNNING if self._enabled else _Phase.DISABLED
         self._tell_started()
 
@@ -195,16 +197,30 @@ class HeartbeatOrchestrator:
             return
         job = pulse.job
         beat = self._heart.beat(job)
-        # Judged elsewhere: that reads and writes the store, and beaters are few.
-        judge = partial(self._judge_closed, pulse, job, beat.code)
-        if beat.answer is not Answer.CLOSED or not self._judges.give(judge):
+        if beat.answer is not Answer.CLOSED:
             self._back(pulse, failed=beat.answer is Answer.FAILED)
+        # Judged elsewhere: that reads and writes the store, and beaters are few.
+        elif not self._judges.give(partial(self._judge_closed, pulse, job, beat)):
+            self._heart.tell(job, beat)
+            self._back(pulse)
 
-    def _judge_closed(self, pulse: Pulse, job: ExportJob, code: str) -> None:
+    def _judge_closed(self, pulse: Pulse, job: ExportJob, beat: Beat) -> None:
         try:
-            self._token_closed(job, code)
+            # Before `token_closed`: that fails the job, and would explain every refusal.
+            if self._was_lost(job):
+                self._heart.tell(job, beat)
+            self._token_closed(job, beat.code)
         finally:
             self._back(pulse)
+
+    def _was_lost(self, job: ExportJob) -> bool:
+        """Whether the token was closed while its job needed it. A job that was answered a
+        moment ago, or has another token by now, explains the refusal by itself."""
+        try:
+            now = self._jobs.find_by_id(job.job_id)
+        except Exception:  # not explained
+            return True
+        return now is None or now.awaits_answer_to(job.task_token)
 
     def _back(self, pulse: Pulse, *, sent: bool = True, failed: bool = False) -> None:
         now = self._clock.monotonic()
@@ -255,9 +271,9 @@ class HeartbeatOrchestrator:
             self._events.emit(ev.OrchestratorDisabled())
             return
         self._events.emit(ev.OrchestratorStarted(self._interval_seconds))
-        timeout = self._timeout_seconds
-        if timeout is not None and self._interval_seconds > timeout / 3:
-            self._events.emit(ev.IntervalTight(self._interval_seconds, timeout))
+        interval, timeout = self._interval_seconds, self._timeout_seconds
+        if timeout is not None and interval_finding(interval, timeout).level is not Level.OK:
+            self._events.emit(ev.IntervalTight(interval, timeout))
 
     def _end(self, wait_seconds: float) -> bool:
         """True when nothing is under way any more."""

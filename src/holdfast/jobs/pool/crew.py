@@ -249,7 +249,8 @@ class Crew:
             worker.give(attempt, next(self._nonces), now)
         except (TypeError, ValueError, RecursionError):
             # Without its text: that quotes the payload.
-            self._source.failed(attempt.assignment, "InvalidTask", "the task is not plain data")
+            problem = "the task is not plain data, or larger than 2 MiB"
+            self._source.failed(attempt.assignment, "InvalidTask", problem)
 
     def _remind(self, now: float) -> None:
         if now - self._asked_at >= GLANCE_SECONDS:

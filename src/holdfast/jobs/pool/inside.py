@@ -171,4 +171,4 @@ class Desk:
 
     def so_far(self) -> list[tuple[int, int]]:
         with self._counting:
-            return [(nonce, max(0, done)) for nonce, done in self._done.items()]
+            return [(n, min(max(0, done), wire.MOST_BYTES)) for n, done in self._done.items()]

@@ -102,8 +102,14 @@ class WorkerPool:
                 raise RuntimeError("a worker pool that was stopped stays stopped")
             if self._thread is None:
                 self._bell = Bell()
-                self._thread = Thread(target=self._run, name="holdfast-pool", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name="holdfast-pool", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads to be had
+                    self._bell.close()
+                    self._bell = None
+                    raise
+                self._thread = thread
         try:
             self._settled.wait()
         except BaseException:  # Ctrl-C while we wait

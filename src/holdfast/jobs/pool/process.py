@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 
 from holdfast.core.errors import ConfigError
-from holdfast.core.frames import Frames
+from holdfast.core.frames import MAX_FRAME_BYTES, Frames
 from holdfast.core.groups import born_deaf, death_of, group_is_gone, kill_group
 from holdfast.jobs.pool import wire
 from holdfast.jobs.pool.inside import OUT_OF_MEMORY
@@ -26,12 +26,18 @@ _PROGRAM = (
 def pickled(make_work: WorkFactory) -> bytes:
     """The factory as a worker process can find it. Raises ConfigError when it cannot."""
     try:
-        return pickle.dumps(make_work)
+        factory = pickle.dumps(make_work)
     except Exception as error:  # whatever the object does when pickled
         raise ConfigError(
             f"the work cannot be sent to a worker process ({type(error).__name__}: {error}): "
             "use a function at the top of an importable module, or a partial of one"
         ) from None
+    if len(factory) > MAX_FRAME_BYTES:
+        raise ConfigError(
+            f"the work is {len(factory):,} bytes when pickled, the limit is "
+            f"{MAX_FRAME_BYTES:,}: let it load its data from a file"
+        )
+    return factory
 
 
 class WorkerProcess:

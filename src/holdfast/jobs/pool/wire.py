@@ -14,18 +14,18 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from holdfast.core.frames import MAX_FRAME_BYTES
+from holdfast.core.frames import BrokenFrame as BrokenFrame
+
 CANCELLED = "Cancelled"  # the code of what was called off: no result, it is returned
 LONGEST_TEXT = 500  # of an error
 LONGEST_CODE = 100
+MOST_BYTES = 2**63 - 1  # of a count; no store keeps more
 _LONGEST_LOOK = 10_000
 
 _IN_URL = r"[^\s'\"<>]*"  # generous: rather too much is hidden than too little
 _USER = re.compile(rf"://{_IN_URL}@")
 _QUERY = re.compile(rf"(://[^\s'\"<>?#]*)[?#]{_IN_URL}")
-
-
-class BrokenFrame(ValueError):
-    """No message of this protocol."""
 
 
 class InvalidResult(ValueError):
@@ -69,9 +69,13 @@ def pack_start(slots: int, pulse_seconds: float) -> bytes:
 def pack_task(
     payload: Mapping[str, Any], job_id: str, task_id: str, attempt: int, nonce: int
 ) -> bytes:
-    """Raises TypeError, ValueError or RecursionError for what is not plain data."""
+    """Raises TypeError, ValueError or RecursionError for what is not plain data, ValueError
+    for what is too large."""
     ours = {"jobId": job_id, "taskId": task_id, "attempt": attempt, "nonce": nonce}
-    return _pack("PROCESS_TASK", {**payload, **ours})
+    frame = _pack("PROCESS_TASK", {**payload, **ours})
+    if len(frame) > MAX_FRAME_BYTES:
+        raise ValueError(f"the task is {len(frame):,} bytes, the limit {MAX_FRAME_BYTES:,}")
+    return frame
 
 
 def pack_cancel(job_id: str) -> bytes:
@@ -123,7 +127,7 @@ def _completed(payload: dict[str, Any]) -> Completed:
         _count(payload["nonce"]),
         success,
         _count(payload["bytesProcessed"]),
-        None if success else (_of(str, error["code"]), _of(str, error["message"])),
+        None if success else _problem(error),
     )
 
 
@@ -132,7 +136,11 @@ def _pulse(payload: dict[str, Any]) -> Pulse:
 
 
 def _broken(payload: dict[str, Any]) -> Broken:
-    return Broken(_of(str, payload["code"]), _of(str, payload["message"]))
+    return Broken(*_problem(payload))
+
+
+def _problem(error: dict[str, Any]) -> tuple[str, str]:
+    return _text(error["code"], LONGEST_CODE), _text(error["message"], LONGEST_TEXT)
 
 
 _UNPACK: dict[str, Any] = {
@@ -149,8 +157,16 @@ def _of(kind: type, value: Any) -> Any:
     return value
 
 
+def _text(value: Any, longest: int) -> str:
+    text: str = _of(str, value)
+    text.encode()  # half a surrogate pair fails in every store
+    if len(text) > longest:
+        raise BrokenFrame("too long a text")
+    return text
+
+
 def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= MOST_BYTES:
         raise BrokenFrame("not a count")
     return value
 
@@ -167,7 +183,7 @@ def checked(result: Any) -> dict[str, Any]:
     if not isinstance(result, Mapping):
         raise InvalidResult(f"the work returned a {type(result).__name__}, no result")
     success, done = result.get("success"), result.get("bytesProcessed", 0)
-    if type(success) is not bool or type(done) is not int or done < 0:
+    if type(success) is not bool or type(done) is not int or not 0 <= done <= MOST_BYTES:
         raise InvalidResult("the work returned no success or no count of bytes")
     error = None if success else _error_in(result.get("error"))
     return {"success": success, "bytesProcessed": done, "error": error}

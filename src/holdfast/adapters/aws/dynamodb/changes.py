@@ -149,9 +149,9 @@ def attempt_failed(in_doubt: bool, at: Moment) -> Change:
 
 def settled(status: JobStatus, error: JobError | None, at: Moment) -> Change:
     """The token is forgotten: nobody may answer with it any more (JB-35)."""
-    forget = "#taskToken" if error is not None else "#taskToken, #error"
+    forget = "#taskToken, #callbackAttemptedAt" + (", #error" if error is None else "")
     return Change(
-        f"SET #status = :status, #updatedAt = :now, {_ENDED}"
+        f"SET #status = :status, #updatedAt = :now, #callbackInDoubt = :false, {_ENDED}"
         f"{_if_given(error, 'error')}{_expiring(at)} REMOVE {forget}",
         when.ANSWERABLE,
         {":status": status.value, ":error": error_row(error), **_times(at)},

@@ -85,7 +85,8 @@ class Admission(Generic[M]):
             return Settled.GIVEN_BACK
         except MalformedMessage as error:
             reason = f"malformed: {error}"
-            return self._bury(hold, hold.sqs_id, reason, attempt, told="malformed")
+            message_id = error.message_id or hold.sqs_id
+            return self._bury(hold, message_id, reason, attempt, told="malformed")
         if "id" not in message.model_fields_set:
             # Sent by somebody else's code: one made up here would be another next time.
             message.__dict__["id"] = hold.sqs_id

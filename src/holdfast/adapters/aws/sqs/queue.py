@@ -259,6 +259,8 @@ class SQSQueue(QueueManager[M]):
         if self._held.adopts(hold, asked_at, self.clock.monotonic(), self.lease_seconds):
             return None
         message = self._admitted(hold, raw, asked_at, self.max_attempts)
+        if message is Settled.DEAD_LETTERED:
+            self._count_dead_letter()
         return None if isinstance(message, Settled) else message
 
     def take_over(

@@ -236,7 +236,8 @@ class FilesystemQueue(QueueManager[M]):
             self._wait_for_newer_code(hold, error)
             return None
         except (MalformedMessage, ValueError) as error:
-            self._bury(hold, hold.task.key, f"malformed: {error}", told="malformed")
+            message_id = getattr(error, "message_id", None) or hold.task.key
+            self._bury(hold, message_id, f"malformed: {error}", told="malformed")
             return None
         except PermissionError:
             reason = "it cannot be read: mend its mode, then redrive"
@@ -288,6 +289,7 @@ class FilesystemQueue(QueueManager[M]):
 
     def _bury(self, hold: Hold, message_id: str, reason: str, *, told: str) -> None:
         if self._ends.bury(hold, message_id, reason, None) is None:
+            self._count_dead_letter()
             self.events.emit(
                 ev.DeadLettered(self.name, message_id, hold.task.attempts, reason=told)
             )

@@ -52,7 +52,9 @@ def ended(
         job,
         state=job.state.moved_to(status),
         task_token=None,
-        callback=replace(job.callback, state=CallbackState.SENT, attempted_at=None),
+        callback=replace(
+            job.callback, state=CallbackState.SENT, in_doubt=False, attempted_at=None
+        ),
         error=error,
         completed_at=now,
         ttl=ttl,
