@@ -7,7 +7,7 @@ from contextlib import suppress
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
 from holdfast.adapters.local.filesystem.history import History
-from holdfast.adapters.local.filesystem.ids import Ids, Patience, TurnBusy
+from holdfast.adapters.local.filesystem.ids import Ids, TurnBusy, WaitBudget
 from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.producer import Producer
 from holdfast.adapters.local.filesystem.timeline import Timeline
@@ -96,23 +96,23 @@ class DeadLetters:
         Those whose id was pushed again stay. Raises QueueUnavailable after the others
         were moved if a turn was busy.
         """
-        patience = Patience()
+        budget = WaitBudget()
         dedupe = self._ids.in_use()
         redriven = 0
         for task in tasks:
-            redriven += self._redrive(task, patience if dedupe else None)
+            redriven += self._redrive(task, budget if dedupe else None)
             on_progress(1)
-        patience.check(f"redriven {redriven:,}")
+        budget.check(f"redriven {redriven:,}")
         return redriven
 
-    def _redrive(self, task: Task, patience: Patience | None) -> bool:
+    def _redrive(self, task: Task, budget: WaitBudget | None) -> bool:
         target = self._producer.place(task._replace(refunds=task.fence).stem, 0.0)
-        if patience is None:
+        if budget is None:
             moved = self._move_back(task, target)
         else:  # a push of the id waits until this is done
             moved = bool(
                 self._ids.attempt(
-                    task.key[10:], patience, lambda: self._move_back_with_id(task, target)
+                    task.key[10:], budget, lambda: self._move_back_with_id(task, target)
                 )
             )
         if not moved:

@@ -7,7 +7,7 @@ from functools import partial
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
 from holdfast.adapters.local.filesystem.history import History
-from holdfast.adapters.local.filesystem.ids import Ids, Patience
+from holdfast.adapters.local.filesystem.ids import Ids, WaitBudget
 from holdfast.adapters.local.filesystem.record_check import RecordCheck
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import Tree, is_folder
@@ -33,13 +33,13 @@ class Housekeeping:
         self._history, self._checkpoints = history, checkpoints
         self._ids, self._record_check = ids, record_check
 
-    def purge(self, older_than_seconds: float, patience: Patience) -> int:
+    def purge(self, older_than_seconds: float, budget: WaitBudget) -> int:
         """Completed tasks older than that, with their history."""
         cutoff_ms = self._timeline.wall_ms() - int(older_than_seconds * 1000)
         records, saved = self._ids.by_tail(), self._checkpoints.keys()
         purged = 0
         for hour in sorted(filter(names.HOUR.fullmatch, self._tree.list("completed"))):
-            purged += self._purge_hour(f"completed/{hour}", cutoff_ms, records, saved, patience)
+            purged += self._purge_hour(f"completed/{hour}", cutoff_ms, records, saved, budget)
         return purged
 
     def _purge_hour(
@@ -48,7 +48,7 @@ class Housekeeping:
         cutoff_ms: int,
         records: Records,
         saved: set[str],
-        patience: Patience,
+        budget: WaitBudget,
     ) -> int:
         purged = 0
         found = self._tree.list_readable(folder)
@@ -57,12 +57,12 @@ class Housekeeping:
                 if match[1] in saved:  # the ack was killed before it could do that
                     self._checkpoints.forget(match[1])
                 path = f"{folder}/{match[0]}"
-                purged += self._remove_push(match[1], path, records, patience)
+                purged += self._remove_push(match[1], path, records, budget)
         if purged:
             self._tree.remove_folder(folder)
         return purged
 
-    def _remove_push(self, key: str, path: str, records: Records, patience: Patience) -> int:
+    def _remove_push(self, key: str, path: str, records: Records, budget: WaitBudget) -> int:
         """Remove a task that is over, or a push that never was, with history and record.
 
         0 if the turn of its id is busy.
@@ -70,7 +70,7 @@ class Housekeeping:
         for id_hash in records.get(key[10:], ()):
             if self._ids.key_of(id_hash) == key:
                 remove = partial(self._withdraw, id_hash, key, path)
-                return self._ids.attempt(id_hash, patience, remove)
+                return self._ids.attempt(id_hash, budget, remove)
         # Its history first: without the task nobody would ever look for it.
         self._history.forget(key)
         return self._tree.remove(path)
@@ -79,25 +79,25 @@ class Housekeeping:
         self._history.forget(key)
         return self._ids.withdraw(id_hash, key, path)
 
-    def sweep(self, older_than_seconds: float, patience: Patience) -> int:
+    def sweep(self, older_than_seconds: float, budget: WaitBudget) -> int:
         """All that can be swept; takes a few listings of the whole queue."""
         cutoff = self._timeline.server_ms() / 1000 - older_than_seconds
-        swept = self.sweep_leftovers(older_than_seconds, patience)
-        swept += self._record_check.run(patience)
-        return swept + self._record_check.sweep_marks(cutoff, patience)
+        swept = self.sweep_leftovers(older_than_seconds, budget)
+        swept += self._record_check.run(budget)
+        return swept + self._record_check.sweep_marks(cutoff, budget)
 
-    def sweep_leftovers(self, older_than_seconds: float, patience: Patience) -> int:
+    def sweep_leftovers(self, older_than_seconds: float, budget: WaitBudget) -> int:
         """Leftovers of killed processes: files being written, reasons without their task,
         cards of workers that have not been seen for a day and hold nothing."""
         cutoff = self._timeline.server_ms() / 1000 - older_than_seconds
-        swept = self._sweep_pushes(cutoff, patience) + self._sweep_segments(cutoff)
+        swept = self._sweep_pushes(cutoff, budget) + self._sweep_segments(cutoff)
         swept += self._sweep_reasons(cutoff)
         return swept + self._sweep_cards(cutoff)
 
-    def _sweep_pushes(self, cutoff: float, patience: Patience) -> int:
+    def _sweep_pushes(self, cutoff: float, budget: WaitBudget) -> int:
         old = [name for name in self._tree.list("tmp") if self._is_old(f"tmp/{name}", cutoff)]
         records = self._ids.by_tail() if any(map(names.KEY.fullmatch, old)) else {}
-        return sum(self._remove_push(n, f"tmp/{n}", records, patience) for n in old)
+        return sum(self._remove_push(n, f"tmp/{n}", records, budget) for n in old)
 
     def _sweep_segments(self, cutoff: float) -> int:
         """Segments whose producer died while it wrote them aside.

@@ -38,7 +38,7 @@ class TurnBusy(QueueUnavailable):
     """Another process did not end its turn in time."""
 
 
-class Patience:
+class WaitBudget:
     """How long one purge, sweep or redrive waits for turns that do not come, all together."""
 
     def __init__(self, seconds: float = TURN_SECONDS) -> None:
@@ -102,13 +102,13 @@ class Ids:
             return False
         return True
 
-    def attempt(self, id_hash: str, patience: Patience, act: Callable[[], int]) -> int:
+    def attempt(self, id_hash: str, budget: WaitBudget, act: Callable[[], int]) -> int:
         """Act within the turn and return what `act` does; 0 if the turn does not come."""
         try:
-            with self.turn(id_hash, patience.seconds):
+            with self.turn(id_hash, budget.seconds):
                 return act()
         except TurnBusy as busy:
-            patience.run_out(busy)
+            budget.run_out(busy)
             return 0
 
     # -- looking; what is decided by it needs the turn

@@ -32,7 +32,7 @@ from holdfast.adapters.local.filesystem.endings import Endings, gone
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.local.filesystem.history import History
 from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS, Housekeeping
-from holdfast.adapters.local.filesystem.ids import Ids, Patience
+from holdfast.adapters.local.filesystem.ids import Ids, WaitBudget
 from holdfast.adapters.local.filesystem.inspector import Inspector
 from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.producer import Producer
@@ -220,7 +220,7 @@ class FilesystemQueue(QueueManager[M]):
         return claimed
 
     def _enrol(self) -> Claims:
-        self._housekeeping.sweep_leftovers(SWEEP_SECONDS, Patience(0.0))
+        self._housekeeping.sweep_leftovers(SWEEP_SECONDS, WaitBudget(0.0))
         self._claims = claims = Claims(
             self._tree, self._timeline, self._workers, self._random, self.lease_seconds
         )
@@ -385,19 +385,19 @@ class FilesystemQueue(QueueManager[M]):
             return sum(self._dead.drop(task) for task in self._dead.of(message_id))
 
     def purge(self, older_than_seconds: float) -> int:
-        patience = Patience()
+        budget = WaitBudget()
         with self._explaining():
-            purged = self._housekeeping.purge(older_than_seconds, patience)
-            self._housekeeping.sweep(SWEEP_SECONDS, patience)
-        patience.check(f"purged {purged:,}")
+            purged = self._housekeeping.purge(older_than_seconds, budget)
+            self._housekeeping.sweep(SWEEP_SECONDS, budget)
+        budget.check(f"purged {purged:,}")
         return purged
 
     def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
         """Remove what crashes left behind and nobody can need; how many files."""
-        patience = Patience()
+        budget = WaitBudget()
         with self._explaining():
-            swept = self._housekeeping.sweep(older_than_seconds, patience)
-        patience.check(f"swept {swept:,}")
+            swept = self._housekeeping.sweep(older_than_seconds, budget)
+        budget.check(f"swept {swept:,}")
         return swept
 
     @contextmanager

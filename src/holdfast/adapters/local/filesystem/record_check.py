@@ -8,7 +8,7 @@ record.
 from functools import partial
 
 from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.ids import PASSES, Ids, Patience
+from holdfast.adapters.local.filesystem.ids import PASSES, Ids, WaitBudget
 from holdfast.adapters.local.filesystem.tree import Tree
 from holdfast.core.clock import Clock
 
@@ -33,21 +33,19 @@ class RecordCheck:
             return 0
         self._due_at = float("inf")  # for the other threads
         try:
-            return self.run(Patience(0.0))
+            return self.run(WaitBudget(0.0))
         finally:
             now = self._clock.monotonic()
             self._due_at = now + max(EVERY_SECONDS, COST_FACTOR * (now - started_at))
 
-    def run(self, patience: Patience) -> int:
+    def run(self, budget: WaitBudget) -> int:
         """Free every id whose task is gone or dead; returns how many."""
         try:
             suspects, dead = self._suspects()
         except PermissionError:  # what cannot be listed may hold any of them
             return 0
         return sum(
-            self._ids.attempt(
-                id_hash, patience, partial(self._free, id_hash, key, dead.get(key))
-            )
+            self._ids.attempt(id_hash, budget, partial(self._free, id_hash, key, dead.get(key)))
             for id_hash, key in suspects.items()
         )
 
@@ -92,13 +90,13 @@ class RecordCheck:
             return 0
         return int(self._ids.free(id_hash, key))
 
-    def sweep_marks(self, cutoff: float, patience: Patience) -> int:
+    def sweep_marks(self, cutoff: float, budget: WaitBudget) -> int:
         """Remove old marks, which a crash or a busy turn left; returns how many."""
         marks = filter(None, map(names.DYING.fullmatch, self._tree.list("ids")))
         keys = {match[1] for match in marks if self._is_old(f"ids/{match[0]}", cutoff)}
         dead = self._dead(keys) if keys else {}
         return sum(
-            self._ids.attempt(key[10:], patience, partial(self._sweep_mark, key, dead.get(key)))
+            self._ids.attempt(key[10:], budget, partial(self._sweep_mark, key, dead.get(key)))
             for key in keys
         )
 
