@@ -160,7 +160,7 @@ def test_a_number_that_no_machine_can_do_is_one_line_and_code_2(
     [
         ["list", "enrich", "--limit", LARGE],
         ["dead", "list", "enrich", "--limit", LARGE],
-        ["chat", "show", "somebody", "--last", LARGE],
+        ["chat", "show", "customer", "--last", LARGE],
         ["export", "run", "urls.txt", "--to", "out", "--max-size", LARGE],
         ["export", "run", "urls.txt", "--to", "out", "--max-size", "9" * 400],
         ["work", "enrich", "json:loads", "--lease", LARGE],
