@@ -21,7 +21,7 @@ class Modes(NamedTuple):
 
 MODES: dict[Access, Modes] = {
     "private": Modes(0o700, 0o600),
-    "group": Modes(0o2770, 0o660),  # setgid: files inherit the group, whoever makes them
+    "group": Modes(0o2770, 0o660),  # setgid: new files inherit the group
 }
 
 
