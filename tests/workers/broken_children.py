@@ -73,15 +73,19 @@ def odd_pulse(message: Any, ctx: Any) -> None:
 
 
 def outcome_twice(message: Any, ctx: Any) -> None:
-    """Each frame from now on is sent twice, the outcome of this attempt, too."""
-    send = ctx._frames.send
-    ctx._frames.send = lambda payload: send(payload) and send(payload)
+    """The outcome of this attempt is sent twice, in one piece."""
+    ctx._frames.send = lambda payload: _write(ctx, _framed(payload) * 2)
 
 
 def outcome_and_more(message: Any, ctx: Any) -> None:
-    send = ctx._frames.send
-    question = _of_this_attempt(ctx, wire.LOAD)
-    ctx._frames.send = lambda payload: send(payload) and send(question)
+    question = _framed(_of_this_attempt(ctx, wire.LOAD))
+    ctx._frames.send = lambda payload: _write(ctx, _framed(payload) + question)
+
+
+def outcome_of_another_attempt(message: Any, ctx: Any) -> None:
+    """As one that came late, when the next message has begun."""
+    _write(ctx, _framed(wire.numbered(ctx._number - 1, wire.OUTCOME)))
+    time.sleep(1000)
 
 
 class RubbishAtStart:
