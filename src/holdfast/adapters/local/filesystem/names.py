@@ -26,6 +26,7 @@ REASON = re.compile(_KEY + r"\.reason\.json")
 SEGMENT = re.compile(r"(\d{13})-[0-9a-f]{1,16}-\d{1,12}(s?)")  # s: sealed, see segments.py
 ID_HASH = re.compile(r"[0-9a-f]{40}")
 KEY = re.compile(r"[0-9a-f]{18}")
+RECORD = re.compile(r"([0-9a-f]{18})(~[0-9]{1,9}(?:-[0-9]{1,9})?)?")  # see ids.py
 DYING = re.compile(r"dying-([0-9a-f]{18})")
 HOUR = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}")
 
