@@ -107,7 +107,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _key(path: Path) -> str:
     """What a record in ids/ names."""
-    return os.readlink(path) if path.is_symlink() else ""
+    return os.readlink(path)[:18] if path.is_symlink() else ""
 
 
 def _is_json(path: Path) -> bool:

@@ -166,7 +166,10 @@ def test_after_a_kill_a_push_of_the_same_id_is_neither_swallowed_nor_doubled(
     for kill_at in range(1, calls + 2):
         site, clock = Site(fast_path / str(kill_at), scenario), later()
         site.play(kill_at, changes_only=True)
-        site.ground(clock).queue().push(note("a"))
+        for check_due_at in (float("inf"), 0.0):  # without the check of records, then with it
+            pusher = site.ground(clock).queue()
+            pusher._producer._record_check._due_at = check_due_at
+            pusher.push(note("a"))
         queue = site.recover(clock)
         states = sorted(view.state.value for view in queue.find("a"))
         assert states in (["completed"], ["completed", "failed"])
@@ -186,6 +189,22 @@ def test_after_a_kill_a_dead_letter_can_be_redriven_at_once(
         assert queue.redrive() == len(dead)
         site.recover(clock)
         assert list(queue.dead_letters()) == []
+
+
+@pytest.mark.parametrize("scenario", DEDUPED, ids=lambda s: s.name)
+def test_after_a_kill_the_id_of_a_dropped_letter_is_free(
+    fast_path: Path, scenario: Scenario
+) -> None:
+    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).said)
+    for kill_at in range(1, calls + 2):
+        site, clock = Site(fast_path / str(kill_at), scenario), later()
+        site.play(kill_at, changes_only=True)
+        queue = site.ground(clock).queue()
+        # It would mend what is looked for here, at its next turn.
+        queue._producer._record_check._due_at = float("inf")
+        if queue.drop("a"):
+            queue.push(note("a"))
+            assert [view.state.value for view in queue.find("a")] == ["pending"]
 
 
 @every_scenario

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fs import audit
 from fs.ground import LEASE, Ground, Queue, drain, key_of, note
 from fs.litter import KINDS, outside_of, snapshot
+from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.filesystem.names import id_hash
 from holdfast.adapters.local.filesystem.record_check import EVERY_SECONDS
@@ -204,3 +206,25 @@ def test_litter_in_the_place_of_a_mark_neither_frees_nor_blocks_an_id(
     queue.push(note("a"))
     assert states(ground) == ["failed", "pending"]
     assert snapshot(outside) == theirs
+
+
+def test_a_push_under_which_tmp_is_emptied_leaves_its_id_free(ground: Ground) -> None:
+    """Or the push that the error asks for would be refused."""
+
+    class EmptyingFs(WatchedFs):
+        def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            result = real(*args, **kwargs)
+            if name == "symlink":
+                for path in (ground.folder / "tmp").iterdir():
+                    path.unlink()
+            return result
+
+    queue = ground.queue()
+    queue.push(note("b"))
+    queue.push(note("b"))  # so that the check of records is not due
+    queue._tree.fs = EmptyingFs(ground.clock.time)
+    with pytest.raises(QueueUnavailable, match="push again"):
+        queue.push(note("a"))
+    queue._tree.fs = FsOps(ground.clock.time)
+    queue.push(note("a"))
+    assert sorted(message.id for message in queue.poll(10)) == ["a", "b"]

@@ -126,10 +126,11 @@ class DeadLetters:
             )
         return True
 
-    def drop(self, task: Task) -> bool:
+    def drop(self, task: Task, message_id: str) -> bool:
         """False when somebody redrove it meanwhile: then it needs what belongs to it."""
         path = names.failed_path(task)
-        if id_hash := self._ids.marked(task.key):  # or the mark would belong to no letter
+        # What is left of a burial or a redrive: without the letter it would take the id.
+        if id_hash := self._ids.hash_for(task.key, message_id):
             with self._ids.turn(id_hash):
                 self._ids.free_dead(id_hash, task.key, path)
         if not self._tree.remove(path):
@@ -148,10 +149,9 @@ class DeadLetters:
         id_hash = names.id_hash(message_id) if message_id else ""
         if not names.has_hash(task.key, id_hash):  # unreadable, or a person changed its id
             return self._move_back(task, target)
-        if not self._ids.take(id_hash, task.key, names.failed_path(task)):
+        if not self._ids.take(id_hash, task):
             return False
-        if self._move_back(task, target):
-            self._ids.unmark(task.key)
-            return True
-        self._ids.free_if(id_hash, task.key)  # it was dropped or redriven meanwhile
-        return False
+        moved = self._move_back(task, target)
+        if not moved:
+            self._ids.free_if(id_hash, task.key)  # it was dropped meanwhile
+        return moved

@@ -1,17 +1,19 @@
 """Dedupe: an id that is pending, leased or completed is not pushed twice.
 
-    ids/<hash>         record: a symlink, never followed, whose text is the key of the push
+    ids/<hash>         record: a symlink, never followed, whose text is the key of the push,
+                       or <key>~<n> if that was the name of the dead letter it was redriven from
     ids/dying-<key>    mark: the task may be on its way to failed/; its text is the id's hash
     ids/.turn-<xx>     locked by the process that decides about ids of this shard
 
     push      write tmp/<key>, then the record, then move tmp/<key> to pending/
     bury      make the mark, move the task to failed/, remove the record, then the mark
-    redrive   make the mark, then the record, move the task to pending/, remove the mark
+    redrive   write the record, then move the task from failed/<key>~<n> to pending/
     purge     move the task to tmp/<key>, remove the record, then tmp/<key>
 
 A process may be killed between any two of these steps. So an id is taken if it has a record,
-unless tmp/<key> exists (not published, or purged), or unless there is a mark and
-failed/ holds the key. Link counts and inode numbers play no part: backups change them.
+unless tmp/<key> exists (it was not published, or is being purged), unless failed/<key>~<n>
+exists (it was not redriven after all), and unless there is a mark and failed/ holds the key.
+Link counts and inode numbers play no part, because backups and overlays change them.
 """
 
 import errno
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from holdfast.adapters.local.filesystem import names
+from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.tree import Tree
 from holdfast.core.clock import Clock
 from holdfast.core.errors import QueueUnavailable
@@ -132,9 +135,7 @@ class Ids:
         """The key that the id's record names; None without a record, and "" if something
         else is in its place."""
         text = self._text(names.id_path(id_hash))
-        if text and not (names.KEY.fullmatch(text) and names.has_hash(text, id_hash)):
-            return _UNKNOWN
-        return text
+        return text and _key(text, id_hash)
 
     def _text(self, path: str) -> str | None:
         try:
@@ -148,12 +149,15 @@ class Ids:
 
     def alive(self, id_hash: str) -> bool:
         """Within the turn: is a task of this id there, other than as a dead letter?"""
-        key = self.key_of(id_hash)
-        if key is None:
+        text = self._text(names.id_path(id_hash))
+        if text is None:
             return False
+        key = _key(text, id_hash)
         if key == _UNKNOWN:
             return self._is_found(id_hash)
         if self._tree.exists(f"tmp/{key}"):
+            return False
+        if text != key and self._tree.exists(f"failed/{text}.json"):
             return False
         return not (self._tree.exists(names.dying_path(key)) and self._is_dead(key))
 
@@ -181,12 +185,13 @@ class Ids:
 
     # -- records
 
-    def record(self, id_hash: str, key: str) -> None:
-        """Within the turn: the id belongs to this key from now on."""
+    def record(self, id_hash: str, text: str) -> None:
+        """Within the turn: the id belongs from now on to the key, or to the key of the dead
+        letter, that `text` names."""
         path = names.id_path(id_hash)
-        if not self._link(key, path) and (earlier := self.key_of(id_hash)) != key:
-            self.free(id_hash, earlier)
-            if not self._link(key, path):
+        if not self._link(text, path):
+            self.free(id_hash, self.key_of(id_hash))
+            if not self._link(text, path):
                 raise QueueUnavailable(
                     f"queue {str(self._tree.folder)!r}: {path!r} is in the way and is not a "
                     "file that can be replaced: move it out of the queue, then try again"
@@ -236,7 +241,7 @@ class Ids:
         Returns the id's hash; None if there is no such record. Marking twice is harmless.
         Needs no turn: a mark alone changes nothing.
         """
-        id_hash = self._hash_for(key, message_id)
+        id_hash = self.hash_for(key, message_id)
         if id_hash is not None:
             self._link(id_hash, names.dying_path(key))
             self._sync()
@@ -251,7 +256,7 @@ class Ids:
         is_hash = text and names.ID_HASH.fullmatch(text) and names.has_hash(key, text)
         return text if is_hash else None
 
-    def _hash_for(self, key: str, message_id: str) -> str | None:
+    def hash_for(self, key: str, message_id: str) -> str | None:
         """The id whose record names this key. A task that cannot be read goes by its key
         instead of its id: then its record is searched for."""
         candidates = [names.id_hash(message_id)]
@@ -267,19 +272,23 @@ class Ids:
             self.free_if(id_hash, key)
             self.unmark(key)
 
-    def take(self, id_hash: str, key: str, path: str) -> bool:
+    def take(self, id_hash: str, task: Task) -> bool:
         """Within the turn, before a dead letter moves back: give it the id again.
 
         Returns False if another task has the id, or if the dead letter is gone.
         """
         owner = self.key_of(id_hash)
-        if owner == key and not self._tree.exists(path):
+        if owner == task.key and not self._tree.exists(names.failed_path(task)):
             return False  # it was redriven already
-        if owner not in (None, key) and self.alive(id_hash):
+        if owner not in (None, task.key) and self.alive(id_hash):
             return False
-        self._link(id_hash, names.dying_path(key))
-        self.record(id_hash, key)
+        self.record(id_hash, task.stem)
         return True
+
+
+def _key(text: str, id_hash: str) -> str:
+    match = names.RECORD.fullmatch(text)
+    return match[1] if match and names.has_hash(match[1], id_hash) else _UNKNOWN
 
 
 def _turn_path(id_hash: str) -> str:

@@ -34,6 +34,7 @@ REASON = re.compile(_KEY + r"\.reason\.json")
 SEGMENT = re.compile(r"([0-9]{13})-[0-9a-f]{1,16}-[0-9]{1,12}(s?)")
 ID_HASH = re.compile(r"[0-9a-f]{40}")
 KEY = re.compile(r"[0-9a-f]{18}")
+RECORD = re.compile(r"([0-9a-f]{18})(~[0-9]{1,9}(?:-[0-9]{1,9})?)?")  # see ids.py
 DYING = re.compile(r"dying-([0-9a-f]{18})")
 HOUR = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}")
 CHECKPOINT = re.compile(r"([0-9]{1,9})\.json")

@@ -382,7 +382,8 @@ class FilesystemQueue(QueueManager[M]):
 
     def drop(self, message_id: str) -> int:
         with self._explaining():
-            return sum(self._dead.drop(task) for task in self._dead.of(message_id))
+            tasks = self._dead.of(message_id)
+            return sum(self._dead.drop(task, message_id) for task in tasks)
 
     def purge(self, older_than_seconds: float) -> int:
         budget = WaitBudget()

@@ -34,7 +34,7 @@ def rename_race(folder: Path, racer: Path = RACER) -> Iterator[Finding]:
 
 
 def link_race(folder: Path, racer: Path = RACER) -> Iterator[Finding]:
-    """A name that is taken is refused. Worker cards and dedupe rest on it."""
+    """A name that is taken is refused. Worker cards rest on it."""
     for lane in range(RACERS):
         (folder / f"lane-{lane}").write_bytes(b"")
     try:
