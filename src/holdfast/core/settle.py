@@ -64,8 +64,8 @@ def settle(
 
     An error of the backend is retried while the lease lives, or until `give_up` is set. A
     refusal that is permanent is not retried. Then the lease is let go, and the message
-    comes back when it runs out. A lease found lost is ABANDONED: whoever holds the message
-    now settles it. (The loss itself is reported by the keeper, once, whoever noticed it.)
+    comes back when it runs out. A lease found lost is ABANDONED: its new holder settles the
+    message. (The keeper reports the loss itself, once.)
     """
     lease = lease_of(message)
     tries = 0

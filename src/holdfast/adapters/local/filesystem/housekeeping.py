@@ -71,7 +71,7 @@ class Housekeeping:
             if self._ids.key_of(id_hash) == key:
                 remove = partial(self._withdraw, id_hash, key, path)
                 return self._ids.attempt(id_hash, budget, remove)
-        # Its history first: without the task nobody would ever look for it.
+        # Its history first: without the task it would never be found and removed.
         self._history.forget(key)
         return self._tree.remove(path)
 
