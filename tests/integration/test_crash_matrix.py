@@ -170,6 +170,8 @@ def test_after_a_kill_a_push_of_the_same_id_is_neither_swallowed_nor_doubled(
             pusher = site.ground(clock).queue()
             pusher._producer._record_check._due_at = check_due_at
             pusher.push(note("a"))
+            live = [state for state, _, _ in audit.tasks(pusher.folder) if state != "failed"]
+            assert len(live) == 1
         queue = site.recover(clock)
         states = sorted(view.state.value for view in queue.find("a"))
         assert states in (["completed"], ["completed", "failed"])

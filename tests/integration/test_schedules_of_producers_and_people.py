@@ -310,6 +310,17 @@ def test_a_burial_that_ends_late_never_frees_the_id_of_a_redriven_task(
     all_schedules(fast_path, setting, dedupe=True)
 
 
+def test_two_redrives_of_one_id_leave_it_taken(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        one, other, pusher = stage.worker(), stage.worker(), stage.worker()
+        one.push(note("a"))
+        one.dead_letter(one.poll()[0], "no use")
+        actors: list[Actor] = [lambda: redrive(one), lambda: redrive(other)]
+        return actors, lambda: check_one_lives(pusher)
+
+    all_schedules(fast_path, setting, dedupe=True)
+
+
 def test_a_purge_and_a_push_of_one_id_leave_one_live_task(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         person, pusher = stage.worker(), stage.worker()
