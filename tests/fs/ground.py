@@ -47,6 +47,8 @@ class Ground:
 
     def queue(self, fs: FsOps | None = None, **options: Any) -> Queue:
         fs = fs or FsOps(server_time=self.clock.time)
+        if self.clock.auto_advance:  # a lock that does not come is given up at once, too
+            fs.lock_clock = self.clock
         return FilesystemQueue(
             self.root, AnyMessage, clock=self.clock, fs=fs, **{**self._options, **options}
         )

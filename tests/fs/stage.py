@@ -39,6 +39,7 @@ class Stage:
 
     def queue(self, **options: Any) -> Queue:
         fs = SteppingFs(self.clock.time, self.baton, repeats=self.repeats)
+        fs.lock_clock = self.clock
         return self.ground.queue(fs, **options)
 
     def worker(self, **options: Any) -> Queue:

@@ -8,6 +8,8 @@ import fcntl
 import os
 from collections.abc import Callable
 
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+
 
 class FsOps:
     """The real system calls."""
@@ -43,3 +45,5 @@ class FsOps:
 
     def __init__(self, server_time: Callable[[], float] | None = None) -> None:
         self.server_time = server_time  # None: ask the filesystem itself
+        # Other processes let go of a lock in real time, whatever clock the queue has.
+        self.lock_clock: Clock = SYSTEM_CLOCK

@@ -25,7 +25,6 @@ from contextlib import contextmanager, suppress
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.names import Task
 from holdfast.adapters.local.filesystem.tree import Tree
-from holdfast.core.clock import Clock
 from holdfast.core.errors import QueueUnavailable
 
 TURN_SECONDS = 10.0  # a turn lasts a few file operations; longer, and its holder is frozen
@@ -62,8 +61,8 @@ class WaitBudget:
 class Ids:
     """What is known about the ids of one queue. Shared by threads."""
 
-    def __init__(self, tree: Tree, clock: Clock) -> None:
-        self._tree, self._clock = tree, clock
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
 
     # -- turns
 
@@ -86,16 +85,17 @@ class Ids:
             self._tree.fs.close(fd)
 
     def _lock(self, fd: int, path: str, wait_seconds: float) -> None:
-        give_up_at = self._clock.monotonic() + wait_seconds
+        clock = self._tree.fs.lock_clock
+        give_up_at = clock.monotonic() + wait_seconds
         pause = _FIRST_PAUSE_SECONDS
         while not self._try_lock(fd):
-            if self._clock.monotonic() >= give_up_at:
+            if clock.monotonic() >= give_up_at:
                 raise TurnBusy(
                     f"queue {str(self._tree.folder)!r}: another process holds {path!r} and "
                     "does not let go: end that process, which may be frozen "
                     f"(`fuser {path}` in the queue's folder names it), then try again"
                 )
-            self._clock.sleep(pause)
+            clock.sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     def _try_lock(self, fd: int) -> bool:

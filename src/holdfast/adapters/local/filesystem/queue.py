@@ -124,7 +124,7 @@ class FilesystemQueue(QueueManager[M]):
         self._workers = Workers(self._tree, self._timeline)
         self._history = History(self._tree)
         self._checkpoints = Checkpoints(self._tree)
-        self._ids = Ids(self._tree, clock)
+        self._ids = Ids(self._tree)
         self._become()
         forks.on_fork(self, FilesystemQueue._become)
 
