@@ -12,7 +12,7 @@ from fs.ground import Ground, Queue, note
 from fs.watched import WatchedFs
 
 FEW = 10
-EACH_AT_MOST = 25  # calls for a message
+EACH_AT_MOST = 30  # calls for a message
 
 
 class CountingFs(WatchedFs):
