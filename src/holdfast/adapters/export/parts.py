@@ -60,8 +60,13 @@ class Parts:
         while True:
             name = f"{stem}.{secrets.token_hex(8)}.part"
             fd = os.open(name, _FILE | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=self.fd)
-            with contextlib.suppress(OSError):  # no locks here: nobody sweeps it either
-                fcntl.flock(fd, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # a sweeper, which may be frozen: take another name
+                os.close(fd)
+                continue
+            except OSError:
+                pass  # no locks here, so it is not swept either
             if _is_at(fd, name, self.fd):  # not swept before it was locked
                 return Part(self.fd, name, fd, _hash(url), digests, shared=False)
             os.close(fd)
