@@ -47,8 +47,8 @@ contracts: $(VENV)/.ready-dev
 
 check: lint types contracts test
 
-# Amazon's own DynamoDB, for a second opinion on the stores. Without it chaos goes on and says
-# what was left out; the next run tries again.
+# Second opinions: Amazon's own DynamoDB on the stores, LocalStack on the SQS queue. Without them
+# chaos goes on and says what was left out; the next run tries again.
 DYNAMODB_LOCAL := amplify-dynamodb-simulator@2.9.30
 $(VENV)/.ready-dynamodb: | $(BIN)/python
 	@command -v java >/dev/null \
@@ -58,7 +58,14 @@ $(VENV)/.ready-dynamodb: | $(BIN)/python
 	  && tar xzf "$$(npm pack --silent $(DYNAMODB_LOCAL))" && touch ../.ready-dynamodb \
 	  || echo "DynamoDB Local could not be installed with npm: it is left out"
 
-chaos: $(VENV)/.ready-dev $(VENV)/.ready-dynamodb
+# The last version for Python 3.11, with the versions of its dependencies that it can work with.
+LOCALSTACK := 'localstack-core[base-runtime]==4.10.0' 'cbor2<5.8' 'pyopenssl<26' 'localstack-twisted<26' 'service_identity<25'
+$(VENV)/.ready-localstack: | $(BIN)/python
+	@$(BIN)/python -m venv $(VENV)/localstack \
+	  && $(VENV)/localstack/bin/python -m pip install --quiet --disable-pip-version-check $(LOCALSTACK) && touch $@ \
+	  || { rm -rf $(VENV)/localstack; echo "LocalStack could not be installed with pip: it is left out"; }
+
+chaos: $(VENV)/.ready-dev $(VENV)/.ready-dynamodb $(VENV)/.ready-localstack
 	HOLDFAST_CHAOS_SECONDS=$${HOLDFAST_CHAOS_SECONDS:-120} $(BIN)/python -m pytest tests/chaos -s
 
 # What exports are measured against. Without the right to install them the bench goes on and

@@ -20,6 +20,7 @@ from job_promises.kit import OpenRepository
 from job_repository_contract import JobRepositoryContract
 
 from chaos import dynamodb_local
+from chaos.walled import NoNamespace
 
 pytestmark = [
     pytest.mark.chaos,
@@ -34,12 +35,12 @@ pytestmark = [
 def client() -> Iterator[Any]:
     with ExitStack() as stack:
         try:
-            address = stack.enter_context(dynamodb_local.serving())
-        except dynamodb_local.NoNamespace as error:
+            server = stack.enter_context(dynamodb_local.serving())
+        except NoNamespace as error:
             pytest.skip(str(error))
         yield boto3.client(
             "dynamodb",
-            endpoint_url=address,
+            endpoint_url=server.url,
             region_name="us-east-1",
             aws_access_key_id="local",
             aws_secret_access_key="local",

@@ -41,20 +41,22 @@ class TestSQSQueue(QueueContract):
 
     @pytest.fixture
     def inject(self, sqs: SimulatedSqs, fifo_ids: Callable[[], dict[str, str]]) -> Inject:
-        client = sqs.client()
-
-        def send(queue: AnyQueue, body: bytes) -> None:
-            name = queue.name.removeprefix("sqs:")
-            url = client.get_queue_url(QueueName=name)["QueueUrl"]
-            # SQS takes legal text only, and no empty one: foreign bytes come as such.
-            text = _ILLEGAL.sub("?", body.decode("utf-8", "replace")) or " "
-            client.send_message(QueueUrl=url, MessageBody=text, **fifo_ids())
-
-        return send
+        return injector(sqs.client(), fifo_ids)
 
     @pytest.fixture
     def contents(self) -> Callable[[AnyQueue], object]:
         return lambda queue: queue.stats()
+
+
+def injector(client: Any, fifo_ids: Callable[[], dict[str, str]] = dict) -> Inject:
+    def send(queue: AnyQueue, body: bytes) -> None:
+        name = queue.name.removeprefix("sqs:")
+        url = client.get_queue_url(QueueName=name)["QueueUrl"]
+        # SQS takes legal text only, and no empty one: foreign bytes come as such.
+        text = _ILLEGAL.sub("?", body.decode("utf-8", "replace")) or " "
+        client.send_message(QueueUrl=url, MessageBody=text, **fifo_ids())
+
+    return send
 
 
 def _opener(sqs: SimulatedSqs, name: str, clock: ManualClock, **more: Any) -> MakeQueue:
