@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -51,7 +51,9 @@ def test_the_order_is_stop_polling_give_back_finish_and_only_then_stop_renewing(
     with running(worker) as run:
         queue.asked.wait(60)
         queue.push_ids("unstarted")
-        run.worker.stop()
+        stopper = Thread(target=run.worker.stop)  # in the main thread it waits for a tick,
+        stopper.start()  # which this clock never comes to
+        stopper.join()
         eventually(lambda: "stopping" in queue.log)
         queue.go.set()  # the claim that was under way comes back, too late to be started
         eventually(lambda: "release unstarted" in queue.log)
@@ -271,7 +273,7 @@ def test_what_cannot_be_settled_does_not_keep_the_worker_from_ending() -> None:
 
 SCRIPT = """
 import signal, sys, time
-from threading import Event
+from threading import Event, Thread
 from holdfast.core.message import AnyMessage, lease_of
 from holdfast.core.worker import Worker
 from holdfast.testing import MemoryQueue

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.local.modes import make_folders
+from holdfast.adapters.modes import make_folders
 from holdfast.conversations.errors import Passing, Permanent
 from holdfast.conversations.model import mark_of
 from holdfast.conversations.outbox import SentPart

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from holdfast.adapters.export.checksums import Digests
-from holdfast.adapters.local.modes import make_folders
+from holdfast.adapters.modes import make_folders
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _OURS = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[0-9a-f]{16})?\.part(\.json)?")

@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.local.filesystem.names import checked
 from holdfast.adapters.local.filesystem.tree import Tree, unavailable
-from holdfast.adapters.local.modes import MODES, Access, access_of, make_folders
+from holdfast.adapters.modes import MODES, Access, access_of, make_folders
 from holdfast.core.errors import ConfigError, QueueUnavailable
 
 FOLDERS = (

@@ -40,7 +40,7 @@ from holdfast.adapters.local.filesystem.record_check import RecordCheck
 from holdfast.adapters.local.filesystem.timeline import Timeline
 from holdfast.adapters.local.filesystem.tree import explained, unavailable
 from holdfast.adapters.local.filesystem.workers import Workers
-from holdfast.adapters.local.modes import MODES, Access
+from holdfast.adapters.modes import MODES, Access
 from holdfast.core import events as ev
 from holdfast.core import forks
 from holdfast.core.clock import SYSTEM_CLOCK, Clock

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.local.modes import MODES, access_of
+from holdfast.adapters.modes import MODES, access_of
 from holdfast.core.errors import HoldfastError, QueueUnavailable
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

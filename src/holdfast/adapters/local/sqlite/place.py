@@ -5,7 +5,7 @@ from pathlib import Path
 from threading import Lock
 
 from holdfast.adapters.local.filesystem.checks.mounts import MOUNTS, mount_of, parse_mounts
-from holdfast.adapters.local.modes import MODES, make_folders
+from holdfast.adapters.modes import MODES, make_folders
 from holdfast.core.errors import ConfigError
 
 # Writers find each other through a file they map into memory, and by locks on it. Across

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.adapters.local.filesystem.layout import share_command
-from holdfast.adapters.local.modes import access_of
+from holdfast.adapters.modes import access_of
 from holdfast.core.findings import Finding, ok, warn
 
 
