@@ -24,4 +24,5 @@ def why_not() -> str:
 def serving() -> AbstractContextManager[Walled]:
     command = ["java", f"-Djava.library.path={_JAR.parent / 'DynamoDBLocal_lib'}"]
     command += ["-jar", str(_JAR), "-inMemory", "-disableTelemetry", "-port", str(_PORT)]
-    return walled(command, _PORT, stdin=subprocess.DEVNULL)
+    # It writes a file about itself into the current folder.
+    return walled(command, _PORT, stdin=subprocess.DEVNULL, cwd=_JAR.parent)
