@@ -69,9 +69,19 @@ def residue(folder: Path) -> list[str]:
         if names.REASON.fullmatch(path.name)
         and path.name.removesuffix(".reason.json") not in stems
     ]
-    alive = {task.key for state, task, _ in tasks(folder) if state != "failed"}
-    left += [p for p in _files(folder / "ids") if p.name[0] != "." and _key(p) not in alive]
+    left += [path for path in _files(folder / "ids") if not _is_needed(path, folder)]
     return [str(path.relative_to(folder)) for path in left]
+
+
+def _is_needed(path: Path, folder: Path) -> bool:
+    """A record is there for a live task, a mark for a dead letter."""
+    if path.name[0] == ".":
+        return True
+    is_mark = names.MARK.fullmatch(path.name) is not None
+    return any(
+        task.key == _key(path) and is_mark == (state == "failed")
+        for state, task, _ in tasks(folder)
+    )
 
 
 def traces(folder: Path) -> list[str]:

@@ -190,14 +190,15 @@ def test_a_live_task_keeps_its_id_when_litter_replaces_its_record(
 
 
 @everything_found
+@pytest.mark.parametrize("mark", ["dead", "redrive"])
 def test_litter_in_the_place_of_a_mark_neither_frees_nor_blocks_an_id(
-    fast_path: Path, kind: str
+    fast_path: Path, kind: str, mark: str
 ) -> None:
     ground, outside = Ground(fast_path / "root", dedupe=True), outside_of(fast_path)
     queue, theirs = ground.queue(), snapshot(outside)
     queue.push(note("a"))
     [message] = queue.poll()
-    replaced(ground, f"dying-{key_of(message)}", kind, outside)
+    replaced(ground, f"{mark}-{key_of(message)}", kind, outside)
     queue.push(note("a"))
     assert states(ground) == ["leased"]
     queue.dead_letter(message, "no use")

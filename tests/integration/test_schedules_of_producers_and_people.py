@@ -310,6 +310,33 @@ def test_a_burial_that_ends_late_never_frees_the_id_of_a_redriven_task(
     all_schedules(fast_path, setting, dedupe=True)
 
 
+def test_a_redriven_task_that_dies_again_at_once_frees_its_id(fast_path: Path) -> None:
+    """Its new mark is not the one that the redrive removes."""
+
+    def setting(stage: Stage) -> Setting:
+        worker, person, pusher = stage.worker(), stage.worker(), stage.worker()
+        pusher.push(note("b"))
+        pusher.push(note("b"))  # so that the check of records is not due
+        worker.push(note("a"))
+        worker.dead_letter(next(m for m in worker.poll(2) if m.id == "a"), "no use")
+
+        def work() -> None:
+            for message in worker.poll():
+                worker.dead_letter(message, "no use again")
+
+        actors: list[Actor] = [lambda: redrive(person), work]
+
+        def check() -> None:
+            work()
+            assert len([t for t in audit.tasks(pusher.folder) if t[0] == "failed"]) == 1
+            pusher.push(note("a"))
+            assert [message.id for message in pusher.poll()] == ["a"]
+
+        return actors, check
+
+    all_schedules(fast_path, setting, dedupe=True)
+
+
 def test_two_redrives_of_one_id_leave_it_taken(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         one, other, pusher = stage.worker(), stage.worker(), stage.worker()

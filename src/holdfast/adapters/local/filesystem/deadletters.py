@@ -117,7 +117,6 @@ class DeadLetters:
             )
         if not moved:
             return False
-        self._producer.sync_places([target])
         self.remove_reason(task)
         now = utc(self._timeline.wall_ms() / 1000)
         with suppress(OSError):  # it is back, whatever becomes of the line about it
@@ -135,13 +134,17 @@ class DeadLetters:
                 self._ids.free_dead(id_hash, task.key, path)
         if not self._tree.remove(path):
             return False
+        self._ids.unmark(task.key)
         self.remove_reason(task)
         self._history.forget(task.key)
         self._checkpoints.forget(task.key)
         return True
 
     def _move_back(self, task: Task, target: str) -> bool:
-        return self._tree.move(names.failed_path(task), target, only_ours=False)
+        moved = self._tree.move(names.failed_path(task), target, only_ours=False)
+        if moved:
+            self._producer.sync_places([target])
+        return moved
 
     def _move_back_with_id(self, task: Task, target: str) -> bool:
         """Within the turn: the record first, so that no push of the id comes in between."""
@@ -152,6 +155,8 @@ class DeadLetters:
         if not self._ids.take(id_hash, task):
             return False
         moved = self._move_back(task, target)
-        if not moved:
+        if moved:
+            self._ids.redriven(task.key)
+        else:
             self._ids.free_if(id_hash, task.key)  # it was dropped meanwhile
         return moved

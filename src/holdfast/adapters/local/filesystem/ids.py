@@ -1,19 +1,23 @@
 """Dedupe: an id that is pending, leased or completed is not pushed twice.
 
-    ids/<hash>         record: a symlink, never followed, whose text is the key of the push,
-                       or <key>~<n> if that was the name of the dead letter it was redriven from
-    ids/dying-<key>    mark: the task may be on its way to failed/; its text is the id's hash
-    ids/.turn-<xx>     locked by the process that decides about ids of this shard
+    ids/<hash>           record: a symlink, never followed, whose text is the key of the push
+    ids/dead-<key>       mark: the task is in failed/, or is about to be moved there
+    ids/redrive-<key>    mark: the task is about to be moved back from failed/
+    ids/.turn-<xx>       locked by the process that decides about ids of this shard
 
-    push      write tmp/<key>, then the record, then move tmp/<key> to pending/
-    bury      make the mark, move the task to failed/, remove the record, then the mark
-    redrive   write the record, then move the task from failed/<key>~<n> to pending/
-    purge     move the task to tmp/<key>, remove the record, then tmp/<key>
+    push           write tmp/<key>, then the record, then move tmp/<key> to pending/
+    dead-letter    make the mark, move the task to failed/, remove the record
+    redrive        rename the mark, make the record again, move the task to pending/, then
+                   remove the mark
+    purge          move the task to tmp/<key>, remove the record, then tmp/<key>
 
 A process may be killed between any two of these steps. So an id is taken if it has a record,
-unless tmp/<key> exists (it was not published, or is being purged), unless failed/<key>~<n>
-exists (it was not redriven after all), and unless there is a mark and failed/ holds the key.
-Link counts and inode numbers play no part, because backups and overlays change them.
+unless tmp/<key> exists (it was not published, or is being purged), and unless there is a
+mark and failed/ holds the key. Link counts and inode numbers play no part, because backups
+and overlays change them.
+
+A mark is a hard link of the record, and becomes the record again: no file is created or
+deleted, because creating one takes ext4 up to a millisecond after many were deleted.
 """
 
 import errno
@@ -134,32 +138,28 @@ class Ids:
     def key_of(self, id_hash: str) -> str | None:
         """The key that the id's record names; None without a record, and "" if something
         else is in its place."""
-        text = self._text(names.id_path(id_hash))
-        return text and _key(text, id_hash)
-
-    def _text(self, path: str) -> str | None:
         try:
-            return self._tree.fs.readlink(path, dir_fd=self._tree.fd)
+            text = self._tree.fs.readlink(names.id_path(id_hash), dir_fd=self._tree.fd)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             if error.errno == errno.EINVAL:  # not a symlink
                 return _UNKNOWN
             raise
+        is_key = names.KEY.fullmatch(text) and names.has_hash(text, id_hash)
+        return text if is_key else _UNKNOWN
 
     def alive(self, id_hash: str) -> bool:
         """Within the turn: is a task of this id there, other than as a dead letter?"""
-        text = self._text(names.id_path(id_hash))
-        if text is None:
+        key = self.key_of(id_hash)
+        if key is None:
             return False
-        key = _key(text, id_hash)
         if key == _UNKNOWN:
             return self._is_found(id_hash)
         if self._tree.exists(f"tmp/{key}"):
             return False
-        if text != key and self._tree.exists(f"failed/{text}.json"):
-            return False
-        return not (self._tree.exists(names.dying_path(key)) and self._is_dead(key))
+        is_marked = any(map(self._tree.exists, _mark_paths(key)))
+        return not (is_marked and self._is_dead(key))
 
     def _is_found(self, id_hash: str) -> bool:
         return any(
@@ -185,13 +185,12 @@ class Ids:
 
     # -- records
 
-    def record(self, id_hash: str, text: str) -> None:
-        """Within the turn: the id belongs from now on to the key, or to the key of the dead
-        letter, that `text` names."""
+    def record(self, id_hash: str, key: str, mark_path: str | None = None) -> None:
+        """Within the turn: the id belongs to this key from now on."""
         path = names.id_path(id_hash)
-        if not self._link(text, path):
+        if not self._make(key, path, mark_path):
             self.free(id_hash, self.key_of(id_hash))
-            if not self._link(text, path):
+            if not self._make(key, path, mark_path):
                 raise QueueUnavailable(
                     f"queue {str(self._tree.folder)!r}: {path!r} is in the way and is not a "
                     "file that can be replaced: move it out of the queue, then try again"
@@ -222,9 +221,18 @@ class Ids:
         self.free_if(id_hash, key)
         return self._tree.remove(aside)
 
-    def _link(self, text: str, path: str) -> bool:
+    def _make(self, key: str, path: str, twin: str | None = None) -> bool:
+        """Make a record or a mark of this key; False if there is something at the path.
+
+        A link of its `twin` if that is possible: not everywhere can a symlink have two
+        names, and Linux refuses it for one that another user made.
+        """
         try:
-            self._tree.fs.symlink(text, path, dir_fd=self._tree.fd)
+            if twin is not None:
+                with suppress(FileNotFoundError, PermissionError, NotImplementedError):
+                    self._tree.link(twin, path)
+                    return True
+            self._tree.fs.symlink(key, path, dir_fd=self._tree.fd)
         except FileExistsError:
             return False
         return True
@@ -243,18 +251,18 @@ class Ids:
         """
         id_hash = self.hash_for(key, message_id)
         if id_hash is not None:
-            self._link(id_hash, names.dying_path(key))
+            self._make(key, names.dead_mark_path(key), names.id_path(id_hash))
             self._sync()
         return id_hash
 
-    def unmark(self, key: str) -> None:
-        self._tree.remove(names.dying_path(key))
+    def redriven(self, key: str) -> None:
+        """Within the turn, after the dead letter moved back. It may be dead again by now: a
+        new mark of that stays."""
+        self._tree.remove(names.redrive_mark_path(key))
 
-    def marked(self, key: str) -> str | None:
-        """The id's hash of a task that is marked."""
-        text = self._text(names.dying_path(key))
-        is_hash = text and names.ID_HASH.fullmatch(text) and names.has_hash(key, text)
-        return text if is_hash else None
+    def unmark(self, key: str) -> None:
+        for path in _mark_paths(key):
+            self._tree.remove(path)
 
     def hash_for(self, key: str, message_id: str) -> str | None:
         """The id whose record names this key. A task that cannot be read goes by its key
@@ -265,12 +273,11 @@ class Ids:
             candidates = self.by_tail().get(key[10:], []) if in_use else []
         return next((each for each in candidates if self.key_of(each) == key), None)
 
-    def free_dead(self, id_hash: str, key: str, path: str) -> None:
+    def free_dead(self, id_hash: str, key: str, path: str) -> bool:
         """Within the turn: free the id of a dead letter, unless it was redriven meanwhile
-        (then `path` is gone) or its id was pushed again."""
-        if self._tree.exists(path):
-            self.free_if(id_hash, key)
-            self.unmark(key)
+        (then `path` is gone) or its id was pushed again. Its mark stays for a redrive."""
+        is_ours = self._tree.exists(path) and self.key_of(id_hash) == key
+        return is_ours and self._tree.remove(names.id_path(id_hash))
 
     def take(self, id_hash: str, task: Task) -> bool:
         """Within the turn, before a dead letter moves back: give it the id again.
@@ -282,13 +289,18 @@ class Ids:
             return False  # it was redriven already
         if owner not in (None, task.key) and self.alive(id_hash):
             return False
-        self.record(id_hash, task.stem)
+        mark_path = names.redrive_mark_path(task.key)
+        if not self._tree.rename(names.dead_mark_path(task.key), mark_path):
+            self._make(task.key, mark_path)
+        if owner == task.key:
+            self._sync()
+        else:
+            self.record(id_hash, task.key, mark_path)
         return True
 
 
-def _key(text: str, id_hash: str) -> str:
-    match = names.RECORD.fullmatch(text)
-    return match[1] if match and names.has_hash(match[1], id_hash) else _UNKNOWN
+def _mark_paths(key: str) -> tuple[str, str]:
+    return names.dead_mark_path(key), names.redrive_mark_path(key)
 
 
 def _turn_path(id_hash: str) -> str:

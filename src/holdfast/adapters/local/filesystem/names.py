@@ -34,8 +34,7 @@ REASON = re.compile(_KEY + r"\.reason\.json")
 SEGMENT = re.compile(r"([0-9]{13})-[0-9a-f]{1,16}-[0-9]{1,12}(s?)")
 ID_HASH = re.compile(r"[0-9a-f]{40}")
 KEY = re.compile(r"[0-9a-f]{18}")
-RECORD = re.compile(r"([0-9a-f]{18})(~[0-9]{1,9}(?:-[0-9]{1,9})?)?")  # see ids.py
-DYING = re.compile(r"dying-([0-9a-f]{18})")
+MARK = re.compile(r"(?:dead|redrive)-([0-9a-f]{18})")  # see ids.py
 HOUR = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}")
 CHECKPOINT = re.compile(r"([0-9]{1,9})\.json")
 MAX_FENCE = 99_999_999  # one claim a second for three years: no queue wrote a higher one
@@ -125,8 +124,12 @@ def id_path(id_hash: str) -> str:
     return f"ids/{id_hash}"
 
 
-def dying_path(key: str) -> str:
-    return f"ids/dying-{key}"
+def dead_mark_path(key: str) -> str:
+    return f"ids/dead-{key}"
+
+
+def redrive_mark_path(key: str) -> str:
+    return f"ids/redrive-{key}"
 
 
 def has_hash(key: str, id_hash: str) -> bool:

@@ -86,26 +86,24 @@ class RecordCheck:
         """Within the turn: unless the id was pushed again, or the dead letter redriven."""
         if self._ids.key_of(id_hash) != key:
             return 0
-        if dead_path is not None and not self._tree.exists(dead_path):
-            return 0
+        if dead_path is not None:
+            return int(self._ids.free_dead(id_hash, key, dead_path))
         return int(self._ids.free(id_hash, key))
 
     def sweep_marks(self, cutoff: float, budget: WaitBudget) -> int:
-        """Remove old marks, which a crash or a busy turn left; returns how many."""
-        marks = filter(None, map(names.DYING.fullmatch, self._tree.list("ids")))
-        keys = {match[1] for match in marks if self._is_old(f"ids/{match[0]}", cutoff)}
-        dead = self._dead(keys) if keys else {}
+        """Remove old marks of tasks that are no dead letters; returns how many."""
+        marks = filter(None, map(names.MARK.fullmatch, self._tree.list("ids")))
+        old = {match[1] for match in marks if self._is_old(f"ids/{match[0]}", cutoff)}
+        stale = old - self._dead(old).keys()
         return sum(
-            self._ids.attempt(key[10:], budget, partial(self._sweep_mark, key, dead.get(key)))
-            for key in keys
+            self._ids.attempt(key[10:], budget, partial(self._unmark, key)) for key in stale
         )
 
     def _is_old(self, path: str, cutoff: float) -> bool:
+        """Was it made before that? A link of an old record has an old mtime."""
         status = self._tree.stat(path)
-        return status is not None and status.st_mtime < cutoff
+        return status is not None and status.st_ctime < cutoff
 
-    def _sweep_mark(self, key: str, dead_path: str | None) -> int:
-        if dead_path and (id_hash := self._ids.marked(key)):
-            self._ids.free_dead(id_hash, key, dead_path)
+    def _unmark(self, key: str) -> int:
         self._ids.unmark(key)
         return 1

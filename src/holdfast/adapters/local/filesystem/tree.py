@@ -128,8 +128,10 @@ class Tree:
             self.fs.close(fd)
 
     def link(self, source: str, target: str) -> None:
-        """A second name for a file; FileExistsError when the name is taken."""
-        self.fs.link(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        """A second name for a file or a symlink; FileExistsError when the name is taken."""
+        self.fs.link(
+            source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False
+        )
 
     def rename(self, source: str, target: str, *, only_ours: bool = True) -> bool:
         """The compare-and-swap: False when `source` is not there (any more).
