@@ -48,7 +48,7 @@ def run(session: Session) -> Result:
             in_fresh_process(list_jobs, load, path, results)
             session.arena.settle(path)
             rate = in_fresh_process(
-                results_per_second, load, path, results, session.longest_seconds
+                results_per_second, load, path, results, session.max_seconds
             )
             measured[load].append(rate)
     return _result(measured)

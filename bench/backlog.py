@@ -76,7 +76,7 @@ def _measure_fresh(session: Session, load: Load, cycles: int) -> CycleFigures:
 def _measure(session: Session, load: Load, path: Path, cycles: int) -> CycleFigures:
     if load.name == floor.NAME:
         return session.floor.cycle(path, cycles)
-    return in_fresh_process(run_cycles, load.name, path, cycles, session.longest_seconds)
+    return in_fresh_process(run_cycles, load.name, path, cycles, session.max_seconds)
 
 
 def _result(measured: Measured, many: int) -> Result:

@@ -16,31 +16,31 @@ from holdfast.adapters.local.sqlite import SQLiteConversations
 from holdfast.bootstrap import open_queue
 from holdfast.conversations.messages import Trigger, inbound_of
 from holdfast.conversations.model import (
-    Acquired,
     Channel,
     Conversation,
     ConversationKey,
     HistoryMessage,
+    LockAcquired,
     Turn,
 )
-from holdfast.conversations.outbox import Answer, SentPart
+from holdfast.conversations.outbox import SentPart, WriterAnswer
+from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.ports import ConversationStore
 from holdfast.conversations.processor import BatchProcessor
 from holdfast.conversations.secret import Secret
 from holdfast.conversations.staging import Stager
-from holdfast.conversations.terms import ChatTerms
-from holdfast.core.context import LeaseContext
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.message import lease_of
-from holdfast.core.outcome import Done
-from holdfast.core.queue import QueueManager
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.queue.manager import QueueManager
+from holdfast.core.queue.message import lease_of
+from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.outcome import Done
 
 NAME = "chat"
 TITLE = "A turn of a conversation, without the writer and the sender"
 EARLIER = (0, 10_000)  # messages in the history before
 FRAGMENTS = 3  # of a batch
 CONVERSATIONS = 2
-TERMS = ChatTerms(window_seconds=0.0, quiet_seconds=0.0)
+TERMS = ConversationPolicy(window_seconds=0.0, quiet_seconds=0.0)
 
 
 class Nobody:
@@ -64,8 +64,8 @@ class Nobody:
     def open_thread(self, config: Any, secret: Any) -> str:
         return "thread"
 
-    def write(self, question: Any, config: Any, secret: Any, **_: Any) -> Answer:
-        return Answer(
+    def write(self, question: Any, config: Any, secret: Any, **_: Any) -> WriterAnswer:
+        return WriterAnswer(
             "Your parcel is on its way and will be with you tomorrow.", "item", 90, 15
         )
 
@@ -181,7 +181,7 @@ def write_history(path: Path, messages: int) -> None:
 
 def _write_turn(store: ConversationStore, key: ConversationKey, number: int) -> None:
     locked = store.acquire(key, owner="o", trigger_id="t", now=1.0, expires_at=2.0)
-    assert isinstance(locked, Acquired)
+    assert isinstance(locked, LockAcquired)
     user = HistoryMessage("user", "Where is my parcel, please?", 1.0, f"IN{number}")
     reply = HistoryMessage("assistant", "On its way to you.", 1.0, f"OUT{number}")
     turn = Turn((f"IN{number}",), user, reply, "thread", "item", 90, 15)

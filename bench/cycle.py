@@ -33,14 +33,12 @@ def run(session: Session) -> Result:
                 figures = session.floor.cycle(path, cycles)
             else:
                 queue = filled(session, cards[name], path, WAITING)
-                figures = in_fresh_process(
-                    run_cycles, name, queue, cycles, session.longest_seconds
-                )
+                figures = in_fresh_process(run_cycles, name, queue, cycles, session.max_seconds)
             measured[name].append(figures)
-    return _result(measured, session.longest_seconds)
+    return _result(measured, session.max_seconds)
 
 
-def _result(measured: Measured, longest_seconds: float) -> Result:
+def _result(measured: Measured, max_seconds: float) -> Result:
     return Result(
         name=NAME,
         title=TITLE,
@@ -67,7 +65,7 @@ def _result(measured: Measured, longest_seconds: float) -> Result:
             "Redelivery by the peers' sources: dirq's purge() goes by the lock's age; "
             "persist-queue takes back everything unacknowledged when opened, live work "
             "included; litequeue leaves it to its user; huey removes a message when taken.",
-            f"A round ends after {longest_seconds:.0f} s at the latest.",
+            f"A round ends after {max_seconds:.0f} s at the latest.",
         ),
         charts=[_chart(measured)],
     )

@@ -11,8 +11,8 @@ from bench.orchestrator_server import ANSWER_SECONDS, serving
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.jobs.heartbeats.beating import Rhythm
 from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
+from holdfast.jobs.heartbeats.schedule import HeartbeatTiming
 from holdfast.jobs.model import ExportJob, JobState, JobStatus, TaskToken
 from holdfast.jobs.ports import StepFunctions
 
@@ -98,7 +98,7 @@ def keep(url: str | None, jobs: int, interval: float) -> Kept:
     shelf, noted = Shelf(jobs), Noted(_over_http(url) if url else Prompt())
     idle = memory_bytes()
     step_functions: StepFunctions = noted  # type: ignore[assignment]
-    rhythm = Rhythm(interval, SYSTEM_CLOCK.monotonic())
+    rhythm = HeartbeatTiming(interval, SYSTEM_CLOCK.monotonic())
     orchestrator = HeartbeatOrchestrator(
         shelf,
         step_functions,
@@ -121,7 +121,7 @@ def keep(url: str | None, jobs: int, interval: float) -> Kept:
     return Kept(beats, noted.failed, jobs, interval, p50, p99, used, at_once, memory)
 
 
-def _lateness(rhythm: Rhythm, job_id: str, at: float) -> float:
+def _lateness(rhythm: HeartbeatTiming, job_id: str, at: float) -> float:
     place = rhythm.place_seconds(job_id)
     return at - (rhythm.next_place(place, at) - rhythm.interval_seconds)
 

@@ -15,7 +15,7 @@ from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio, spread
 from holdfast import FilesystemQueue
 from holdfast.core.events import Completed, Event
-from holdfast.core.worker import Isolation, Worker
+from holdfast.core.worker.worker import Isolation, Worker
 
 NAME = "overhead"
 TITLE = "What the worker adds, with an empty handler"

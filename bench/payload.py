@@ -4,7 +4,7 @@ Holdfast gets it as a typed message, built, serialised, parsed and validated wit
 measured time. The peers get the finished JSON, and nobody parses it for them.
 """
 
-from holdfast.core.message import QueueMessage
+from holdfast.core.queue.message import QueueMessage
 
 BYTES = 300
 

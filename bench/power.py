@@ -26,7 +26,7 @@ Measured = Mapping[tuple[str, str], Sequence[float]]
 
 
 def run(session: Session) -> Result:
-    batches, longest = session.size(100, 20), session.longest_seconds
+    batches, longest = session.size(100, 20), session.max_seconds
     syncing = [card.name for card in PEERS if card.syncs == "disk"]
     runs = [
         *(("push", name) for name in (HOLDFAST.name, RAW, RAW_ROLLBACK, *syncing)),

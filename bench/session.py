@@ -27,7 +27,7 @@ class Session:
     quick: bool
 
     @property
-    def longest_seconds(self) -> float:
+    def max_seconds(self) -> float:
         """When a measurement of a slow contender is cut short."""
         return 1.0 if self.quick else 3.0
 

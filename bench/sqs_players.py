@@ -91,7 +91,7 @@ def _holdfast_fill(place: Place, count: int) -> None:
 
 
 def _holdfast_work(place: Place, job: Job) -> None:
-    from holdfast.core.worker import Worker
+    from holdfast.core.worker.worker import Worker
 
     def handle(message: BenchTask) -> None:
         job.do(message.id)

@@ -15,8 +15,8 @@ from bench.sqs_ground import Place, serving
 from bench.sqs_players import HOLDFAST, fill
 from bench.verdict import Bar, Result, ratio
 from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.message import lease_of
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.queue.message import lease_of
 
 NAME = "sqs_renew"
 TITLE = "SQS: CPU per renewed lease"

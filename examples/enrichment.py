@@ -19,7 +19,7 @@ from pathlib import Path
 from pydantic import Field
 
 from holdfast import QueueManager, QueueMessage, Reject, Retry, open_queue
-from holdfast.core.context import Context
+from holdfast.core.worker.context import Context
 
 RESULTS = Path(os.environ.get("ENRICHMENT_RESULTS", "data/enriched"))
 PAGES = ("/", "/about", "/team", "/contact")

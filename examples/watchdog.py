@@ -130,7 +130,7 @@ class Books:
     dead: set[str] = field(default_factory=set)
 
     def __call__(self, event: ev.Event) -> None:
-        if not isinstance(event, ev.OfMessage):
+        if not isinstance(event, ev.MessageEvent):
             return
         title = self.titles.get(event.message_id, event.message_id)
         match event:
@@ -143,7 +143,7 @@ class Books:
                 self.complete.add(event.message_id)
             case ev.Retried():
                 say(f"processing of {title!r} failed, to be tried again soon")
-            case ev.LeaseGone():
+            case ev.LeaseEnded():
                 say(f"{title!r} is not ours any more: {event.reason}")
             case ev.DeadLettered():
                 say(f"{title!r} is given up: {event.reason}")

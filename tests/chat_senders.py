@@ -3,11 +3,11 @@
 from typing import Any
 
 from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import Part, ReplySender
+from holdfast.conversations.ports import ReplyPart, ReplySender
 from holdfast.conversations.secret import Secret
 
 
-def send(sender: ReplySender, part: Part, secret: Secret, **how: Any) -> SentPart:
+def send(sender: ReplySender, part: ReplyPart, secret: Secret, **how: Any) -> SentPart:
     """Connect and hand the part over, with nothing in between."""
     with sender.connect(part, secret, **how) as hand_over:
         return hand_over()

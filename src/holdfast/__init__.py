@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.local.filesystem import FilesystemQueue
     from holdfast.adapters.local.filesystem import FilesystemQueue as LocalFileQueue
     from holdfast.bootstrap import open_queue
-    from holdfast.core.context import Context
+    from holdfast.core.backoff import Backoff
     from holdfast.core.errors import (
         ConfigError,
         HandlerNotFound,
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from holdfast.core.events import Events
-    from holdfast.core.keeper import LeaseKeeper
-    from holdfast.core.lease import Lease, LeaseState
-    from holdfast.core.message import AnyMessage, QueueMessage
-    from holdfast.core.outcome import Done, GiveBack, Reject, Retry
-    from holdfast.core.queue import Backoff, QueueManager, QueueStats, TaskState, TaskView
-    from holdfast.core.worker import Worker, WorkerReport
+    from holdfast.core.lease.keeper import LeaseKeeper
+    from holdfast.core.lease.lease import Lease, LeaseState
+    from holdfast.core.queue.manager import MessageInfo, MessageState, QueueManager, QueueStats
+    from holdfast.core.queue.message import AnyMessage, QueueMessage
+    from holdfast.core.worker.context import Context
+    from holdfast.core.worker.outcome import Done, GiveBack, Reject, Retry
+    from holdfast.core.worker.worker import Worker, WorkerReport
 
 # Where each public name lives. They are imported on first use, so that the command line
 # starts at once and a test run that only loads the pytest plugin pays nothing.
@@ -38,7 +39,7 @@ _HOME = {
     "adapters.aws.sqs": ["SQSQueue"],
     "adapters.local.filesystem": ["FilesystemQueue"],
     "bootstrap": ["open_queue"],
-    "core.context": ["Context"],
+    "core.worker.context": ["Context"],
     "core.errors": [
         "ConfigError",
         "HandlerNotFound",
@@ -53,12 +54,13 @@ _HOME = {
         "Unsupported",
     ],
     "core.events": ["Events"],
-    "core.keeper": ["LeaseKeeper"],
-    "core.lease": ["Lease", "LeaseState"],
-    "core.message": ["AnyMessage", "QueueMessage"],
-    "core.outcome": ["Done", "GiveBack", "Reject", "Retry"],
-    "core.queue": ["Backoff", "QueueManager", "QueueStats", "TaskState", "TaskView"],
-    "core.worker": ["Worker", "WorkerReport"],
+    "core.lease.keeper": ["LeaseKeeper"],
+    "core.lease.lease": ["Lease", "LeaseState"],
+    "core.queue.message": ["AnyMessage", "QueueMessage"],
+    "core.worker.outcome": ["Done", "GiveBack", "Reject", "Retry"],
+    "core.backoff": ["Backoff"],
+    "core.queue.manager": ["MessageInfo", "MessageState", "QueueManager", "QueueStats"],
+    "core.worker.worker": ["Worker", "WorkerReport"],
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -80,6 +82,8 @@ __all__ = [  # made by __getattr__ below
     "LeaseState",
     "LocalFileQueue",
     "MalformedMessage",
+    "MessageInfo",
+    "MessageState",
     "MessageTooLarge",
     "NewerSchema",
     "NotLeased",
@@ -91,8 +95,6 @@ __all__ = [  # made by __getattr__ below
     "Retry",
     "SQSHeartbeat",
     "SQSQueue",
-    "TaskState",
-    "TaskView",
     "Unsupported",
     "Worker",
     "WorkerReport",

@@ -12,11 +12,11 @@ from chaos.ledger import Entry, Ledger
 from fs import audit
 from fs.ground import note
 from holdfast.adapters.local.filesystem import FilesystemQueue
+from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import LeaseLost, QueueUnavailable
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.message import AnyMessage, lease_of
-from holdfast.core.queue import Backoff
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.queue.message import AnyMessage, lease_of
 
 LEASE_SECONDS = 0.5
 MAX_ATTEMPTS = 12
@@ -52,7 +52,7 @@ class Place:
             AnyMessage,
             lease_seconds=LEASE_SECONDS,
             max_attempts=MAX_ATTEMPTS,
-            backoff=Backoff(first_seconds=0.05, longest_seconds=0.1),
+            backoff=Backoff(first_seconds=0.05, max_seconds=0.1),
             dedupe=self.hazard.dedupe,
             **self.hazard.options(),
         )

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from chaos.chat_cast import Place
 from chat_crash.partners import sent
-from holdfast.conversations.model import Conversation, HistoryMessage, Parked, Status
-from holdfast.conversations.outbox import Sending
+from holdfast.conversations.model import Conversation, HistoryMessage, ParkedBatch, Status
+from holdfast.conversations.outbox import SendingReply
 
 _SID = re.compile(r"<(m-\d+)>")
 _IN_DOUBT = "it is not known whether the reply was sent"
@@ -21,7 +21,7 @@ class ChatBooks:
     place: Place
     conversations: list[Conversation] = field(default_factory=list)
     histories: list[list[HistoryMessage]] = field(default_factory=list)
-    parked: list[Parked] = field(default_factory=list)
+    parked: list[ParkedBatch] = field(default_factory=list)
     staged: int = 0
     replies: Counter[str] = field(default_factory=Counter)  # by message
     questions: Counter[str] = field(default_factory=Counter)
@@ -64,7 +64,7 @@ class ChatBooks:
 
     def parked_without_doubt(self) -> Iterator[str]:
         for one in self.parked:
-            if one.reason != _IN_DOUBT or not isinstance(one.outbox, Sending):
+            if one.reason != _IN_DOUBT or not isinstance(one.outbox, SendingReply):
                 yield f"{one.sids}: {one.reason}"
 
     def not_at_rest(self) -> Iterator[str]:

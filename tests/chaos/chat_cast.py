@@ -13,27 +13,27 @@ from holdfast.adapters.local.sqlite import SQLiteConversations
 from holdfast.conversations.messages import Inbound, Trigger
 from holdfast.conversations.model import Channel, ConversationKey
 from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import Part
+from holdfast.conversations.policy import ConversationPolicy, ConversationProfile
+from holdfast.conversations.ports import ReplyPart
 from holdfast.conversations.processor import BatchProcessor
 from holdfast.conversations.staging import Stager
 from holdfast.conversations.sweeper import Sweeper
-from holdfast.conversations.terms import ChatTerms, Profile
+from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.queue import Backoff
-from holdfast.core.worker import Worker
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.worker.worker import Worker
 
 CONVERSATIONS = 20
 LEASE_SECONDS = 0.6
 MAX_ATTEMPTS = 200  # who is killed all the time fails often: that is no reason to park
-TERMS = ChatTerms(
+TERMS = ConversationPolicy(
     window_seconds=0.15,
     quiet_seconds=0.05,
     max_wait_seconds=0.4,
     lock_seconds=0.8,
     grace_seconds=0.5,
 )
-_PROFILE = Profile({"credentials_id": "sender"}, {"ai_api_key_reference": "writer"})
+_PROFILE = ConversationProfile({"credentials_id": "sender"}, {"ai_api_key_reference": "writer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Place:
             Trigger,
             lease_seconds=LEASE_SECONDS,
             max_attempts=MAX_ATTEMPTS,
-            backoff=Backoff(first_seconds=0.05, longest_seconds=0.2),
+            backoff=Backoff(first_seconds=0.05, max_seconds=0.2),
         )
 
     def sids(self) -> list[str]:
@@ -122,7 +122,7 @@ def _inbound(sid: str) -> Inbound:
 class SlowSender(LedgerSender):
     """Takes its time before and after: that is when people die in doubt."""
 
-    def send(self, part: Part) -> SentPart:
+    def send(self, part: ReplyPart) -> SentPart:
         SYSTEM_CLOCK.sleep(_moment())
         taken = super().send(part)
         SYSTEM_CLOCK.sleep(_moment())

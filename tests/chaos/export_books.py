@@ -11,8 +11,8 @@ from typing import Any
 from chaos.export_cast import TOKEN_CANARY, Order, Place
 from chaos.export_server import content
 from holdfast.bootstrap.exports import open_jobs
+from holdfast.jobs.file_names import OWN_FOLDER
 from holdfast.jobs.model import ExportJob, JobStatus, TaskStatus
-from holdfast.jobs.names import OWN_FOLDER
 
 # One statement, so one moment: the counters and the rows as they are together.
 _ROWS = """

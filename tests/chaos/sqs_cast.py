@@ -9,12 +9,12 @@ from threading import Thread
 from chaos.ledger import Entry, Ledger
 from chaos.sqs_server import Server
 from holdfast.adapters.aws.sqs import SQSQueue
+from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.context import Context
 from holdfast.core.events import Completed, Event
-from holdfast.core.message import AnyMessage
-from holdfast.core.queue import Backoff
-from holdfast.core.worker import Worker
+from holdfast.core.queue.message import AnyMessage
+from holdfast.core.worker.context import Context
+from holdfast.core.worker.worker import Worker
 
 LEASE_SECONDS = 3.0
 LONG_SECONDS = 1.3 * LEASE_SECONDS  # must be renewed, or it is worked on twice
@@ -46,7 +46,7 @@ class SqsPlace:
             AnyMessage,
             lease_seconds=LEASE_SECONDS,
             max_attempts=MAX_ATTEMPTS,
-            backoff=Backoff(first_seconds=0.1, longest_seconds=1.0),
+            backoff=Backoff(first_seconds=0.1, max_seconds=1.0),
         )
 
 

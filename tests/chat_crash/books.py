@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from chat_crash.life import KEY, Place
 from chat_crash.partners import sent
 from holdfast.adapters.chat.outbox import letters
-from holdfast.conversations.model import Conversation, HistoryMessage, Parked, Status
-from holdfast.conversations.outbox import Sending
+from holdfast.conversations.model import Conversation, HistoryMessage, ParkedBatch, Status
+from holdfast.conversations.outbox import SendingReply
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Books:
     """All that is known when nothing moves any more."""
 
     history: list[HistoryMessage]
-    parked: list[Parked]
+    parked: list[ParkedBatch]
     staged: int
     conversation: Conversation | None  # None: nobody ever wrote
     replies: list[tuple[int, str]]  # of each message sent: which part it is, and its text
@@ -98,4 +98,4 @@ def _replies(place: Place) -> list[tuple[int, str]]:
 def on_its_way(place: Place) -> bool:
     """Is a part of a reply perhaps out, by what is written down?"""
     conversation = place.store.get(KEY)
-    return conversation is not None and isinstance(conversation.outbox, Sending)
+    return conversation is not None and isinstance(conversation.outbox, SendingReply)

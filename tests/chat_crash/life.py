@@ -26,22 +26,23 @@ from holdfast.adapters.chat.outbox import OutboxSender
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.sqlite import SQLiteConversations
 from holdfast.conversations.messages import Inbound, Trigger
-from holdfast.conversations.model import Acquired, Channel, ConversationKey, Status
-from holdfast.conversations.outbox import Sending
+from holdfast.conversations.model import Channel, ConversationKey, LockAcquired, Status
+from holdfast.conversations.outbox import SendingReply
+from holdfast.conversations.policy import ConversationPolicy, ConversationProfile, Doubt
 from holdfast.conversations.ports import ReplySender, ReplyWriter
 from holdfast.conversations.processor import BatchProcessor
 from holdfast.conversations.staging import Stager
 from holdfast.conversations.sweeper import Sweeper
-from holdfast.conversations.terms import ChatTerms, Doubt, Profile
-from holdfast.core.attempt import failed, outcome_of
+from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.context import LeaseContext
 from holdfast.core.events import Events
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.message import lease_of
-from holdfast.core.outcome import Outcome
-from holdfast.core.queue import Backoff, TaskState
-from holdfast.core.settle import settle
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.queue.manager import MessageState
+from holdfast.core.queue.message import lease_of
+from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.outcome import Outcome
+from holdfast.core.worker.outcome_mapping import outcome_of, retry_after_error
+from holdfast.core.worker.settle import settle
 from holdfast.testing.clock import ManualClock
 
 KEY = ConversationKey("whatsapp:+4915100000000", "chat-one")
@@ -50,7 +51,7 @@ LEASE_SECONDS = 20.0  # shorter than the lock: a trigger comes back while it is 
 AWAY_SECONDS = 25.0  # until somebody else comes
 STEP_SECONDS = 12.0
 PATIENCE = 100
-_PROFILE = Profile({"credentials_id": "sender"}, {"ai_api_key_reference": "writer"})
+_PROFILE = ConversationProfile({"credentials_id": "sender"}, {"ai_api_key_reference": "writer"})
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ class Scene:
         return range(first, last + 1)
 
     @property
-    def terms(self) -> ChatTerms:
-        return ChatTerms(in_doubt=self.in_doubt)
+    def terms(self) -> ConversationPolicy:
+        return ConversationPolicy(in_doubt=self.in_doubt)
 
 
 class Place:
@@ -152,7 +153,7 @@ class Life:
             Trigger,
             lease_seconds=LEASE_SECONDS,
             max_attempts=9,
-            backoff=Backoff(first_seconds=1.0, longest_seconds=2.0),
+            backoff=Backoff(first_seconds=1.0, max_seconds=2.0),
             clock=clock,
             fs=FsOps(server_time=clock.time),
         )
@@ -226,7 +227,9 @@ class Life:
     def _until_due(self) -> float:
         """Until the next trigger is; but leases run out, too."""
         due = [
-            one.due_at.timestamp() for one in self.queue.peek(TaskState.PENDING) if one.due_at
+            one.due_at.timestamp()
+            for one in self.queue.peek(MessageState.PENDING)
+            if one.due_at
         ]
         left = min(due, default=inf) - self.clock.time() + CALL_SECONDS
         return min(STEP_SECONDS, max(CALL_SECONDS, left))
@@ -243,10 +246,10 @@ class Life:
         try:
             return outcome_of(self._processor(trigger, ctx))
         except Exception as error:
-            return failed(error)
+            return retry_after_error(error)
 
     def _note_grant(self, result: object) -> None:
-        if isinstance(result, Acquired):
+        if isinstance(result, LockAcquired):
             self._fences.add(result.grant.fence)
 
     def _holds_the_lock(self) -> bool:
@@ -270,12 +273,12 @@ def in_doubt(place: Place) -> bool:
     """Whoever comes now must park, by what is written down and by what others did."""
     conversation = place.store.get(KEY)
     outbox = conversation.outbox if conversation else None
-    if not isinstance(outbox, Sending) or place.scene.sender == "outbox":
+    if not isinstance(outbox, SendingReply) or place.scene.sender == "outbox":
         return False
     return place.scene.in_doubt == "at_most_once" and not _can_be_found(place, outbox)
 
 
-def _can_be_found(place: Place, outbox: Sending) -> bool:
+def _can_be_found(place: Place, outbox: SendingReply) -> bool:
     if place.scene.sender == "blind":
         return False
     mark = outbox.answer.thread_mark

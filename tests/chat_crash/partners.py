@@ -7,12 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from holdfast.conversations.errors import CannotTell, Passing
-from holdfast.conversations.outbox import Answer, SentPart
-from holdfast.conversations.ports import Part, Question, ReplySender, ReplyWriter, SecretStore
+from holdfast.conversations.errors import SendStatusUnknown, TransientError
+from holdfast.conversations.outbox import SentPart, WriterAnswer
+from holdfast.conversations.ports import (
+    ReplyPart,
+    ReplyRequest,
+    ReplySender,
+    ReplyWriter,
+    SecretStore,
+)
 from holdfast.conversations.secret import Secret
 from holdfast.core.clock import Clock
-from holdfast.core.message import new_id
+from holdfast.core.queue.message import new_id
 
 Line = dict[str, Any]
 
@@ -48,12 +54,12 @@ class ThreadWriter:
 
     def write(
         self,
-        question: Question,
+        question: ReplyRequest,
         config: Mapping[str, Any],
         secret: Secret,
         *,
         timeout_seconds: float,
-    ) -> Answer:
+    ) -> WriterAnswer:
         answered = list(self._answered(question)) if question.again else []
         if not answered:
             mark = new_id()[:8]
@@ -62,22 +68,26 @@ class ThreadWriter:
             self._ledger.add(
                 thread=question.thread_id, mark=mark, asked=question.text, text=text
             )
-            answered = [Answer(text, thread_mark=mark, prompt_tokens=1, completion_tokens=1)]
+            answered = [
+                WriterAnswer(text, thread_mark=mark, prompt_tokens=1, completion_tokens=1)
+            ]
         return answered[-1]
 
-    def _answered(self, question: Question) -> Iterator[Answer]:
+    def _answered(self, question: ReplyRequest) -> Iterator[WriterAnswer]:
         lines = [one for one in self._ledger.lines() if one["thread"] == question.thread_id]
         marks = [one["mark"] for one in lines]
         known = marks.index(question.thread_mark) + 1 if question.thread_mark in marks else 0
         for one in lines[known:]:
             if one["asked"] == question.text:
-                yield Answer(one["text"], one["mark"], prompt_tokens=1, completion_tokens=1)
+                yield WriterAnswer(
+                    one["text"], one["mark"], prompt_tokens=1, completion_tokens=1
+                )
 
 
 class ForgetfulWriter(ThreadWriter):
     """Keeps no threads: each time it is asked it answers anew, and is paid."""
 
-    def _answered(self, question: Question) -> Iterator[Answer]:
+    def _answered(self, question: ReplyRequest) -> Iterator[WriterAnswer]:
         return iter(())
 
 
@@ -101,14 +111,14 @@ class LedgerSender:
 
     @contextmanager
     def connect(
-        self, part: Part, secret: Secret, *, timeout_seconds: float
+        self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
         yield lambda: self.send(part)
 
-    def send(self, part: Part) -> SentPart:
+    def send(self, part: ReplyPart) -> SentPart:
         if self._refusals and self._refused() < self._refusals:
             self._ledger.add(what="refused")
-            raise Passing("the sender is away")
+            raise TransientError("the sender is away")
         sid = f"out-{new_id()[:12]}"
         self._ledger.add(
             what="sent",
@@ -124,10 +134,10 @@ class LedgerSender:
         return sum(one["what"] == "refused" for one in self._ledger.lines())
 
     def find(
-        self, part: Part, secret: Secret, *, since: float, known: Sequence[str]
+        self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
         if self._finds == "never" or (self._finds == "by chance" and os.urandom(1)[0] < 128):
-            raise CannotTell("it keeps no list")
+            raise SendStatusUnknown("it keeps no list")
         for one in sent(self._ledger):
             if (
                 (one["to"], one["text"]) == (part.key.primary_channel, part.text)

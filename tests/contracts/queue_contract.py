@@ -17,7 +17,7 @@ from queue_promises.settling import Settling
 from queue_promises.waiting import Waiting
 from queue_promises.zombies import Zombies
 
-from holdfast.core.queue import QueueManager
+from holdfast.core.queue.manager import QueueManager
 from holdfast.testing import ManualClock
 
 

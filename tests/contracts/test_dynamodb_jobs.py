@@ -20,7 +20,7 @@ from job_repository_contract import JobRepositoryContract
 from moto import mock_aws
 
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb.tables import Tables, definitions
+from holdfast.adapters.aws.dynamodb.tables import JobTables, definitions
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.testing import ManualClock
 
@@ -33,9 +33,9 @@ _numbers = count()
 
 
 def store_of(client: Any) -> OpenRepository:
-    """Tables of one test only."""
+    """JobTables of one test only."""
     number = next(_numbers)
-    tables = Tables(f"Jobs{number}", f"Tasks{number}")
+    tables = JobTables(f"Jobs{number}", f"Tasks{number}")
     for definition in definitions(tables):
         client.create_table(**definition)
 

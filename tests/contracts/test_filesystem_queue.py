@@ -10,7 +10,7 @@ from queue_promises.kit import LEASE, AnyQueue, Inject, MakeQueue
 
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 
 

@@ -10,8 +10,8 @@ from queue_contract import QueueContract
 from queue_promises.kit import LEASE, AnyQueue, Inject, MakeQueue
 
 from holdfast.core.events import Events
-from holdfast.core.message import AnyMessage, QueueMessage, Upgrader
-from holdfast.core.queue import QueueStats
+from holdfast.core.queue.manager import QueueStats
+from holdfast.core.queue.message import AnyMessage, QueueMessage, Upgrader
 from holdfast.testing import ManualClock, MemoryQueue
 
 

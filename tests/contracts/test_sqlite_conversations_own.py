@@ -31,13 +31,13 @@ from conversation_promises.kit import (
 from holdfast.adapters.local.sqlite import SQLiteConversations, SQLiteJobs
 from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.conversations.errors import LockLost
-from holdfast.conversations.model import Fragment, Grant, Unreadable
+from holdfast.conversations.model import Fragment, LockGrant, UnreadableFragment
 from holdfast.conversations.outbox import (
-    Answer,
-    Prepared,
-    Sending,
-    Sent,
-    Writing,
+    PreparedReply,
+    SendingReply,
+    SentReply,
+    WriterAnswer,
+    WritingReply,
     state_of,
 )
 from holdfast.core.errors import ConfigError, StoreUnavailable
@@ -97,17 +97,17 @@ def test_what_must_outlast_a_power_cut_is_on_the_disk_when_the_call_returns(path
         begun(store)
         [opened] = store._database._idle
         opened.connection.set_trace_callback(said.append)
-        answer = Answer("reply")
+        answer = WriterAnswer("reply")
         lasts = {
             "stage": lasting(lambda: stage(store, "m1")),
             "acquire": lasting(lambda: granted(store, "next", now=NOW + 999.0)),
         }
         grant = granted(store, "last", now=NOW + 9999.0)
         for outbox in (
-            Writing(("m1",)),
-            Prepared(("m1",), answer),
-            Sending(("m1",), answer, (), NOW),
-            Sent(("m1",), answer, ()),
+            WritingReply(("m1",)),
+            PreparedReply(("m1",), answer),
+            SendingReply(("m1",), answer, (), NOW),
+            SentReply(("m1",), answer, ()),
         ):
             lasts[state_of(outbox)] = lasting(partial(store.note, grant, outbox, "thread"))
         lasts["finish"] = lasting(
@@ -221,8 +221,8 @@ def test_updated_at_is_the_caller_s_time_or_the_clock_s(path: Path) -> None:
     clock = ManualClock()
     with SQLiteConversations(path, clock=clock) as store:
         begun(store)
-        writes: list[Callable[[Grant], object]] = [
-            lambda grant: store.note(grant, Writing(("m1",)), ""),
+        writes: list[Callable[[LockGrant], object]] = [
+            lambda grant: store.note(grant, WritingReply(("m1",)), ""),
             lambda _: store.set_status(KEY, "vip"),
             lambda grant: store.release(grant, ""),
         ]
@@ -263,7 +263,7 @@ def test_a_row_nobody_can_read_is_found_beside_the_others(
     if damage == "body = 7":  # a column of texts makes one of it
         assert isinstance(rows["m2"], Fragment)
         return
-    assert isinstance(rows["m2"], Unreadable)
+    assert isinstance(rows["m2"], UnreadableFragment)
     assert "text of" not in repr(rows["m2"])
     [waiting] = store.waiting()
     assert (waiting.key, waiting.fragments) == (KEY, 2)
@@ -273,7 +273,7 @@ def test_a_row_nobody_can_read_is_found_beside_the_others(
     assert staged(store) == []
     store.unpark(one.parked_id, back_to_stage=True, now=NOW, expires_at=LATER)
     kinds = {row.message_sid: type(row) for row in store.staged(KEY.conversation_id)}
-    assert kinds == {"m1": Fragment, "m2": Unreadable}
+    assert kinds == {"m1": Fragment, "m2": UnreadableFragment}
 
 
 # -- what it costs
@@ -303,7 +303,7 @@ def a_whole_life(store: SQLiteConversations) -> None:
     store.staged(KEY.conversation_id)
     store.close_window(KEY.conversation_id, "w1")
     store.processed(KEY, ["m1", "m2"])
-    store.note(grant, Writing(("m1", "m2")), "thread")
+    store.note(grant, WritingReply(("m1", "m2")), "thread")
     store.finish(grant, turn("m1", "m2"), now=NOW, remember_until=LATER)
     store.history(KEY, before=9)
     store.drop_staged(KEY.conversation_id, ["m3"])

@@ -15,7 +15,7 @@ from job_promises.kit import (
 )
 from job_repository_contract import JobRepositoryContract
 
-from holdfast.adapters.local.sqlite import SQLiteJobs, place
+from holdfast.adapters.local.sqlite import SQLiteJobs, path_check
 from holdfast.core.errors import ConfigError
 from holdfast.jobs.errors import JobExists
 from holdfast.jobs.ports import JobStateRepository
@@ -114,7 +114,7 @@ def test_a_network_filesystem_is_refused(tmp_path: Path, kind: str) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/root / ext4 rw 0 0\nserver:/x {tmp_path} {kind} rw 0 0\n")
     with pytest.raises(ConfigError, match=f"is on {kind}.*local disk"):
-        place.prepare(tmp_path / "jobs.db", mounts)
+        path_check.prepare(tmp_path / "jobs.db", mounts)
     assert not (tmp_path / "jobs.db").exists()
 
 
@@ -122,7 +122,7 @@ def test_a_network_filesystem_is_refused(tmp_path: Path, kind: str) -> None:
 def test_a_local_filesystem_is_taken(tmp_path: Path, kind: str) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"server:/x / nfs4 rw 0 0\n/dev/x {tmp_path} {kind} rw 0 0\n")
-    place.prepare(tmp_path / "jobs.db", mounts)
+    path_check.prepare(tmp_path / "jobs.db", mounts)
     assert (tmp_path / "jobs.db").exists()
 
 

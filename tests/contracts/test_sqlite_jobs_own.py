@@ -20,11 +20,11 @@ from job_promises.kit import (
     tasks_of,
 )
 
-from holdfast.adapters.local.sqlite import SQLiteJobs, place
+from holdfast.adapters.local.sqlite import SQLiteJobs, path_check
 from holdfast.adapters.local.sqlite.connection import Durability, _is_current
 from holdfast.adapters.local.sqlite.errors import translated
-from holdfast.adapters.local.sqlite.jobs import BY_STATUS
-from holdfast.adapters.local.sqlite.tasks import PAGE
+from holdfast.adapters.local.sqlite.jobs.store import BY_STATUS
+from holdfast.adapters.local.sqlite.jobs.tasks import PAGE
 from holdfast.jobs.errors import StoreUnavailable
 from holdfast.jobs.model import ExportTask, JobStatus
 from holdfast.testing import ManualClock
@@ -113,7 +113,7 @@ def test_eight_who_make_the_store_at_once_make_one(tmp_path: Path, clock: Manual
 def test_whoever_makes_the_store_waits_for_others_who_do(tmp_path: Path) -> None:
     """SQLite alone gives up at once when it is to begin the log and another one writes."""
     path = tmp_path / "jobs.db"
-    place.prepare(path)
+    path_check.prepare(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
@@ -127,7 +127,7 @@ def test_tables_that_appear_between_two_looks_are_not_taken_for_a_stranger_s(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "jobs.db"
-    place.prepare(path)
+    path_check.prepare(path)
 
     def meanwhile(statement: str) -> None:
         if "sqlite_master" in statement:

@@ -6,11 +6,11 @@ from math import inf
 from typing import Any
 
 from holdfast.conversations.model import (
-    Acquired,
     ConversationKey,
-    Grant,
-    Held,
-    Unknown,
+    ConversationNotFound,
+    LockAcquired,
+    LockGrant,
+    LockHeld,
     Window,
 )
 
@@ -20,14 +20,16 @@ class Lying:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._last: dict[ConversationKey, Grant] = {}
+        self._last: dict[ConversationKey, LockGrant] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def acquire(self, key: ConversationKey, **how: Any) -> Acquired | Held | Unknown:
-        answer: Acquired | Held | Unknown = self._store.acquire(key, **how)
-        if isinstance(answer, Acquired):
+    def acquire(
+        self, key: ConversationKey, **how: Any
+    ) -> LockAcquired | LockHeld | ConversationNotFound:
+        answer: LockAcquired | LockHeld | ConversationNotFound = self._store.acquire(key, **how)
+        if isinstance(answer, LockAcquired):
             self._last[key] = answer.grant
         return answer
 
@@ -42,9 +44,11 @@ class Forgetful(Lying):
 class NoOutbox(Lying):
     """Nobody learns how far the last owner came."""
 
-    def acquire(self, key: ConversationKey, **how: Any) -> Acquired | Held | Unknown:
+    def acquire(
+        self, key: ConversationKey, **how: Any
+    ) -> LockAcquired | LockHeld | ConversationNotFound:
         answer = super().acquire(key, **how)
-        if isinstance(answer, Acquired):
+        if isinstance(answer, LockAcquired):
             return replace(answer, conversation=replace(answer.conversation, outbox=None))
         return answer
 
@@ -52,20 +56,22 @@ class NoOutbox(Lying):
 class AnybodyFinishes(Lying):
     """As the seed has it: the status is looked at, not whose it is."""
 
-    def finish(self, grant: Grant, *args: Any, **how: Any) -> None:
+    def finish(self, grant: LockGrant, *args: Any, **how: Any) -> None:
         self._store.finish(self._last[grant.key], *args, **how)
 
 
 class AnybodyReleases(Lying):
-    def release(self, grant: Grant, status: str) -> None:
+    def release(self, grant: LockGrant, status: str) -> None:
         self._store.release(self._last[grant.key], status)
 
 
 class LocksForEver(Lying):
-    def acquire(self, key: ConversationKey, **how: Any) -> Acquired | Held | Unknown:
+    def acquire(
+        self, key: ConversationKey, **how: Any
+    ) -> LockAcquired | LockHeld | ConversationNotFound:
         return super().acquire(key, **(how | {"expires_at": how["now"] + 1e9}))
 
-    def renew(self, grant: Grant, *, now: float, expires_at: float) -> bool:
+    def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
         renewed: bool = self._store.renew(grant, now=now, expires_at=now + 1e9)
         return renewed
 

@@ -28,28 +28,28 @@ from conversations.weather import (
     Weather,
 )
 from conversations.world import Build
-from holdfast.conversations.delivery import Delivery
+from holdfast.conversations.batching import BatchCollector
+from holdfast.conversations.delivery import ReplyDelivery
 from holdfast.conversations.errors import LockLost
-from holdfast.conversations.gathering import Gathering
 from holdfast.conversations.merging import in_order, merged
 from holdfast.conversations.messages import Trigger
 from holdfast.conversations.model import (
-    Acquired,
+    ConversationNotFound,
     Fragment,
-    Held,
-    Parked,
-    Unknown,
-    Waiting,
+    LockAcquired,
+    LockHeld,
+    ParkedBatch,
+    WaitingConversation,
     parked_id_of,
 )
-from holdfast.conversations.outbox import SentPart, Writing
+from holdfast.conversations.outbox import SentPart, WritingReply
 from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.steps import Batched, Empty, Locked, StillTyping
+from holdfast.conversations.reply_generator import ProviderResolver
 from holdfast.conversations.sweeper import Sweeper
-from holdfast.conversations.writing import Equipment
+from holdfast.conversations.turn_state import BatchedTurn, EmptyBatch, LockedTurn, StillTyping
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.message import new_id
-from holdfast.core.outcome import Done
+from holdfast.core.queue.message import new_id
+from holdfast.core.worker.outcome import Done
 
 # -- processors without a part
 
@@ -57,26 +57,26 @@ from holdfast.core.outcome import Done
 class KeepsEmpty(BatchProcessor):
     """An empty batch is over at once, as in the seed: `continue`."""
 
-    def _answered(self, locked: Locked) -> Any:
-        if isinstance(self._gathering.gather(locked), Empty):
+    def _answered(self, locked: LockedTurn) -> Any:
+        if isinstance(self._gathering.gather(locked), EmptyBatch):
             self._windows.close(locked.trigger)
             return Done()
         return super()._answered(locked)
 
 
 class NeverLooksAgain(BatchProcessor):
-    def _look_again(self, locked: Locked) -> None:
+    def _look_again(self, locked: LockedTurn) -> None:
         pass
 
 
 class ClosesLast(BatchProcessor):
-    def _answered(self, locked: Locked) -> Any:
+    def _answered(self, locked: LockedTurn) -> Any:
         match batch := self._gathering.gather(locked):
             case StillTyping():
                 return super()._answered(locked)
-            case Empty():
+            case EmptyBatch():
                 self._store.release(locked.grant, None)
-            case Batched():
+            case BatchedTurn():
                 self._turn(batch)
         self._look_again(locked)
         self._windows.close(locked.trigger)
@@ -89,9 +89,9 @@ class AcksItsOwn(BatchProcessor):
 
 
 class TriesOnce(BatchProcessor):
-    def _acquire(self, trigger: Trigger) -> Acquired | Held | Unknown:
+    def _acquire(self, trigger: Trigger) -> LockAcquired | LockHeld | ConversationNotFound:
         answer = self._try(trigger)
-        if isinstance(answer, Held):
+        if isinstance(answer, LockHeld):
             self._windows.close(trigger)
         return answer
 
@@ -99,7 +99,7 @@ class TriesOnce(BatchProcessor):
 class ProlongsFirst(BatchProcessor):
     """The later trigger is sent under the lock: whoever is quick finds it taken."""
 
-    def _answered(self, locked: Locked) -> Any:
+    def _answered(self, locked: LockedTurn) -> Any:
         match self._gathering.gather(locked):
             case StillTyping(delay_seconds):
                 self._windows.prolong(locked.trigger, delay_seconds)
@@ -108,15 +108,15 @@ class ProlongsFirst(BatchProcessor):
         return super()._answered(locked)
 
 
-class AnyBatch(Gathering):
+class AnyBatch(BatchCollector):
     """A retry takes in what came meanwhile."""
 
-    def _batch(self, locked: Locked, fragments: tuple[Fragment, ...]) -> Batched:
-        if not isinstance(locked.conversation.outbox, Writing):
+    def _batch(self, locked: LockedTurn, fragments: tuple[Fragment, ...]) -> BatchedTurn:
+        if not isinstance(locked.conversation.outbox, WritingReply):
             return super()._batch(locked, fragments)
         chosen = in_order(fragments)
-        found = Writing(tuple(one.message_sid for one in chosen))
-        return Batched(locked, chosen, merged(chosen), found)
+        found = WritingReply(tuple(one.message_sid for one in chosen))
+        return BatchedTurn(locked, chosen, merged(chosen), found)
 
 
 class LooseBatches(BatchProcessor):
@@ -125,7 +125,7 @@ class LooseBatches(BatchProcessor):
         self._gathering = AnyBatch(self._store, self._terms, self._clock, self._events)
 
 
-class Doubtless(Delivery):
+class Doubtless(ReplyDelivery):
     def _resolved(self, *_: Any) -> SentPart | None:
         return None
 
@@ -134,14 +134,14 @@ class SendsAgain(BatchProcessor):
     def __init__(self, store: Any, providers: Any, *args: Any, **how: Any) -> None:
         super().__init__(store, providers, *args, **how)
         self._delivery = Doubtless(
-            store, Equipment(providers), self._terms, self._clock, self._events
+            store, ProviderResolver(providers), self._terms, self._clock, self._events
         )
 
 
 class LosesHisTrigger(BatchProcessor):
     """Who fails relies on his trigger, even one that somebody else has settled."""
 
-    def _give_back(self, locked: Locked, status: str | None) -> None:
+    def _give_back(self, locked: LockedTurn, status: str | None) -> None:
         with suppress(LockLost, StoreUnavailable):
             self._store.release(locked.grant, status)
 
@@ -149,7 +149,7 @@ class LosesHisTrigger(BatchProcessor):
 class ParksUnfenced(Sweeper):
     """The lock is taken; nobody looks whether it is still held."""
 
-    def _park(self, waiting: Waiting) -> int:
+    def _park(self, waiting: WaitingConversation) -> int:
         now = self._clock.time()
         answer = self._store.acquire(
             waiting.key,
@@ -158,13 +158,13 @@ class ParksUnfenced(Sweeper):
             now=now,
             expires_at=now + self._terms.lock_seconds,
         )
-        if not isinstance(answer, Acquired):
+        if not isinstance(answer, LockAcquired):
             return 0
         staged = self._store.staged(waiting.key.conversation_id)
         if staged:
             sids = [one.message_sid for one in staged]
             parked_id = parked_id_of(waiting.key, sids)
-            parked = Parked(parked_id, waiting.key, "it is late", now, tuple(staged))
+            parked = ParkedBatch(parked_id, waiting.key, "it is late", now, tuple(staged))
             self._store.park(None, parked, remember_until=now + 1e7)
         self._store.release(answer.grant, "parked")
         return len(staged)

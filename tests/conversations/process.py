@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from holdfast.conversations.messages import Trigger
 from holdfast.conversations.processor import BatchProcessor
-from holdfast.core.context import LeaseContext
 from holdfast.core.errors import QueueUnavailable, StoreUnavailable
-from holdfast.core.lease import Lease
-from holdfast.core.outcome import GiveBack, Retry
+from holdfast.core.lease.lease import Lease
+from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.outcome import GiveBack, Retry
 from holdfast.testing import ManualClock
 
 _STAGING = ("create", "stage", "open_window", "mark_triggered", "window", "close_window")

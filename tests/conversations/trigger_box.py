@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from conversations.weather import Fate
 from holdfast.conversations.messages import Trigger
-from holdfast.core.lease import RENEWED, Lease, Refused, Renewal
+from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
 from holdfast.testing import ManualClock
 
 

@@ -11,7 +11,7 @@ from conversations.lives import inbound, rest
 from conversations.weather import Died, Weather
 from conversations.world import KEYS, Build, Process, World
 from fs.schedule import Baton, Policy, Scripted, explore
-from holdfast.conversations.terms import ChatTerms, Doubt
+from holdfast.conversations.policy import ConversationPolicy, Doubt
 
 KEY = KEYS[0]
 LONG_SECONDS = 100.0  # longer than the lock and the trigger's lease
@@ -52,8 +52,8 @@ class Scene:
     in_doubt: Doubt = "at_most_once"
 
     @property
-    def terms(self) -> ChatTerms:
-        return ChatTerms(
+    def terms(self) -> ConversationPolicy:
+        return ConversationPolicy(
             window_seconds=self.window_seconds,
             quiet_seconds=self.quiet_seconds,
             max_wait_seconds=8.0,

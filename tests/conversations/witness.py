@@ -10,14 +10,14 @@ from typing import Any
 
 from conversations.provider import Assistant
 from holdfast.conversations.model import (
-    Acquired,
     ConversationKey,
-    Grant,
     HistoryMessage,
+    LockAcquired,
+    LockGrant,
     Status,
 )
-from holdfast.conversations.outbox import Outbox, Sending
-from holdfast.conversations.ports import ConversationStore, Part
+from holdfast.conversations.outbox import Outbox, SendingReply
+from holdfast.conversations.ports import ConversationStore, ReplyPart
 from holdfast.testing import ManualClock
 
 CHECKED = frozenset({"finish", "park", "release", "drop_staged"})
@@ -29,7 +29,7 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    grant: Grant
+    grant: LockGrant
     expires_at: float
 
 
@@ -65,7 +65,7 @@ class Witness:
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         before = self._outbox(args[0]) if name == "note" else None
         answer = getattr(self.store, name)(*args, **kwargs)
-        if args and isinstance(args[0], Grant) and answer is not False:
+        if args and isinstance(args[0], LockGrant) and answer is not False:
             self._owner_wrote(name, args[0], kwargs)
         match name:
             case "acquire":
@@ -78,12 +78,12 @@ class Witness:
             self.check_all()
         return answer
 
-    def _outbox(self, grant: Grant) -> Outbox | None:
+    def _outbox(self, grant: LockGrant) -> Outbox | None:
         found = self._truth.get(grant.key)
         return found.outbox if found else None
 
     def _acquired(self, key: ConversationKey, answer: object, how: dict[str, Any]) -> None:
-        if not isinstance(answer, Acquired):
+        if not isinstance(answer, LockAcquired):
             return
         owner = self._owners.get(key)
         if owner is not None and owner.expires_at > self._clock.time():
@@ -93,7 +93,7 @@ class Witness:
         self._fences[key] = answer.grant.fence
         self._owners[key] = Owner(answer.grant, how["expires_at"])
 
-    def _owner_wrote(self, name: str, grant: Grant, how: dict[str, Any]) -> None:
+    def _owner_wrote(self, name: str, grant: LockGrant, how: dict[str, Any]) -> None:
         owner = self._owners.get(grant.key)
         if owner is None or owner.grant != grant:
             self.accuse(f"I-MS-3: {name} by somebody who is not the owner was taken")
@@ -103,8 +103,8 @@ class Witness:
             self._owners[grant.key] = Owner(grant, how["expires_at"])
 
     def _noted(self, before: Outbox | None, after: Outbox) -> None:
-        """Sending again what may be out: that is what `at_least_once` is for."""
-        if isinstance(after, Sending) and isinstance(before, Sending):
+        """SendingReply again what may be out: that is what `at_least_once` is for."""
+        if isinstance(after, SendingReply) and isinstance(before, SendingReply):
             part = len(after.parts)
             if part == len(before.parts):
                 self._doubts.update((sid, part) for sid in after.sids)
@@ -116,7 +116,7 @@ class Witness:
             if self._questions.setdefault(sid, sids) != sids:
                 self.accuse(f"MS-21: {sid} was asked about in two questions")
 
-    def sent(self, part: Part) -> None:
+    def sent(self, part: ReplyPart) -> None:
         for sid in self.assistant.written_for(part.text):
             what = sid, part.index
             self._sent[what] += 1

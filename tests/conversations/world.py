@@ -17,12 +17,12 @@ from conversations.weather import Died, Fate, Weather
 from conversations.witness import Witness
 from fs.schedule import Baton, Policy
 from holdfast.conversations.messages import Inbound
-from holdfast.conversations.model import Channel, ConversationKey, Status, Waiting
+from holdfast.conversations.model import Channel, ConversationKey, Status, WaitingConversation
+from holdfast.conversations.policy import ConversationPolicy, ConversationProfile, Doubt
 from holdfast.conversations.ports import ConversationStore
 from holdfast.conversations.processor import BatchProcessor
 from holdfast.conversations.staging import Stager
 from holdfast.conversations.sweeper import Sweeper
-from holdfast.conversations.terms import ChatTerms, Doubt, Profile
 from holdfast.testing import ManualClock, MemoryConversations
 
 KEYS = tuple(ConversationKey(f"whatsapp:+1555000{n}", f"c{n}") for n in range(3))
@@ -41,9 +41,9 @@ class Build:
     sweeper: type[Sweeper] | None = Sweeper
 
 
-def terms_of(weather: Weather, in_doubt: Doubt, random: Random) -> ChatTerms:
+def terms_of(weather: Weather, in_doubt: Doubt, random: Random) -> ConversationPolicy:
     """Short windows and long ones: each has races of its own."""
-    return ChatTerms(
+    return ConversationPolicy(
         window_seconds=random.choice((0.0, 0.5, 4.0)),
         quiet_seconds=random.choice((0.0, 1.0, 3.0)),
         max_wait_seconds=8.0,
@@ -72,7 +72,7 @@ class World:
         build: Build | None = None,
         in_doubt: Doubt = "at_most_once",
         finder: Finder = "finds",
-        terms: ChatTerms | None = None,
+        terms: ConversationPolicy | None = None,
     ) -> None:
         self.weather, self.build = weather, build or Build()
         self.fate = Fate(seed, weather)
@@ -94,7 +94,7 @@ class World:
         self.customers = 0  # stagers at work
         self.steps = 0
         self.story: list[Line] = []
-        self._listings: list[list[Waiting]] = []
+        self._listings: list[list[WaitingConversation]] = []
 
     @property
     def over(self) -> bool:
@@ -117,7 +117,7 @@ class World:
         if self.fate.strikes(0.1):  # a table cleans up in its own time
             self.memory.forget_expired(self.clock.time())
 
-    def waiting(self) -> list[Waiting]:
+    def waiting(self) -> list[WaitingConversation]:
         """As it is, or as it was a while ago."""
         self._listings.append(list(self.witness.store.waiting()))
         if self.fate.strikes(0.5):
@@ -254,7 +254,9 @@ class Process:
     def stager(self) -> Stager:
         known = not self.world.weather.strangers
         profiles = (
-            {"*": Profile()} if known else {key.conversation_id: Profile() for key in KEYS[:2]}
+            {"*": ConversationProfile()}
+            if known
+            else {key.conversation_id: ConversationProfile() for key in KEYS[:2]}
         )
         world = self.world
         return world.build.stager(

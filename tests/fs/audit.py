@@ -17,7 +17,7 @@ _PATTERNS = {
 }
 
 
-def tasks(folder: Path) -> Iterator[tuple[str, names.Task, Path]]:
+def tasks(folder: Path) -> Iterator[tuple[str, names.TaskName, Path]]:
     """Every task there is: its state, what its name says, its file."""
     for state in STATES:
         for path in _files(folder / state):

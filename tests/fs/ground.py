@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
+from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.message import AnyMessage, lease_of
-from holdfast.core.queue import Backoff
+from holdfast.core.queue.message import AnyMessage, lease_of
 from holdfast.testing.clock import ManualClock
 
 LEASE = 30.0
@@ -37,7 +37,7 @@ class Ground:
         self._options: dict[str, Any] = {
             "lease_seconds": LEASE,
             "max_attempts": MAX_ATTEMPTS,
-            "backoff": Backoff(first_seconds=1.0, longest_seconds=1.0),
+            "backoff": Backoff(first_seconds=1.0, max_seconds=1.0),
             **options,
         }
 

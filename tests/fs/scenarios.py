@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fs.ground import LEASE, MUCH_LATER, Ground, Queue, move_to_another_host, note
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
-from holdfast.core.message import QueueMessage
+from holdfast.core.queue.message import QueueMessage
 
 # After this a producer makes a new segment, so that the verb has to.
 ANOTHER_SEGMENT_SECONDS = 3.0

@@ -11,9 +11,9 @@ from fs.ground import LEASE, Ground, Queue, drain, key_of, today
 from fs.schedule import Baton, Policy, explore, wander
 from fs.stepping import SteppingClock, SteppingFs
 from holdfast.core.errors import LeaseLost
-from holdfast.core.lease import Lease
-from holdfast.core.message import lease_of
-from holdfast.core.queue import TaskState
+from holdfast.core.lease.lease import Lease
+from holdfast.core.queue.manager import MessageState
+from holdfast.core.queue.message import lease_of
 
 Actor = Callable[[], None]
 LATER_SECONDS = 4 * LEASE + 100
@@ -110,7 +110,7 @@ class Stage:
         drain(finisher)
         assert audit.faults(folder) == {}
         assert not [key for key, times in self.acked.items() if times > 1]
-        assert sorted(view.id for view in finisher.peek(TaskState.COMPLETED)) == sorted(
+        assert sorted(view.id for view in finisher.peek(MessageState.COMPLETED)) == sorted(
             expected
         )
         assert {state for state, _, _ in audit.tasks(folder)} <= {"completed"}

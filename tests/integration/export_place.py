@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.adapters.export.work import ExportWork, WorkSettings
 from holdfast.core.clock import Clock
-from holdfast.jobs.names import OWN_FOLDER
+from holdfast.jobs.file_names import OWN_FOLDER
 from holdfast.testing import ManualClock
 from loopback_http import LoopbackServer
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from holdfast.adapters.local.sqlite import SQLiteConversations
 from holdfast.conversations.errors import LockLost
 from holdfast.conversations.model import (
-    Acquired,
     ConversationKey,
     Fragment,
-    Grant,
     HistoryMessage,
-    Parked,
+    LockAcquired,
+    LockGrant,
+    ParkedBatch,
     Turn,
 )
-from holdfast.conversations.outbox import Writing
+from holdfast.conversations.outbox import WritingReply
 
 PATIENCE_SECONDS = 60.0
 TURNS = 15
@@ -25,9 +25,11 @@ NOW, LATER = 1_000.0, 9_000.0
 KEY = ConversationKey("+4915700000001", "chat")
 
 
-def taken(store: SQLiteConversations, owner: str, expires_at: float = LATER) -> Grant | None:
+def taken(
+    store: SQLiteConversations, owner: str, expires_at: float = LATER
+) -> LockGrant | None:
     said = store.acquire(KEY, owner=owner, trigger_id=owner, now=NOW, expires_at=expires_at)
-    return said.grant if isinstance(said, Acquired) else None
+    return said.grant if isinstance(said, LockAcquired) else None
 
 
 def turn_of(*sids: str) -> Turn:
@@ -70,7 +72,7 @@ def crasher(folder: Path, _: int) -> None:
         store = SQLiteConversations(folder / name, busy_seconds=PATIENCE_SECONDS)
         grant = taken(store, "crasher")
         assert grant is not None
-        store.note(grant, Writing(("m1", "m2")), "thread")
+        store.note(grant, WritingReply(("m1", "m2")), "thread")
         print(_deaths(store, lambda store=store, call=call, grant=grant: call(store, grant)))
 
 
@@ -97,16 +99,16 @@ def _survives(store: SQLiteConversations, call: Callable[[], None], statement: i
     return False
 
 
-def _finish(store: SQLiteConversations, grant: Grant) -> None:
+def _finish(store: SQLiteConversations, grant: LockGrant) -> None:
     store.finish(grant, turn_of("m1", "m2"), now=NOW, remember_until=LATER, parked_id="parked")
 
 
-def _park(store: SQLiteConversations, grant: Grant) -> None:
+def _park(store: SQLiteConversations, grant: LockGrant) -> None:
     rows = (fragment("m1"), fragment("m2"))
-    store.park(grant, Parked("new", KEY, "why", NOW, rows), remember_until=LATER)
+    store.park(grant, ParkedBatch("new", KEY, "why", NOW, rows), remember_until=LATER)
 
 
-def _unpark(store: SQLiteConversations, _: Grant) -> None:
+def _unpark(store: SQLiteConversations, _: LockGrant) -> None:
     store.unpark("parked", back_to_stage=True, now=NOW, expires_at=LATER)
 
 

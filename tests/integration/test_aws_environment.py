@@ -147,7 +147,7 @@ def test_without_one_a_queues_url_is_called_where_it_points(sqs: Sqs) -> None:
 
 _HEARTBEAT = """
 import json, sys
-from holdfast.adapters.aws.heartbeat_terms import visibility_timeout_of
+from holdfast.adapters.aws.heartbeat_options import visibility_timeout_of
 
 print(json.dumps(visibility_timeout_of(sys.argv[1])))
 """

@@ -21,7 +21,7 @@ from holdfast.adapters.chat.openai import OpenAIWriter
 from holdfast.adapters.chat.smtp import SmtpSender
 from holdfast.adapters.chat.twilio import TwilioSender
 from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import Part, Question
+from holdfast.conversations.ports import ReplyPart, ReplyRequest
 from holdfast.conversations.secret import NO_SECRET, Secret
 from vendor_servers import Fault, VendorServer
 
@@ -61,7 +61,7 @@ def openai_calls(vendors: VendorServer, fault: Fault) -> list[Callable[[], Any]]
     text = f"{CANARY} {NUMBER}"
 
     def write(again: bool) -> Any:
-        question = Question(thread, "", text, again)
+        question = ReplyRequest(thread, "", text, again)
         seconds = 0.1 if fault.how == "hang" else 20.0
         return writer.write(question, config, OPENAI_SECRET, timeout_seconds=seconds)
 
@@ -77,7 +77,7 @@ def twilio_calls(vendors: VendorServer, fault: Fault) -> list[Callable[[], Any]]
     for on in ("twilio.send", "twilio.list"):
         vendors.books.order(on, fault)
     config = {"sender": "+4930", "base_url": vendors.twilio}
-    part = Part(ConversationKey(NUMBER, "c1"), config, CANARY, "r1")
+    part = ReplyPart(ConversationKey(NUMBER, "c1"), config, CANARY, "r1")
     seconds = 0.1 if fault.how == "hang" else 20.0
     calls: list[Callable[[], Any]] = [
         lambda: send(sender, part, TWILIO_SECRET, timeout_seconds=seconds)
@@ -123,7 +123,7 @@ def test_no_error_of_a_mail_server_tells_a_password_or_an_address() -> None:
             server.at_rcpt, server.at_data, server.at_login = at_rcpt, at_data, at_login
             config = {"host": "127.0.0.1", "port": server.port, "tls": "none"}
             config["sender"] = "shop@example.com"
-            part = Part(ConversationKey(address, "c1"), config, CANARY, "r1")
+            part = ReplyPart(ConversationKey(address, "c1"), config, CANARY, "r1")
             secret = SMTP_SECRET if at_login else NO_SECRET
             with pytest.raises(Exception) as caught:
                 send(SmtpSender(), part, secret, timeout_seconds=20)

@@ -27,7 +27,7 @@ from chat_place import (
 )
 
 from holdfast.core.errors import HoldfastError
-from holdfast.lambdas.chat import Chat
+from holdfast.lambdas.chat import ChatRuntime
 from holdfast.lambdas.messaging import MessagingFunction
 from holdfast.lambdas.sources import source_settings
 from holdfast.lambdas.staging import StagingFunction
@@ -50,12 +50,12 @@ def around(world: Place) -> Place:
 
 @pytest.fixture(scope="module")
 def messaging(world: Place) -> MessagingFunction:
-    return MessagingFunction(Chat(world.env))
+    return MessagingFunction(ChatRuntime(world.env))
 
 
 @pytest.fixture(scope="module")
 def staging(world: Place) -> StagingFunction:
-    return StagingFunction(Chat(world.env))
+    return StagingFunction(ChatRuntime(world.env))
 
 
 def status(function: StagingFunction, event: Any) -> int:
@@ -105,7 +105,7 @@ def test_only_the_first_of_a_window_sends_a_trigger_and_a_webhook_may_come_twice
 
 def test_the_url_is_that_of_the_request_where_none_is_set(around: Place) -> None:
     env = {k: v for k, v in around.env.items() if k != "HOLDFAST_CHAT_WEBHOOK_URL"}
-    staging, data = StagingFunction(Chat(env)), around.form()
+    staging, data = StagingFunction(ChatRuntime(env)), around.form()
     signature = signature_of(data, f"https://{INTERNAL}/hook?a=1")
     event = post(data, signature=signature, path="/hook", query="a=1")
     assert status(staging, event | {"rawQueryString": ""}) == 403
@@ -131,7 +131,7 @@ def test_what_is_not_signed_is_refused_without_a_word_and_not_stored(
 
 
 def test_a_rotated_token_is_good_at_once(around: Place) -> None:
-    staging = StagingFunction(Chat(around.env))
+    staging = StagingFunction(ChatRuntime(around.env))
     assert status(staging, post(around.form())) == 200
     around.rotate("another")
     data = around.form("SM2")
@@ -224,14 +224,14 @@ def test_only_posts_are_taken(around: Place, staging: StagingFunction) -> None:
 def test_what_is_away_or_badly_set_up_is_503_and_told_in_the_log(
     around: Place, setting: str, value: str, caplog: Any
 ) -> None:
-    staging = StagingFunction(Chat(around.env | {setting: value}))
+    staging = StagingFunction(ChatRuntime(around.env | {setting: value}))
     assert status(staging, post(around.form())) == 503
     assert "webhook_failed" in caplog.text
 
 
 def test_without_the_name_of_a_secret_nothing_is_believed(around: Place, caplog: Any) -> None:
     env = {k: v for k, v in around.env.items() if k != "HOLDFAST_CHAT_TWILIO_SECRET"}
-    staging = StagingFunction(Chat(env))
+    staging = StagingFunction(ChatRuntime(env))
     assert status(staging, post(around.form())) == 503
     assert "HOLDFAST_CHAT_TWILIO_SECRET" in caplog.text
     assert around.staged() == []
@@ -350,7 +350,9 @@ def test_malformed_triggers_fail_where_no_dead_letter_queue_can_be_had(
     empty = {**event["Records"][0], "messageId": "without-a-body", "body": None}
     event["Records"].append(empty)
     queue = "sqs:whatsapp?dead_letters=sqs:no-such-queue"
-    messaging = MessagingFunction(Chat(around.env | {"HOLDFAST_CHAT_WHATSAPP_QUEUE": queue}))
+    messaging = MessagingFunction(
+        ChatRuntime(around.env | {"HOLDFAST_CHAT_WHATSAPP_QUEUE": queue})
+    )
     assert sorted(around.invoke(messaging, event)) == sorted([*bad, "without-a-body"])
     assert around.count("dead") == 0
     assert len(around.sent()) == 1
@@ -371,7 +373,9 @@ def test_what_could_not_be_answered_is_reported_and_answered_with_the_next_deliv
     staging(post(around.form()), None)
     event = around.receive()
     [record] = event["Records"]
-    away = MessagingFunction(Chat(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"}))
+    away = MessagingFunction(
+        ChatRuntime(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"})
+    )
     assert around.invoke(away, event) == [record["messageId"]]
     assert around.sent() == []
     assert around.invoke(messaging, event) == []
@@ -389,7 +393,7 @@ def test_a_function_whose_timeout_is_too_short_says_so_and_begins_nothing(
     assert "HOLDFAST_CHAT_WRITER_SECONDS" in caplog.text
     assert around.sent() == []
     shorter = {"HOLDFAST_CHAT_WRITER_SECONDS": "2", "HOLDFAST_CHAT_SENDER_SECONDS": "1"}
-    assert around.invoke(MessagingFunction(Chat(around.env | shorter)), event, 60) == []
+    assert around.invoke(MessagingFunction(ChatRuntime(around.env | shorter)), event, 60) == []
     assert len(around.sent()) == 1
 
 
@@ -421,7 +425,7 @@ def test_whatever_comes_only_ids_of_its_records_are_answered_and_each_once(
 
 def test_a_queue_is_held_with_the_settings_of_its_url(around: Place) -> None:
     queue = "https://sqs.us-east-1.amazonaws.com/123456789012/whatsapp?max_attempts=7"
-    app = Chat(around.env | {"HOLDFAST_CHAT_WHATSAPP_QUEUE": queue}).app
+    app = ChatRuntime(around.env | {"HOLDFAST_CHAT_WHATSAPP_QUEUE": queue}).app
     env = {"HOLDFAST_MAX_ATTEMPTS": "4", "HOLDFAST_LEASE_SECONDS": "33"}
     ours = source_settings(app, "whatsapp", env)
     assert (ours.max_attempts, ours.lease_seconds) == (7, 33)
@@ -456,7 +460,7 @@ def test_nothing_is_put_together_before_the_first_event(
 
 def test_one_sweep_brings_a_lost_trigger_back_and_tells_its_counts(around: Place) -> None:
     soon = {"HOLDFAST_CHAT_GRACE_SECONDS": "0.001", "HOLDFAST_CHAT_LOCK_SECONDS": "0.001"}
-    chat = Chat(around.env | soon)
+    chat = ChatRuntime(around.env | soon)
     assert status(StagingFunction(chat), post(around.form())) == 200
     around.receive()  # lost
     counts = SweepingFunction(chat)({"source": "aws.scheduler"}, TimeLeft())
@@ -467,7 +471,7 @@ def test_one_sweep_brings_a_lost_trigger_back_and_tells_its_counts(around: Place
 
 
 def test_a_sweep_that_fails_is_an_error_of_the_function(around: Place) -> None:
-    chat = Chat(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"})
+    chat = ChatRuntime(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"})
     with pytest.raises(HoldfastError):
         SweepingFunction(chat)({}, None)
 
@@ -482,7 +486,10 @@ def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
     caplog.set_level(logging.DEBUG)
     data = around.form(Body="canary-body", ProfileName="canary-name")
     good = signature_of(data)
-    chat, away = Chat(around.env), Chat(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"})
+    chat, away = (
+        ChatRuntime(around.env),
+        ChatRuntime(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"}),
+    )
     staging, messaging = StagingFunction(chat), MessagingFunction(chat)
     events = [
         post(data),
@@ -516,7 +523,7 @@ def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
     assert leaks == []
 
 
-class Broken(Chat):
+class Broken(ChatRuntime):
     """Something goes wrong that nobody has thought of, and its text tells all."""
 
     @property

@@ -11,9 +11,9 @@ import pytest
 from botocore.client import BaseClient
 from chat_place import Place, place, post
 
-from holdfast.chat_config import chat_settings
-from holdfast.conversations.terms import ChatTerms
-from holdfast.lambdas.chat import Chat
+from holdfast.config.chat import chat_settings
+from holdfast.conversations.policy import ConversationPolicy
+from holdfast.lambdas.chat import ChatRuntime
 from holdfast.lambdas.messaging import MessagingFunction, batch_seconds
 from holdfast.lambdas.sources import RESERVE_SECONDS
 from holdfast.lambdas.staging import StagingFunction
@@ -46,7 +46,7 @@ def test_its_handlers_are_there() -> None:
 
 
 def test_its_timeouts_are_those_of_the_code() -> None:
-    terms = ChatTerms()
+    terms = ConversationPolicy()
     needed = batch_seconds(terms) + RESERVE_SECONDS
     assert f"({needed:.0f} by default)" in PAGE
     more = needed - terms.writer_seconds - terms.sender_seconds
@@ -70,7 +70,7 @@ def test_every_call_of_the_functions_is_in_the_policy(
 
 
 def run_everything(around: Place) -> None:
-    chat = Chat(around.env | {"HOLDFAST_CHAT_GRACE_SECONDS": "0.001"})
+    chat = ChatRuntime(around.env | {"HOLDFAST_CHAT_GRACE_SECONDS": "0.001"})
     staging, messaging = StagingFunction(chat), MessagingFunction(chat)
     for sid in ("SM1", "SM2"):
         assert staging(post(around.form(sid)), None)["statusCode"] == 200
@@ -83,7 +83,9 @@ def run_everything(around: Place) -> None:
     with ours():
         messaging(event, None)
         nobody = {"HOLDFAST_CHAT_PROFILES": "{}"}
-        StagingFunction(Chat(around.env | nobody))(post(around.form(From="+4915777")), None)
+        StagingFunction(ChatRuntime(around.env | nobody))(
+            post(around.form(From="+4915777")), None
+        )
     event = around.receive("sms")
     with ours():
         messaging(event, None)

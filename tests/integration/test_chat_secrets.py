@@ -18,8 +18,8 @@ from botocore.config import Config
 from moto import mock_aws
 
 from holdfast.adapters.aws.secrets import SecretsManagerSecrets
-from holdfast.adapters.chat.secrets import AnySecrets, LocalSecrets
-from holdfast.conversations.errors import Passing, Permanent
+from holdfast.adapters.chat.secrets import LocalSecrets, SecretResolver
+from holdfast.conversations.errors import PermanentError, TransientError
 from holdfast.core.errors import ConfigError
 from holdfast.testing.clock import ManualClock
 from vendor_servers import Fault, VendorServer
@@ -45,7 +45,7 @@ def test_a_secret_of_the_environment_is_an_object_or_one_text() -> None:
 
 
 def test_the_environment_is_read_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    secrets = AnySecrets()
+    secrets = SecretResolver()
     monkeypatch.setenv("HOLDFAST_TEST_KEY", "old")
     assert secrets.get("env:HOLDFAST_TEST_KEY").reveal("api_key") == "old"
     monkeypatch.setenv("HOLDFAST_TEST_KEY", "new")
@@ -72,7 +72,7 @@ def test_a_secret_of_a_file_may_be_behind_a_link(tmp_path: Path) -> None:
     ],
 )
 def test_a_secret_that_is_none_is_named_and_not_told(text: str, words: str) -> None:
-    with pytest.raises(Permanent, match=words) as caught:
+    with pytest.raises(PermanentError, match=words) as caught:
         LocalSecrets({"KEY": text}).get("env:KEY")
     assert "env:KEY" in str(caught.value)
     assert CANARY not in told(caught.value)
@@ -82,7 +82,7 @@ def test_a_value_that_is_missing_is_told_by_its_name() -> None:
     """R002-050."""
     secret = LocalSecrets({"KEY": '{"api_key": ""}'}).get("env:KEY")
     for name in ("api_key", "password"):
-        with pytest.raises(Permanent, match=f"'env:KEY' has no '{name}'"):
+        with pytest.raises(PermanentError, match=f"'env:KEY' has no '{name}'"):
             secret.reveal(name)
 
 
@@ -99,7 +99,7 @@ def test_a_file_that_holds_no_secret_is_refused_at_once(
     tmp_path: Path, make: Callable[[Path], Any]
 ) -> None:
     make(tmp_path / "secret")
-    with pytest.raises(Permanent, match="file:"):
+    with pytest.raises(PermanentError, match="file:"):
         LocalSecrets({}).get(f"file:{tmp_path}/secret")
 
 
@@ -109,7 +109,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     refused = []
 
     def read() -> None:
-        with pytest.raises(Permanent, match="not a file"):
+        with pytest.raises(PermanentError, match="not a file"):
             LocalSecrets({}).get(f"file:{tmp_path}/pipe")
         refused.append(True)
 
@@ -122,7 +122,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reference", ["env:NONE", "env:", "file:", "file:\x00", "other"])
 def test_a_reference_that_leads_nowhere_is_permanent(reference: str) -> None:
     """R002-050."""
-    with pytest.raises(Permanent):
+    with pytest.raises(PermanentError):
         LocalSecrets({}).get(reference)
 
 
@@ -159,7 +159,7 @@ def test_a_secret_is_fetched_once_until_it_is_old_or_forgotten(manager: Any) -> 
 
 def test_a_refusal_is_not_remembered(manager: Any) -> None:
     secrets = SecretsManagerSecrets(manager, 300, ManualClock())
-    with pytest.raises(Permanent, match=r"'late'.* none of that name"):
+    with pytest.raises(PermanentError, match=r"'late'.* none of that name"):
         secrets.get("late")
     manager.create_secret(Name="late", SecretString="sk-1")
     assert secrets.get("late").reveal("api_key") == "sk-1"
@@ -170,9 +170,9 @@ def test_a_secret_that_is_deleted_or_binary_is_permanent(manager: Any) -> None:
     manager.delete_secret(SecretId="gone")
     manager.create_secret(Name="binary", SecretBinary=CANARY.encode())
     secrets = SecretsManagerSecrets(manager)
-    with pytest.raises(Permanent, match="being deleted"):
+    with pytest.raises(PermanentError, match="being deleted"):
         secrets.get("gone")
-    with pytest.raises(Permanent, match="binary") as caught:
+    with pytest.raises(PermanentError, match="binary") as caught:
         secrets.get("binary")
     assert CANARY not in told(caught.value)
 
@@ -180,12 +180,12 @@ def test_a_secret_that_is_deleted_or_binary_is_permanent(manager: Any) -> None:
 @pytest.mark.parametrize(
     ("code", "status", "kind", "words"),
     [
-        ("AccessDeniedException", 400, Permanent, "secretsmanager:GetSecretValue"),
-        ("DecryptionFailure", 400, Permanent, "kms:Decrypt"),
-        ("InvalidParameterException", 400, Permanent, "no name"),
-        ("ThrottlingException", 400, Passing, "Throttling"),
-        ("InternalServiceError", 500, Passing, "InternalServiceError"),
-        ("ExpiredTokenException", 400, Passing, "ExpiredToken"),
+        ("AccessDeniedException", 400, PermanentError, "secretsmanager:GetSecretValue"),
+        ("DecryptionFailure", 400, PermanentError, "kms:Decrypt"),
+        ("InvalidParameterException", 400, PermanentError, "no name"),
+        ("ThrottlingException", 400, TransientError, "Throttling"),
+        ("InternalServiceError", 500, TransientError, "InternalServiceError"),
+        ("ExpiredTokenException", 400, TransientError, "ExpiredToken"),
     ],
 )
 def test_each_refusal_of_secrets_manager_is_what_it_is(
@@ -218,7 +218,7 @@ def own_manager() -> Iterator[tuple[Any, VendorServer]]:
 def test_a_manager_that_does_not_answer_is_passing(own_manager: Any) -> None:
     client, vendors = own_manager
     vendors.books.order("aws.secret", Fault(how="close"))
-    with pytest.raises(Passing, match="ConnectionClosedError"):
+    with pytest.raises(TransientError, match="ConnectionClosedError"):
         SecretsManagerSecrets(client).get("twilio")
 
 
@@ -233,7 +233,7 @@ def test_the_reference_says_where_a_secret_is(manager: Any) -> None:
         return SecretsManagerSecrets(manager)
 
     manager.create_secret(Name="prod/key", SecretString="of amazon")
-    secrets = AnySecrets({"KEY": "of the environment"}, factory)
+    secrets = SecretResolver({"KEY": "of the environment"}, factory)
     assert secrets.get("env:KEY").reveal("api_key") == "of the environment"
     assert made == []
     for _ in range(2):
@@ -245,14 +245,14 @@ def test_without_boto3_the_way_out_is_told() -> None:
     def factory() -> SecretsManagerSecrets:
         raise ConfigError("Amazon's services need boto3: pip install 'holdfast[aws]'")
 
-    secrets = AnySecrets({}, factory)
-    with pytest.raises(Permanent, match=r"holdfast\[aws\].*env:NAME or file:PATH"):
+    secrets = SecretResolver({}, factory)
+    with pytest.raises(PermanentError, match=r"holdfast\[aws\].*env:NAME or file:PATH"):
         secrets.get("prod/key")
 
 
 @pytest.mark.parametrize(("reference", "words"), [("", "no secret"), ("sk-1", "holds a key")])
 def test_a_config_that_names_no_secret_is_permanent(reference: str, words: str) -> None:
     """R002-050. A key that stands where its name should be is not told on, either."""
-    with pytest.raises(Permanent, match=words) as caught:
-        AnySecrets({}).get(reference)
+    with pytest.raises(PermanentError, match=words) as caught:
+        SecretResolver({}).get(reference)
     assert "sk-1" not in str(caught.value)

@@ -11,7 +11,7 @@ import typer
 from cli_kit import Cli, clean_env, command, one_line, real
 
 from holdfast.cli.durations import in_words, seconds
-from holdfast.cli.failures import ExitCode, code_of, line_of
+from holdfast.cli.errors import ExitCode, code_of, line_of
 from holdfast.core.errors import (
     ConfigError,
     HandlerNotFound,
@@ -228,7 +228,7 @@ def test_help_does_not_wait_for_heavy_imports(tmp_path: Path) -> None:
     loaded = set(json.loads(done.stdout))
     heavy = {"pydantic", "rich", "asyncio", "multiprocessing", "structlog", "prometheus_client"}
     assert not heavy & loaded
-    assert "holdfast.core.worker" not in loaded
+    assert "holdfast.core.worker.worker" not in loaded
 
 
 @pytest.mark.parametrize("words", [["--help"], ["push", "--help"]])

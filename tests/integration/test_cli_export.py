@@ -31,8 +31,8 @@ from export_cli_place import (
 )
 
 from holdfast.cli.export.listing import read_list
+from holdfast.cli.export.live_view import in_bytes
 from holdfast.cli.export.options import size
-from holdfast.cli.export.screens import in_bytes
 from holdfast.jobs.model import JobStatus
 from loopback_http import cut, file, redirect
 from workers.kit import is_alive

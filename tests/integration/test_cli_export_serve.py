@@ -26,7 +26,7 @@ from export_cli_place import (
 )
 from moto import mock_aws
 
-from holdfast import AnyMessage, TaskState, open_queue
+from holdfast import AnyMessage, MessageState, open_queue
 
 STORE = "data/exports/jobs.db"
 
@@ -89,7 +89,7 @@ def test_sigterm_gives_the_job_back_and_the_next_service_finishes_it(place: Expo
     assert CANARY not in ran.err
     assert children(process.pid) == []
     with open_queue("exports") as queue:
-        [view] = queue.peek(TaskState.PENDING, 10)
+        [view] = queue.peek(MessageState.PENDING, 10)
         assert view.attempts == 0
 
     place.open()

@@ -10,7 +10,7 @@ import pytest
 from cli_kit import Cli, clean_env, command, eventually, one_line, start
 
 from holdfast import AnyMessage, open_queue
-from holdfast.core.message import lease_of
+from holdfast.core.queue.message import lease_of
 
 
 @pytest.fixture

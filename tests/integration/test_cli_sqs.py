@@ -16,7 +16,7 @@ from sqs_place import Server, Sqs
 
 from holdfast import open_queue
 from holdfast.cli.board import Board
-from holdfast.core.queue import QueueStats
+from holdfast.core.queue.manager import QueueStats
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -266,11 +266,11 @@ def test_the_live_picture_leaves_out_what_is_not_counted() -> None:
     ],
 )
 def test_what_sqs_cannot_do_is_one_line_with_what_can_be_done(
-    cli: Cli, queue: str, words: list[str], way_out: str
+    cli: Cli, queue: str, words: list[str], remedy: str
 ) -> None:
     ran = cli(*[f"sqs:{queue}" if word == "Q" else word for word in words])
     assert ran.code == 2
-    assert way_out in one_line(ran)
+    assert remedy in one_line(ran)
 
 
 # -- dead letters

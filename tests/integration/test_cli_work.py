@@ -10,7 +10,7 @@ import pytest
 from cli_kit import PATIENCE_SECONDS, eventually, one_line, real, start
 from cli_place import Place, ended, heard, started
 
-from holdfast import AnyMessage, TaskState, open_queue
+from holdfast import AnyMessage, MessageState, open_queue
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_handler_that_cannot_be_had_is_reported_and_no_message_is_touched(
     ran = place.work(handler)
     assert ran.code == 2
     assert complaint in one_line(ran)
-    [task] = place.queue.peek(TaskState.PENDING)
+    [task] = place.queue.peek(MessageState.PENDING)
     assert task.attempts == 0
 
 
@@ -136,7 +136,7 @@ def test_a_second_ctrl_c_stops_now_and_gives_the_work_back(place: Place) -> None
     assert code == 130
     assert "stopping now" in err
     assert "given back 1" in out
-    [task] = place.queue.peek(TaskState.PENDING)
+    [task] = place.queue.peek(MessageState.PENDING)
     assert task.attempts == 0
 
 

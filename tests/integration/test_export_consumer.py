@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.backoff import Backoff
 from holdfast.core.events import Event, Events
-from holdfast.core.message import AnyMessage
-from holdfast.core.queue import Backoff
-from holdfast.core.worker import Worker
+from holdfast.core.queue.message import AnyMessage
+from holdfast.core.worker.worker import Worker
 from holdfast.jobs.consumer import ExportJobConsumer
 from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.errors import StoreUnavailable
@@ -52,7 +52,7 @@ class Place:
     def __init__(self) -> None:
         self.told: list[Event] = []
         self.queue = MemoryQueue(AnyMessage, max_attempts=2, events=Events(self.told.append))
-        self.queue.backoff = Backoff(first_seconds=0.001, longest_seconds=0.002)
+        self.queue.backoff = Backoff(first_seconds=0.001, max_seconds=0.002)
         self.step_functions = SimulatedStepFunctions()
         self.jobs = Flaky(JobMemory(), self.queue.clock)
         self.tracker = JobTracker(self.jobs, self.step_functions)

@@ -13,7 +13,7 @@ import pytest
 from export_place import ExportPlace, export_place, result_of, sha256
 
 from holdfast.core.errors import ConfigError
-from holdfast.jobs.names import OWN_FOLDER
+from holdfast.jobs.file_names import OWN_FOLDER
 from loopback_http import Ask, Wire, chunked, cut, file, redirect, status
 
 DATA = b"data" * 1000

@@ -15,11 +15,11 @@ from cli_kit import Cli
 from sqlite_jobs_roles import assert_books_agree
 
 from holdfast.adapters.local.sqlite import SQLiteJobs
+from holdfast.jobs.active_job import PAGE
 from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult
 from holdfast.jobs.pool.pool import Assignment
 from holdfast.jobs.request import JobRequest, TaskSpec
-from holdfast.jobs.run import PAGE
 from holdfast.jobs.runner import JobRunner
 from holdfast.jobs.tracker import JobTracker
 from jobs.inline_pool import InlinePool, fail, succeed

@@ -9,31 +9,31 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.export.checksums import Checksum, Digests
-from holdfast.adapters.export.parts import Part, Parts
+from holdfast.adapters.export.partial_files import PartialFile, PartialFiles
 
 MIB = 1 << 20
 URL = "https://x/a"
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> Iterator[Parts]:
-    parts = Parts(str(tmp_path / "parts"))
+def parts(tmp_path: Path) -> Iterator[PartialFiles]:
+    parts = PartialFiles(str(tmp_path / "parts"))
     yield parts
     parts.close()
 
 
-def opened(parts: Parts, url: str = URL) -> Part:
+def opened(parts: PartialFiles, url: str = URL) -> PartialFile:
     part = parts.open("task", url, Digests(["sha256"]))
     part.resume(any_boot=False, chunk_read=lambda count: None)
     return part
 
 
-def killed(part: Part) -> None:
+def killed(part: PartialFile) -> None:
     """The process is gone: the kernel closes the file, and nothing else is done."""
     os.close(part.fd)
 
 
-def test_the_next_process_has_the_bytes_and_their_digest(parts: Parts) -> None:
+def test_the_next_process_has_the_bytes_and_their_digest(parts: PartialFiles) -> None:
     first = opened(parts)
     first.begin('"v1"', 3 * MIB)
     first.write(bytes(2 * MIB))
@@ -48,7 +48,7 @@ def test_the_next_process_has_the_bytes_and_their_digest(parts: Parts) -> None:
     second.close(keep=False)
 
 
-def test_bytes_of_a_new_version_are_not_taken_for_the_old_one(parts: Parts) -> None:
+def test_bytes_of_a_new_version_are_not_taken_for_the_old_one(parts: PartialFiles) -> None:
     """The note of the old version goes before the first byte of the new one comes."""
     part = opened(parts)
     part.begin('"v1"', None)
@@ -62,7 +62,7 @@ def test_bytes_of_a_new_version_are_not_taken_for_the_old_one(parts: Parts) -> N
     again.close(keep=False)
 
 
-def test_bytes_of_another_url_are_not_taken(parts: Parts) -> None:
+def test_bytes_of_another_url_are_not_taken(parts: PartialFiles) -> None:
     part = opened(parts)
     part.begin('"v1"', None)
     part.write(bytes(2 * MIB))
@@ -72,7 +72,7 @@ def test_bytes_of_another_url_are_not_taken(parts: Parts) -> None:
     other.close(keep=False)
 
 
-def test_a_part_that_is_locked_is_nobody_elses(parts: Parts) -> None:
+def test_a_part_that_is_locked_is_nobody_elses(parts: PartialFiles) -> None:
     first, second = opened(parts), opened(parts)
     assert first.name != second.name
     first.write(b"first")
@@ -84,7 +84,7 @@ def test_a_part_that_is_locked_is_nobody_elses(parts: Parts) -> None:
 
 
 def test_a_file_published_before_we_have_its_lock_is_not_written_to(
-    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: PartialFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between our open and our lock another process finishes the task."""
     folder, lock = tmp_path / "parts", fcntl.flock
@@ -103,7 +103,9 @@ def test_a_file_published_before_we_have_its_lock_is_not_written_to(
     part.close(keep=False)
 
 
-def test_after_publishing_the_name_is_not_ours_to_remove(parts: Parts, tmp_path: Path) -> None:
+def test_after_publishing_the_name_is_not_ours_to_remove(
+    parts: PartialFiles, tmp_path: Path
+) -> None:
     first = opened(parts)
     os.rename(tmp_path / "parts" / first.name, tmp_path / "published")
     first.published()
@@ -118,7 +120,9 @@ NOT_A_NOTE = [b"", b"{", b"[]", b'{"url": 1}', b"\xff", b"[" * 100_000, b"1" * 1
 
 
 @pytest.mark.parametrize("note", NOT_A_NOTE)
-def test_a_note_that_is_broken_is_none(parts: Parts, tmp_path: Path, note: bytes) -> None:
+def test_a_note_that_is_broken_is_none(
+    parts: PartialFiles, tmp_path: Path, note: bytes
+) -> None:
     (tmp_path / "parts" / "task.part").write_bytes(bytes(MIB))
     (tmp_path / "parts" / "task.part.json").write_bytes(note)
     part = opened(parts)
@@ -131,7 +135,7 @@ NOT_A_LENGTH = [("length", value) for value in ("3", 3.5, -1, True, False, [], f
 
 @pytest.mark.parametrize(("name", "value"), [*NOT_A_LENGTH, ("validator", '"v"\r\nX: y')])
 def test_a_note_with_a_value_that_cannot_be_is_none(
-    parts: Parts, tmp_path: Path, name: str, value: object
+    parts: PartialFiles, tmp_path: Path, name: str, value: object
 ) -> None:
     first = opened(parts)
     first.begin('"v1"', 3 * MIB)
@@ -146,7 +150,7 @@ def test_a_note_with_a_value_that_cannot_be_is_none(
 
 @pytest.mark.parametrize("other_end", ["closed", "open"])
 def test_a_pipe_in_place_of_a_note_does_not_hold_up_the_task(
-    parts: Parts, tmp_path: Path, other_end: str
+    parts: PartialFiles, tmp_path: Path, other_end: str
 ) -> None:
     path = tmp_path / "parts" / "task.part.json"
     (tmp_path / "parts" / "task.part").write_bytes(bytes(MIB))
@@ -158,7 +162,7 @@ def test_a_pipe_in_place_of_a_note_does_not_hold_up_the_task(
     os.close(held)
 
 
-def test_a_pipe_in_place_of_a_new_note_is_an_error(parts: Parts, tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_new_note_is_an_error(parts: PartialFiles, tmp_path: Path) -> None:
     part = opened(parts)
     os.mkfifo(tmp_path / "parts" / "task.part.json")
     part.begin('"v1"', None)
@@ -167,7 +171,7 @@ def test_a_pipe_in_place_of_a_new_note_is_an_error(parts: Parts, tmp_path: Path)
     part.close(keep=False)
 
 
-def test_a_small_file_costs_no_note(parts: Parts) -> None:
+def test_a_small_file_costs_no_note(parts: PartialFiles) -> None:
     part = opened(parts)
     part.begin('"v1"', None)
     part.write(bytes(MIB - 1))

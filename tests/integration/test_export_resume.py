@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from export_place import ExportPlace, export_place, result_of, sha256, until
 
-from holdfast.jobs.names import OWN_FOLDER
+from holdfast.jobs.file_names import OWN_FOLDER
 from loopback_http import ETAG, Ask, Wire, cut, file, rest, status, until_closed
 
 DATA = bytes(range(256)) * 12_000  # about 3 MB

@@ -16,10 +16,10 @@ from moto import mock_aws
 
 from holdfast.adapters.aws import clients
 from holdfast.adapters.aws.s3 import S3Target, read_lines
+from holdfast.adapters.export.cancellation import RunningDownload
 from holdfast.adapters.export.checksums import Digests
-from holdfast.adapters.export.parts import Part
-from holdfast.adapters.export.stopping import Run
-from holdfast.adapters.export.troubles import Trouble
+from holdfast.adapters.export.errors import TaskError
+from holdfast.adapters.export.partial_files import PartialFile
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError
 from holdfast.jobs.errors import InvalidJob
@@ -27,7 +27,7 @@ from loopback_http import cut, file
 
 DATA = bytes(range(256)) * 50_000  # 12.8 MB: two pieces
 PIECE = 5 << 20  # the smallest that S3 takes
-RUN = Run(lambda count: None, SYSTEM_CLOCK)
+RUN = RunningDownload(lambda count: None, SYSTEM_CLOCK)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_bucket_that_is_not_there_is_told_at_once_and_the_file_kept(
     assert place.get(url, target="s3://exports/x", s3Bucket="another")["success"] is False
 
 
-def _part(target: S3Target, data: bytes) -> Part:
+def _part(target: S3Target, data: bytes) -> PartialFile:
     part = target.parts.open("task", "http://x/", Digests(target.digests))
     part.resume(any_boot=True, chunk_read=lambda count: None)
     part.write(data)
@@ -131,7 +131,7 @@ def test_an_upload_that_fails_is_abandoned(
     target = S3Target("s3://exports/p", str(tmp_path / "s"), piece_bytes=PIECE, client=s3)
     part = _part(target, DATA)
     s3.meta.events.register(f"before-call.s3.{operation}", fail)
-    with pytest.raises(Trouble, match="UploadFailed") as failure:
+    with pytest.raises(TaskError, match="UploadFailed") as failure:
         target.publish(part, "big", RUN)
     assert failure.value.again is passing
     assert "secret" not in str(failure.value)
@@ -148,7 +148,7 @@ def test_bytes_that_changed_on_disk_are_not_published(tmp_path: Path, s3: Any) -
     part = _part(target, DATA)
     with (tmp_path / "s" / part.name).open("r+b") as somebody:
         somebody.write(b"changed")
-    with pytest.raises(Trouble, match="StorageError") as failure:
+    with pytest.raises(TaskError, match="StorageError") as failure:
         target.publish(part, "big", RUN)
     assert failure.value.afresh
     assert (_objects(s3), _uploads(s3)) == ([], [])
@@ -156,16 +156,16 @@ def test_bytes_that_changed_on_disk_are_not_published(tmp_path: Path, s3: Any) -
 
 def test_an_upload_ends_when_its_job_is_called_off(tmp_path: Path, s3: Any) -> None:
     target = S3Target("s3://exports/p", str(tmp_path / "s"), piece_bytes=PIECE, client=s3)
-    part, run = _part(target, DATA), Run(lambda count: None, SYSTEM_CLOCK)
+    part, run = _part(target, DATA), RunningDownload(lambda count: None, SYSTEM_CLOCK)
     s3.meta.events.register("before-call.s3.UploadPart", lambda **_: run.stop())
-    with pytest.raises(Trouble, match="Cancelled"):
+    with pytest.raises(TaskError, match="Cancelled"):
         target.publish(part, "big", run)
     assert (_objects(s3), _uploads(s3)) == ([], [])
 
 
 def test_a_name_too_long_with_its_prefix_is_refused(tmp_path: Path, s3: Any) -> None:
     target = S3Target(f"s3://exports/{'p' * 1000}", str(tmp_path / "s"), client=s3)
-    with pytest.raises(Trouble, match="InvalidName"):
+    with pytest.raises(TaskError, match="InvalidName"):
         target.publish(_part(target, b"x"), "k" * 100, RUN)
 
 

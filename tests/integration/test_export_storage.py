@@ -13,7 +13,7 @@ import pytest
 from export_place import ExportPlace, export_place, result_of, until
 
 from holdfast.core.errors import ConfigError
-from holdfast.jobs.names import OWN_FOLDER
+from holdfast.jobs.file_names import OWN_FOLDER
 from loopback_http import ETAG, Ask, Wire, file
 
 MIB = 1 << 20

@@ -20,7 +20,7 @@ import pytest
 
 from holdfast.adapters.export.work import WorkSettings, make_work
 from holdfast.bootstrap.exports import export_engine
-from holdfast.config import export_settings, heartbeat_settings
+from holdfast.config.settings import export_settings, heartbeat_settings
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.jobs.engine import JobEngine

@@ -17,7 +17,7 @@ from fs.ground import LEASE, MUCH_LATER, Ground, Queue, drain, key_of, note
 from fs.litter import ILL_FORMED, KEY, KINDS, WELL_FORMED, outside_of, snapshot
 from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FilesystemQueue
-from holdfast.adapters.local.filesystem.doctor import Doctor
+from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
 from holdfast.adapters.local.filesystem.layout import FOLDERS
 from holdfast.core.errors import (
     HoldfastError,
@@ -25,7 +25,7 @@ from holdfast.core.errors import (
     MessageTooLarge,
     QueueUnavailable,
 )
-from holdfast.core.queue import TaskState
+from holdfast.core.queue.manager import MessageState
 
 HANGS_AFTER_SECONDS = 10.0
 
@@ -244,7 +244,7 @@ def all_verbs(ground: Ground) -> None:
 
 def people_look(queue: Queue) -> None:
     queue.stats()
-    for state in TaskState:
+    for state in MessageState:
         list(queue.peek(state))
     queue.find("a")
     queue.sweep()
@@ -558,7 +558,11 @@ def test_digits_of_other_scripts_are_left_alone_and_reported(
     people_look(queue)
     assert (path.lstat().st_ino, path.read_bytes()) == before
     assert queue.stats().foreign == 1
-    findings = [finding for finding in Doctor(ground.folder).examine() if name in finding.found]
+    findings = [
+        finding
+        for finding in FilesystemDoctor(ground.folder).examine()
+        if name in finding.found
+    ]
     assert [finding.check for finding in findings] == ["foreign files"]
 
 

@@ -14,7 +14,7 @@ from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.filesystem.names import id_hash
 from holdfast.adapters.local.filesystem.record_check import EVERY_SECONDS
 from holdfast.core.errors import QueueUnavailable
-from holdfast.core.message import QueueMessage
+from holdfast.core.queue.message import QueueMessage
 
 
 @pytest.fixture

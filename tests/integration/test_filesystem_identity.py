@@ -18,8 +18,8 @@ from fs.stepping import SteppingFs
 from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import names
 from holdfast.core.errors import LeaseLost, QueueUnavailable
-from holdfast.core.lease import LeaseState, Refused
-from holdfast.core.message import lease_of
+from holdfast.core.lease.lease import LeaseState, Refused
+from holdfast.core.queue.message import lease_of
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from fs.ground import LEASE, Ground, Queue, drain, note
 from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
 from fs.stage import ENDS_IN, VERBS
 from holdfast.core.errors import LeaseLost, NotLeased, QueueUnavailable
-from holdfast.core.queue import TaskState
+from holdfast.core.queue.manager import MessageState
 
 WAY_OUT = {
     errno.ENOSPC: "free some space",
@@ -235,7 +235,7 @@ def test_people_can_look_at_a_queue_that_cannot_be_written(fast_path: Path, faul
     fs.refusing = True
     queue = ground.queue(fs, create=False)
     assert queue.stats().ready == 1
-    assert [view.id for view in queue.peek(TaskState.PENDING)] == ["a"]
+    assert [view.id for view in queue.peek(MessageState.PENDING)] == ["a"]
     assert len(queue.find("a")) == 1
     with pytest.raises(QueueUnavailable, match=WAY_OUT[fault]):
         queue.poll()

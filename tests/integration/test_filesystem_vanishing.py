@@ -14,7 +14,7 @@ from fs.crash import in_a_child
 from fs.ground import LEASE, Ground, Queue, drain, note
 from fs.watched import WatchedFs
 from holdfast.core.errors import QueueUnavailable
-from holdfast.core.queue import TaskState
+from holdfast.core.queue.manager import MessageState
 
 HANGS_AFTER_SECONDS = 10.0
 PARTS = ("pending", "leased", "completed", "failed", "history", "workers", "ids", "tmp")
@@ -129,7 +129,7 @@ def test_a_checkpoint_or_a_reason_that_lost_its_file_says_so(fast_path: Path) ->
     with pytest.raises(QueueUnavailable):
         queue.dead_letter(message, "no use")
     assert audit.faults(ground.folder) == {}
-    assert [view.id for view in queue.peek(TaskState.LEASED)] == ["a"]
+    assert [view.id for view in queue.peek(MessageState.LEASED)] == ["a"]
 
 
 def test_a_burial_that_lost_its_file_does_not_forget_what_was_claimed(fast_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_an_hour_that_is_no_folder_does_not_hang_the_ack(
             queue.ack(message)
 
     in_a_child(play, HANGS_AFTER_SECONDS)
-    assert [view.id for view in queue.peek(TaskState.LEASED)] == ["a"]
+    assert [view.id for view in queue.peek(MessageState.LEASED)] == ["a"]
 
 
 # -- the real thing
@@ -223,7 +223,7 @@ def test_a_worker_that_starts_on_a_full_disk_works_and_leaves_nothing(tmp_path: 
         for _ in range(2):  # without a card, its lease is watched
             ground.clock.advance(2 * LEASE)
             assert worker.poll() == []  # it could not bury the torn one before
-        assert [view.state for view in worker.dead_letters()] == [TaskState.FAILED]
+        assert [view.state for view in worker.dead_letters()] == [MessageState.FAILED]
         assert len(list((ground.folder / "workers").glob("*.json"))) == 1
         assert list((ground.folder / "tmp").iterdir()) == []
 

@@ -37,7 +37,7 @@ from holdfast.jobs.runner import JobRunner
 from holdfast.jobs.tracker import JobTracker
 from holdfast.testing import ManualClock
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
-from holdfast.testing.stepfunctions import Accepted, SimulatedStepFunctions, TokenState
+from holdfast.testing.stepfunctions import AcceptedCallback, SimulatedStepFunctions, TokenState
 from jobs.inline_pool import InlinePool
 from jobs.stepping import Doom, Stepping, mortal
 
@@ -200,7 +200,7 @@ class Stage:
             (answer,) = self._answers(token)
             assert answer.error == "Superseded" or (answer.kind == "success") == (failed == 0)
 
-    def _answers(self, token: TaskToken) -> list[Accepted]:
+    def _answers(self, token: TaskToken) -> list[AcceptedCallback]:
         found = [one for one in self.step_functions.accepted if one.token == token]
         return [one for one in found if one.kind != "heartbeat"]
 

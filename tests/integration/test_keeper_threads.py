@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.lease import RENEWED, Lease, LeaseState, Refused, Renewal
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal
 from holdfast.testing.clock import ManualClock
 
 GENEROUS = 20.0  # real seconds until a hung test fails
@@ -520,8 +520,8 @@ def test_a_child_forked_while_a_lock_was_held_does_not_hang():
 FROZEN = dedent("""
     import sys
     from holdfast.core.clock import SYSTEM_CLOCK
-    from holdfast.core.keeper import LeaseKeeper
-    from holdfast.core.lease import RENEWED, Lease
+    from holdfast.core.lease.keeper import LeaseKeeper
+    from holdfast.core.lease.lease import RENEWED, Lease
 
     def say(*words):
         print(*words, flush=True)

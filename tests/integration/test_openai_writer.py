@@ -16,9 +16,14 @@ import pytest
 
 from holdfast.adapters.chat.echo import EchoWriter
 from holdfast.adapters.chat.openai import OpenAIWriter
-from holdfast.conversations.errors import Passing, Permanent, ThreadGone, Unauthorised
-from holdfast.conversations.outbox import Answer
-from holdfast.conversations.ports import Question
+from holdfast.conversations.errors import (
+    AuthenticationFailed,
+    PermanentError,
+    ThreadGone,
+    TransientError,
+)
+from holdfast.conversations.outbox import WriterAnswer
+from holdfast.conversations.ports import ReplyRequest
 from holdfast.conversations.secret import NO_SECRET, Secret
 from vendor_servers import Fault, VendorServer
 
@@ -44,10 +49,10 @@ def config(vendors: VendorServer, **more: Any) -> dict[str, Any]:
 def ask(
     writer: OpenAIWriter,
     vendors: VendorServer,
-    question: Question,
+    question: ReplyRequest,
     seconds: float = WAIT,
     **more: Any,
-) -> Answer:
+) -> WriterAnswer:
     return writer.write(question, config(vendors, **more), SECRET, timeout_seconds=seconds)
 
 
@@ -58,7 +63,7 @@ def test_a_question_is_answered_in_its_thread(
     thread = writer.open_thread(config(vendors), SECRET)
     text = "Grüße 👋🏽\nשלום"
     terms = {"instructions": "Be brief.", "max_output_tokens": "300"}
-    answer = ask(writer, vendors, Question(thread, "", text), **terms)
+    answer = ask(writer, vendors, ReplyRequest(thread, "", text), **terms)
     assert answer.text == f"Re: {text}"
     assert (answer.prompt_tokens, answer.completion_tokens) == (3, 4)
     assert answer.thread_mark == vendors.books.conversations[thread][-1]["id"]
@@ -83,13 +88,13 @@ def test_an_answer_nobody_heard_is_found_in_the_thread_and_not_asked_again(
 ) -> None:
     """MS-21, R002-091. The connection is lost after OpenAI has answered."""
     thread = writer.open_thread(config(vendors), SECRET)
-    first = ask(writer, vendors, Question(thread, "", "one"))
+    first = ask(writer, vendors, ReplyRequest(thread, "", "one"))
     vendors.books.order("openai.write", Fault(how="close", acted=True))
-    question = Question(thread, first.thread_mark, "two")
-    with pytest.raises(Passing):
+    question = ReplyRequest(thread, first.thread_mark, "two")
+    with pytest.raises(TransientError):
         ask(writer, vendors, question)
 
-    again = Question(thread, first.thread_mark, "two", again=True)
+    again = ReplyRequest(thread, first.thread_mark, "two", again=True)
     answer = ask(writer, vendors, again)
     assert answer.text == "Re: two"
     assert (answer.prompt_tokens, answer.completion_tokens) == (0, 0)
@@ -105,8 +110,8 @@ def test_an_answer_is_found_behind_many_items(
     items = vendors.books.conversations[thread]
     for _ in range(130):
         items.append(vendors.books._message("user", "other"))
-    ask(writer, vendors, Question(thread, "", "wanted"))
-    found = ask(writer, vendors, Question(thread, "", "wanted", again=True))
+    ask(writer, vendors, ReplyRequest(thread, "", "wanted"))
+    found = ask(writer, vendors, ReplyRequest(thread, "", "wanted", again=True))
     assert found.text == "Re: wanted"
     assert len(vendors.books.asked("openai.write")) == 1
     assert len(vendors.books.asked("openai.list")) == 2
@@ -117,8 +122,8 @@ def test_the_same_words_of_an_earlier_batch_are_asked_anew(
 ) -> None:
     """Who says "ok" twice gets two answers: only what follows the mark is of this batch."""
     thread = writer.open_thread(config(vendors), SECRET)
-    before = ask(writer, vendors, Question(thread, "", "ok"))
-    answer = ask(writer, vendors, Question(thread, before.thread_mark, "ok", again=True))
+    before = ask(writer, vendors, ReplyRequest(thread, "", "ok"))
+    answer = ask(writer, vendors, ReplyRequest(thread, before.thread_mark, "ok", again=True))
     assert len(vendors.books.asked("openai.write")) == 2
     assert answer.thread_mark != before.thread_mark
 
@@ -127,8 +132,8 @@ def test_a_mark_that_is_gone_leads_to_no_older_answer(
     writer: OpenAIWriter, vendors: VendorServer
 ) -> None:
     thread = writer.open_thread(config(vendors), SECRET)
-    ask(writer, vendors, Question(thread, "", "ok"))
-    ask(writer, vendors, Question(thread, "msg_deleted", "ok", again=True))
+    ask(writer, vendors, ReplyRequest(thread, "", "ok"))
+    ask(writer, vendors, ReplyRequest(thread, "msg_deleted", "ok", again=True))
     assert len(vendors.books.asked("openai.write")) == 2
 
 
@@ -139,7 +144,7 @@ def test_a_question_that_is_there_without_an_answer_is_not_added_again(
     thread = writer.open_thread(config(vendors), SECRET)
     items = vendors.books.conversations[thread]
     items.append(vendors.books._message("user", "hello"))
-    answer = ask(writer, vendors, Question(thread, "", "hello", again=True))
+    answer = ask(writer, vendors, ReplyRequest(thread, "", "hello", again=True))
     assert answer.text == "Re: hello"
     assert [one["role"] for one in items] == ["user", "assistant"]
 
@@ -148,25 +153,37 @@ def test_the_first_try_does_not_look_at_the_thread(
     writer: OpenAIWriter, vendors: VendorServer
 ) -> None:
     thread = writer.open_thread(config(vendors), SECRET)
-    ask(writer, vendors, Question(thread, "", "hello"))
+    ask(writer, vendors, ReplyRequest(thread, "", "hello"))
     assert vendors.books.asked("openai.list") == []
 
 
 REFUSALS = [
-    (Fault(status=401, code="invalid_api_key"), Unauthorised, "invalid_api_key"),
-    (Fault(status=403), Unauthorised, "403"),
-    (Fault(status=429, code="rate_limit_exceeded"), Passing, "rate_limit_exceeded"),
-    (Fault(status=429, code="insufficient_quota"), Passing, "insufficient_quota"),
-    (Fault(status=400, code="conversation_locked", param="conversation"), Passing, "locked"),
-    (Fault(status=408), Passing, "408"),
-    (Fault(status=409), Passing, "409"),
-    (Fault(status=500), Passing, "500"),
-    (Fault(status=503), Passing, "503"),
-    (Fault(how="close"), Passing, "did not answer"),
-    (Fault(how="garbage"), Passing, "cannot be read"),
-    (Fault(status=400, code="context_length_exceeded", param="input"), Permanent, "context_"),
-    (Fault(status=404, code="model_not_found", param="model"), Permanent, "model_not_found"),
-    (Fault(status=422), Permanent, "422"),
+    (Fault(status=401, code="invalid_api_key"), AuthenticationFailed, "invalid_api_key"),
+    (Fault(status=403), AuthenticationFailed, "403"),
+    (Fault(status=429, code="rate_limit_exceeded"), TransientError, "rate_limit_exceeded"),
+    (Fault(status=429, code="insufficient_quota"), TransientError, "insufficient_quota"),
+    (
+        Fault(status=400, code="conversation_locked", param="conversation"),
+        TransientError,
+        "locked",
+    ),
+    (Fault(status=408), TransientError, "408"),
+    (Fault(status=409), TransientError, "409"),
+    (Fault(status=500), TransientError, "500"),
+    (Fault(status=503), TransientError, "503"),
+    (Fault(how="close"), TransientError, "did not answer"),
+    (Fault(how="garbage"), TransientError, "cannot be read"),
+    (
+        Fault(status=400, code="context_length_exceeded", param="input"),
+        PermanentError,
+        "context_",
+    ),
+    (
+        Fault(status=404, code="model_not_found", param="model"),
+        PermanentError,
+        "model_not_found",
+    ),
+    (Fault(status=422), PermanentError, "422"),
     (Fault(status=404, param="conversation"), ThreadGone, "404"),
     (Fault(status=400, code="invalid_value", param="conversation"), ThreadGone, "invalid_"),
 ]
@@ -184,7 +201,7 @@ def test_each_refusal_is_what_it_is_and_is_not_retried_here(
     thread = writer.open_thread(config(vendors), SECRET)
     vendors.books.order("openai.write", fault, times=3)
     with pytest.raises(Exception, match=words) as caught:
-        ask(writer, vendors, Question(thread, "", "hello"))
+        ask(writer, vendors, ReplyRequest(thread, "", "hello"))
     assert type(caught.value) is kind
     assert len(vendors.books.asked("openai.write")) == 1
 
@@ -195,14 +212,14 @@ def test_a_writer_that_does_not_answer_in_time_is_passing(
     """R002-058."""
     thread = writer.open_thread(config(vendors), SECRET)
     vendors.books.order("openai.write", Fault(how="hang"))
-    with pytest.raises(Passing, match="Timeout"):
-        ask(writer, vendors, Question(thread, "", "hello"), seconds=0.2)
+    with pytest.raises(TransientError, match="Timeout"):
+        ask(writer, vendors, ReplyRequest(thread, "", "hello"), seconds=0.2)
 
 
 def test_nobody_there_is_passing(writer: OpenAIWriter) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(Passing, match="did not answer"):
+    with pytest.raises(TransientError, match="did not answer"):
         writer.open_thread({"model": "m", "base_url": f"http://127.0.0.1:{port}/v1"}, SECRET)
 
 
@@ -213,7 +230,7 @@ def test_a_thread_that_is_gone_is_known_without_a_word_of_the_error_text(
 ) -> None:
     """OpenAI answers a bare 404: the conversation itself is asked for."""
     with pytest.raises(ThreadGone):
-        ask(writer, vendors, Question(thread, "", "hello", again))
+        ask(writer, vendors, ReplyRequest(thread, "", "hello", again))
 
 
 def test_a_bare_404_of_something_else_keeps_the_thread(
@@ -221,8 +238,8 @@ def test_a_bare_404_of_something_else_keeps_the_thread(
 ) -> None:
     thread = writer.open_thread(config(vendors), SECRET)
     vendors.books.order("openai.write", Fault(status=404))
-    with pytest.raises(Permanent):
-        ask(writer, vendors, Question(thread, "", "hello"))
+    with pytest.raises(PermanentError):
+        ask(writer, vendors, ReplyRequest(thread, "", "hello"))
 
 
 @pytest.mark.parametrize(
@@ -238,10 +255,10 @@ def test_a_config_that_cannot_work_is_refused_before_anything_is_asked(
     writer: OpenAIWriter, vendors: VendorServer, terms: dict[str, Any], words: str
 ) -> None:
     where = {"base_url": vendors.openai, **terms}
-    with pytest.raises(Permanent, match=words):
-        writer.write(Question("conv_1", "", "x"), where, SECRET, timeout_seconds=WAIT)
+    with pytest.raises(PermanentError, match=words):
+        writer.write(ReplyRequest("conv_1", "", "x"), where, SECRET, timeout_seconds=WAIT)
     if "model" not in terms:
-        with pytest.raises(Permanent, match=words):
+        with pytest.raises(PermanentError, match=words):
             writer.open_thread(where, SECRET)
     assert vendors.books.asks == []
 
@@ -250,14 +267,14 @@ def test_a_config_that_cannot_work_is_refused_before_anything_is_asked(
 def test_a_key_that_is_none_is_refused_before_it_goes_anywhere(
     writer: OpenAIWriter, vendors: VendorServer, key: str
 ) -> None:
-    with pytest.raises(Permanent, match="api_key"):
+    with pytest.raises(PermanentError, match="api_key"):
         writer.open_thread(config(vendors), Secret("key", {"api_key": key}))
     assert vendors.books.asks == []
 
 
 def test_a_rotated_key_is_used_at_once(writer: OpenAIWriter, vendors: VendorServer) -> None:
     vendors.books.keys = {"openai": "sk-new"}
-    with pytest.raises(Unauthorised):
+    with pytest.raises(AuthenticationFailed):
         writer.open_thread(config(vendors), SECRET)
     assert writer.open_thread(config(vendors), Secret("key", {"api_key": "sk-new"}))
 
@@ -267,12 +284,12 @@ def test_an_answer_that_was_cut_off_before_its_first_word_is_empty(
 ) -> None:
     thread = writer.open_thread(config(vendors), SECRET)
     vendors.books.shape = {"status": "incomplete", "output": []}
-    answer = ask(writer, vendors, Question(thread, "mark", "hello"))
+    answer = ask(writer, vendors, ReplyRequest(thread, "mark", "hello"))
     assert (answer.text, answer.thread_mark) == ("", "mark")
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [("server_error", Passing), ("invalid_prompt", Permanent)]
+    ("code", "kind"), [("server_error", TransientError), ("invalid_prompt", PermanentError)]
 )
 def test_a_response_that_failed_is_no_answer(
     writer: OpenAIWriter, vendors: VendorServer, code: str, kind: type[Exception]
@@ -281,7 +298,7 @@ def test_a_response_that_failed_is_no_answer(
     error = {"code": code, "message": "words"}
     vendors.books.shape = {"status": "failed", "output": [], "error": error}
     with pytest.raises(kind, match=code):
-        ask(writer, vendors, Question(thread, "", "hello"))
+        ask(writer, vendors, ReplyRequest(thread, "", "hello"))
 
 
 def test_half_a_character_does_not_leave_the_writer(
@@ -291,7 +308,7 @@ def test_half_a_character_does_not_leave_the_writer(
     thread = writer.open_thread(config(vendors), SECRET)
     vendors.books.reply = "cut \ud83d{}".format
     for again in (False, True):
-        answer = ask(writer, vendors, Question(thread, "", "", again))
+        answer = ask(writer, vendors, ReplyRequest(thread, "", "", again))
         assert answer.text == "cut ?"
 
 
@@ -314,5 +331,7 @@ def test_a_forked_process_has_connections_of_its_own(
 def test_the_echo_says_what_was_said_and_needs_nobody() -> None:
     echo = EchoWriter()
     assert echo.open_thread({}, NO_SECRET) == ""
-    question = Question("", "", "hi 👋", again=True)
-    assert echo.write(question, {}, NO_SECRET, timeout_seconds=1) == Answer("You said: hi 👋")
+    question = ReplyRequest("", "", "hi 👋", again=True)
+    assert echo.write(question, {}, NO_SECRET, timeout_seconds=1) == WriterAnswer(
+        "You said: hi 👋"
+    )

@@ -14,20 +14,20 @@ import pytest
 
 import chat_senders
 from holdfast.adapters.chat.outbox import OutboxSender, letters
-from holdfast.conversations.errors import Passing, Permanent
+from holdfast.conversations.errors import PermanentError, TransientError
 from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import Part
+from holdfast.conversations.ports import ReplyPart
 from holdfast.conversations.secret import NO_SECRET
 from holdfast.testing.clock import ManualClock
 
 KEY = ConversationKey("+491510000001", "c1")
 
 
-def part(text: str = "hello", reference: str = "r1", index: int = 0) -> Part:
-    return Part(KEY, {"sender": "+4930"}, text, reference, index)
+def part(text: str = "hello", reference: str = "r1", index: int = 0) -> ReplyPart:
+    return ReplyPart(KEY, {"sender": "+4930"}, text, reference, index)
 
 
-def send(sender: OutboxSender, one: Part) -> str:
+def send(sender: OutboxSender, one: ReplyPart) -> str:
     return chat_senders.send(sender, one, NO_SECRET, timeout_seconds=1).message_sid
 
 
@@ -117,7 +117,7 @@ def test_a_letter_that_could_not_be_finished_is_not_there(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(Passing):
+        with pytest.raises(TransientError):
             send(sender, part())
     assert os.listdir(tmp_path) == []
     send(sender, part())
@@ -167,10 +167,10 @@ def test_what_others_left_in_the_folder_is_not_listed(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_folder_is_passing(tmp_path: Path) -> None:
     (tmp_path / "outbox").write_text("a file")
-    with pytest.raises(Passing):
+    with pytest.raises(TransientError):
         send(OutboxSender(tmp_path / "outbox", ManualClock()), part())
 
 
 def test_half_a_character_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Permanent, match="Unicode"):
+    with pytest.raises(PermanentError, match="Unicode"):
         send(OutboxSender(tmp_path, ManualClock()), part("\ud83d"))

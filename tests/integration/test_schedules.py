@@ -14,8 +14,8 @@ from fs.ground import LEASE, note
 from fs.schedule import BatonLock
 from fs.stage import ENDS_IN, VERBS, Setting, Stage, all_schedules
 from holdfast.core.errors import LeaseLost
-from holdfast.core.lease import LeaseState
-from holdfast.core.message import lease_of
+from holdfast.core.lease.lease import LeaseState
+from holdfast.core.queue.message import lease_of
 
 # -- one task, several workers
 

@@ -20,14 +20,14 @@ from aiosmtpd.smtp import SMTP, AuthResult
 from chat_senders import send
 from holdfast.adapters.chat.smtp import SmtpSender
 from holdfast.conversations.errors import (
-    CannotTell,
-    Passing,
-    Permanent,
+    AuthenticationFailed,
+    PermanentError,
+    SendStatusUnknown,
     SendUnclear,
-    Unauthorised,
+    TransientError,
 )
 from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import Part
+from holdfast.conversations.ports import ReplyPart
 from holdfast.conversations.secret import NO_SECRET, Secret
 from holdfast.testing.clock import ManualClock
 
@@ -125,10 +125,10 @@ def sender() -> SmtpSender:
 
 def part(
     server: MailServer, text: str = "hello", to: str = "ada@example.org", **more: Any
-) -> Part:
+) -> ReplyPart:
     config = {"host": "127.0.0.1", "port": server.port, "tls": "none", **more}
     config.setdefault("sender", "Laden <shop@example.com>")
-    return Part(ConversationKey(to, "c1"), config, text, "batch-1-0", 0)
+    return ReplyPart(ConversationKey(to, "c1"), config, text, "batch-1-0", 0)
 
 
 def test_a_reply_arrives_letter_by_letter(sender: SmtpSender, server: MailServer) -> None:
@@ -159,7 +159,7 @@ def test_the_same_part_has_the_same_id(sender: SmtpSender, server: MailServer) -
 
 
 def test_nobody_can_be_asked_what_was_sent(sender: SmtpSender, server: MailServer) -> None:
-    with pytest.raises(CannotTell):
+    with pytest.raises(SendStatusUnknown):
         sender.find(part(server), NO_SECRET, since=0, known=())
 
 
@@ -180,7 +180,7 @@ def test_nobody_can_be_asked_what_was_sent(sender: SmtpSender, server: MailServe
 def test_an_address_that_is_more_than_one_address_reaches_no_server(
     sender: SmtpSender, server: MailServer, address: str
 ) -> None:
-    with pytest.raises(Permanent, match="not one mail address"):
+    with pytest.raises(PermanentError, match="not one mail address"):
         send(sender, part(server, to=address), NO_SECRET, timeout_seconds=WAIT)
     assert server.recipients == []
 
@@ -201,7 +201,7 @@ def test_an_address_that_is_more_than_one_address_reaches_no_server(
 def test_a_config_that_cannot_work_or_carries_a_header_is_refused(
     sender: SmtpSender, server: MailServer, config: dict[str, Any]
 ) -> None:
-    with pytest.raises(Permanent):
+    with pytest.raises(PermanentError):
         send(sender, part(server, **config), NO_SECRET, timeout_seconds=WAIT)
     assert server.mails == []
 
@@ -209,12 +209,12 @@ def test_a_config_that_cannot_work_or_carries_a_header_is_refused(
 @pytest.mark.parametrize(
     ("at_rcpt", "at_data", "kind", "words"),
     [
-        ("550 no such user", "", Permanent, "550"),
-        ("451 later", "", Passing, "451"),
-        ("421 closing", "", Passing, "421"),
-        ("close", "", Passing, "Disconnected|Reset"),
-        ("", "554 spam", Permanent, "554"),
-        ("", "452 full", Passing, "452"),
+        ("550 no such user", "", PermanentError, "550"),
+        ("451 later", "", TransientError, "451"),
+        ("421 closing", "", TransientError, "421"),
+        ("close", "", TransientError, "Disconnected|Reset"),
+        ("", "554 spam", PermanentError, "554"),
+        ("", "452 full", TransientError, "452"),
         ("", "close", SendUnclear, "did not answer"),
     ],
 )
@@ -240,7 +240,7 @@ def test_a_recipient_is_refused_before_the_mail_is_handed_over(
     """So no doubt is noted for what was surely not sent."""
     server.at_rcpt = refusal
     with (
-        pytest.raises((Permanent, Passing)),
+        pytest.raises((PermanentError, TransientError)),
         sender.connect(part(server), NO_SECRET, timeout_seconds=WAIT),
     ):
         pytest.fail("it is connected all the same")
@@ -260,7 +260,7 @@ def test_a_server_that_hangs_up_before_the_text_leaves_no_doubt(
 ) -> None:
     with sender.connect(part(server), NO_SECRET, timeout_seconds=WAIT) as hand_over:
         server.hang_up()
-        with pytest.raises(Passing):
+        with pytest.raises(TransientError):
             hand_over()
     assert server.mails == []
 
@@ -277,7 +277,7 @@ def test_a_server_that_took_the_text_and_says_nothing_leaves_a_doubt(
 def test_nobody_there_is_passing(sender: SmtpSender) -> None:
     with MailServer() as gone:
         pass
-    with pytest.raises(Passing, match="no connection"):
+    with pytest.raises(TransientError, match="no connection"):
         send(sender, part(gone), NO_SECRET, timeout_seconds=WAIT)
 
 
@@ -287,13 +287,13 @@ def test_the_server_is_logged_in_to_when_there_is_a_name(sender: SmtpSender) -> 
         send(sender, part(server), LOGIN, timeout_seconds=WAIT)
         assert (len(server.mails), server.logins) == (1, ["ada"])
         wrong = Secret("smtp", {"username": "ada", "password": "old"})
-        with pytest.raises(Unauthorised, match="535"):
+        with pytest.raises(AuthenticationFailed, match="535"):
             send(sender, part(server), wrong, timeout_seconds=WAIT)
         server.at_login = "454"
-        with pytest.raises(Passing, match="454") as caught:
+        with pytest.raises(TransientError, match="454") as caught:
             send(sender, part(server), wrong, timeout_seconds=WAIT)
-        assert type(caught.value) is Passing
-        with pytest.raises(Permanent, match="'username'"):
+        assert type(caught.value) is TransientError
+        with pytest.raises(PermanentError, match="'username'"):
             send(sender, part(server), Secret("s", {"password": "x"}), timeout_seconds=WAIT)
         assert len(server.mails) == 1
 
@@ -342,7 +342,7 @@ def test_a_server_is_believed_only_with_a_good_certificate(
     with MailServer(**terms) as server:
         server._terms["authenticator"] = server.check
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-        with pytest.raises(Passing, match="SSLCertVerificationError"):
+        with pytest.raises(TransientError, match="SSLCertVerificationError"):
             send(sender, part(server, tls=tls), LOGIN, timeout_seconds=WAIT)
         assert (server.mails, server.logins) == ([], [])
 
@@ -356,7 +356,7 @@ def test_a_server_that_offers_no_tls_gets_nothing_unless_that_is_wished(
 ) -> None:
     with MailServer(auth_require_tls=False) as server:
         server._terms["authenticator"] = server.check
-        with pytest.raises(Passing):
+        with pytest.raises(TransientError):
             send(sender, part(server, tls="starttls"), LOGIN, timeout_seconds=WAIT)
         assert (server.mails, server.logins) == ([], [])
 
@@ -364,7 +364,7 @@ def test_a_server_that_offers_no_tls_gets_nothing_unless_that_is_wished(
 def test_an_address_in_other_letters_goes_where_the_server_knows_them(
     sender: SmtpSender, server: MailServer
 ) -> None:
-    with pytest.raises(Permanent, match="letters"):
+    with pytest.raises(PermanentError, match="letters"):
         send(sender, part(server, to="юлия@пример.example"), NO_SECRET, timeout_seconds=WAIT)
     with MailServer(enable_SMTPUTF8=True) as wide:
         send(sender, part(wide, to="юлия@пример.example"), NO_SECRET, timeout_seconds=WAIT)

@@ -13,7 +13,7 @@ import sqlite_conversations_roles as roles
 from sqlite_conversations_roles import KEY, LATER, NOW, PATIENCE_SECONDS, TURNS, fragment
 
 from holdfast.adapters.local.sqlite import SQLiteConversations
-from holdfast.conversations.model import Conversation, Parked, Status
+from holdfast.conversations.model import Conversation, ParkedBatch, Status
 
 PROCESSES = 3
 
@@ -63,7 +63,7 @@ def test_killed_at_any_statement_a_call_leaves_all_or_nothing(fast_path: Path) -
     for name in roles.CALLS:
         with SQLiteConversations(fast_path / name) as store:
             store.create(Conversation(KEY))
-            parked = Parked("parked", KEY, "why", NOW, (fragment("m4"),))
+            parked = ParkedBatch("parked", KEY, "why", NOW, (fragment("m4"),))
             store.park(None, parked, remember_until=LATER)
             for sid in ("m1", "m2", "m3"):
                 store.stage(fragment(sid), expires_at=LATER)

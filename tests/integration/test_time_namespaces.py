@@ -12,7 +12,7 @@ import pytest
 import time_namespace_role
 
 from holdfast.adapters.local.filesystem import FilesystemQueue
-from holdfast.core.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage
 from workers.kit import eventually
 
 LEASE = 60.0

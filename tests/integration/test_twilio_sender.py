@@ -23,14 +23,14 @@ import vendor_servers
 from chat_senders import send
 from holdfast.adapters.chat.twilio import TwilioSender
 from holdfast.conversations.errors import (
-    CannotTell,
-    Passing,
-    Permanent,
+    AuthenticationFailed,
+    PermanentError,
+    SendStatusUnknown,
     SendUnclear,
-    Unauthorised,
+    TransientError,
 )
 from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import Part
+from holdfast.conversations.ports import ReplyPart
 from holdfast.conversations.secret import Secret
 from vendor_servers import Fault, VendorServer
 
@@ -55,9 +55,9 @@ def sender() -> TwilioSender:
 
 def part(
     vendors: VendorServer, text: str = "hello", to: str = NUMBER, index: int = 0, **more: Any
-) -> Part:
+) -> ReplyPart:
     config = {"sender": SENDER, "base_url": vendors.twilio, **more}
-    return Part(ConversationKey(to, "c1"), config, text, f"batch-{index}", index)
+    return ReplyPart(ConversationKey(to, "c1"), config, text, f"batch-{index}", index)
 
 
 def test_a_reply_is_sent_to_the_customer(sender: TwilioSender, vendors: VendorServer) -> None:
@@ -85,14 +85,14 @@ def test_a_messaging_service_or_an_api_key_may_stand_in(
 
 
 OUTCOMES = [
-    (Fault(status=400, code="21211"), Permanent, "21211: the number is not valid"),
-    (Fault(status=400, code="63016"), Permanent, "63016"),
-    (Fault(status=400, code="99999"), Permanent, "error 99999$"),
-    (Fault(status=404, code="20404"), Permanent, "20404"),
-    (Fault(status=307), Permanent, "307"),
-    (Fault(status=401, code="20003"), Unauthorised, "20003"),
-    (Fault(status=403), Unauthorised, "403"),
-    (Fault(status=429, code="20429"), Passing, "20429"),
+    (Fault(status=400, code="21211"), PermanentError, "21211: the number is not valid"),
+    (Fault(status=400, code="63016"), PermanentError, "63016"),
+    (Fault(status=400, code="99999"), PermanentError, "error 99999$"),
+    (Fault(status=404, code="20404"), PermanentError, "20404"),
+    (Fault(status=307), PermanentError, "307"),
+    (Fault(status=401, code="20003"), AuthenticationFailed, "20003"),
+    (Fault(status=403), AuthenticationFailed, "403"),
+    (Fault(status=429, code="20429"), TransientError, "20429"),
     (Fault(status=500, acted=True), SendUnclear, "500"),
     (Fault(status=503), SendUnclear, "503"),
     (Fault(status=408), SendUnclear, "408"),
@@ -125,7 +125,7 @@ def test_a_number_that_cannot_be_written_to_is_refused_for_good(
     sender: TwilioSender, vendors: VendorServer, number: str, words: str
 ) -> None:
     """R002-065."""
-    with pytest.raises(Permanent, match=words):
+    with pytest.raises(PermanentError, match=words):
         send(sender, part(vendors, to=number), SECRET, timeout_seconds=WAIT)
 
 
@@ -140,7 +140,7 @@ def test_nobody_there_leaves_no_doubt(sender: TwilioSender, vendors: VendorServe
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     nowhere = part(vendors, base_url=f"http://127.0.0.1:{port}")
-    with pytest.raises(Passing, match="cannot be reached"):
+    with pytest.raises(TransientError, match="cannot be reached"):
         send(sender, nowhere, SECRET, timeout_seconds=WAIT)
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_sent_is_refused_before_it_could_be_in_doubt(
     words: str,
 ) -> None:
     secret = Secret("t", {"account_sid": "AC1", "auth_token": "token", **values})
-    with pytest.raises(Permanent, match=words):
+    with pytest.raises(PermanentError, match=words):
         send(sender, part(vendors, text, **config), secret, timeout_seconds=WAIT)
     assert vendors.books.asks == []
 
@@ -266,19 +266,19 @@ def test_texts_that_twilio_did_not_keep_leave_the_doubt(
     sender: TwilioSender, vendors: VendorServer
 ) -> None:
     lay(vendors, body="")
-    with pytest.raises(CannotTell):
+    with pytest.raises(SendStatusUnknown):
         sender.find(part(vendors), SECRET, since=NOW, known=())
 
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (Fault(status=401), Unauthorised),
-        (Fault(status=429), Passing),
-        (Fault(status=500), Passing),
-        (Fault(status=400), Passing),
-        (Fault(how="close"), Passing),
-        (Fault(how="garbage"), CannotTell),
+        (Fault(status=401), AuthenticationFailed),
+        (Fault(status=429), TransientError),
+        (Fault(status=500), TransientError),
+        (Fault(status=400), TransientError),
+        (Fault(how="close"), TransientError),
+        (Fault(how="garbage"), SendStatusUnknown),
     ],
 )
 def test_a_question_that_fails_does_not_say_that_nothing_was_sent(
@@ -306,8 +306,8 @@ def test_the_vendors_run_as_a_process_that_is_told_its_faults(sender: TwilioSend
             with urllib.request.urlopen(f"{about['twilio']}/_fault", fault, timeout=30):
                 pass
             key = ConversationKey(NUMBER, "c1")
-            reply = Part(key, {"sender": SENDER, "base_url": about["twilio"]}, "hi", "r")
-            with pytest.raises(Passing):
+            reply = ReplyPart(key, {"sender": SENDER, "base_url": about["twilio"]}, "hi", "r")
+            with pytest.raises(TransientError):
                 send(sender, reply, SECRET, timeout_seconds=WAIT)
             send(sender, reply, SECRET, timeout_seconds=WAIT)
             with urllib.request.urlopen(f"{about['twilio']}/_seen", timeout=30) as answer:

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.core.errors import HandlerNotFound
 from holdfast.core.events import ChildKilled
-from holdfast.core.frames import MAX_FRAME_BYTES
-from holdfast.core.worker import Worker
+from holdfast.core.process.frames import MAX_FRAME_BYTES
+from holdfast.core.worker.worker import Worker
 from workers import broken_children
 from workers.kit import Notes, TestQueue, run_until_empty
 

@@ -21,12 +21,12 @@ import pytest
 
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
-from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskAgain
+from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
 from holdfast.jobs.model import TaskResult, TaskToken
 from holdfast.jobs.pool import wire
 from holdfast.jobs.pool.pool import Assignment, WorkerPool
 from holdfast.jobs.pool.process import WorkerProcess, pickled
-from holdfast.jobs.pool.seat import Seat
+from holdfast.jobs.pool.worker_slot import WorkerSlot
 from holdfast.testing.clock import ManualClock
 from workers import pool_work
 from workers.kit import PATIENCE, Notes, Seen, eventually, is_alive, members
@@ -227,7 +227,7 @@ def test_a_worker_killed_while_busy_is_replaced_and_its_task_done_again(
         assert [view.attempt for worker in pool.view() for view in worker.tasks] == [2]
         after = pids(pool)
     assert seen.of(PoolWorkerEnded) == [PoolWorkerEnded(before[0], "SIGKILL")]
-    assert seen.of(TaskAgain) == [TaskAgain("j", "t", 2, "SIGKILL")]
+    assert seen.of(TaskRetried) == [TaskRetried("j", "t", 2, "SIGKILL")]
     assert seen.of(PoolWorkerStarted) == [PoolWorkerStarted(pid) for pid in before + after]
     assert (tasks.results, tasks.back) == ([], ["t"])
 
@@ -285,7 +285,7 @@ def test_neighbours_of_a_task_that_kills_its_worker_are_not_failed_with_it(
         eventually(lambda: len(tasks.results) == tasks.innocents + 1)
     assert [r.task_id for r in tasks.results if not r.success] == ["poison"]
     assert len({r.task_id for r in tasks.results}) == tasks.innocents + 1
-    again = Counter(event.task_id for event in seen.of(TaskAgain))
+    again = Counter(event.task_id for event in seen.of(TaskRetried))
     assert again.pop("poison") == attempts - 1
     assert sum(again.values()) <= 3  # those that were with it the first time
 
@@ -457,7 +457,7 @@ def test_whatever_is_killed_every_task_is_finished_once_and_the_pool_is_whole_ag
 
 def lives(pid: int) -> bool:
     try:
-        return b"holdfast.jobs.pool.inside" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"holdfast.jobs.pool.worker_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -615,7 +615,7 @@ def test_work_that_cannot_be_made_fails_the_start_with_its_reason(
 
 
 def test_a_worker_that_dies_at_once_is_replaced_later_and_later() -> None:
-    seat = Seat()
+    seat = WorkerSlot()
     pauses = []
     for _ in range(12):
         seat.put_off(100.0)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import HandlerNotFound
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.message import QueueMessage
-from holdfast.core.worker import Worker, WorkerReport
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.queue.message import QueueMessage
+from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.testing import MemoryQueue
 from workers import handlers
 from workers.kit import (

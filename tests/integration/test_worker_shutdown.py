@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from holdfast.core.events import Events, WorkerStopped, WorkerStopping
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.message import AnyMessage, lease_of
-from holdfast.core.outcome import Retry
-from holdfast.core.worker import Worker, WorkerReport
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.queue.message import AnyMessage, lease_of
+from holdfast.core.worker.outcome import Retry
+from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.testing import ManualClock
 from workers.handlers import do
 from workers.kit import Notes, Seen, TestQueue, eventually, is_alive, pass_a_renewal, running
@@ -274,8 +274,8 @@ def test_what_cannot_be_settled_does_not_keep_the_worker_from_ending() -> None:
 SCRIPT = """
 import signal, sys, time
 from threading import Event, Thread
-from holdfast.core.message import AnyMessage, lease_of
-from holdfast.core.worker import Worker
+from holdfast.core.queue.message import AnyMessage, lease_of
+from holdfast.core.worker.worker import Worker
 from holdfast.testing import MemoryQueue
 
 queue = MemoryQueue()

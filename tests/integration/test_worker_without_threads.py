@@ -11,9 +11,9 @@ from textwrap import dedent
 import pytest
 
 from holdfast.core.events import Event, Events
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.message import AnyMessage
-from holdfast.core.worker import Worker
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.queue.message import AnyMessage
+from holdfast.core.worker.worker import Worker
 from holdfast.jobs.engine import EngineSettings, JobEngine
 from holdfast.jobs.events import PoolWorkerStarted
 from holdfast.jobs.model import TaskResult
@@ -39,8 +39,8 @@ def test_when_only_some_slots_get_a_thread_nothing_is_claimed(isolation: str) ->
     program = f"""
         import resource, threading
         from pathlib import Path
-        from holdfast.core.message import AnyMessage
-        from holdfast.core.worker import Worker
+        from holdfast.core.queue.message import AnyMessage
+        from holdfast.core.worker.worker import Worker
         from holdfast.testing import MemoryQueue
         from workers.handlers import sleep
 

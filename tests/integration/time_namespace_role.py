@@ -11,7 +11,7 @@ import sys
 
 from holdfast.adapters.local.filesystem import FilesystemQueue
 from holdfast.core.errors import LeaseLost
-from holdfast.core.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage
 
 
 def main() -> None:

@@ -2,20 +2,20 @@
 
 from threading import Event
 
-from holdfast.conversations.desk import Desk
 from holdfast.conversations.messages import Trigger, inbound_of
 from holdfast.conversations.model import Channel, Conversation, ConversationKey
+from holdfast.conversations.operator import Operator
+from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.staging import Stager, Staging
+from holdfast.conversations.staging import Stager, StagingResult
 from holdfast.conversations.sweeper import Sweeper
-from holdfast.conversations.terms import ChatTerms
-from holdfast.core.context import LeaseContext
 from holdfast.core.events import Event as Told
 from holdfast.core.events import Events
-from holdfast.core.handler import Result
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.message import lease_of
-from holdfast.core.settle import settle
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.queue.message import lease_of
+from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.handler import Result
+from holdfast.core.worker.settle import settle
 from holdfast.testing import ManualClock, MemoryConversations, MemoryQueue
 from holdfast.testing.chat_providers import FakeProviders
 
@@ -43,7 +43,7 @@ class Ground:
             Trigger, name="whatsapp", clock=self.clock, lease_seconds=60.0, max_attempts=5
         )
         self.queues = dict.fromkeys(Channel, self.queue)
-        self.terms = ChatTerms(**{"quiet_seconds": 0.0, **terms})
+        self.terms = ConversationPolicy(**{"quiet_seconds": 0.0, **terms})
         self.providers = FakeProviders()
         self.keeper = QuietKeeper(self.clock, self.events)
         self.stopping = Event()
@@ -58,7 +58,7 @@ class Ground:
         """Have triggers handled, parked ones swept and decided about, over this store."""
         parts = (store, self.queues)
         self.sweeper = Sweeper(*parts, **self._wired)
-        self.desk = Desk(*parts, **self._wired)
+        self.desk = Operator(*parts, **self._wired)
         self.processor = BatchProcessor(
             store, self.providers, self.queues, keeper=keeper or self.keeper, **self._wired
         )
@@ -69,7 +69,7 @@ class Ground:
 
     # -- what people do
 
-    def say(self, sid: str, body: str = "hello", **more: object) -> Staging:
+    def say(self, sid: str, body: str = "hello", **more: object) -> StagingResult:
         data = {"message_sid": sid, "from": KEY.primary_channel, "conversation_id": "c"}
         return self.stager.stage(inbound_of({**data, "body": body, **more}))
 

@@ -12,13 +12,13 @@ from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
 from holdfast.adapters.aws.dynamodb.chat.tables import definitions, tables_of
 from holdfast.adapters.aws.dynamodb.values import decode, encode
 from holdfast.conversations.model import (
-    Acquired,
     Conversation,
     ConversationKey,
     Fragment,
-    Grant,
     HistoryMessage,
-    Parked,
+    LockAcquired,
+    LockGrant,
+    ParkedBatch,
     Staged,
     Turn,
     Window,
@@ -86,13 +86,15 @@ def staged(store: DynamoDBConversations) -> list[str]:
     return sorted(one.message_sid for one in store.staged(KEY.conversation_id))
 
 
-def acquired(store: DynamoDBConversations, owner: str = "owner", now: float = NOW) -> Acquired:
+def acquired(
+    store: DynamoDBConversations, owner: str = "owner", now: float = NOW
+) -> LockAcquired:
     said = store.acquire(KEY, owner=owner, trigger_id="t", now=now, expires_at=now + 60.0)
-    assert isinstance(said, Acquired), said
+    assert isinstance(said, LockAcquired), said
     return said
 
 
-def granted(store: DynamoDBConversations, owner: str = "owner", now: float = NOW) -> Grant:
+def granted(store: DynamoDBConversations, owner: str = "owner", now: float = NOW) -> LockGrant:
     return acquired(store, owner, now).grant
 
 
@@ -107,9 +109,9 @@ def answered(store: DynamoDBConversations, *sids: str, **texts: str) -> None:
     store.finish(grant, turn(*sids, **texts), now=NOW, remember_until=LATER)
 
 
-def parked(*staged: Staged) -> Parked:
+def parked(*staged: Staged) -> ParkedBatch:
     ids = parked_id_of(KEY, (one.message_sid for one in staged))
-    return Parked(ids, KEY, "no retry helps", NOW, staged)
+    return ParkedBatch(ids, KEY, "no retry helps", NOW, staged)
 
 
 def window(trigger_id: str = "w", sid: str = "m1", **fields: Any) -> Window:

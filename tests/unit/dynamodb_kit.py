@@ -8,7 +8,7 @@ import boto3
 from moto import mock_aws
 
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb.tables import Tables, definitions
+from holdfast.adapters.aws.dynamodb.tables import JobTables, definitions
 from holdfast.jobs.errors import JobExists
 from holdfast.jobs.model import (
     ExportJob,
@@ -43,7 +43,7 @@ def emptied(client: Any) -> Any:
     """The service, with two tables and nothing in them."""
     for table in client.list_tables()["TableNames"]:
         client.delete_table(TableName=table)
-    for definition in definitions(Tables()):
+    for definition in definitions(JobTables()):
         client.create_table(**definition)
     return client
 

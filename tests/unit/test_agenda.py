@@ -7,8 +7,8 @@ from fake_source import FakeSource
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.agenda import retry_delay, seconds_to_ask, why_over
-from holdfast.core.lease import Lease
+from holdfast.core.lease.lease import Lease
+from holdfast.core.lease.renewal_schedule import retry_delay, seconds_to_ask, why_over
 from holdfast.testing.clock import ManualClock
 
 lengths = st.one_of(st.integers(1, 3_600), st.floats(0.01, 3_600))

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.attempt import failed, outcome_of
-from holdfast.core.outcome import Abandoned, Done, GiveBack, Reject, Retry
+from holdfast.core.worker.outcome import Abandoned, Done, GiveBack, Reject, Retry
+from holdfast.core.worker.outcome_mapping import outcome_of, retry_after_error
 
 
 @pytest.mark.parametrize("result", [None, Done()])
@@ -61,7 +61,7 @@ def test_an_exception_is_a_retry_by_the_backoff_with_its_text_and_traceback() ->
     try:
         handler()
     except ValueError as error:
-        outcome = failed(error)
+        outcome = retry_after_error(error)
     assert outcome.after_seconds is None
     assert outcome.reason == "ValueError: of no use"
     assert outcome.detail is not None
@@ -74,7 +74,7 @@ def test_an_exception_whose_text_fails_still_has_a_reason() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert failed(Mute()).reason == "Mute: (its text cannot be shown)"
+    assert retry_after_error(Mute()).reason == "Mute: (its text cannot be shown)"
 
 
 def test_endless_reasons_and_details_are_cut() -> None:

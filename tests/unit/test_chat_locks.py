@@ -10,12 +10,12 @@ import pytest
 from chat_ground import Ground, QuietKeeper
 
 from holdfast.conversations import events as cv
-from holdfast.conversations.errors import Permanent, SendUnclear
-from holdfast.conversations.model import Status, Unreadable
-from holdfast.conversations.outbox import Writing
+from holdfast.conversations.errors import PermanentError, SendUnclear
+from holdfast.conversations.model import Status, UnreadableFragment
+from holdfast.conversations.outbox import WritingReply
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.outcome import Done, Retry
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.worker.outcome import Done, Retry
 from holdfast.testing import MemoryConversations
 
 
@@ -64,7 +64,7 @@ def test_without_a_keeper_nothing_is_sent_once_the_lock_has_run_out():
     with no_more_threads():
         assert isinstance(ground.turn(), Retry)
     assert ground.providers.the_sender.sent == []
-    assert isinstance(ground.conversation.outbox, Writing)
+    assert isinstance(ground.conversation.outbox, WritingReply)
     assert ground.conversation.status == Status.ERROR
 
 
@@ -127,7 +127,12 @@ def struck(ground: Ground, call: str, error: BaseException) -> None:
     ground.use(store)
 
 
-ERRORS = [StoreUnavailable("away"), Permanent("too large"), SystemExit(3), KeyboardInterrupt()]
+ERRORS = [
+    StoreUnavailable("away"),
+    PermanentError("too large"),
+    SystemExit(3),
+    KeyboardInterrupt(),
+]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
@@ -172,7 +177,7 @@ def test_a_reply_to_rows_nobody_can_read_any_more_becomes_history(ground):
     ground.say("SM1")
     ground.rest()
     [parked] = ground.store.parked()
-    damaged = replace(parked, staged=(Unreadable("SM1", "it has no body", {}),))
+    damaged = replace(parked, staged=(UnreadableFragment("SM1", "it has no body", {}),))
     ground.store._memory.parked[parked.parked_id] = damaged
     ground.desk.sent(parked.parked_id)
     assert [role for role, _ in ground.history] == ["user", "assistant"]

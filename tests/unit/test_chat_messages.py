@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.conversations.errors import InvalidInbound, Permanent
+from holdfast.conversations.errors import InvalidInbound, PermanentError
 from holdfast.conversations.messages import Inbound, Trigger, inbound_of, instant
-from holdfast.conversations.model import Channel, mark_of, shown
+from holdfast.conversations.model import Channel, mark_of, redacted_id
 from holdfast.conversations.secret import Secret
 
 GOOD = {"message_sid": "SM1", "From": "whatsapp:+4930123456", "To": "whatsapp:+1", "body": "x"}
@@ -127,7 +127,7 @@ def test_a_secret_is_not_printed_and_not_pickled():
     assert "canary" not in f"{secret} {secret!r} {[secret]}"
     with pytest.raises(TypeError, match="not pickled"):
         pickle.dumps(secret)
-    with pytest.raises(Permanent, match="'twilio' has no 'account_sid'"):
+    with pytest.raises(PermanentError, match="'twilio' has no 'account_sid'"):
         secret.reveal("account_sid")
 
 
@@ -149,7 +149,7 @@ def test_the_trigger_is_the_seeds_json_and_reads_what_others_send():
     ],
 )
 def test_an_id_that_looks_like_an_address_is_marked_in_logs(conversation_id, safe):
-    assert (shown(conversation_id) == conversation_id) is safe
+    assert (redacted_id(conversation_id) == conversation_id) is safe
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

@@ -7,27 +7,27 @@ from chat_ground import AI_CONFIG, KEY, Ground
 
 from holdfast.conversations import events as cv
 from holdfast.conversations.errors import (
-    Passing,
-    Permanent,
+    AuthenticationFailed,
+    PermanentError,
     SendUnclear,
     ThreadGone,
-    Unauthorised,
+    TransientError,
 )
 from holdfast.conversations.messages import Trigger
 from holdfast.conversations.model import (
     ConversationKey,
     Fragment,
-    Parked,
+    ParkedBatch,
     Status,
     Turn,
-    Unreadable,
+    UnreadableFragment,
     Window,
 )
-from holdfast.conversations.outbox import Prepared, Sending, Sent, Writing
-from holdfast.core.context import LeaseContext
+from holdfast.conversations.outbox import PreparedReply, SendingReply, SentReply, WritingReply
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.message import lease_of
-from holdfast.core.outcome import Done, GiveBack, Retry
+from holdfast.core.queue.message import lease_of
+from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.outcome import Done, GiveBack, Retry
 from holdfast.testing import MemoryConversations
 
 
@@ -239,7 +239,7 @@ def test_a_trigger_that_meets_a_working_owner_is_acked_and_its_message_answered_
 
 def test_a_message_that_comes_before_the_send_does_not_supersede_the_reply(ground):
     """The stated rule: a reply answers the messages it was written for."""
-    ground.providers.the_sender.troubles = [Passing("throttled")]
+    ground.providers.the_sender.troubles = [TransientError("throttled")]
     ground.say("SM1", "book for five")
     assert isinstance(ground.turn(), Retry)
     ground.say("SM2", "no, six")
@@ -342,7 +342,7 @@ def test_whose_lease_ran_out_goes_no_further_though_nobody_took_over(ground, kep
     ground.clock.advance(10.0)
     trigger = ground.poll()
     assert isinstance(ground.handle(trigger), Retry)
-    assert ground.conversation.outbox == Writing(("SM1",))
+    assert ground.conversation.outbox == WritingReply(("SM1",))
     assert ground.conversation.status == Status.ERROR
 
 
@@ -350,7 +350,7 @@ def test_a_lease_that_runs_out_right_before_the_send_sends_nothing(ground):
     sender = ground.providers.sender
 
     def slow_second(name: str):
-        if isinstance(ground.conversation.outbox, Prepared):
+        if isinstance(ground.conversation.outbox, PreparedReply):
             ground.providers.sender = sender
             ground.clock.advance(61.0)
         return sender(name)
@@ -359,7 +359,7 @@ def test_a_lease_that_runs_out_right_before_the_send_sends_nothing(ground):
     ground.say("SM1", "hi")
     assert isinstance(ground.turn(), Retry)
     assert ground.providers.the_sender.sent == []
-    assert isinstance(ground.conversation.outbox, Prepared)
+    assert isinstance(ground.conversation.outbox, PreparedReply)
     ground.rest()
     assert len(ground.providers.the_writer.asked) == 1
     assert ground.providers.the_sender.texts == ["You said: hi"]
@@ -442,7 +442,7 @@ def test_long_texts_are_answered_in_turns(ground):
 
 
 def test_the_outbox_of_messages_that_are_gone_is_not_sent_to_others(ground):
-    ground.providers.the_sender.troubles = [Passing("away")]
+    ground.providers.the_sender.troubles = [TransientError("away")]
     ground.say("SM1", "one")
     ground.turn()
     ground.store.drop_staged("c", ["SM1"])
@@ -483,8 +483,8 @@ def test_rows_of_another_channel_are_put_aside_and_the_others_answered(ground):
 
 def test_a_row_that_cannot_be_read_is_put_aside_and_the_others_answered(ground):
     """R002-039, MS-18: it must not poison every later batch."""
-    row = Unreadable("SM0", "received_at: not a time", {"received_at": "soon"})
-    parked = Parked("p", KEY, "to begin with", 1.0, (row,))
+    row = UnreadableFragment("SM0", "received_at: not a time", {"received_at": "soon"})
+    parked = ParkedBatch("p", KEY, "to begin with", 1.0, (row,))
     ground.store.park(None, parked, remember_until=2.0)
     ground.store.unpark("p", back_to_stage=True, now=1.0, expires_at=9e9)
     ground.say("SM1", "one")
@@ -521,7 +521,7 @@ def test_a_lock_that_cannot_be_given_back_runs_out(ground):
         raise StoreUnavailable("away")
 
     ground.store.release = failing
-    ground.providers.the_writer.troubles = [Passing("OpenAI: 500")]
+    ground.providers.the_writer.troubles = [TransientError("OpenAI: 500")]
     ground.say("SM1", "one")
     outcome = ground.turn()
     assert isinstance(outcome, Retry)
@@ -586,7 +586,7 @@ def test_a_reference_that_is_missing_parks(configs, name):
 
 def test_secrets_that_do_not_answer_are_tried_again(ground):
     """R002-051."""
-    ground.providers.secrets.troubles = [Passing("Secrets Manager: throttled")]
+    ground.providers.secrets.troubles = [TransientError("Secrets Manager: throttled")]
     ground.say("SM1")
     assert isinstance(ground.turn(), Retry)
     assert ground.conversation.status == Status.ERROR
@@ -595,8 +595,8 @@ def test_secrets_that_do_not_answer_are_tried_again(ground):
 
 
 def test_a_secret_the_provider_does_not_take_is_fetched_anew(ground):
-    ground.providers.the_writer.troubles = [Unauthorised("OpenAI: 401")]
-    ground.providers.the_sender.troubles = [Unauthorised("Twilio: 401")]
+    ground.providers.the_writer.troubles = [AuthenticationFailed("OpenAI: 401")]
+    ground.providers.the_sender.troubles = [AuthenticationFailed("Twilio: 401")]
     ground.say("SM1")
     ground.rest()
     assert ground.providers.secrets.forgotten == ["openai-secret", "twilio-secret"]
@@ -606,7 +606,9 @@ def test_a_secret_the_provider_does_not_take_is_fetched_anew(ground):
 # -- the writer
 
 
-@pytest.mark.parametrize("trouble", [Passing("OpenAI: 500"), Passing("OpenAI: timed out")])
+@pytest.mark.parametrize(
+    "trouble", [TransientError("OpenAI: 500"), TransientError("OpenAI: timed out")]
+)
 def test_a_writer_that_fails_is_asked_again_and_nothing_is_recorded(ground, trouble):
     """R002-057, 058, 086, 088…090."""
     ground.providers.the_writer.troubles = [trouble]
@@ -614,7 +616,7 @@ def test_a_writer_that_fails_is_asked_again_and_nothing_is_recorded(ground, trou
     assert isinstance(ground.turn(), Retry)
     assert ground.conversation.status == Status.ERROR
     assert ground.history == []
-    assert ground.conversation.outbox == Writing(("SM1",))
+    assert ground.conversation.outbox == WritingReply(("SM1",))
     ground.rest()
     assert [question.again for question in ground.providers.the_writer.asked] == [False, True]
     assert len(ground.history) == 2
@@ -622,7 +624,7 @@ def test_a_writer_that_fails_is_asked_again_and_nothing_is_recorded(ground, trou
 
 def test_a_retry_asks_for_the_same_messages_in_the_same_thread(ground):
     """MS-21: a thread must not hear the same words twice, once alone and once with more."""
-    ground.providers.the_writer.troubles = [Passing("away")]
+    ground.providers.the_writer.troubles = [TransientError("away")]
     ground.say("SM1", "one")
     ground.turn()
     ground.say("SM2", "two")
@@ -650,7 +652,7 @@ def test_a_writer_that_answers_nothing_parks(ground):
 
 def test_a_parked_reply_is_not_taken_for_the_answer_to_the_same_words_later(ground):
     """MS-21: the mark moves behind it, also behind an answer of nothing."""
-    ground.providers.the_sender.troubles = [Permanent("refused")]
+    ground.providers.the_sender.troubles = [PermanentError("refused")]
     ground.say("SM1", "yes")
     ground.turn()
     ground.providers.the_writer.reply = lambda text: ""
@@ -681,10 +683,10 @@ def test_a_bug_is_tried_again_and_parked_with_the_last_attempt(ground):
 
 def test_a_reply_that_could_not_be_sent_is_not_written_again(ground):
     """R002-064, 093: the outbox keeps it; the lock is free meanwhile."""
-    ground.providers.the_sender.troubles = [Passing("Twilio: 429")]
+    ground.providers.the_sender.troubles = [TransientError("Twilio: 429")]
     ground.say("SM1", "hi")
     assert isinstance(ground.turn(), Retry)
-    assert isinstance(ground.conversation.outbox, Prepared)
+    assert isinstance(ground.conversation.outbox, PreparedReply)
     assert ground.conversation.status == Status.ERROR
     ground.rest()
     assert len(ground.providers.the_writer.asked) == 1
@@ -693,7 +695,7 @@ def test_a_reply_that_could_not_be_sent_is_not_written_again(ground):
 
 def test_a_number_the_provider_refuses_parks_with_the_reply(ground):
     """R002-065, MS-22: no retry, no second reply from the writer."""
-    ground.providers.the_sender.troubles = [Permanent("Twilio refused the number (21211)")]
+    ground.providers.the_sender.troubles = [PermanentError("Twilio refused the number (21211)")]
     ground.say("SM1", "hi")
     assert ground.turn() == Done()
     [parked] = ground.store.parked()
@@ -713,7 +715,7 @@ def test_a_send_in_doubt_is_asked_of_the_provider(ground):
     outcome = ground.turn()
     assert isinstance(outcome, Retry)
     assert outcome.after_seconds == ground.terms.sender_seconds, "it may not be listed yet"
-    assert isinstance(ground.conversation.outbox, Sending)
+    assert isinstance(ground.conversation.outbox, SendingReply)
     assert ground.conversation.status == Status.ERROR
     ground.rest()
     assert len(ground.providers.the_sender.sent) == 1
@@ -772,7 +774,7 @@ def test_a_long_reply_is_sent_in_parts_and_none_of_them_twice(ground):
     def failing_second(part):
         if part.index == 1 and len(ground.providers.the_sender.sent) == 1:
             ground.providers.the_sender.send = real_send
-            raise Passing("throttled")
+            raise TransientError("throttled")
         return real_send(part)
 
     ground.providers.the_sender.send = failing_second
@@ -786,11 +788,11 @@ def test_a_long_reply_is_sent_in_parts_and_none_of_them_twice(ground):
 
 
 class Attentive(MemoryConversations):
-    """Looks how far the sender is when `Sending` is noted."""
+    """Looks how far the sender is when `SendingReply` is noted."""
 
     def note(self, grant, outbox, thread_id) -> None:
         super().note(grant, outbox, thread_id)
-        if isinstance(outbox, Sending):
+        if isinstance(outbox, SendingReply):
             self.connected.append((self.sender.connected, len(self.sender.sent)))
 
 
@@ -807,7 +809,8 @@ def test_sending_is_noted_between_the_connection_and_the_send():
 
 
 @pytest.mark.parametrize(
-    "trouble", [Passing("no connection"), Unauthorised("no login"), RuntimeError("a bug")]
+    "trouble",
+    [TransientError("no connection"), AuthenticationFailed("no login"), RuntimeError("a bug")],
 )
 def test_who_cannot_connect_leaves_no_doubt_behind(ground, trouble):
     """Nor does a process that is killed there: nothing was noted but the reply."""
@@ -820,7 +823,7 @@ def test_who_cannot_connect_leaves_no_doubt_behind(ground, trouble):
         assert isinstance(ground.handle(trigger), Retry)
     except RuntimeError:
         ground.queue.nack(trigger)
-    assert isinstance(ground.conversation.outbox, Prepared)
+    assert isinstance(ground.conversation.outbox, PreparedReply)
     ground.rest()
     assert ground.parked_reasons == []
     assert ground.providers.the_sender.texts == ["You said: hello"]
@@ -842,12 +845,12 @@ class Forgetful(MemoryConversations):
 
 
 def test_a_reply_that_is_out_and_not_recorded_is_critical_and_never_sent_again(ground):
-    """R002-076, 092, 093, MS-06: `Sent` is noted, the next attempt writes the history."""
+    """R002-076, 092, 093, MS-06: `SentReply` is noted, the next attempt writes the history."""
     ground.store.__class__ = Forgetful
     ground.say("SM1", "hi")
     assert isinstance(ground.turn(), Retry)
     assert cv.SentNotRecorded("c", "StoreUnavailable") in ground.told
-    assert isinstance(ground.conversation.outbox, Sent)
+    assert isinstance(ground.conversation.outbox, SentReply)
     assert ground.history == []
     ground.rest()
     assert len(ground.providers.the_sender.sent) == 1
@@ -884,8 +887,8 @@ def test_no_event_tells_a_body_a_number_or_a_secret():
     key = ConversationKey("+4930123456789", "+4930123456789")
     ground = Ground(conversation=False)
     ground.open(key, ai_config=AI_CONFIG, channel_config={"sms_credentials_id": "s"})
-    ground.providers.the_writer.troubles = [Passing("away")]
-    ground.providers.the_sender.troubles = [SendUnclear("no answer"), Permanent("refused")]
+    ground.providers.the_writer.troubles = [TransientError("away")]
+    ground.providers.the_sender.troubles = [SendUnclear("no answer"), PermanentError("refused")]
     for sid in ("SM1", "SM2"):
         address = {"from": key.primary_channel, "conversation_id": key.conversation_id}
         ground.say(sid, "canary-body", **address)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.bootstrap.chats import trigger_settings
-from holdfast.chat_config import ChatSettings, chat_settings, chat_variable
+from holdfast.config.chat import ChatSettings, chat_settings, chat_variable
 from holdfast.conversations.model import Channel
-from holdfast.conversations.terms import ChatTerms
+from holdfast.conversations.policy import ConversationPolicy
 from holdfast.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def complaint(**said: str) -> str:
 
 def test_nothing_set_means_files_below_data_and_the_terms_as_they_are() -> None:
     settings = chat_settings({})
-    assert settings.terms == ChatTerms()
+    assert settings.terms == ConversationPolicy()
     assert settings.store_url == "data/chat.db"
     assert settings.outbox_folder == Path("data/outbox")
     assert settings.queue_urls == {
@@ -51,7 +51,7 @@ def test_each_channel_has_the_queue_that_is_configured() -> None:
     assert sorted(leases) == [60, 60, 90]
 
 
-@pytest.mark.parametrize("term", [one.name for one in fields(ChatTerms)])
+@pytest.mark.parametrize("term", [one.name for one in fields(ConversationPolicy)])
 def test_every_term_has_a_variable_and_a_word_is_no_value_of_it(term: str) -> None:
     assert f"HOLDFAST_CHAT_{term.upper()}: " in complaint(**{term: "soon"})
 

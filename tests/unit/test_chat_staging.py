@@ -3,20 +3,20 @@
 import pytest
 from chat_ground import KEY, Ground
 
-from holdfast.conversations.desk import Desk
 from holdfast.conversations.errors import (
     InvalidInbound,
     ParkedNotFound,
-    Passing,
-    Permanent,
+    PermanentError,
     SendUnclear,
+    TransientError,
 )
 from holdfast.conversations.messages import Inbound, inbound_of
-from holdfast.conversations.model import ConversationKey, Status, Unknown, Window
+from holdfast.conversations.model import ConversationKey, ConversationNotFound, Status, Window
+from holdfast.conversations.operator import Operator
+from holdfast.conversations.policy import DAY, ConversationPolicy, ConversationProfile
 from holdfast.conversations.staging import Stager
-from holdfast.conversations.terms import DAY, ChatTerms, Profile
 from holdfast.core.errors import ConfigError, QueueUnavailable, StoreUnavailable
-from holdfast.core.outcome import Done, Reject, Retry
+from holdfast.core.worker.outcome import Done, Reject, Retry
 from holdfast.testing import MemoryConversations, MemoryQueue
 
 WRITTEN = {"message_sid": "SM1", "from": "whatsapp:you", "conversation_id": "c", "body": "hi"}
@@ -98,7 +98,7 @@ def test_a_trigger_that_is_out_counts_though_it_could_not_be_marked(ground):
 
 
 def test_a_profile_begins_the_conversation_the_customer_wrote_to(ground):
-    profile = Profile({"provider": "outbox"}, {"provider": "echo"})
+    profile = ConversationProfile({"provider": "outbox"}, {"provider": "echo"})
     stager = Stager(
         ground.store, ground.queues, profiles={"whatsapp:us": profile}, clock=ground.clock
     )
@@ -163,7 +163,7 @@ def test_one_conversation_nobody_can_read_does_not_stop_the_sweep(ground):
 
     def damaged(key: ConversationKey):
         if key.conversation_id == "a":
-            raise Permanent("its outbox cannot be read")
+            raise PermanentError("its outbox cannot be read")
         return get(key)
 
     ground.store.get = damaged
@@ -184,7 +184,7 @@ def test_the_sweeper_leaves_alone_what_somebody_works_on(ground):
 def test_what_could_not_be_answered_for_days_is_parked_not_forgotten():
     """MS-16, I-MS-1: with the reply it had, if it had one."""
     ground = Ground(most_fragments=2)
-    ground.providers.the_sender.troubles = [Passing("away")]
+    ground.providers.the_sender.troubles = [TransientError("away")]
     for number in range(5):
         ground.say(f"SM{number}")
     ground.turn()
@@ -219,8 +219,8 @@ def test_a_conversation_whose_old_messages_were_parked_is_free_again(ground):
 
 
 @pytest.fixture
-def desk(ground: Ground) -> Desk:
-    return Desk(ground.store, ground.queues, terms=ground.terms, clock=ground.clock)
+def desk(ground: Ground) -> Operator:
+    return Operator(ground.store, ground.queues, terms=ground.terms, clock=ground.clock)
 
 
 def park(ground: Ground, trouble: Exception) -> str:
@@ -232,7 +232,7 @@ def park(ground: Ground, trouble: Exception) -> str:
 
 
 def test_what_is_parked_can_be_answered_anew(ground, desk):
-    parked_id = park(ground, Permanent("refused"))
+    parked_id = park(ground, PermanentError("refused"))
     assert desk.retry(parked_id).sids == ("SM1",)
     ground.rest()
     assert ground.providers.the_sender.texts == ["You said: hi"]
@@ -295,7 +295,7 @@ def test_what_has_no_reply_was_not_sent(ground, desk):
     ground.say("SM1")
     ground.rest()
     [parked] = ground.store.parked()
-    with pytest.raises(Permanent, match="only be retried"):
+    with pytest.raises(PermanentError, match="only be retried"):
         desk.sent(parked.parked_id)
 
 
@@ -303,18 +303,18 @@ def test_the_desk_waits_for_a_conversation_that_is_being_answered(ground, desk):
     parked_id = park(ground, SendUnclear("no answer"))
     now = ground.clock.time()
     ground.store.acquire(KEY, owner="o", trigger_id="x", now=now, expires_at=now + 60)
-    with pytest.raises(Passing, match="try again"):
+    with pytest.raises(TransientError, match="try again"):
         desk.sent(parked_id)
     assert len(ground.parked_reasons) == 1
 
 
 def test_the_desk_does_not_touch_the_reply_of_another_batch(ground, desk):
     parked_id = park(ground, SendUnclear("no answer"))
-    ground.providers.the_sender.troubles = [Passing("away")]
+    ground.providers.the_sender.troubles = [TransientError("away")]
     ground.say("SM2", "and?")
     ground.turn()
     before = ground.conversation
-    with pytest.raises(Passing, match="try again"):
+    with pytest.raises(TransientError, match="try again"):
         desk.sent(parked_id)
     after = ground.conversation
     assert (after.outbox, after.status) == (before.outbox, before.status)
@@ -329,7 +329,7 @@ def test_the_desk_does_not_touch_the_reply_of_another_batch(ground, desk):
 
 
 def test_what_is_dropped_is_not_answered_again(ground, desk):
-    desk.drop(park(ground, Permanent("refused")))
+    desk.drop(park(ground, PermanentError("refused")))
     assert ground.parked_reasons == []
     ground.say("SM1", "hi")
     ground.rest()
@@ -354,7 +354,7 @@ def test_a_person_who_takes_over_during_a_turn_has_the_next_word(ground, desk):
 
     def reply(text: str) -> str:
         desk.hand_over(KEY)
-        raise Passing("away")
+        raise TransientError("away")
 
     ground.providers.the_writer.reply = reply
     ground.say("SM1")
@@ -386,17 +386,17 @@ def test_a_person_who_takes_over_during_a_turn_has_the_next_word(ground, desk):
 def test_terms_that_lose_messages_are_refused(terms, problem):
     """MS-16, MS-29."""
     with pytest.raises(ConfigError, match=problem):
-        ChatTerms(**terms)
+        ConversationPolicy(**terms)
 
 
 def test_every_problem_of_the_terms_is_named_at_once():
     with pytest.raises(ConfigError, match=r"lock_seconds.*; .*grace_seconds"):
-        ChatTerms(lock_seconds=0.0, grace_seconds=0.0)
+        ConversationPolicy(lock_seconds=0.0, grace_seconds=0.0)
 
 
 def test_an_unknown_conversation_is_not_made_up_by_the_lock():
     """MS-12."""
     ground = Ground(conversation=False)
     answer = ground.store.acquire(KEY, owner="o", trigger_id="t", now=1.0, expires_at=2.0)
-    assert answer == Unknown()
+    assert answer == ConversationNotFound()
     assert ground.store.get(KEY) is None

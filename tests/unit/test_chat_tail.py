@@ -4,7 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.conversations.model import HistoryMessage
-from holdfast.conversations.tail import LONGEST_BODY, LONGEST_TAIL, MOST_MESSAGES, tail_of
+from holdfast.conversations.recent_history import (
+    MAX_BODY,
+    MAX_TAIL,
+    MOST_MESSAGES,
+    recent_messages,
+)
 
 LENGTHS = st.lists(
     st.sampled_from([0, 1, 500, 3_200, 7_999, 8_000, 8_001, 60_000]), max_size=60
@@ -20,41 +25,45 @@ def messages(lengths: list[int]) -> list[HistoryMessage]:
 
 def test_a_short_history_is_its_own_tail() -> None:
     few = messages([10, 20, 30])
-    assert tail_of((), few) == tuple(few)
-    assert tail_of(few[:2], few[2:]) == tuple(few)
-    assert tail_of((), ()) == ()
+    assert recent_messages((), few) == tuple(few)
+    assert recent_messages(few[:2], few[2:]) == tuple(few)
+    assert recent_messages((), ()) == ()
 
 
 def test_of_many_messages_the_last_twenty_are_the_tail() -> None:
     many = messages([5] * 50)
-    assert tail_of((), many) == tuple(many[-20:])
+    assert recent_messages((), many) == tuple(many[-20:])
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:
-    at_most, too_long = messages([LONGEST_BODY, LONGEST_BODY + 1])
-    kept, cut = tail_of((), [at_most, too_long])
+    at_most, too_long = messages([MAX_BODY, MAX_BODY + 1])
+    kept, cut = recent_messages((), [at_most, too_long])
     assert kept == at_most
-    assert len(cut.body) == LONGEST_BODY
-    assert cut.body == too_long.body[: LONGEST_BODY - 1] + "…"
+    assert len(cut.body) == MAX_BODY
+    assert cut.body == too_long.body[: MAX_BODY - 1] + "…"
     assert (cut.seq, cut.message_sid) == (too_long.seq, too_long.message_sid)
 
 
 def test_of_long_messages_fewer_are_kept() -> None:
-    assert [one.seq for one in tail_of((), messages([7_999] * 12))] == list(range(5, 13))
-    assert [one.seq for one in tail_of((), messages([8_000] * 12))] == list(range(5, 13))
+    assert [one.seq for one in recent_messages((), messages([7_999] * 12))] == list(
+        range(5, 13)
+    )
+    assert [one.seq for one in recent_messages((), messages([8_000] * 12))] == list(
+        range(5, 13)
+    )
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(lengths=LENGTHS, cut=st.integers(0, 60))
 def test_any_tail_is_bounded_and_the_same_however_it_grew(lengths: list[int], cut: int) -> None:
     every = messages(lengths)
-    tail = tail_of((), every)
+    tail = recent_messages((), every)
     assert len(tail) <= MOST_MESSAGES
-    assert sum(len(one.body) for one in tail) <= LONGEST_TAIL
+    assert sum(len(one.body) for one in tail) <= MAX_TAIL
     assert [one.seq for one in tail] == [one.seq for one in every[len(every) - len(tail) :]]
-    assert len(tail) >= min(len(every), LONGEST_TAIL // LONGEST_BODY)
-    assert tail_of(tail_of((), every[:cut]), every[cut:]) == tail
+    assert len(tail) >= min(len(every), MAX_TAIL // MAX_BODY)
+    assert recent_messages(recent_messages((), every[:cut]), every[cut:]) == tail
     grown: tuple[HistoryMessage, ...] = ()
     for one in every:
-        grown = tail_of(grown, [one])
+        grown = recent_messages(grown, [one])
     assert grown == tail

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic.fields import FieldInfo
 
-from holdfast.chat_config import chat_variable
-from holdfast.config import (
+from holdfast.config.chat import chat_variable
+from holdfast.config.settings import (
     ChatSettings,
     ExportSettings,
     HeartbeatSettings,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.context import LeaseContext
 from holdfast.core.errors import LeaseLost
-from holdfast.core.message import AnyMessage, lease_of
+from holdfast.core.queue.message import AnyMessage, lease_of
+from holdfast.core.worker.context import LeaseContext
 from holdfast.testing import ManualClock, MemoryQueue
 
 

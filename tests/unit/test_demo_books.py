@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.demo.export import books as export_books
-from holdfast.cli.demo.export.books import Deeds, ExportBooks
+from holdfast.cli.demo.export.books import ExportBooks, ExportInterventions
 from holdfast.cli.demo.export.files import JOB, DemoFile, shelf
 from holdfast.cli.demo.export.server import Ask
 from holdfast.jobs.model import (
@@ -21,7 +21,7 @@ from holdfast.jobs.model import (
 FILES = shelf(30, "127.0.0.1:1")
 MISSING = next(file for file in FILES if file.habit == "missing")
 EARLY = [file.key for file in FILES[:15]]
-DEEDS = Deeds(
+DEEDS = ExportInterventions(
     counted=frozenset(EARLY),
     asks_before=len(EARLY),
     torn=frozenset(),
@@ -52,7 +52,7 @@ def exported(
     job: ExportJob | None = ENDED,
     rows: list[ExportTask] = ROWS,
     asks: list[Ask] = ASKS,
-    deeds: Deeds = DEEDS,
+    deeds: ExportInterventions = DEEDS,
 ) -> ExportBooks:
     return export_books.balance(FILES, found, job, rows, asks, deeds)
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.demo.chat.books import ChatBooks, Deeds, Found, balance
+from holdfast.cli.demo.chat.books import ChatBooks, ChatFindings, ChatInterventions, balance
 from holdfast.cli.demo.chat.customer import LATE, QUICK
-from holdfast.cli.demo.chat.ledger import Entry, Ledger
+from holdfast.cli.demo.chat.ledger import EffectEntry, EffectLog
 
 LINES = [*QUICK, LATE]
 FIRST = "You said: " + "\n".join(line.text for line in QUICK)
 SECOND = f"You said: {LATE.text}"
-FOUND = Found(
+FOUND = ChatFindings(
     history=[line.sid for line in LINES],
     recorded=2,
     replies=2,
@@ -22,10 +22,10 @@ FOUND = Found(
     locks=0,
     parked=0,
 )
-DEEDS = Deeds(workers_killed=1, taken_over=1, delivered_again=1)
+DEEDS = ChatInterventions(workers_killed=1, taken_over=1, delivered_again=1)
 
 
-def books(found: Found = FOUND, deeds: Deeds = DEEDS) -> ChatBooks:
+def books(found: ChatFindings = FOUND, deeds: ChatInterventions = DEEDS) -> ChatBooks:
     return balance(LINES, found, deeds)
 
 
@@ -68,11 +68,11 @@ def test_what_is_wrong_unbalances_the_books_and_is_marked(what: str) -> None:
 
 
 def test_deeds_are_read_as_they_were_noted_and_a_growing_one_is_left(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+    ledger = EffectLog(tmp_path)
     assert ledger.entries() == []
     ledger.note("asked", "one\ntwo")
     ledger.note("held")
     with (tmp_path / "chat-deeds.jsonl").open("a") as file:
         file.write('{"deed": "se')
-    assert ledger.entries() == [Entry("asked", "one\ntwo"), Entry("held")]
+    assert ledger.entries() == [EffectEntry("asked", "one\ntwo"), EffectEntry("held")]
     assert ledger.texts("asked") == ["one\ntwo"]

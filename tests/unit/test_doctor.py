@@ -24,9 +24,9 @@ from holdfast.adapters.local.filesystem.checks.mounts import (
     sync_check,
 )
 from holdfast.adapters.local.filesystem.checks.times import clock_check, grain_verdict
-from holdfast.adapters.local.filesystem.doctor import Doctor
-from holdfast.core.findings import Finding, Level
-from holdfast.core.message import AnyMessage
+from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
+from holdfast.core.checks import CheckLevel, CheckResult
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 
 
@@ -36,15 +36,15 @@ def queue(tmp_path: Path) -> Iterator[FilesystemQueue[AnyMessage]]:
         yield queue  # type: ignore[misc]
 
 
-def examine(folder: Path, **given: object) -> dict[str, list[Finding]]:
+def examine(folder: Path, **given: object) -> dict[str, list[CheckResult]]:
     """Findings by what they are about."""
-    found: dict[str, list[Finding]] = {}
-    for finding in Doctor(folder, **given).examine():  # type: ignore[arg-type]
+    found: dict[str, list[CheckResult]] = {}
+    for finding in FilesystemDoctor(folder, **given).examine():  # type: ignore[arg-type]
         found.setdefault(finding.check, []).append(finding)
     return found
 
 
-def levels(found: dict[str, list[Finding]]) -> set[Level]:
+def levels(found: dict[str, list[CheckResult]]) -> set[CheckLevel]:
     return {finding.level for group in found.values() for finding in group}
 
 
@@ -52,14 +52,14 @@ def test_a_healthy_queue_is_found_healthy(queue: FilesystemQueue[AnyMessage]) ->
     queue.push(AnyMessage())
     queue.poll()
     found = examine(queue.folder)
-    assert Level.FAIL not in levels(found)
+    assert CheckLevel.FAIL not in levels(found)
     assert {"rename", "link", "lock", "clock", "permissions", "one device"} <= found.keys()
 
 
 def test_every_finding_that_is_not_ok_has_a_way_out(tmp_path: Path) -> None:
     for findings in examine(tmp_path / "nowhere" / "q").values():
         for finding in findings:
-            assert finding.way_out or finding.level is Level.OK, finding
+            assert finding.remedy or finding.level is CheckLevel.OK, finding
 
 
 def test_nothing_is_left_behind(queue: FilesystemQueue[AnyMessage]) -> None:
@@ -70,8 +70,8 @@ def test_nothing_is_left_behind(queue: FilesystemQueue[AnyMessage]) -> None:
 
 def test_a_queue_that_is_not_there_is_a_failure_and_is_not_made(tmp_path: Path) -> None:
     found = examine(tmp_path / "queues" / "default" / "q")
-    assert found["queue"][0].level is Level.FAIL
-    assert found["rename"][0].level is Level.OK  # the place was probed all the same
+    assert found["queue"][0].level is CheckLevel.FAIL
+    assert found["rename"][0].level is CheckLevel.OK  # the place was probed all the same
     assert list(tmp_path.iterdir()) == []
 
 
@@ -98,7 +98,7 @@ def test_a_folder_where_moving_is_copying_is_found_out(
     copying = racer(tmp_path, "print(*range(int(count)))")
     found = examine(queue.folder, racer=copying)
     for race in ("rename", "link"):
-        assert found[race][0].level is Level.FAIL
+        assert found[race][0].level is CheckLevel.FAIL
         assert f"{races.HEATS} of {races.HEATS} files were won by two" in found[race][0].found
 
 
@@ -107,7 +107,7 @@ def test_files_that_vanish_or_are_torn_are_found_out(
 ) -> None:
     losing = racer(tmp_path, "print(*range(3)) if me == '0' else None")
     found = examine(queue.folder, racer=losing)
-    assert found["rename"][0].level is Level.FAIL
+    assert found["rename"][0].level is CheckLevel.FAIL
     assert "won by nobody or torn" in found["rename"][0].found
 
 
@@ -115,9 +115,9 @@ def test_a_probe_that_breaks_is_a_finding_and_the_others_go_on(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path
 ) -> None:
     found = examine(queue.folder, racer=racer(tmp_path, "sys.exit(5)"))
-    assert found["rename"][0].level is Level.FAIL
+    assert found["rename"][0].level is CheckLevel.FAIL
     assert "cannot be checked" in found["rename"][0].found
-    assert found["lock"][0].level is Level.OK
+    assert found["lock"][0].level is CheckLevel.OK
 
 
 # -- filesystem and mount
@@ -155,19 +155,19 @@ def test_the_mount_of_a_path_is_the_nearest_and_the_newest(path: str, kind: str)
 @pytest.mark.parametrize(
     ("line", "level", "word"),
     [
-        ("x / ext4 rw 0 0", Level.OK, "ext4"),
-        ("x / nfs4 rw,hard 0 0", Level.OK, "network filesystem"),
-        ("x / nfs4 rw,soft 0 0", Level.WARN, "mounted soft"),
-        ("x / nfs rw,nolock 0 0", Level.WARN, "locks are local"),
-        ("x / tmpfs rw 0 0", Level.WARN, "in memory"),
-        ("x / cifs rw 0 0", Level.WARN, "nobody promises"),
-        ("x / fuse.s3fs rw 0 0", Level.WARN, "nobody promises"),
-        ("x / ext4 ro 0 0", Level.FAIL, "read-only"),
-        ("", Level.OK, "cannot be told"),
+        ("x / ext4 rw 0 0", CheckLevel.OK, "ext4"),
+        ("x / nfs4 rw,hard 0 0", CheckLevel.OK, "network filesystem"),
+        ("x / nfs4 rw,soft 0 0", CheckLevel.WARN, "mounted soft"),
+        ("x / nfs rw,nolock 0 0", CheckLevel.WARN, "locks are local"),
+        ("x / tmpfs rw 0 0", CheckLevel.WARN, "in memory"),
+        ("x / cifs rw 0 0", CheckLevel.WARN, "nobody promises"),
+        ("x / fuse.s3fs rw 0 0", CheckLevel.WARN, "nobody promises"),
+        ("x / ext4 ro 0 0", CheckLevel.FAIL, "read-only"),
+        ("", CheckLevel.OK, "cannot be told"),
     ],
 )
 def test_each_kind_of_mount_is_judged(
-    queue: FilesystemQueue[AnyMessage], tmp_path: Path, line: str, level: Level, word: str
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path, line: str, level: CheckLevel, word: str
 ) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(line)
@@ -179,7 +179,7 @@ def test_a_system_without_a_list_of_mounts_is_no_failure(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path
 ) -> None:
     [finding] = mount_check(queue.folder, tmp_path / "none")
-    assert finding.level is Level.OK
+    assert finding.level is CheckLevel.OK
 
 
 @pytest.mark.parametrize("mark", [".stfolder", ".dropbox.cache"])
@@ -188,8 +188,8 @@ def test_a_synced_folder_is_a_failure(
 ) -> None:
     (tmp_path / mark).mkdir()
     [finding] = sync_check(queue.folder)
-    assert finding.level is Level.FAIL
-    assert "move the queue out" in finding.way_out
+    assert finding.level is CheckLevel.FAIL
+    assert "move the queue out" in finding.remedy
 
 
 # -- folders
@@ -198,7 +198,7 @@ def test_a_synced_folder_is_a_failure(
 def test_a_missing_folder_is_named(queue: FilesystemQueue[AnyMessage]) -> None:
     (queue.folder / "history").rmdir()
     finding, *_ = access_check(queue.folder)
-    assert finding.level is Level.WARN
+    assert finding.level is CheckLevel.WARN
     assert "history" in finding.found
 
 
@@ -210,7 +210,7 @@ def test_a_folder_on_another_device_is_a_failure(
     (queue.folder / "completed").rmdir()
     (queue.folder / "completed").symlink_to(fast_path)
     [finding] = device_check(queue.folder)
-    assert finding.level is Level.FAIL
+    assert finding.level is CheckLevel.FAIL
     assert "completed" in finding.found
 
 
@@ -220,16 +220,18 @@ def test_sticky_folders_are_pointed_out(queue: FilesystemQueue[AnyMessage]) -> N
 
 
 @pytest.mark.parametrize(
-    ("free", "level"), [(10 << 30, Level.OK), (500 << 20, Level.WARN), (1 << 20, Level.FAIL)]
+    ("free", "level"),
+    [(10 << 30, CheckLevel.OK), (500 << 20, CheckLevel.WARN), (1 << 20, CheckLevel.FAIL)],
 )
-def test_little_space_is_pointed_out_before_it_is_none(free: int, level: Level) -> None:
+def test_little_space_is_pointed_out_before_it_is_none(free: int, level: CheckLevel) -> None:
     assert space_verdict(free).level is level
 
 
 @pytest.mark.parametrize(
-    ("free", "level"), [(10**7, Level.OK), (50_000, Level.WARN), (10, Level.FAIL)]
+    ("free", "level"),
+    [(10**7, CheckLevel.OK), (50_000, CheckLevel.WARN), (10, CheckLevel.FAIL)],
 )
-def test_few_inodes_are_pointed_out_before_there_are_none(free: int, level: Level) -> None:
+def test_few_inodes_are_pointed_out_before_there_are_none(free: int, level: CheckLevel) -> None:
     assert inode_verdict(free).level is level
 
 
@@ -239,14 +241,14 @@ def test_few_inodes_are_pointed_out_before_there_are_none(free: int, level: Leve
 @pytest.mark.parametrize(
     ("ahead", "level", "word"),
     [
-        (0.01, Level.OK, "is ours"),
-        (2.0, Level.OK, "2.0 s ahead"),
-        (-2.0, Level.OK, "2.0 s behind"),
-        (90.0, Level.WARN, "90.0 s ahead"),
+        (0.01, CheckLevel.OK, "is ours"),
+        (2.0, CheckLevel.OK, "2.0 s ahead"),
+        (-2.0, CheckLevel.OK, "2.0 s behind"),
+        (90.0, CheckLevel.WARN, "90.0 s ahead"),
     ],
 )
 def test_the_file_servers_clock_is_compared(
-    tmp_path: Path, ahead: float, level: Level, word: str
+    tmp_path: Path, ahead: float, level: CheckLevel, word: str
 ) -> None:
     clock = ManualClock()
     server = FsOps(server_time=lambda: clock.time() + ahead)
@@ -257,14 +259,14 @@ def test_the_file_servers_clock_is_compared(
 
 def test_stamps_in_whole_seconds_are_pointed_out() -> None:
     [finding] = grain_verdict([5_000_000_000, 5_000_000_000, 6_000_000_000])
-    assert finding.level is Level.WARN
+    assert finding.level is CheckLevel.WARN
     assert list(grain_verdict([5_000_000_000, 5_000_000_001, 6_000_000_000])) == []
 
 
 # -- who may read it
 
 
-def access_of(folder: Path) -> Finding:
+def access_of(folder: Path) -> CheckResult:
     [finding] = mode_check(folder)
     return finding
 
@@ -272,8 +274,8 @@ def access_of(folder: Path) -> Finding:
 def test_a_private_queue_and_a_shared_one_are_told_apart(tmp_path: Path) -> None:
     private = FilesystemQueue(tmp_path, queue="private").folder
     shared = FilesystemQueue(tmp_path, queue="shared", access="group").folder
-    assert access_of(private) == Finding("access", Level.OK, "private (mode 0700)")
-    assert access_of(shared).level is Level.OK
+    assert access_of(private) == CheckResult("access", CheckLevel.OK, "private (mode 0700)")
+    assert access_of(shared).level is CheckLevel.OK
     assert access_of(shared).found.startswith("shared with group ")
     assert access_of(shared).found.endswith(" (mode 2770)")
 
@@ -288,11 +290,13 @@ def test_a_queue_that_others_can_read_is_mended_by_the_command_it_gives(
     for path in (queue.folder, *queue.folder.rglob("*")):
         path.chmod(mode if path.is_dir() else mode & 0o666)
     found = access_of(queue.folder)
-    assert found.level is Level.WARN
+    assert found.level is CheckLevel.WARN
     assert f"mode {mode:04o}" in found.found
-    subprocess.run(found.way_out.partition("; or")[0], shell=True, check=True)
-    while (found := access_of(queue.folder)).level is not Level.OK:  # two things were wrong
-        subprocess.run(found.way_out, shell=True, check=True)
+    subprocess.run(found.remedy.partition("; or")[0], shell=True, check=True)
+    while (
+        found := access_of(queue.folder)
+    ).level is not CheckLevel.OK:  # two things were wrong
+        subprocess.run(found.remedy, shell=True, check=True)
     assert all(path.stat().st_mode & 0o007 == 0 for path in queue.folder.rglob("*"))
     with FilesystemQueue(tmp_path / "it's here", queue="q") as again:
         assert len(again.poll()) == 1
@@ -304,7 +308,7 @@ def test_a_link_in_the_place_of_a_folder_is_a_failure(
     (queue.folder / "failed").rmdir()
     (queue.folder / "failed").symlink_to(tmp_path)
     found = examine(queue.folder)
-    assert found["folders"][0].level is Level.FAIL
+    assert found["folders"][0].level is CheckLevel.FAIL
     assert "failed" in found["folders"][0].found
 
 
@@ -320,7 +324,7 @@ def test_what_another_user_closed_is_named(fast_path: Path, name: str) -> None:
 
     def play(say: Callable[[str], None]) -> None:
         os.setuid(54323)
-        closed = [f for f in access_check(queue.folder) if f.level is Level.FAIL]
+        closed = [f for f in access_check(queue.folder) if f.level is CheckLevel.FAIL]
         assert [str(path) in finding.found for finding in closed] == [True]
 
     in_a_child(play)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
-from holdfast.adapters.local.filesystem.checks.contents import Contents
+from holdfast.adapters.local.filesystem.checks.contents import QueueContents
+from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.findings import Finding, Level
-from holdfast.core.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 
 
@@ -22,10 +22,10 @@ def queue(tmp_path: Path) -> Iterator[FilesystemQueue[AnyMessage]]:
 
 def look_inside(
     folder: Path, clock: Clock = SYSTEM_CLOCK, fs: FsOps | None = None
-) -> dict[str, list[Finding]]:
+) -> dict[str, list[CheckResult]]:
     """Findings by what they are about."""
-    contents = Contents(folder, clock, fs or FsOps())
-    found: dict[str, list[Finding]] = {}
+    contents = QueueContents(folder, clock, fs or FsOps())
+    found: dict[str, list[CheckResult]] = {}
     for finding in contents.check():
         found.setdefault(finding.check, []).append(finding)
     contents.close()
@@ -37,10 +37,10 @@ def test_foreign_files_are_named_with_what_to_do(queue: FilesystemQueue[AnyMessa
     (queue.folder / "backup.tar").write_text("mine")
     (queue.folder / "pending" / "drafts").mkdir()
     [finding] = look_inside(queue.folder)["foreign files"]
-    assert finding.level is Level.WARN
+    assert finding.level is CheckLevel.WARN
     for name in ("leased/notes.txt", "backup.tar", "pending/drafts"):
         assert name in finding.found
-    assert "move them out" in finding.way_out
+    assert "move them out" in finding.remedy
 
 
 def test_leftovers_of_killed_pushes_are_counted_once_they_are_old(
@@ -63,7 +63,7 @@ class Manual:
             root, queue="q", lease_seconds=10, clock=self.clock, fs=self.fs
         )
 
-    def workers(self) -> Finding:
+    def workers(self) -> CheckResult:
         return look_inside(self.queue.folder, self.clock, self.fs)["workers"][0]
 
     def seen_now(self) -> None:
@@ -83,20 +83,20 @@ def test_leases_that_ran_out_with_nobody_polling_are_pointed_out(manual: Manual)
     manual.queue.push(AnyMessage())
     manual.queue.poll()
     manual.seen_now()
-    assert manual.workers().level is Level.OK
+    assert manual.workers().level is CheckLevel.OK
     manual.clock.advance(300)
     finding = manual.workers()
-    assert finding.level is Level.WARN
+    assert finding.level is CheckLevel.WARN
     assert "1 leases have run out" in finding.found
-    assert "holdfast work" in finding.way_out
+    assert "holdfast work" in finding.remedy
     manual.seen_now()  # a worker shows itself: it will take over
-    assert manual.workers().level is Level.OK
+    assert manual.workers().level is CheckLevel.OK
 
 
 def test_waiting_messages_without_any_worker_are_pointed_out(manual: Manual) -> None:
     manual.queue.push(AnyMessage())
     finding = manual.workers()
-    assert finding.level is Level.WARN
+    assert finding.level is CheckLevel.WARN
     assert "none yet" in finding.found
 
 
@@ -109,8 +109,8 @@ def test_a_lease_from_the_future_is_a_failure_whose_way_out_works(manual: Manual
     stem, _, _ = path.name.rpartition("~")
     path.rename(leased / f"{stem}~9999999999999+0+60000.json")
     [finding] = look_inside(manual.queue.folder, manual.clock, manual.fs)["leases"]
-    assert finding.level is Level.FAIL
-    _, source, target = finding.way_out.rsplit(" ", 2)
+    assert finding.level is CheckLevel.FAIL
+    _, source, target = finding.remedy.rsplit(" ", 2)
     os.rename(manual.queue.folder / source, manual.queue.folder / target)
     manual.clock.advance(11)
     [message] = manual.queue.poll()

@@ -36,8 +36,8 @@ from dynamodb_faults import (
 
 from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
 from holdfast.conversations.errors import LockLost, ParkedNotFound
-from holdfast.conversations.model import Acquired, Conversation, Grant, Held, Status
-from holdfast.conversations.outbox import Writing
+from holdfast.conversations.model import Conversation, LockAcquired, LockGrant, LockHeld, Status
+from holdfast.conversations.outbox import WritingReply
 from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
 from holdfast.testing import ManualClock
 
@@ -69,11 +69,11 @@ def store(client: Any) -> DynamoDBConversations:
 class Case:
     """A write, and what asking for it again may say."""
 
-    call: Callable[[DynamoDBConversations, Grant], Any]
+    call: Callable[[DynamoDBConversations, LockGrant], Any]
     again: type[HoldfastError] | None = None
 
 
-def _acquire(store: DynamoDBConversations, _: Grant) -> Any:
+def _acquire(store: DynamoDBConversations, _: LockGrant) -> Any:
     return store.acquire(
         KEY, owner="second", trigger_id="t2", now=NOW + 60.0, expires_at=NOW + 120.0
     )
@@ -90,7 +90,7 @@ WRITES: dict[str, Case] = {
     "close_window": Case(lambda store, _: store.close_window("chat", "open")),
     "take over": Case(_acquire),
     "renew": Case(lambda store, grant: store.renew(grant, now=NOW, expires_at=NOW + 90.0)),
-    "note": Case(lambda store, grant: store.note(grant, Writing(("m1",)), "thread")),
+    "note": Case(lambda store, grant: store.note(grant, WritingReply(("m1",)), "thread")),
     "release": Case(lambda store, grant: store.release(grant, Status.ERROR), LockLost),
     "finish": Case(
         lambda store, grant: store.finish(grant, turn("m1"), now=NOW, remember_until=LATER),
@@ -109,7 +109,7 @@ WRITES: dict[str, Case] = {
 }
 
 
-def prepared(store: DynamoDBConversations, name: str) -> Grant:
+def prepared(store: DynamoDBConversations, name: str) -> LockGrant:
     """A conversation under way; a window, two staged messages and a parked one."""
     stage(store, "m1", "m2")
     if name != "open_window":
@@ -117,7 +117,7 @@ def prepared(store: DynamoDBConversations, name: str) -> Grant:
     one = parked(fragment("m9"))
     store.park(None, type(one)("there", KEY, "why", NOW, one.staged), remember_until=LATER)
     if name == "create":
-        return Grant(KEY, "nobody", "t", 1)
+        return LockGrant(KEY, "nobody", "t", 1)
     begun(store, status="before")
     return granted(store)
 
@@ -189,7 +189,7 @@ def test_a_lock_that_was_taken_in_silence_is_its_own_trigger_s(moto: Any) -> Non
     with pytest.raises(StoreUnavailable):
         acquired(opened(silent))
     said = store.acquire(KEY, owner="o2", trigger_id="t", now=NOW, expires_at=NOW + 60.0)
-    assert said == Held("t", NOW + 60.0)
+    assert said == LockHeld("t", NOW + 60.0)
 
 
 # -- busy rows
@@ -264,7 +264,7 @@ def test_a_lock_taken_over_between_our_look_and_our_grip_is_held(
     said = opened(late).acquire(
         KEY, owner="slower", trigger_id="t", now=NOW + 60.0, expires_at=NOW + 120.0
     )
-    assert said == Held("t", NOW + 120.0)
+    assert said == LockHeld("t", NOW + 120.0)
 
 
 class _SecondWrite(Meanwhile):
@@ -417,4 +417,4 @@ def test_readings_that_must_not_be_behind_are_consistent(
     [batch] = noting.made("batch_get_item")
     assert all(one["ConsistentRead"] for one in batch["RequestItems"].values())
     assert noting.made("scan")[-1]["ConsistentRead"]
-    assert isinstance(acquired(store), Acquired)
+    assert isinstance(acquired(store), LockAcquired)

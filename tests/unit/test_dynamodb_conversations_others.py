@@ -26,13 +26,13 @@ from dynamodb_chat_kit import (
 )
 
 from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
-from holdfast.conversations.errors import Permanent
+from holdfast.conversations.errors import PermanentError
 from holdfast.conversations.model import (
     ConversationKey,
     Fragment,
     Status,
-    Unreadable,
-    Waiting,
+    UnreadableFragment,
+    WaitingConversation,
 )
 from holdfast.testing import ManualClock
 
@@ -82,7 +82,7 @@ def test_a_row_of_the_seed_s_staging_is_a_fragment(
     put(client, TABLES.stage, STAGED | {"received_at": received_at})
     assert store.staged("chat") == [Fragment(KEY, "m1", CANARY, NOW, NOW)]
     assert list(store.waiting()) == [
-        Waiting(KEY, 1, NOW),
+        WaitingConversation(KEY, 1, NOW),
     ]
 
 
@@ -113,7 +113,7 @@ def test_a_row_that_is_no_message_is_told_apart_and_can_be_parked(
     put(client, TABLES.stage, STAGED | {"message_sid": "m2"})
     found = {one.message_sid: one for one in store.staged("chat")}
     broken = found["m1"]
-    assert isinstance(broken, Unreadable)
+    assert isinstance(broken, UnreadableFragment)
     assert broken.row == STAGED | damage
     assert CANARY not in broken.problem + repr(broken)
     assert isinstance(found["m2"], Fragment)
@@ -138,7 +138,7 @@ def test_what_only_dynamodb_knows_is_parked_as_text(
     [broken] = store.staged("chat")
     store.park(None, parked(broken), remember_until=LATER)
     [[kept]] = [one.staged for one in store.parked()]
-    assert isinstance(kept, Unreadable)
+    assert isinstance(kept, UnreadableFragment)
     assert kept.row["picture"] == "/wA="
     assert kept.row["tags"] == ["a"]
 
@@ -151,7 +151,7 @@ def test_a_row_filled_to_the_brim_is_parked_shortened(
     [broken] = store.staged("chat")
     store.park(None, parked(broken), remember_until=LATER)
     [[kept]] = [one.staged for one in store.parked()]
-    assert isinstance(kept, Unreadable)
+    assert isinstance(kept, UnreadableFragment)
     assert kept.row["body"] == "x" * 10_000
     assert staged(store) == []
 
@@ -163,8 +163,8 @@ def test_rows_without_a_channel_wait_with_those_that_have_one(
     put(client, TABLES.stage, STAGED | {"message_sid": "m2", "primary_channel": None})
     put(client, TABLES.stage, {"conversation_id": "other", "message_sid": "m1"})
     assert sorted(store.waiting(), key=lambda one: one.fragments) == [
-        Waiting(ConversationKey("", "other"), 1, 0.0),
-        Waiting(KEY, 2, NOW),
+        WaitingConversation(ConversationKey("", "other"), 1, 0.0),
+        WaitingConversation(KEY, 2, NOW),
     ]
 
 
@@ -276,7 +276,7 @@ def test_an_outbox_that_cannot_be_read_is_not_taken_for_none(
 ) -> None:
     """MS-06: or a reply that is out would be sent again."""
     put(client, TABLES.conversations, BARE | {"outbox": {"state": "teleporting"}})
-    with pytest.raises(Permanent):
+    with pytest.raises(PermanentError):
         store.get(KEY)
 
 
@@ -286,7 +286,7 @@ def test_a_conversation_whose_outbox_cannot_be_read_is_not_locked(
     """During a deployment a newer process may read it: it must not wait for the lock."""
     outbox = {"outbox": {"state": "teleporting"}}
     put(client, TABLES.conversations, BARE | outbox | {"conversation_status": "vip"})
-    with pytest.raises(Permanent):
+    with pytest.raises(PermanentError):
         store.acquire(KEY, owner="o", trigger_id="t", now=NOW, expires_at=NOW + 60.0)
     row = conversation_row(client)
     assert (row["conversation_status"], row["outbox"]) == ("vip", {"state": "teleporting"})
@@ -296,10 +296,10 @@ def test_a_conversation_whose_outbox_cannot_be_read_is_not_locked(
 def test_config_that_dynamodb_cannot_keep_is_refused_for_good(
     store: DynamoDBConversations,
 ) -> None:
-    with pytest.raises(Permanent) as refused:
+    with pytest.raises(PermanentError) as refused:
         begun(store, ai_config={"temperature": float("nan"), "prompt": CANARY})
     assert CANARY not in str(refused.value)
-    with pytest.raises(Permanent):
+    with pytest.raises(PermanentError):
         begun(store, ai_config={"prompt": CANARY * 30_000})
     assert store.get(KEY) is None
 

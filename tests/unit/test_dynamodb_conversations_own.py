@@ -33,17 +33,17 @@ from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations, create_ta
 from holdfast.adapters.aws.dynamodb.chat.doctor import examine
 from holdfast.adapters.aws.dynamodb.chat.tables import definitions, tables_of
 from holdfast.adapters.aws.dynamodb.values import encode, size_of
-from holdfast.conversations.errors import LockLost, Permanent
+from holdfast.conversations.errors import LockLost, PermanentError
 from holdfast.conversations.messages import Trigger, inbound_of
 from holdfast.conversations.model import Channel, ConversationKey, Status
-from holdfast.conversations.outbox import Answer, Prepared, Writing
+from holdfast.conversations.outbox import PreparedReply, WriterAnswer, WritingReply
+from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.processor import BatchProcessor
 from holdfast.conversations.staging import Stager
-from holdfast.conversations.terms import ChatTerms
-from holdfast.core.context import LeaseContext
-from holdfast.core.findings import Level
-from holdfast.core.message import lease_of
-from holdfast.core.outcome import Done
+from holdfast.core.checks import CheckLevel
+from holdfast.core.queue.message import lease_of
+from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.outcome import Done
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.testing.chat_providers import FakeProviders
 
@@ -71,7 +71,7 @@ def test_a_batch_that_goes_well_costs_nine_calls(
     client: Any, store: DynamoDBConversations
 ) -> None:
     """R002-019, R002-029, R002-042, R002-068, R002-078: counted as botocore sends them."""
-    clock, terms = ManualClock(), ChatTerms(quiet_seconds=0.0)
+    clock, terms = ManualClock(), ConversationPolicy(quiet_seconds=0.0)
     queue = MemoryQueue(Trigger, name="q", clock=clock, lease_seconds=60.0, max_attempts=5)
     queues = dict.fromkeys(Channel, queue)
     stager = Stager(store, queues, terms=terms, clock=clock)
@@ -150,7 +150,7 @@ def test_a_row_has_the_seed_s_names(client: Any, store: DynamoDBConversations) -
     assert locked["conversation_status"] == "processing_reply"
     assert (locked["lock_owner"], locked["lock_trigger"]) == ("owner", "t")
     assert (locked["lock_fence"], locked["lock_expires_at"]) == (1, NOW + 60.0)
-    store.note(grant, Writing(("m1",)), "thread")
+    store.note(grant, WritingReply(("m1",)), "thread")
     assert conversation_row(client)["outbox"] == {"state": "writing", "sids": ["m1"]}
     store.finish(grant, turn("m1"), now=NOW + 2.0, remember_until=LATER)
     row = conversation_row(client)
@@ -283,11 +283,11 @@ def test_a_reply_that_no_row_can_hold_is_not_sent(store: DynamoDBConversations) 
     """MS-10, MS-22: it is refused before the send, for good, and nothing of it is told."""
     begun(store)
     grant = granted(store)
-    store.note(grant, Writing(("m1",)), "")
-    with pytest.raises(Permanent) as refused:
-        store.note(grant, Prepared(("m1",), Answer(CANARY * 30_000)), "")
+    store.note(grant, WritingReply(("m1",)), "")
+    with pytest.raises(PermanentError) as refused:
+        store.note(grant, PreparedReply(("m1",), WriterAnswer(CANARY * 30_000)), "")
     assert CANARY not in str(refused.value)
-    assert store.get(KEY).outbox == Writing(("m1",))  # type: ignore[union-attr]
+    assert store.get(KEY).outbox == WritingReply(("m1",))  # type: ignore[union-attr]
 
 
 def test_a_turn_of_more_messages_than_one_write_holds_is_refused(
@@ -296,7 +296,7 @@ def test_a_turn_of_more_messages_than_one_write_holds_is_refused(
     begun(store)
     grant = granted(store)
     sids = [f"m{n}" for n in range(49)]
-    with pytest.raises(Permanent):
+    with pytest.raises(PermanentError):
         store.finish(grant, turn(*sids), now=NOW, remember_until=LATER)
     assert store.history(KEY) == []
 
@@ -369,7 +369,7 @@ def test_tables_are_made_with_keys_and_expiry_and_doctor_is_content(client: Any)
     assert create_tables(client, "acme-") == names
     assert create_tables(client, "acme-") == []
     found = list(examine(client, "acme-"))
-    assert {one.level for one in found} == {Level.OK}
+    assert {one.level for one in found} == {CheckLevel.OK}
     assert sum(one.check == "expiry" for one in found) == 3
     begun(DynamoDBConversations("acme-", client=client))
     assert rows(client, "acme-conversations")
@@ -384,12 +384,12 @@ def test_doctor_tells_what_is_missing_and_how_to_make_it(client: Any) -> None:
     for one in wanted[:4]:
         client.create_table(**one)
     found = list(examine(client, "half-"))
-    gone = [one for one in found if one.level is Level.FAIL]
+    gone = [one for one in found if one.level is CheckLevel.FAIL]
     assert [one.found.split()[0] for one in gone] == [
         "half-conversations-trigger-lock",
         "half-conversations-parked",
     ]
-    assert "holdfast chat tables --create" in gone[1].way_out
-    never = [one for one in found if one.check == "expiry" and one.level is Level.WARN]
+    assert "holdfast chat tables --create" in gone[1].remedy
+    never = [one for one in found if one.check == "expiry" and one.level is CheckLevel.WARN]
     assert len(never) == 3
-    assert all("expires_at" in one.way_out for one in never)
+    assert all("expires_at" in one.remedy for one in never)

@@ -28,7 +28,7 @@ from dynamodb_kit import (
 )
 
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb.calls import Calls
+from holdfast.adapters.aws.dynamodb.client import DynamoDBClient
 from holdfast.core.errors import ConfigError, HoldfastError
 from holdfast.jobs.errors import AlreadySealed, JobClosed, StoreUnavailable
 from holdfast.jobs.model import JobState, JobStatus, TaskToken
@@ -241,7 +241,7 @@ def test_a_forked_child_makes_a_client_of_its_own(
     monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    calls = Calls(None, clock, tables_command="holdfast export tables")
+    calls = DynamoDBClient(None, clock, tables_command="holdfast export tables")
     parents = calls.client
     assert calls.client is parents
     if (pid := os.fork()) == 0:

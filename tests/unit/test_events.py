@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core import events
 from holdfast.core.events import Claimed, DeadLettered, Event, Events
-from holdfast.core.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import MemoryQueue
 
 KINDS = [

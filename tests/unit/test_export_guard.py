@@ -7,12 +7,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.adapters.export.addresses import HOST_SERVICES as HOST_SERVICES_TABLE
-from holdfast.adapters.export.addresses import Reach, is_host_service, reach_of, read_address
-from holdfast.adapters.export.answer import Answer, HeadReader
-from holdfast.adapters.export.guard import Guard, read_url
-from holdfast.adapters.export.retries import Tries, retry_after
-from holdfast.adapters.export.troubles import Trouble, of_storage
+from holdfast.adapters.export.errors import TaskError, of_storage
+from holdfast.adapters.export.ip_policy import HOST_SERVICES as HOST_SERVICES_TABLE
+from holdfast.adapters.export.ip_policy import (
+    AddressScope,
+    address_scope,
+    is_host_service,
+    read_address,
+)
+from holdfast.adapters.export.response_head import HeadReader, ResponseHead
+from holdfast.adapters.export.retries import RetryCounter, retry_after
+from holdfast.adapters.export.url_guard import UrlGuard, read_url
 from holdfast.core.errors import ConfigError
 
 PUBLIC = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.0.1 172.32.0.1 192.167.0.1 "
@@ -32,13 +37,17 @@ SPECIAL += "64:ff9b::a9fe:a9fe 4000::1"
 
 @pytest.mark.parametrize(
     ("addresses", "reach"),
-    [(PUBLIC, Reach.PUBLIC), (PRIVATE, Reach.PRIVATE), (SPECIAL, Reach.SPECIAL)],
+    [
+        (PUBLIC, AddressScope.PUBLIC),
+        (PRIVATE, AddressScope.PRIVATE),
+        (SPECIAL, AddressScope.SPECIAL),
+    ],
 )
-def test_every_address_has_its_reach(addresses: str, reach: Reach) -> None:
+def test_every_address_has_its_reach(addresses: str, reach: AddressScope) -> None:
     for text in addresses.split():
         address = read_address(text)
         assert address is not None, text
-        assert reach_of(address) is reach, text
+        assert address_scope(address) is reach, text
 
 
 @given(st.ip_addresses())
@@ -47,19 +56,19 @@ def test_what_is_public_is_global_by_the_register_too(address: object) -> None:
     from ipaddress import IPv4Address, IPv6Address
 
     assert isinstance(address, IPv4Address | IPv6Address)
-    if reach_of(address) is Reach.PUBLIC:
+    if address_scope(address) is AddressScope.PUBLIC:
         mapped = getattr(address, "ipv4_mapped", None)
         assert mapped is not None or address.is_global
         assert not address.is_multicast
 
 
-def lets(guard: Guard, url: str, address: str) -> bool:
+def lets(guard: UrlGuard, url: str, address: str) -> bool:
     place = read_url(url)
     return guard.lets(place, address, place.port)
 
 
 def test_only_public_addresses_are_open_unless_somebody_says_so() -> None:
-    guard = Guard(allow_private=False)
+    guard = UrlGuard(allow_private=False)
     assert lets(guard, "http://a.example/", "8.8.8.8")
     for address in (PRIVATE + " " + SPECIAL).split():
         assert not lets(guard, "http://a.example/", address)
@@ -67,7 +76,7 @@ def test_only_public_addresses_are_open_unless_somebody_says_so() -> None:
 
 
 def test_private_ones_can_be_opened_and_special_ones_stay_shut() -> None:
-    guard = Guard(allow_private=True)
+    guard = UrlGuard(allow_private=True)
     assert all(lets(guard, "http://a.example/", address) for address in PRIVATE.split())
     assert not any(lets(guard, "http://a.example/", address) for address in SPECIAL.split())
 
@@ -102,12 +111,12 @@ def spellings(text: str) -> list[str]:
 
 @pytest.mark.parametrize("address", HOST_SERVICES.split())
 def test_a_service_of_the_cloud_stays_shut_whatever_is_allowed(address: str) -> None:
-    named = Guard(allow_private=True, allow_hosts=["0.0.0.0/0", "::/0", "a.example"])
+    named = UrlGuard(allow_private=True, allow_hosts=["0.0.0.0/0", "::/0", "a.example"])
     for text in spellings(address):
         assert not lets(named, "http://a.example/", text), text
         found = read_address(text)
         assert found is not None
-        assert reach_of(found) is not Reach.PUBLIC, text
+        assert address_scope(found) is not AddressScope.PUBLIC, text
     neighbour = str(ip_address(address) + 1)
     assert lets(named, "http://a.example/", neighbour) or is_host_service(ip_address(neighbour))
 
@@ -115,7 +124,7 @@ def test_a_service_of_the_cloud_stays_shut_whatever_is_allowed(address: str) -> 
 @pytest.mark.parametrize("entry", ["169.254.169.254", "[fd00:ec2::23]:80", "168.63.129.16/32"])
 def test_a_service_of_the_cloud_cannot_be_named_as_allowed(entry: str) -> None:
     with pytest.raises(ConfigError, match="never allowed"):
-        Guard(allow_private=True, allow_hosts=[entry])
+        UrlGuard(allow_private=True, allow_hosts=[entry])
 
 
 def test_every_service_of_the_cloud_has_its_source() -> None:
@@ -127,7 +136,7 @@ def test_every_service_of_the_cloud_has_its_source() -> None:
 
 
 def test_an_address_that_is_named_is_open_on_its_port_alone() -> None:
-    guard = Guard(
+    guard = UrlGuard(
         allow_private=False, allow_hosts=["127.0.0.1:8080", "[::1]:81", "10.1.0.0/16"]
     )
     assert lets(guard, "http://any.name:8080/", "127.0.0.1")
@@ -137,12 +146,16 @@ def test_an_address_that_is_named_is_open_on_its_port_alone() -> None:
     assert lets(guard, "http://x/", "10.1.2.3")
     assert not lets(guard, "http://x/", "10.2.0.1")
     assert lets(
-        Guard(allow_private=False, allow_hosts=["169.254.0.0/16"]), "http://x/", "169.254.1.1"
+        UrlGuard(allow_private=False, allow_hosts=["169.254.0.0/16"]),
+        "http://x/",
+        "169.254.1.1",
     )
 
 
 def test_a_name_opens_private_addresses_for_itself_alone() -> None:
-    guard = Guard(allow_private=False, allow_hosts=["Intranet.Example.", "other.example:8443"])
+    guard = UrlGuard(
+        allow_private=False, allow_hosts=["Intranet.Example.", "other.example:8443"]
+    )
     assert lets(guard, "http://intranet.example/", "10.0.0.1")
     assert lets(guard, "https://INTRANET.example.:99/", "10.0.0.1")
     assert not lets(guard, "http://intranet.example/", "169.254.169.254")
@@ -155,7 +168,7 @@ def test_a_name_opens_private_addresses_for_itself_alone() -> None:
 @pytest.mark.parametrize("entry", ["", "http://x", "10.0.0.0/99", "a b", "user@host", "x/y"])
 def test_an_entry_that_names_nothing_is_refused(entry: str) -> None:
     with pytest.raises(ConfigError, match="allowed host"):
-        Guard(allow_private=False, allow_hosts=[entry])
+        UrlGuard(allow_private=False, allow_hosts=[entry])
 
 
 @pytest.mark.parametrize(
@@ -189,7 +202,7 @@ def test_an_entry_that_names_nothing_is_refused(entry: str) -> None:
     ],
 )
 def test_what_is_no_plain_address_is_refused_without_a_word_of_it(url: str, code: str) -> None:
-    with pytest.raises(Trouble) as refusal:
+    with pytest.raises(TaskError) as refusal:
         read_url(url)
     assert refusal.value.code == code
     assert not refusal.value.again
@@ -221,16 +234,16 @@ def test_a_plain_address_is_written_so_that_it_can_be_read_one_way_only(
 
 
 def test_waits_double_with_jitter_up_to_a_limit() -> None:
-    tries = Tries(20, 10.0, chance=lambda: 1.0)
-    passing = Trouble("X", "", again=True)
+    tries = RetryCounter(20, 10.0, chance=lambda: 1.0)
+    passing = TaskError("X", "", again=True)
     waits = [tries.wait_after(passing, 0) for _ in range(8)]
     assert waits == [0.5, 1, 2, 4, 8, 10, 10, 10]
-    assert Tries(20, 10.0, chance=lambda: 0.0).wait_after(passing, 0) == 0.25
+    assert RetryCounter(20, 10.0, chance=lambda: 0.0).wait_after(passing, 0) == 0.25
 
 
 def test_what_does_not_pass_is_not_tried_again() -> None:
-    with pytest.raises(Trouble):
-        Tries(20, 10.0).wait_after(Trouble("X", ""), 0)
+    with pytest.raises(TaskError):
+        RetryCounter(20, 10.0).wait_after(TaskError("X", ""), 0)
 
 
 @pytest.mark.parametrize(
@@ -266,9 +279,9 @@ def test_what_the_disk_says_has_a_word(number: int, code: str) -> None:
 
 @pytest.mark.parametrize("lengths", [("3", "4"), ("-1",), ("",), ("1e3",), ("9" * 20,)])
 def test_a_length_that_is_none_or_two_is_refused(lengths: tuple[str, ...]) -> None:
-    with pytest.raises(Trouble, match="BadAnswer"):
-        _ = Answer(200, {"content-length": list(lengths)}).length
-    assert Answer(200, {"content-length": ["5", "5"]}).length == 5
+    with pytest.raises(TaskError, match="BadAnswer"):
+        _ = ResponseHead(200, {"content-length": list(lengths)}).length
+    assert ResponseHead(200, {"content-length": ["5", "5"]}).length == 5
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30))
@@ -278,7 +291,7 @@ def test_a_head_of_any_bytes_is_read_or_refused(lines: list[bytes]) -> None:
     for line in [b"HTTP/1.1 200 OK\r\n", *lines, b"\r\n"]:
         try:
             answer = reader.feed(line)
-        except Trouble:
+        except TaskError:
             return
     if answer is not None:
         for look in ("validator", "range", "encoded", "chunked"):

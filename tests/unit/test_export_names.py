@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.jobs.errors import InvalidJob
-from holdfast.jobs.names import OWN_FOLDER, key_from_url, safe_key
+from holdfast.jobs.file_names import OWN_FOLDER, key_from_url, safe_key
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from holdfast.jobs.model import (
 )
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.jobs.request import JobRequest, TaskSpec
-from holdfast.jobs.runner import Beats, JobRunner
+from holdfast.jobs.runner import JobHeartbeats, JobRunner
 from holdfast.jobs.tracker import JobTracker
 from holdfast.testing import ManualClock
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
@@ -113,7 +113,7 @@ class Stage:
         self.token = self.step_functions.open()
         self.seen: list[ExportJob | None] = []  # while tasks are being listed
 
-    def run(self, beats: Beats) -> ExportJob:
+    def run(self, beats: JobHeartbeats) -> ExportJob:
         """The seed's message, to its end."""
         message = {"jobId": "abc-123", "exportId": "export-456", "userId": "user-789"}
         request = JobRequest.read({**message, "taskToken": self.token.reveal()})
@@ -124,7 +124,7 @@ class Stage:
         ids, now = ("abc-123", "export-456", "user-789"), self.clock.time()
         return ExportJob.create(*ids, task_token=self.token, now=now)
 
-    def _runner(self, beats: Beats) -> JobRunner:
+    def _runner(self, beats: JobHeartbeats) -> JobRunner:
         tracker = JobTracker(self.jobs, self.step_functions)
         dispatcher = TaskDispatcher(self.jobs, tracker, lambda task: {}, clock=self.clock)
         InlinePool(dispatcher)
@@ -176,7 +176,7 @@ def test_a_job_whose_heartbeats_all_fail_is_done_and_answered() -> None:
 OF_JOBS = [
     kind
     for kind in vars(ev).values()
-    if isinstance(kind, type) and issubclass(kind, ev.OfJob) and kind is not ev.OfJob
+    if isinstance(kind, type) and issubclass(kind, ev.JobEvent) and kind is not ev.JobEvent
 ]
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.backoff import Backoff
 from holdfast.core.events import Claimed, Event, Events, GivenBack, PollFailed
-from holdfast.core.feed import Feed
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.ledger import Ledger
-from holdfast.core.message import AnyMessage, lease_of
-from holdfast.core.outcome import Done, Retry
-from holdfast.core.queue import Backoff
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.queue.message import AnyMessage, lease_of
+from holdfast.core.worker.fetcher import Fetcher
+from holdfast.core.worker.in_flight import InFlight
+from holdfast.core.worker.outcome import Done, Retry
 from holdfast.testing import ManualClock, MemoryQueue
 
 
@@ -49,8 +49,8 @@ class Ground:
         self.events = Events(self.seen.append)
         self.queue = Unreliable(self.clock, self.events)
         self.keeper = LeaseKeeper(self.clock, self.events)
-        self.ledger = Ledger(self.queue, self.events)
-        self.feed = Feed(
+        self.ledger = InFlight(self.queue, self.events)
+        self.feed = Fetcher(
             self.queue,
             self.keeper,
             self.ledger,

@@ -13,8 +13,8 @@ from fs import audit
 from fs.ground import Ground, Queue, clock_of_today, note
 from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FsOps, names
-from holdfast.core.message import lease_of
-from holdfast.core.queue import TaskState
+from holdfast.core.queue.manager import MessageState
+from holdfast.core.queue.message import lease_of
 from holdfast.testing.clock import ManualClock
 
 LEASE = 30.0
@@ -119,7 +119,7 @@ def test_the_card_of_a_worker_that_holds_something_is_kept(ground: Ground) -> No
     for _ in range(3):
         holder.extend(message, 86_400.0)
         ground.clock.advance(80_000.0)
-    [card] = holder.peek(TaskState.LEASED)
+    [card] = holder.peek(MessageState.LEASED)
     assert card.holder is not None
     other.sweep()
     tokens = {path.stem for path in (ground.folder / "workers").glob("*.json")}

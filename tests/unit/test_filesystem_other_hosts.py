@@ -21,9 +21,9 @@ from fs.ground import (
 from fs.litter import KINDS, outside_of, snapshot
 from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FsOps
-from holdfast.adapters.local.filesystem.watch import MAX_BYTES
-from holdfast.core.message import lease_of
-from holdfast.core.queue import TaskState
+from holdfast.adapters.local.filesystem.lease_watch import MAX_BYTES
+from holdfast.core.queue.manager import MessageState
+from holdfast.core.queue.message import lease_of
 from holdfast.testing.clock import ManualClock
 
 WATCHED = LEASE * 1.001 + 0.001
@@ -300,7 +300,7 @@ def test_a_name_of_an_older_release_is_understood(ground: Ground) -> None:
     [path] = (ground.folder / "leased").iterdir()
     claimed_ms = path.name.partition("+")[0].rpartition("~")[2]
     path.rename(path.with_name(f"{path.name.partition('+')[0]}+90000.json"))
-    [view] = thief.peek(TaskState.LEASED)
+    [view] = thief.peek(MessageState.LEASED)
     assert view.holder is not None
     assert view.holder.expires_at.timestamp() * 1000 == int(claimed_ms) + 90_000
     assert thief.poll() == []

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fs import audit, scratch
 from fs.ground import LEASE, Ground, Queue, key_of, note
 from holdfast.core.errors import LeaseLost
-from holdfast.core.message import lease_of
+from holdfast.core.queue.message import lease_of
 
 MAX_ATTEMPTS = 2
-LONGEST_LEASE = 3 * LEASE
+MAX_LEASE = 3 * LEASE
 LOOK_SECONDS = 0.5  # a worker looks for leases that ran out no more often than this
 WORKERS = st.integers(0, 1)
 IDS = st.sampled_from(["a", "b", "ä/../\n"])
@@ -129,7 +129,7 @@ class QueueMachine(RuleBasedStateMachine):
     # -- holding and settling
 
     @precondition(lambda self: self.in_hand)
-    @rule(which=st.integers(0, 99), seconds=st.sampled_from([0.5, LEASE, LONGEST_LEASE]))
+    @rule(which=st.integers(0, 99), seconds=st.sampled_from([0.5, LEASE, MAX_LEASE]))
     def extend(self, which: int, seconds: float) -> None:
         queue, message, told = self.held(which)
         if told is None:
@@ -278,7 +278,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert not [t for t in late if t.state == "pending"]
         assert not [t for t in late if t.offset == self.offsets[worker]]
         if late:  # of holders who started before the clock was set: they are watched
-            self.clock.advance(LONGEST_LEASE * 1.001 + 0.001)
+            self.clock.advance(MAX_LEASE * 1.001 + 0.001)
             self.poll(worker, 99)
             assert not [t for t in self.told.values() if self.may_be_taken(t)]
 

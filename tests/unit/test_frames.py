@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import wire
 from holdfast.core.errors import LeaseLost, MalformedMessage, MessageTooLarge
-from holdfast.core.frames import MAX_FRAME_BYTES, BrokenFrame, Frames
-from holdfast.core.outcome import Abandoned, Done, Outcome, Reject, Retry
+from holdfast.core.process.frames import MAX_FRAME_BYTES, BrokenFrame, Frames
+from holdfast.core.worker import child_wire
+from holdfast.core.worker.outcome import Abandoned, Done, Outcome, Reject, Retry
 
 
 @dataclass
@@ -100,12 +100,12 @@ def test_what_is_sent_to_nobody_is_gone(line: Line) -> None:
     ],
 )
 def test_outcomes_travel(outcome: Outcome) -> None:
-    assert wire.unpack_outcome(wire.pack_outcome(outcome)) == outcome
+    assert child_wire.unpack_outcome(child_wire.pack_outcome(outcome)) == outcome
 
 
 def test_what_only_the_worker_may_decide_does_not_travel() -> None:
     with pytest.raises(TypeError):
-        wire.pack_outcome(Abandoned("me"))
+        child_wire.pack_outcome(Abandoned("me"))
 
 
 plain = st.recursive(
@@ -117,8 +117,8 @@ plain = st.recursive(
 @settings(deadline=None)
 @given(plain)
 def test_checkpoints_travel_both_ways(checkpoint: object) -> None:
-    assert wire.unpack_save(wire.pack_save(checkpoint)) == checkpoint
-    assert wire.unpack_answer(wire.pack_answer(checkpoint)) == checkpoint
+    assert child_wire.unpack_save(child_wire.pack_save(checkpoint)) == checkpoint
+    assert child_wire.unpack_answer(child_wire.pack_answer(checkpoint)) == checkpoint
 
 
 @pytest.mark.parametrize("checkpoint", [object(), {1, 2}, float("nan"), b"bytes"])
@@ -126,7 +126,7 @@ def test_a_checkpoint_that_is_not_plain_data_is_refused_where_it_was_made(
     checkpoint: object,
 ) -> None:
     with pytest.raises(MalformedMessage, match="cannot be written as JSON"):
-        wire.pack_save(checkpoint)
+        child_wire.pack_save(checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -136,4 +136,4 @@ def test_an_error_is_raised_where_the_question_came_from(
     error: Exception, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind, match=str(error)):
-        wire.unpack_answer(wire.pack_answer(error=error))
+        child_wire.unpack_answer(child_wire.pack_answer(error=error))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.core.errors import ConfigError, HandlerNotFound
-from holdfast.core.handler import load_handler, message_model, shape_of
-from holdfast.core.message import AnyMessage, QueueMessage
+from holdfast.core.queue.message import AnyMessage, QueueMessage
+from holdfast.core.worker.handler import handler_kind, load_handler, message_model
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTypeCheckers
@@ -151,7 +151,7 @@ class TestShape:
     def test_it_is_read_from_the_handler(
         self, handler: Any, takes_context: bool, is_async: bool
     ) -> None:
-        shape = shape_of(handler)
+        shape = handler_kind(handler)
         assert (shape.takes_context, shape.is_async) == (takes_context, is_async)
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.config import heartbeat_settings
+from holdfast.config.settings import heartbeat_settings
+from holdfast.core.checks import CheckLevel
 from holdfast.core.errors import ConfigError
-from holdfast.core.findings import Level
 
 INTERVAL = "STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS"
 ENABLED = "STEP_FUNCTIONS_HEARTBEAT_ENABLED"
@@ -65,19 +65,19 @@ def test_an_interval_above_half_the_timeout_is_refused(timeout: str) -> None:
 @pytest.mark.parametrize(
     ("timeout", "level", "words"),
     [
-        ("60", Level.WARN, "little room"),
-        ("89.9", Level.WARN, "little room"),
-        ("90", Level.OK, "every 30 s"),
+        ("60", CheckLevel.WARN, "little room"),
+        ("89.9", CheckLevel.WARN, "little room"),
+        ("90", CheckLevel.OK, "every 30 s"),
     ],
 )
 def test_half_the_timeout_is_allowed_and_a_third_is_advised(
-    timeout: str, level: Level, words: str
+    timeout: str, level: CheckLevel, words: str
 ) -> None:
     """D-22, R004-209, R004-217: 30 s / 60 s works, but not after one missed beat."""
     finding = heartbeat_settings({TIMEOUT: timeout}).finding()
     assert finding is not None
     assert (finding.level, words in finding.found) == (level, True)
-    assert ("90" in finding.way_out) is (level is Level.WARN)
+    assert ("90" in finding.remedy) is (level is CheckLevel.WARN)
 
 
 def test_a_stall_may_never_be_called() -> None:

@@ -4,9 +4,9 @@ from threading import Event
 from typing import Any
 
 from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.jobs.active_job import PAGE, ActiveJob
 from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult
-from holdfast.jobs.run import PAGE, JobRun
 from holdfast.jobs.tracker import JobTracker
 from holdfast.testing import ManualClock, MemoryJobs
 from jobs.inline_pool import InlinePool
@@ -21,7 +21,7 @@ def done(task: ExportTask) -> TaskResult:
 
 
 def test_a_task_that_was_returned_is_the_next_one() -> None:
-    run = JobRun("j")
+    run = ActiveJob("j")
     run.offer(tasks(3))
     first = run.take()
     assert first is not None
@@ -31,7 +31,7 @@ def test_a_task_that_was_returned_is_the_next_one() -> None:
 
 
 def test_nothing_is_taken_from_a_run_that_is_closed() -> None:
-    run = JobRun("j")
+    run = ActiveJob("j")
     run.offer(tasks(3))
     taken = run.take()
     assert taken is not None
@@ -42,7 +42,7 @@ def test_nothing_is_taken_from_a_run_that_is_closed() -> None:
 
 
 def test_results_of_tasks_that_are_not_out_are_not_kept() -> None:
-    run = JobRun("j")
+    run = ActiveJob("j")
     listed = tasks(1)
     run.offer(listed)
     run.finished(done(listed[0]))
@@ -50,7 +50,7 @@ def test_results_of_tasks_that_are_not_out_are_not_kept() -> None:
 
 
 def test_nothing_is_kept_of_a_run_that_is_cancelled() -> None:
-    run = JobRun("j")
+    run = ActiveJob("j")
     run.offer(tasks(3))
     one, other = run.take(), run.take()
     assert one is not None
@@ -64,7 +64,7 @@ def test_nothing_is_kept_of_a_run_that_is_cancelled() -> None:
 
 def test_tasks_wait_while_too_many_results_are_not_counted() -> None:
     """JB-32: a store that is away must not fill the memory."""
-    run = JobRun("j")
+    run = ActiveJob("j")
     listed = tasks(6000)
     run.offer(listed)
     taken = 0
@@ -77,7 +77,7 @@ def test_tasks_wait_while_too_many_results_are_not_counted() -> None:
 
 
 def test_the_next_page_is_wanted_before_the_last_one_is_empty() -> None:
-    run = JobRun("j")
+    run = ActiveJob("j")
     assert run.hungry
     run.offer(tasks(PAGE))
     assert not run.hungry

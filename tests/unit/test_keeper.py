@@ -7,8 +7,8 @@ import pytest
 from fake_source import FakeSource, let_pass
 
 from holdfast.core.events import Event, Events, LeaseRenewed
-from holdfast.core.keeper import LeaseKeeper, Tick
-from holdfast.core.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
+from holdfast.core.lease.keeper import LeaseKeeper, Tick
+from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
 from holdfast.testing.clock import ManualClock
 
 

@@ -16,10 +16,10 @@ from hypothesis.stateful import (
     rule,
 )
 
-from holdfast.core.agenda import over_at
-from holdfast.core.events import Event, Events, LeaseGone
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
+from holdfast.core.events import Event, Events, LeaseEnded
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
+from holdfast.core.lease.renewal_schedule import over_at
 from holdfast.testing.clock import ManualClock
 
 
@@ -42,7 +42,7 @@ class World(RuleBasedStateMachine):
             source.before_answering = lambda: self.clock.advance(self.latency)
 
     def note(self, event: Event) -> None:
-        if isinstance(event, LeaseGone):
+        if isinstance(event, LeaseEnded):
             self.gone[event.message_id] += 1
 
     def answer(self, lease: Lease) -> Renewal:

@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from holdfast.core.errors import LeaseLost
-from holdfast.core.lease import (
-    RENEWED,
-    Lease,
-    LeaseState,
-    Refused,
-    Renewal,
-    Unanswered,
-)
+from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
 from holdfast.testing.clock import ManualClock
 
 ANSWERS = [RENEWED, Refused("superseded"), Unanswered("throttled")]

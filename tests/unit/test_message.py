@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from holdfast.core.errors import MalformedMessage, MessageTooLarge, NewerSchema, NotLeased
-from holdfast.core.lease import Lease, Refused, Renewal
-from holdfast.core.message import (
+from holdfast.core.lease.lease import Lease, Refused, Renewal
+from holdfast.core.queue.message import (
     MAX_BYTES,
     AnyMessage,
     MessageCodec,

@@ -23,7 +23,9 @@ from holdfast.testing import ManualClock
 KINDS = [
     kind
     for kind in vars(ev).values()
-    if isinstance(kind, type) and issubclass(kind, Event) and kind not in (Event, ev.OfMessage)
+    if isinstance(kind, type)
+    and issubclass(kind, Event)
+    and kind not in (Event, ev.MessageEvent)
 ]
 SAMPLES: dict[str, Any] = {"str": "x", "int": 1, "float": 0.5, "float | None": None}
 
@@ -177,7 +179,7 @@ def test_what_is_held_is_known(registry: prometheus_client.CollectorRegistry) ->
     assert held() == 2
     metrics(ev.Completed("q", "a", 1, seconds=1.0))
     assert held() == 1
-    metrics(ev.LeaseGone("q", "b", 1, reason="late"))
+    metrics(ev.LeaseEnded("q", "b", 1, reason="late"))
     metrics(ev.Retried("q", "b", 1, delay_seconds=None, reason="late"))  # told twice
     metrics(ev.DeadLettered("q", "c", 9, reason="never held here"))
     assert held() == 0

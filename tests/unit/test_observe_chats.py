@@ -17,7 +17,7 @@ KINDS = [
     for kind in vars(cv).values()
     if isinstance(kind, type)
     and issubclass(kind, Event)
-    and kind not in (Event, cv.OfConversation)
+    and kind not in (Event, cv.ConversationEvent)
 ]
 SAMPLES: dict[str, Any] = {"str": "x", "int": 1, "float": 0.5, "bool": True}
 WARNINGS = {
@@ -59,8 +59,8 @@ def test_every_event_is_logged_at_its_level_and_counted_without_an_error(
 
 
 def test_a_sweep_that_found_nothing_to_do_is_no_news() -> None:
-    assert level_of(cv.Swept(3, 0, 0, 5.0)) == logging.DEBUG
-    assert level_of(cv.Swept(3, 1, 0, 500.0)) == logging.INFO
+    assert level_of(cv.SweepFinished(3, 0, 0, 5.0)) == logging.DEBUG
+    assert level_of(cv.SweepFinished(3, 1, 0, 500.0)) == logging.INFO
 
 
 def test_what_people_watch_is_counted() -> None:
@@ -75,7 +75,7 @@ def test_what_people_watch_is_counted() -> None:
         cv.SendInDoubt("c", "found"),
         cv.BatchParked("c", 1, "x"),
         cv.SentNotRecorded("c", "StoreUnavailable"),
-        cv.Swept(4, 1, 0, 90.0),
+        cv.SweepFinished(4, 1, 0, 90.0),
     ):
         counted.metrics(event)
     assert counted.value("staged_total", channel="sms") == 2

@@ -15,7 +15,7 @@ from holdfast.jobs import events as ev
 KINDS = [
     kind
     for kind in vars(ev).values()
-    if isinstance(kind, type) and issubclass(kind, Event) and kind not in (Event, ev.OfJob)
+    if isinstance(kind, type) and issubclass(kind, Event) and kind not in (Event, ev.JobEvent)
 ]
 SAMPLES: dict[str, Any] = {"str": "x", "int": 1, "float": 0.5, "bool": True, "str | None": None}
 

@@ -13,8 +13,8 @@ from orchestrator_kit import World
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.jobs import events as ev
-from holdfast.jobs.heartbeats.beating import Rhythm
-from holdfast.jobs.heartbeats.heart import Heart
+from holdfast.jobs.heartbeats.schedule import HeartbeatTiming
+from holdfast.jobs.heartbeats.sender import HeartbeatSender
 from holdfast.jobs.model import Callback, CallbackState, JobStatus, TaskToken
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
@@ -129,7 +129,7 @@ def test_the_next_place_is_after_now_and_at_most_an_interval_away(
     job_id: str, interval: float, began: float, later: float
 ) -> None:
     """JB-21: so the gap between two beats of a job is never above the interval."""
-    rhythm = Rhythm(interval, began)
+    rhythm = HeartbeatTiming(interval, began)
     place = rhythm.place_seconds(job_id)
     assert 0 <= place <= interval / 2
     now = began + later
@@ -140,7 +140,7 @@ def test_the_next_place_is_after_now_and_at_most_an_interval_away(
 
 def test_places_are_spread_over_the_first_half_of_the_interval() -> None:
     """JB-21."""
-    rhythm = Rhythm(30.0, 0.0)
+    rhythm = HeartbeatTiming(30.0, 0.0)
     places = [rhythm.place_seconds(f"job-{n}") for n in range(3000)]
     assert places == [rhythm.place_seconds(f"job-{n}") for n in range(3000)]
     for second in range(15):
@@ -150,7 +150,7 @@ def test_places_are_spread_over_the_first_half_of_the_interval() -> None:
 @given(interval=st.floats(1.0, 600.0), now=st.floats(0, 1e6))
 def test_four_retries_fit_before_the_next_beat(interval: float, now: float) -> None:
     """JB-20: each may take its time as well."""
-    rhythm, at = Rhythm(interval, 0.0), now
+    rhythm, at = HeartbeatTiming(interval, 0.0), now
     for failures in (1, 2, 3, 4):
         assert rhythm.retry_at(failures, at) > at
         at = rhythm.retry_at(failures, at)
@@ -351,7 +351,7 @@ def test_sent_is_success_and_failure_even_when_a_beat_is_cancelled() -> None:
 
     told: list[object] = []
     world = World()
-    heart = Heart(Torn(), Events(told.append), ManualClock())
+    heart = HeartbeatSender(Torn(), Events(told.append), ManualClock())
     with pytest.raises(Cancelled):
         heart.beat(world.job("a"))
     assert told == [ev.HeartbeatFailed("a", "Cancelled", 0.0)]

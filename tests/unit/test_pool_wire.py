@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.frames import MAX_FRAME_BYTES
+from holdfast.core.process.frames import MAX_FRAME_BYTES
 from holdfast.jobs.pool import wire
 
 TASK = {"jobId": "j", "taskId": "t", "nonce": 7}
@@ -54,12 +54,14 @@ def test_what_a_worker_says_arrives_as_it_was_said() -> None:
         "bytesProcessed": 5,
         "error": None,
     }
-    assert wire.unpack_said(frame) == wire.Completed(7, True, 5, None)
+    assert wire.unpack_said(frame) == wire.TaskReport(7, True, 5, None)
     failed = wire.pack_completed(TASK, wire.failure(KeyError("x")))
-    assert wire.unpack_said(failed) == wire.Completed(7, False, 0, ("KeyError", "'x'"))
-    assert wire.unpack_said(wire.pack_pulse([(7, 5)])) == wire.Pulse({7: 5})
-    assert wire.unpack_said(wire.pack_ready()) == wire.Ready()
-    assert wire.unpack_said(wire.pack_broken(KeyError("x"))) == wire.Broken("KeyError", "'x'")
+    assert wire.unpack_said(failed) == wire.TaskReport(7, False, 0, ("KeyError", "'x'"))
+    assert wire.unpack_said(wire.pack_pulse([(7, 5)])) == wire.WorkerPulse({7: 5})
+    assert wire.unpack_said(wire.pack_ready()) == wire.WorkerReady()
+    assert wire.unpack_said(wire.pack_broken(KeyError("x"))) == wire.WorkerBroken(
+        "KeyError", "'x'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_a_failure_has_a_code_whatever_the_work_says() -> None:
     assert wire.checked({"success": False})["error"] == {"code": "TaskFailed", "message": ""}
     odd = wire.checked({"success": False, "error": {"code": 404, "message": "x" * 600}})
     assert odd["error"]["code"] == "404"
-    assert len(odd["error"]["message"]) == wire.LONGEST_TEXT
+    assert len(odd["error"]["message"]) == wire.MAX_TEXT
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_the_text_of_an_error_keeps_the_secrets_of_a_url(text: str, shown: str) 
 def test_credentials_are_hidden_wherever_the_text_is_cut(before: str, after: str) -> None:
     shown = wire.told(ValueError(f"{before} https://canary:canary@host/ {after}"))["message"]
     assert "canary" not in shown
-    assert len(shown) <= wire.LONGEST_TEXT
+    assert len(shown) <= wire.MAX_TEXT
 
 
 def test_the_text_of_an_error_may_be_a_whole_page() -> None:

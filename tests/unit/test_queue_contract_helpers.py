@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.queue import Backoff, QueueStats, TaskState, TaskView
+from holdfast.core.backoff import Backoff
+from holdfast.core.queue.manager import MessageInfo, MessageState, QueueStats
 from holdfast.testing import MemoryQueue
 
 
@@ -42,7 +43,7 @@ def test_a_factor_of_one_is_a_constant_delay() -> None:
 
 
 def test_a_first_delay_above_the_longest_is_cut() -> None:
-    assert Backoff(first_seconds=50, longest_seconds=20).delay(1, Highest()) == 20
+    assert Backoff(first_seconds=50, max_seconds=20).delay(1, Highest()) == 20
 
 
 def test_no_delay_is_possible() -> None:
@@ -75,18 +76,23 @@ def test_there_is_at_least_one_attempt(max_attempts: int) -> None:
 
 
 def test_the_states_read_as_people_say_them() -> None:
-    assert [state.value for state in TaskState] == ["pending", "leased", "completed", "failed"]
+    assert [state.value for state in MessageState] == [
+        "pending",
+        "leased",
+        "completed",
+        "failed",
+    ]
 
 
 def test_a_view_keeps_its_body_out_of_its_print() -> None:
-    view = TaskView("a", "key", TaskState.PENDING, 0, 0, "here", body={"card": "4111"})
+    view = MessageInfo("a", "key", MessageState.PENDING, 0, 0, "here", body={"card": "4111"})
     assert view.body == {"card": "4111"}
     assert "4111" not in repr(view)
 
 
 def test_views_and_counts_cannot_be_changed() -> None:
     stats = QueueStats(ready=1, delayed=0, leased=0, expired=0, completed=0, failed=0)
-    view = TaskView("a", "key", TaskState.PENDING, 0, 0, "here", due_at=datetime.now(UTC))
+    view = MessageInfo("a", "key", MessageState.PENDING, 0, 0, "here", due_at=datetime.now(UTC))
     for value, name in ((stats, "ready"), (view, "attempts")):
         with pytest.raises(AttributeError):
             setattr(value, name, 5)

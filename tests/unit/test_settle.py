@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.backoff import Backoff
 from holdfast.core.errors import LeaseLost, MalformedMessage, MessageTooLarge, QueueUnavailable
 from holdfast.core.events import (
     Completed,
@@ -15,12 +16,12 @@ from holdfast.core.events import (
     LeaseAtRisk,
     Retried,
 )
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.lease import Lease, LeaseState
-from holdfast.core.message import AnyMessage, lease_of
-from holdfast.core.outcome import Abandoned, Done, GiveBack, Outcome, Reject, Retry
-from holdfast.core.queue import Backoff, TaskState
-from holdfast.core.settle import Settled, settle
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.lease.lease import Lease, LeaseState
+from holdfast.core.queue.manager import MessageState
+from holdfast.core.queue.message import AnyMessage, lease_of
+from holdfast.core.worker.outcome import Abandoned, Done, GiveBack, Outcome, Reject, Retry
+from holdfast.core.worker.settle import SettleResult, settle
 from holdfast.testing import ManualClock, MemoryQueue
 
 
@@ -62,15 +63,15 @@ def events(seen: list[Any]) -> Events:
     return Events(seen.append)
 
 
-def state_of(queue: FaultyQueue) -> TaskState:
+def state_of(queue: FaultyQueue) -> MessageState:
     [view] = queue.find("m")
     return view.state
 
 
 def test_done_is_acked(queue: FaultyQueue, events: Events, seen: list[Any]) -> None:
     [message] = queue.poll()
-    assert settle(queue, message, Done(), events, seconds=1.5) is Settled.COMPLETED
-    assert state_of(queue) is TaskState.COMPLETED
+    assert settle(queue, message, Done(), events, seconds=1.5) is SettleResult.COMPLETED
+    assert state_of(queue) is MessageState.COMPLETED
     assert seen == [Completed("memory", "m", 1, 1.5)]
 
 
@@ -79,7 +80,7 @@ def test_retry_is_nacked_with_its_delay_reason_and_detail(
 ) -> None:
     [message] = queue.poll()
     outcome = Retry(7.0, "not now", "because", told="busy")
-    assert settle(queue, message, outcome, events) is Settled.RETRIED
+    assert settle(queue, message, outcome, events) is SettleResult.RETRIED
     assert seen == [Retried("memory", "m", 1, 7.0, "busy")]
     [view] = queue.find("m")
     assert (view.past[-1].reason, view.past[-1].detail) == ("not now", "because")
@@ -107,7 +108,7 @@ def test_the_last_attempt_is_not_retried_but_dead_lettered(
         settle(queue, queue.poll()[0], Retry(0.0, "again"), events)
     [message] = queue.poll()
     outcome = Retry(0.0, "ValueError: no", "Traceback …", told="ValueError")
-    assert settle(queue, message, outcome, events) is Settled.DEAD_LETTERED
+    assert settle(queue, message, outcome, events) is SettleResult.DEAD_LETTERED
     reason = "failed 3 times, last: ValueError: no"
     assert seen[-1] == DeadLettered("memory", "m", 3, "failed 3 times, last: ValueError")
     [view] = queue.dead_letters()
@@ -119,8 +120,8 @@ def test_reject_is_dead_lettered_at_once(
     queue: FaultyQueue, events: Events, seen: list[Any]
 ) -> None:
     [message] = queue.poll()
-    assert settle(queue, message, Reject("hopeless"), events) is Settled.DEAD_LETTERED
-    assert state_of(queue) is TaskState.FAILED
+    assert settle(queue, message, Reject("hopeless"), events) is SettleResult.DEAD_LETTERED
+    assert state_of(queue) is MessageState.FAILED
     assert seen == [DeadLettered("memory", "m", 1, "the handler rejected it")]
 
 
@@ -128,7 +129,7 @@ def test_give_back_is_released_and_not_charged(
     queue: FaultyQueue, events: Events, seen: list[Any]
 ) -> None:
     [message] = queue.poll()
-    assert settle(queue, message, GiveBack(), events) is Settled.GIVEN_BACK
+    assert settle(queue, message, GiveBack(), events) is SettleResult.GIVEN_BACK
     assert seen == [GivenBack("memory", "m", 1)]
     [again] = queue.poll()
     assert again.attempts == 1
@@ -136,8 +137,8 @@ def test_give_back_is_released_and_not_charged(
 
 def test_abandoned_touches_nothing(queue: FaultyQueue, events: Events, seen: list[Any]) -> None:
     [message] = queue.poll()
-    assert settle(queue, message, Abandoned("gone"), events) is Settled.ABANDONED
-    assert state_of(queue) is TaskState.LEASED
+    assert settle(queue, message, Abandoned("gone"), events) is SettleResult.ABANDONED
+    assert state_of(queue) is MessageState.LEASED
     assert seen == []
 
 
@@ -152,10 +153,10 @@ def test_a_lease_that_was_lost_settles_nothing_and_raises_nothing(
     [message] = queue.poll()
     clock.advance(61)
     [stolen] = MemoryQueue(beside=queue, clock=clock).poll()
-    assert settle(queue, message, outcome, events) is Settled.ABANDONED
+    assert settle(queue, message, outcome, events) is SettleResult.ABANDONED
     assert seen == []  # there is nothing to try again
     [view] = queue.find("m")
-    assert view.state is TaskState.LEASED
+    assert view.state is MessageState.LEASED
     assert view.attempts == stolen.attempts
 
 
@@ -177,7 +178,7 @@ def test_a_queue_that_is_away_is_asked_again_while_the_lease_lives(
 ) -> None:
     queue.errors = [error] * 20
     [message] = queue.poll()
-    assert settle(queue, message, Done(), events) is Settled.COMPLETED
+    assert settle(queue, message, Done(), events) is SettleResult.COMPLETED
     assert queue.acks == 21
     assert [type(event) for event in seen] == [LeaseAtRisk, Completed]
 
@@ -188,7 +189,7 @@ def test_a_queue_that_stays_away_costs_the_lease_and_no_more(
     queue.errors = [OSError("disk away")] * 10_000
     [message] = queue.poll()
     lease, before = lease_of(message), clock.monotonic()
-    assert settle(queue, message, Done(), events) is Settled.ABANDONED
+    assert settle(queue, message, Done(), events) is SettleResult.ABANDONED
     assert lease.state is LeaseState.LOST
     assert 60 <= clock.monotonic() - before < 61
 
@@ -198,7 +199,7 @@ def test_an_error_nobody_knows_is_not_retried_for_ever(
 ) -> None:
     queue.errors = [TypeError("a bug")] * 10_000
     [message] = queue.poll()
-    assert settle(queue, message, Done(), events) is Settled.ABANDONED
+    assert settle(queue, message, Done(), events) is SettleResult.ABANDONED
     assert queue.acks == 5
     assert lease_of(message).reason == "it could not be settled: TypeError: a bug"
 
@@ -210,7 +211,7 @@ def test_a_refusal_that_is_permanent_is_not_tried_again(
     queue.errors = [error] * 10_000
     [message] = queue.poll()
     before = clock.monotonic()
-    assert settle(queue, message, Done(), events) is Settled.ABANDONED
+    assert settle(queue, message, Done(), events) is SettleResult.ABANDONED
     assert (queue.acks, clock.monotonic()) == (1, before)
     assert lease_of(message).state is LeaseState.LOST
     [told] = seen
@@ -224,6 +225,6 @@ def test_giving_up_lets_the_lease_go_so_that_the_message_comes_back(
     [message] = queue.poll()
     give_up = Event()
     give_up.set()
-    assert settle(queue, message, Done(), events, give_up=give_up) is Settled.ABANDONED
+    assert settle(queue, message, Done(), events, give_up=give_up) is SettleResult.ABANDONED
     assert queue.acks == 1
     assert lease_of(message).state is LeaseState.LOST

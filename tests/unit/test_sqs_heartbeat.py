@@ -15,8 +15,8 @@ from heartbeat_kit import GENEROUS, GONE, HANDLE, THROTTLED, Ground, sqs_error, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.adapters.aws.heartbeat_terms import Terms
-from holdfast.adapters.aws.visibility import Line, Run, Visibility
+from holdfast.adapters.aws.heartbeat_options import HeartbeatOptions
+from holdfast.adapters.aws.visibility import CallLock, HeartbeatRun, VisibilitySource
 from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Events
 from holdfast.testing.clock import ManualClock
@@ -360,7 +360,7 @@ def test_the_refusal_of_a_run_that_hung_is_not_held_against_the_next(ground: Gro
     heartbeat.stop()
     ground.sqs.fail(refused)
     ground.sqs.before_answering = lambda: None
-    heartbeat._terms = Terms(20, 60)
+    heartbeat._terms = HeartbeatOptions(20, 60)
     heartbeat.start()
     ground.sqs.gate.set()
     hung.join(GENEROUS)
@@ -532,9 +532,9 @@ def test_the_first_look_is_always_in_time(visibility, share, left_share, stall) 
     clock = ManualClock()
     now, interval = clock.monotonic(), visibility * share
     left = visibility * left_share
-    terms = Terms(interval, visibility, stall_timeout_sec=stall)
-    run = Run(
-        Visibility("orders", lambda seconds: None, Line(), None),
+    terms = HeartbeatOptions(interval, visibility, stall_timeout_sec=stall)
+    run = HeartbeatRun(
+        VisibilitySource("orders", lambda seconds: None, CallLock(), None),
         terms,
         label="label",
         received_at=now,

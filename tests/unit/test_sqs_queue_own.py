@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.core.context import Context
 from holdfast.core.errors import ConfigError, LeaseLost, MessageTooLarge, QueueUnavailable
 from holdfast.core.events import CheckpointNotKept, DeadLettered, Event, Events, PollFailed
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.lease import LeaseState, Refused, Renewed, Unanswered
-from holdfast.core.message import AnyMessage, QueueMessage, lease_of
-from holdfast.core.outcome import Reject, Retry
-from holdfast.core.worker import Worker
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.lease.lease import LeaseState, Refused, Renewed, Unanswered
+from holdfast.core.queue.message import AnyMessage, QueueMessage, lease_of
+from holdfast.core.worker.context import Context
+from holdfast.core.worker.outcome import Reject, Retry
+from holdfast.core.worker.worker import Worker
 from holdfast.testing import ManualClock, SimulatedSqs
 
 LEASE = 30.0
@@ -117,7 +117,7 @@ def test_a_refused_ack_among_those_that_left_together_is_told_to_its_own_thread_
 def test_a_lone_ack_waits_for_nobody(
     open_queue: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.adapters.aws.sqs.gathering.GATHER_SECONDS", 600.0)
+    monkeypatch.setattr("holdfast.adapters.aws.sqs.ack_batcher.GATHER_SECONDS", 600.0)
     queue = open_queue()
     pushed(queue, 1)
     queue.ack(queue.poll()[0])  # it would take ten minutes
@@ -752,7 +752,7 @@ def test_a_worker_retries_rejects_and_completes(sqs: SimulatedSqs) -> None:
 
 
 def longest(_: AnyMessage, ctx: Context) -> Reject:
-    return Reject(f"{ctx.longest_seconds_left:.0f}")
+    return Reject(f"{ctx.max_seconds_left:.0f}")
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.adapters.aws.sqs.schema_wait import possible_waits, wait_seconds
 from holdfast.core.events import DeadLettered, Event, Events
-from holdfast.core.message import QueueMessage, Upgrader, lease_of
-from holdfast.core.outcome import Retry
-from holdfast.core.settle import Settled, settle
+from holdfast.core.queue.message import QueueMessage, Upgrader, lease_of
+from holdfast.core.worker.outcome import Retry
+from holdfast.core.worker.settle import SettleResult, settle
 from holdfast.testing import ManualClock, SimulatedSqs
 
 LEASE = 60.0
@@ -121,7 +121,7 @@ def test_a_failure_after_the_wait_is_counted_as_the_first(
     clock.advance(600)
     [order] = newer.poll()
     settled = settle(newer, order, Retry(0, "busy"), Events(heard.append))
-    assert settled is Settled.RETRIED
+    assert settled is SettleResult.RETRIED
     assert not [event for event in heard if isinstance(event, DeadLettered)]
 
 

@@ -10,10 +10,10 @@ import pytest
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.core.errors import ConfigError, MalformedMessage, MessageTooLarge
 from holdfast.core.events import Event, Events, LeaseAtRisk, PollFailed
-from holdfast.core.message import AnyMessage
-from holdfast.core.outcome import Reject
-from holdfast.core.settle import Settled, settle
-from holdfast.core.worker import Worker
+from holdfast.core.queue.message import AnyMessage
+from holdfast.core.worker.outcome import Reject
+from holdfast.core.worker.settle import SettleResult, settle
+from holdfast.core.worker.worker import Worker
 from holdfast.testing import ManualClock, SimulatedSqs
 
 LEASE = 30.0
@@ -155,7 +155,7 @@ def test_a_message_too_large_for_its_dead_letters_frees_its_slot_at_once_and_is_
     [message] = queue.poll()
     before = clock.monotonic()
     settled = settle(queue, message, Reject("no use"), Events(heard.append))
-    assert settled is Settled.ABANDONED
+    assert settled is SettleResult.ABANDONED
     assert clock.monotonic() == before  # nothing was waited for
     assert sqs.calls.count("SendMessage") == 1  # the push
     assert (queue.stats().leased, queue.stats().failed) == (1, 0)
@@ -330,7 +330,7 @@ def test_a_dead_letter_that_is_refused_for_good_does_not_hold_its_slot(
     [message] = queue.poll()
     sqs.faults.fail("SendMessage", code, times=inf)
     before = clock.monotonic()
-    assert settle(queue, message, Reject("no use"), Events()) is Settled.ABANDONED
+    assert settle(queue, message, Reject("no use"), Events()) is SettleResult.ABANDONED
     assert clock.monotonic() - before < LEASE / 2
     sqs.faults.clear()
     sqs.faults.fail("SendMessage", code)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.adapters.aws.sqs import receiving
-from holdfast.adapters.aws.sqs.gathering import Gathering
-from holdfast.adapters.aws.sqs.receiving import LongPoll, Raw
+from holdfast.adapters.aws.sqs import long_poll
+from holdfast.adapters.aws.sqs.ack_batcher import AckBatcher
+from holdfast.adapters.aws.sqs.long_poll import LongPoll, Raw
 
 PATIENCE_SECONDS = 30.0
 
@@ -39,7 +39,7 @@ def test_each_of_many_gets_its_own_answer_and_no_call_carries_more_than_ten() ->
         calls.append(len(numbers))
         return [2 * number for number in numbers]
 
-    gathering = Gathering(double, lambda: 25)
+    gathering = AckBatcher(double, lambda: 25)
 
     def hand_in(number: int) -> int:
         together.wait(PATIENCE_SECONDS)
@@ -61,7 +61,7 @@ def test_those_who_come_during_a_call_do_not_wait_for_its_answer() -> None:
             assert answered.wait(PATIENCE_SECONDS)
         return numbers
 
-    gathering = Gathering(slow_for_one, lambda: 1)
+    gathering = AckBatcher(slow_for_one, lambda: 1)
     first = begun(gathering.hand_in, 1)
     assert called.wait(PATIENCE_SECONDS)
     assert begun(gathering.hand_in, 2).result(PATIENCE_SECONDS) == 2
@@ -73,7 +73,7 @@ def test_an_error_of_the_call_is_told_to_all_it_carried() -> None:
     def refuse(numbers: Sequence[int]) -> Sequence[int]:
         raise OSError(f"{len(numbers)} of them")
 
-    gathering = Gathering(refuse, lambda: 2)
+    gathering = AckBatcher(refuse, lambda: 2)
     for told in [begun(gathering.hand_in, number) for number in range(2)]:
         assert isinstance(told.exception(PATIENCE_SECONDS), OSError)
 
@@ -88,7 +88,7 @@ def test_a_leader_that_is_interrupted_leaves_nobody_waiting_for_it() -> None:
             raise KeyboardInterrupt
         return 1
 
-    gathering = Gathering(lambda numbers: numbers, expected)
+    gathering = AckBatcher(lambda numbers: numbers, expected)
     leader = begun(gathering.hand_in, 1)
     assert joined.wait(PATIENCE_SECONDS)
     follower = begun(gathering.hand_in, 2)
@@ -103,7 +103,7 @@ def test_a_leader_that_is_interrupted_leaves_nobody_waiting_for_it() -> None:
 @pytest.fixture(autouse=True)
 def _no_spare_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that other tests left would make the counting wrong."""
-    monkeypatch.setattr(receiving, "_spare", [])
+    monkeypatch.setattr(long_poll, "_spare", [])
 
 
 def poll(receive: "Receive", stop: Event | None = None) -> Sequence[Raw]:
@@ -153,7 +153,7 @@ def test_a_poll_that_was_left_gives_back_what_it_brings_and_delays_nobody() -> N
 
 
 def test_a_thread_without_calls_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "_SPARE_SECONDS", 0.01)
+    monkeypatch.setattr(long_poll, "_SPARE_SECONDS", 0.01)
     thread = received().thread
     assert thread is not None
     thread.join(PATIENCE_SECONDS)

@@ -10,10 +10,10 @@ import pytest
 from moto import mock_aws
 
 from holdfast.adapters.aws.stepfunctions_doctor import examine, findings
-from holdfast.config import heartbeat_settings
+from holdfast.config.settings import heartbeat_settings
+from holdfast.core.checks import CheckResult
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Event, Events
-from holdfast.core.findings import Finding
 from holdfast.jobs.events import IntervalTight
 from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.testing.memory_jobs import MemoryJobs
@@ -45,7 +45,7 @@ def found(definition: Any) -> dict[str, str]:
     return {one.check: one.level.value for one in findings(definition, INTERVAL)}
 
 
-def finding(check: str, **fields: Any) -> Finding:
+def finding(check: str, **fields: Any) -> CheckResult:
     [one] = [f for f in findings(machine(waiting(**fields)), INTERVAL) if f.check == check]
     return one
 
@@ -56,7 +56,7 @@ def finding(check: str, **fields: Any) -> Finding:
 def test_heartbeat_seconds_leaves_room_for_two_missed_beats(seconds: int, level: str) -> None:
     one = finding("heartbeat", HeartbeatSeconds=seconds)
     assert one.level.value == level
-    assert (level == "ok") or "90 or more" in one.way_out
+    assert (level == "ok") or "90 or more" in one.remedy
 
 
 @pytest.mark.parametrize("seconds", [1, 29, 30, 31, 59, 59.99, 60, 61, 89, 90, 91, 7200])
@@ -68,14 +68,14 @@ def test_doctor_settings_and_service_judge_heartbeat_seconds_alike(seconds: floa
     env = {"STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS": str(seconds)}
     told: list[Event] = []
     if refused:
-        with pytest.raises(ConfigError, match=re.escape(one.way_out)):
+        with pytest.raises(ConfigError, match=re.escape(one.remedy)):
             heartbeat_settings(env)
-        with pytest.raises(ConfigError, match=re.escape(one.way_out)):
+        with pytest.raises(ConfigError, match=re.escape(one.remedy)):
             orchestrator(seconds, told)
         return
     checked = heartbeat_settings(env).finding()
     assert checked is not None
-    assert (checked.level, checked.way_out) == (one.level, one.way_out)
+    assert (checked.level, checked.remedy) == (one.level, one.remedy)
     started = orchestrator(seconds, told)
     started.start()
     started.stop()
@@ -95,8 +95,8 @@ def orchestrator(heartbeat_seconds: float, told: list[Event]) -> HeartbeatOrches
 
 @pytest.mark.parametrize("seconds", [59, 60, 89])
 def test_the_interval_that_doctor_proposes_is_one_it_accepts(seconds: int) -> None:
-    way_out = finding("heartbeat", HeartbeatSeconds=seconds).way_out
-    [proposed] = re.findall(r"INTERVAL_MS to (\d+) or less", way_out)
+    remedy = finding("heartbeat", HeartbeatSeconds=seconds).remedy
+    [proposed] = re.findall(r"INTERVAL_MS to (\d+) or less", remedy)
     [again] = [
         one
         for one in findings(machine(waiting(HeartbeatSeconds=seconds)), int(proposed) / 1000)
@@ -134,7 +134,7 @@ def test_a_timeout_is_needed_and_heartbeats_do_not_prolong_it() -> None:
     one = finding("timeout", TimeoutSeconds=None)
     assert one.level.value == "warn"
     assert "99999999" in one.found
-    assert "do not prolong it" in one.way_out
+    assert "do not prolong it" in one.remedy
     assert finding("timeout").level.value == "ok"
     from_input = {"TimeoutSeconds": None, "TimeoutSecondsPath": "$.t"}
     assert finding("timeout", **from_input).level.value == "ok"

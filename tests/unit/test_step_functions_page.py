@@ -13,12 +13,12 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from holdfast.adapters.aws.dynamodb.tables import Tables, definitions
+from holdfast.adapters.aws.dynamodb.tables import JobTables, definitions
 from holdfast.adapters.aws.stepfunctions import CLOSED
 from holdfast.adapters.aws.stepfunctions_doctor import findings
 from holdfast.adapters.observe.logging import name_of
 from holdfast.adapters.observe.metrics import Metrics
-from holdfast.config import HeartbeatSettings
+from holdfast.config.settings import HeartbeatSettings
 from holdfast.core.events import Event
 from holdfast.jobs import events as ev
 
@@ -170,7 +170,7 @@ def test_an_alarm_has_its_bound_and_a_rule_over_metrics_there_are(
 def test_the_tables_on_the_page_are_those_that_are_made() -> None:
     """R004-201…204, R004-233…235, D-19."""
     text = section("The tables")
-    for table in definitions(Tables()):
+    for table in definitions(JobTables()):
         keys, index = rows(text)[f"`{table['TableName']}`"]
         assert words(keys) == [key["AttributeName"] for key in table["KeySchema"]]
         indexes = table.get("GlobalSecondaryIndexes", [])

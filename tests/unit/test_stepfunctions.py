@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.adapters.aws.stepfunctions import (
-    LONGEST_CAUSE,
-    LONGEST_ERROR,
-    LONGEST_OUTPUT,
+    MAX_CAUSE,
+    MAX_ERROR,
+    MAX_OUTPUT,
     StepFunctionsCallbacks,
     as_output,
     cut,
@@ -239,7 +239,7 @@ def test_no_log_and_no_error_shows_the_token(
 # -- limits
 
 
-@given(st.text(max_size=400), st.sampled_from([LONGEST_ERROR, 300]))
+@given(st.text(max_size=400), st.sampled_from([MAX_ERROR, 300]))
 def test_a_text_is_whole_or_cut_with_a_mark(text: str, longest: int) -> None:
     """JB-38."""
     sent = cut(text, longest)
@@ -251,15 +251,15 @@ def test_long_texts_arrive_cut(service: Service) -> None:
     """JB-38."""
     callbacks(service.url).send_task_failure(TOKEN, "E" * 1000, "c" * 100_000)
     [(_, said)] = service.asked
-    assert len(said["error"]) == LONGEST_ERROR
-    assert len(said["cause"]) == LONGEST_CAUSE
+    assert len(said["error"]) == MAX_ERROR
+    assert len(said["cause"]) == MAX_CAUSE
 
 
 def test_an_output_that_is_too_long_is_smaller_json_that_says_so() -> None:
     """JB-38."""
     output = {"jobId": "j", "totalTasks": 9, "names": ["é" * 300_000], "status": "COMPLETED"}
     text = as_output(output)
-    assert len(text) <= LONGEST_OUTPUT
+    assert len(text) <= MAX_OUTPUT
     assert json.loads(text) == {
         "truncated": True,
         "jobId": "j",
@@ -267,7 +267,7 @@ def test_an_output_that_is_too_long_is_smaller_json_that_says_so() -> None:
         "status": "COMPLETED",
     }
     many = as_output({f"key-{n}": "v" * 500 for n in range(1000)})
-    assert 100_000 < len(many) <= LONGEST_OUTPUT
+    assert 100_000 < len(many) <= MAX_OUTPUT
     assert json.loads(many)["truncated"] is True
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from holdfast.core.watchdog import Limits, Signs
+from holdfast.core.worker.watchdog import SignsOfLife, WatchdogLimits
 
-ALL = Limits(stall_seconds=10.0, timeout_seconds=100.0, pulse_seconds=30.0)
+ALL = WatchdogLimits(stall_seconds=10.0, timeout_seconds=100.0, pulse_seconds=30.0)
 
 
-def signs(*, started: float = 0.0, pulsed: float = 0.0, moved: float = 0.0) -> Signs:
-    return Signs(started, pulsed, moved)
+def signs(*, started: float = 0.0, pulsed: float = 0.0, moved: float = 0.0) -> SignsOfLife:
+    return SignsOfLife(started, pulsed, moved)
 
 
 @pytest.mark.parametrize(
@@ -24,21 +24,21 @@ def signs(*, started: float = 0.0, pulsed: float = 0.0, moved: float = 0.0) -> S
     ],
 )
 def test_a_sign_may_be_missing_for_its_limit_and_no_longer(
-    seen: Signs, now: float, reason: str | None
+    seen: SignsOfLife, now: float, reason: str | None
 ) -> None:
     assert seen.missing(ALL, now) == reason
 
 
 def test_without_limits_only_the_pulse_counts() -> None:
-    limits = Limits(pulse_seconds=30.0)
+    limits = WatchdogLimits(pulse_seconds=30.0)
     assert signs(pulsed=1e6).missing(limits, 1e6 + 29.0) is None
     assert signs(pulsed=1e6).missing(limits, 1e6 + 31.0) is not None
 
 
 @pytest.mark.parametrize("lease_seconds", [0.2, 1.0, 60.0, 43_200.0])
-@pytest.mark.parametrize("limits", [ALL, Limits(), Limits(stall_seconds=0.5)])
+@pytest.mark.parametrize("limits", [ALL, WatchdogLimits(), WatchdogLimits(stall_seconds=0.5)])
 def test_it_looks_and_the_child_pulses_often_enough_for_every_limit(
-    limits: Limits, lease_seconds: float
+    limits: WatchdogLimits, lease_seconds: float
 ) -> None:
     shortest = min(limits.stall_seconds or 1e9, limits.pulse_seconds, lease_seconds)
     assert limits.pulse_interval(lease_seconds) <= shortest / 4

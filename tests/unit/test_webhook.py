@@ -1,6 +1,6 @@
 """Webhook requests: every kind of HTTP event is read alike, and no other is believed.
 
-R002-007. Signatures are made here by the description, not by Twilio's library.
+R002-007. SignatureCheck are made here by the description, not by Twilio's library.
 """
 
 import hmac
@@ -11,13 +11,13 @@ from urllib.parse import urlencode
 
 import pytest
 
-from holdfast.conversations.errors import InvalidInbound, Passing, Permanent
+from holdfast.conversations.errors import InvalidInbound, PermanentError, TransientError
 from holdfast.conversations.secret import Secret
 from holdfast.lambdas.webhook import (
     SIGNATURE,
     BadRequest,
-    Request,
-    Signatures,
+    SignatureCheck,
+    WebhookRequest,
     form_of,
     message_of,
     request_of,
@@ -153,7 +153,7 @@ def test_what_is_no_request_with_a_text_is_refused(event: Any) -> None:
 )
 def test_a_body_that_is_no_form_is_refused(body: str, kind: str) -> None:
     with pytest.raises(BadRequest):
-        form_of(Request("POST", URL, {"content-type": kind}, body))
+        form_of(WebhookRequest("POST", URL, {"content-type": kind}, body))
 
 
 # -- understanding
@@ -220,7 +220,7 @@ class Vault:
         if self._kept is None:
             self.fetched += 1
             if self.away:
-                raise Passing("away")
+                raise TransientError("away")
             self._kept = Secret(reference, {"auth_token": self.token})
         return self._kept
 
@@ -228,12 +228,12 @@ class Vault:
         self._kept = None
 
 
-def fits(signatures: Signatures, token: str, form: Mapping[str, str] = FORM) -> bool:
+def fits(signatures: SignatureCheck, token: str, form: Mapping[str, str] = FORM) -> bool:
     return signatures.fit(URL, form, signature_of(URL, form, token))
 
 
 def test_the_signature_must_be_of_this_url_this_form_and_our_token() -> None:
-    signatures = Signatures(Vault("good"), "twilio", ManualClock())
+    signatures = SignatureCheck(Vault("good"), "twilio", ManualClock())
     good = signature_of(URL, FORM, "good")
     assert signatures.fit(URL, FORM, good)
     assert not signatures.fit(URL, FORM, "")
@@ -252,7 +252,7 @@ def test_what_cannot_be_a_signature_is_refused_without_a_look_at_the_secret(
     forged: str,
 ) -> None:
     vault = Vault("good")
-    assert not Signatures(vault, "twilio", ManualClock()).fit(URL, FORM, forged)
+    assert not SignatureCheck(vault, "twilio", ManualClock()).fit(URL, FORM, forged)
     assert vault.fetched == 0
 
 
@@ -261,12 +261,12 @@ def test_what_cannot_be_a_signature_is_refused_without_a_look_at_the_secret(
 )
 def test_a_url_that_is_none_was_not_signed(url: str) -> None:
     good = signature_of(URL, FORM, "good")
-    assert not Signatures(Vault("good"), "twilio", ManualClock()).fit(url, FORM, good)
+    assert not SignatureCheck(Vault("good"), "twilio", ManualClock()).fit(url, FORM, good)
 
 
 def test_a_rotated_token_is_fetched_with_the_first_signature_that_does_not_fit() -> None:
     vault = Vault("old")
-    signatures = Signatures(vault, "twilio", ManualClock())
+    signatures = SignatureCheck(vault, "twilio", ManualClock())
     assert fits(signatures, "old")
     vault.token = "new"
     assert fits(signatures, "new")
@@ -276,7 +276,7 @@ def test_a_rotated_token_is_fetched_with_the_first_signature_that_does_not_fit()
 
 def test_forged_requests_do_not_have_the_secret_fetched_each_time() -> None:
     vault, clock = Vault("good"), ManualClock()
-    signatures = Signatures(vault, "twilio", clock)
+    signatures = SignatureCheck(vault, "twilio", clock)
     assert not any(fits(signatures, f"guess-{n}") for n in range(100))
     assert vault.fetched == 2
     clock.advance(15)
@@ -287,7 +287,7 @@ def test_forged_requests_do_not_have_the_secret_fetched_each_time() -> None:
 
 def test_customers_write_on_while_secrets_are_away() -> None:
     vault = Vault("good")
-    signatures = Signatures(vault, "twilio", ManualClock())
+    signatures = SignatureCheck(vault, "twilio", ManualClock())
     assert fits(signatures, "good")
     vault.away = True
     assert not fits(signatures, "guess")  # and by that the secret is forgotten
@@ -295,9 +295,9 @@ def test_customers_write_on_while_secrets_are_away() -> None:
 
 
 def test_without_a_token_nothing_is_believed() -> None:
-    with pytest.raises(Permanent):
-        fits(Signatures(Vault(""), "twilio", ManualClock()), "")
+    with pytest.raises(PermanentError):
+        fits(SignatureCheck(Vault(""), "twilio", ManualClock()), "")
     vault = Vault("good")
     vault.away = True
-    with pytest.raises(Passing):
-        fits(Signatures(vault, "twilio", ManualClock()), "good")
+    with pytest.raises(TransientError):
+        fits(SignatureCheck(vault, "twilio", ManualClock()), "good")

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.core import wire
-from holdfast.core.context import Context
+from holdfast.core.worker import child_wire
+from holdfast.core.worker.context import Context
 from workers.kit import Notes
 
 FLOOD_BYTES = 256 << 20  # what a reader without a limit would keep in memory
@@ -53,7 +53,7 @@ def endless_frame(message: Any, ctx: Any) -> None:
 
 def questions_without_end(message: Any, ctx: Any) -> None:
     """Asks on and on, and never reads an answer."""
-    question = _framed(_of_this_attempt(ctx, wire.LOAD))
+    question = _framed(_of_this_attempt(ctx, child_wire.LOAD))
     while True:
         _write(ctx, question * 1000)
 
@@ -78,13 +78,13 @@ def outcome_twice(message: Any, ctx: Any) -> None:
 
 
 def outcome_and_more(message: Any, ctx: Any) -> None:
-    question = _framed(_of_this_attempt(ctx, wire.LOAD))
+    question = _framed(_of_this_attempt(ctx, child_wire.LOAD))
     ctx._frames.send = lambda payload: _write(ctx, _framed(payload) + question)
 
 
 def outcome_of_another_attempt(message: Any, ctx: Any) -> None:
     """As one that came late, when the next message has begun."""
-    _write(ctx, _framed(wire.numbered(ctx._number - 1, wire.OUTCOME)))
+    _write(ctx, _framed(child_wire.numbered(ctx._number - 1, child_wire.OUTCOME)))
     time.sleep(1000)
 
 
@@ -105,7 +105,7 @@ def _talk_rubbish() -> Any:
 
 
 def _of_this_attempt(ctx: Any, said: bytes) -> bytes:
-    return wire.numbered(ctx._number, said)
+    return child_wire.numbered(ctx._number, said)
 
 
 def _framed(payload: bytes) -> bytes:

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.context import Context
 from holdfast.core.errors import MessageTooLarge
-from holdfast.core.outcome import Reject, Retry
+from holdfast.core.worker.context import Context
+from holdfast.core.worker.outcome import Reject, Retry
 from workers.kit import Notes
 
 

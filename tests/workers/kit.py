@@ -8,13 +8,13 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, TypeVar
 
+from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Events
-from holdfast.core.lease import Lease, Refused, Renewal
-from holdfast.core.message import AnyMessage
-from holdfast.core.queue import Backoff
-from holdfast.core.worker import Worker, WorkerReport
+from holdfast.core.lease.lease import Lease, Refused, Renewal
+from holdfast.core.queue.message import AnyMessage
+from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.testing import ManualClock, MemoryQueue
 
 PATIENCE = 60.0  # for a machine that is busy with other things
@@ -113,7 +113,7 @@ class TestQueue(MemoryQueue[AnyMessage]):
             AnyMessage,
             lease_seconds=lease_seconds,
             max_attempts=max_attempts,
-            backoff=Backoff(first_seconds=0.02, longest_seconds=0.1),
+            backoff=Backoff(first_seconds=0.02, max_seconds=0.1),
             events=Events(self.seen),
             clock=clock,
         )

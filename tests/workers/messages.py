@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from holdfast.core.message import QueueMessage
+from holdfast.core.queue.message import QueueMessage
 
 
 class Enrich(QueueMessage):

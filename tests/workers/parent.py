@@ -16,9 +16,10 @@ if __name__ == "__mp_main__":
     time.sleep(float(os.environ.get("SLOW_CHILDREN", "0")))
 
 from holdfast.adapters.local.filesystem import FilesystemQueue
-from holdfast.core.message import AnyMessage
-from holdfast.core.queue import Backoff, QueueManager
-from holdfast.core.worker import Worker
+from holdfast.core.backoff import Backoff
+from holdfast.core.queue.manager import QueueManager
+from holdfast.core.queue.message import AnyMessage
+from holdfast.core.worker.worker import Worker
 from holdfast.testing import MemoryQueue
 from workers import handlers
 from workers.kit import Notes, eventually

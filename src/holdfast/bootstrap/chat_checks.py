@@ -7,20 +7,20 @@ from typing import Any
 from holdfast.bootstrap.chat_providers import ChatProviders
 from holdfast.bootstrap.chats import file_of, open_conversations, trigger_settings
 from holdfast.bootstrap.queues import examine, open_queue
-from holdfast.chat_config import ChatSettings, chat_settings, chat_variable
+from holdfast.config.chat import ChatSettings, chat_settings, chat_variable
 from holdfast.conversations.model import Channel, ConversationKey
+from holdfast.conversations.policy import ConversationPolicy, ConversationProfile
 from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.terms import ChatTerms, Profile
-from holdfast.conversations.writing import Equipment
+from holdfast.conversations.reply_generator import ProviderResolver
+from holdfast.core.checks import CheckLevel, CheckResult, check_inputs, fail, ok, warn
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError, HoldfastError
-from holdfast.core.findings import Finding, Level, checked, fail, ok, warn
-from holdfast.core.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage
 
 
 def chat_findings(
     env: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """What doctor finds, one by one. Nothing is made, sent or left behind."""
     env = os.environ if env is None else env
     try:
@@ -42,7 +42,7 @@ def chat_findings(
 # -- settings
 
 
-def _setting_findings(settings: ChatSettings, env: Mapping[str, str]) -> Iterator[Finding]:
+def _setting_findings(settings: ChatSettings, env: Mapping[str, str]) -> Iterator[CheckResult]:
     known = {chat_variable(name) for name in ChatSettings.model_fields}
     unknown = sorted(n for n in env if n.startswith("HOLDFAST_CHAT_") and n not in known)
     if unknown:
@@ -55,7 +55,7 @@ def _setting_findings(settings: ChatSettings, env: Mapping[str, str]) -> Iterato
     )
 
 
-def _lease_findings(terms: ChatTerms, leases: list[float]) -> Iterator[Finding]:
+def _lease_findings(terms: ConversationPolicy, leases: list[float]) -> Iterator[CheckResult]:
     """MS-27: after a crash the trigger comes back with its lease, and finds the lock."""
     shortest, longest, lock = min(leases), max(leases), terms.lock_seconds
     found = f"the lock holds {lock:g} s, triggers are leased for {shortest:g} s"
@@ -79,13 +79,13 @@ def _lease_findings(terms: ChatTerms, leases: list[float]) -> Iterator[Finding]:
 # -- the store
 
 
-def _store_findings(settings: ChatSettings, clock: Clock) -> Iterator[Finding]:
+def _store_findings(settings: ChatSettings, clock: Clock) -> Iterator[CheckResult]:
     url = settings.store_url
     file = file_of(url)
     if file is None:
-        tables = list(checked("table", chat_table_findings, url))
+        tables = list(check_inputs("table", chat_table_findings, url))
         yield from tables
-        if any(one.level is Level.FAIL for one in tables):
+        if any(one.level is CheckLevel.FAIL for one in tables):
             return  # the store would say the same again
     elif not file.exists():
         yield ok("store", f"{file} is not there yet; the first message makes it")
@@ -97,13 +97,13 @@ def _store_findings(settings: ChatSettings, clock: Clock) -> Iterator[Finding]:
             yield ok("store", f"{url} can be read and written")
             yield from _waiting_findings(store, settings.terms, clock.time())
     except HoldfastError as error:
-        way_out = f"see {chat_variable('store')}, and who may write there"
-        yield fail("store", f"{url}: {error}", way_out)
+        remedy = f"see {chat_variable('store')}, and who may write there"
+        yield fail("store", f"{url}: {error}", remedy)
 
 
 def _waiting_findings(
-    store: ConversationStore, terms: ChatTerms, now: float
-) -> Iterator[Finding]:
+    store: ConversationStore, terms: ConversationPolicy, now: float
+) -> Iterator[CheckResult]:
     ages = [now - one.oldest_staged_at for one in store.waiting()]
     late = sum(age > terms.max_wait_seconds + terms.grace_seconds for age in ages)
     if late:
@@ -122,7 +122,7 @@ def _waiting_findings(
         yield ok("parked", "nothing")
 
 
-def chat_table_findings(url: str) -> Iterator[Finding]:
+def chat_table_findings(url: str) -> Iterator[CheckResult]:
     """What doctor finds about the tables of a dynamodb: store."""
     from holdfast.adapters.aws.clients import patient
     from holdfast.adapters.aws.dynamodb.chat.doctor import examine as examine_tables
@@ -143,10 +143,10 @@ def create_chat_tables(url: str) -> list[str]:
 
 def _queue_findings(
     check: str, url: str, env: Mapping[str, str], clock: Clock
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     if url.partition(":")[0].lower() in ("sqs", "http", "https"):
-        for one in checked("queue", lambda: examine(url, clock=clock, env=env)):
-            yield Finding(f"{check}: {one.check}", one.level, one.found, one.way_out)
+        for one in check_inputs("queue", lambda: examine(url, clock=clock, env=env)):
+            yield CheckResult(f"{check}: {one.check}", one.level, one.found, one.remedy)
         return
     try:
         with open_queue(url, AnyMessage, create=False, clock=clock, env=env) as queue:
@@ -167,21 +167,21 @@ def _queue_findings(
 
 def _profile_findings(
     settings: ChatSettings, env: Mapping[str, str], clock: Clock
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     if not settings.profiles:
         yield warn(
             "profiles",
             "there are none: who writes first has no conversation, and is parked",
             f"set {chat_variable('profiles')}, unless conversations are made elsewhere",
         )
-    equipment = Equipment(ChatProviders(settings, env, clock))
+    equipment = ProviderResolver(ChatProviders(settings, env, clock))
     for number, (address, profile) in enumerate(settings.profiles, 1):
         yield _profile_finding(f"profile {number}", address, profile, equipment)
 
 
 def _profile_finding(
-    check: str, address: str, profile: Profile, equipment: Equipment
-) -> Finding:
+    check: str, address: str, profile: ConversationProfile, equipment: ProviderResolver
+) -> CheckResult:
     """Its writer, sender and secrets are there. No secret is shown, and nobody is called."""
     try:
         equipment.writer(profile.ai_config)

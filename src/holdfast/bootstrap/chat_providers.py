@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.chat_config import ChatSettings
-from holdfast.conversations.errors import Permanent
-from holdfast.conversations.terms import Profile
+from holdfast.config.chat import ChatSettings
+from holdfast.conversations.errors import PermanentError
+from holdfast.conversations.policy import ConversationProfile
 from holdfast.core.clock import Clock
 
 if TYPE_CHECKING:
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # For trying it out: needs nobody, costs nothing, sends nothing to anybody.
-LOCAL = Profile(channel_config={"provider": "outbox"}, ai_config={"provider": "echo"})
+LOCAL = ConversationProfile(
+    channel_config={"provider": "outbox"}, ai_config={"provider": "echo"}
+)
 
 WRITERS = ("openai", "echo")
 SENDERS = ("twilio", "smtp", "outbox")
@@ -35,7 +37,7 @@ class ChatProviders:
         return self._once("secrets", self._secrets)
 
     def writer(self, name: str) -> "ReplyWriter":
-        """Raises Permanent: nobody of that name, or its package is not installed."""
+        """Raises PermanentError: nobody of that name, or its package is not installed."""
         _must_be_one_of(WRITERS, name, "writer")
         return self._once(f"writer {name}", lambda: self._writer(name))
 
@@ -69,9 +71,9 @@ class ChatProviders:
                 return OutboxSender(self._settings.outbox_folder, self._clock)
 
     def _secrets(self) -> "SecretStore":
-        from holdfast.adapters.chat.secrets import AnySecrets
+        from holdfast.adapters.chat.secrets import SecretResolver
 
-        return AnySecrets(self._env, self._secrets_manager)
+        return SecretResolver(self._env, self._secrets_manager)
 
     def _secrets_manager(self) -> "SecretStore":
         from holdfast.adapters.aws.secrets import SecretsManagerSecrets
@@ -88,4 +90,4 @@ class ChatProviders:
 
 def _must_be_one_of(names: tuple[str, ...], name: str, what: str) -> None:
     if name not in names:
-        raise Permanent(f"there is no {what} of that name; there are {', '.join(names)}")
+        raise PermanentError(f"there is no {what} of that name; there are {', '.join(names)}")

@@ -9,24 +9,24 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl
 
-from holdfast.adapters.chat.quiet import hush
+from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
 from holdfast.bootstrap.chat_providers import ChatProviders
 from holdfast.bootstrap.queues import open_queue
-from holdfast.chat_config import ChatSettings, chat_settings, chat_variable
-from holdfast.config import SqsSettings, queue_settings
+from holdfast.config.chat import ChatSettings, chat_settings, chat_variable
+from holdfast.config.settings import SqsSettings, queue_settings
 from holdfast.conversations.messages import Inbound, Trigger
 from holdfast.conversations.model import Channel
+from holdfast.conversations.policy import ConversationProfile
 from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.terms import Profile
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.queue import QueueManager
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.queue.manager import QueueManager
 
 if TYPE_CHECKING:
-    from holdfast.adapters.chat.outbox import Laid
-    from holdfast.conversations.desk import Desk
+    from holdfast.adapters.chat.outbox import OutboxReply
+    from holdfast.conversations.operator import Operator
     from holdfast.conversations.processor import BatchProcessor
     from holdfast.conversations.staging import Stager
     from holdfast.conversations.sweeper import Sweeper
@@ -65,7 +65,7 @@ def file_of(url: str) -> Path | None:
     return Path(rest if colon and scheme in ("sqlite", "file") else url)
 
 
-def sent_to(folder: Path) -> "list[Laid]":
+def sent_to(folder: Path) -> "list[OutboxReply]":
     """What was laid down in an outbox, the oldest first."""
     from holdfast.adapters.chat.outbox import letters
 
@@ -141,7 +141,7 @@ class ChatApp:
     stager: "Stager"
     processor: "BatchProcessor"
     sweeper: "Sweeper"
-    desk: "Desk"
+    desk: "Operator"
     own_keeper: bool = True
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ def build_chat(
     clock: Clock = SYSTEM_CLOCK,
     events: Events | None = None,
     keeper: LeaseKeeper | None = None,
-    fallback: Profile | None = None,
+    fallback: ConversationProfile | None = None,
 ) -> ChatApp:
     """From the environment. Opens the store, no queue and no provider. `fallback`: what a
     new conversation begins with when no profile fits.
@@ -173,7 +173,7 @@ def build_chat(
     """
     env = os.environ if env is None else env
     settings = chat_settings(env)
-    hush("botocore")  # at DEBUG it logs each call: numbers and texts
+    silence_vendor_logs("botocore")  # at DEBUG it logs each call: numbers and texts
     attempts = min(one.max_attempts for one in trigger_settings(settings, env))
     events = events or Events()
     store = open_conversations(settings.store_url, clock=clock)
@@ -187,10 +187,10 @@ def _wired(
     clock: Clock,
     events: Events,
     keeper: LeaseKeeper | None,
-    fallback: Profile | None,
+    fallback: ConversationProfile | None,
     attempts: int,
 ) -> ChatApp:
-    from holdfast.conversations.desk import Desk
+    from holdfast.conversations.operator import Operator
     from holdfast.conversations.processor import BatchProcessor
     from holdfast.conversations.staging import Stager
     from holdfast.conversations.sweeper import Sweeper
@@ -212,6 +212,6 @@ def _wired(
         stager=Stager(store, queues, profiles=profiles, **told),
         processor=processor,
         sweeper=Sweeper(store, queues, **told),
-        desk=Desk(store, queues, **told),
+        desk=Operator(store, queues, **told),
         own_keeper=keeper is None,
     )

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.exports import open_jobs
-from holdfast.config import HeartbeatSettings, heartbeat_settings
+from holdfast.config.settings import HeartbeatSettings, heartbeat_settings
+from holdfast.core.checks import CheckLevel, CheckResult, check_inputs, fail, ok, warn
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError, HoldfastError
-from holdfast.core.findings import Finding, Level, checked, fail, ok, warn
 from holdfast.jobs.errors import JobNotFound
 from holdfast.jobs.model import ACTIVE, CallbackState, ExportJob
 
 if TYPE_CHECKING:
-    from holdfast.adapters.aws.dynamodb.tables import Tables
+    from holdfast.adapters.aws.dynamodb.tables import JobTables
 
 _QUIET_SECONDS = 600.0  # without progress: somebody should look
 
@@ -27,7 +27,7 @@ def export_findings(
     to: str | None = None,
     state_machine: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """What doctor finds about exports, one by one: settings, downloads, job store, target,
     state machine. Nothing is made, and nothing is left behind."""
     from holdfast.adapters.export import doctor
@@ -43,16 +43,16 @@ def export_findings(
     yield doctor.downloads()
     yield from _store_findings(os.fspath(jobs), clock)
     if to is not None:
-        yield from checked("target", _target_findings, to)
+        yield from check_inputs("target", _target_findings, to)
     if state_machine is not None:
         from holdfast.adapters.aws import stepfunctions_doctor
 
-        yield from checked(
+        yield from check_inputs(
             "state machine", stepfunctions_doctor.examine, state_machine, interval_seconds
         )
 
 
-def _heartbeat_findings(heartbeats: HeartbeatSettings) -> Iterator[Finding]:
+def _heartbeat_findings(heartbeats: HeartbeatSettings) -> Iterator[CheckResult]:
     if not heartbeats.enabled:
         yield warn(
             "heartbeats",
@@ -66,12 +66,12 @@ def _heartbeat_findings(heartbeats: HeartbeatSettings) -> Iterator[Finding]:
         yield finding
 
 
-def _store_findings(url: str, clock: Clock) -> Iterator[Finding]:
+def _store_findings(url: str, clock: Clock) -> Iterator[CheckResult]:
     path = Path(url.partition(":")[2] if url.startswith(("sqlite:", "file:")) else url)
     if url.startswith("dynamodb:"):
-        tables = list(checked("table", job_table_findings, url))
+        tables = list(check_inputs("table", job_table_findings, url))
         yield from tables
-        if any(one.level is Level.FAIL for one in tables):
+        if any(one.level is CheckLevel.FAIL for one in tables):
             return  # the store would say the same again
     elif not path.exists():
         yield ok("job store", f"{path} is not there yet; the first job makes it")
@@ -88,7 +88,7 @@ def _store_findings(url: str, clock: Clock) -> Iterator[Finding]:
     yield from _job_findings(active, clock.time())
 
 
-def _job_findings(active: list[ExportJob], now: float) -> Iterator[Finding]:
+def _job_findings(active: list[ExportJob], now: float) -> Iterator[CheckResult]:
     with_token = sum(job.has_task_token() for job in active)
     yield ok("jobs", f"{len(active)} active, {with_token} of them with a task token")
     owing = sum(job.callback.state is CallbackState.PENDING for job in active)
@@ -107,7 +107,7 @@ def _job_findings(active: list[ExportJob], now: float) -> Iterator[Finding]:
         )
 
 
-def _target_findings(to: str) -> Iterator[Finding]:
+def _target_findings(to: str) -> Iterator[CheckResult]:
     if not to.startswith("s3://"):
         from holdfast.adapters.export import doctor
 
@@ -121,7 +121,7 @@ def _target_findings(to: str) -> Iterator[Finding]:
 # -- the tables of DynamoDB
 
 
-def job_table_findings(url: str) -> Iterator[Finding]:
+def job_table_findings(url: str) -> Iterator[CheckResult]:
     """What doctor finds about the tables of a dynamodb: store."""
     from holdfast.adapters.aws.clients import patient
     from holdfast.adapters.aws.dynamodb.doctor import examine
@@ -139,8 +139,8 @@ def create_job_tables(url: str) -> list[str]:
     return create_tables(client, jobs_table=tables.jobs, tasks_table=tables.tasks)
 
 
-def _tables_of(url: str) -> "Tables":
-    from holdfast.adapters.aws.dynamodb.tables import JOBS, TASKS, Tables
+def _tables_of(url: str) -> "JobTables":
+    from holdfast.adapters.aws.dynamodb.tables import JOBS, TASKS, JobTables
 
     prefix = url.removeprefix("dynamodb:")
-    return Tables(f"{prefix}{JOBS}", f"{prefix}{TASKS}")
+    return JobTables(f"{prefix}{JOBS}", f"{prefix}{TASKS}")

@@ -6,16 +6,16 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
-from holdfast.config import QueueSettings, SqsSettings, queue_settings
+from holdfast.config.settings import QueueSettings, SqsSettings, queue_settings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
-from holdfast.core.message import AnyMessage, M
-from holdfast.core.queue import QueueManager
+from holdfast.core.queue.manager import QueueManager
+from holdfast.core.queue.message import AnyMessage, M
 
 if TYPE_CHECKING:
     from holdfast.adapters.aws.sqs import SQSQueue as SQSQueue
-    from holdfast.core.findings import Finding
+    from holdfast.core.checks import CheckResult
 
 
 def open_queue(
@@ -193,7 +193,7 @@ def examine(
     *,
     clock: Clock = SYSTEM_CLOCK,
     env: Mapping[str, str] | None = None,
-) -> "Iterator[Finding]":
+) -> "Iterator[CheckResult]":
     """What doctor finds about a queue, which need not exist yet; one by one."""
     scheme, rest = _scheme(os.fspath(url))
     path, _, query = rest.partition("?")
@@ -213,18 +213,20 @@ def examine(
             )
 
 
-def _folder_findings(path: str, settings: QueueSettings, clock: Clock) -> "Iterator[Finding]":
-    from holdfast.adapters.local.filesystem.doctor import Doctor
+def _folder_findings(
+    path: str, settings: QueueSettings, clock: Clock
+) -> "Iterator[CheckResult]":
+    from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
     from holdfast.adapters.local.filesystem.layout import queue_folder
 
     root, campaign, queue = queue_address(path, settings.data_dir)
-    return Doctor(queue_folder(Path(root), campaign, queue), clock=clock).examine()
+    return FilesystemDoctor(queue_folder(Path(root), campaign, queue), clock=clock).examine()
 
 
-def _sqs_findings(address: str, settings: SqsSettings, clock: Clock) -> "Iterator[Finding]":
-    from holdfast.adapters.aws.sqs.doctor import Doctor
+def _sqs_findings(address: str, settings: SqsSettings, clock: Clock) -> "Iterator[CheckResult]":
+    from holdfast.adapters.aws.sqs.doctor import SQSDoctor
 
-    return Doctor(
+    return SQSDoctor(
         address,
         lease_seconds=settings.lease_seconds,
         max_attempts=settings.max_attempts,

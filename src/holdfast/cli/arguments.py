@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.durations import seconds
-from holdfast.cli.failures import Usage
+from holdfast.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.core.message import AnyMessage
-    from holdfast.core.queue import QueueManager
+    from holdfast.core.queue.manager import QueueManager
+    from holdfast.core.queue.message import AnyMessage
 
 QUEUE_VARIABLE = "HOLDFAST_QUEUE"
 QUEUE_HELP = (
@@ -52,7 +52,7 @@ def queue_and_rest(words: Sequence[str] | None, wanted: int) -> tuple[str, list[
 def default_queue(given: str | None = None) -> str:
     if queue := given or os.environ.get(QUEUE_VARIABLE, ""):
         return queue
-    raise Usage(
+    raise UsageError(
         f"which queue? Name it first, as in `holdfast status enrich`, or set {QUEUE_VARIABLE}"
     )
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from holdfast.core.queue import QueueStats
+    from holdfast.core.queue.manager import QueueStats
 
 _REMEMBERED = 30  # readings the pace is taken from
 _WIDTH = 60

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def say(text: str) -> None:
+def info(text: str) -> None:
     """A line for the person at the keyboard.
 
     To whatever stderr is at the moment: while a live line is drawn, rich stands in for it
@@ -27,17 +27,17 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
-def answer(text: str) -> None:
+def print_result(text: str) -> None:
     """A line of what was asked for."""
     typer.echo(_clean_lines(text))
 
 
-def answer_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """For scripts: ASCII, so no terminal and no locale can spoil it."""
     typer.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
 
 
-def clean(text: str) -> str:
+def strip_control_characters(text: str) -> str:
     """The text with everything unprintable made visible."""
     if text.isprintable():
         return text
@@ -48,12 +48,12 @@ def clean(text: str) -> str:
 
 
 def _clean_lines(text: str) -> str:
-    return "\n".join(map(clean, text.split("\n")))
+    return "\n".join(map(strip_control_characters, text.split("\n")))
 
 
-def answer_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns on a terminal; tab-separated lines for everything else."""
-    tidy = [[clean(cell) for cell in row] for row in rows]
+    tidy = [[strip_control_characters(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in [list(headings), *tidy]:
             typer.echo("\t".join(row))

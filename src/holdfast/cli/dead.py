@@ -16,14 +16,14 @@ from holdfast.cli.arguments import (
     opened,
     queue_and_rest,
 )
-from holdfast.cli.console import answer, answer_json, clean, say
-from holdfast.cli.failures import NotThere, Usage
-from holdfast.cli.look import WithBody, Words, answer_stories, answer_tasks, one_id
+from holdfast.cli.console import info, print_json, print_result, strip_control_characters
+from holdfast.cli.errors import NotFound, UsageError
+from holdfast.cli.inspect import WithBody, Words, answer_stories, answer_tasks, one_id
 from holdfast.cli.progress import Meter
 
 if TYPE_CHECKING:
-    from holdfast.core.message import AnyMessage
-    from holdfast.core.queue import QueueManager, TaskView
+    from holdfast.core.queue.manager import MessageInfo, QueueManager
+    from holdfast.core.queue.message import AnyMessage
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: list, show, redrive, drop.")
 
@@ -48,18 +48,18 @@ def show(words: Words = None, body: WithBody = False, as_json: AsJson = False) -
         answer_stories(_letters(manager, message_id), body=body, as_json=as_json)
 
 
-def _letters(manager: "QueueManager[AnyMessage]", message_id: str) -> "list[TaskView]":
+def _letters(manager: "QueueManager[AnyMessage]", message_id: str) -> "list[MessageInfo]":
     """The dead letters of one id; there is at least one."""
-    way_out = "`holdfast dead list` shows them"
+    remedy = "`holdfast dead list` shows them"
     if is_service(manager):
         tasks = [task for task in manager.dead_letters(all_if_zero(0)) if task.id == message_id]
     else:
         tasks = manager.find(message_id)
         if tasks:
-            way_out = "`holdfast explain` tells where it is"
+            remedy = "`holdfast explain` tells where it is"
     letters = [task for task in tasks if task.state.value == "failed"]
     if not letters:
-        raise NotThere(f"there is no dead letter {message_id!r} in {manager.name}: {way_out}")
+        raise NotFound(f"there is no dead letter {message_id!r} in {manager.name}: {remedy}")
     return letters
 
 
@@ -97,18 +97,20 @@ def drop(
 def _chosen(words: Sequence[str] | None, everything: bool) -> tuple[str, list[str]]:
     queue, ids = queue_and_rest(words, wanted=0 if everything else 1)
     if everything and ids:
-        raise Usage("give either ids or --all, not both")
+        raise UsageError("give either ids or --all, not both")
     if not everything and not ids:
-        raise Usage("which ones? Give their ids; `holdfast dead list` shows them")
+        raise UsageError("which ones? Give their ids; `holdfast dead list` shows them")
     return queue, ids
 
 
 def _ask(count: int, queue: str) -> None:
     if not sys.stdin.isatty():
-        raise Usage("dropping is for good: add --yes to do it without being asked")
+        raise UsageError("dropping is for good: add --yes to do it without being asked")
     what = "this dead letter" if count == 1 else f"these {count} dead letters"
-    if not typer.confirm(f"Drop {what} of {clean(queue)} for good?", err=True):
-        say("nothing was dropped")
+    if not typer.confirm(
+        f"Drop {what} of {strip_control_characters(queue)} for good?", err=True
+    ):
+        info("nothing was dropped")
         raise typer.Exit(1)
 
 
@@ -120,10 +122,10 @@ def _each(verb: str, ids: list[str], act: Callable[[str], int], as_json: bool) -
 
 def _report(verb: str, count: int, missing: list[str], as_json: bool) -> None:
     if as_json:
-        answer_json({verb: count, "missing": missing})
+        print_json({verb: count, "missing": missing})
     else:
-        answer(f"{verb} {count:,}")
+        print_result(f"{verb} {count:,}")
     if missing:
-        raise NotThere(
+        raise NotFound(
             f"no dead letter {', '.join(map(repr, missing))}: `holdfast dead list` shows them"
         )

@@ -8,7 +8,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 # Longer than anybody means; far below where a time no longer fits in a file's name.
-LONGEST_SECONDS = 3650 * 86_400.0
+MAX_SECONDS = 3650 * 86_400.0
 
 
 def seconds(text: str | float) -> float:
@@ -24,7 +24,7 @@ def seconds(text: str | float) -> float:
         raise typer.BadParameter(
             f"{text!r} is no duration: write 30s, 5m, 2h, 7d, 1h30m or plain seconds"
         )
-    if value > LONGEST_SECONDS:
+    if value > MAX_SECONDS:
         raise typer.BadParameter(f"{text!r} is longer than ten years")
     return value
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any, TextIO
 import typer
 from typer.core import TyperGroup
 
-from holdfast.cli import dead, look, push, upkeep, work
+from holdfast.cli import dead, inspect, maintenance, push, work
 from holdfast.cli.chat.app import app as chat
-from holdfast.cli.console import clean, say
+from holdfast.cli.console import info, strip_control_characters
 from holdfast.cli.demo.command import demo
+from holdfast.cli.errors import ExitCode, code_of, debugging, line_of
 from holdfast.cli.export.app import app as export
-from holdfast.cli.failures import ExitCode, code_of, debugging, line_of
 
 
 class _Group(TyperGroup):
@@ -23,7 +23,7 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            say("interrupted")
+            info("interrupted")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
@@ -38,15 +38,15 @@ app = typer.Typer(
 )
 app.command(rich_help_panel="Work")(push.push)
 app.command(rich_help_panel="Work")(work.work)
-app.command(rich_help_panel="Look")(look.status)
-app.command("list", rich_help_panel="Look")(look.list_)
-app.command(rich_help_panel="Look")(look.show)
-app.command(rich_help_panel="Look")(look.explain)
+app.command(rich_help_panel="Look")(inspect.status)
+app.command("list", rich_help_panel="Look")(inspect.list_)
+app.command(rich_help_panel="Look")(inspect.show)
+app.command(rich_help_panel="Look")(inspect.explain)
 app.add_typer(export, name="export", rich_help_panel="Export")
 app.add_typer(chat, name="chat", rich_help_panel="Chat")
 app.add_typer(dead.app, name="dead", rich_help_panel="Keep in order")
-app.command(rich_help_panel="Keep in order")(upkeep.purge)
-app.command(rich_help_panel="Keep in order")(upkeep.doctor)
+app.command(rich_help_panel="Keep in order")(maintenance.purge)
+app.command(rich_help_panel="Keep in order")(maintenance.doctor)
 app.command(rich_help_panel="Try it")(demo)
 
 
@@ -84,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
         # failure, and nothing else of ours exits this way.
         return ExitCode.OK if isinstance(end.__context__, BrokenPipeError) else ExitCode.BUG
     except (KeyboardInterrupt, typer.Abort):
-        say("interrupted")
+        info("interrupted")
         return ExitCode.INTERRUPTED
     except Exception as error:
         return _fail(error)
@@ -96,13 +96,19 @@ def _fail(error: Exception) -> int:
         raise error
     usage = getattr(error, "format_message", None)  # typer's own: unknown option and such
     if usage is None:
-        say(clean(f"holdfast: {line_of(error)}"))  # one line, whatever a file is called
+        info(
+            strip_control_characters(f"holdfast: {line_of(error)}")
+        )  # one line, whatever a file is called
         return code_of(error)
     if not usage():  # it has shown the help already
         return ExitCode.USAGE
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "holdfast"
-    say(clean(f"{command}: {' '.join(usage().split())} (see `{command} --help`)"))
+    info(
+        strip_control_characters(
+            f"{command}: {' '.join(usage().split())} (see `{command} --help`)"
+        )
+    )
     return ExitCode.USAGE
 
 

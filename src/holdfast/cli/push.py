@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.arguments import QUEUE_HELP, AsJson, default_queue, opened
-from holdfast.cli.console import answer, answer_json, clean
+from holdfast.cli.console import print_json, print_result, strip_control_characters
 from holdfast.cli.durations import seconds
-from holdfast.cli.failures import Usage
+from holdfast.cli.errors import UsageError
 
 STDIN = "-"
 _FEW = 10  # ids are printed one by one up to this many
@@ -41,7 +41,7 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Hand over messages. Once this has returned, they cannot be lost."""
-    from holdfast.cli.handover import check, hand_over, source_of
+    from holdfast.cli.push_input.sources import check, hand_over, source_of
 
     queue, texts = _queue_and_texts(words or [])
     with source_of(texts, file) as source:
@@ -58,7 +58,7 @@ def _queue_and_texts(words: list[str]) -> tuple[str, list[str]]:
     else:
         queue, texts = default_queue(), words
     if STDIN in texts and len(texts) > 1:
-        raise Usage("- reads everything from standard input: give it alone")
+        raise UsageError("- reads everything from standard input: give it alone")
     return queue, texts
 
 
@@ -68,9 +68,9 @@ def _is_text(word: str) -> bool:
 
 def _report(queue: str, ids: list[str], as_json: bool) -> None:
     if as_json:
-        answer_json({"queue": queue, "pushed": len(ids), "ids": ids})
+        print_json({"queue": queue, "pushed": len(ids), "ids": ids})
     elif len(ids) <= _FEW:
         for message_id in ids:
-            answer(clean(message_id))
+            print_result(strip_control_characters(message_id))
     else:
-        answer(f"pushed {len(ids):,} messages to {queue}")
+        print_result(f"pushed {len(ids):,} messages to {queue}")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from holdfast.cli.console import is_terminal, say
-from holdfast.cli.failures import Usage
+from holdfast.cli.console import info, is_terminal
+from holdfast.cli.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.core.events import Events
@@ -30,7 +30,7 @@ def metrics(events: "Events", port: int | None, host: str) -> Iterator[None]:
 
     server = serve_metrics(port, host)
     events.subscribe(server.subscriber)
-    say(f"metrics at http://{host}:{server.port}/metrics")
+    info(f"metrics at http://{host}:{server.port}/metrics")
     try:
         yield
     finally:
@@ -43,8 +43,8 @@ def log_lines(events: "Events", style: str | None) -> bool:
     from holdfast.bootstrap import log_events
 
     if style not in (None, "text", "json"):
-        raise Usage(f"--log-format {style!r}: it is text or json")
+        raise UsageError(f"--log-format {style!r}: it is text or json")
     live = is_terminal() and style is None
     chosen = cast(Literal["text", "json"], style or "text")
-    events.subscribe(log_events(say, chosen, at_least="warning" if live else "info"))
+    events.subscribe(log_events(info, chosen, at_least="warning" if live else "info"))
     return live

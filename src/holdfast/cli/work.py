@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from holdfast.cli.arguments import QUEUE_HELP, AsJson, concurrency_option, queue_and_rest
-from holdfast.cli.console import answer, answer_json
+from holdfast.cli.console import print_json, print_result
 from holdfast.cli.durations import seconds
-from holdfast.cli.failures import Usage
-from holdfast.cli.gauge import Gauge, Quiet, Tally
-from holdfast.cli.shift import Shift
+from holdfast.cli.errors import UsageError
+from holdfast.cli.foreground import ForegroundRunner
+from holdfast.cli.status_line import EventCounts, NoStatus, StatusLine
 from holdfast.cli.watching import LogFormat, MetricsHost, MetricsPort, log_lines, metrics
 
 if TYPE_CHECKING:
-    from holdfast.core.worker import Isolation, Worker, WorkerReport
+    from holdfast.core.worker.worker import Isolation, Worker, WorkerReport
 
 
 def _duration(text: str) -> Any:
@@ -56,13 +56,13 @@ def work(
     """Handle messages. Ctrl-C lets running work finish; Ctrl-C again stops now."""
     from holdfast.bootstrap import open_queue
     from holdfast.core.events import Events
-    from holdfast.core.handler import load_handler, message_model
-    from holdfast.core.worker import Worker
+    from holdfast.core.worker.handler import load_handler, message_model
+    from holdfast.core.worker.worker import Worker
 
     queue_url, path = _queue_and_handler(words)
     _put_here_on_path()
     handler = load_handler(path)
-    tally, events = Tally(), Events()
+    tally, events = EventCounts(), Events()
     events.subscribe(tally)
     settings = {"lease_seconds": lease, "max_attempts": max_attempts}
     given: dict[str, Any] = {
@@ -82,8 +82,8 @@ def work(
             drain_seconds=drain,
             events=events,
         )
-        screen = Gauge(queue.name, tally) if log_lines(events, log_format) else Quiet()
-        shift = Shift(WorkerStint(worker, tally, until_empty), screen, drain)
+        screen = StatusLine(queue.name, tally) if log_lines(events, log_format) else NoStatus()
+        shift = ForegroundRunner(RunnableWorker(worker, tally, until_empty), screen, drain)
         report = shift.run()
     answer_report(report, as_json)
     if shift.stopped_now_by:
@@ -93,7 +93,9 @@ def work(
 def _queue_and_handler(words: list[str] | None) -> tuple[str, str]:
     queue, rest = queue_and_rest(words, wanted=1)
     if len(rest) != 1:
-        raise Usage("one MODULE:HANDLER is needed, as in `holdfast work enrich tasks:handle`")
+        raise UsageError(
+            "one MODULE:HANDLER is needed, as in `holdfast work enrich tasks:handle`"
+        )
     return queue, rest[0]
 
 
@@ -106,15 +108,15 @@ def _put_here_on_path() -> None:
 def answer_report(report: "WorkerReport", as_json: bool) -> None:
     counts = asdict(report)
     if as_json:
-        answer_json(counts)
+        print_json(counts)
     else:
-        answer(", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in counts.items()))
+        print_result(", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in counts.items()))
 
 
-class WorkerStint:
+class RunnableWorker:
     """A worker, as a shift sees it."""
 
-    def __init__(self, worker: "Worker[Any]", tally: Tally, until_empty: bool) -> None:
+    def __init__(self, worker: "Worker[Any]", tally: EventCounts, until_empty: bool) -> None:
         self._worker, self._tally, self._until_empty = worker, tally, until_empty
         self.stop, self.stop_now = worker.stop, worker.stop_now
 

@@ -1,14 +1,14 @@
 """Step 10: the reply goes out, each part at most once unless somebody wants it otherwise.
 
-    connect ─▶ Sending noted ─▶ send ─┬─ taken ─▶ next part
-                                      ├─ surely not sent ─▶ Prepared noted, tried again later
+    connect ─▶ SendingReply noted ─▶ send ─┬─ taken ─▶ next part
+                                      ├─ surely not sent ─▶ PreparedReply noted, tried again later
                                       ├─ refused for good ─▶ parked
                                       └─ no answer, or we die ─▶ in doubt
 
     in doubt ─▶ ask the provider ─┬─ it has it ─▶ taken
                                   └─ it has none, or cannot tell ─▶ park, or send again
 
-That a provider has no such message proves little: whoever noted Sending may be frozen just
+That a provider has no such message proves little: whoever noted SendingReply may be frozen just
 before his call. So `at_most_once` parks what was not found. A sender that is repeatable is
 simply asked again.
 """
@@ -18,44 +18,44 @@ from contextlib import suppress
 
 from holdfast.conversations import events as cv
 from holdfast.conversations.errors import (
-    CannotTell,
+    AuthenticationFailed,
     LockLost,
-    Passing,
-    Permanent,
-    Unauthorised,
+    PermanentError,
+    SendStatusUnknown,
+    TransientError,
 )
 from holdfast.conversations.merging import split
-from holdfast.conversations.model import mark_of, shown
-from holdfast.conversations.outbox import Outbox, Prepared, Sending, SentPart
-from holdfast.conversations.ports import ConversationStore, Part, ReplySender
+from holdfast.conversations.model import mark_of, redacted_id
+from holdfast.conversations.outbox import Outbox, PreparedReply, SendingReply, SentPart
+from holdfast.conversations.policy import ConversationPolicy
+from holdfast.conversations.ports import ConversationStore, ReplyPart, ReplySender
+from holdfast.conversations.reply_generator import ProviderResolver
 from holdfast.conversations.secret import Secret
-from holdfast.conversations.steps import Delivered, Written
-from holdfast.conversations.terms import ChatTerms
-from holdfast.conversations.writing import Equipment
+from holdfast.conversations.turn_state import DeliveredTurn, WrittenTurn
 from holdfast.core.clock import Clock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.events import Events
 
 
-class Delivery:
+class ReplyDelivery:
     """Sends the parts of a reply that are not out."""
 
     def __init__(
         self,
         store: ConversationStore,
-        equipment: Equipment,
-        terms: ChatTerms,
+        equipment: ProviderResolver,
+        terms: ConversationPolicy,
         clock: Clock,
         events: Events,
     ) -> None:
         self._store, self._equipment = store, equipment
         self._terms, self._clock, self._events = terms, clock, events
 
-    def deliver(self, written: Written) -> Delivered:
+    def deliver(self, written: WrittenTurn) -> DeliveredTurn:
         texts = split(written.answer.text, written.batch.locked.grant.key.channel.longest)
         parts = list(written.parts)
         if len(parts) >= len(texts):
-            return Delivered(written, tuple(parts))
+            return DeliveredTurn(written, tuple(parts))
         config = written.batch.locked.conversation.channel_config
         sender, secret = self._equipment.sender(config, written.batch.locked.grant.key)
         try:
@@ -65,17 +65,17 @@ class Delivery:
                 parts.append(found)
             while len(parts) < len(texts):
                 parts.append(self._send(written, tuple(parts), texts, sender, secret))
-        except Unauthorised:
+        except AuthenticationFailed:
             channel = written.batch.locked.grant.key.channel.value
             self._equipment.distrust(config, f"{channel}_credentials_id", "credentials_id")
             raise
-        return Delivered(written, tuple(parts))
+        return DeliveredTurn(written, tuple(parts))
 
     # -- one part
 
     def _send(
         self,
-        written: Written,
+        written: WrittenTurn,
         out: tuple[SentPart, ...],
         texts: list[str],
         sender: ReplySender,
@@ -87,24 +87,24 @@ class Delivery:
         seconds = self._terms.sender_seconds
         with sender.connect(part, secret, timeout_seconds=seconds) as send:
             since = self._clock.time()
-            self._note(written, Sending(_sids(written), written.answer, out, since))
+            self._note(written, SendingReply(_sids(written), written.answer, out, since))
             taken = self._handed_over(written, out, send)
         self._events.emit(cv.ReplySent(_name(written), len(out) + 1, len(texts)))
         return taken
 
     def _handed_over(
-        self, written: Written, out: tuple[SentPart, ...], send: Callable[[], SentPart]
+        self, written: WrittenTurn, out: tuple[SentPart, ...], send: Callable[[], SentPart]
     ) -> SentPart:
         try:
             return send()
-        except (Passing, Permanent):
+        except (TransientError, PermanentError):
             # Surely not sent, so there is no doubt to leave behind. Should this note fail,
             # there is: the next attempt asks the provider.
             with suppress(LockLost, StoreUnavailable):
-                self._note(written, Prepared(_sids(written), written.answer, out))
+                self._note(written, PreparedReply(_sids(written), written.answer, out))
             raise
 
-    def _note(self, written: Written, outbox: Outbox) -> None:
+    def _note(self, written: WrittenTurn, outbox: Outbox) -> None:
         locked = written.batch.locked
         locked.check(self._clock.monotonic())
         self._store.note(locked.grant, outbox, written.thread_id)
@@ -112,9 +112,9 @@ class Delivery:
     # -- doubt
 
     def _resolved(
-        self, written: Written, text: str, sender: ReplySender, secret: Secret
+        self, written: WrittenTurn, text: str, sender: ReplySender, secret: Secret
     ) -> SentPart | None:
-        """The part in doubt, if it is out; None: it may be sent. Raises Permanent."""
+        """The part in doubt, if it is out; None: it may be sent. Raises PermanentError."""
         if written.doubt_since is None:
             return None
         part = _part(written, text, len(written.parts))
@@ -126,26 +126,26 @@ class Delivery:
             self._events.emit(cv.SendInDoubt(_name(written), "sent again"))
             return None
         self._events.emit(cv.SendInDoubt(_name(written), "parked"))
-        raise Permanent("it is not known whether the reply was sent")
+        raise PermanentError("it is not known whether the reply was sent")
 
     def _asked(
-        self, written: Written, part: Part, sender: ReplySender, secret: Secret
+        self, written: WrittenTurn, part: ReplyPart, sender: ReplySender, secret: Secret
     ) -> SentPart | None:
         known = [*_sent_before(written), *(one.message_sid for one in written.parts)]
         try:
             return sender.find(part, secret, since=written.doubt_since or 0.0, known=known)
-        except CannotTell:
+        except SendStatusUnknown:
             return None
 
 
-def _part(written: Written, text: str, index: int) -> Part:
+def _part(written: WrittenTurn, text: str, index: int) -> ReplyPart:
     locked = written.batch.locked
     key = locked.grant.key
     names = (key.primary_channel, key.conversation_id, *_sids(written), str(index), text)
-    return Part(key, locked.conversation.channel_config, text, mark_of(*names), index)
+    return ReplyPart(key, locked.conversation.channel_config, text, mark_of(*names), index)
 
 
-def _sent_before(written: Written) -> list[str]:
+def _sent_before(written: WrittenTurn) -> list[str]:
     """Messages of earlier replies: the same words may have been said before."""
     conversation = written.batch.locked.conversation
     earlier = [one for one in conversation.messages if one.role == "assistant"]
@@ -153,9 +153,9 @@ def _sent_before(written: Written) -> list[str]:
     return [conversation.last_assistant_message_sid, *parts]
 
 
-def _sids(written: Written) -> tuple[str, ...]:
+def _sids(written: WrittenTurn) -> tuple[str, ...]:
     return written.batch.sids
 
 
-def _name(written: Written) -> str:
-    return shown(written.batch.locked.trigger.conversation_id)
+def _name(written: WrittenTurn) -> str:
+    return redacted_id(written.batch.locked.trigger.conversation_id)

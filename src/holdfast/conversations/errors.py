@@ -1,7 +1,7 @@
 """What can go wrong with a conversation, and what follows from it.
 
-    Passing     try again later: throttled, away, timed out
-    Permanent   no retry helps: the batch is parked for a person
+    TransientError     try again later: throttled, away, timed out
+    PermanentError   no retry helps: the batch is parked for a person
     SendUnclear the reply may be out: asked of the provider, then by policy
 
 Their texts go to logs. None holds a body, a number, an address or a secret.
@@ -10,15 +10,15 @@ Their texts go to logs. None holds a body, a number, an address or a secret.
 from holdfast.core.errors import HoldfastError
 
 
-class Passing(HoldfastError):
+class TransientError(HoldfastError):
     """It may work later, and nothing was done that cannot be done again."""
 
 
-class Permanent(HoldfastError):
+class PermanentError(HoldfastError):
     """It will not work before a person changes something."""
 
 
-class Unauthorised(Passing):
+class AuthenticationFailed(TransientError):
     """The provider does not take the secret. It may have been rotated: fetch it anew."""
 
 
@@ -30,7 +30,7 @@ class SendUnclear(HoldfastError):
     """No answer came. The message may have been sent."""
 
 
-class CannotTell(HoldfastError):
+class SendStatusUnknown(HoldfastError):
     """The provider cannot say whether a message was sent."""
 
 

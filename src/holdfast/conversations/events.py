@@ -10,12 +10,12 @@ from holdfast.core.events import Event
 
 
 @dataclass(frozen=True, slots=True)
-class OfConversation(Event):
+class ConversationEvent(Event):
     conversation: str
 
 
 @dataclass(frozen=True, slots=True)
-class FragmentStaged(OfConversation):
+class FragmentStaged(ConversationEvent):
     channel: str
     new: bool  # False: it was staged before
 
@@ -28,91 +28,91 @@ class InboundRefused(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class WindowOpened(OfConversation):
+class WindowOpened(ConversationEvent):
     delay_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class WindowProlonged(OfConversation):
+class WindowProlonged(ConversationEvent):
     """The customer is still typing."""
 
     delay_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class LockBusy(OfConversation):
+class LockBusy(ConversationEvent):
     """Somebody else answers; `own` when an earlier delivery of this trigger does."""
 
     own: bool
 
 
 @dataclass(frozen=True, slots=True)
-class LockTakenOver(OfConversation):
+class LockTakenOver(ConversationEvent):
     """Whoever had it did not come to an end."""
 
     outbox: str  # how far the reply was
 
 
 @dataclass(frozen=True, slots=True)
-class LockNotRenewed(OfConversation):
+class LockNotRenewed(ConversationEvent):
     """The keeper cannot start. The batch is answered as long as the lock lasts by itself."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class NothingStaged(OfConversation):
+class NothingStaged(ConversationEvent):
     """The trigger came for nothing: answered before, or cleaned up."""
 
 
 @dataclass(frozen=True, slots=True)
-class BatchBegun(OfConversation):
+class BatchBegun(ConversationEvent):
     fragments: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyWritten(OfConversation):
+class ReplyWritten(ConversationEvent):
     prompt_tokens: int
     completion_tokens: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class ReplySent(OfConversation):
+class ReplySent(ConversationEvent):
     part: int
     of: int
 
 
 @dataclass(frozen=True, slots=True)
-class SendInDoubt(OfConversation):
+class SendInDoubt(ConversationEvent):
     """`found` by the provider, `sent again`, `parked`."""
 
     outcome: str
 
 
 @dataclass(frozen=True, slots=True)
-class TurnFinished(OfConversation):
+class TurnFinished(ConversationEvent):
     """Both messages are in the history."""
 
     fragments: int
 
 
 @dataclass(frozen=True, slots=True)
-class SentNotRecorded(OfConversation):
+class SentNotRecorded(ConversationEvent):
     """The reply is out, and the history could not be written. The trigger comes again."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class BatchFailed(OfConversation):
+class BatchFailed(ConversationEvent):
     """It is tried again."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class BatchParked(OfConversation):
+class BatchParked(ConversationEvent):
     """A person must look: `holdfast chat parked`."""
 
     fragments: int
@@ -120,14 +120,14 @@ class BatchParked(OfConversation):
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseFailed(OfConversation):
+class ReleaseFailed(ConversationEvent):
     """The lock runs out by itself."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class Swept(Event):
+class SweepFinished(Event):
     waiting: int
     triggered: int
     parked: int

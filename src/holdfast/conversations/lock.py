@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from holdfast.conversations.model import Grant, shown
+from holdfast.conversations.model import LockGrant, redacted_id
 from holdfast.conversations.ports import ConversationStore
 from holdfast.core.clock import Clock
-from holdfast.core.lease import RENEWED, Lease, Refused, Renewal
+from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
 
 
 class ConversationLocks:
@@ -18,12 +18,14 @@ class ConversationLocks:
     def __init__(self, store: ConversationStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
 
-    def lease(self, grant: Grant, *, attempt: int, asked_at: float, seconds: float) -> Lease:
+    def lease(
+        self, grant: LockGrant, *, attempt: int, asked_at: float, seconds: float
+    ) -> Lease:
         """`asked_at`: monotonic, from before the lock was asked for."""
         return Lease(
             self,
             grant,
-            message_id=shown(grant.key.conversation_id),
+            message_id=redacted_id(grant.key.conversation_id),
             attempt=attempt,
             fence=grant.fence,
             claimed_at=asked_at,
@@ -33,7 +35,7 @@ class ConversationLocks:
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         return [self._renew(lease.handle, seconds) for lease in leases]
 
-    def _renew(self, grant: Grant, seconds: float) -> Renewal:
+    def _renew(self, grant: LockGrant, seconds: float) -> Renewal:
         now = self._clock.time()
         if self._store.renew(grant, now=now, expires_at=now + seconds):
             return RENEWED
@@ -42,7 +44,7 @@ class ConversationLocks:
 
 @contextmanager
 def released_on_error(
-    release: Callable[[Grant, str | None], None], grant: Grant
+    release: Callable[[LockGrant, str | None], None], grant: LockGrant
 ) -> Iterator[None]:
     """Give the lock back if the block raises anything, and raise that.
 

@@ -10,11 +10,11 @@ from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, Validatio
 
 from holdfast.conversations.errors import InvalidInbound
 from holdfast.conversations.model import ConversationKey, mark_of
-from holdfast.core.message import QueueMessage
+from holdfast.core.queue.message import QueueMessage
 
-LONGEST_BODY = 64_000  # characters of one fragment
-_LONGEST_NAME = 256
-_MOST_MEDIA, _LONGEST_KIND = 100, 100
+MAX_BODY = 64_000  # characters of one fragment
+_MAX_NAME = 256
+_MOST_MEDIA, _MAX_KIND = 100, 100
 
 _MILLISECONDS_FROM = 100_000_000_000  # as seconds this would be the year 5138
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
@@ -64,8 +64,8 @@ def _name(value: object) -> str:
     """An id or an address: text of one line. Hostile ones are refused, not repaired."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("is missing")
-    if len(value) > _LONGEST_NAME:
-        raise ValueError(f"has more than {_LONGEST_NAME} characters")
+    if len(value) > _MAX_NAME:
+        raise ValueError(f"has more than {_MAX_NAME} characters")
     if not value.isprintable():
         raise ValueError("has a control character")
     return value
@@ -133,14 +133,14 @@ def checked(inbound: Inbound) -> Inbound:
     """Raises InvalidInbound for what no reply could be written to, or no store could keep."""
     if not inbound.body.strip() and not inbound.media:
         raise InvalidInbound("the message is empty: no text, nothing attached")
-    if len(inbound.body) > LONGEST_BODY:
-        raise InvalidInbound(f"the text has more than {LONGEST_BODY:,} characters")
+    if len(inbound.body) > MAX_BODY:
+        raise InvalidInbound(f"the text has more than {MAX_BODY:,} characters")
     for name in ("conversation_id", "recipient"):
         if (value := getattr(inbound, name)) and (len(value) > 256 or not value.isprintable()):
             raise InvalidInbound(f"{name} is too long or has a control character")
     if len(inbound.media) > _MOST_MEDIA:
         raise InvalidInbound(f"more than {_MOST_MEDIA} files are attached")
-    if any(len(kind) > _LONGEST_KIND or not kind.isprintable() for kind in inbound.media):
+    if any(len(kind) > _MAX_KIND or not kind.isprintable() for kind in inbound.media):
         raise InvalidInbound("a media type is too long or has a control character")
     try:
         inbound.body.encode()

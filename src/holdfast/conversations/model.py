@@ -63,7 +63,7 @@ class ConversationKey:
 _ADDRESS = re.compile(r"@|\d(?:[ ().\-/]?\d){6}")
 
 
-def shown(conversation_id: str) -> str:
+def redacted_id(conversation_id: str) -> str:
     """The id as logs may have it: one that looks like a number or an address is marked."""
     if conversation_id.isprintable() and not _ADDRESS.search(conversation_id):
         return conversation_id[:80]
@@ -94,7 +94,7 @@ class Fragment:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableFragment:
     """A staged row that is no fragment: written by somebody else, or damaged."""
 
     message_sid: str
@@ -102,7 +102,7 @@ class Unreadable:
     row: Mapping[str, Any] = field(repr=False)
 
 
-Staged = Fragment | Unreadable
+Staged = Fragment | UnreadableFragment
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class LockGrant:
     """The lock of one conversation, as long as nobody took it over.
 
     `owner` is new with every acquisition, `fence` rises with each.
@@ -176,13 +176,13 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Acquired:
-    grant: Grant
+class LockAcquired:
+    grant: LockGrant
     conversation: Conversation  # as it is now, read in the same write
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LockHeld:
     """Somebody else has it."""
 
     trigger_id: str
@@ -190,7 +190,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class ConversationNotFound:
     """There is no such conversation, and none was made up."""
 
 
@@ -211,7 +211,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
+class ParkedBatch:
     """A batch that waits for a person, with the reason and all that is known of it."""
 
     parked_id: str
@@ -227,7 +227,7 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingConversation:
     """Staged rows of one conversation, as a listing saw them: perhaps a moment behind."""
 
     key: ConversationKey

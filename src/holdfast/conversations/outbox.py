@@ -1,12 +1,12 @@
 """The outbox: how far the reply of a batch has come, written down before each step.
 
-    Writing ─▶ Prepared ─▶ Sending ─▶ Sent ─▶ (history; the outbox is gone)
+    WritingReply ─▶ PreparedReply ─▶ SendingReply ─▶ SentReply ─▶ (history; the outbox is gone)
      the batch   the reply   part n is   every part
      is fixed    is known    on its way  is out
 
-Who finds `Prepared` sends it, who finds `Sent` only writes the history. `Sending` is the one
+Who finds `PreparedReply` sends it, who finds `SentReply` only writes the history. `SendingReply` is the one
 state of doubt: the provider is asked, then the policy decides. A turn that goes well passes
-from the last `Sending` to the history in one write; `Sent` is written when that write fails.
+from the last `SendingReply` to the history in one write; `SentReply` is written when that write fails.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WriterAnswer:
     """What the writer came up with."""
 
     text: str = field(repr=False)
@@ -33,49 +33,51 @@ class SentPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WritingReply:
     sids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedReply:
     """`parts` are out, when a later part of a long reply could not be sent."""
 
     sids: tuple[str, ...]
-    answer: Answer
+    answer: WriterAnswer
     parts: tuple[SentPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Sending:
+class SendingReply:
     """`parts` are out; the next one may be, since `since` (seconds since the epoch)."""
 
     sids: tuple[str, ...]
-    answer: Answer
+    answer: WriterAnswer
     parts: tuple[SentPart, ...]
     since: float
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentReply:
     sids: tuple[str, ...]
-    answer: Answer
+    answer: WriterAnswer
     parts: tuple[SentPart, ...]
 
 
-Outbox = Writing | Prepared | Sending | Sent
+Outbox = WritingReply | PreparedReply | SendingReply | SentReply
 
 _KINDS: dict[str, type[Outbox]] = {
-    "writing": Writing,
-    "prepared": Prepared,
-    "sending": Sending,
-    "sent": Sent,
+    "writing": WritingReply,
+    "prepared": PreparedReply,
+    "sending": SendingReply,
+    "sent": SentReply,
 }
 
 
 def mark_in(outbox: Outbox | None) -> str:
     """The thread's mark behind its reply; '' when none was written."""
-    return "" if outbox is None or isinstance(outbox, Writing) else outbox.answer.thread_mark
+    return (
+        "" if outbox is None or isinstance(outbox, WritingReply) else outbox.answer.thread_mark
+    )
 
 
 def state_of(outbox: Outbox) -> str:
@@ -96,7 +98,7 @@ def outbox_of(data: Mapping[str, Any]) -> Outbox:
         answer = dict(values["answer"])
         for count in ("prompt_tokens", "completion_tokens"):
             answer[count] = int(answer.get(count, 0))
-        values["answer"] = Answer(**answer)
+        values["answer"] = WriterAnswer(**answer)
     if "parts" in values:
         values["parts"] = tuple(SentPart(**part) for part in values["parts"])
     if "since" in values:

@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from holdfast.conversations.model import (
-    Acquired,
     Conversation,
     ConversationKey,
+    ConversationNotFound,
     Fragment,
-    Grant,
-    Held,
     HistoryMessage,
-    Parked,
+    LockAcquired,
+    LockGrant,
+    LockHeld,
+    ParkedBatch,
     Staged,
     Turn,
-    Unknown,
-    Waiting,
+    WaitingConversation,
     Window,
 )
-from holdfast.conversations.outbox import Answer, Outbox, SentPart
+from holdfast.conversations.outbox import Outbox, SentPart, WriterAnswer
 from holdfast.conversations.secret import Secret
 
 
@@ -81,7 +81,7 @@ class ConversationStore(ABC):
         trigger_id: str,
         now: float,
         expires_at: float,
-    ) -> Acquired | Held | Unknown:
+    ) -> LockAcquired | LockHeld | ConversationNotFound:
         """Take the lock if it is free or expired (`lock_expires_at <= now`).
 
         Then the status is `processing_reply`, `previous_status` what it was before (kept
@@ -89,11 +89,11 @@ class ConversationStore(ABC):
         """
 
     @abstractmethod
-    def renew(self, grant: Grant, *, now: float, expires_at: float) -> bool:
+    def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
         """Hold the lock longer. False: it is not this grant's any more, or it expired."""
 
     @abstractmethod
-    def release(self, grant: Grant, status: str | None) -> None:
+    def release(self, grant: LockGrant, status: str | None) -> None:
         """Give the lock back without a reply; the outbox stays for the next owner.
 
         None: with the status it had, or the one a person gave it meanwhile.
@@ -110,13 +110,13 @@ class ConversationStore(ABC):
         """Those of these sids that are in the history, or parked, already."""
 
     @abstractmethod
-    def note(self, grant: Grant, outbox: Outbox, thread_id: str) -> None:
+    def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
         """Write down how far the reply has come, and which thread it is written in."""
 
     @abstractmethod
     def finish(
         self,
-        grant: Grant,
+        grant: LockGrant,
         turn: Turn,
         *,
         now: float,
@@ -139,7 +139,9 @@ class ConversationStore(ABC):
     # -- for people
 
     @abstractmethod
-    def park(self, grant: Grant | None, parked: Parked, *, remember_until: float) -> None:
+    def park(
+        self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
+    ) -> None:
         """In one write: `parked` is kept, its staged rows are gone, its sids count as
         processed; with a grant the outbox is gone, too, the lock is free and the status
         `parked`, or `with_person` where it was that before. The thread's mark moves behind
@@ -152,13 +154,13 @@ class ConversationStore(ABC):
         """
 
     @abstractmethod
-    def parked(self) -> Iterator[Parked]:
+    def parked(self) -> Iterator[ParkedBatch]:
         """All that is parked, the oldest first where that is cheap."""
 
     @abstractmethod
     def unpark(
         self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
-    ) -> Parked:
+    ) -> ParkedBatch:
         """Take it out; with `back_to_stage` its fragments are staged again (`staged_at`
         is `now`) and its sids are not processed any more. Raises ParkedNotFound.
         """
@@ -188,7 +190,7 @@ class ConversationStore(ABC):
     # -- for the sweeper
 
     @abstractmethod
-    def waiting(self) -> Iterator[Waiting]:
+    def waiting(self) -> Iterator[WaitingConversation]:
         """Who has staged rows. May be a moment behind; rows that cannot be read count."""
 
     @abstractmethod
@@ -203,7 +205,7 @@ class ConversationStore(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ReplyRequest:
     """A merged batch, for the writer."""
 
     thread_id: str
@@ -225,18 +227,18 @@ class ReplyWriter(Protocol):
 
     def write(
         self,
-        question: Question,
+        question: ReplyRequest,
         config: Mapping[str, Any],
         secret: Secret,
         *,
         timeout_seconds: float,
-    ) -> Answer:
+    ) -> WriterAnswer:
         """The reply. An empty one is returned as it is. With `again` the thread is looked
         at first: what is answered there already is neither asked nor paid twice."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplyPart:
     """One message to be sent: part `index` of the reply to a batch."""
 
     key: ConversationKey
@@ -256,7 +258,7 @@ class ReplySender(Protocol):
     """Sending a part again, by its reference, sends nothing twice."""
 
     def connect(
-        self, part: Part, secret: Secret, *, timeout_seconds: float
+        self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> AbstractContextManager[Callable[[], SentPart]]:
         """Do all that can be done before the part is handed over: import the provider's
         library, check the part, connect, log in. Raises Permanent (refused for good),
@@ -269,7 +271,7 @@ class ReplySender(Protocol):
         """
 
     def find(
-        self, part: Part, secret: Secret, *, since: float, known: Sequence[str]
+        self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
         """The part as the provider has it, if it was sent after `since`; messages whose
         sids are `known` belong to other parts. None: it has none. Raises CannotTell,
@@ -284,7 +286,7 @@ class SecretStore(Protocol):
         """Fetch it anew next time."""
 
 
-class Providers(Protocol):
+class ProviderSource(Protocol):
     """Who writes and who sends, by the names that configs use. Made on first use."""
 
     @property

@@ -18,38 +18,44 @@ the stage was read after that. So nothing is stranded: see windows.py.
 from contextlib import suppress
 
 from holdfast.conversations import events as cv
-from holdfast.conversations.delivery import Delivery
-from holdfast.conversations.errors import LockLost, Passing, Permanent, SendUnclear
-from holdfast.conversations.gathering import Gathering
+from holdfast.conversations.batching import BatchCollector
+from holdfast.conversations.delivery import ReplyDelivery
+from holdfast.conversations.errors import LockLost, PermanentError, SendUnclear, TransientError
 from holdfast.conversations.lock import ConversationLocks
 from holdfast.conversations.messages import Trigger
 from holdfast.conversations.model import (
-    Acquired,
-    Held,
+    ConversationNotFound,
     HistoryMessage,
-    Parked,
+    LockAcquired,
+    LockHeld,
+    ParkedBatch,
     Status,
     Turn,
-    Unknown,
     parked_id_of,
-    shown,
+    redacted_id,
 )
-from holdfast.conversations.outbox import Sent
-from holdfast.conversations.ports import ConversationStore, Providers
-from holdfast.conversations.steps import Batched, Delivered, Empty, Locked, StillTyping
-from holdfast.conversations.terms import ChatTerms
-from holdfast.conversations.windows import Queues, Windows
-from holdfast.conversations.writing import Equipment, ReplyDesk
+from holdfast.conversations.outbox import SentReply
+from holdfast.conversations.policy import ConversationPolicy
+from holdfast.conversations.ports import ConversationStore, ProviderSource
+from holdfast.conversations.reply_generator import ProviderResolver, ReplyGenerator
+from holdfast.conversations.turn_state import (
+    BatchedTurn,
+    DeliveredTurn,
+    EmptyBatch,
+    LockedTurn,
+    StillTyping,
+)
+from holdfast.conversations.windows import Queues, WindowOpener
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.context import Context
 from holdfast.core.errors import LeaseLost, QueueUnavailable, StoreUnavailable
 from holdfast.core.events import Events
-from holdfast.core.handler import Result
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.message import new_id
-from holdfast.core.outcome import Done, GiveBack, Retry
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.queue.message import new_id
+from holdfast.core.worker.context import Context
+from holdfast.core.worker.handler import Result
+from holdfast.core.worker.outcome import Done, GiveBack, Retry
 
-_PASSING = (Passing, StoreUnavailable, QueueUnavailable)
+_PASSING = (TransientError, StoreUnavailable, QueueUnavailable)
 
 
 class BatchProcessor:
@@ -62,61 +68,64 @@ class BatchProcessor:
     def __init__(
         self,
         store: ConversationStore,
-        providers: Providers,
+        providers: ProviderSource,
         queues: Queues,
         *,
         keeper: LeaseKeeper,
-        terms: ChatTerms | None = None,
+        terms: ConversationPolicy | None = None,
         max_attempts: int = 5,
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
         self._store, self._keeper, self._clock = store, keeper, clock
-        self._terms = terms = terms or ChatTerms()
+        self._terms = terms = terms or ConversationPolicy()
         self._events = events = events or Events()
         self._max_attempts = max_attempts
         self._locks = ConversationLocks(store, clock)
-        self._windows = Windows(store, queues, terms, clock, events)
-        equipment = Equipment(providers)
-        self._gathering = Gathering(store, terms, clock, events)
-        self._desk = ReplyDesk(store, equipment, terms, clock, events)
-        self._delivery = Delivery(store, equipment, terms, clock, events)
+        self._windows = WindowOpener(store, queues, terms, clock, events)
+        equipment = ProviderResolver(providers)
+        self._gathering = BatchCollector(store, terms, clock, events)
+        self._desk = ReplyGenerator(store, equipment, terms, clock, events)
+        self._delivery = ReplyDelivery(store, equipment, terms, clock, events)
 
     def __call__(self, trigger: Trigger, ctx: Context) -> Result:
         try:
             return self._handled(trigger, ctx)
-        except (Permanent, *_PASSING) as error:  # a row nobody can read is somebody's to mend
+        except (
+            PermanentError,
+            *_PASSING,
+        ) as error:  # a row nobody can read is somebody's to mend
             self._events.emit(cv.BatchFailed(_name(trigger), type(error).__name__))
             return Retry(reason=str(error), told=type(error).__name__)
 
     def _handled(self, trigger: Trigger, ctx: Context) -> Result:
         asked_at = self._clock.monotonic()
         match self._acquire(trigger):
-            case Held(trigger_id, expires_at):
+            case LockHeld(trigger_id, expires_at):
                 return self._busy(trigger, trigger_id, expires_at)
-            case Unknown():
+            case ConversationNotFound():
                 return self._unknown(trigger)
-            case Acquired(grant, conversation):
+            case LockAcquired(grant, conversation):
                 seconds = self._terms.lock_seconds
                 lease = self._locks.lease(
                     grant, attempt=ctx.attempt, asked_at=asked_at, seconds=seconds
                 )
-                return self._hold(Locked(trigger, ctx, grant, lease, conversation))
+                return self._hold(LockedTurn(trigger, ctx, grant, lease, conversation))
 
     # -- step 2: the lock
 
-    def _acquire(self, trigger: Trigger) -> Acquired | Held | Unknown:
+    def _acquire(self, trigger: Trigger) -> LockAcquired | LockHeld | ConversationNotFound:
         """Refused, the window is closed before the second and last try. Whoever joined it
         was staged before that try, and is seen by the owner, who looks again after he gave
         the lock back. Tried only before, a message could join it after that look (MS-04).
         """
         answer = self._try(trigger)
-        if isinstance(answer, Held):
+        if isinstance(answer, LockHeld):
             self._windows.close(trigger)
             answer = self._try(trigger)
         return answer
 
-    def _try(self, trigger: Trigger) -> Acquired | Held | Unknown:
+    def _try(self, trigger: Trigger) -> LockAcquired | LockHeld | ConversationNotFound:
         now = self._clock.time()
         return self._store.acquire(
             trigger.key,
@@ -144,7 +153,7 @@ class BatchProcessor:
             sids = [one.message_sid for one in staged]
             reason = "there is no such conversation"
             now = self._clock.time()
-            parked = Parked(
+            parked = ParkedBatch(
                 parked_id_of(trigger.key, sids), trigger.key, reason, now, tuple(staged)
             )
             self._store.park(None, parked, remember_until=now + self._terms.remember_seconds)
@@ -153,7 +162,7 @@ class BatchProcessor:
 
     # -- step 3: under the lock
 
-    def _hold(self, locked: Locked) -> Result:
+    def _hold(self, locked: LockedTurn) -> Result:
         try:
             self._renew(locked)
             if locked.conversation.outbox is not None:
@@ -175,7 +184,7 @@ class BatchProcessor:
         finally:
             locked.lease.release("given back")
 
-    def _renew(self, locked: Locked) -> None:
+    def _renew(self, locked: LockedTurn) -> None:
         """Have the keeper renew the lock. If it cannot, the batch is answered without: the
         lock is good until its deadline, at which every note before a step looks first."""
         try:
@@ -184,21 +193,21 @@ class BatchProcessor:
         except Exception as error:
             self._events.emit(cv.LockNotRenewed(_name(locked.trigger), type(error).__name__))
 
-    def _answered(self, locked: Locked) -> Result:
+    def _answered(self, locked: LockedTurn) -> Result:
         match batch := self._gathering.gather(locked):
             case StillTyping(delay_seconds):
                 # The lock first: a trigger that meets it is acked, also this later one.
                 self._store.release(locked.grant, None)
                 self._windows.prolong(locked.trigger, delay_seconds)
                 return Done()
-            case Empty():
+            case EmptyBatch():
                 self._windows.close(locked.trigger)
                 self._store.release(locked.grant, None)
                 self._events.emit(cv.NothingStaged(_name(locked.trigger)))
-            case Batched() if locked.ctx.stopping.is_set():
+            case BatchedTurn() if locked.ctx.stopping.is_set():
                 self._give_back(locked, None)
                 return GiveBack()
-            case Batched():
+            case BatchedTurn():
                 self._windows.close(locked.trigger)
                 self._turn(batch)
         self._look_again(locked)
@@ -206,12 +215,12 @@ class BatchProcessor:
 
     # -- steps 7–14: one turn
 
-    def _turn(self, batch: Batched) -> None:
+    def _turn(self, batch: BatchedTurn) -> None:
         self._events.emit(cv.BatchBegun(_name(batch.locked.trigger), len(batch.fragments)))
         try:
             self._require_automation(batch)
             delivered = self._delivery.deliver(self._desk.write(batch))
-        except Permanent as problem:
+        except PermanentError as problem:
             self._park(batch, str(problem))
         except (LeaseLost, LockLost, SendUnclear, *_PASSING):
             raise
@@ -222,13 +231,13 @@ class BatchProcessor:
         else:
             self._finish(delivered)
 
-    def _require_automation(self, batch: Batched) -> None:
+    def _require_automation(self, batch: BatchedTurn) -> None:
         """What an earlier attempt began to send is brought to its end all the same."""
         with_person = batch.locked.conversation.previous_status == Status.WITH_PERSON
         if with_person and batch.found is None:
-            raise Permanent("a person has taken over this conversation")
+            raise PermanentError("a person has taken over this conversation")
 
-    def _finish(self, delivered: Delivered) -> None:
+    def _finish(self, delivered: DeliveredTurn) -> None:
         locked, now = delivered.written.batch.locked, self._clock.time()
         try:
             self._store.finish(
@@ -240,7 +249,7 @@ class BatchProcessor:
         except (LockLost, StoreUnavailable) as error:
             self._events.emit(cv.SentNotRecorded(_name(locked.trigger), type(error).__name__))
             written = delivered.written
-            sent = Sent(written.batch.sids, written.answer, delivered.parts)
+            sent = SentReply(written.batch.sids, written.answer, delivered.parts)
             # No doubt then for whoever goes on. Refused when the write was done after all.
             with suppress(LockLost, StoreUnavailable):
                 self._store.note(locked.grant, sent, written.thread_id)
@@ -248,10 +257,10 @@ class BatchProcessor:
         fragments = len(delivered.written.batch.fragments)
         self._events.emit(cv.TurnFinished(_name(locked.trigger), fragments))
 
-    def _park(self, batch: Batched, reason: str) -> None:
+    def _park(self, batch: BatchedTurn, reason: str) -> None:
         locked, now = batch.locked, self._clock.time()
         conversation = self._store.get(locked.grant.key) or locked.conversation
-        parked = Parked(
+        parked = ParkedBatch(
             parked_id_of(locked.grant.key, batch.sids),
             locked.grant.key,
             reason,
@@ -265,13 +274,13 @@ class BatchProcessor:
 
     # -- step 15, and every other way out
 
-    def _look_again(self, locked: Locked) -> None:
+    def _look_again(self, locked: LockedTurn) -> None:
         """After the lock is free: a trigger that came meanwhile was acked (MS-03, MS-04)."""
         conversation_id = locked.trigger.conversation_id
         if self._store.staged(conversation_id) and not self._windows.ahead(conversation_id):
             self._windows.follow(locked.trigger.key)
 
-    def _give_back(self, locked: Locked, status: str | None) -> None:
+    def _give_back(self, locked: LockedTurn, status: str | None) -> None:
         """On every way out that did not finish. Somebody else's lock stays his (MS-08)."""
         try:
             self._store.release(locked.grant, status)
@@ -286,7 +295,7 @@ class BatchProcessor:
                 self._windows.follow(locked.trigger.key)
 
 
-def turn_of(delivered: Delivered, now: float) -> Turn:
+def turn_of(delivered: DeliveredTurn, now: float) -> Turn:
     """Step 11: both messages of the history."""
     written, batch = delivered.written, delivered.written.batch
     answer, last = written.answer, delivered.parts[-1]
@@ -311,4 +320,4 @@ def turn_of(delivered: Delivered, now: float) -> Turn:
 
 
 def _name(trigger: Trigger) -> str:
-    return shown(trigger.conversation_id)
+    return redacted_id(trigger.conversation_id)

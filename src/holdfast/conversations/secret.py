@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NoReturn
 
-from holdfast.conversations.errors import Permanent
+from holdfast.conversations.errors import PermanentError
 
 
 class Secret:
@@ -17,9 +17,9 @@ class Secret:
         self._values = dict(values)
 
     def reveal(self, field: str) -> str:
-        """Raises Permanent, naming the field, when the secret has no such value."""
+        """Raises PermanentError, naming the field, when the secret has no such value."""
         if not (value := self._values.get(field)):
-            raise Permanent(f"secret {self._name!r} has no {field!r}")
+            raise PermanentError(f"secret {self._name!r} has no {field!r}")
         return value
 
     def __contains__(self, field: object) -> bool:

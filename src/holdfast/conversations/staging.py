@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from holdfast.conversations import events as cv
 from holdfast.conversations.errors import InvalidInbound
 from holdfast.conversations.messages import Inbound, checked
-from holdfast.conversations.model import Conversation, ConversationKey, Fragment, shown
+from holdfast.conversations.model import Conversation, ConversationKey, Fragment, redacted_id
+from holdfast.conversations.policy import ConversationPolicy, ConversationProfile
 from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.terms import ChatTerms, Profile
-from holdfast.conversations.windows import Queues, Windows
+from holdfast.conversations.windows import Queues, WindowOpener
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.context import Context
 from holdfast.core.errors import QueueUnavailable, StoreUnavailable
 from holdfast.core.events import Events
-from holdfast.core.handler import Result
-from holdfast.core.outcome import Done, Reject, Retry
+from holdfast.core.worker.context import Context
+from holdfast.core.worker.handler import Result
+from holdfast.core.worker.outcome import Done, Reject, Retry
 
 _MOST_KNOWN = 10_000  # conversations that are not looked for again
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
+class StagingResult:
     """What became of an inbound message."""
 
     key: ConversationKey
@@ -46,19 +46,19 @@ class Stager:
         store: ConversationStore,
         queues: Queues,
         *,
-        terms: ChatTerms | None = None,
-        profiles: Mapping[str, Profile] | None = None,
+        terms: ConversationPolicy | None = None,
+        profiles: Mapping[str, ConversationProfile] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
         self._store, self._clock = store, clock
-        self._terms = terms or ChatTerms()
+        self._terms = terms or ConversationPolicy()
         self._events = events or Events()
         self._profiles = profiles or {}
-        self._windows = Windows(store, queues, self._terms, clock, self._events)
+        self._windows = WindowOpener(store, queues, self._terms, clock, self._events)
         self._known: set[ConversationKey] = set()
 
-    def stage(self, inbound: Inbound) -> Staging:
+    def stage(self, inbound: Inbound) -> StagingResult:
         """After the return the message is stored, and will be answered or parked.
 
         Raises InvalidInbound, and nothing is stored; StoreUnavailable or QueueUnavailable:
@@ -68,7 +68,7 @@ class Stager:
         self._introduce(inbound)
         expires_at = fragment.staged_at + self._terms.stage_seconds
         new = self._store.stage(fragment, expires_at=expires_at)
-        name = shown(fragment.key.conversation_id)
+        name = redacted_id(fragment.key.conversation_id)
         self._events.emit(cv.FragmentStaged(name, fragment.key.channel.value, new))
         # Also for one that was staged before: whoever staged it may have died here.
         opened = self._windows.open(
@@ -76,7 +76,7 @@ class Stager:
             owner_sid=fragment.message_sid,
             delay_seconds=self._terms.window_seconds,
         )
-        return Staging(fragment.key, new, opened)
+        return StagingResult(fragment.key, new, opened)
 
     def __call__(self, message: Inbound, ctx: Context) -> Result:
         """For a worker, or a Lambda behind a queue."""

@@ -10,9 +10,9 @@ from dataclasses import replace
 from holdfast.conversations.model import (
     Conversation,
     Fragment,
-    Grant,
     HistoryMessage,
-    Parked,
+    LockGrant,
+    ParkedBatch,
     Staged,
     Status,
     Turn,
@@ -20,7 +20,7 @@ from holdfast.conversations.model import (
     parked_id_of,
 )
 from holdfast.conversations.outbox import Outbox, mark_in
-from holdfast.conversations.tail import tail_of
+from holdfast.conversations.recent_history import recent_messages
 
 
 def created(given: Conversation) -> Conversation:
@@ -64,7 +64,7 @@ def acquired(
     )
 
 
-def holds(grant: Grant, conversation: Conversation, owner: str) -> bool:
+def holds(grant: LockGrant, conversation: Conversation, owner: str) -> bool:
     """Without the owner two stores that lost their fences could let in two; without the
     fence an owner that uses a name twice could."""
     return (
@@ -118,7 +118,7 @@ def finished(
     pair = replace(turn.user, seq=count + 1), replace(turn.assistant, seq=count + 2)
     after = replace(
         conversation,
-        messages=tail_of(conversation.messages, pair),
+        messages=recent_messages(conversation.messages, pair),
         message_count=count + 2,
         thread_id=turn.thread_id,
         thread_mark=turn.thread_mark,
@@ -130,13 +130,13 @@ def finished(
     return freed(after, Status.REPLY_SENT, now), pair
 
 
-def parked(conversation: Conversation, batch: Parked) -> Conversation:
+def parked(conversation: Conversation, batch: ParkedBatch) -> Conversation:
     mark = mark_in(batch.outbox) or conversation.thread_mark
     after = replace(conversation, outbox=None, thread_mark=mark)
     return freed(after, Status.PARKED, batch.parked_at)
 
 
-def still_open(batch: Parked, known: Collection[str]) -> Parked:
+def still_open(batch: ParkedBatch, known: Collection[str]) -> ParkedBatch:
     """Return the batch without the messages that were answered or parked meanwhile.
 
     Its id becomes that of the messages that are left: under the old id the whole batch may
@@ -149,7 +149,7 @@ def still_open(batch: Parked, known: Collection[str]) -> Parked:
     return replace(batch, parked_id=left_id, staged=left)
 
 
-def staged_again(parked: Parked, now: float) -> list[Staged]:
+def staged_again(parked: ParkedBatch, now: float) -> list[Staged]:
     """A row nobody can read goes back as it was: somebody may have learned to read it."""
     return [
         replace(row, staged_at=now) if isinstance(row, Fragment) else row

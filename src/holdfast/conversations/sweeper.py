@@ -5,27 +5,27 @@ staged for days ─▶ parked, with the reason, before the store forgets it
 """
 
 from holdfast.conversations import events as cv
-from holdfast.conversations.errors import LockLost, Permanent
+from holdfast.conversations.errors import LockLost, PermanentError
 from holdfast.conversations.lock import released_on_error
 from holdfast.conversations.model import (
-    Acquired,
     ConversationKey,
-    Grant,
-    Held,
-    Parked,
+    ConversationNotFound,
+    LockAcquired,
+    LockGrant,
+    LockHeld,
+    ParkedBatch,
     Staged,
-    Unknown,
-    Waiting,
+    WaitingConversation,
     parked_id_of,
-    shown,
+    redacted_id,
 )
 from holdfast.conversations.outbox import Outbox
+from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.terms import ChatTerms
-from holdfast.conversations.windows import Queues, Windows
+from holdfast.conversations.windows import Queues, WindowOpener
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
-from holdfast.core.message import new_id
+from holdfast.core.queue.message import new_id
 
 OWNER_SID = "sweeper"
 _TOO_LONG = "it was not answered in time"
@@ -39,16 +39,16 @@ class Sweeper:
         store: ConversationStore,
         queues: Queues,
         *,
-        terms: ChatTerms | None = None,
+        terms: ConversationPolicy | None = None,
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
         self._store, self._clock = store, clock
-        self._terms = terms or ChatTerms()
+        self._terms = terms or ConversationPolicy()
         self._events = events or Events()
-        self._windows = Windows(store, queues, self._terms, clock, self._events)
+        self._windows = WindowOpener(store, queues, self._terms, clock, self._events)
 
-    def sweep(self) -> cv.Swept:
+    def sweep(self) -> cv.SweepFinished:
         """One pass over all that is staged. Raises StoreUnavailable, QueueUnavailable."""
         waiting = triggered = parked = 0
         oldest = 0.0
@@ -60,21 +60,21 @@ class Sweeper:
                     parked += self._park(one)
                 elif age > self._terms.max_wait_seconds + self._terms.grace_seconds:
                     triggered += self._trigger(one)
-            except (Permanent, LockLost) as error:  # the others must not wait for this one
-                name = shown(one.key.conversation_id)
+            except (PermanentError, LockLost) as error:  # the others must not wait for this one
+                name = redacted_id(one.key.conversation_id)
                 self._events.emit(cv.BatchFailed(name, type(error).__name__))
-        swept = cv.Swept(waiting, triggered, parked, oldest)
+        swept = cv.SweepFinished(waiting, triggered, parked, oldest)
         self._events.emit(swept)
         return swept
 
-    def _trigger(self, waiting: Waiting) -> bool:
+    def _trigger(self, waiting: WaitingConversation) -> bool:
         """Through a window: while its trigger is ahead, no second one is sent."""
         conversation = self._store.get(waiting.key)
         if conversation is not None and conversation.locked(self._clock.time()):
             return False
         return self._windows.open(waiting.key, owner_sid=OWNER_SID, delay_seconds=0.0)
 
-    def _park(self, waiting: Waiting) -> int:
+    def _park(self, waiting: WaitingConversation) -> int:
         """How many messages. The lock is taken for each part of them: somebody may be
         answering, and whoever takes the lock over must find all of his batch or none."""
         parked = 0
@@ -92,16 +92,16 @@ class Sweeper:
             expires_at=now + self._terms.lock_seconds,
         )
         match answer:
-            case Held():
+            case LockHeld():
                 return 0
-            case Acquired(grant, conversation):
+            case LockAcquired(grant, conversation):
                 with released_on_error(self._store.release, grant):
                     return self._put_away(key, grant, conversation.outbox)
-            case Unknown():
+            case ConversationNotFound():
                 return self._put_away(key, None, None)
 
     def _put_away(
-        self, key: ConversationKey, grant: Grant | None, outbox: Outbox | None
+        self, key: ConversationKey, grant: LockGrant | None, outbox: Outbox | None
     ) -> int:
         staged = self._store.staged(key.conversation_id)
         known = self._store.processed(key, [one.message_sid for one in staged])
@@ -118,14 +118,14 @@ class Sweeper:
     def _put_aside(
         self,
         key: ConversationKey,
-        grant: Grant | None,
+        grant: LockGrant | None,
         rows: list[Staged],
         outbox: Outbox | None,
     ) -> None:
         now = self._clock.time()
         sids = [one.message_sid for one in rows]
-        parked = Parked(parked_id_of(key, sids), key, _TOO_LONG, now, tuple(rows), outbox)
+        parked = ParkedBatch(parked_id_of(key, sids), key, _TOO_LONG, now, tuple(rows), outbox)
         until = now + self._terms.remember_seconds
         self._store.park(grant, parked, remember_until=until)
-        name = shown(key.conversation_id)
+        name = redacted_id(key.conversation_id)
         self._events.emit(cv.BatchParked(name, len(rows), _TOO_LONG))

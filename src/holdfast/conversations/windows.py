@@ -1,4 +1,4 @@
-"""Windows: the wait that gathers a customer's messages, and the trigger that ends it.
+"""WindowOpener: the wait that gathers a customer's messages, and the trigger that ends it.
 
     first fragment ─▶ window opens ─▶ trigger, W later ─▶ processor closes it ─▶ batch
     other fragments join it, and send no trigger
@@ -14,26 +14,26 @@ from typing import Any
 
 from holdfast.conversations import events as cv
 from holdfast.conversations.messages import Trigger
-from holdfast.conversations.model import Channel, ConversationKey, Window, shown
+from holdfast.conversations.model import Channel, ConversationKey, Window, redacted_id
+from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.terms import ChatTerms
 from holdfast.core.clock import Clock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.events import Events
-from holdfast.core.message import new_id
-from holdfast.core.queue import QueueManager
+from holdfast.core.queue.manager import QueueManager
+from holdfast.core.queue.message import new_id
 
 Queues = Mapping[Channel, QueueManager[Trigger]]
 
 
-class Windows:
+class WindowOpener:
     """Opens and prolongs windows, and sends their triggers."""
 
     def __init__(
         self,
         store: ConversationStore,
         queues: Queues,
-        terms: ChatTerms,
+        terms: ConversationPolicy,
         clock: Clock,
         events: Events,
     ) -> None:
@@ -55,7 +55,7 @@ class Windows:
         if not self._store.open_window(window, now=now, untriggered_before=before):
             return False
         self._push(_trigger(key, id=window.trigger_id), delay_seconds)
-        self._events.emit(cv.WindowOpened(shown(key.conversation_id), delay_seconds))
+        self._events.emit(cv.WindowOpened(redacted_id(key.conversation_id), delay_seconds))
         # The trigger is out. Unmarked, the window is opened again in a while, and the
         # second trigger finds nothing to do.
         with suppress(StoreUnavailable):
@@ -70,7 +70,9 @@ class Windows:
             waited_seconds=trigger.waited_seconds + delay_seconds,
         )
         self._push(later, delay_seconds)
-        self._events.emit(cv.WindowProlonged(shown(trigger.conversation_id), delay_seconds))
+        self._events.emit(
+            cv.WindowProlonged(redacted_id(trigger.conversation_id), delay_seconds)
+        )
 
     def follow(self, key: ConversationKey) -> None:
         """A trigger for what is staged and has none."""

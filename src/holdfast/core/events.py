@@ -17,108 +17,108 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class OfQueue(Event):
+class QueueEvent(Event):
     queue: str
 
 
 @dataclass(frozen=True, slots=True)
-class OfMessage(OfQueue):
+class MessageEvent(QueueEvent):
     message_id: str
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed(OfMessage):
+class Claimed(MessageEvent):
     """A worker holds the message now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Completed(OfMessage):
+class Completed(MessageEvent):
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Retried(OfMessage):
+class Retried(MessageEvent):
     delay_seconds: float | None
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLettered(OfMessage):
+class DeadLettered(MessageEvent):
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class GivenBack(OfMessage):
+class GivenBack(MessageEvent):
     """Returned unstarted or unfinished at shutdown; the attempt was not charged."""
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseAtRisk(OfMessage):
+class LeaseAtRisk(MessageEvent):
     error: str
     left_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseRenewed(OfMessage):
+class LeaseRenewed(MessageEvent):
     late_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseGone(OfMessage):
+class LeaseEnded(MessageEvent):
     """The lease was lost while it was held here."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class NearCap(OfMessage):
+class NearCap(MessageEvent):
     """The queue will not extend this lease much further: checkpoint now."""
 
     left_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Stolen(OfMessage):
+class TakenOver(MessageEvent):
     """A worker took over an expired lease of another worker."""
 
     from_worker: str
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaTooNew(OfMessage):
+class SchemaTooNew(MessageEvent):
     version: int
 
 
 @dataclass(frozen=True, slots=True)
-class ChildKilled(OfMessage):
+class ChildKilled(MessageEvent):
     reason: str
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointNotKept(OfMessage):
+class CheckpointNotKept(MessageEvent):
     """This queue has no place for checkpoints: the next attempt begins anew. Told once."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStarted(OfQueue):
+class WorkerStarted(QueueEvent):
     concurrency: int
     isolation: str
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStopping(OfQueue):
+class WorkerStopping(QueueEvent):
     running: int
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStopped(OfQueue):
+class WorkerStopped(QueueEvent):
     abandoned: int
 
 
 @dataclass(frozen=True, slots=True)
-class PollFailed(OfQueue):
+class PollFailed(QueueEvent):
     error: str
 
 

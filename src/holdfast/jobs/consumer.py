@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from holdfast.core.context import Context
 from holdfast.core.errors import LeaseLost
-from holdfast.core.handler import Result
-from holdfast.core.message import AnyMessage
-from holdfast.core.outcome import Done, GiveBack, Reject, Retry
+from holdfast.core.queue.message import AnyMessage
+from holdfast.core.worker.context import Context
+from holdfast.core.worker.handler import Result
+from holdfast.core.worker.outcome import Done, GiveBack, Reject, Retry
 from holdfast.jobs.errors import (
     CallbackRefused,
     CallbackUnclear,
@@ -71,7 +71,7 @@ class ExportJobConsumer:
 
     def _handled(self, request: JobRequest, ctx: Context) -> Result:
         def leave() -> bool:
-            return ctx.stopping.is_set() or ctx.longest_seconds_left < _HAND_OVER_SECONDS
+            return ctx.stopping.is_set() or ctx.max_seconds_left < _HAND_OVER_SECONDS
 
         job = self._runner.run(request, lost=ctx.lost, leave=leave, moved=_beating(ctx))
         if job.terminal:

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
+from holdfast.jobs.active_job import PAGE, ActiveJob
 from holdfast.jobs.errors import StoreUnavailable
 from holdfast.jobs.model import CallbackState, ExportJob, ExportTask, TaskResult, TaskStatus
 from holdfast.jobs.pool.pool import Assignment
 from holdfast.jobs.ports import JobStateRepository
-from holdfast.jobs.run import PAGE, JobRun
 from holdfast.jobs.tracker import JobTracker
 
 Payload = Callable[[ExportTask], Mapping[str, Any]]
@@ -28,7 +28,7 @@ Payload = Callable[[ExportTask], Mapping[str, Any]]
 _LOOK_SECONDS = 0.25
 
 
-class Pool(Protocol):
+class TaskPool(Protocol):
     """What the dispatcher needs of the worker pool."""
 
     def wake(self) -> None: ...
@@ -64,10 +64,10 @@ class TaskDispatcher:
         self._pause_seconds = pause_seconds
         self._clock = clock
         self._lock = Lock()
-        self._runs: deque[JobRun] = deque()
-        self._pool: Pool = _NoPool()
+        self._runs: deque[ActiveJob] = deque()
+        self._pool: TaskPool = _NoPool()
 
-    def feed(self, pool: Pool) -> None:
+    def feed(self, pool: TaskPool) -> None:
         """Whom to tell of new tasks and of tasks that are not wanted any more."""
         self._pool = pool
 
@@ -137,7 +137,7 @@ class TaskDispatcher:
             cancelled = run.cancelled
         return self._jobs.find_by_id(job.job_id) or job if cancelled else job
 
-    def _step(self, run: JobRun, job: ExportJob) -> ExportJob:
+    def _step(self, run: ActiveJob, job: ExportJob) -> ExportJob:
         if run.hungry:
             run.offer(self._next_page(run))
             self._pool.wake()
@@ -153,17 +153,17 @@ class TaskDispatcher:
                 run.list_anew()
         return job
 
-    def _next_page(self, run: JobRun) -> list[ExportTask]:
+    def _next_page(self, run: ActiveJob) -> list[ExportTask]:
         return self._jobs.tasks(
             run.job_id, status=TaskStatus.PENDING, after=run.listed_to, limit=PAGE
         )
 
-    def _may_leave(self, run: JobRun, leave_at: float) -> bool:
+    def _may_leave(self, run: ActiveJob, leave_at: float) -> bool:
         return run.at_rest or self._clock.monotonic() >= leave_at
 
     @contextmanager
-    def _entered(self, job_id: str) -> Iterator[JobRun]:
-        run = JobRun(job_id)
+    def _entered(self, job_id: str) -> Iterator[ActiveJob]:
+        run = ActiveJob(job_id)
         with self._lock:
             if any(other.job_id == job_id for other in self._runs):
                 raise HoldfastError(f"job {job_id!r} runs here already")
@@ -176,7 +176,7 @@ class TaskDispatcher:
             if run.has_tasks_out:
                 self._pool.cancel(job_id)
 
-    def _run_of(self, job_id: str) -> JobRun | None:
+    def _run_of(self, job_id: str) -> ActiveJob | None:
         with self._lock:
             return next((run for run in self._runs if run.job_id == job_id), None)
 
@@ -184,7 +184,7 @@ class TaskDispatcher:
 class _Moving:
     """Does a job move while none of its tasks is finished? A large file takes its time."""
 
-    def __init__(self, run: JobRun, pool: Pool, seconds: float, clock: Clock) -> None:
+    def __init__(self, run: ActiveJob, pool: TaskPool, seconds: float, clock: Clock) -> None:
         self._run, self._pool, self._clock = run, pool, clock
         self._seconds = seconds
         self.start()

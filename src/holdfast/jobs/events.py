@@ -9,43 +9,43 @@ from holdfast.core.events import Event
 
 
 @dataclass(frozen=True, slots=True)
-class OfJob(Event):
+class JobEvent(Event):
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class JobStarted(OfJob):
+class JobStarted(JobEvent):
     """Its message came for the first time."""
 
     with_token: bool
 
 
 @dataclass(frozen=True, slots=True)
-class JobResumed(OfJob):
+class JobResumed(JobEvent):
     """Its message came again: a crash, a lost lease, or a duplicate."""
 
     status: str
 
 
 @dataclass(frozen=True, slots=True)
-class JobSealed(OfJob):
+class JobSealed(JobEvent):
     total_tasks: int
 
 
 @dataclass(frozen=True, slots=True)
-class TaskCompleted(OfJob):
+class TaskCompleted(JobEvent):
     task_id: str
     bytes_processed: int
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFailed(OfJob):
+class TaskFailed(JobEvent):
     task_id: str
     code: str
 
 
 @dataclass(frozen=True, slots=True)
-class TaskAgain(OfJob):
+class TaskRetried(JobEvent):
     """Its worker died, hung or ran out of memory; somebody else does it."""
 
     task_id: str
@@ -54,7 +54,7 @@ class TaskAgain(OfJob):
 
 
 @dataclass(frozen=True, slots=True)
-class JobFinished(OfJob):
+class JobFinished(JobEvent):
     """The job is terminal; whoever waited for it was told."""
 
     status: str
@@ -64,35 +64,35 @@ class JobFinished(OfJob):
 
 
 @dataclass(frozen=True, slots=True)
-class JobStalled(OfJob):
+class JobStalled(JobEvent):
     """No task was finished for too long: given up, no heartbeat hides it any more."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class JobCancelled(OfJob):
+class JobCancelled(JobEvent):
     """Nobody waits for it any more: its tasks are dropped."""
 
     code: str
 
 
 @dataclass(frozen=True, slots=True)
-class JobNotReconciled(OfJob):
+class JobNotReconciled(JobEvent):
     """It could not be looked after this time; the next pass tries again."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class StepFunctionsTimedOut(OfJob):
+class StepFunctionsTimedOut(JobEvent):
     """Step Functions gave up on a job that was being worked on."""
 
     code: str
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatSent(OfJob):
+class HeartbeatSent(JobEvent):
     completed_tasks: int
     total_tasks: int
     percent: int
@@ -100,7 +100,7 @@ class HeartbeatSent(OfJob):
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatFailed(OfJob):
+class HeartbeatFailed(JobEvent):
     """`code` is what the service answered; the job goes on regardless."""
 
     code: str
@@ -108,12 +108,12 @@ class HeartbeatFailed(OfJob):
 
 
 @dataclass(frozen=True, slots=True)
-class CallbackSent(OfJob):
+class CallbackSent(JobEvent):
     status: str
 
 
 @dataclass(frozen=True, slots=True)
-class CallbackFailed(OfJob):
+class CallbackFailed(JobEvent):
     """It stays in the outbox and is tried again."""
 
     code: str

@@ -16,12 +16,12 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, Vali
 from pydantic.alias_generators import to_camel
 
 from holdfast.jobs.errors import InvalidJob
+from holdfast.jobs.file_names import key_from_url, safe_key
 from holdfast.jobs.model import ExportJob, ExportTask, TaskToken
-from holdfast.jobs.names import key_from_url, safe_key
 
 # A job's id becomes a folder and a part of object names.
 _ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-_LONGEST_TOKEN = 2048  # what Step Functions accepts
+_MAX_TOKEN = 2048  # what Step Functions accepts
 _CHECKSUM = re.compile(r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})$", re.IGNORECASE)
 
 
@@ -46,7 +46,7 @@ class _Message(BaseModel):
     job_id: str = Field(pattern=_ID)
     export_id: str = Field(pattern=_ID)
     user_id: str = Field(min_length=1, max_length=256)
-    task_token: SecretStr | None = Field(default=None, min_length=1, max_length=_LONGEST_TOKEN)
+    task_token: SecretStr | None = Field(default=None, min_length=1, max_length=_MAX_TOKEN)
     tasks: list[TaskSpec] | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
 
@@ -94,7 +94,7 @@ def token_in(data: Mapping[str, Any]) -> TaskToken | None:
     """The token of a message that may be invalid otherwise: somebody waits behind it."""
     for name in ("taskToken", "task_token"):
         token = data.get(name)
-        if isinstance(token, str) and 0 < len(token) <= _LONGEST_TOKEN:
+        if isinstance(token, str) and 0 < len(token) <= _MAX_TOKEN:
             return TaskToken(token)
     return None
 

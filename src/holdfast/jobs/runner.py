@@ -35,7 +35,7 @@ _LOOK_SECONDS = 0.25
 _PAUSE_SECONDS = 1.0  # between two looks at a job that somebody else is about to finish
 
 
-class Beats(Protocol):
+class JobHeartbeats(Protocol):
     """What a job needs of the orchestrator."""
 
     def beat_now(self, job: ExportJob) -> None: ...
@@ -51,7 +51,7 @@ class JobRunner:
         jobs: JobStateRepository,
         tracker: JobTracker,
         dispatcher: TaskDispatcher,
-        beats: Beats,
+        beats: JobHeartbeats,
         listing: Listing,
         step_functions: StepFunctions | None = None,
         *,

@@ -28,11 +28,11 @@ from holdfast.bootstrap import event_source
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError, HoldfastError
 from holdfast.core.events import Events
-from holdfast.core.handler import Handler, message_model, shape_of
-from holdfast.core.message import M
-from holdfast.lambdas.event import BatchResponse, Delivery, deliveries, response
-from holdfast.lambdas.invocation import Invocation, Terms
-from holdfast.lambdas.timetable import seconds_left, timetable
+from holdfast.core.queue.message import M
+from holdfast.core.worker.handler import Handler, handler_kind, message_model
+from holdfast.lambdas.deadlines import plan_deadlines, seconds_left
+from holdfast.lambdas.event import BatchResponse, SqsRecord, deliveries, response
+from holdfast.lambdas.invocation import BatchOptions, Invocation
 
 if TYPE_CHECKING:
     from holdfast.bootstrap import SQSQueue
@@ -74,7 +74,7 @@ def sqs_batch(
     event that has no SQS records, and nothing else: whatever goes wrong, what is not
     surely done is among the failures.
     """
-    shape_of(handler)
+    handler_kind(handler)
     if queue is not None and not isinstance(queue, str) and (settings or events):
         raise ConfigError("this queue has settings and events of its own: set them there")
     _check_above_zero(concurrency=concurrency, reserve_seconds=reserve_seconds)
@@ -86,7 +86,7 @@ def sqs_batch(
         events=events,
         **settings,
     )
-    terms = Terms(handler, concurrency, reserve_seconds, timeout_seconds, clock)
+    terms = BatchOptions(handler, concurrency, reserve_seconds, timeout_seconds, clock)
     return _Batches(_Source(queue, open_source), terms)
 
 
@@ -108,7 +108,7 @@ class _Source(Generic[M]):
         self._opened: dict[str, SQSQueue[M]] = {}
         self._opening = Lock()
 
-    def of(self, delivery: Delivery) -> "SQSQueue[M]":
+    def of(self, delivery: SqsRecord) -> "SQSQueue[M]":
         if self._queue is not None and not isinstance(self._queue, str):
             return self._queue
         where = self._queue or delivery.source_arn
@@ -121,7 +121,7 @@ class _Source(Generic[M]):
 class _Batches(Generic[M]):
     """The entry point: one call, one invocation. Nothing of it outlives the call."""
 
-    def __init__(self, source: _Source[M], terms: Terms) -> None:
+    def __init__(self, source: _Source[M], terms: BatchOptions) -> None:
         self._source, self._terms = source, terms
 
     def __call__(self, event: Any, context: Any) -> BatchResponse:
@@ -130,7 +130,7 @@ class _Batches(Generic[M]):
         settled: set[str] = set()
         try:
             if batch:
-                times = timetable(
+                times = plan_deadlines(
                     now, left, self._terms.reserve_seconds, self._terms.timeout_seconds
                 )
                 queue = self._source.of(batch[0])

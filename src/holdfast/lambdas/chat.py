@@ -17,12 +17,12 @@ from holdfast.core.events import Events
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
-    from holdfast.lambdas.webhook import Signatures
+    from holdfast.lambdas.webhook import SignatureCheck
 
 log = logging.getLogger("holdfast")
 
 
-class Chat:
+class ChatRuntime:
     """The app of this process and what only Lambda needs of it. Safe for threads. What
     fails is tried again with the next event."""
 
@@ -32,7 +32,7 @@ class Chat:
         self._making = Lock()
         self._app: ChatApp | None = None
         self._events: Events | None = None
-        self._signatures: Signatures | None = None
+        self._signatures: SignatureCheck | None = None
 
     @property
     def events(self) -> Events:
@@ -51,7 +51,7 @@ class Chat:
             return self._app
 
     @property
-    def signatures(self) -> "Signatures":
+    def signatures(self) -> "SignatureCheck":
         """Raises as `app`; ConfigError, too, when nobody said where Twilio's token is."""
         app = self.app
         with self._making:
@@ -61,9 +61,9 @@ class Chat:
                         "HOLDFAST_CHAT_TWILIO_SECRET is not set: without Twilio's token "
                         "nobody can tell its requests from others"
                     )
-                from holdfast.lambdas.webhook import Signatures
+                from holdfast.lambdas.webhook import SignatureCheck
 
-                self._signatures = Signatures(app.providers.secrets, reference, self._clock)
+                self._signatures = SignatureCheck(app.providers.secrets, reference, self._clock)
             return self._signatures
 
     def rest(self) -> None:

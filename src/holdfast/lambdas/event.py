@@ -9,7 +9,7 @@ BatchResponse = dict[str, list[dict[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class SqsRecord:
     """One record of the batch."""
 
     id: str
@@ -21,7 +21,7 @@ class Delivery:
     """As `ReceiveMessage` would have given it."""
 
 
-def deliveries(event: Any) -> list[Delivery]:
+def deliveries(event: Any) -> list[SqsRecord]:
     """The records in order. The last delivery of a message counts, should it come twice.
 
     Raises ValueError when this is no event of an SQS event source.
@@ -32,7 +32,7 @@ def deliveries(event: Any) -> list[Delivery]:
     return list({one.id: one for one in map(_delivery, records)}.values())
 
 
-def _delivery(record: Any) -> Delivery:
+def _delivery(record: Any) -> SqsRecord:
     identity = record.get("messageId") if isinstance(record, Mapping) else None
     if not isinstance(identity, str) or not identity:
         raise ValueError("not an SQS event: a record has no messageId")
@@ -45,7 +45,7 @@ def _delivery(record: Any) -> Delivery:
         "MessageAttributes": _own_attributes(record.get("messageAttributes") or {}),
     }
     group = str(attributes.get("MessageGroupId", ""))
-    return Delivery(identity, group, str(record.get("eventSourceARN", "")), raw)
+    return SqsRecord(identity, group, str(record.get("eventSourceARN", "")), raw)
 
 
 def _own_attributes(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

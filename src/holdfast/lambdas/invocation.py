@@ -14,19 +14,19 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Generic
 
 from holdfast.core.clock import Clock
-from holdfast.core.context import LeaseContext
 from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Claimed, Completed
-from holdfast.core.executor import DirectExecutor
-from holdfast.core.handler import Handler
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.lease import Lease
-from holdfast.core.message import M, lease_of
-from holdfast.core.outcome import Done, GiveBack, Outcome
-from holdfast.core.settle import Settled, settle
-from holdfast.lambdas.event import Delivery
-from holdfast.lambdas.lanes import Entry, Lanes
-from holdfast.lambdas.timetable import Timetable
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.lease.lease import Lease
+from holdfast.core.queue.message import M, lease_of
+from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.executor import DirectExecutor
+from holdfast.core.worker.handler import Handler
+from holdfast.core.worker.outcome import Done, GiveBack, Outcome
+from holdfast.core.worker.settle import SettleResult, settle
+from holdfast.lambdas.deadlines import InvocationDeadlines
+from holdfast.lambdas.event import SqsRecord
+from holdfast.lambdas.fifo_groups import BatchEntry, FifoGroups
 
 if TYPE_CHECKING:
     from holdfast.bootstrap import SQSQueue
@@ -35,12 +35,12 @@ _log = logging.getLogger("holdfast")
 
 _TICK_SECONDS = 0.1  # between two looks at handlers that may take too long
 
-_SETTLED = frozenset({Settled.COMPLETED, Settled.DEAD_LETTERED})
+_SETTLED = frozenset({SettleResult.COMPLETED, SettleResult.DEAD_LETTERED})
 """Need not come again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class BatchOptions:
     """How every batch of one function is handled."""
 
     handler: Handler
@@ -56,17 +56,17 @@ class Invocation(Generic[M]):
     def __init__(
         self,
         queue: "SQSQueue[M]",
-        batch: Sequence[Delivery],
-        terms: Terms,
-        times: Timetable,
+        batch: Sequence[SqsRecord],
+        terms: BatchOptions,
+        times: InvocationDeadlines,
     ) -> None:
         self._queue, self._batch = queue, batch
         self._terms, self._times, self._clock = terms, times, terms.clock
         self._keeper = LeaseKeeper(terms.clock, queue.events)
-        self._lanes: Lanes[M] = Lanes(())
-        self._open: dict[Entry[M], float | None] = {}  # when it was started, if it was
+        self._lanes: FifoGroups[M] = FifoGroups(())
+        self._open: dict[BatchEntry[M], float | None] = {}  # when it was started, if it was
         self._done: list[Lease] = []
-        self._results: dict[str, Settled] = {}
+        self._results: dict[str, SettleResult] = {}
         self._writing = Lock()
         self._stopping, self._give_up, self._over = Event(), Event(), Event()
         self._threads: list[Thread] = []
@@ -89,28 +89,28 @@ class Invocation(Generic[M]):
 
     # -- the beginning
 
-    def _take_over(self) -> list[Entry[M]]:
+    def _take_over(self) -> list[BatchEntry[M]]:
         """Lease what is ours, line it up; those behind one that is not ours are returned."""
         taken = self._queue.take_over(
             [delivery.raw for delivery in self._batch], until=self._times.cut_at
         )
-        lined_up: list[Entry[M]] = []
-        behind: list[Entry[M]] = []
+        lined_up: list[BatchEntry[M]] = []
+        behind: list[BatchEntry[M]] = []
         broken: set[str] = set()
         for delivery, message in zip(self._batch, taken, strict=True):
             lane = f"group {delivery.group}" if self._queue.fifo else delivery.id
-            if isinstance(message, Settled):
+            if isinstance(message, SettleResult):
                 self._results[delivery.id] = message
                 if message not in _SETTLED:
                     broken.add(lane)
                 continue
-            entry = Entry(delivery.id, lane, message)
+            entry = BatchEntry(delivery.id, lane, message)
             self._hold(entry)
             (behind if lane in broken else lined_up).append(entry)
-        self._lanes = Lanes(lined_up)
+        self._lanes = FifoGroups(lined_up)
         return behind
 
-    def _hold(self, entry: Entry[M]) -> None:
+    def _hold(self, entry: BatchEntry[M]) -> None:
         lease = lease_of(entry.message)
         self._open[entry] = None
         self._keeper.hold(lease)
@@ -144,7 +144,7 @@ class Invocation(Generic[M]):
             if timeout is not None and started is not None and now - started >= timeout:
                 lease_of(entry.message).lose(f"timed out after {timeout:g} s")
 
-    def _unsettled(self) -> list[tuple[Entry[M], float | None]]:
+    def _unsettled(self) -> list[tuple[BatchEntry[M], float | None]]:
         with self._writing:
             return list(self._open.items())
 
@@ -204,11 +204,11 @@ class Invocation(Generic[M]):
     def _context(self, message: M, lease: Lease) -> LeaseContext:
         return LeaseContext(self._queue, message, lease, self._stopping, self._clock)
 
-    def _handle(self, executor: DirectExecutor[M], entry: Entry[M]) -> None:
+    def _handle(self, executor: DirectExecutor[M], entry: BatchEntry[M]) -> None:
         started = self._clock.monotonic()
         with self._writing:
             self._open[entry] = started
-        settled = Settled.ABANDONED
+        settled = SettleResult.ABANDONED
         try:
             if started >= self._times.start_until:  # nobody has closed the lanes yet
                 settled = self._settle(entry, GiveBack(), 0.0)
@@ -222,7 +222,7 @@ class Invocation(Generic[M]):
         else:
             self._give_back(self._lanes.failed(entry))
 
-    def _is_ours(self, entry: Entry[M]) -> bool:
+    def _is_ours(self, entry: BatchEntry[M]) -> bool:
         """It may have been lost while it waited for its turn."""
         try:
             lease_of(entry.message).check(self._clock.monotonic())
@@ -230,7 +230,7 @@ class Invocation(Generic[M]):
             return False
         return True
 
-    def _settle(self, entry: Entry[M], outcome: Outcome, seconds: float) -> Settled:
+    def _settle(self, entry: BatchEntry[M], outcome: Outcome, seconds: float) -> SettleResult:
         if isinstance(outcome, Done):
             return self._complete(entry, seconds)
         return settle(
@@ -242,23 +242,23 @@ class Invocation(Generic[M]):
             give_up=self._give_up,
         )
 
-    def _complete(self, entry: Entry[M], seconds: float) -> Settled:
+    def _complete(self, entry: BatchEntry[M], seconds: float) -> SettleResult:
         """Not released: Lambda deletes it when all are through, and until then it must not
         come back. The keeper renews it until it is stopped.
         """
         if not self._is_ours(entry):
-            return Settled.ABANDONED
+            return SettleResult.ABANDONED
         lease = lease_of(entry.message)
         done = Completed(self._queue.name, lease.message_id, lease.attempt, seconds)
         self._queue.events.emit(done)
         self._done.append(lease)
-        return Settled.COMPLETED
+        return SettleResult.COMPLETED
 
-    def _give_back(self, entries: Iterable[Entry[M]]) -> None:
+    def _give_back(self, entries: Iterable[BatchEntry[M]]) -> None:
         for entry in entries:
             self._note(entry, self._settle(entry, GiveBack(), 0.0))
 
-    def _note(self, entry: Entry[M], settled: Settled) -> None:
+    def _note(self, entry: BatchEntry[M], settled: SettleResult) -> None:
         with self._writing:
             self._results[entry.id] = settled
             del self._open[entry]

@@ -9,10 +9,10 @@ holds here. It never raises. What it reports are ids of this event's records, ea
 from typing import TYPE_CHECKING, Any
 
 from holdfast.conversations.messages import Trigger
-from holdfast.conversations.terms import ChatTerms
-from holdfast.lambdas.chat import Chat
+from holdfast.conversations.policy import ConversationPolicy
+from holdfast.lambdas.chat import ChatRuntime
 from holdfast.lambdas.event import BatchResponse
-from holdfast.lambdas.sources import Sources
+from holdfast.lambdas.sources import EventSources
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _STORE_SECONDS = 20.0  # for all that is neither the writer nor the sender
 
 
-def batch_seconds(terms: ChatTerms) -> float:
+def batch_seconds(terms: ConversationPolicy) -> float:
     """The longest one batch may take; none is begun with less left of the invocation. Cut
     off between two steps it would go on from there, but a minute's waiting would be lost."""
     return terms.writer_seconds + terms.sender_seconds + _STORE_SECONDS
@@ -29,9 +29,9 @@ def batch_seconds(terms: ChatTerms) -> float:
 class MessagingFunction:
     """The entry point. Safe for threads."""
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(self, chat: ChatRuntime) -> None:
         self._chat = chat
-        self._sources = Sources(chat, _processor, Trigger, _work_seconds)
+        self._sources = EventSources(chat, _processor, Trigger, _work_seconds)
 
     def __call__(self, event: Any, context: Any) -> BatchResponse:
         try:
@@ -48,4 +48,4 @@ def _work_seconds(app: "ChatApp") -> float:
     return batch_seconds(app.settings.terms)
 
 
-handler = MessagingFunction(Chat())
+handler = MessagingFunction(ChatRuntime())

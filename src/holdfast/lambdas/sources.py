@@ -6,14 +6,14 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from holdfast.config import SqsSettings, queue_settings
+from holdfast.config.settings import SqsSettings, queue_settings
 from holdfast.core.errors import ConfigError
-from holdfast.core.handler import Handler
-from holdfast.core.message import QueueMessage
+from holdfast.core.queue.message import QueueMessage
+from holdfast.core.worker.handler import Handler
 from holdfast.lambdas.batch import EntryPoint, sqs_batch
-from holdfast.lambdas.chat import Chat, log, told
+from holdfast.lambdas.chat import ChatRuntime, log, told
+from holdfast.lambdas.deadlines import seconds_left
 from holdfast.lambdas.event import BatchResponse, response
-from holdfast.lambdas.timetable import seconds_left
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
@@ -22,7 +22,7 @@ RESERVE_SECONDS = 5.0
 _START_SECONDS = 10.0  # what a cold start may take, of the first invocation's time
 
 
-class Sources:
+class EventSources:
     """The event sources of one function. Each queue is opened once, with the settings that
     its URL has among those of the conversations. Safe for threads.
 
@@ -32,7 +32,7 @@ class Sources:
 
     def __init__(
         self,
-        chat: Chat,
+        chat: ChatRuntime,
         handler: "Callable[[ChatApp], Handler]",
         model: type[QueueMessage],
         work_seconds: "Callable[[ChatApp], float | None]" = lambda app: None,

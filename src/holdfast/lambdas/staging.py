@@ -17,12 +17,12 @@ from typing import Any
 from holdfast.conversations import events as cv
 from holdfast.conversations.errors import InvalidInbound
 from holdfast.conversations.messages import Inbound
-from holdfast.lambdas.chat import Chat, log, told
-from holdfast.lambdas.sources import Sources
+from holdfast.lambdas.chat import ChatRuntime, log, told
+from holdfast.lambdas.sources import EventSources
 from holdfast.lambdas.webhook import (
     SIGNATURE,
     BadRequest,
-    Request,
+    WebhookRequest,
     answer,
     form_of,
     message_of,
@@ -39,9 +39,9 @@ _UNSIGNED = (
 class StagingFunction:
     """The entry point. Safe for threads."""
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(self, chat: ChatRuntime) -> None:
         self._chat = chat
-        self._sources = Sources(chat, lambda app: app.stager, Inbound)
+        self._sources = EventSources(chat, lambda app: app.stager, Inbound)
 
     def __call__(self, event: Any, context: Any) -> Any:
         if isinstance(event, Mapping) and "Records" in event:
@@ -59,7 +59,7 @@ class StagingFunction:
         except (BadRequest, InvalidInbound) as problem:
             return self._refuse(400, str(problem))
 
-    def _stage(self, request: Request) -> int:
+    def _stage(self, request: WebhookRequest) -> int:
         form = form_of(request)
         app, signatures = self._chat.app, self._chat.signatures
         url = app.settings.webhook_url or request.url
@@ -75,4 +75,4 @@ class StagingFunction:
         return status
 
 
-handler = StagingFunction(Chat())
+handler = StagingFunction(ChatRuntime())

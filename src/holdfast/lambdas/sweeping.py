@@ -8,14 +8,14 @@ from dataclasses import asdict
 from typing import Any
 
 from holdfast.core.errors import HoldfastError
-from holdfast.lambdas.chat import Chat
+from holdfast.lambdas.chat import ChatRuntime
 
 
 class SweepingFunction:
     """The entry point. It raises what the sweep raised, so that the function's errors can
     be alarmed on; Lambda asks again by itself, and a second pass does no harm."""
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(self, chat: ChatRuntime) -> None:
         self._chat = chat
 
     def __call__(self, event: Any, context: Any) -> dict[str, float]:
@@ -27,4 +27,4 @@ class SweepingFunction:
             raise HoldfastError(f"the sweep failed: {type(error).__name__}") from None
 
 
-handler = SweepingFunction(Chat())
+handler = SweepingFunction(ChatRuntime())

@@ -1,6 +1,6 @@
 """HTTP events of Lambda, as Twilio's webhook causes them: read, checked, answered.
 
-    REST API (v1), HTTP API (v2), function URL ─▶ Request ─▶ form ─▶ signed? ─▶ Inbound
+    REST API (v1), HTTP API (v2), function URL ─▶ WebhookRequest ─▶ form ─▶ signed? ─▶ Inbound
 
 Nothing of a request is in an error's text, a `repr` or a log: bodies, numbers and
 signatures stay here.
@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from holdfast.conversations.errors import InvalidInbound, Passing
+from holdfast.conversations.errors import InvalidInbound, TransientError
 from holdfast.conversations.messages import Inbound, inbound_of
 from holdfast.conversations.ports import SecretStore
 from holdfast.conversations.secret import Secret
@@ -26,11 +26,11 @@ Answer = dict[str, Any]
 SIGNATURE = "x-twilio-signature"
 _FORM = "application/x-www-form-urlencoded"
 _EMPTY_TWIML = '<?xml version="1.0" encoding="UTF-8"?><Response></Response>'
-_LONGEST_REQUEST = 1 << 20  # characters; Twilio's are a few thousand
+_MAX_REQUEST = 1 << 20  # characters; Twilio's are a few thousand
 _MOST_FIELDS = 500
 _MOST_MEDIA = 10  # Twilio's limit
 _AGAIN_SECONDS = 15.0
-_LONGEST_SIGNATURE = 64  # characters; base64 of 20 or 32 bytes
+_MAX_SIGNATURE = 64  # characters; base64 of 20 or 32 bytes
 
 
 class BadRequest(HoldfastError):
@@ -41,14 +41,14 @@ class BadRequest(HoldfastError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WebhookRequest:
     method: str
     url: str = field(repr=False)  # as the caller had it, query and all
     headers: Mapping[str, str] = field(repr=False)  # by their names in lower case
     body: str = field(repr=False)
 
 
-def request_of(event: Any) -> Request:
+def request_of(event: Any) -> WebhookRequest:
     """Raises BadRequest."""
     event = _mapping(event)
     context = _mapping(event.get("requestContext"))
@@ -56,7 +56,7 @@ def request_of(event: Any) -> Request:
     if not isinstance(method, str):
         raise BadRequest("not an HTTP event")
     headers = _headers(event)
-    return Request(method.upper(), _url(event, context, headers), headers, _body(event))
+    return WebhookRequest(method.upper(), _url(event, context, headers), headers, _body(event))
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -100,7 +100,7 @@ def _body(event: Mapping[str, Any]) -> str:
     body = event.get("body")
     if body is None:
         return ""
-    if not isinstance(body, str) or len(body) > _LONGEST_REQUEST:
+    if not isinstance(body, str) or len(body) > _MAX_REQUEST:
         raise BadRequest("the body is too long, or no text")
     try:
         if event.get("isBase64Encoded"):
@@ -111,7 +111,7 @@ def _body(event: Mapping[str, Any]) -> str:
     return body
 
 
-def form_of(request: Request) -> dict[str, str]:
+def form_of(request: WebhookRequest) -> dict[str, str]:
     """The fields of the body. Raises BadRequest: also when one comes twice, for it is not
     known which of the two was signed."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -169,7 +169,7 @@ def _media(form: Mapping[str, str]) -> tuple[str, ...]:
 # -- believing
 
 
-class Signatures:
+class SignatureCheck:
     """Tells requests that were signed with our token from others. Safe for threads.
 
     The token may have been rotated: when a signature does not fit, it is fetched anew, at
@@ -186,11 +186,11 @@ class Signatures:
         self._deciding = Lock()
 
     def fit(self, url: str, form: Mapping[str, str], signature: str) -> bool:
-        """Raises Permanent or Passing when there is no token, ConfigError without Twilio's
+        """Raises Permanent or TransientError when there is no token, ConfigError without Twilio's
         library."""
         # Anything else is not Twilio's. Compared, half a character would be an error of
         # ours, and Twilio would come again; nor is it worth asking for the token.
-        if not signature.isascii() or not 0 < len(signature) <= _LONGEST_SIGNATURE:
+        if not signature.isascii() or not 0 < len(signature) <= _MAX_SIGNATURE:
             return False
         if _signed(self._secret(), url, form, signature):
             return True
@@ -211,7 +211,7 @@ class Signatures:
     def _secret(self) -> Secret:
         try:
             self._known = self._secrets.get(self._reference)
-        except Passing:
+        except TransientError:
             if self._known is None:
                 raise
         return self._known

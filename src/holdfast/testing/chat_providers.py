@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.conversations.errors import CannotTell, Permanent
-from holdfast.conversations.outbox import Answer, SentPart
-from holdfast.conversations.ports import Part, Question
+from holdfast.conversations.errors import PermanentError, SendStatusUnknown
+from holdfast.conversations.outbox import SentPart, WriterAnswer
+from holdfast.conversations.ports import ReplyPart, ReplyRequest
 from holdfast.conversations.secret import Secret
 
 
@@ -17,7 +17,7 @@ class FakeWriter:
 
     reply: Callable[[str], str] = lambda text: f"You said: {text}"
     troubles: list[Exception] = field(default_factory=list)
-    asked: list[Question] = field(default_factory=list)
+    asked: list[ReplyRequest] = field(default_factory=list)
     threads: int = 0
     secret_fields: tuple[str, ...] = ("api_key",)
 
@@ -27,17 +27,19 @@ class FakeWriter:
 
     def write(
         self,
-        question: Question,
+        question: ReplyRequest,
         config: Mapping[str, Any],
         secret: Secret,
         *,
         timeout_seconds: float,
-    ) -> Answer:
+    ) -> WriterAnswer:
         self.asked.append(question)
         if self.troubles:
             raise self.troubles.pop(0)
         mark = f"item-{len(self.asked)}"
-        return Answer(self.reply(question.text), mark, prompt_tokens=7, completion_tokens=3)
+        return WriterAnswer(
+            self.reply(question.text), mark, prompt_tokens=7, completion_tokens=3
+        )
 
 
 @dataclass
@@ -50,7 +52,7 @@ class FakeSender:
     after_sending: list[Exception] = field(default_factory=list)
     can_tell: bool = True
     repeatable: bool = False
-    sent: list[Part] = field(default_factory=list)
+    sent: list[ReplyPart] = field(default_factory=list)
     known: list[str] = field(default_factory=list)  # what it was last told not to find
     connected: int = 0
     secret_fields: tuple[str, ...] = ("auth_token",)
@@ -61,7 +63,7 @@ class FakeSender:
 
     @contextmanager
     def connect(
-        self, part: Part, secret: Secret, *, timeout_seconds: float
+        self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
         if self.no_connection:
             raise self.no_connection.pop(0)
@@ -71,7 +73,7 @@ class FakeSender:
         finally:
             self.connected -= 1
 
-    def send(self, part: Part) -> SentPart:
+    def send(self, part: ReplyPart) -> SentPart:
         if self.troubles:
             raise self.troubles.pop(0)
         self.sent.append(part)
@@ -80,11 +82,11 @@ class FakeSender:
         return SentPart(f"SM{len(self.sent)}", "queued")
 
     def find(
-        self, part: Part, secret: Secret, *, since: float, known: Sequence[str]
+        self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
         self.known = list(known)
         if not self.can_tell:
-            raise CannotTell("this sender keeps no list")
+            raise SendStatusUnknown("this sender keeps no list")
         for number, sent in enumerate(self.sent, 1):
             if sent.reference == part.reference:
                 return SentPart(f"SM{number}", "sent")
@@ -103,7 +105,7 @@ class FakeSecrets:
         if self.troubles:
             raise self.troubles.pop(0)
         if reference in self.missing:
-            raise Permanent(f"there is no secret {reference!r}")
+            raise PermanentError(f"there is no secret {reference!r}")
         fields = ("api_key", "account_sid", "auth_token", "username", "password")
         return Secret(reference, {name: f"canary-{name}" for name in fields})
 

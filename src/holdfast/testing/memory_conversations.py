@@ -11,18 +11,18 @@ from typing import NamedTuple
 from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import LockLost, ParkedNotFound
 from holdfast.conversations.model import (
-    Acquired,
     Conversation,
     ConversationKey,
+    ConversationNotFound,
     Fragment,
-    Grant,
-    Held,
     HistoryMessage,
-    Parked,
+    LockAcquired,
+    LockGrant,
+    LockHeld,
+    ParkedBatch,
     Staged,
     Turn,
-    Unknown,
-    Waiting,
+    WaitingConversation,
     Window,
 )
 from holdfast.conversations.outbox import Outbox
@@ -48,7 +48,7 @@ class ConversationMemory:
         self.windows: dict[str, Window] = {}
         self.messages: defaultdict[ConversationKey, list[HistoryMessage]] = defaultdict(list)
         self.processed: defaultdict[ConversationKey, dict[str, float]] = defaultdict(dict)
-        self.parked: dict[str, Parked] = {}
+        self.parked: dict[str, ParkedBatch] = {}
 
 
 class MemoryConversations(ConversationStore):
@@ -129,18 +129,18 @@ class MemoryConversations(ConversationStore):
         trigger_id: str,
         now: float,
         expires_at: float,
-    ) -> Acquired | Held | Unknown:
+    ) -> LockAcquired | LockHeld | ConversationNotFound:
         with self._memory.lock:
             found = self._memory.conversations.get(key)
             if found is None:
-                return Unknown()
+                return ConversationNotFound()
             if found.locked(now):
-                return Held(found.lock_trigger, found.lock_expires_at)
+                return LockHeld(found.lock_trigger, found.lock_expires_at)
             taken = self._put(rules.acquired(found, trigger_id, now, expires_at))
             self._memory.owners[key] = owner
-            return Acquired(Grant(key, owner, trigger_id, taken.lock_fence), taken)
+            return LockAcquired(LockGrant(key, owner, trigger_id, taken.lock_fence), taken)
 
-    def renew(self, grant: Grant, *, now: float, expires_at: float) -> bool:
+    def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
         with self._memory.lock:
             found = self._memory.conversations.get(grant.key)
             if found is None or not self._holds(grant, found) or not found.locked(now):
@@ -148,7 +148,7 @@ class MemoryConversations(ConversationStore):
             self._put(replace(found, lock_expires_at=expires_at))
             return True
 
-    def release(self, grant: Grant, status: str | None) -> None:
+    def release(self, grant: LockGrant, status: str | None) -> None:
         with self._memory.lock:
             self._put(rules.freed(self._of(grant), status, self._clock.time()))
 
@@ -164,13 +164,13 @@ class MemoryConversations(ConversationStore):
             known = self._memory.processed.get(key, {})
             return {sid for sid in sids if sid in known}
 
-    def note(self, grant: Grant, outbox: Outbox, thread_id: str) -> None:
+    def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
         with self._memory.lock:
             self._put(rules.noted(self._of(grant), outbox, thread_id, self._clock.time()))
 
     def finish(
         self,
-        grant: Grant,
+        grant: LockGrant,
         turn: Turn,
         *,
         now: float,
@@ -195,7 +195,9 @@ class MemoryConversations(ConversationStore):
 
     # -- for people
 
-    def park(self, grant: Grant | None, parked: Parked, *, remember_until: float) -> None:
+    def park(
+        self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
+    ) -> None:
         with self._memory.lock:
             if grant is not None:
                 self._put(rules.parked(self._of(grant), parked))
@@ -208,27 +210,27 @@ class MemoryConversations(ConversationStore):
             self._memory.parked.setdefault(parked.parked_id, parked)
             self._end(parked.key, parked.sids, remember_until)
 
-    def parked(self) -> Iterator[Parked]:
+    def parked(self) -> Iterator[ParkedBatch]:
         with self._memory.lock:
             found = list(self._memory.parked.values())
         return iter(sorted(found, key=lambda parked: parked.parked_at))
 
     def unpark(
         self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
-    ) -> Parked:
+    ) -> ParkedBatch:
         with self._memory.lock:
             parked = self._take_out(parked_id)
             if back_to_stage:
                 self._stage_again(parked, now, expires_at)
             return parked
 
-    def _take_out(self, parked_id: str, key: ConversationKey | None = None) -> Parked:
+    def _take_out(self, parked_id: str, key: ConversationKey | None = None) -> ParkedBatch:
         found = self._memory.parked.get(parked_id)
         if found is None or key not in (None, found.key):
             raise ParkedNotFound(f"nothing is parked under {parked_id!r}")
         return self._memory.parked.pop(parked_id)
 
-    def _stage_again(self, parked: Parked, now: float, expires_at: float) -> None:
+    def _stage_again(self, parked: ParkedBatch, now: float, expires_at: float) -> None:
         rows = self._memory.stage.setdefault(parked.key.conversation_id, {})
         for row in rules.staged_again(parked, now):
             rows.setdefault(row.message_sid, _StagedRow(row, parked.key, now, expires_at))
@@ -261,27 +263,29 @@ class MemoryConversations(ConversationStore):
 
     # -- for the sweeper
 
-    def waiting(self) -> Iterator[Waiting]:
+    def waiting(self) -> Iterator[WaitingConversation]:
         found: defaultdict[ConversationKey, list[float]] = defaultdict(list)
         with self._memory.lock:
             for rows in self._memory.stage.values():
                 for row in rows.values():
                     found[row.key].append(row.staged_at)
-        return iter([Waiting(key, len(times), min(times)) for key, times in found.items()])
+        return iter(
+            [WaitingConversation(key, len(times), min(times)) for key, times in found.items()]
+        )
 
     def close(self) -> None:
         pass
 
     # -- what the methods share
 
-    def _of(self, grant: Grant) -> Conversation:
+    def _of(self, grant: LockGrant) -> Conversation:
         """The conversation whose lock this is. Raises LockLost."""
         found = self._memory.conversations.get(grant.key)
         if found is None or not self._holds(grant, found):
             raise LockLost("somebody else has the lock of this conversation by now")
         return found
 
-    def _holds(self, grant: Grant, found: Conversation) -> bool:
+    def _holds(self, grant: LockGrant, found: Conversation) -> bool:
         return rules.holds(grant, found, self._memory.owners.get(grant.key, ""))
 
     def _put(self, conversation: Conversation) -> Conversation:

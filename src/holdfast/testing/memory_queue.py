@@ -6,21 +6,36 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost, MalformedMessage, MessageTooLarge, NewerSchema
-from holdfast.core.events import DeadLettered, Events, SchemaTooNew, Stolen
-from holdfast.core.lease import RENEWED, Lease, Refused, Renewal
-from holdfast.core.message import MAX_BYTES, AnyMessage, M, MessageCodec, attach_lease, lease_of
-from holdfast.core.queue import (
-    Backoff,
+from holdfast.core.events import DeadLettered, Events, SchemaTooNew, TakenOver
+from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
+from holdfast.core.queue.manager import (
+    MessageInfo,
+    MessageState,
     Progress,
     QueueManager,
     QueueStats,
-    TaskState,
-    TaskView,
     no_progress,
 )
-from holdfast.testing.memory_tasks import Dead, Finished, Held, Shelf, Task, Waiting, plain
+from holdfast.core.queue.message import (
+    MAX_BYTES,
+    AnyMessage,
+    M,
+    MessageCodec,
+    attach_lease,
+    lease_of,
+)
+from holdfast.testing.memory_tasks import (
+    DeadState,
+    FinishedState,
+    LeasedState,
+    MemoryTask,
+    TaskTable,
+    WaitingState,
+    plain,
+)
 from holdfast.testing.memory_views import stats_of, view_of
 
 # Long enough that older workers do not spin on a newer message, short enough that it does
@@ -60,7 +75,7 @@ class MemoryQueue(QueueManager[M]):
         )
         self.dedupe = dedupe
         self._codec = MessageCodec(model)
-        self._shelf: Shelf = Shelf(clock) if beside is None else beside._shelf
+        self._shelf: TaskTable = TaskTable(clock) if beside is None else beside._shelf
         with self._shelf.lock:
             self._shelf.workers += 1
             self.worker_id = f"{name}-{self._shelf.workers}"
@@ -85,9 +100,9 @@ class MemoryQueue(QueueManager[M]):
             if self.dedupe and self._shelf.is_known(message_id):
                 return
             key = secrets.token_hex(8)
-            due = Waiting(self._now() + delay_seconds)
+            due = WaitingState(self._now() + delay_seconds)
             number = self._shelf.next_number()
-            self._shelf.put(Task(key, number, message_id or key, body, due))
+            self._shelf.put(MemoryTask(key, number, message_id or key, body, due))
 
     def _now(self) -> float:
         return self._shelf.clock.monotonic()
@@ -106,7 +121,7 @@ class MemoryQueue(QueueManager[M]):
                 claimed.append(message)
         return claimed
 
-    def _take(self) -> Task | None:
+    def _take(self) -> MemoryTask | None:
         """Claim the next task; those out of attempts go to the dead letters on the way."""
         while True:
             with self._shelf.lock:
@@ -118,28 +133,28 @@ class MemoryQueue(QueueManager[M]):
                 self._shelf.put(after)
             # Outside the lock: a subscriber may well call the queue.
             self._tell(before, after)
-            if isinstance(after.state, Held):
+            if isinstance(after.state, LeasedState):
                 return after
 
-    def _taken(self, task: Task, now: float) -> Task:
-        if isinstance(task.state, Held):
+    def _taken(self, task: MemoryTask, now: float) -> MemoryTask:
+        if isinstance(task.state, LeasedState):
             silent = f"worker {task.state.worker_id} neither settled nor renewed it in time"
             task = task.noting("lost", self._shelf.wall(now), silent)
         # Claims are counted, not failures: a task that kills its worker is never nacked.
         if task.attempts >= self.max_attempts:
             return task.dead(_out_of_attempts(task, self.max_attempts))
-        return task.claimed(Held(self.worker_id, now, now + self.lease_seconds))
+        return task.claimed(LeasedState(self.worker_id, now, now + self.lease_seconds))
 
-    def _tell(self, before: Task, after: Task) -> None:
+    def _tell(self, before: MemoryTask, after: MemoryTask) -> None:
         match before.state, after.state:
-            case _, Dead():
+            case _, DeadState():
                 self._count_dead_letter()
                 told = f"gave up after {after.attempts} attempts"
                 self.events.emit(DeadLettered(self.name, after.id, after.attempts, told))
-            case Held(worker_id=from_worker), _:
-                self.events.emit(Stolen(self.name, after.id, after.attempts, from_worker))
+            case LeasedState(worker_id=from_worker), _:
+                self.events.emit(TakenOver(self.name, after.id, after.attempts, from_worker))
 
-    def _lease(self, task: Task, claimed_at: float) -> Lease:
+    def _lease(self, task: MemoryTask, claimed_at: float) -> Lease:
         return Lease(
             self,
             task.key,
@@ -150,7 +165,7 @@ class MemoryQueue(QueueManager[M]):
             seconds=self.lease_seconds,
         )
 
-    def _open(self, task: Task, lease: Lease) -> M | None:
+    def _open(self, task: MemoryTask, lease: Lease) -> M | None:
         """The message in a task just claimed; None when it is not for this code."""
         try:
             return self._codec.decode(task.body)
@@ -162,7 +177,7 @@ class MemoryQueue(QueueManager[M]):
                 self.events.emit(DeadLettered(self.name, task.id, task.attempts, "malformed"))
         return None
 
-    def _hand_back(self, task: Task, lease: Lease, version: int) -> None:
+    def _hand_back(self, task: MemoryTask, lease: Lease, version: int) -> None:
         # No note is made: older workers may hand it back for days.
         self._change(
             lease, lambda task, now: task.put_back(now + NEWER_SCHEMA_SECONDS, charged=False)
@@ -171,11 +186,17 @@ class MemoryQueue(QueueManager[M]):
 
     # -- holding and settling: one look and one put under the lock
 
-    def _change(self, lease: Lease, change: Callable[[Task, float], Task]) -> LeaseLost | None:
+    def _change(
+        self, lease: Lease, change: Callable[[MemoryTask, float], MemoryTask]
+    ) -> LeaseLost | None:
         """Change the task this lease is the right to. The fence is the compare-and-swap."""
         with self._shelf.lock:
             task = self._shelf.get(lease.handle)
-            if task is None or task.fence != lease.fence or not isinstance(task.state, Held):
+            if (
+                task is None
+                or task.fence != lease.fence
+                or not isinstance(task.state, LeasedState)
+            ):
                 return LeaseLost(f"lease of {lease.message_id!r} is lost: it was taken over")
             self._shelf.put(change(task, self._now()))
             return None
@@ -184,8 +205,8 @@ class MemoryQueue(QueueManager[M]):
         return [self._ack_one(lease) for lease in leases]
 
     def _ack_one(self, lease: Lease) -> LeaseLost | None:
-        lost = self._change(lease, Task.completed)
-        # Finished under this very fence: the same ack came before, in this batch.
+        lost = self._change(lease, MemoryTask.completed)
+        # FinishedState under this very fence: the same ack came before, in this batch.
         return None if lost and self._finished_by(lease) else lost
 
     def _finished_by(self, lease: Lease) -> bool:
@@ -193,34 +214,34 @@ class MemoryQueue(QueueManager[M]):
             task = self._shelf.get(lease.handle)
         if task is None or task.fence != lease.fence:
             return False
-        return isinstance(task.state, Finished)
+        return isinstance(task.state, FinishedState)
 
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
-        def retried(task: Task, now: float) -> Task:
+        def retried(task: MemoryTask, now: float) -> MemoryTask:
             noted = task.noting("retried", self._shelf.wall(now), reason, detail)
             return noted.put_back(now + delay_seconds, charged=True)
 
         return self._change(lease, retried)
 
     def _release(self, lease: Lease) -> LeaseLost | None:
-        def given_back(task: Task, now: float) -> Task:
+        def given_back(task: MemoryTask, now: float) -> MemoryTask:
             noted = task.noting("given back", self._shelf.wall(now), "given back unfinished")
             return noted.put_back(now, charged=False)
 
         return self._change(lease, given_back)
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
-        def dead(task: Task, now: float) -> Task:
+        def dead(task: MemoryTask, now: float) -> MemoryTask:
             noted = task.noting("dead-lettered", self._shelf.wall(now), reason, detail)
             return noted.dead(reason)
 
         return self._change(lease, dead)
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
-        def renewed(task: Task, now: float) -> Task:
-            assert isinstance(task.state, Held)
+        def renewed(task: MemoryTask, now: float) -> MemoryTask:
+            assert isinstance(task.state, LeasedState)
             return replace(task, state=replace(task.state, until=now + seconds))
 
         lost = [self._change(lease, renewed) for lease in leases]
@@ -255,13 +276,13 @@ class MemoryQueue(QueueManager[M]):
         with self._shelf.lock:
             return stats_of(self._shelf.all(), self._now())
 
-    def peek(self, state: TaskState, limit: int = 100) -> Iterator[TaskView]:
+    def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
         with self._shelf.lock:
             tasks = [task for task in self._shelf.all() if task.task_state is state]
         for task in tasks[:limit]:
             yield view_of(task, self.name, self._shelf)
 
-    def find(self, message_id: str) -> list[TaskView]:
+    def find(self, message_id: str) -> list[MessageInfo]:
         with self._shelf.lock:
             tasks = self._shelf.of(message_id)
         return [view_of(task, self.name, self._shelf) for task in tasks]
@@ -285,9 +306,9 @@ class MemoryQueue(QueueManager[M]):
                 self._shelf.remove(task)
         return len(dead)
 
-    def _dead(self, message_id: str | None) -> list[Task]:
+    def _dead(self, message_id: str | None) -> list[MemoryTask]:
         tasks = self._shelf.all() if message_id is None else self._shelf.of(message_id)
-        return [task for task in tasks if isinstance(task.state, Dead)]
+        return [task for task in tasks if isinstance(task.state, DeadState)]
 
     def purge(self, older_than_seconds: float) -> int:
         with self._shelf.lock:
@@ -295,14 +316,14 @@ class MemoryQueue(QueueManager[M]):
             old = [
                 task
                 for task in self._shelf.all()
-                if isinstance(task.state, Finished) and task.state.at < before
+                if isinstance(task.state, FinishedState) and task.state.at < before
             ]
             for task in old:
                 self._shelf.remove(task)
         return len(old)
 
 
-def _out_of_attempts(task: Task, limit: int) -> str:
+def _out_of_attempts(task: MemoryTask, limit: int) -> str:
     """What a person reads first: how often it was tried, and how it ended last."""
     charged = [past.reason for past in task.past if past.outcome in ("lost", "retried")]
     last = f"; the last: {charged[-1]}" if charged else ""

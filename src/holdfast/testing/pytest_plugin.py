@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from holdfast.core.message import AnyMessage
+    from holdfast.core.queue.message import AnyMessage
     from holdfast.testing.clock import ManualClock
     from holdfast.testing.memory_queue import MemoryQueue
     from holdfast.testing.sqs.service import SimulatedSqs

@@ -31,7 +31,7 @@ class TokenState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedCallback:
     """A callback the service took, at a time of the monotonic clock."""
 
     kind: Kind
@@ -75,7 +75,7 @@ class SimulatedStepFunctions:
         self.latency_seconds = latency_seconds
         self.down = False
         self.calls = 0
-        self.accepted: list[Accepted] = []
+        self.accepted: list[AcceptedCallback] = []
         self._clock = clock
         self._tasks: dict[TaskToken, _Task] = {}
         self._faults: deque[Literal["throttle", "lose"]] = deque()
@@ -120,28 +120,30 @@ class SimulatedStepFunctions:
     # -- the callbacks
 
     def send_task_success(self, token: TaskToken, output: Mapping[str, Any]) -> None:
-        def accept(task: _Task, now: float) -> Accepted:
+        def accept(task: _Task, now: float) -> AcceptedCallback:
             task.closed = True
-            return Accepted("success", token, now, output=dict(output))
+            return AcceptedCallback("success", token, now, output=dict(output))
 
         self._call(token, accept)
 
     def send_task_failure(self, token: TaskToken, error: str, cause: str) -> None:
-        def accept(task: _Task, now: float) -> Accepted:
+        def accept(task: _Task, now: float) -> AcceptedCallback:
             task.closed = True
-            return Accepted("failure", token, now, error=error, cause=cause)
+            return AcceptedCallback("failure", token, now, error=error, cause=cause)
 
         self._call(token, accept)
 
     def send_task_heartbeat(self, token: TaskToken) -> None:
-        def accept(task: _Task, now: float) -> Accepted:
+        def accept(task: _Task, now: float) -> AcceptedCallback:
             task.heard_at = now
             task.heartbeats.append(now)
-            return Accepted("heartbeat", token, now)
+            return AcceptedCallback("heartbeat", token, now)
 
         self._call(token, accept)
 
-    def _call(self, token: TaskToken, accept: Callable[[_Task, float], Accepted]) -> None:
+    def _call(
+        self, token: TaskToken, accept: Callable[[_Task, float], AcceptedCallback]
+    ) -> None:
         if self.latency_seconds:
             self._clock.sleep(self.latency_seconds)
         with self._lock:
@@ -155,7 +157,9 @@ class SimulatedStepFunctions:
             if fault == "lose":
                 raise CallbackUnclear("Step Functions did not answer (reply lost)")
 
-    def _act(self, token: TaskToken, accept: Callable[[_Task, float], Accepted]) -> None:
+    def _act(
+        self, token: TaskToken, accept: Callable[[_Task, float], AcceptedCallback]
+    ) -> None:
         now = self._clock.monotonic()
         if (task := self._tasks.get(token)) is None:
             raise TokenClosed("InvalidToken")

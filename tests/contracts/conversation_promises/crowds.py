@@ -23,7 +23,7 @@ from conversation_promises.kit import (
     window,
 )
 from holdfast.conversations.errors import LockLost, ParkedNotFound
-from holdfast.conversations.model import Acquired, Conversation, Held, Status
+from holdfast.conversations.model import Conversation, LockAcquired, LockHeld, Status
 from holdfast.conversations.ports import ConversationStore
 from holdfast.testing import ManualClock
 
@@ -67,16 +67,16 @@ class Crowds:
     def test_of_many_who_acquire_one_wins(self, crowd: list[ConversationStore]) -> None:
         begun(crowd[0])
         said = together(lambda n: taken(crowd[n], n))
-        [won] = [one for one in said if isinstance(one, Acquired)]
-        lost = [one for one in said if isinstance(one, Held)]
-        assert lost == [Held(won.grant.trigger_id, NOW + 60.0)] * (THREADS - 1)
+        [won] = [one for one in said if isinstance(one, LockAcquired)]
+        lost = [one for one in said if isinstance(one, LockHeld)]
+        assert lost == [LockHeld(won.grant.trigger_id, NOW + 60.0)] * (THREADS - 1)
         assert conversation(crowd[0]) == won.conversation
 
     def test_of_many_who_take_over_one_wins(self, crowd: list[ConversationStore]) -> None:
         begun(crowd[0], status="vip")
         zombie = taken(crowd[0], 99).grant
         said = together(lambda n: taken(crowd[n], n, NOW + 60.0))
-        [won] = [one for one in said if isinstance(one, Acquired)]
+        [won] = [one for one in said if isinstance(one, LockAcquired)]
         assert won.grant.fence == zombie.fence + 1
         assert conversation(crowd[0]).previous_status == "vip"
 
@@ -142,7 +142,7 @@ class Crowds:
             return True
 
         finished, *others = together(work)
-        assert sum(isinstance(one, Acquired) for one in others) == 1
+        assert sum(isinstance(one, LockAcquired) for one in others) == 1
         assert conversation(crowd[0]).status == Status.PROCESSING
         assert len(crowd[0].history(KEY)) == (2 if finished else 0)
         assert staged(crowd[0]) == ([] if finished else ["m1"])

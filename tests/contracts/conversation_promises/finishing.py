@@ -24,7 +24,13 @@ from conversation_promises.kit import (
 )
 from holdfast.conversations.errors import LockLost
 from holdfast.conversations.model import Channel, Status
-from holdfast.conversations.outbox import Answer, Outbox, Sending, Sent, Writing
+from holdfast.conversations.outbox import (
+    Outbox,
+    SendingReply,
+    SentReply,
+    WriterAnswer,
+    WritingReply,
+)
 from holdfast.conversations.ports import ConversationStore
 
 
@@ -65,7 +71,7 @@ class Noting:
     @pytest.mark.parametrize("text", [ODD_TEXT, "", "y" * Channel.EMAIL.longest])
     def test_a_reply_of_any_letters_is_noted(self, store: ConversationStore, text: str) -> None:
         begun(store)
-        outbox = Sending(("m1",), Answer(text), PARTS, NOW)
+        outbox = SendingReply(("m1",), WriterAnswer(text), PARTS, NOW)
         store.note(granted(store), outbox, "")
         assert conversation(store).outbox == outbox
 
@@ -79,7 +85,7 @@ class Finishing:
         stage(store, "m1", "m2", "late")
         stage(store, "m1", key=OTHER)
         grant = granted(store)
-        store.note(grant, Writing(("m1", "m2")), "thread")
+        store.note(grant, WritingReply(("m1", "m2")), "thread")
         done = turn("m1", "m2")
         store.finish(grant, done, now=NOW + 5.0, remember_until=LATER)
         found = conversation(store)
@@ -141,7 +147,7 @@ class Finishing:
         """Who takes over with a reply sent finishes, whatever was cleaned up meanwhile."""
         begun(store)
         grant = granted(store)
-        sent = Sent(("m1",), Answer("text"), PARTS)
+        sent = SentReply(("m1",), WriterAnswer("text"), PARTS)
         store.note(grant, sent, "")
         store.finish(grant, turn("m1"), now=NOW, remember_until=LATER)
         assert conversation(store).message_count == 2
@@ -171,7 +177,7 @@ class Finishing:
         done = turn("m1")
         done = replace(done, assistant=replace(done.assistant, body="good \ud83d bye"))
         grant = granted(store)
-        store.note(grant, Sending(("m1",), Answer("good \ud83d bye"), (), NOW), "")
+        store.note(grant, SendingReply(("m1",), WriterAnswer("good \ud83d bye"), (), NOW), "")
         store.finish(grant, done, now=NOW, remember_until=LATER)
         body = store.history(KEY)[1].body
         assert body.startswith("good ")

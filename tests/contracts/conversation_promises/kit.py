@@ -5,20 +5,27 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.conversations.model import (
-    Acquired,
     Conversation,
     ConversationKey,
     Fragment,
-    Grant,
     HistoryMessage,
-    Parked,
+    LockAcquired,
+    LockGrant,
+    ParkedBatch,
     Staged,
     Turn,
-    Unreadable,
+    UnreadableFragment,
     Window,
     parked_id_of,
 )
-from holdfast.conversations.outbox import Answer, Prepared, Sending, Sent, SentPart, Writing
+from holdfast.conversations.outbox import (
+    PreparedReply,
+    SendingReply,
+    SentPart,
+    SentReply,
+    WriterAnswer,
+    WritingReply,
+)
 from holdfast.conversations.ports import ConversationStore
 from holdfast.testing import ManualClock
 
@@ -82,20 +89,20 @@ def acquired(
     trigger_id: str = "trigger",
     now: float = NOW,
     seconds: float = 60.0,
-) -> Acquired:
+) -> LockAcquired:
     """The lock, which must be to be had."""
     said = store.acquire(
         key, owner=owner, trigger_id=trigger_id, now=now, expires_at=now + seconds
     )
-    assert isinstance(said, Acquired), said
+    assert isinstance(said, LockAcquired), said
     return said
 
 
-def granted(store: ConversationStore, owner: str = "first", **how: Any) -> Grant:
+def granted(store: ConversationStore, owner: str = "first", **how: Any) -> LockGrant:
     return acquired(store, owner, **how).grant
 
 
-def taken_over(store: ConversationStore) -> tuple[Grant, Grant]:
+def taken_over(store: ConversationStore) -> tuple[LockGrant, LockGrant]:
     """Whoever had the lock was too slow; his grant, and that of who has it now."""
     zombie = granted(store, "zombie", trigger_id="of the zombie")
     owner = granted(store, "owner", trigger_id="of the owner", now=NOW + 60.0)
@@ -127,24 +134,24 @@ def answered(store: ConversationStore, *sids: str, key: ConversationKey = KEY) -
     store.finish(grant, turn(*sids, reply=f"reply to {sids[0]}"), now=NOW, remember_until=LATER)
 
 
-def parked(*rows: Staged, key: ConversationKey = KEY, **fields: Any) -> Parked:
+def parked(*rows: Staged, key: ConversationKey = KEY, **fields: Any) -> ParkedBatch:
     ids = parked_id_of(key, (row.message_sid for row in rows))
-    return replace(Parked(ids, key, "the number does not exist", NOW, rows), **fields)
+    return replace(ParkedBatch(ids, key, "the number does not exist", NOW, rows), **fields)
 
 
-def damaged(sid: str = "broken", key: ConversationKey = KEY) -> Unreadable:
+def damaged(sid: str = "broken", key: ConversationKey = KEY) -> UnreadableFragment:
     row = {"conversation_id": key.conversation_id, "message_sid": sid, "odd": "value"}
-    return Unreadable(sid, "it has no body", row)
+    return UnreadableFragment(sid, "it has no body", row)
 
 
-ANSWER = Answer("Tomorrow at nine. 👍", "mark", prompt_tokens=12, completion_tokens=5)
+ANSWER = WriterAnswer("Tomorrow at nine. 👍", "mark", prompt_tokens=12, completion_tokens=5)
 PARTS = (SentPart("SM1", "queued"), SentPart("SM2", "sent"))
 OUTBOXES = [
-    Writing(("m1", "m2")),
-    Prepared(("m1", "m2"), ANSWER),
-    Sending(("m1", "m2"), ANSWER, (), NOW + 0.25),
-    Sending(("m1", "m2"), ANSWER, PARTS[:1], NOW + 0.5),
-    Sent(("m1", "m2"), ANSWER, PARTS),
+    WritingReply(("m1", "m2")),
+    PreparedReply(("m1", "m2"), ANSWER),
+    SendingReply(("m1", "m2"), ANSWER, (), NOW + 0.25),
+    SendingReply(("m1", "m2"), ANSWER, PARTS[:1], NOW + 0.5),
+    SentReply(("m1", "m2"), ANSWER, PARTS),
 ]
 
 

@@ -25,14 +25,20 @@ from conversation_promises.kit import (
     turn,
 )
 from holdfast.conversations.errors import LockLost
-from holdfast.conversations.model import Acquired, Grant, Held, Status, Unknown
-from holdfast.conversations.outbox import Prepared, Writing
+from holdfast.conversations.model import (
+    ConversationNotFound,
+    LockAcquired,
+    LockGrant,
+    LockHeld,
+    Status,
+)
+from holdfast.conversations.outbox import PreparedReply, WritingReply
 from holdfast.conversations.ports import ConversationStore
 
-Write = Callable[[ConversationStore, Grant], Any]
+Write = Callable[[ConversationStore, LockGrant], Any]
 
 WRITES: dict[str, Write] = {
-    "note": lambda store, grant: store.note(grant, Writing(("m1",)), "his thread"),
+    "note": lambda store, grant: store.note(grant, WritingReply(("m1",)), "his thread"),
     "finish": lambda store, grant: store.finish(
         grant, turn("m1", "m2"), now=NOW + 70.0, remember_until=LATER
     ),
@@ -82,15 +88,15 @@ class Locking:
         begun(store)
         granted(store, trigger_id="t1")
         was = all_of(store)
-        assert asked(store) == Held("t1", NOW + 60.0)
-        assert asked(store, now=NOW + 59.75) == Held("t1", NOW + 60.0)
-        assert asked(store, "first", trigger_id="t1") == Held("t1", NOW + 60.0)
+        assert asked(store) == LockHeld("t1", NOW + 60.0)
+        assert asked(store, now=NOW + 59.75) == LockHeld("t1", NOW + 60.0)
+        assert asked(store, "first", trigger_id="t1") == LockHeld("t1", NOW + 60.0)
         assert all_of(store) == was
 
     def test_an_unknown_conversation_is_not_made_up(self, store: ConversationStore) -> None:
         """MS-12."""
         begun(store, OTHER)
-        assert asked(store) == Unknown()
+        assert asked(store) == ConversationNotFound()
         assert store.get(KEY) is None
         assert [found.key for found in store.conversations()] == [OTHER]
 
@@ -102,7 +108,7 @@ class Locking:
         begun(store, status="new")
         zombie = granted(store, trigger_id="t1")
         said = asked(store, now=NOW + after)
-        assert isinstance(said, Acquired)
+        assert isinstance(said, LockAcquired)
         assert said.grant.fence > zombie.fence
         assert said.conversation == conversation(store)
         assert said.conversation.lock_trigger == "another trigger"
@@ -122,9 +128,9 @@ class Locking:
         self, store: ConversationStore
     ) -> None:
         begun(store)
-        store.note(granted(store), Writing(("m1",)), "thread")
+        store.note(granted(store), WritingReply(("m1",)), "thread")
         found = acquired(store, "second", now=NOW + 60.0).conversation
-        assert (found.outbox, found.thread_id) == (Writing(("m1",)), "thread")
+        assert (found.outbox, found.thread_id) == (WritingReply(("m1",)), "thread")
 
     def test_the_fence_rises_with_every_acquisition(self, store: ConversationStore) -> None:
         """I-MS-3: whether it was released, finished, parked or taken over."""
@@ -148,9 +154,9 @@ class Locking:
         begun(store)
         grant = granted(store)
         assert store.renew(grant, now=NOW + 30.0, expires_at=NOW + 90.0) is True
-        assert asked(store, now=NOW + 89.75) == Held("trigger", NOW + 90.0)
+        assert asked(store, now=NOW + 89.75) == LockHeld("trigger", NOW + 90.0)
         assert conversation(store).lock_expires_at == NOW + 90.0
-        assert isinstance(asked(store, now=NOW + 90.0), Acquired)
+        assert isinstance(asked(store, now=NOW + 90.0), LockAcquired)
 
     @pytest.mark.parametrize("after", [60.0, 61.0])
     def test_an_expired_lock_is_not_renewed(
@@ -190,12 +196,12 @@ class Locking:
         begun(store, status="before")
         stage(store, "m1")
         grant = granted(store)
-        store.note(grant, Writing(("m1",)), "thread")
+        store.note(grant, WritingReply(("m1",)), "thread")
         store.release(grant, status)
         found = conversation(store)
         assert found.status == status
         assert not found.locked(NOW)
-        assert (found.outbox, found.thread_id) == (Writing(("m1",)), "thread")
+        assert (found.outbox, found.thread_id) == (WritingReply(("m1",)), "thread")
         assert staged(store) == ["m1"]
         assert acquired(store, "second").conversation.previous_status == status
 
@@ -207,7 +213,7 @@ class Locking:
         begun(store, status="vip")
         stage(store, "m1", "m2")
         zombie, owner = taken_over(store)
-        store.note(owner, Prepared(("m1",), ANSWER), "thread")
+        store.note(owner, PreparedReply(("m1",), ANSWER), "thread")
         was = all_of(store)
         with pytest.raises(LockLost):
             WRITES[write](store, zombie)
@@ -236,9 +242,9 @@ class Locking:
         begun(store)
         grant = granted(store)
         wrong = {
-            "owner": Grant(KEY, "another", grant.trigger_id, grant.fence),
-            "fence": Grant(KEY, grant.owner, grant.trigger_id, grant.fence + 1),
-            "conversation": Grant(OTHER, grant.owner, grant.trigger_id, grant.fence),
+            "owner": LockGrant(KEY, "another", grant.trigger_id, grant.fence),
+            "fence": LockGrant(KEY, grant.owner, grant.trigger_id, grant.fence + 1),
+            "conversation": LockGrant(OTHER, grant.owner, grant.trigger_id, grant.fence),
         }[other]
         was = all_of(store)
         with pytest.raises(LockLost):

@@ -27,14 +27,14 @@ from conversation_promises.kit import (
     turn,
 )
 from holdfast.conversations.model import (
-    Acquired,
     Conversation,
     ConversationKey,
-    Grant,
-    Parked,
+    LockAcquired,
+    LockGrant,
+    ParkedBatch,
     Staged,
     Status,
-    Unreadable,
+    UnreadableFragment,
     Window,
     parked_id_of,
 )
@@ -63,7 +63,7 @@ class ConversationMachine(RuleBasedStateMachine):
         number = next(_numbers)  # the store may be one for all examples
         self.prefix = f"{number}-"
         self.keys = [ConversationKey(f"+49157{number:05}", f"{number}-{n}") for n in range(2)]
-        self.grants: list[list[Grant]] = [[], []]
+        self.grants: list[list[LockGrant]] = [[], []]
         self.now = NOW
         self.calls = 0
         self.touched = {0, 1}  # conversations that the last step was about
@@ -155,13 +155,13 @@ class ConversationMachine(RuleBasedStateMachine):
                 expires_at=self.now + 60.0,
             ),
         )
-        if isinstance(said, Acquired):
+        if isinstance(said, LockAcquired):
             self.grants[slot].append(said.grant)
 
-    def _grant(self, slot: int, which: int) -> Grant:
+    def _grant(self, slot: int, which: int) -> LockGrant:
         self.touched.add(slot)
         grants = self.grants[slot][-1 - which :]
-        return grants[0] if grants else Grant(self.key(slot), "nobody", "none", 1)
+        return grants[0] if grants else LockGrant(self.key(slot), "nobody", "none", 1)
 
     @rule(slot=SLOTS, who=WHO, which=GRANTS)
     def renew(self, slot: int, who: int, which: int) -> None:
@@ -188,7 +188,7 @@ class ConversationMachine(RuleBasedStateMachine):
         self._finish(who, self._grant(slot, which), ["m0"], parked_id)
 
     def _finish(
-        self, who: int, grant: Grant, sids: list[str], parked_id: str | None = None
+        self, who: int, grant: LockGrant, sids: list[str], parked_id: str | None = None
     ) -> None:
         self.calls += 1
         done = turn(*sids, at=self.now, reply=f"r{self.calls}")
@@ -207,7 +207,9 @@ class ConversationMachine(RuleBasedStateMachine):
         rows: list[Staged] = [fragment(f"m{sid}", self.key(slot)) for sid in sids]
         if broken:
             rows.append(damaged(key=self.key(slot)))
-        one = Parked(self._parked_id(slot, rows), self.key(slot), "why", self.now, tuple(rows))
+        one = ParkedBatch(
+            self._parked_id(slot, rows), self.key(slot), "why", self.now, tuple(rows)
+        )
         self.both(who, lambda store: store.park(grant, one, remember_until=LATER))
 
     def _parked_id(self, slot: int, rows: list[Staged]) -> str:
@@ -278,7 +280,7 @@ def _said(store: ConversationStore, call: Callable[[ConversationStore], Any]) ->
 
 def _row(row: Staged) -> object:
     """A row nobody can read is told by its kind: why is said in the store's own words."""
-    return Unreadable if isinstance(row, Unreadable) else row
+    return UnreadableFragment if isinstance(row, UnreadableFragment) else row
 
 
 def run_machine(open_store: OpenStore, clock: ManualClock, examples: int, steps: int) -> None:

@@ -26,14 +26,14 @@ from conversation_promises.kit import (
     turn,
 )
 from holdfast.conversations.errors import LockLost, ParkedNotFound
-from holdfast.conversations.model import Fragment, Parked, Status, Unreadable
-from holdfast.conversations.outbox import Answer, Outbox, Prepared, Writing
+from holdfast.conversations.model import Fragment, ParkedBatch, Status, UnreadableFragment
+from holdfast.conversations.outbox import Outbox, PreparedReply, WriterAnswer, WritingReply
 from holdfast.conversations.ports import ConversationStore
 
 
 def unparked(
-    store: ConversationStore, one: Parked, *, back_to_stage: bool, now: float = NOW + 500.0
-) -> Parked:
+    store: ConversationStore, one: ParkedBatch, *, back_to_stage: bool, now: float = NOW + 500.0
+) -> ParkedBatch:
     return store.unpark(
         one.parked_id, back_to_stage=back_to_stage, now=now, expires_at=LATER + 500.0
     )
@@ -48,8 +48,8 @@ class Parking:
         fragments = stage(store, "m1", "m2", "late")
         stage(store, "m1", key=OTHER)
         grant = granted(store)
-        store.note(grant, Writing(("m1", "m2")), "thread")
-        one = parked(*fragments[:2], outbox=Writing(("m1", "m2")))
+        store.note(grant, WritingReply(("m1", "m2")), "thread")
+        one = parked(*fragments[:2], outbox=WritingReply(("m1", "m2")))
         store.park(grant, one, remember_until=LATER)
         assert list(store.parked()) == [one]
         assert staged(store) == ["late"]
@@ -70,7 +70,7 @@ class Parking:
         answered(store, "m0")
         before = conversation(store).thread_mark
         grant = granted(store)
-        outbox = Prepared(("m1",), Answer("reply", thread_mark=mark))
+        outbox = PreparedReply(("m1",), WriterAnswer("reply", thread_mark=mark))
         one = parked(*stage(store, "m1"), outbox=outbox)
         store.park(grant, one, remember_until=LATER)
         assert conversation(store).thread_mark == (mark or before)
@@ -137,7 +137,7 @@ class Parking:
         begun(store)
         fragments = stage(store, "m1", "m2")
         grant = granted(store)
-        store.note(grant, Writing(("m2",)), "thread")
+        store.note(grant, WritingReply(("m2",)), "thread")
         was = conversation(store)
         one = parked(fragments[0])
         store.park(None, one, remember_until=LATER)
@@ -284,7 +284,7 @@ class Parking:
         begun(store)
         stage(store, "m1")
         grant = granted(store)
-        store.note(grant, Writing(("m1",)), "thread")
+        store.note(grant, WritingReply(("m1",)), "thread")
         was = all_of(store)
         with pytest.raises(ParkedNotFound):
             store.finish(grant, turn("m1"), now=NOW, remember_until=LATER, parked_id="nothing")
@@ -354,10 +354,10 @@ class Parking:
         rows = store.staged(KEY.conversation_id)
         assert sids_of(rows) == ["broken", "m1"]
         kinds = {row.message_sid: type(row) for row in rows}
-        assert kinds == {"m1": Fragment, "broken": Unreadable}
+        assert kinds == {"m1": Fragment, "broken": UnreadableFragment}
         [waiting] = store.waiting()
         assert (waiting.fragments, waiting.oldest_staged_at) == (2, NOW + 500.0)
-        [broken] = [row for row in rows if isinstance(row, Unreadable)]
+        [broken] = [row for row in rows if isinstance(row, UnreadableFragment)]
         assert broken.row["odd"] == "value"
         store.park(None, parked(broken), remember_until=LATER)
         assert staged(store) == ["m1"]

@@ -20,9 +20,9 @@ from conversation_promises.kit import (
     stage,
     turn,
 )
-from holdfast.conversations.model import ConversationKey, Grant, Held, Status
+from holdfast.conversations.model import ConversationKey, LockGrant, LockHeld, Status
 from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.tail import LONGEST_TAIL, MOST_MESSAGES
+from holdfast.conversations.recent_history import MAX_TAIL, MOST_MESSAGES
 
 
 class Histories:
@@ -68,7 +68,7 @@ class Histories:
         every = store.history(KEY)
         assert [len(one.body) for one in every[::2]] == [30_000] * 6
         tail = conversation(store).messages
-        assert sum(len(one.body) for one in tail) <= LONGEST_TAIL
+        assert sum(len(one.body) for one in tail) <= MAX_TAIL
         assert [one.seq for one in tail] == list(range(13 - len(tail), 13))
         assert len(tail) >= 2
 
@@ -95,7 +95,7 @@ class Listings:
 ENDS = ["finish", "release", "park"]
 
 
-def end(store: ConversationStore, how: str, grant: Grant) -> None:
+def end(store: ConversationStore, how: str, grant: LockGrant) -> None:
     if how == "finish":
         store.finish(grant, turn("m1"), now=NOW, remember_until=LATER)
     elif how == "release":
@@ -150,7 +150,7 @@ class Persons:
             Status.WITH_PERSON,
         )
         said = store.acquire(KEY, owner="b", trigger_id="t", now=NOW, expires_at=NOW + 1)
-        assert said == Held("trigger", NOW + 60.0)
+        assert said == LockHeld("trigger", NOW + 60.0)
         end(store, how, grant)
         assert conversation(store).status == Status.WITH_PERSON
         assert not conversation(store).locked(NOW)

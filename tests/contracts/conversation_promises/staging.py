@@ -23,7 +23,7 @@ from conversation_promises.kit import (
     staged,
 )
 from holdfast.conversations.model import Conversation, ConversationKey, Fragment
-from holdfast.conversations.outbox import Writing
+from holdfast.conversations.outbox import WritingReply
 from holdfast.conversations.ports import ConversationStore
 from holdfast.testing import ManualClock
 
@@ -47,7 +47,7 @@ class Creating:
             created_at=NOW,
             updated_at=NOW,
             message_count=7,
-            outbox=Writing(("m1",)),
+            outbox=WritingReply(("m1",)),
             lock_expires_at=NOW + 60.0,
             lock_trigger="t",
         )
@@ -168,7 +168,7 @@ class Staging:
         """MS-03, MS-04: it is not of the batch, and stays."""
         begun(store)
         grant = granted(store)
-        store.note(grant, Writing(("m1",)), "thread")
+        store.note(grant, WritingReply(("m1",)), "thread")
         stage(store, "late")
         assert staged(store) == ["late"]
 

@@ -10,7 +10,7 @@ from pydantic import field_validator
 
 from holdfast.core.errors import HoldfastError, InvalidName, MalformedMessage, MessageTooLarge
 from holdfast.core.events import DeadLettered, Events
-from holdfast.core.message import MAX_BYTES, AnyMessage, QueueMessage
+from holdfast.core.queue.message import MAX_BYTES, AnyMessage, QueueMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     AnyQueue,

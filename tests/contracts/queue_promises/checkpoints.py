@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import HoldfastError, MessageTooLarge, NotLeased
-from holdfast.core.message import MAX_BYTES, AnyMessage
+from holdfast.core.queue.message import MAX_BYTES, AnyMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import LEASE, SETTLE, AnyQueue, MakeQueue, need, poll_one
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import LeaseLost
-from holdfast.core.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     LEASE,

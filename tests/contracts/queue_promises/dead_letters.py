@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.core.events import DeadLettered, Events
-from holdfast.core.message import AnyMessage
-from holdfast.core.queue import TaskState
+from holdfast.core.queue.manager import MessageState
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     LEASE,
@@ -33,7 +33,7 @@ class DeadLetters:
         clock.advance(MUCH_LATER)
         assert queue.poll() == []
         view = dead_letter(queue)
-        assert (view.id, view.state, view.attempts) == ("a", TaskState.FAILED, 1)
+        assert (view.id, view.state, view.attempts) == ("a", MessageState.FAILED, 1)
         assert view.reason == "no such customer"
 
     def test_the_detail_is_kept_for_the_person_who_looks(self, queue: AnyQueue) -> None:
@@ -206,7 +206,7 @@ class DeadLetters:
         queue.redrive()
         [view] = queue.find("a")
         assert [past.outcome for past in view.past] == ["dead-lettered", "redriven"]
-        assert (view.state, view.attempts, view.reason) == (TaskState.PENDING, 0, None)
+        assert (view.state, view.attempts, view.reason) == (MessageState.PENDING, 0, None)
 
     # -- drop and purge
 
@@ -243,7 +243,7 @@ class DeadLetters:
         assert queue.purge(24 * 3600) == 0
         assert queue.purge(3 * 3600) == 1
         assert queue.find("old") == []
-        assert [view.id for view in queue.peek(TaskState.COMPLETED)] == ["new"]
+        assert [view.id for view in queue.peek(MessageState.COMPLETED)] == ["new"]
 
     def test_purge_removes_nothing_that_is_not_completed(
         self, queue: AnyQueue, clock: ManualClock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     MUCH_LATER,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.core.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     LEASE,

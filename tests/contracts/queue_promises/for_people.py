@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.core.clock import utc
-from holdfast.core.message import AnyMessage
-from holdfast.core.queue import TaskState
+from holdfast.core.queue.manager import MessageState
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     LEASE,
@@ -73,17 +73,17 @@ class ForPeople:
         assert seen(queue) == before
         assert sorted(message.id for message in poll_all(queue)) == ["expired", "ready"]
 
-    @pytest.mark.parametrize("state", TaskState)
+    @pytest.mark.parametrize("state", MessageState)
     def test_peek_shows_what_is_in_a_state(
-        self, queue: AnyQueue, clock: ManualClock, state: TaskState
+        self, queue: AnyQueue, clock: ManualClock, state: MessageState
     ) -> None:
         need(queue, "peek")
         fill(queue, clock)
         expected = {
-            TaskState.PENDING: ["ready", "retried"],
-            TaskState.LEASED: ["expired"],
-            TaskState.COMPLETED: ["completed"],
-            TaskState.FAILED: ["failed"],
+            MessageState.PENDING: ["ready", "retried"],
+            MessageState.LEASED: ["expired"],
+            MessageState.COMPLETED: ["completed"],
+            MessageState.FAILED: ["failed"],
         }
         views = list(queue.peek(state))
         assert sorted(view.id for view in views) == expected[state]
@@ -93,8 +93,8 @@ class ForPeople:
     def test_peek_shows_no_more_than_asked_for(self, queue: AnyQueue) -> None:
         need(queue, "peek")
         queue.push_many(AnyMessage() for _ in range(10))
-        assert len(list(queue.peek(TaskState.PENDING, 4))) == 4
-        assert len(list(queue.peek(TaskState.PENDING))) == 10
+        assert len(list(queue.peek(MessageState.PENDING, 4))) == 4
+        assert len(list(queue.peek(MessageState.PENDING))) == 10
 
     def test_an_unknown_id_is_not_found(self, queue: AnyQueue) -> None:
         need(queue, "find")
@@ -106,7 +106,7 @@ class ForPeople:
         need(queue, "find")
         queue.push(AnyMessage(id="a", text="hello"), delay_seconds=60)
         [view] = queue.find("a")
-        assert (view.state, view.attempts, view.holder) == (TaskState.PENDING, 0, None)
+        assert (view.state, view.attempts, view.holder) == (MessageState.PENDING, 0, None)
         assert view.due_at is not None
         assert abs((view.due_at - utc(clock.time() + 60)).total_seconds()) < 0.1
         assert view.body is not None
@@ -122,7 +122,7 @@ class ForPeople:
         clock.advance(10)
         queue.extend(message)
         [view] = queue.find("a")
-        assert (view.state, view.attempts) == (TaskState.LEASED, 1)
+        assert (view.state, view.attempts) == (MessageState.LEASED, 1)
         assert view.holder is not None
         assert view.holder.attempt == 1
         assert view.holder.worker_id
@@ -171,7 +171,7 @@ class ForPeople:
         queue.ack(poll_one(queue))
         queue.push(AnyMessage(id="a"))
         views = queue.find("a")
-        assert {view.state for view in views} == {TaskState.COMPLETED, TaskState.PENDING}
+        assert {view.state for view in views} == {MessageState.COMPLETED, MessageState.PENDING}
         assert len({view.key for view in views}) == 2
 
     def test_a_view_does_not_print_the_body(self, queue: AnyQueue) -> None:

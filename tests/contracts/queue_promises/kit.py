@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from holdfast.core.events import Event
-from holdfast.core.lease import Lease
-from holdfast.core.message import QueueMessage, lease_of
-from holdfast.core.queue import QueueManager, TaskState, TaskView
+from holdfast.core.lease.lease import Lease
+from holdfast.core.queue.manager import MessageInfo, MessageState, QueueManager
+from holdfast.core.queue.message import QueueMessage, lease_of
 from holdfast.testing import ManualClock
 
 LEASE = 30.0
@@ -86,7 +86,7 @@ def lease(message: QueueMessage) -> Lease:
     return lease_of(message)
 
 
-def dead_letter(queue: AnyQueue) -> TaskView:
+def dead_letter(queue: AnyQueue) -> MessageInfo:
     """The one dead letter there must be."""
     [view] = queue.dead_letters()
     return view
@@ -94,7 +94,7 @@ def dead_letter(queue: AnyQueue) -> TaskView:
 
 def seen(queue: AnyQueue) -> object:
     """All that people can see of a queue, to compare before and after."""
-    views = [view for state in TaskState for view in queue.peek(state)]
+    views = [view for state in MessageState for view in queue.peek(state)]
     found = [queue.find(message_id) for message_id in sorted({view.id for view in views})]
     return queue.stats(), sorted(views, key=lambda view: view.key), found
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.core.errors import LeaseLost, NotLeased
-from holdfast.core.events import Events, Stolen
-from holdfast.core.lease import LeaseState, Refused, Renewed
-from holdfast.core.message import AnyMessage
+from holdfast.core.events import Events, TakenOver
+from holdfast.core.lease.lease import LeaseState, Refused, Renewed
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     LEASE,
@@ -113,7 +113,7 @@ class Leasing:
         clock.advance(LEASE + 1)
         thief = make_queue(events=Events(heard))
         poll_one(thief)
-        [stolen] = heard.of(Stolen)
+        [stolen] = heard.of(TakenOver)
         assert (stolen.queue, stolen.message_id, stolen.attempt) == (thief.name, "a", 2)
         assert stolen.from_worker
 
@@ -123,7 +123,7 @@ class Leasing:
         queue.push(AnyMessage())
         queue.nack(poll_one(queue), delay_seconds=0)
         poll_one(queue)
-        assert heard.of(Stolen) == []
+        assert heard.of(TakenOver) == []
 
     # -- extend
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from holdfast.core.events import Events, SchemaTooNew
-from holdfast.core.message import QueueMessage, Upgrader
+from holdfast.core.queue.message import QueueMessage, Upgrader
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     MUCH_LATER,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.backoff import Backoff
 from holdfast.core.errors import HoldfastError, LeaseLost, NotLeased
-from holdfast.core.lease import LeaseState
-from holdfast.core.message import AnyMessage
-from holdfast.core.queue import Backoff
+from holdfast.core.lease.lease import LeaseState
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     LEASE,
@@ -195,7 +195,7 @@ class Settling:
     def test_the_backoff_never_grows_past_its_longest(
         self, make_queue: MakeQueue, clock: ManualClock
     ) -> None:
-        backoff = Backoff(first_seconds=4, factor=10, longest_seconds=6)
+        backoff = Backoff(first_seconds=4, factor=10, max_seconds=6)
         queue = make_queue(backoff=backoff, max_attempts=100)
         queue.push(AnyMessage())
         for _ in range(8):

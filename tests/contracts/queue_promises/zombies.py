@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast.core.errors import LeaseLost
-from holdfast.core.lease import LeaseState
-from holdfast.core.message import AnyMessage
+from holdfast.core.lease.lease import LeaseState
+from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
 from queue_promises.kit import (
     LEASE,

@@ -24,21 +24,21 @@ from threading import Event, Lock, Thread, current_thread
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.adapters.aws import beating, heartbeat_terms
-from holdfast.adapters.aws.beating import stop_all
-from holdfast.adapters.aws.heartbeat_terms import (
-    Terms,
+from holdfast.adapters.aws import heartbeat_options, running_heartbeats
+from holdfast.adapters.aws.heartbeat_options import (
+    HeartbeatOptions,
     interval_from_env,
     prompt_client,
     queue_name,
     visibility_timeout_of,
 )
-from holdfast.adapters.aws.visibility import Line, Run, Visibility
+from holdfast.adapters.aws.running_heartbeats import stop_all
+from holdfast.adapters.aws.visibility import CallLock, HeartbeatRun, VisibilitySource
 from holdfast.core import events as ev
-from holdfast.core import forks
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost
-from holdfast.core.lease import Lease
+from holdfast.core.lease.lease import Lease
+from holdfast.core.process import after_fork
 
 __all__ = [
     "DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC",
@@ -100,10 +100,10 @@ class SQSHeartbeat:
         on_near_cap: Callable[[float], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        heartbeat_terms.check_text("queue_url", queue_url)
-        heartbeat_terms.check_text("receipt_handle", receipt_handle)
-        heartbeat_terms.check_received_at(received_at, clock.time())
-        self._terms = Terms(
+        heartbeat_options.check_text("queue_url", queue_url)
+        heartbeat_options.check_text("receipt_handle", receipt_handle)
+        heartbeat_options.check_received_at(received_at, clock.time())
+        self._terms = HeartbeatOptions(
             interval_sec,
             visibility_timeout_sec,
             initial_visibility_sec,
@@ -132,13 +132,13 @@ class SQSHeartbeat:
         self._error: BaseException | None = None
         self._running = False
         self._lock = Lock()
-        self._line = Line()
-        self._latest: Run | None = None
+        self._line = CallLock()
+        self._latest: HeartbeatRun | None = None
         self._hidden_until: float | None = None  # as the runs before the latest left it
         self._reason = ""
         self._past_transient_errors = 0
         self._sqs_client = prompt_client(queue_url, self._terms) if client is None else client
-        forks.on_fork(self, SQSHeartbeat._stopped_in_child)
+        after_fork.run_after_fork(self, SQSHeartbeat._stopped_in_child)
         if self._terms.long_interval:
             self._say(logging.WARNING, "interval_over_half_the_visibility")
 
@@ -200,7 +200,7 @@ class SQSHeartbeat:
                 run.stopping.set()
                 run.lease.release("not started")
                 raise
-            beating.add(self)
+            running_heartbeats.add(self)
         self._say(logging.INFO, "started")
 
     def stop(self) -> None:
@@ -279,7 +279,7 @@ class SQSHeartbeat:
 
     # -- one run
 
-    def _run(self, run: Run) -> None:
+    def _run(self, run: HeartbeatRun) -> None:
         """The thread: wait, beat, until stopped or lost."""
         try:
             next_at: float | None = run.first_at
@@ -292,7 +292,7 @@ class SQSHeartbeat:
             with self._lock:
                 if self._latest is run:  # else a newer one beats
                     self._running = False
-                    beating.discard(self)
+                    running_heartbeats.discard(self)
 
     def _wait(self, stopping: Event, until: float) -> bool:
         return self._clock.wait(stopping, max(0.0, until - self._clock.monotonic()))
@@ -313,7 +313,7 @@ class SQSHeartbeat:
                 if self._on_near_cap is not None:
                     self._on_near_cap(left)
 
-    def _lose(self, run: Run, lease: Lease) -> None:
+    def _lose(self, run: HeartbeatRun, lease: Lease) -> None:
         """Called once per run, in the thread of whoever noticed the loss."""
         reason = f"message {self._label} of {run.visibility.name} is lost: {lease.reason}"
         error = run.visibility.error or LeaseLost(reason)
@@ -346,15 +346,15 @@ class SQSHeartbeat:
 
     # -- under the lock
 
-    def _begin(self) -> Run:
+    def _begin(self) -> HeartbeatRun:
         self._past_transient_errors = self.transient_errors
-        visibility = Visibility(
+        visibility = VisibilitySource(
             queue_name(self.queue_url),
             self._change_visibility,
             self._line,
             self._terms.max_transient_failures,
         )
-        run = Run(
+        run = HeartbeatRun(
             visibility,
             self._terms,
             label=self._label,
@@ -398,13 +398,13 @@ class SQSHeartbeat:
         """The thread stayed with the parent, and so did the message. Takes no lock: one
         may have been held while the fork happened.
         """
-        self._lock, self._line = Lock(), Line()
+        self._lock, self._line = Lock(), CallLock()
         self._thread, self._running = None, False
         if self._latest is not None:
             self._hidden_until, self._latest = self._latest.lease.deadline, None
         self._stop_event = Event()
         self._stop_event.set()
-        beating.discard_in_child(self)
+        running_heartbeats.discard_in_child(self)
 
 
 def _monotonic(received_at: float | None, clock: Clock) -> float | None:

@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.adapters.aws import clients, errors
-from holdfast.adapters.export.parts import Part, Parts
-from holdfast.adapters.export.stopping import Run
-from holdfast.adapters.export.troubles import Trouble
+from holdfast.adapters.export.cancellation import RunningDownload
+from holdfast.adapters.export.errors import TaskError
+from holdfast.adapters.export.partial_files import PartialFile, PartialFiles
 from holdfast.core.errors import ConfigError
 from holdfast.jobs.errors import InvalidJob, StoreUnavailable
 
 _WHERE = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
-_LONGEST_KEY = 1024
+_MAX_KEY = 1024
 _MOST_PARTS = 10_000
 _PIECE = 8 << 20  # in memory for each slot; more only for files over 80 GB
 
@@ -42,11 +42,11 @@ class S3Target:
         self.bucket: str | None = match[1]
         self._prefix = (match[2] or "").strip("/")
         self._piece_bytes = piece_bytes
-        self.parts = Parts(os.path.abspath(scratch))
+        self.parts = PartialFiles(os.path.abspath(scratch))
         self._client = clients.patient("s3") if client is None else client
 
-    def publish(self, part: Part, key: str, run: Run) -> None:
-        """Upload it; an object of that name is replaced. Raises Trouble."""
+    def publish(self, part: PartialFile, key: str, run: RunningDownload) -> None:
+        """Upload it; an object of that name is replaced. Raises TaskError."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         where = {"Bucket": self.bucket, "Key": self._whole_key(key)}
@@ -62,18 +62,20 @@ class S3Target:
 
     def _whole_key(self, key: str) -> str:
         whole = f"{self._prefix}/{key}" if self._prefix else key
-        if len(whole.encode()) > _LONGEST_KEY:
-            raise Trouble("InvalidName", f"more than {_LONGEST_KEY} bytes with the prefix")
+        if len(whole.encode()) > _MAX_KEY:
+            raise TaskError("InvalidName", f"more than {_MAX_KEY} bytes with the prefix")
         return whole
 
-    def _put(self, part: Part, where: dict[str, Any]) -> None:
+    def _put(self, part: PartialFile, where: dict[str, Any]) -> None:
         data = os.pread(part.fd, part.size, 0)
         digest = _base64(part.digests.raw("sha256"))
         self._client.put_object(
             **where, Body=data, ChecksumAlgorithm="SHA256", ChecksumSHA256=digest
         )
 
-    def _put_in_pieces(self, part: Part, where: dict[str, Any], run: Run) -> None:
+    def _put_in_pieces(
+        self, part: PartialFile, where: dict[str, Any], run: RunningDownload
+    ) -> None:
         started = self._client.create_multipart_upload(**where, ChecksumAlgorithm="SHA256")
         upload = {**where, "UploadId": started["UploadId"]}
         try:
@@ -84,7 +86,7 @@ class S3Target:
             raise
 
     def _upload_pieces(
-        self, part: Part, upload: dict[str, Any], run: Run
+        self, part: PartialFile, upload: dict[str, Any], run: RunningDownload
     ) -> Iterator[dict[str, Any]]:
         whole = hashlib.sha256()
         size = max(self._piece_bytes, -(-part.size // _MOST_PARTS))
@@ -100,7 +102,7 @@ class S3Target:
             yield {"PartNumber": number, "ETag": answer["ETag"], "ChecksumSHA256": digest}
         if whole.digest() != part.digests.raw("sha256"):
             text = "the bytes on disk are not those that were verified"
-            raise Trouble("StorageError", text, again=True, afresh=True, keep=False)
+            raise TaskError("StorageError", text, again=True, afresh=True, keep=False)
 
     def _abort(self, upload: dict[str, Any]) -> None:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -143,10 +145,10 @@ def _base64(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
 
 
-def _trouble(key: str, error: Exception) -> Trouble:
+def _trouble(key: str, error: Exception) -> TaskError:
     code = errors.code_of(error) or type(error).__name__
     text = f"{key}: S3 says {code}"
-    return Trouble("UploadFailed", text, again=_may_pass(error), keep=True)
+    return TaskError("UploadFailed", text, again=_may_pass(error), keep=True)
 
 
 def _may_pass(error: Exception) -> bool:

@@ -5,12 +5,12 @@ from typing import Any
 
 from holdfast.adapters.aws import clients
 from holdfast.adapters.aws.errors import DENIED, code_of
-from holdfast.core.findings import Finding, fail, ok
+from holdfast.core.checks import CheckResult, fail, ok
 
 _PROBE = ".holdfast-doctor"
 
 
-def examine(target: str, client: Any = None) -> Iterator[Finding]:
+def examine(target: str, client: Any = None) -> Iterator[CheckResult]:
     """Begins an upload of parts and abandons it: the rights of a put, without an object.
 
     Raises ConfigError when no client can be made.

@@ -4,9 +4,9 @@ from threading import Lock
 from typing import Any
 
 from holdfast.adapters.aws import clients, errors
-from holdfast.adapters.chat.quiet import hush
 from holdfast.adapters.chat.secrets import secret_of
-from holdfast.conversations.errors import Passing, Permanent
+from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
+from holdfast.conversations.errors import PermanentError, TransientError
 from holdfast.conversations.secret import Secret
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
@@ -32,7 +32,9 @@ class SecretsManagerSecrets:
     def __init__(
         self, client: Any = None, cache_seconds: float = 300.0, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        hush("botocore.parsers")  # at DEBUG it logs each answer: the secrets themselves
+        silence_vendor_logs(
+            "botocore.parsers"
+        )  # at DEBUG it logs each answer: the secrets themselves
         self._client = clients.patient("secretsmanager") if client is None else client
         self._cache_seconds = cache_seconds
         self._clock = clock
@@ -62,13 +64,13 @@ class SecretsManagerSecrets:
         except (BotoCoreError, ClientError) as error:
             raise _explained(reference, error) from None
         if not isinstance(text := answer.get("SecretString"), str):
-            raise Permanent(f"secret {reference!r} is binary: it must be a text")
+            raise PermanentError(f"secret {reference!r} is binary: it must be a text")
         return text
 
 
 def _explained(reference: str, error: Exception) -> HoldfastError:
     code = errors.code_of(error)
     if code in _REFUSED:
-        return Permanent(f"secret {reference!r}: {_REFUSED[code]}")
+        return PermanentError(f"secret {reference!r}: {_REFUSED[code]}")
     # Away, throttled, or this host's own credentials: no fault of the conversation's.
-    return Passing(f"secret {reference!r}: {code or type(error).__name__}")
+    return TransientError(f"secret {reference!r}: {code or type(error).__name__}")

@@ -18,13 +18,13 @@ from holdfast.jobs.model import TaskToken
 _log = logging.getLogger("holdfast.stepfunctions")
 
 # Characters, by the service's own model.
-LONGEST_ERROR = 256
-LONGEST_CAUSE = 32_768
-LONGEST_OUTPUT = 262_144
-LONGEST_TOKEN = 2_048
+MAX_ERROR = 256
+MAX_CAUSE = 32_768
+MAX_OUTPUT = 262_144
+MAX_TOKEN = 2_048
 
 _MARK = " […cut]"
-_LONGEST_KEPT = 1_024  # of one value, when an output must shrink
+_MAX_KEPT = 1_024  # of one value, when an output must shrink
 _PATIENCE_SECONDS = 60.0  # the HeartbeatSeconds a call's timeout is made for
 
 # Nobody waits for this token. Which of the reasons it is only the job's own state tells.
@@ -65,15 +65,15 @@ class StepFunctionsCallbacks:
             "SendTaskFailure",
             self._client.send_task_failure,
             token,
-            error=cut(error, LONGEST_ERROR),
-            cause=cut(cause, LONGEST_CAUSE),
+            error=cut(error, MAX_ERROR),
+            cause=cut(cause, MAX_CAUSE),
         )
 
     def send_task_heartbeat(self, token: TaskToken) -> None:
         self._call("SendTaskHeartbeat", self._client.send_task_heartbeat, token)
 
     def _call(self, name: str, send: Callable[..., Any], token: TaskToken, **said: str) -> None:
-        if len(token.reveal()) > LONGEST_TOKEN:
+        if len(token.reveal()) > MAX_TOKEN:
             raise TokenClosed("InvalidToken")
         try:
             send(taskToken=token.reveal(), **said)
@@ -105,12 +105,12 @@ def cut(text: str, longest: int) -> str:
 def as_output(output: Mapping[str, Any]) -> str:
     """JSON that the service takes. When all of it is too long, the short values of it."""
     text = json.dumps(output, default=str)
-    if len(text) <= LONGEST_OUTPUT:
+    if len(text) <= MAX_OUTPUT:
         return text
     kept: dict[str, Any] = {"truncated": True}
-    room = LONGEST_OUTPUT - _LONGEST_KEPT
+    room = MAX_OUTPUT - _MAX_KEPT
     for key, value in output.items():
         size = len(json.dumps({key: value}, default=str))
-        if size <= _LONGEST_KEPT and (room := room - size) > 0:
+        if size <= _MAX_KEPT and (room := room - size) > 0:
             kept.setdefault(key, value)
     return json.dumps(kept, default=str)

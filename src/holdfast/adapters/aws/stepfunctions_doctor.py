@@ -12,8 +12,8 @@ from typing import Any
 
 from holdfast.adapters.aws import clients
 from holdfast.adapters.aws.errors import DENIED, code_of
-from holdfast.core.findings import Finding, fail, ok, warn
-from holdfast.jobs.heartbeats.terms import interval_finding
+from holdfast.core.checks import CheckResult, fail, ok, warn
+from holdfast.jobs.heartbeats.interval import check_interval
 
 _WAITS = ".waitForTaskToken"
 _TOKENS = ("$$.Task.Token", "$states.context.Task.Token")
@@ -23,18 +23,18 @@ _PATIENCE_SECONDS = 40.0  # of a lease of this length: five seconds for each cal
 
 def examine(
     where: str, interval_seconds: float | None, client: Any = None
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """The state machine with that ARN, or in that file. Without a valid interval there is
     nothing to compare HeartbeatSeconds with, and it is passed over."""
     try:
         definition = _described(where, client) if _is_arn(where) else _read(where)
     except _Unreadable as problem:
-        yield fail("state machine", str(problem), problem.way_out)
+        yield fail("state machine", str(problem), problem.remedy)
         return
     yield from findings(definition, interval_seconds)
 
 
-def findings(definition: Any, interval_seconds: float | None) -> Iterator[Finding]:
+def findings(definition: Any, interval_seconds: float | None) -> Iterator[CheckResult]:
     """Of a definition in the Amazon States Language."""
     waiting = [(name, state) for name, state in states(definition) if _waits(state)]
     if not waiting:
@@ -72,7 +72,7 @@ def _waits(state: Mapping[str, Any]) -> bool:
 # -- one state
 
 
-def _heartbeat(name: str, state: Mapping[str, Any], interval: float) -> Iterator[Finding]:
+def _heartbeat(name: str, state: Mapping[str, Any], interval: float) -> Iterator[CheckResult]:
     seconds = state.get("HeartbeatSeconds")
     if seconds is None and "HeartbeatSecondsPath" not in state:
         yield fail(
@@ -88,11 +88,11 @@ def _heartbeat(name: str, state: Mapping[str, Any], interval: float) -> Iterator
             f"see that it is {3 * interval:g} or more, three times the interval",
         )
     else:
-        finding = interval_finding(interval, number)
+        finding = check_interval(interval, number)
         yield replace(finding, found=f"{name}: {finding.found}")
 
 
-def _timeout(name: str, state: Mapping[str, Any]) -> Iterator[Finding]:
+def _timeout(name: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
     heartbeat, timeout = _number(state.get("HeartbeatSeconds")), state.get("TimeoutSeconds")
     if timeout is None and "TimeoutSecondsPath" not in state:
         yield warn(
@@ -114,7 +114,7 @@ def _timeout(name: str, state: Mapping[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _token(name: str, state: Mapping[str, Any]) -> Iterator[Finding]:
+def _token(name: str, state: Mapping[str, Any]) -> Iterator[CheckResult]:
     said = [text for field in ("Parameters", "Arguments") for text in _texts(state.get(field))]
     if not any(token in text for text in said for token in _TOKENS):
         yield fail(
@@ -137,7 +137,7 @@ def _texts(value: Any) -> Iterator[str]:
                 yield from _texts(part)
 
 
-def _retry(name: str, state: Mapping[str, Any]) -> Finding:
+def _retry(name: str, state: Mapping[str, Any]) -> CheckResult:
     retries = state.get("Retry")
     rules = [rule for rule in retries if isinstance(rule, Mapping)] if retries else []
     for rule in rules:
@@ -161,9 +161,9 @@ def _number(value: Any) -> float | None:
 
 
 class _Unreadable(Exception):
-    def __init__(self, problem: str, way_out: str) -> None:
+    def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)
-        self.way_out = way_out
+        self.remedy = remedy
 
 
 def _is_arn(where: str) -> bool:
@@ -190,9 +190,9 @@ def _described(arn: str, client: Any) -> Any:
         return json.loads(answer["definition"])
     except (BotoCoreError, ClientError) as error:
         code = code_of(error) or type(error).__name__
-        way_out = "check the ARN, the region and the credentials"
+        remedy = "check the ARN, the region and the credentials"
         if code in DENIED:
-            way_out = "the role needs states:DescribeStateMachine"
-        raise _Unreadable(f"it cannot be described ({code})", way_out) from None
+            remedy = "the role needs states:DescribeStateMachine"
+        raise _Unreadable(f"it cannot be described ({code})", remedy) from None
     except (ValueError, KeyError):
         raise _Unreadable("its definition is not JSON", "look at it in the console") from None

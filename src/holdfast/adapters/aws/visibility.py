@@ -14,19 +14,19 @@ from math import inf
 from threading import Event, Lock
 
 from holdfast.adapters.aws.errors import code_of, passes
-from holdfast.adapters.aws.heartbeat_terms import LONGEST_SECONDS, Terms
-from holdfast.core.agenda import over_at
+from holdfast.adapters.aws.heartbeat_options import MAX_SECONDS, HeartbeatOptions
 from holdfast.core.clock import Clock
 from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Events
-from holdfast.core.keeper import LeaseKeeper
-from holdfast.core.lease import RENEWED, Lease, Refused, Renewal, Unanswered
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
+from holdfast.core.lease.renewal_schedule import over_at
 
 _CAP_MARGIN_SECONDS = 1.0  # Amazon's second and ours need not begin together
 _CAP_WARNING_SECONDS = 60.0
 
 
-class Line:
+class CallLock:
     """One call at a time, whichever run makes it: a run that was stopped may be in its
     last one when the next run wants to make its first.
     """
@@ -52,13 +52,13 @@ class Line:
         return self._free.wait(seconds)
 
 
-class Visibility:
+class VisibilitySource:
     """The lease source: asks SQS for one message, and keeps the first error unrecovered."""
 
     renew_batch = 1
 
     def __init__(
-        self, name: str, ask: Callable[[int], object], line: Line, max_failures: int | None
+        self, name: str, ask: Callable[[int], object], line: CallLock, max_failures: int | None
     ) -> None:
         self.name = name
         self.error: BaseException | None = None  # the first since the last success
@@ -115,7 +115,7 @@ def _kinds() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
     return (OSError, BotoCoreError, ClientError), (ParamValidationError,)
 
 
-class Run:
+class HeartbeatRun:
     """From one start to its stop: a stop event, a lease and a keeper of its own.
 
     So a run that hung in a call while it was stopped cannot come back to life, or be
@@ -124,8 +124,8 @@ class Run:
 
     def __init__(
         self,
-        visibility: Visibility,
-        terms: Terms,
+        visibility: VisibilitySource,
+        terms: HeartbeatOptions,
         *,
         label: str,
         received_at: float,
@@ -166,7 +166,7 @@ class Run:
         self.lease.lose(in_a_word(error))
 
 
-def first_beat_at(lease: Lease, terms: Terms, started_at: float) -> float:
+def first_beat_at(lease: Lease, terms: HeartbeatOptions, started_at: float) -> float:
     """When to look first: one interval after the start if all is as usual.
 
     Where less is left than usual (the message was received some time ago, or with a
@@ -183,14 +183,14 @@ def first_beat_at(lease: Lease, terms: Terms, started_at: float) -> float:
 
 
 def _lease(
-    visibility: Visibility,
-    terms: Terms,
+    visibility: VisibilitySource,
+    terms: HeartbeatOptions,
     label: str,
     received_at: float,
     trusted_until: float,
     now: float,
 ) -> Lease:
-    cap_at = received_at + LONGEST_SECONDS - _CAP_MARGIN_SECONDS
+    cap_at = received_at + MAX_SECONDS - _CAP_MARGIN_SECONDS
     enough_at = inf if terms.max_duration_sec is None else now + terms.max_duration_sec
     lease = Lease(
         visibility,

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.conversations.outbox import Answer
-from holdfast.conversations.ports import Question
+from holdfast.conversations.outbox import WriterAnswer
+from holdfast.conversations.ports import ReplyRequest
 from holdfast.conversations.secret import Secret
 
 
@@ -18,10 +18,10 @@ class EchoWriter:
 
     def write(
         self,
-        question: Question,
+        question: ReplyRequest,
         config: Mapping[str, Any],
         secret: Secret,
         *,
         timeout_seconds: float,
-    ) -> Answer:
-        return Answer(f"You said: {question.text}")
+    ) -> WriterAnswer:
+        return WriterAnswer(f"You said: {question.text}")

@@ -8,9 +8,9 @@ from email.message import EmailMessage
 from email.policy import SMTP, SMTPUTF8
 from email.utils import format_datetime, parseaddr
 
-from holdfast.conversations.errors import Permanent
+from holdfast.conversations.errors import PermanentError
 from holdfast.conversations.model import mark_of
-from holdfast.conversations.ports import Part
+from holdfast.conversations.ports import ReplyPart
 from holdfast.core.clock import utc
 
 _WORD = r"""[^\s@<>(),;:\\"\[\]\x00-\x1f\x7f]+"""
@@ -18,7 +18,7 @@ _ADDRESS = re.compile(f"{_WORD}@{_WORD}")
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class MailMessage:
     """The envelope and what is in it."""
 
     sender: str = field(repr=False)
@@ -37,8 +37,8 @@ class Letter:
         return not (self.sender + self.recipient).isascii()
 
 
-def letter_of(part: Part, now: float) -> Letter:
-    """Its Message-ID is the same for the same part. Raises Permanent."""
+def mail_message(part: ReplyPart, now: float) -> MailMessage:
+    """Its Message-ID is the same for the same part. Raises PermanentError."""
     origin = str(part.config.get("sender") or "")
     sender = _checked(parseaddr(origin)[1], "channel_config: sender")
     recipient = _checked(part.key.primary_channel, "the customer's address")
@@ -53,7 +53,7 @@ def letter_of(part: Part, now: float) -> Letter:
         "Auto-Submitted": "auto-replied",  # or two machines might answer each other for ever
     }
     plain = (sender + recipient).isascii()
-    return Letter(sender, recipient, message_id, _data(headers, part.text, plain))
+    return MailMessage(sender, recipient, message_id, _data(headers, part.text, plain))
 
 
 def _data(headers: dict[str, str], text: str, plain: bool) -> bytes:
@@ -67,10 +67,10 @@ def _data(headers: dict[str, str], text: str, plain: bool) -> bytes:
         return message.as_bytes()
     except (ValueError, MessageError, IndexError):
         # A line break in a header, or half a character somewhere. Its text would tell.
-        raise Permanent("subject, sender or text cannot be put into a mail") from None
+        raise PermanentError("subject, sender or text cannot be put into a mail") from None
 
 
 def _checked(address: str, what: str) -> str:
     if not _ADDRESS.fullmatch(address) or len(address) > 254:
-        raise Permanent(f"{what} is not one mail address")
+        raise PermanentError(f"{what} is not one mail address")
     return address

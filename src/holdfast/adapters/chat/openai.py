@@ -20,11 +20,11 @@ from threading import Lock
 from typing import Any
 
 from holdfast.adapters.chat import openai_errors
-from holdfast.adapters.chat.quiet import hush
-from holdfast.conversations.errors import Passing, Permanent, ThreadGone
+from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
+from holdfast.conversations.errors import PermanentError, ThreadGone, TransientError
 from holdfast.conversations.model import mark_of
-from holdfast.conversations.outbox import Answer
-from holdfast.conversations.ports import Question
+from holdfast.conversations.outbox import WriterAnswer
+from holdfast.conversations.ports import ReplyRequest
 from holdfast.conversations.secret import Secret
 
 _CONNECT_SECONDS = 5.0
@@ -44,8 +44,8 @@ class OpenAIWriter:
             import openai.resources.responses  # all that a call would import
         except ImportError:
             text = "OpenAI's replies need its library: pip install 'holdfast[openai]'"
-            raise Permanent(text) from None
-        hush("openai", "httpx", "httpx2", "httpcore", "httpcore2")
+            raise PermanentError(text) from None
+        silence_vendor_logs("openai", "httpx", "httpx2", "httpcore", "httpcore2")
         self._sdk = openai
         self._clients: dict[int, Any] = {}
         self._lock = Lock()
@@ -58,12 +58,12 @@ class OpenAIWriter:
 
     def write(
         self,
-        question: Question,
+        question: ReplyRequest,
         config: Mapping[str, Any],
         secret: Secret,
         *,
         timeout_seconds: float,
-    ) -> Answer:
+    ) -> WriterAnswer:
         order = _order(question, config)
         if not question.thread_id:
             raise ThreadGone("there is no thread to write in")
@@ -71,7 +71,7 @@ class OpenAIWriter:
         if question.again:
             earlier = self._earlier(client, question)
             if earlier.text is not None:
-                return Answer(_clean(earlier.text), earlier.newest)
+                return WriterAnswer(_clean(earlier.text), earlier.newest)
             if earlier.asked:
                 del order["input"]
         with self._translated(client, question.thread_id):
@@ -103,7 +103,7 @@ class OpenAIWriter:
             raise openai_errors.explained(error) from None
         except (ValueError, TypeError, AttributeError):
             # It may be in the thread all the same: asked again, it is looked for there.
-            raise Passing("OpenAI's answer cannot be read") from None
+            raise TransientError("OpenAI's answer cannot be read") from None
 
     def _gone(self, client: Any, thread_id: str) -> bool:
         try:
@@ -114,14 +114,14 @@ class OpenAIWriter:
             return False
         return False
 
-    def _earlier(self, client: Any, question: Question) -> "_Earlier":
+    def _earlier(self, client: Any, question: ReplyRequest) -> "_Earlier":
         where = {"after": question.thread_mark} if question.thread_mark else {}
         items = client.conversations.items
         try:
             with self._translated():
                 pages = items.list(question.thread_id, order="asc", limit=_PAGE, **where)
                 return _Earlier.of(list(pages), question.text)
-        except (Permanent, ThreadGone):
+        except (PermanentError, ThreadGone):
             if self._gone(client, question.thread_id):
                 raise ThreadGone("OpenAI knows no such conversation") from None
             # The mark is not there any more: without it an older answer might be taken.
@@ -155,7 +155,7 @@ def _text(message: Any) -> str:
     return "".join(one.text for one in message.content if one.type in kinds)
 
 
-def _order(question: Question, config: Mapping[str, Any]) -> dict[str, Any]:
+def _order(question: ReplyRequest, config: Mapping[str, Any]) -> dict[str, Any]:
     order = {
         "model": _model(config),
         "input": [{"role": "user", "content": question.text}],
@@ -175,11 +175,11 @@ def _model(config: Mapping[str, Any]) -> str:
     if isinstance(model, str) and model.strip():
         return model.strip()
     if config.get("assistant_id"):
-        raise Permanent(
+        raise PermanentError(
             "ai_config has an assistant_id and no model: OpenAI's Assistants are gone; "
             "set model, and instructions to those of the assistant"
         )
-    raise Permanent("ai_config has no model")
+    raise PermanentError("ai_config has no model")
 
 
 def _whole(name: str, value: Any) -> int:
@@ -189,7 +189,7 @@ def _whole(name: str, value: Any) -> int:
     except (TypeError, ValueError):
         number = 0
     if number < 1:
-        raise Permanent(f"ai_config: {name} must be a whole number above 0")
+        raise PermanentError(f"ai_config: {name} must be a whole number above 0")
     return number
 
 
@@ -197,18 +197,18 @@ def _key(secret: Secret) -> str:
     """Checked, as the HTTP client would print a header that it cannot send."""
     key = secret.reveal("api_key").strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise Permanent("the secret's api_key has characters that no key has")
+        raise PermanentError("the secret's api_key has characters that no key has")
     return key
 
 
-def _answer(response: Any, question: Question) -> Answer:
+def _answer(response: Any, question: ReplyRequest) -> WriterAnswer:
     """Half an answer is one: the model came to `max_output_tokens`."""
     if response.status not in ("completed", "incomplete"):
         raise openai_errors.failed(getattr(response.error, "code", None))
     newest, usage = question.thread_mark, response.usage
     if response.output:
         newest = str(response.output[-1].id)
-    return Answer(
+    return WriterAnswer(
         _clean(response.output_text),
         newest,
         usage.input_tokens if usage else 0,

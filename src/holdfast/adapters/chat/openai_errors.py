@@ -1,10 +1,10 @@
 """What OpenAI's refusals mean. The one table.
 
-    401 403                          Unauthorised
-    conversation_locked              Passing: an earlier try of ours is still at work
-    408 409 429 5xx, no answer       Passing; insufficient_quota, too: somebody will pay
+    401 403                          AuthenticationFailed
+    conversation_locked              TransientError: an earlier try of ours is still at work
+    408 409 429 5xx, no answer       TransientError; insufficient_quota, too: somebody will pay
     no such conversation             ThreadGone
-    any other 4xx                    Permanent, with its code
+    any other 4xx                    PermanentError, with its code
 
 Codes are matched, never texts, and only codes are told: the vendor's text repeats keys
 and bodies.
@@ -13,7 +13,12 @@ and bodies.
 import re
 from typing import Any
 
-from holdfast.conversations.errors import Passing, Permanent, ThreadGone, Unauthorised
+from holdfast.conversations.errors import (
+    AuthenticationFailed,
+    PermanentError,
+    ThreadGone,
+    TransientError,
+)
 from holdfast.core.errors import HoldfastError
 
 _CODE = re.compile(r"[a-z][a-z_]{1,59}")
@@ -28,23 +33,25 @@ def explained(error: Exception) -> HoldfastError:
     status, code = _status(error), _code(error)
     said = f"OpenAI refused: {status} {code}".rstrip()
     if status is None:
-        return Passing(f"OpenAI did not answer: {type(error).__name__}")
+        return TransientError(f"OpenAI did not answer: {type(error).__name__}")
     if status in (401, 403):
-        return Unauthorised(said)
+        return AuthenticationFailed(said)
     if code == "insufficient_quota":
-        return Passing(f"{said}: the account has no credit left")
+        return TransientError(f"{said}: the account has no credit left")
     if code in _PASSING_CODES or status in _PASSING_STATUS or status >= 500:
-        return Passing(said)
+        return TransientError(said)
     if _names_no_thread(error, status, code):
         return ThreadGone(said)
-    return Permanent(said)
+    return PermanentError(said)
 
 
 def failed(code: str | None) -> HoldfastError:
     """A response that was accepted, and then came to nothing."""
     shown = code if code and _CODE.fullmatch(code) else "no code"
     said = f"OpenAI failed to write: {shown}"
-    return Passing(said) if code is None or code in _PASSING_CODES else Permanent(said)
+    return (
+        TransientError(said) if code is None or code in _PASSING_CODES else PermanentError(said)
+    )
 
 
 def unclear_404(error: Exception) -> bool:

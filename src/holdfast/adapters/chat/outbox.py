@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.modes import make_folders
-from holdfast.conversations.errors import Passing, Permanent
+from holdfast.conversations.errors import PermanentError, TransientError
 from holdfast.conversations.model import mark_of
 from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import Part
+from holdfast.conversations.ports import ReplyPart
 from holdfast.conversations.secret import Secret
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
@@ -24,7 +24,7 @@ _LARGEST = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class OutboxReply:
     """One reply in the folder."""
 
     message_sid: str
@@ -48,7 +48,7 @@ class OutboxSender:
 
     @contextmanager
     def connect(
-        self, part: Part, secret: Secret, *, timeout_seconds: float
+        self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
         mark = mark_of(part.reference)
         data = self._data(part, mark)
@@ -64,20 +64,20 @@ class OutboxSender:
         return SentPart(mark, _STATUS)
 
     def find(
-        self, part: Part, secret: Secret, *, since: float, known: Sequence[str]
+        self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
         mark = mark_of(part.reference)
         try:
             laid = _read(self._path(mark))
         except OSError as error:
-            raise Passing(f"the outbox cannot be read: {type(error).__name__}") from None
+            raise TransientError(f"the outbox cannot be read: {type(error).__name__}") from None
         return SentPart(mark, _STATUS) if laid else None
 
     def _path(self, mark: str) -> Path:
         return self._folder / f"{mark}.json"
 
-    def _data(self, part: Part, mark: str) -> bytes:
-        laid = Laid(
+    def _data(self, part: ReplyPart, mark: str) -> bytes:
+        laid = OutboxReply(
             message_sid=mark,
             conversation_id=part.key.conversation_id,
             to=part.key.primary_channel,
@@ -89,7 +89,7 @@ class OutboxSender:
         try:
             return json.dumps(asdict(laid), ensure_ascii=False, indent=1).encode()
         except UnicodeEncodeError:
-            raise Permanent("the reply is not valid Unicode") from None
+            raise PermanentError("the reply is not valid Unicode") from None
 
 
 @contextmanager
@@ -97,10 +97,10 @@ def _written() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Passing(f"the outbox cannot be written: {type(error).__name__}") from None
+        raise TransientError(f"the outbox cannot be written: {type(error).__name__}") from None
 
 
-def letters(folder: Path | str) -> list[Laid]:
+def letters(folder: Path | str) -> list[OutboxReply]:
     """What was laid down there, the oldest first. Files that are none of ours, half ones,
     and those that vanish meanwhile are left out. Raises OSError."""
     found = []
@@ -139,7 +139,7 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
-def _read(path: Path) -> Laid | None:
+def _read(path: Path) -> OutboxReply | None:
     """None: nothing is there, or nothing of ours."""
     try:
         if not path.is_file() or path.stat().st_size > _LARGEST:
@@ -149,9 +149,9 @@ def _read(path: Path) -> Laid | None:
         return None
 
 
-def _laid(data: Any, name: str) -> Laid | None:
+def _laid(data: Any, name: str) -> OutboxReply | None:
     try:
-        laid = Laid(**data)
+        laid = OutboxReply(**data)
     except TypeError:
         return None
     texts = (laid.message_sid, laid.conversation_id, laid.to, laid.sender, laid.text)

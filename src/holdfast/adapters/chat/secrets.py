@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Mapping
 from threading import Lock
 
-from holdfast.conversations.errors import Passing, Permanent
+from holdfast.conversations.errors import PermanentError, TransientError
 from holdfast.conversations.ports import SecretStore
 from holdfast.conversations.secret import Secret
 from holdfast.core.errors import ConfigError
@@ -18,18 +18,18 @@ _LARGEST = 64 << 10
 
 
 def secret_of(reference: str, text: str) -> Secret:
-    """Raises Permanent. Nothing of the text is told."""
+    """Raises PermanentError. Nothing of the text is told."""
     text = text.strip()
     if not text:
-        raise Permanent(f"secret {reference!r} is empty")
+        raise PermanentError(f"secret {reference!r} is empty")
     if not text.startswith("{"):
         return Secret(reference, {"api_key": text, "password": text})
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
-        raise Permanent(f"secret {reference!r} is not valid JSON") from None
+        raise PermanentError(f"secret {reference!r} is not valid JSON") from None
     if wrong := [name for name, value in values.items() if not isinstance(value, str)]:
-        raise Permanent(f"secret {reference!r}: the value of {wrong[0][:40]!r} is no text")
+        raise PermanentError(f"secret {reference!r}: the value of {wrong[0][:40]!r} is no text")
     return Secret(reference, values)
 
 
@@ -45,14 +45,14 @@ class LocalSecrets:
             return self._of_environment(reference, name)
         if kind == "file" and name:
             return secret_of(reference, _contents(reference, name))
-        raise Permanent(f"secret {reference!r}: it must be env:NAME or file:PATH")
+        raise PermanentError(f"secret {reference!r}: it must be env:NAME or file:PATH")
 
     def forget(self, reference: str) -> None:
         return
 
     def _of_environment(self, reference: str, name: str) -> Secret:
         if (text := self._environment.get(name)) is None:
-            raise Permanent(f"secret {reference!r}: there is no such variable")
+            raise PermanentError(f"secret {reference!r}: there is no such variable")
         return secret_of(reference, text)
 
 
@@ -62,23 +62,23 @@ def _contents(reference: str, path: str) -> str:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise Permanent(f"secret {reference!r} is not a file")
+                raise PermanentError(f"secret {reference!r} is not a file")
             data = os.read(handle, _LARGEST + 1)
         finally:
             os.close(handle)
     except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError) as error:
-        raise Permanent(f"secret {reference!r}: {type(error).__name__}") from None
+        raise PermanentError(f"secret {reference!r}: {type(error).__name__}") from None
     except OSError as error:
-        raise Passing(f"secret {reference!r}: {type(error).__name__}") from None
+        raise TransientError(f"secret {reference!r}: {type(error).__name__}") from None
     if len(data) > _LARGEST:
-        raise Permanent(f"secret {reference!r} is larger than {_LARGEST >> 10} KB")
+        raise PermanentError(f"secret {reference!r} is larger than {_LARGEST >> 10} KB")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise Permanent(f"secret {reference!r} is not UTF-8") from None
+        raise PermanentError(f"secret {reference!r} is not UTF-8") from None
 
 
-class AnySecrets:
+class SecretResolver:
     """Chooses by the reference. Amazon's is made when the first secret of its is wanted."""
 
     def __init__(
@@ -110,10 +110,10 @@ class AnySecrets:
 
 def _check(reference: str) -> None:
     if not reference.strip():
-        raise Permanent("the config names no secret")
+        raise PermanentError("the config names no secret")
     if reference.startswith("sk-"):
         # Named in a log, it would be there for all to read.
-        raise Permanent("the config holds a key, where the name of a secret should be")
+        raise PermanentError("the config holds a key, where the name of a secret should be")
 
 
 def _secrets_manager() -> SecretStore:
@@ -127,4 +127,4 @@ def _made(factory: Callable[[], SecretStore]) -> SecretStore:
         return factory()
     except ConfigError as error:
         text = f"{error}; or name secrets as env:NAME or file:PATH"
-        raise Permanent(text) from None
+        raise PermanentError(text) from None

@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from holdfast.adapters.chat.mail import Letter, letter_of
+from holdfast.adapters.chat.mail import MailMessage, mail_message
 from holdfast.conversations.errors import (
-    CannotTell,
-    Passing,
-    Permanent,
+    AuthenticationFailed,
+    PermanentError,
+    SendStatusUnknown,
     SendUnclear,
-    Unauthorised,
+    TransientError,
 )
 from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import Part
+from holdfast.conversations.ports import ReplyPart
 from holdfast.conversations.secret import Secret
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
@@ -43,13 +43,13 @@ class _Server:
     def of(cls, config: Mapping[str, Any]) -> "_Server":
         host, tls = str(config.get("host") or ""), str(config.get("tls") or "starttls")
         if tls not in _PORTS:
-            raise Permanent("channel_config: tls is starttls, tls or none")
+            raise PermanentError("channel_config: tls is starttls, tls or none")
         try:
             port = int(config.get("port") or _PORTS[tls])
         except (TypeError, ValueError):
             port = 0
         if not host or not host.isprintable() or not 0 < port < 65_536:
-            raise Permanent("channel_config: host or port is missing or wrong")
+            raise PermanentError("channel_config: host or port is missing or wrong")
         return cls(host, port, tls)
 
 
@@ -64,19 +64,19 @@ class SmtpSender:
 
     @contextmanager
     def connect(
-        self, part: Part, secret: Secret, *, timeout_seconds: float
+        self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
         """Go as far as the recipient, whom the server may refuse: only the text is left."""
-        server, letter = _Server.of(part.config), letter_of(part, self._clock.time())
+        server, letter = _Server.of(part.config), mail_message(part, self._clock.time())
         with _connected(server, letter.domain, timeout_seconds) as smtp:
             _log_in(smtp, secret)
             _address(smtp, letter)
             yield partial(_hand_over, smtp, letter)
 
     def find(
-        self, part: Part, secret: Secret, *, since: float, known: Sequence[str]
+        self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
-        raise CannotTell("a mail server does not say what it took")
+        raise SendStatusUnknown("a mail server does not say what it took")
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def _before_the_text(doing: str) -> Iterator[None]:
     except smtplib.SMTPResponseException as error:
         raise _refused(doing, error.smtp_code) from None
     except (OSError, ValueError) as error:
-        raise Passing(f"{doing}: {type(error).__name__}") from None
+        raise TransientError(f"{doing}: {type(error).__name__}") from None
 
 
 def _log_in(smtp: smtplib.SMTP, secret: Secret) -> None:
@@ -123,17 +123,17 @@ def _log_in(smtp: smtplib.SMTP, secret: Secret) -> None:
         return
     name, word = secret.reveal("username"), secret.reveal("password")
     if not f"{name}{word}".isascii():
-        raise Permanent("the secret has characters that SMTP cannot carry")
+        raise PermanentError("the secret has characters that SMTP cannot carry")
     try:
         with _before_the_text("logging in to the mail server"):
             smtp.login(name, word)
-    except Permanent as refused:  # it may have been rotated
-        raise Unauthorised(str(refused)) from None
+    except PermanentError as refused:  # it may have been rotated
+        raise AuthenticationFailed(str(refused)) from None
 
 
-def _address(smtp: smtplib.SMTP, letter: Letter) -> None:
+def _address(smtp: smtplib.SMTP, letter: MailMessage) -> None:
     if letter.international and not smtp.has_extn("smtputf8"):
-        raise Permanent("the mail server takes no addresses with such letters")
+        raise PermanentError("the mail server takes no addresses with such letters")
     options = ["SMTPUTF8", "BODY=8BITMIME"] if letter.international else []
     with _before_the_text("the mail server and the sender"):
         _expect(smtp.mail(letter.sender, options))
@@ -146,7 +146,7 @@ def _expect(reply: tuple[int, bytes]) -> None:
         raise smtplib.SMTPResponseException(reply[0], "")
 
 
-def _hand_over(smtp: smtplib.SMTP, letter: Letter) -> SentPart:
+def _hand_over(smtp: smtplib.SMTP, letter: MailMessage) -> SentPart:
     # A call of its own: a server that closed the connection meanwhile has no text.
     with _before_the_text("the mail server and the text"):
         code, _ = smtp.docmd("DATA")
@@ -169,6 +169,6 @@ def _dotted(data: bytes) -> bytes:
     return re.sub(rb"(?m)^\.", b"..", whole) + b".\r\n"
 
 
-def _refused(doing: str, code: int) -> Passing | Permanent:
+def _refused(doing: str, code: int) -> TransientError | PermanentError:
     said = f"{doing}: {code}"
-    return Permanent(said) if 500 <= code < 600 else Passing(said)
+    return PermanentError(said) if 500 <= code < 600 else TransientError(said)

@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.adapters.chat import twilio_errors
-from holdfast.adapters.chat.quiet import hush
-from holdfast.conversations.errors import CannotTell, Permanent, SendUnclear
+from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
+from holdfast.conversations.errors import PermanentError, SendStatusUnknown, SendUnclear
 from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import Part
+from holdfast.conversations.ports import ReplyPart
 from holdfast.conversations.secret import Secret
 from holdfast.core.clock import utc
 
@@ -47,12 +47,14 @@ class TwilioSender:
             import twilio.rest.api.v2010.account.message  # noqa: F401
         except ImportError:
             text = "Twilio needs its library: pip install 'holdfast[twilio]'"
-            raise Permanent(text) from None
-        hush("urllib3.connectionpool", "twilio")  # they tell numbers, as parts of addresses
+            raise PermanentError(text) from None
+        silence_vendor_logs(
+            "urllib3.connectionpool", "twilio"
+        )  # they tell numbers, as parts of addresses
 
     @contextmanager
     def connect(
-        self, part: Part, secret: Secret, *, timeout_seconds: float
+        self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
         """HTTP has no login, and Twilio's library connects with the request itself."""
         order = {**_origin(part.config), "to": part.key.primary_channel, "body": part.text}
@@ -61,7 +63,7 @@ class TwilioSender:
             yield partial(_sent, client.messages, order)
 
     def find(
-        self, part: Part, secret: Secret, *, since: float, known: Sequence[str]
+        self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
         """The oldest message to the customer with this text, whatever became of it since:
         it was handed over."""
@@ -74,7 +76,7 @@ class TwilioSender:
             oldest = min(found, key=lambda one: one.date_created)
             return SentPart(str(oldest.sid), str(oldest.status or "unknown"))
         if any(not one.body for one in unknown):
-            raise CannotTell("Twilio has messages of which it did not keep the text")
+            raise SendStatusUnknown("Twilio has messages of which it did not keep the text")
         return None
 
 
@@ -96,7 +98,7 @@ def _created(messages: Any, order: Mapping[str, str]) -> Any:
         raise SendUnclear("Twilio's answer cannot be read") from None
 
 
-def _recent(client: Any, part: Part, earliest: datetime) -> Iterator[Any]:
+def _recent(client: Any, part: ReplyPart, earliest: datetime) -> Iterator[Any]:
     """Messages to the customer since then, newest first, page by page.
 
     Not filtered by Twilio's DateSent: a message that waits in its queue has none yet, and
@@ -115,7 +117,7 @@ def _recent(client: Any, part: Part, earliest: datetime) -> Iterator[Any]:
     except (TwilioException, OSError) as error:
         raise twilio_errors.asking(error) from None
     except (ValueError, TypeError, AttributeError):
-        raise CannotTell("Twilio's list of messages cannot be read") from None
+        raise SendStatusUnknown("Twilio's list of messages cannot be read") from None
 
 
 def _same(body: str | None, text: str) -> bool:
@@ -135,7 +137,7 @@ def _origin(config: Mapping[str, Any]) -> dict[str, str]:
     if service := _service(config):
         return {"messaging_service_sid": service}
     if not (sender := config.get("sender")):
-        raise Permanent("channel_config has neither sender nor messaging_service_sid")
+        raise PermanentError("channel_config has neither sender nor messaging_service_sid")
     return {"from_": str(sender)}
 
 
@@ -144,7 +146,7 @@ def _check_unicode(texts: Any) -> None:
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
-        raise Permanent("the reply is not valid Unicode") from None
+        raise PermanentError("the reply is not valid Unicode") from None
 
 
 # -- the connection
@@ -160,7 +162,7 @@ def _client(config: Mapping[str, Any], secret: Secret, seconds: float) -> Iterat
     else:
         user, word = account, secret.reveal("auth_token")
     if not f"{account}{user}{word}".isascii():
-        raise Permanent("the secret has characters that no Twilio credential has")
+        raise PermanentError("the secret has characters that no Twilio credential has")
     wire = _Wire(_address(config), seconds)
     try:
         yield Client(user, word, account, http_client=wire)
@@ -172,7 +174,7 @@ def _address(config: Mapping[str, Any]) -> str:
     """Empty: Twilio's own, of the region and edge that its library finds."""
     address = str(config.get("base_url") or "").rstrip("/")
     if address and not address.startswith(("https://", "http://")):
-        raise Permanent("channel_config: base_url must begin with https:// or http://")
+        raise PermanentError("channel_config: base_url must begin with https:// or http://")
     return address
 
 

@@ -1,10 +1,10 @@
 """What became of a call to Twilio. The one table.
 
     2xx                                  done
-    400 404 and other 4xx                Permanent, with Twilio's code
-    401 403                              Unauthorised
-    429                                  Passing: nothing was sent
-    no connection was made               Passing: nothing was sent
+    400 404 and other 4xx                PermanentError, with Twilio's code
+    401 403                              AuthenticationFailed
+    429                                  TransientError: nothing was sent
+    no connection was made               TransientError: nothing was sent
     5xx 408, lost, timed out, garbled    unclear: it may have been sent
 
 Only codes are told: Twilio's texts repeat the number.
@@ -14,7 +14,12 @@ import ssl
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.conversations.errors import Passing, Permanent, SendUnclear, Unauthorised
+from holdfast.conversations.errors import (
+    AuthenticationFailed,
+    PermanentError,
+    SendUnclear,
+    TransientError,
+)
 from holdfast.core.errors import HoldfastError
 
 # Codes a person meets often, in words. All others are on Twilio's pages.
@@ -39,26 +44,26 @@ def explained(error: Exception) -> HoldfastError:
     if code and code != status:
         said = f"{said}, error {code}" + (f": {_KNOWN[code]}" if code in _KNOWN else "")
     if status in (401, 403):
-        return Unauthorised(said)
+        return AuthenticationFailed(said)
     if status == 429:
-        return Passing(said)
+        return TransientError(said)
     if status >= 500 or status == 408:
         return SendUnclear(f"Twilio failed: {status}")
-    return Permanent(said)
+    return PermanentError(said)
 
 
 def asking(error: Exception) -> HoldfastError:
     """The same for a call that changes nothing: unclear is only passing there. So is a
     refusal: to give up a reply that may be out, because a question failed, helps nobody."""
     found = explained(error)
-    return found if isinstance(found, Unauthorised) else Passing(str(found))
+    return found if isinstance(found, AuthenticationFailed) else TransientError(str(found))
 
 
 def _unanswered(error: Exception) -> HoldfastError:
     if isinstance(error, ValueError):  # as requests says that an address is none
-        return Permanent("channel_config: base_url is no address")
+        return PermanentError("channel_config: base_url is no address")
     if _never_connected(error):
-        return Passing(f"Twilio cannot be reached: {type(error).__name__}")
+        return TransientError(f"Twilio cannot be reached: {type(error).__name__}")
     return SendUnclear(f"Twilio did not answer: {type(error).__name__}")
 
 

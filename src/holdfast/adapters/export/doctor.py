@@ -5,14 +5,14 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.adapters.export.parts import Parts
-from holdfast.core.findings import Finding, fail, ok, warn
-from holdfast.jobs.names import OWN_FOLDER
+from holdfast.adapters.export.partial_files import PartialFiles
+from holdfast.core.checks import CheckResult, fail, ok, warn
+from holdfast.jobs.file_names import OWN_FOLDER
 
 _LITTLE_BYTES = 1 << 30
 
 
-def downloads() -> Finding:
+def downloads() -> CheckResult:
     try:
         import pycurl
     except ImportError:
@@ -20,7 +20,7 @@ def downloads() -> Finding:
     return ok("pycurl", f"is there, with libcurl {pycurl.version_info()[1]}")
 
 
-def folder(target: str) -> Iterator[Finding]:
+def folder(target: str) -> Iterator[CheckResult]:
     """The target's folder, or where it would be made. Nothing is left behind."""
     path = Path(target)
     if path.exists() and not path.is_dir():
@@ -45,10 +45,10 @@ def _try_to_write(folder: Path, *, whole: bool) -> None:
     probe.unlink()
     own = folder / OWN_FOLDER
     if whole and own.exists():
-        Parts(str(own)).close()  # refuses a link in its place
+        PartialFiles(str(own)).close()  # refuses a link in its place
 
 
-def _room(there: Path) -> Iterator[Finding]:
+def _room(there: Path) -> Iterator[CheckResult]:
     disk = os.statvfs(there)
     free = disk.f_bavail * disk.f_frsize
     if free < _LITTLE_BYTES:

@@ -11,16 +11,16 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from holdfast.adapters.export import troubles
-from holdfast.adapters.export.answer import Answer, bad_answer
-from holdfast.adapters.export.guard import MOST_REDIRECTS, Guard, Place, read_url
+from holdfast.adapters.export import errors
+from holdfast.adapters.export.cancellation import RunningDownload
+from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.hosts import HostSlots
-from holdfast.adapters.export.order import Order
-from holdfast.adapters.export.parts import Part
+from holdfast.adapters.export.partial_files import PartialFile
+from holdfast.adapters.export.response_head import ResponseHead, bad_answer
 from holdfast.adapters.export.retries import retry_after
-from holdfast.adapters.export.stopping import Run
-from holdfast.adapters.export.transfer import Handles, Request
-from holdfast.adapters.export.troubles import Trouble
+from holdfast.adapters.export.task_input import TaskInput
+from holdfast.adapters.export.transfer import CurlHandles, DownloadRequest
+from holdfast.adapters.export.url_guard import MOST_REDIRECTS, CheckedUrl, UrlGuard, read_url
 from holdfast.core.clock import Clock
 
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -33,19 +33,21 @@ _GATHERED = 256 << 10
 class Downloader:
     """Gets files. Safe for threads."""
 
-    guard: Guard
-    handles: Handles
+    guard: UrlGuard
+    handles: CurlHandles
     hosts: HostSlots
     max_bytes: int | None
     clock: Clock
 
-    def fill(self, part: Part, order: Order, run: Run, *, alone: bool) -> None:
-        """Afterwards the part is whole. Raises Trouble or OSError; what came stays. `alone`:
+    def fill(
+        self, part: PartialFile, order: TaskInput, run: RunningDownload, *, alone: bool
+    ) -> None:
+        """Afterwards the part is whole. Raises TaskError or OSError; what came stays. `alone`:
         each request has its own connection."""
         if part.length is not None and part.size == part.length:
             part.whole = True  # the connection broke right behind the last byte
             return
-        body = Body(part, order, self.max_bytes, run)
+        body = ResponseBody(part, order, self.max_bytes, run)
         try:
             job_id = None if alone else order.job_id
             answer = self._answer(read_url(order.url), body, run, job_id)
@@ -54,11 +56,11 @@ class Downloader:
         self._judge(answer, body)
 
     def _answer(
-        self, place: Place, body: "Body", run: Run, job_id: str | None
-    ) -> tuple[Place, Answer]:
+        self, place: CheckedUrl, body: "ResponseBody", run: RunningDownload, job_id: str | None
+    ) -> tuple[CheckedUrl, ResponseHead]:
         """The answer behind all redirects."""
         for _ in range(MOST_REDIRECTS + 1):
-            request = Request(place, self.guard, body, run)
+            request = DownloadRequest(place, self.guard, body, run)
             with (
                 self.hosts.place(place.origin, run.still_waiting),
                 self.handles.one(place, job_id) as curl,
@@ -69,16 +71,16 @@ class Downloader:
                 return place, answer
             place = self.guard.redirected(place, _readable(location))
         text = f"{place.origin}: more than {MOST_REDIRECTS} redirects"
-        raise Trouble("TooManyRedirects", text)
+        raise TaskError("TooManyRedirects", text)
 
-    def _judge(self, answered: tuple[Place, Answer], body: "Body") -> None:
+    def _judge(self, answered: tuple[CheckedUrl, ResponseHead], body: "ResponseBody") -> None:
         place, answer = answered
         if answer.status == 416 and body.resumed:
             body.part.restart()
-            raise Trouble("RangeRefused", f"{place.origin}: it starts over", again=True)
+            raise TaskError("RangeRefused", f"{place.origin}: it starts over", again=True)
         if answer.status not in (200, 206):
             after = retry_after(answer.field("retry-after"), self.clock.time())
-            raise troubles.of_status(place.origin, answer.status, after)
+            raise errors.of_status(place.origin, answer.status, after)
         body.end(place.origin)
 
 
@@ -90,10 +92,12 @@ def _readable(location: str) -> str:
 _ASCII = "".join(chr(code) for code in range(128))
 
 
-class Body:
+class ResponseBody:
     """The body of one answer, on its way into the part."""
 
-    def __init__(self, part: Part, order: Order, max_bytes: int | None, run: Run) -> None:
+    def __init__(
+        self, part: PartialFile, order: TaskInput, max_bytes: int | None, run: RunningDownload
+    ) -> None:
         if part.size and not part.validator:
             part.restart()  # nothing says that the rest would be of the same file
         self.part = part
@@ -110,10 +114,10 @@ class Body:
             return []
         return [f"Range: bytes={self.part.size}-", f"If-Range: {self.part.validator}"]
 
-    def begin(self, answer: Answer) -> None:
+    def begin(self, answer: ResponseHead) -> None:
         order, length = self._order, answer.length
         if answer.encoded and order.checksum is None:
-            raise Trouble("EncodedBody", "the file comes encoded, and no checksum is known")
+            raise TaskError("EncodedBody", "the file comes encoded, and no checksum is known")
         if answer.status == 206:
             self._go_on(answer)
         else:
@@ -121,18 +125,18 @@ class Body:
         open_end = length is None and not answer.chunked
         if open_end and order.checksum is None and order.size is None:
             text = "no length is stated, and neither size nor checksum is known"
-            raise Trouble("LengthUnknown", text)
+            raise TaskError("LengthUnknown", text)
         self._check_size(self.part.length or 0)
 
-    def _start(self, answer: Answer) -> None:
+    def _start(self, answer: ResponseHead) -> None:
         if self.part.size:
             self.part.restart()
         self.part.begin(answer.validator, answer.length)
         if self.part.length is not None and self._order.size not in (None, self.part.length):
             raise self._order.wrong_size(self.part.length)
 
-    def _go_on(self, answer: Answer) -> None:
-        """Raises Trouble unless it is the very rest of what we have."""
+    def _go_on(self, answer: ResponseHead) -> None:
+        """Raises TaskError unless it is the very rest of what we have."""
         part, said = self.part, answer.range
         if not self.resumed or said is None:
             raise bad_answer("it is a part of a file, and not the one we asked for")
@@ -140,7 +144,7 @@ class Body:
         fits = first == part.size and last == total - 1 and answer.is_of(part.validator or "")
         if not fits or part.length not in (None, total):
             part.restart()
-            raise Trouble("RangeRefused", "the rest is of another file", again=True)
+            raise TaskError("RangeRefused", "the rest is of another file", again=True)
         part.length = total
 
     def write(self, data: bytes) -> None:
@@ -159,7 +163,7 @@ class Body:
 
     def _check_size(self, size: int) -> None:
         if self._max_bytes is not None and size > self._max_bytes:
-            raise Trouble("TooLarge", f"more than {self._max_bytes} bytes are not allowed")
+            raise TaskError("TooLarge", f"more than {self._max_bytes} bytes are not allowed")
         if self._order.size is not None and size > self._order.size:
             raise self._order.wrong_size(size)
 
@@ -169,5 +173,5 @@ class Body:
         self._check_size(part.size)
         expected = self._order.size if part.length is None else part.length
         if expected is not None and part.size < expected:
-            raise troubles.of_transfer(origin, 18)
+            raise errors.of_transfer(origin, 18)
         part.whole = True

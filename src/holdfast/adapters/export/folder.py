@@ -8,9 +8,9 @@ write into the target cannot have a file put outside of it.
 import contextlib
 import os
 
-from holdfast.adapters.export.parts import Part, Parts
-from holdfast.adapters.export.stopping import Run
-from holdfast.jobs.names import OWN_FOLDER
+from holdfast.adapters.export.cancellation import RunningDownload
+from holdfast.adapters.export.partial_files import PartialFile, PartialFiles
+from holdfast.jobs.file_names import OWN_FOLDER
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -26,9 +26,9 @@ class FolderTarget:
         os.makedirs(path, exist_ok=True)
         self._root = os.open(path, _FOLDER)
         self._durable = durable
-        self.parts = Parts(os.path.join(path, OWN_FOLDER))
+        self.parts = PartialFiles(os.path.join(path, OWN_FOLDER))
 
-    def publish(self, part: Part, key: str, run: Run) -> None:
+    def publish(self, part: PartialFile, key: str, run: RunningDownload) -> None:
         """Give the part its name; a file that has it is replaced. Raises OSError."""
         run.check()
         *folders, name = key.split("/")

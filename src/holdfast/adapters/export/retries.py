@@ -4,13 +4,13 @@ import random
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 
-from holdfast.adapters.export.troubles import Trouble
+from holdfast.adapters.export.errors import TaskError
 
 _FIRST_WAIT_SECONDS = 0.5
 _ENOUGH = 1 << 20  # bytes that make an attempt worth while
 
 
-class Tries:
+class RetryCounter:
     """How often one task failed so far.
 
     A file is not given up while it grows: an attempt that got further than all before it,
@@ -30,7 +30,7 @@ class Tries:
         self._furthest = 0
         self._begun_afresh: set[str] = set()
 
-    def wait_after(self, trouble: Trouble, size: int) -> float:
+    def wait_after(self, trouble: TaskError, size: int) -> float:
         """Seconds until the next attempt. Raises `trouble` when there is to be none."""
         if not trouble.again:
             raise trouble
@@ -44,7 +44,7 @@ class Tries:
             raise trouble
         return self._wait(trouble.after_seconds)
 
-    def _once(self, trouble: Trouble) -> None:
+    def _once(self, trouble: TaskError) -> None:
         # The whole file came and is wrong. One clean download tells a bad resume from a
         # wrong file; a second would only cost as much again.
         if trouble.code in self._begun_afresh:

@@ -25,38 +25,40 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pycurl
 
-from holdfast.adapters.export import troubles
-from holdfast.adapters.export.answer import Answer, HeadReader, bad_answer
-from holdfast.adapters.export.guard import Guard, Place
-from holdfast.adapters.export.stopping import Run
-from holdfast.adapters.export.troubles import Trouble
+from holdfast.adapters.export import errors
+from holdfast.adapters.export.cancellation import RunningDownload
+from holdfast.adapters.export.errors import TaskError
+from holdfast.adapters.export.response_head import HeadReader, ResponseHead, bad_answer
+from holdfast.adapters.export.url_guard import CheckedUrl, UrlGuard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _BUFFER = 256 << 10
 _MOST_IDLE = 16  # handles, each with a connection and a buffer
-_LONGEST_ASIDE = 64 << 10  # bytes of an error page that are read to keep the connection
+_MAX_ASIDE = 64 << 10  # bytes of an error page that are read to keep the connection
 _BODY_STATUSES = (200, 206)
 
 _Server = tuple[str, str, int]
 _Owner = tuple[str, _Server] | None  # the job and the server; None: a single request
 
 
-class Receiver(Protocol):
+class BodyReceiver(Protocol):
     """Takes the body of a 200 or 206."""
 
-    def begin(self, answer: Answer) -> None:
-        """The head is there. Raises Trouble to have nothing of the body."""
+    def begin(self, answer: ResponseHead) -> None:
+        """The head is there. Raises TaskError to have nothing of the body."""
 
     def write(self, data: bytes) -> None: ...
 
 
-class Request:
+class DownloadRequest:
     """One request, and libcurl's callbacks for it. No exception may leave a callback: it
     would be printed and forgotten. They keep it, and `answer` raises it."""
 
-    def __init__(self, place: Place, guard: Guard, receiver: Receiver, run: Run) -> None:
+    def __init__(
+        self, place: CheckedUrl, guard: UrlGuard, receiver: BodyReceiver, run: RunningDownload
+    ) -> None:
         self._place = place
         self._guard = guard
         self._receiver = receiver
@@ -71,8 +73,8 @@ class Request:
         self._received = 0  # bytes of the body, and those behind its end
         self._taken = 0
 
-    def perform(self, curl: Any, headers: Sequence[str]) -> Answer:
-        """Send it. Raises Trouble, or OSError of the receiver."""
+    def perform(self, curl: Any, headers: Sequence[str]) -> ResponseHead:
+        """Send it. Raises TaskError, or OSError of the receiver."""
         curl.setopt(pycurl.URL, self._place.url)
         curl.setopt(pycurl.HTTPHEADER, ["Accept-Encoding: identity", "Accept: */*", *headers])
         curl.setopt(pycurl.OPENSOCKETFUNCTION, self._connect)
@@ -128,7 +130,7 @@ class Request:
         answer = self._head.answer
         if answer is None or answer.status not in _BODY_STATUSES:
             self._aside += len(data)
-            return -1 if self._aside > _LONGEST_ASIDE else None
+            return -1 if self._aside > _MAX_ASIDE else None
         self._receiver.write(data)
         self._taken += len(data)
         self._check_end(answer)
@@ -138,8 +140,8 @@ class Request:
         if kind == pycurl.INFOTYPE_DATA_IN:
             self._received += len(data)
 
-    def _check_end(self, answer: Answer) -> None:
-        """Raise Trouble when all declared bytes are taken and more bytes wait behind them.
+    def _check_end(self, answer: ResponseHead) -> None:
+        """Raise TaskError when all declared bytes are taken and more bytes wait behind them.
 
         Behind TLS only libcurl can read what waits, and it does not look.
         """
@@ -151,7 +153,7 @@ class Request:
     def _progress(self, *_: object) -> int:
         return 1 if self._run.stopped else 0
 
-    def _answer(self, number: int) -> Answer:
+    def _answer(self, number: int) -> ResponseHead:
         """What came of it. What we know ourselves comes before what libcurl says."""
         self._run.check()
         if self._error is not None:
@@ -161,15 +163,15 @@ class Request:
             return answer
         if number and self._refused and not self._let:
             text = "its address is private or special; allow the host, if it is not the cloud's"
-            raise Trouble("AddressRefused", f"{host}: {text}")
+            raise TaskError("AddressRefused", f"{host}: {text}")
         if number or answer is None:
-            raise troubles.of_transfer(host, number or pycurl.E_GOT_NOTHING)
+            raise errors.of_transfer(host, number or pycurl.E_GOT_NOTHING)
         if answer.length is not None and self._received > answer.length:
             raise _longer()  # libcurl read the surplus together with the body, and dropped it
         return answer
 
 
-def _longer() -> Trouble:
+def _longer() -> TaskError:
     return bad_answer("more bytes came than it declared")
 
 
@@ -180,7 +182,7 @@ def _has_bytes(fd: int) -> bool:
     return False
 
 
-class Handles:
+class CurlHandles:
     """libcurl handles, each with one connection that it keeps open for the next request of
     the same job to the same server, or with none. Safe for threads."""
 
@@ -195,7 +197,7 @@ class Handles:
         self._closed = False
 
     @contextmanager
-    def one(self, place: Place, job_id: str | None) -> "Iterator[Any]":
+    def one(self, place: CheckedUrl, job_id: str | None) -> "Iterator[Any]":
         """Lend a handle for one request. Its connection may have served the same job before;
         for None it is new, and it is closed behind the response."""
         owner = None if job_id is None else (job_id, place.server)

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from holdfast.adapters.export import troubles
+from holdfast.adapters.export import errors
+from holdfast.adapters.export.cancellation import RunningDownload, RunningDownloads
 from holdfast.adapters.export.checksums import Digests
-from holdfast.adapters.export.guard import Guard
+from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.hosts import HostSlots
-from holdfast.adapters.export.order import Order
-from holdfast.adapters.export.parts import Part, Parts
-from holdfast.adapters.export.retries import Tries
-from holdfast.adapters.export.stopping import Run, Runs
-from holdfast.adapters.export.troubles import Trouble
+from holdfast.adapters.export.partial_files import PartialFile, PartialFiles
+from holdfast.adapters.export.retries import RetryCounter
+from holdfast.adapters.export.task_input import TaskInput
+from holdfast.adapters.export.url_guard import UrlGuard
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 
@@ -49,14 +49,14 @@ class WorkSettings:
     durable: bool = False
 
 
-class Target(Protocol):
+class ExportTarget(Protocol):
     """Where files go. `digests` are those it wants of each file."""
 
-    parts: Parts
+    parts: PartialFiles
     digests: tuple[str, ...]
     bucket: str | None
 
-    def publish(self, part: Part, key: str, run: Run) -> None:
+    def publish(self, part: PartialFile, key: str, run: RunningDownload) -> None:
         """Have the whole, verified part appear under its name, at once or not at all."""
 
     def close(self) -> None: ...
@@ -73,14 +73,14 @@ class ExportWork:
     def __init__(self, settings: WorkSettings, clock: Clock = SYSTEM_CLOCK) -> None:
         """Raises ConfigError when something is missing for this target."""
         self._settings = settings
-        self._runs = Runs(clock)
-        guard = Guard(allow_private=settings.allow_private, allow_hosts=settings.allow_hosts)
+        self._runs = RunningDownloads(clock)
+        guard = UrlGuard(allow_private=settings.allow_private, allow_hosts=settings.allow_hosts)
         try:
             from holdfast.adapters.export.download import Downloader
-            from holdfast.adapters.export.transfer import Handles
+            from holdfast.adapters.export.transfer import CurlHandles
         except ImportError:
             raise ConfigError("exports need pycurl: pip install 'holdfast[export]'") from None
-        self._handles = Handles(
+        self._handles = CurlHandles(
             settings.connect_seconds, settings.stall_seconds, settings.slowest_bytes_per_second
         )
         self._downloader = Downloader(
@@ -94,19 +94,19 @@ class ExportWork:
     ) -> Mapping[str, Any]:
         """Do one task. Whatever becomes of it is in the answer, but for MemoryError."""
         try:
-            order = Order.read(task)
+            order = TaskInput.read(task)
             with self._runs.one(order.job_id, report) as run:
                 size = self._export(order, run)
                 run.finish()
-        except Trouble as trouble:
+        except TaskError as trouble:
             return _failure(trouble)
         except MemoryError:  # the pool has a fresh process do it
             raise
         except Exception as error:  # its text may hold the URL, and that a signature
-            return _failure(Trouble("Unexpected", type(error).__name__))
+            return _failure(TaskError("Unexpected", type(error).__name__))
         return {"success": True, "bytesProcessed": size, "error": None}
 
-    def _export(self, order: Order, run: Run) -> int:
+    def _export(self, order: TaskInput, run: RunningDownload) -> int:
         self._check_bucket(order)
         known = {order.checksum.algorithm} if order.checksum else set()
         digests = Digests({*self._target.digests, *known})
@@ -116,21 +116,21 @@ class ExportWork:
             try:
                 self._until_done(part, order, run)
                 return part.size
-            except Trouble as trouble:
+            except TaskError as trouble:
                 keep = trouble.keep
                 raise
             finally:
                 part.close(keep=keep)
         except OSError as error:
-            raise troubles.of_storage(error, order.key) from error
+            raise errors.of_storage(error, order.key) from error
 
-    def _check_bucket(self, order: Order) -> None:
+    def _check_bucket(self, order: TaskInput) -> None:
         # Whoever writes messages must not choose among all buckets we may write to.
         if order.bucket not in (None, self._target.bucket):
-            raise Trouble("BucketRefused", "the task names another bucket than the target")
+            raise TaskError("BucketRefused", "the task names another bucket than the target")
 
-    def _until_done(self, part: Part, order: Order, run: Run) -> None:
-        tries = Tries(self._settings.attempts, self._settings.longest_wait_seconds)
+    def _until_done(self, part: PartialFile, order: TaskInput, run: RunningDownload) -> None:
+        tries = RetryCounter(self._settings.attempts, self._settings.longest_wait_seconds)
         part.resume(any_boot=order.checksum is not None, chunk_read=partial(_reread, run))
         # A connection that served another file may bring that file's surplus bytes as ours.
         # Only a checksum proves that it did not: files of one size may have other bytes.
@@ -139,7 +139,7 @@ class ExportWork:
             try:
                 self._once(part, order, run, alone=alone)
                 return
-            except Trouble as trouble:
+            except TaskError as trouble:
                 if trouble.afresh:
                     self._handles.forget(order.job_id)
                 wait = tries.wait_after(trouble, part.size)
@@ -148,7 +148,9 @@ class ExportWork:
                 alone = True  # what went wrong may have been the connection
                 run.wait(wait)
 
-    def _once(self, part: Part, order: Order, run: Run, *, alone: bool) -> None:
+    def _once(
+        self, part: PartialFile, order: TaskInput, run: RunningDownload, *, alone: bool
+    ) -> None:
         run.check()
         if not part.whole:
             self._downloader.fill(part, order, run, alone=alone)
@@ -167,24 +169,24 @@ class ExportWork:
             self._target.close()
 
 
-def _failure(trouble: Trouble) -> Mapping[str, Any]:
+def _failure(trouble: TaskError) -> Mapping[str, Any]:
     error = {"code": trouble.code, "message": trouble.message}
     return {"success": False, "bytesProcessed": 0, "error": error}
 
 
-def _reread(run: Run, count: int) -> None:
+def _reread(run: RunningDownload, count: int) -> None:
     run.check()
     run.moved(count)
 
 
-def _opened_target(settings: WorkSettings) -> Target:
+def _opened_target(settings: WorkSettings) -> ExportTarget:
     try:
         return _target(settings)
     except OSError as error:
         raise ConfigError(f"target {settings.target}: {error.strerror or error}") from error
 
 
-def _target(settings: WorkSettings) -> Target:
+def _target(settings: WorkSettings) -> ExportTarget:
     if settings.target.startswith("s3://"):
         from holdfast.adapters.aws.s3 import S3Target
 

@@ -65,6 +65,6 @@ class ChatMetrics:
                 self._tokens.labels("prompt").inc(event.prompt_tokens)
                 self._tokens.labels("completion").inc(event.completion_tokens)
                 self._seconds.observe(seconds)
-            case cv.Swept(waiting=waiting, oldest_seconds=oldest):
+            case cv.SweepFinished(waiting=waiting, oldest_seconds=oldest):
                 self._waiting.set(waiting)
                 self._oldest.set(oldest)

@@ -22,7 +22,7 @@ _COUNTED: dict[type[Event], tuple[str, str]] = {
     ev.JobCancelled: ("jobs_cancelled", "Jobs nobody waited for any more."),
     ev.TaskCompleted: ("tasks_completed", "Tasks done."),
     ev.TaskFailed: ("tasks_failed", "Tasks given up."),
-    ev.TaskAgain: ("tasks_again", "Tasks given to another worker."),
+    ev.TaskRetried: ("tasks_again", "Tasks given to another worker."),
     ev.CallbackSent: ("callbacks_sent", "Answers that Step Functions took."),
     ev.CallbackFailed: ("callbacks_failed", "Answers to be tried again."),
     ev.ActiveJobsUnknown: ("active_jobs_unknown", "Listings the job store did not answer."),

@@ -27,9 +27,9 @@ _LEVELS: dict[type[Event], int] = {
     ev.LeaseRenewed: logging.DEBUG,
     ev.Retried: logging.WARNING,
     ev.LeaseAtRisk: logging.WARNING,
-    ev.LeaseGone: logging.WARNING,
+    ev.LeaseEnded: logging.WARNING,
     ev.NearCap: logging.WARNING,
-    ev.Stolen: logging.WARNING,
+    ev.TakenOver: logging.WARNING,
     ev.SchemaTooNew: logging.WARNING,
     ev.ChildKilled: logging.WARNING,
     ev.PollFailed: logging.WARNING,
@@ -38,7 +38,7 @@ _LEVELS: dict[type[Event], int] = {
     jv.HeartbeatSent: logging.DEBUG,
     jv.JobResumed: logging.WARNING,
     jv.TaskFailed: logging.WARNING,
-    jv.TaskAgain: logging.WARNING,
+    jv.TaskRetried: logging.WARNING,
     jv.JobCancelled: logging.WARNING,
     jv.HeartbeatFailed: logging.WARNING,
     jv.CallbackFailed: logging.WARNING,
@@ -65,7 +65,7 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 def level_of(event: Event) -> int:
     if isinstance(event, jv.ActiveJobs) and event.with_token == 0:
         return logging.DEBUG  # each cycle of an idle process
-    if isinstance(event, cv.Swept) and event.triggered == event.parked == 0:
+    if isinstance(event, cv.SweepFinished) and event.triggered == event.parked == 0:
         return logging.DEBUG
     return _LEVELS.get(type(event), logging.INFO)
 

@@ -18,15 +18,15 @@ _COUNTED: dict[type[Event], tuple[str, str]] = {
     ev.Retried: ("retried", "Attempts that failed and will be repeated."),
     ev.DeadLettered: ("dead_lettered", "Messages given up, with a reason."),
     ev.GivenBack: ("given_back", "Messages returned uncharged at shutdown."),
-    ev.Stolen: ("stolen", "Expired leases of other workers taken over."),
+    ev.TakenOver: ("stolen", "Expired leases of other workers taken over."),
     ev.LeaseAtRisk: ("leases_at_risk", "Renewals and settlements that got no answer."),
-    ev.LeaseGone: ("leases_lost", "Leases lost while they were held here."),
+    ev.LeaseEnded: ("leases_lost", "Leases lost while they were held here."),
     ev.ChildKilled: ("children_killed", "Child processes ended by the watchdog."),
     ev.SchemaTooNew: ("schema_too_new", "Messages left for newer code."),
     ev.PollFailed: ("polls_failed", "Polls the queue did not answer."),
 }
 # What ends the time a message is held.
-_ENDS = ev.Completed | ev.Retried | ev.DeadLettered | ev.GivenBack | ev.LeaseGone
+_ENDS = ev.Completed | ev.Retried | ev.DeadLettered | ev.GivenBack | ev.LeaseEnded
 _SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
 _LATENESS = (0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30)
 
@@ -77,13 +77,13 @@ class Metrics:
         self._of_chat = ChatMetrics(client, registry)
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, ev.OfQueue):
+        if isinstance(event, ev.QueueEvent):
             self._of_queue(event)
         else:
             self._of_job(event)
             self._of_chat(event)
 
-    def _of_queue(self, event: ev.OfQueue) -> None:
+    def _of_queue(self, event: ev.QueueEvent) -> None:
         queue = event.queue
         if (counter := self._counters.get(type(event))) is not None:
             counter.labels(queue).inc()
@@ -95,7 +95,7 @@ class Metrics:
         if isinstance(event, ev.Claimed | _ENDS):
             self._note_holding(event)
 
-    def _note_holding(self, event: ev.OfMessage) -> None:
+    def _note_holding(self, event: ev.MessageEvent) -> None:
         """By message, not by counting up and down: a lost lease may end twice, and what
         the queue itself buries was never held."""
         holding = self._holding.setdefault(event.queue, set())

@@ -2,7 +2,7 @@
 
 import typer
 
-from holdfast.cli.chat import look, people, send, upkeep, work
+from holdfast.cli.chat import inspect, maintenance, parked, send, work
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -11,10 +11,10 @@ app = typer.Typer(
 )
 app.command(rich_help_panel="Work")(send.send)
 app.command(rich_help_panel="Work")(work.work)
-app.command(rich_help_panel="Look")(look.show)
-app.command(rich_help_panel="Look")(look.outbox)
-app.command(rich_help_panel="People")(people.parked)
-app.command(rich_help_panel="People")(people.hand)
-app.command(rich_help_panel="Keep in order")(upkeep.sweep)
-app.command(rich_help_panel="Keep in order")(upkeep.tables)
-app.command(rich_help_panel="Keep in order")(upkeep.doctor)
+app.command(rich_help_panel="Look")(inspect.show)
+app.command(rich_help_panel="Look")(inspect.outbox)
+app.command(rich_help_panel="People")(parked.parked)
+app.command(rich_help_panel="People")(parked.assign)
+app.command(rich_help_panel="Keep in order")(maintenance.sweep)
+app.command(rich_help_panel="Keep in order")(maintenance.tables)
+app.command(rich_help_panel="Keep in order")(maintenance.doctor)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.chat.words import masked
-from holdfast.cli.failures import NotThere, Usage
-from holdfast.conversations.model import shown
+from holdfast.cli.chat.formatting import masked
+from holdfast.cli.errors import NotFound, UsageError
+from holdfast.conversations.model import redacted_id
 from holdfast.core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
-    from holdfast.chat_config import ChatSettings
+    from holdfast.config.chat import ChatSettings
     from holdfast.conversations.model import Conversation
     from holdfast.conversations.ports import ConversationStore
 
@@ -54,7 +54,7 @@ def store() -> "Iterator[ConversationStore]":
 def must_be_there() -> "ChatSettings":
     """Raises ConfigError with all that is wrong, StoreUnavailable when there is no store."""
     from holdfast.bootstrap.chats import file_of
-    from holdfast.chat_config import chat_settings
+    from holdfast.config.chat import chat_settings
 
     settings = chat_settings(os.environ)
     file = file_of(settings.store_url)
@@ -67,15 +67,15 @@ def must_be_there() -> "ChatSettings":
 
 
 def the_one(store: "ConversationStore", name: str, address: str | None) -> "Conversation":
-    """Raises NotThere; Usage when it could be several."""
+    """Raises NotFound; UsageError when it could be several."""
     found = list(_those(store, name, address))
     if not found:
-        raise NotThere(
+        raise NotFound(
             f"there is no conversation {name!r}: `holdfast chat show` lists those there are"
         )
     if len(found) > 1:
         seen = ", ".join(sorted({masked(one.key.primary_channel) for one in found}))
-        raise Usage(f"{name!r} may be several ({seen}): write more of the id, or --from")
+        raise UsageError(f"{name!r} may be several ({seen}): write more of the id, or --from")
     return found[0]
 
 
@@ -90,4 +90,4 @@ def _those(
 def _is(conversation: "Conversation", name: str) -> bool:
     """By the beginning of its id, or by how lists show an id that looks like a number."""
     known = conversation.key.conversation_id
-    return bool(name) and (known.startswith(name) or shown(known).startswith(name))
+    return bool(name) and (known.startswith(name) or redacted_id(known).startswith(name))

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.cli.durations import in_words
-from holdfast.cli.failures import NotThere
-from holdfast.conversations.model import Parked
+from holdfast.cli.errors import NotFound
+from holdfast.conversations.model import ParkedBatch
 from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _FAR_BACK = 100  # messages of the history in which the reply is looked for
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
+class ReplyWait:
     """The replies, in order; usually one."""
 
     replies: "list[HistoryMessage]"
@@ -25,20 +25,20 @@ class Waited:
 
 def await_reply(
     app: "ChatApp", key: "ConversationKey", sids: list[str], timeout: float | None
-) -> Waited:
-    """Raises NotThere: none came in time, or a person must look."""
+) -> ReplyWait:
+    """Raises NotFound: none came in time, or a person must look."""
     seconds = _patience(app) if timeout is None else timeout
     until = SYSTEM_CLOCK.monotonic() + seconds
     while app.store.processed(key, sids) != set(sids):
         if SYSTEM_CLOCK.monotonic() >= until:
-            raise NotThere(
+            raise NotFound(
                 f"no reply after {in_words(seconds)}: `holdfast chat work` must run, here "
                 "or in another terminal; the message is kept"
             )
         SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
     if (parked := _parked(app, sids)) is not None:
-        raise NotThere(f"parked: {parked.reason}; `holdfast chat parked` shows the way on")
-    return Waited(_replies(app, key, set(sids)))
+        raise NotFound(f"parked: {parked.reason}; `holdfast chat parked` shows the way on")
+    return ReplyWait(_replies(app, key, set(sids)))
 
 
 def _patience(app: "ChatApp") -> float:
@@ -47,7 +47,7 @@ def _patience(app: "ChatApp") -> float:
     return terms.max_wait_seconds + terms.writer_seconds + terms.sender_seconds
 
 
-def _parked(app: "ChatApp", sids: list[str]) -> Parked | None:
+def _parked(app: "ChatApp", sids: list[str]) -> ParkedBatch | None:
     return next((one for one in app.store.parked() if not set(sids).isdisjoint(one.sids)), None)
 
 

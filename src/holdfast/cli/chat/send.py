@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.arguments import AsJson
-from holdfast.cli.chat.reply import Waited, await_reply
-from holdfast.cli.chat.words import id_of, message_json
-from holdfast.cli.console import answer, answer_json, clean, say
+from holdfast.cli.chat.formatting import id_of, message_json
+from holdfast.cli.chat.reply import ReplyWait, await_reply
+from holdfast.cli.console import info, print_json, print_result, strip_control_characters
 from holdfast.cli.durations import in_words, seconds
-from holdfast.cli.failures import InputRefused, Usage
+from holdfast.cli.errors import InputRefused, UsageError
 from holdfast.conversations.errors import InvalidInbound
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _STDIN = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Customer:
+class SendOptions:
     """Who writes, to whom, and in which conversation."""
 
     address: str
@@ -35,7 +35,7 @@ class Customer:
     def message(self, text: str, sid: str | None) -> "Inbound":
         """Raises InvalidInbound."""
         from holdfast.conversations.messages import inbound_of
-        from holdfast.core.message import new_id
+        from holdfast.core.queue.message import new_id
 
         return inbound_of(
             {
@@ -86,8 +86,8 @@ def send(
     from holdfast.bootstrap.chats import build_chat
 
     if text == _STDIN and sid is not None:
-        raise Usage("--sid is for one message, and - reads many")
-    customer = Customer(address, to, conversation)
+        raise UsageError("--sid is for one message, and - reads many")
+    customer = SendOptions(address, to, conversation)
     with build_chat(os.environ, fallback=LOCAL) as app:
         key, sids = _stage(app, customer, text, sid)
         if not wait:
@@ -97,7 +97,7 @@ def send(
 
 
 def _stage(
-    app: "ChatApp", customer: Customer, text: str, sid: str | None
+    app: "ChatApp", customer: SendOptions, text: str, sid: str | None
 ) -> "tuple[ConversationKey, list[str]]":
     """Each as it comes. Raises InputRefused, saying what was staged before."""
     key: ConversationKey | None = None
@@ -121,7 +121,7 @@ def _texts(text: str) -> Iterator[tuple[str, str]]:
         yield "", text
         return
     if sys.stdin is None:
-        raise Usage("standard input is closed: there is nothing to read")
+        raise UsageError("standard input is closed: there is nothing to read")
     for number, line in enumerate(sys.stdin.buffer, 1):
         if line.strip():
             # What is no UTF-8 becomes something that is refused like other bad text.
@@ -131,17 +131,17 @@ def _texts(text: str) -> Iterator[tuple[str, str]]:
 
 def _tell(app: "ChatApp", key: "ConversationKey", sids: list[str], as_json: bool) -> None:
     if as_json:
-        answer_json({"conversation": key.conversation_id, "staged": sids})
+        print_json({"conversation": key.conversation_id, "staged": sids})
         return
-    answer(clean(id_of(key.conversation_id, full=False)))
+    print_result(strip_control_characters(id_of(key.conversation_id, full=False)))
     window = in_words(app.settings.window_seconds)
-    say(f"staged {len(sids):,}: answered in about {window}, while `holdfast chat work` runs")
+    info(f"staged {len(sids):,}: answered in about {window}, while `holdfast chat work` runs")
 
 
-def _tell_reply(waited: Waited, as_json: bool) -> None:
+def _tell_reply(waited: ReplyWait, as_json: bool) -> None:
     if as_json:
-        answer_json([message_json(one) for one in waited.replies])
+        print_json([message_json(one) for one in waited.replies])
         return
     for one in waited.replies:
         for line in one.body.splitlines():
-            answer(clean(line))
+            print_result(strip_control_characters(line))

@@ -8,19 +8,19 @@ from dataclasses import astuple, dataclass
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.gauge import Gauge, Quiet, Tally
-from holdfast.cli.shift import Shift
+from holdfast.cli.foreground import ForegroundRunner
+from holdfast.cli.status_line import EventCounts, NoStatus, StatusLine
 from holdfast.cli.watching import log_lines
 from holdfast.conversations.model import Channel
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import QueueUnavailable, StoreUnavailable
 from holdfast.core.events import Events, PollFailed
-from holdfast.core.worker import Worker, WorkerReport
+from holdfast.core.worker.worker import Worker, WorkerReport
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
-    from holdfast.core.handler import Handler
-    from holdfast.core.queue import QueueManager
+    from holdfast.core.queue.manager import QueueManager
+    from holdfast.core.worker.handler import Handler
 
 _LOOK_SECONDS = 0.5
 _LOOKS_UNTIL_IDLE = 2  # a batch under way is in no queue's books for a moment
@@ -39,15 +39,15 @@ class ChatService:
 
     def run(self, events: Events, log_format: str | None, *, until_idle: bool) -> WorkerReport:
         """Raises ConfigError when a queue cannot be used."""
-        tally = Tally()
+        tally = EventCounts()
         events.subscribe(tally)
         queues = self._queues()
         workers = [self._worker(queue, handler) for queue, handler in queues.items()]
         live = log_lines(events, log_format)
-        screen = Gauge(f"chat {' '.join(self.channels)}", tally) if live else Quiet()
+        screen = StatusLine(f"chat {' '.join(self.channels)}", tally) if live else NoStatus()
         watched = list(queues) if until_idle else []
-        stint = ChatStint(self.app, workers, watched, tally, events)
-        shift = Shift(stint, screen, self.drain_seconds)
+        stint = RunnableChat(self.app, workers, watched, tally, events)
+        shift = ForegroundRunner(stint, screen, self.drain_seconds)
         report = shift.run()
         self.stopped_now_by = shift.stopped_now_by
         return report
@@ -74,7 +74,7 @@ class ChatService:
         )
 
 
-class ChatStint:
+class RunnableChat:
     """Several workers and a sweeper, as a shift sees them. With queues to be `watched` they
     end when these are empty and nothing is staged."""
 
@@ -83,7 +83,7 @@ class ChatStint:
         app: "ChatApp",
         workers: "list[Worker[Any]]",
         watched: "list[QueueManager[Any]]",
-        tally: Tally,
+        tally: EventCounts,
         events: Events,
     ) -> None:
         self._app, self._workers, self._watched = app, workers, watched

@@ -7,13 +7,13 @@ import typer
 
 from holdfast.cli.arguments import AsJson, concurrency_option
 from holdfast.cli.durations import seconds
-from holdfast.cli.failures import Usage
+from holdfast.cli.errors import UsageError
 from holdfast.cli.watching import LogFormat, MetricsHost, MetricsPort, metrics
 from holdfast.cli.work import answer_report
 from holdfast.conversations.model import Channel
 
 if TYPE_CHECKING:
-    from holdfast.conversations.terms import ChatTerms
+    from holdfast.conversations.policy import ConversationPolicy
 
 _MARGIN_SECONDS = 5.0
 
@@ -79,9 +79,9 @@ def _channels(names: list[str] | None) -> list[Channel]:
     try:
         return list(dict.fromkeys(Channel(name.lower()) for name in names))
     except ValueError:
-        raise Usage(f"--channel: it is one of {', '.join(Channel)}") from None
+        raise UsageError(f"--channel: it is one of {', '.join(Channel)}") from None
 
 
-def _enough(terms: "ChatTerms") -> float:
+def _enough(terms: "ConversationPolicy") -> float:
     """What a reply under way needs at most: one cut off is in doubt, and parked."""
     return terms.writer_seconds + terms.sender_seconds + _MARGIN_SECONDS

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.arguments import AsJson
-from holdfast.cli.console import answer_json, say
-from holdfast.cli.failures import ExitCode
+from holdfast.cli.console import info, print_json
+from holdfast.cli.errors import ExitCode
 from holdfast.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from holdfast.cli.demo.chat.books import ChatBooks
     from holdfast.cli.demo.enrichment.books import Books
     from holdfast.cli.demo.export.books import ExportBooks
-    from holdfast.cli.demo.stage import Stage
+    from holdfast.cli.demo.stage import DemoScreen
 
     AnyBooks = Books | ExportBooks | ChatBooks
-    Perform = Callable[[Path, Stage], AnyBooks]
+    Perform = Callable[[Path, DemoScreen], AnyBooks]
 
 _NEEDS = "needs pycurl: pip install 'holdfast[export]'"
 
@@ -59,7 +59,7 @@ def demo(
             if not as_json:
                 screen.close(books[name])
     if as_json:
-        answer_json({name: {**asdict(b), "balance": b.balance} for name, b in books.items()})
+        print_json({name: {**asdict(b), "balance": b.balance} for name, b in books.items()})
     if not all(of_act.balance for of_act in books.values()):
         raise typer.Exit(ExitCode.NO)
 
@@ -69,17 +69,17 @@ def _programme(
 ) -> dict[str, tuple[str, "Perform"]]:
     """What is played: title and play. Raises ConfigError when the wish cannot be met."""
 
-    def enrich(folder: Path, screen: "Stage") -> "Books":
+    def enrich(folder: Path, screen: "DemoScreen") -> "Books":
         from holdfast.cli.demo.enrichment.play import Play, Script
 
         return Play(Script(tasks, workers), folder, screen).run()
 
-    def export(folder: Path, screen: "Stage") -> "ExportBooks":
+    def export(folder: Path, screen: "DemoScreen") -> "ExportBooks":
         from holdfast.cli.demo.export.play import ExportPlay, ExportScript
 
         return ExportPlay(ExportScript(files), folder, screen).run()
 
-    def chat(folder: Path, screen: "Stage") -> "ChatBooks":
+    def chat(folder: Path, screen: "DemoScreen") -> "ChatBooks":
         from holdfast.cli.demo.chat.play import ChatPlay, ChatScript
 
         return ChatPlay(ChatScript(), folder, screen).run()
@@ -100,7 +100,7 @@ def _can_download(*, needed: bool) -> bool:
     except ImportError:
         if needed:
             raise ConfigError(f"the export {_NEEDS}") from None
-        say(f"the second act, an export, is left out: it {_NEEDS}")
+        info(f"the second act, an export, is left out: it {_NEEDS}")
         return False
     return True
 
@@ -114,11 +114,13 @@ def _folder(keep: bool, acts: Collection[str]) -> Iterator[Path]:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
         if keep and "queue" in acts:
-            say(f"look around: holdfast status {folder}/demo/enrich (and list, explain, dead)")
+            info(f"look around: holdfast status {folder}/demo/enrich (and list, explain, dead)")
         if keep and "export" in acts:
-            say(f"look around: holdfast export list --jobs {folder}/jobs.db (and show)")
+            info(f"look around: holdfast export list --jobs {folder}/jobs.db (and show)")
         if keep and "chat" in acts:
-            say(f"look around: HOLDFAST_DATA_DIR={folder} holdfast chat show demo (and outbox)")
+            info(
+                f"look around: HOLDFAST_DATA_DIR={folder} holdfast chat show demo (and outbox)"
+            )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
-Report = Callable[["Hand", dict[str, Any]], None]
+Report = Callable[["WorkerHandle", dict[str, Any]], None]
 
 _GRACE_SECONDS = 15.0
 # What a person has set up for their own work must not change the play, nor may the play
@@ -25,7 +25,7 @@ _NO_AWS = {
 }
 
 
-class Hand:
+class WorkerHandle:
     """One process that works."""
 
     def __init__(
@@ -90,20 +90,20 @@ class Hand:
         self.fate = self.fate or "drained and gone"
 
 
-class Crew:
+class WorkerProcesses:
     """Several hands; all are gone when the `with` block is left, however it is left."""
 
     def __init__(self, folder: Path, env: dict[str, str], report: Report) -> None:
         theirs = {k: v for k, v in os.environ.items() if not k.startswith(_THEIRS)}
         self._env = {**theirs, **_NO_AWS, **env}
         self._folder, self._report = folder, report
-        self.hands: list[Hand] = []
+        self.hands: list[WorkerHandle] = []
         self._listeners: list[Thread] = []
 
-    def hire(self, arguments: Sequence[str], module: str = "holdfast.cli") -> Hand:
+    def hire(self, arguments: Sequence[str], module: str = "holdfast.cli") -> WorkerHandle:
         """A new process of `holdfast`, or of a module of ours, with these arguments."""
         command = [sys.executable, "-m", module, *arguments]
-        hand = Hand(len(self.hands) + 1, command, self._env, self._folder)
+        hand = WorkerHandle(len(self.hands) + 1, command, self._env, self._folder)
         self.hands.append(hand)
         listener = Thread(target=hand.listen, args=(self._report,), daemon=True)
         listener.start()

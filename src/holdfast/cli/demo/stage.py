@@ -44,7 +44,7 @@ class Account(Protocol):
         """What the words of the books mean."""
 
 
-class Stage(Protocol):
+class DemoScreen(Protocol):
     """Where one act is played."""
 
     def tell(self, text: str) -> None:
@@ -60,7 +60,7 @@ class Stage(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-def stage(stream: TextIO, title: str) -> Stage:
+def stage(stream: TextIO, title: str) -> DemoScreen:
     return Live(stream, title) if stream.isatty() else Plain(stream, title)
 
 

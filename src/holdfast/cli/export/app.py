@@ -2,7 +2,7 @@
 
 import typer
 
-from holdfast.cli.export import look, run, serve, upkeep
+from holdfast.cli.export import inspect, maintenance, run, serve
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -11,7 +11,7 @@ app = typer.Typer(
 )
 app.command(rich_help_panel="Work")(run.run)
 app.command(rich_help_panel="Work")(serve.serve)
-app.command("list", rich_help_panel="Look")(look.list_)
-app.command(rich_help_panel="Look")(look.show)
-app.command(rich_help_panel="Keep in order")(upkeep.tables)
-app.command(rich_help_panel="Keep in order")(upkeep.doctor)
+app.command("list", rich_help_panel="Look")(inspect.list_)
+app.command(rich_help_panel="Look")(inspect.show)
+app.command(rich_help_panel="Keep in order")(maintenance.tables)
+app.command(rich_help_panel="Keep in order")(maintenance.doctor)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.failures import InputRefused
+from holdfast.cli.errors import InputRefused
 from holdfast.jobs.errors import InvalidJob
 from holdfast.jobs.request import JobRequest, TaskSpec, spec_of, tasks_of
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.failures import Usage
+from holdfast.cli.errors import UsageError
 from holdfast.jobs.errors import StoreUnavailable
-from holdfast.jobs.names import OWN_FOLDER
+from holdfast.jobs.file_names import OWN_FOLDER
 
 if TYPE_CHECKING:
-    from holdfast.config import ExportSettings
+    from holdfast.config.settings import ExportSettings
 
 STORE_VARIABLE = "HOLDFAST_JOBS"
 
@@ -81,7 +81,7 @@ MaxSize = Annotated[
 
 def settings_of(**given: Any) -> "ExportSettings":
     """The settings: what an option says wins over the environment. Raises ConfigError."""
-    from holdfast.config import export_settings
+    from holdfast.config.settings import export_settings
 
     # A flag that was not given is no "no": the environment may say yes.
     said = {name: value for name, value in given.items() if value}
@@ -89,18 +89,18 @@ def settings_of(**given: Any) -> "ExportSettings":
 
 
 def checked_target(to: str) -> str:
-    """Raises Usage for what can never be one; that it can be written to, workers find out."""
+    """Raises UsageError for what can never be one; that it can be written to, workers find out."""
     if to.startswith("s3://"):
         if not to.removeprefix("s3://").partition("/")[0]:
-            raise Usage(f"--to {to}: the bucket is missing, as in s3://BUCKET/PREFIX")
+            raise UsageError(f"--to {to}: the bucket is missing, as in s3://BUCKET/PREFIX")
         return to
     scheme = to.partition("://")[0] if "://" in to else ""
     if scheme:
-        raise Usage(f"--to {to}: no target for {scheme}: URLs; use a folder, or s3://…")
+        raise UsageError(f"--to {to}: no target for {scheme}: URLs; use a folder, or s3://…")
     if not to:
-        raise Usage("--to is empty: name a folder, or s3://BUCKET/PREFIX")
+        raise UsageError("--to is empty: name a folder, or s3://BUCKET/PREFIX")
     if os.path.lexists(to) and not os.path.isdir(to):
-        raise Usage(f"--to {to}: this is a file, and a folder is needed")
+        raise UsageError(f"--to {to}: this is a file, and a folder is needed")
     return to
 
 

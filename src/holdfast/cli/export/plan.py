@@ -13,8 +13,8 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from holdfast.cli.errors import InputRefused, UsageError
 from holdfast.cli.export.listing import ExportList
-from holdfast.cli.failures import InputRefused, Usage
 from holdfast.jobs.model import ExportJob, JobStatus, TaskStatus
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.jobs.request import JobRequest, TaskSpec
@@ -34,7 +34,7 @@ class Plan:
 
 
 def planned(wanted: ExportList, to: str, jobs: JobStateRepository) -> Plan:
-    """Raises InputRefused or Usage when the store has another job of that id."""
+    """Raises InputRefused or UsageError when the store has another job of that id."""
     first = _first_request(wanted, to)
     plan = Plan(first, jobs.find_by_id(first.job_id), _fresh(first))
     if plan.found is None:
@@ -53,7 +53,7 @@ def planned(wanted: ExportList, to: str, jobs: JobStateRepository) -> Plan:
         request = replace(first, job_id=f"{first.job_id}.{number}", tasks=specs)
         says = _again(found, len(specs), total)
         plan = Plan(request, jobs.find_by_id(request.job_id), says)
-    raise Usage("this job was tried a million times")
+    raise UsageError("this job was tried a million times")
 
 
 def _first_request(wanted: ExportList, to: str) -> JobRequest:
@@ -72,7 +72,7 @@ def _must_be_the_same(found: ExportJob, asked: JobRequest) -> None:
     said, wanted = found.metadata, asked.metadata or {}
     if said.get(_TARGET) != wanted[_TARGET]:
         other = said.get(_TARGET, "another target")
-        raise Usage(
+        raise UsageError(
             f"job {found.job_id!r} of this store went to {other}: "
             "use another store (--jobs) or another jobId"
         )

@@ -25,10 +25,10 @@ from holdfast.cli.export.options import (
     in_folder,
     settings_of,
 )
-from holdfast.jobs.names import OWN_FOLDER
+from holdfast.jobs.file_names import OWN_FOLDER
 
 if TYPE_CHECKING:
-    from holdfast.config import ExportSettings
+    from holdfast.config.settings import ExportSettings
 
 
 def run(
@@ -55,8 +55,8 @@ def run(
 ) -> None:
     """Fetch the files of a list. The same command again goes on where it ended."""
     from holdfast.bootstrap.exports import open_jobs
+    from holdfast.cli.export.export_run import ExportRun, print_export_run
     from holdfast.cli.export.listing import read_list
-    from holdfast.cli.export.outing import Outing, answer_outing
     from holdfast.cli.export.plan import planned
 
     checked_target(to)
@@ -76,9 +76,9 @@ def run(
     # books survive what the files survive: a power cut only when that was asked for.
     with open_jobs(store, keep_seconds=None, durable=settings.durable) as repository:
         plan = planned(wanted, to, repository)
-        outing = Outing(plan, to, repository, store, settings)
+        outing = ExportRun(plan, to, repository, store, settings)
         outing.go()
-        answer_outing(outing, as_json)
+        print_export_run(outing, as_json)
     raise typer.Exit(outing.code)
 
 

@@ -66,7 +66,7 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Take export jobs from a queue. Ctrl-C drains; Ctrl-C again stops now."""
-    from holdfast.cli.export.service import Service
+    from holdfast.cli.export.service import ExportService
     from holdfast.core.events import Events
 
     checked_target(to)
@@ -82,7 +82,7 @@ def serve(
     )
     if drain is not None:  # 0 too: it means at once, not "as ever"
         settings = settings.model_copy(update={"drain_seconds": drain})
-    service = Service(
+    service = ExportService(
         default_queue(queue), to, store_or_default(jobs), manifests, concurrency, settings
     )
     events = Events()

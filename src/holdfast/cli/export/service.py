@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap import open_queue
 from holdfast.bootstrap.exports import export_engine, open_jobs, step_functions
+from holdfast.cli.export.live_view import LiveView
 from holdfast.cli.export.options import file_of
-from holdfast.cli.export.screens import LiveView
 from holdfast.cli.export.watch import Watch
-from holdfast.cli.gauge import Quiet, Screen, Tally
-from holdfast.cli.shift import Shift
+from holdfast.cli.foreground import ForegroundRunner
+from holdfast.cli.status_line import EventCounts, LiveStatus, NoStatus
 from holdfast.cli.watching import log_lines
-from holdfast.cli.work import WorkerStint
-from holdfast.config import ExportSettings, heartbeat_settings
+from holdfast.cli.work import RunnableWorker
+from holdfast.config.settings import ExportSettings, heartbeat_settings
 from holdfast.core.events import Events
-from holdfast.core.message import AnyMessage
-from holdfast.core.worker import Worker, WorkerReport
+from holdfast.core.queue.message import AnyMessage
+from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.jobs.consumer import ExportJobConsumer
 
 if TYPE_CHECKING:
-    from holdfast.core.queue import QueueManager
+    from holdfast.core.queue.manager import QueueManager
     from holdfast.jobs.engine import JobEngine
     from holdfast.jobs.ports import JobStateRepository, StepFunctions
 
@@ -32,7 +32,7 @@ _GIVE_BACK_SECONDS = 10.0
 
 
 @dataclass(slots=True)
-class Service:
+class ExportService:
     """Takes jobs from a queue until it is stopped."""
 
     queue: str
@@ -45,7 +45,7 @@ class Service:
 
     def run(self, events: Events, log_format: str | None, *, until_empty: bool) -> WorkerReport:
         """Raises ConfigError when something is missing that jobs will need."""
-        tally = Tally()
+        tally = EventCounts()
         events.subscribe(tally)
         callbacks = step_functions(needed=self._in_cloud)
         with (
@@ -56,8 +56,8 @@ class Service:
             engine = self._engine(jobs, callbacks, events)
             worker = self._worker(queue, engine, callbacks)
             screen = self._screen(jobs, engine, events, queue.name, log_format)
-            stint = EngineStint(engine, worker, tally, until_empty)
-            shift = Shift(stint, screen, self.settings.drain_seconds)
+            stint = RunnableEngine(engine, worker, tally, until_empty)
+            shift = ForegroundRunner(stint, screen, self.settings.drain_seconds)
             report = shift.run()
         self.stopped_now_by = shift.stopped_now_by
         return report
@@ -108,19 +108,19 @@ class Service:
         events: Events,
         name: str,
         log_format: str | None,
-    ) -> Screen:
+    ) -> LiveStatus:
         if not log_lines(events, log_format):
-            return Quiet()
+            return NoStatus()
         watch = Watch(jobs, engine, lambda: engine.dispatcher.running)
         events.subscribe(watch)
         return LiveView(watch, f"{name} to {self.to}", many=True)
 
 
-class EngineStint(WorkerStint):
+class RunnableEngine(RunnableWorker):
     """A worker whose engine runs as long as it does, and a moment longer."""
 
     def __init__(
-        self, engine: "JobEngine", worker: "Worker[Any]", tally: Tally, until_empty: bool
+        self, engine: "JobEngine", worker: "Worker[Any]", tally: EventCounts, until_empty: bool
     ) -> None:
         super().__init__(worker, tally, until_empty)
         self._engine = engine

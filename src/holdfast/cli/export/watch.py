@@ -15,7 +15,7 @@ from holdfast.jobs.ports import JobStateRepository
 
 if TYPE_CHECKING:
     from holdfast.jobs.engine import JobEngine
-    from holdfast.jobs.pool.pool import TaskView
+    from holdfast.jobs.pool.pool import RunningTaskInfo
 
 _READ_SECONDS = 1.0  # how often the store is asked
 _MOST_JOBS = 8  # shown, and asked for
@@ -39,7 +39,7 @@ class WorkerLine:
     """One worker; `name` is of the task it is longest at, `task` None: it waits."""
 
     pid: int
-    task: "TaskView | None"
+    task: "RunningTaskInfo | None"
     name: str
     others: int
 
@@ -119,14 +119,14 @@ class Watch:
             lines.append(WorkerLine(worker.pid, longest, name, max(0, len(worker.tasks) - 1)))
         return lines
 
-    def _name(self, task: "TaskView") -> str:
+    def _name(self, task: "RunningTaskInfo") -> str:
         if (known := self._names.get(task.task_id)) is None:
             known = self._names[task.task_id] = self._looked_up(task)
             if len(self._names) > _NAMES:
                 self._names.popitem(last=False)
         return known
 
-    def _looked_up(self, task: "TaskView") -> str:
+    def _looked_up(self, task: "RunningTaskInfo") -> str:
         # The store lists tasks by id, behind one that is given: behind the last id before
         # this one, this one is the first.
         before = f"{int(task.task_id, 16) - 1:032x}"

@@ -18,16 +18,24 @@ from enum import Enum
 from functools import partial
 from threading import Event, Lock, Thread, current_thread
 
+from holdfast.core.checks import CheckLevel
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
-from holdfast.core.findings import Level
 from holdfast.jobs import events as ev
-from holdfast.jobs.heartbeats.beating import BeatAgenda, Pulse, Rhythm
-from holdfast.jobs.heartbeats.census import Census, KnownJobs, take_census
-from holdfast.jobs.heartbeats.crew import Crew, close_all
-from holdfast.jobs.heartbeats.heart import Answer, Beat, Heart
-from holdfast.jobs.heartbeats.round import Round
-from holdfast.jobs.heartbeats.terms import check_terms, interval_finding
+from holdfast.jobs.heartbeats.active_jobs import (
+    ActiveJobList,
+    ActiveJobReader,
+    list_active_jobs,
+)
+from holdfast.jobs.heartbeats.cycle import HeartbeatCycle
+from holdfast.jobs.heartbeats.interval import check_heartbeat_settings, check_interval
+from holdfast.jobs.heartbeats.schedule import (
+    HeartbeatSchedule,
+    HeartbeatTiming,
+    ScheduledHeartbeat,
+)
+from holdfast.jobs.heartbeats.sender import HeartbeatAnswer, HeartbeatCall, HeartbeatSender
+from holdfast.jobs.heartbeats.thread_pool import ThreadPool, close_all
 from holdfast.jobs.model import ExportJob
 from holdfast.jobs.ports import StepFunctions
 from holdfast.jobs.stall import StallRule
@@ -35,7 +43,7 @@ from holdfast.jobs.stall import StallRule
 _log = logging.getLogger("holdfast")
 
 # A wait does not count while the machine is suspended, the clock does: look now and then.
-_LONGEST_WAIT_SECONDS = 1.0
+_MAX_WAIT_SECONDS = 1.0
 
 
 class _Phase(Enum):
@@ -56,7 +64,7 @@ class HeartbeatOrchestrator:
 
     def __init__(
         self,
-        jobs: KnownJobs,
+        jobs: ActiveJobReader,
         step_functions: StepFunctions,
         *,
         token_closed: Callable[[ExportJob, str], object],
@@ -68,28 +76,30 @@ class HeartbeatOrchestrator:
         events: Events | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        check_terms(interval_seconds, heartbeat_timeout_seconds, stall_seconds, concurrency)
+        check_heartbeat_settings(
+            interval_seconds, heartbeat_timeout_seconds, stall_seconds, concurrency
+        )
         self._jobs = jobs
         self._clock = clock
         self._events = events or Events()
-        self._heart = Heart(step_functions, self._events, clock)
+        self._heart = HeartbeatSender(step_functions, self._events, clock)
         self._token_closed = token_closed
         self._interval_seconds = interval_seconds
         self._timeout_seconds = heartbeat_timeout_seconds
         self._enabled = enabled
         self._rule = StallRule(stall_seconds, 2 * interval_seconds, clock)
-        self._rhythm = Rhythm(interval_seconds, clock.monotonic())
-        self._agenda = BeatAgenda(self._rhythm)
-        self._beaters = Crew("holdfast-heartbeat", concurrency)
-        self._census = Crew("holdfast-census")
-        self._judges = Crew("holdfast-judge")
+        self._rhythm = HeartbeatTiming(interval_seconds, clock.monotonic())
+        self._agenda = HeartbeatSchedule(self._rhythm)
+        self._beaters = ThreadPool("holdfast-heartbeat", concurrency)
+        self._census = ThreadPool("holdfast-census")
+        self._judges = ThreadPool("holdfast-judge")
         self._crews = (self._census, self._beaters, self._judges)
         self._phase = _Phase.NEW
         self._thread: Thread | None = None
         self._cycle_at = self._rhythm.began_at
         self._looks_at = self._cycle_at  # until when the loop sleeps, unless it is woken
         self._unknown_in_a_row = 0
-        self._rounds: set[Round] = set()
+        self._rounds: set[HeartbeatCycle] = set()
         self._wake = Event()
         self._lock = Lock()
 
@@ -105,7 +115,7 @@ class HeartbeatOrchestrator:
         return sum(crew.load for crew in self._crews)
 
     def start(self) -> None:
-        """Beat in the background. Does nothing when that is so already, or was stopped."""
+        """HeartbeatCall in the background. Does nothing when that is so already, or was stopped."""
         with self._lock:
             if self._phase is not _Phase.NEW:
                 return
@@ -151,7 +161,7 @@ class HeartbeatOrchestrator:
     def trigger_heartbeat(self) -> int:
         """One whole cycle here and now, started or not: list, judge, beat every job once,
         and all that follows from it. How many beats were sent, taken or not."""
-        cycle = Round()
+        cycle = HeartbeatCycle()
         with self._lock:
             if self._phase is _Phase.STOPPED:
                 return 0
@@ -183,28 +193,30 @@ class HeartbeatOrchestrator:
                 seconds = self.tick() - self._clock.monotonic()
             except Exception:  # a bug here must not cost every job its heartbeats
                 _log.exception("the heartbeat loop failed; it goes on")
-                seconds = _LONGEST_WAIT_SECONDS
-            self._clock.wait(self._wake, min(max(0.0, seconds), _LONGEST_WAIT_SECONDS))
+                seconds = _MAX_WAIT_SECONDS
+            self._clock.wait(self._wake, min(max(0.0, seconds), _MAX_WAIT_SECONDS))
 
-    def _hand_out(self, pulses: list[Pulse]) -> None:
+    def _hand_out(self, pulses: list[ScheduledHeartbeat]) -> None:
         for pulse in pulses:
             if not self._beaters.give(partial(self._beat, pulse)):
                 self._back(pulse, sent=False, failed=True)
 
-    def _beat(self, pulse: Pulse) -> None:
+    def _beat(self, pulse: ScheduledHeartbeat) -> None:
         if pulse.forgotten:  # while it waited for its turn
             self._back(pulse, sent=False)
             return
         job = pulse.job
         beat = self._heart.beat(job)
-        if beat.answer is not Answer.CLOSED:
-            self._back(pulse, failed=beat.answer is Answer.FAILED)
+        if beat.answer is not HeartbeatAnswer.CLOSED:
+            self._back(pulse, failed=beat.answer is HeartbeatAnswer.FAILED)
         # Judged elsewhere: that reads and writes the store, and beaters are few.
         elif not self._judges.give(partial(self._judge_closed, pulse, job, beat)):
             self._heart.tell(job, beat)
             self._back(pulse)
 
-    def _judge_closed(self, pulse: Pulse, job: ExportJob, beat: Beat) -> None:
+    def _judge_closed(
+        self, pulse: ScheduledHeartbeat, job: ExportJob, beat: HeartbeatCall
+    ) -> None:
         try:
             # Before `token_closed`: that fails the job, and would explain every refusal.
             if self._was_lost(job):
@@ -222,14 +234,16 @@ class HeartbeatOrchestrator:
             return True
         return now is None or now.awaits_answer_to(job.task_token)
 
-    def _back(self, pulse: Pulse, *, sent: bool = True, failed: bool = False) -> None:
+    def _back(
+        self, pulse: ScheduledHeartbeat, *, sent: bool = True, failed: bool = False
+    ) -> None:
         now = self._clock.monotonic()
         if self._agenda.bring_back(pulse, now, sent=sent, failed=failed) < self._looks_at:
             self._wake.set()
 
     # -- one cycle
 
-    def _cycle(self, cycle: Round | None = None) -> None:
+    def _cycle(self, cycle: HeartbeatCycle | None = None) -> None:
         try:
             census = self._listed()
             if census is not None:
@@ -241,12 +255,12 @@ class HeartbeatOrchestrator:
             if cycle is not None:
                 cycle.leave()
 
-    def _listed(self) -> Census | None:
+    def _listed(self) -> ActiveJobList | None:
         try:
             # A job received in the last interval may not be in the index yet.
             since = self._clock.monotonic() - self._interval_seconds
             expected = self._agenda.received_before(since)
-            census = take_census(self._jobs, self._rule, self._clock, expected)
+            census = list_active_jobs(self._jobs, self._rule, self._clock, expected)
         except Exception as error:  # beats go on for the jobs known from before
             self._unknown_in_a_row += 1
             self._events.emit(
@@ -256,7 +270,7 @@ class HeartbeatOrchestrator:
         self._unknown_in_a_row = 0
         return census
 
-    def _act_on(self, census: Census) -> None:
+    def _act_on(self, census: ActiveJobList) -> None:
         now = self._clock.monotonic()
         self._agenda.listed(census.to_beat, asked_at=census.asked_at, now=now)
         self._agenda.hold_back(census.stalled)
@@ -272,7 +286,7 @@ class HeartbeatOrchestrator:
             return
         self._events.emit(ev.OrchestratorStarted(self._interval_seconds))
         interval, timeout = self._interval_seconds, self._timeout_seconds
-        if timeout is not None and interval_finding(interval, timeout).level is not Level.OK:
+        if timeout is not None and check_interval(interval, timeout).level is not CheckLevel.OK:
             self._events.emit(ev.IntervalTight(interval, timeout))
 
     def _end(self, wait_seconds: float) -> bool:

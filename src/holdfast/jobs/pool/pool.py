@@ -20,27 +20,27 @@ from threading import Event, RLock, Thread
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
-from holdfast.jobs.pool.crew import GLANCE_SECONDS, Crew
 from holdfast.jobs.pool.ports import (
     Assignment,
+    RunningTaskInfo,
+    TaskHandler,
     TaskSource,
-    TaskView,
-    Work,
-    WorkerView,
+    WorkerInfo,
     WorkFactory,
 )
 from holdfast.jobs.pool.process import WorkerProcess, pickled
-from holdfast.jobs.pool.source import Source
-from holdfast.jobs.pool.worker import Limits, PoolWorker, State
+from holdfast.jobs.pool.safe_source import SafeTaskSource
+from holdfast.jobs.pool.supervisor import GLANCE_SECONDS, Supervisor
+from holdfast.jobs.pool.worker import PoolLimits, PoolWorker, WorkerState
 
 __all__ = [
     "Assignment",
+    "RunningTaskInfo",
+    "TaskHandler",
     "TaskSource",
-    "TaskView",
-    "Work",
     "WorkFactory",
+    "WorkerInfo",
     "WorkerPool",
-    "WorkerView",
 ]
 
 _log = logging.getLogger("holdfast")
@@ -70,11 +70,11 @@ class WorkerPool:
         """Raises ConfigError for work that cannot be sent to a process, or a wrong number."""
         _check_counts(size=size, slots=slots, max_attempts=max_attempts)
         _check_seconds(task_seconds=task_seconds, answer_seconds=answer_seconds)
-        limits = Limits(task_seconds, answer_seconds)
+        limits = PoolLimits(task_seconds, answer_seconds)
         self._clock = clock
-        self._crew = Crew(
+        self._crew = Supervisor(
             partial(WorkerProcess, pickled(make_work), slots, limits.pulse_seconds),
-            Source(source),
+            SafeTaskSource(source),
             size=size,
             slots=slots,
             max_attempts=max_attempts,
@@ -86,7 +86,7 @@ class WorkerPool:
         self._orders: deque[Callable[[], None]] = deque()
         self._settled = Event()  # started, or not to be started
         self._thread: Thread | None = None
-        self._bell: Bell | None = None
+        self._bell: WakeupPipe | None = None
         self._stopped = False
 
     # -- from any thread
@@ -101,7 +101,7 @@ class WorkerPool:
             if self._stopped:
                 raise RuntimeError("a worker pool that was stopped stays stopped")
             if self._thread is None:
-                self._bell = Bell()
+                self._bell = WakeupPipe()
                 thread = Thread(target=self._run, name="holdfast-pool", daemon=True)
                 try:
                     thread.start()
@@ -145,7 +145,7 @@ class WorkerPool:
         if self._thread is not None:
             self._thread.join()
 
-    def view(self) -> list[WorkerView]:
+    def view(self) -> list[WorkerInfo]:
         """What each worker does right now."""
         now = self._clock.monotonic()
         return [worker.view(now) for worker in self._crew.workers]
@@ -192,7 +192,7 @@ class WorkerPool:
         return pause
 
 
-class Bell:
+class WakeupPipe:
     """Wakes the pool's thread where it waits for its workers."""
 
     def __init__(self) -> None:
@@ -209,7 +209,9 @@ class Bell:
         news = poll()
         news.register(self._reads, POLLIN)
         for worker in workers:
-            if worker.state is not State.ENDING:  # its pipe is at its end, and always ready
+            if (
+                worker.state is not WorkerState.ENDING
+            ):  # its pipe is at its end, and always ready
                 news.register(worker.process.answers, POLLIN)
                 if worker.process.unsent:
                     news.register(worker.process.orders, POLLOUT)

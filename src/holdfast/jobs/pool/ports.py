@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from holdfast.jobs.model import TaskResult
 
 
-class Work(Protocol):
+class TaskHandler(Protocol):
     """What is done with a task. Made once in each worker process, and lives there.
 
     It knows of no other worker, has no task token and nobody to answer but the pool.
@@ -35,7 +35,7 @@ class Work(Protocol):
         """No task runs and none will. Soon after, the process ends."""
 
 
-WorkFactory = Callable[[], Work]  # it is pickled: of an importable module
+WorkFactory = Callable[[], TaskHandler]  # it is pickled: of an importable module
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TaskSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskView:
+class RunningTaskInfo:
     """One running task."""
 
     job_id: str
@@ -77,8 +77,8 @@ class TaskView:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerView:
+class WorkerInfo:
     """One worker process and what it is doing."""
 
     pid: int
-    tasks: tuple[TaskView, ...]
+    tasks: tuple[RunningTaskInfo, ...]

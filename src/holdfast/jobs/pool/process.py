@@ -11,16 +11,14 @@ import sys
 from contextlib import suppress
 
 from holdfast.core.errors import ConfigError
-from holdfast.core.frames import MAX_FRAME_BYTES, Frames
-from holdfast.core.groups import born_deaf, death_of, group_is_gone, kill_group
+from holdfast.core.process.frames import MAX_FRAME_BYTES, Frames
+from holdfast.core.process.process_group import born_deaf, death_of, group_is_gone, kill_group
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.inside import OUT_OF_MEMORY
 from holdfast.jobs.pool.ports import WorkFactory
+from holdfast.jobs.pool.worker_main import OUT_OF_MEMORY
 
 # It finds modules where we do: a folder that only this program has on its path included.
-_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[5:]; from holdfast.jobs.pool.inside import main; main()"
-)
+_PROGRAM = "import sys; sys.path[:] = sys.argv[5:]; from holdfast.jobs.pool.worker_main import main; main()"
 
 
 def pickled(make_work: WorkFactory) -> bytes:

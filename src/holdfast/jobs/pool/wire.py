@@ -14,14 +14,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from holdfast.core.frames import MAX_FRAME_BYTES
-from holdfast.core.frames import BrokenFrame as BrokenFrame
+from holdfast.core.process.frames import MAX_FRAME_BYTES
+from holdfast.core.process.frames import BrokenFrame as BrokenFrame
 
 CANCELLED = "Cancelled"  # the code of what was called off: no result, it is returned
-LONGEST_TEXT = 500  # of an error
-LONGEST_CODE = 100
+MAX_TEXT = 500  # of an error
+MAX_CODE = 100
 MOST_BYTES = 2**63 - 1  # of a count; no store keeps more
-_LONGEST_LOOK = 10_000
+_MAX_LOOK = 10_000
 
 _IN_URL = r"[^\s'\"<>]*"  # generous: rather too much is hidden than too little
 _USER = re.compile(rf"://{_IN_URL}@")
@@ -32,31 +32,31 @@ class InvalidResult(ValueError):
     """The work returned what is no result."""
 
 
-class Ready(NamedTuple):
+class WorkerReady(NamedTuple):
     """The work was made: tasks may come."""
 
 
-class Broken(NamedTuple):
+class WorkerBroken(NamedTuple):
     """The work cannot be made. `code` may be shown anywhere, `reason` to who set it up."""
 
     code: str
     reason: str
 
 
-class Completed(NamedTuple):
+class TaskReport(NamedTuple):
     nonce: int
     success: bool
     bytes_processed: int
     error: tuple[str, str] | None  # code and message; a failure always has them
 
 
-class Pulse(NamedTuple):
+class WorkerPulse(NamedTuple):
     """The worker answers. Bytes done so far, by nonce of what runs."""
 
     bytes_by_nonce: dict[int, int]
 
 
-Said = Ready | Broken | Completed | Pulse
+Said = WorkerReady | WorkerBroken | TaskReport | WorkerPulse
 
 
 # -- to a worker
@@ -120,10 +120,10 @@ def unpack_said(frame: bytes) -> Said:
     return message
 
 
-def _completed(payload: dict[str, Any]) -> Completed:
+def _completed(payload: dict[str, Any]) -> TaskReport:
     error = payload["error"]
     success = _of(bool, payload["success"])
-    return Completed(
+    return TaskReport(
         _count(payload["nonce"]),
         success,
         _count(payload["bytesProcessed"]),
@@ -131,20 +131,20 @@ def _completed(payload: dict[str, Any]) -> Completed:
     )
 
 
-def _pulse(payload: dict[str, Any]) -> Pulse:
-    return Pulse({_count(nonce): _count(done) for nonce, done in payload["bytes"]})
+def _pulse(payload: dict[str, Any]) -> WorkerPulse:
+    return WorkerPulse({_count(nonce): _count(done) for nonce, done in payload["bytes"]})
 
 
-def _broken(payload: dict[str, Any]) -> Broken:
-    return Broken(*_problem(payload))
+def _broken(payload: dict[str, Any]) -> WorkerBroken:
+    return WorkerBroken(*_problem(payload))
 
 
 def _problem(error: dict[str, Any]) -> tuple[str, str]:
-    return _text(error["code"], LONGEST_CODE), _text(error["message"], LONGEST_TEXT)
+    return _text(error["code"], MAX_CODE), _text(error["message"], MAX_TEXT)
 
 
 _UNPACK: dict[str, Any] = {
-    "READY": lambda payload: Ready(),
+    "READY": lambda payload: WorkerReady(),
     "BROKEN": _broken,
     "TASK_COMPLETED": _completed,
     "PULSE": _pulse,
@@ -192,7 +192,7 @@ def checked(result: Any) -> dict[str, Any]:
 def _error_in(error: Any) -> dict[str, str]:
     error = error if isinstance(error, Mapping) else {}
     code, message = error.get("code", "TaskFailed"), error.get("message", "")
-    return {"code": _plain(code, LONGEST_CODE), "message": _plain(message, LONGEST_TEXT)}
+    return {"code": _plain(code, MAX_CODE), "message": _plain(message, MAX_TEXT)}
 
 
 def failure(error: BaseException) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def told(error: BaseException) -> dict[str, str]:
         text = str(error)
     except Exception:  # an error that cannot even say what it is
         text = ""
-    return {"code": _plain(name, LONGEST_CODE), "message": _plain(text, LONGEST_TEXT)}
+    return {"code": _plain(name, MAX_CODE), "message": _plain(text, MAX_TEXT)}
 
 
 def _plain(text: Any, longest: int) -> str:
@@ -219,6 +219,6 @@ def _plain(text: Any, longest: int) -> str:
 
 def _shortened(text: str) -> str:
     """An error may quote a whole page. Cut that between words, so that no URL is halved."""
-    if len(text) <= _LONGEST_LOOK:
+    if len(text) <= _MAX_LOOK:
         return text
-    return " ".join(text[:_LONGEST_LOOK].split()[:-1]) + " …"
+    return " ".join(text[:_MAX_LOOK].split()[:-1]) + " …"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.ports import Assignment, TaskView, WorkerView
+from holdfast.jobs.pool.ports import Assignment, RunningTaskInfo, WorkerInfo
 from holdfast.jobs.pool.process import WorkerProcess
 
 _START_SECONDS = 120.0  # imports on a busy machine
@@ -21,7 +21,7 @@ _GROUP_SECONDS = 1.0  # where nobody buries orphans, a group never empties
 _DEATH_SECONDS = 10.0  # after SIGKILL; only the kernel itself can take longer
 
 
-class State(Enum):
+class WorkerState(Enum):
     STARTING = auto()
     READY = auto()
     LEAVING = auto()
@@ -29,7 +29,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PoolLimits:
     """How long a worker may take."""
 
     task_seconds: float
@@ -41,7 +41,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class TaskAttempt:
     """A task and the number of this attempt at it.
 
     A suspect was aboard a worker that ended. Perhaps it was the reason: it has the next
@@ -54,19 +54,19 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Run:
+class RunningTask:
     """An attempt aboard a worker."""
 
-    attempt: Attempt
+    attempt: TaskAttempt
     started_at: float
     bytes_processed: int = 0
     cancelled: bool = False
     overdue: bool = False
 
-    def view(self, now: float) -> TaskView:
+    def view(self, now: float) -> RunningTaskInfo:
         task, number = self.attempt.assignment, self.attempt.number
         seconds = max(0.0, now - self.started_at)
-        return TaskView(task.job_id, task.task_id, number, seconds, self.bytes_processed)
+        return RunningTaskInfo(task.job_id, task.task_id, number, seconds, self.bytes_processed)
 
 
 @dataclass(slots=True)
@@ -78,8 +78,8 @@ class PoolWorker:
     since: float  # when it came into its state
     heard_at: float
     born_at: float
-    state: State = State.STARTING
-    aboard: dict[int, Run] = field(default_factory=dict)
+    state: WorkerState = WorkerState.STARTING
+    aboard: dict[int, RunningTask] = field(default_factory=dict)
     begun: bool = False  # it was ready once
     proved: bool = False  # it did a task: what ends it now is not how it was started
     garbled: bool = False  # nothing it says can be believed any more
@@ -89,20 +89,20 @@ class PoolWorker:
 
     @property
     def empty(self) -> bool:
-        return self.state is State.READY and not self.aboard
+        return self.state is WorkerState.READY and not self.aboard
 
     @property
     def has_room(self) -> bool:
         """For a task that is no suspect."""
         alone = any(run.attempt.suspect for run in self.aboard.values())
-        return self.state is State.READY and len(self.aboard) < self.slots and not alone
+        return self.state is WorkerState.READY and len(self.aboard) < self.slots and not alone
 
-    def give(self, attempt: Attempt, nonce: int, now: float) -> None:
+    def give(self, attempt: TaskAttempt, nonce: int, now: float) -> None:
         """Raises TypeError, ValueError or RecursionError; nothing was given then."""
         task = attempt.assignment
         ids = (task.job_id, task.task_id, attempt.number, nonce)
         frame = wire.pack_task(task.payload, *ids)
-        self.aboard[nonce] = Run(attempt, now)
+        self.aboard[nonce] = RunningTask(attempt, now)
         self.process.send(frame)
 
     def cancel(self, job_id: str) -> None:
@@ -112,18 +112,18 @@ class PoolWorker:
     def ask_again_to_cancel(self) -> None:
         """It may have been told before the task had begun. Not one that does not read."""
         jobs = {run.attempt.assignment.job_id for run in self.aboard.values() if run.cancelled}
-        if self.state is State.READY and not self.process.unsent:
+        if self.state is WorkerState.READY and not self.process.unsent:
             for job_id in jobs:
                 self.process.send(wire.pack_cancel(job_id))
 
     # -- signs of life
 
     def ready(self, now: float) -> None:
-        if self.state is State.STARTING:
+        if self.state is WorkerState.STARTING:
             self.begun = True
-            self._become(State.READY, now)
+            self._become(WorkerState.READY, now)
 
-    def pulsed(self, pulse: wire.Pulse) -> None:
+    def pulsed(self, pulse: wire.WorkerPulse) -> None:
         for nonce, done in pulse.bytes_by_nonce.items():
             if nonce in self.aboard:
                 self.aboard[nonce].bytes_processed = done
@@ -135,25 +135,25 @@ class PoolWorker:
         for run in list(self.aboard.values()):
             run.started_at += seconds
 
-    def wrong(self, limits: Limits, now: float) -> str | None:
+    def wrong(self, limits: PoolLimits, now: float) -> str | None:
         """The reason to end it, or None while all is well."""
         if (death := self.process.death()) is not None:
             return death
         match self.state:
-            case State.STARTING if now - self.since >= _START_SECONDS:
+            case WorkerState.STARTING if now - self.since >= _START_SECONDS:
                 return f"not ready after {_START_SECONDS:g} s"
-            case State.LEAVING if now - self.since >= _CLOSE_SECONDS:
+            case WorkerState.LEAVING if now - self.since >= _CLOSE_SECONDS:
                 return f"did not end within {_CLOSE_SECONDS:g} s"
-            case State.READY:
+            case WorkerState.READY:
                 return self._silent(limits, now) or self._late(limits, now)
         return None
 
-    def _silent(self, limits: Limits, now: float) -> str | None:
+    def _silent(self, limits: PoolLimits, now: float) -> str | None:
         if now - self.heard_at < limits.answer_seconds:
             return None
         return f"no sign of life for {limits.answer_seconds:g} s"
 
-    def _late(self, limits: Limits, now: float) -> str | None:
+    def _late(self, limits: PoolLimits, now: float) -> str | None:
         for run in self.aboard.values():
             run.overdue = now - run.started_at >= limits.task_seconds
         if not any(run.overdue for run in self.aboard.values()):
@@ -165,14 +165,14 @@ class PoolWorker:
     def leave(self, now: float) -> None:
         """Nothing more is for it: let it close what it has."""
         self.process.hang_up()
-        self._become(State.LEAVING, now)
+        self._become(WorkerState.LEAVING, now)
 
     def end(self, reason: str | None, now: float) -> None:
         """`reason` is None where its own death will tell."""
-        if self.state is not State.ENDING:
+        if self.state is not WorkerState.ENDING:
             self._reason = reason
             self.process.kill()
-            self._become(State.ENDING, now)
+            self._become(WorkerState.ENDING, now)
 
     def gone(self, now: float) -> bool:
         """Whether nothing of it can do anything any more. Ask while it is ENDING."""
@@ -188,13 +188,13 @@ class PoolWorker:
     def was_of_use(self, now: float) -> bool:
         return self.proved or now - self.born_at >= _LONG_SECONDS
 
-    def _become(self, state: State, now: float) -> None:
+    def _become(self, state: WorkerState, now: float) -> None:
         self.state = state
         self.since = self.heard_at = now
 
     # -- for people
 
-    def view(self, now: float) -> WorkerView:
+    def view(self, now: float) -> WorkerInfo:
         # `list` of a dict's values is one step: the pool's thread cannot get in between.
         runs = list(self.aboard.values())
-        return WorkerView(self.process.pid, tuple(run.view(now) for run in runs))
+        return WorkerInfo(self.process.pid, tuple(run.view(now) for run in runs))

@@ -11,7 +11,7 @@
 Where AWS's documentation and AWS differ, AWS's recorded answers win.
 """
 
-from holdfast.testing.sqs.calls import Call
+from holdfast.testing.sqs.calls import RecordedCall
 from holdfast.testing.sqs.service import SimulatedSqs
 
-__all__ = ["Call", "SimulatedSqs"]
+__all__ = ["RecordedCall", "SimulatedSqs"]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.testing.sqs.refusals import Refusal, batch_refused
+from holdfast.testing.sqs.errors import ServiceError, batch_refused
 
 MAX_ENTRIES = 10
 
@@ -45,7 +45,7 @@ def each_entry(
     for entry in entries:
         try:
             done.append({"Id": entry["Id"], **act(entry)})
-        except Refusal as refusal:
+        except ServiceError as refusal:
             failed.append(refusal.as_failed_entry(entry["Id"]))
     return batch_answer(done, failed)
 

@@ -6,7 +6,7 @@ from threading import Lock
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RecordedCall:
     """One request that reached the service or should have."""
 
     operation: str
@@ -19,18 +19,18 @@ class Call:
     """On the clock's monotonic time."""
 
 
-class Calls:
+class CallLog:
     """Every call in order. Safe to read while threads call."""
 
     def __init__(self) -> None:
-        self._calls: list[Call] = []
+        self._calls: list[RecordedCall] = []
         self._lock = Lock()
 
-    def note(self, call: Call) -> None:
+    def note(self, call: RecordedCall) -> None:
         with self._lock:
             self._calls.append(call)
 
-    def of(self, *operations: str) -> list[Call]:
+    def of(self, *operations: str) -> list[RecordedCall]:
         """Those of these operations; all of them when none is named."""
         with self._lock:
             return [c for c in self._calls if not operations or c.operation in operations]
@@ -48,11 +48,11 @@ class Calls:
         with self._lock:
             self._calls.clear()
 
-    def __iter__(self) -> Iterator[Call]:
+    def __iter__(self) -> Iterator[RecordedCall]:
         return iter(self.of())
 
     def __len__(self) -> int:
         return self.count()
 
-    def __getitem__(self, index: int) -> Call:
+    def __getitem__(self, index: int) -> RecordedCall:
         return self.of()[index]

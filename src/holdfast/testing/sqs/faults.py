@@ -11,11 +11,11 @@ from threading import Event, Lock
 from botocore.exceptions import ReadTimeoutError
 
 from holdfast.core.clock import Clock
-from holdfast.testing.sqs.refusals import Refusal
+from holdfast.testing.sqs.errors import ServiceError
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CallFailure:
     """The call fails and has no effect."""
 
     error: Exception
@@ -38,10 +38,10 @@ class RefusedEntries:
     """Single entries of a batch fail, the others have their effect."""
 
     positions: tuple[int, ...]
-    refusal: Refusal
+    refusal: ServiceError
 
 
-Fault = Failure | LostReply | SlowReply | RefusedEntries
+Fault = CallFailure | LostReply | SlowReply | RefusedEntries
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +77,7 @@ class Faults:
         An error of botocore (`EndpointConnectionError`, ...) plays a network that is down.
         `times=math.inf` lasts until `clear`.
         """
-        failure = Failure(error or Refusal(code, f"Scripted by a test: {code}."))
+        failure = CallFailure(error or ServiceError(code, f"Scripted by a test: {code}."))
         self._add(operation, failure, after, times)
 
     def lose_reply(self, operation: str, *, times: float = 1, after: int = 0) -> None:
@@ -103,7 +103,7 @@ class Faults:
         """Fail the entries at these positions of the next batches, counted from 0."""
         if not operation.endswith("Batch"):
             raise ValueError(f"{operation} has no entries to refuse")
-        refusal = Refusal(code, f"Scripted by a test: {code}.")
+        refusal = ServiceError(code, f"Scripted by a test: {code}.")
         self._add(operation, RefusedEntries(positions, refusal), after, times)
 
     def freeze(self) -> None:

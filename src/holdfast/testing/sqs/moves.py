@@ -9,9 +9,9 @@ from typing import Any
 
 from holdfast.core.clock import Clock
 from holdfast.testing.sqs.batch import Answer
-from holdfast.testing.sqs.mint import Mint
+from holdfast.testing.sqs.errors import NO_QUEUE, ServiceError, bad_value
+from holdfast.testing.sqs.ids import IdSource
 from holdfast.testing.sqs.queue import SimulatedQueue
-from holdfast.testing.sqs.refusals import NO_QUEUE, Refusal, bad_value
 from holdfast.testing.sqs.registry import QueueRegistry
 
 MAX_LISTED = 10
@@ -19,7 +19,7 @@ MAX_PER_SECOND = 500
 
 
 @dataclass(slots=True)
-class MoveTask:
+class MessageMove:
     """One task, running until its status says otherwise."""
 
     handle: str
@@ -56,14 +56,14 @@ class MoveTask:
         }
 
 
-class Moves:
+class MessageMoves:
     """Called under the service's lock."""
 
-    def __init__(self, registry: QueueRegistry, clock: Clock, mint: Mint) -> None:
+    def __init__(self, registry: QueueRegistry, clock: Clock, mint: IdSource) -> None:
         self._registry = registry
         self._clock = clock
         self._mint = mint
-        self._tasks: list[MoveTask] = []
+        self._tasks: list[MessageMove] = []
 
     def start(self, region: str, params: dict[str, Any]) -> Answer:
         source = self._queue(params["SourceArn"], "SourceArn")
@@ -99,12 +99,12 @@ class Moves:
     def next_change_at(self) -> float:
         return min((task.next_at for task in self._tasks), default=float("inf"))
 
-    def _task(self, source: SimulatedQueue, params: dict[str, Any]) -> MoveTask:
+    def _task(self, source: SimulatedQueue, params: dict[str, Any]) -> MessageMove:
         now = self._clock.monotonic()
         per_second = params.get("MaxNumberOfMessagesPerSecond") or 0
         if not 0 <= per_second <= MAX_PER_SECOND:
             raise bad_value("Value for parameter MaxNumberOfMessagesPerSecond is invalid.")
-        return MoveTask(
+        return MessageMove(
             handle=self._mint.handle(),
             source_arn=source.arn,
             destination_arn=params.get("DestinationArn") or "",
@@ -114,7 +114,7 @@ class Moves:
             to_move=sum(1 for _ in source.ready_messages(now)),
         )
 
-    def _step(self, task: MoveTask, now: float) -> None:
+    def _step(self, task: MessageMove, now: float) -> None:
         """Move one message, or end the task."""
         source = self._registry.by_arn(task.source_arn)
         waiting = next(source.ready_messages(now), None) if source else None
@@ -135,7 +135,7 @@ class Moves:
     def _queue(self, arn: str, parameter: str) -> SimulatedQueue:
         queue = self._registry.by_arn(arn)
         if queue is None:
-            raise Refusal(
+            raise ServiceError(
                 "ResourceNotFoundException",
                 f"The resource that you specified for the {parameter} parameter doesn't exist.",
             )

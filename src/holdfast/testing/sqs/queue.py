@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from threading import Event
 
+from holdfast.testing.sqs.attributes import QueueAttributes
+from holdfast.testing.sqs.ids import IdSource
 from holdfast.testing.sqs.message import StoredMessage
-from holdfast.testing.sqs.mint import Mint
-from holdfast.testing.sqs.settings import QueueSettings
 
 DEDUPLICATION_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class SimulatedReceipt:
     """What a receipt handle stands for."""
 
     handle: str
@@ -30,7 +30,7 @@ class Receipt:
 
 
 @dataclass(slots=True)
-class Taken:
+class ReceiveResult:
     """What one receive found."""
 
     delivered: list[StoredMessage] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class DedupeEntry:
     """A deduplication id's memory of the message that had it first."""
 
     message: StoredMessage
@@ -49,7 +49,7 @@ class SimulatedQueue:
     """Not thread-safe by itself: the service calls it under its lock."""
 
     def __init__(
-        self, name: str, region: str, account: str, settings: QueueSettings, mint: Mint
+        self, name: str, region: str, account: str, settings: QueueAttributes, mint: IdSource
     ) -> None:
         self.name = name
         self.arn = f"arn:aws:sqs:{region}:{account}:{name}"
@@ -58,13 +58,13 @@ class SimulatedQueue:
         self.waiters: set[Event] = set()
         self._mint = mint
         self._messages: dict[int, StoredMessage] = {}
-        self._receipts: dict[str, Receipt] = {}
+        self._receipts: dict[str, SimulatedReceipt] = {}
         self._ready: list[int] = []
         self._hidden: list[tuple[float, int]] = []
         self._ages: list[tuple[float, int]] = []
         self._in_flight: set[int] = set()
         self._groups: dict[str, dict[int, None]] = {}  # FIFO: each group's line
-        self._sent: dict[tuple[str, str], Sent] = {}
+        self._sent: dict[tuple[str, str], DedupeEntry] = {}
         self._numbers = 0
 
     # -- putting in
@@ -87,7 +87,7 @@ class SimulatedQueue:
 
     def remember_sent(self, message: StoredMessage, now: float) -> None:
         until = now + DEDUPLICATION_SECONDS
-        self._sent[self._deduplication_key(message)] = Sent(message, until)
+        self._sent[self._deduplication_key(message)] = DedupeEntry(message, until)
 
     def _deduplication_key(self, message: StoredMessage) -> tuple[str, str]:
         group = message.group_id if self.settings.dedupes_by_group else ""
@@ -102,10 +102,10 @@ class SimulatedQueue:
         max_receives: float,
         now: float,
         wall_ms: int,
-    ) -> Taken:
+    ) -> ReceiveResult:
         """Deliver up to `limit`; those already received `max_receives` times leave."""
         self.settle(now)
-        taken, numbers, passed_over = Taken(), set[int](), []
+        taken, numbers, passed_over = ReceiveResult(), set[int](), []
         while self._ready and len(taken.delivered) < limit:
             number = heapq.heappop(self._ready)
             if number in numbers or not self._is_deliverable(number, now):
@@ -137,26 +137,26 @@ class SimulatedQueue:
         handle = self._mint.handle()
         message = self._messages[number].received(handle, now, wall_ms, until)
         self._messages[number] = message
-        self._receipts[handle] = Receipt(handle, number)
+        self._receipts[handle] = SimulatedReceipt(handle, number)
         self._in_flight.add(number)
         self._hide(number, message)
         return message
 
     # -- by receipt
 
-    def receipt(self, handle: str) -> Receipt | None:
+    def receipt(self, handle: str) -> SimulatedReceipt | None:
         """None for a handle this queue never gave."""
         return self._receipts.get(handle)
 
-    def message_of(self, receipt: Receipt) -> StoredMessage | None:
+    def message_of(self, receipt: SimulatedReceipt) -> StoredMessage | None:
         """None when it is gone: deleted, purged, too old or moved away."""
         return self._messages.get(receipt.number)
 
-    def delete(self, receipt: Receipt) -> None:
+    def delete(self, receipt: SimulatedReceipt) -> None:
         self._remove(receipt.number)
         self.wake()  # its group may go on
 
-    def hide(self, receipt: Receipt, until: float) -> None:
+    def hide(self, receipt: SimulatedReceipt, until: float) -> None:
         """Set when the message is visible again."""
         message = replace(self._messages[receipt.number], visible_at=until)
         self._messages[receipt.number] = message

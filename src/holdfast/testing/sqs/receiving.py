@@ -7,10 +7,10 @@ from typing import Any
 
 from holdfast.core.clock import Clock
 from holdfast.testing.sqs.batch import Answer
+from holdfast.testing.sqs.errors import ServiceError, out_of_range
 from holdfast.testing.sqs.message import SYSTEM_ATTRIBUTES, StoredMessage
-from holdfast.testing.sqs.moves import Moves
+from holdfast.testing.sqs.moves import MessageMoves
 from holdfast.testing.sqs.queue import SimulatedQueue
-from holdfast.testing.sqs.refusals import Refusal, out_of_range
 from holdfast.testing.sqs.registry import QueueRegistry
 
 MAX_VISIBILITY_SECONDS = 43_200
@@ -19,7 +19,7 @@ MAX_MESSAGES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReceiveRequest:
     """What a receive asks for, the queue's defaults filled in."""
 
     limit: int
@@ -29,13 +29,13 @@ class Wanted:
     own_attributes: tuple[str, ...]
 
 
-class Receiving:
+class ReceiveCalls:
     """Takes the service's lock itself: it must not hold it while it waits."""
 
     def __init__(
         self,
         registry: QueueRegistry,
-        moves: Moves,
+        moves: MessageMoves,
         clock: Clock,
         lock: AbstractContextManager[Any],
         in_flight_limit: int,
@@ -71,7 +71,9 @@ class Receiving:
             with self._lock:
                 queue.waiters.discard(waiter)
 
-    def _take(self, queue: SimulatedQueue, wanted: Wanted, now: float) -> list[StoredMessage]:
+    def _take(
+        self, queue: SimulatedQueue, wanted: ReceiveRequest, now: float
+    ) -> list[StoredMessage]:
         queue.settle(now)
         room = self._in_flight_limit - queue.in_flight
         if room <= 0:
@@ -106,27 +108,27 @@ class Receiving:
         return int(self._clock.time() * 1000)
 
 
-def _over_limit(queue: SimulatedQueue, wanted: Wanted) -> list[StoredMessage]:
+def _over_limit(queue: SimulatedQueue, wanted: ReceiveRequest) -> list[StoredMessage]:
     """Short polls of a standard queue are told; others find nothing."""
     if wanted.wait_seconds or queue.settings.is_fifo:
         return []
-    raise Refusal("OverLimit", "Too many messages are in flight.")
+    raise ServiceError("OverLimit", "Too many messages are in flight.")
 
 
-def _answer(messages: list[StoredMessage], wanted: Wanted) -> Answer:
+def _answer(messages: list[StoredMessage], wanted: ReceiveRequest) -> Answer:
     """AWS leaves out the list when it would be empty."""
     shown = [m.answer(wanted.system_attributes, wanted.own_attributes) for m in messages]
     return {"Messages": shown} if shown else {}
 
 
-def _wanted(queue: SimulatedQueue, params: dict[str, Any]) -> Wanted:
+def _wanted(queue: SimulatedQueue, params: dict[str, Any]) -> ReceiveRequest:
     names = [
         *(params.get("AttributeNames") or ()),
         *(params.get("MessageSystemAttributeNames") or ()),
     ]
     if unknown := [name for name in names if name not in (*SYSTEM_ATTRIBUTES, "All")]:
-        raise Refusal("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
-    return Wanted(
+        raise ServiceError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
+    return ReceiveRequest(
         limit=_in_range("MaxNumberOfMessages", params, 1, (1, MAX_MESSAGES)),
         visibility_seconds=_in_range(
             "VisibilityTimeout",

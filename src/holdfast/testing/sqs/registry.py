@@ -5,15 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.core.clock import Clock
-from holdfast.testing.sqs.mint import Mint
+from holdfast.testing.sqs.attributes import MEASURED, READABLE, QueueAttributes, bad_policy
+from holdfast.testing.sqs.errors import ServiceError, bad_value, batch_refused, no_such_queue
+from holdfast.testing.sqs.ids import IdSource
 from holdfast.testing.sqs.queue import SimulatedQueue
-from holdfast.testing.sqs.refusals import (
-    Refusal,
-    bad_value,
-    batch_refused,
-    no_such_queue,
-)
-from holdfast.testing.sqs.settings import MEASURED, READABLE, QueueSettings, bad_policy
 
 ACCOUNT = "123456789012"
 
@@ -29,7 +24,7 @@ Answer = dict[str, Any]
 class QueueRegistry:
     """Called under the service's lock."""
 
-    def __init__(self, clock: Clock, mint: Mint) -> None:
+    def __init__(self, clock: Clock, mint: IdSource) -> None:
         self._clock = clock
         self._mint = mint
         self._queues: dict[tuple[str, str], SimulatedQueue] = {}
@@ -69,7 +64,7 @@ class QueueRegistry:
     def create(self, region: str, params: Params) -> Answer:
         name, attributes = params["QueueName"], params.get("Attributes") or {}
         _check_name(name, is_fifo=attributes.get("FifoQueue") == "true")
-        settings = QueueSettings.of(attributes)
+        settings = QueueAttributes.of(attributes)
         if (known := self._queues.get((region, name))) is not None:
             return {"QueueUrl": _unchanged(known, attributes).url}
         self._check_not_just_deleted(region, name)
@@ -106,7 +101,7 @@ class QueueRegistry:
         queue = self.find(region, params["QueueUrl"])
         names = params.get("AttributeNames") or []
         if unknown := [name for name in names if name not in READABLE]:
-            raise Refusal("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
+            raise ServiceError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
         known = {**queue.settings.texts, **self._measured(queue)}
         shown = {n: v for n, v in known.items() if n in names or "All" in names}
         return {"Attributes": shown} if shown else {}
@@ -148,7 +143,7 @@ class QueueRegistry:
                 "another with the same name.",
             )
 
-    def _check_redrive(self, queue: SimulatedQueue, settings: QueueSettings) -> None:
+    def _check_redrive(self, queue: SimulatedQueue, settings: QueueAttributes) -> None:
         if settings.redrive is None:
             return
         text = settings.texts["RedrivePolicy"]
@@ -186,7 +181,7 @@ def _unchanged(known: SimulatedQueue, attributes: dict[str, str]) -> SimulatedQu
     """Making the same queue again is no change; making it otherwise is refused."""
     for name, value in attributes.items():
         if known.settings.texts.get(name) != value:
-            raise Refusal(
+            raise ServiceError(
                 "QueueAlreadyExists",
                 "A queue already exists with the same name and a different value "
                 f"for attribute {name}",

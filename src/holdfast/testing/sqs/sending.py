@@ -7,6 +7,14 @@ from typing import Any
 
 from holdfast.core.clock import Clock
 from holdfast.testing.sqs.batch import Answer, check_batch, each_entry
+from holdfast.testing.sqs.errors import (
+    ServiceError,
+    bad_value,
+    batch_refused,
+    missing,
+    out_of_range,
+)
+from holdfast.testing.sqs.ids import IdSource
 from holdfast.testing.sqs.message import (
     Attributes,
     StoredMessage,
@@ -15,15 +23,7 @@ from holdfast.testing.sqs.message import (
     md5_of_attributes,
     size_of,
 )
-from holdfast.testing.sqs.mint import Mint
 from holdfast.testing.sqs.queue import SimulatedQueue
-from holdfast.testing.sqs.refusals import (
-    Refusal,
-    bad_value,
-    batch_refused,
-    missing,
-    out_of_range,
-)
 from holdfast.testing.sqs.registry import QueueRegistry
 
 MAX_DELAY_SECONDS = 900
@@ -38,10 +38,10 @@ _WRONG_QUEUE = "The request include parameter that is not valid for this queue t
 Entry = dict[str, Any]
 
 
-class Sending:
+class SendCalls:
     """Called under the service's lock."""
 
-    def __init__(self, registry: QueueRegistry, clock: Clock, mint: Mint) -> None:
+    def __init__(self, registry: QueueRegistry, clock: Clock, mint: IdSource) -> None:
         self._registry = registry
         self._clock = clock
         self._mint = mint
@@ -127,7 +127,7 @@ def _check_total(entries: list[Entry]) -> None:
         )
 
 
-def _check_ids(queue: SimulatedQueue, entry: Entry, no_group: Refusal) -> None:
+def _check_ids(queue: SimulatedQueue, entry: Entry, no_group: ServiceError) -> None:
     for name in ("MessageGroupId", "MessageDeduplicationId"):
         if name in entry and not _FIFO_ID.fullmatch(entry[name]):
             reason = f"{name} can only include alphanumeric and punctuation characters."
@@ -172,7 +172,7 @@ def _check_body(body: str) -> None:
     if not body:
         raise missing("MessageBody")
     if _NOT_ALLOWED.search(body):
-        raise Refusal(
+        raise ServiceError(
             "InvalidMessageContents",
             "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | "
             "#x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF",

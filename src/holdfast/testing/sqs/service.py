@@ -6,16 +6,16 @@ from typing import Any
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.testing.sqs.batch import Answer, batch_answer
-from holdfast.testing.sqs.calls import Call, Calls
+from holdfast.testing.sqs.calls import CallLog, RecordedCall
 from holdfast.testing.sqs.client import SimulatedSqsClient
-from holdfast.testing.sqs.faults import Failure, Fault, Faults, RefusedEntries
-from holdfast.testing.sqs.holding import Holding, StaleHandles
-from holdfast.testing.sqs.mint import Mint
-from holdfast.testing.sqs.moves import Moves
-from holdfast.testing.sqs.receiving import Receiving
-from holdfast.testing.sqs.refusals import Refusal, answered
+from holdfast.testing.sqs.errors import ServiceError, answered
+from holdfast.testing.sqs.faults import CallFailure, Fault, Faults, RefusedEntries
+from holdfast.testing.sqs.ids import IdSource
+from holdfast.testing.sqs.moves import MessageMoves
+from holdfast.testing.sqs.receiving import ReceiveCalls
 from holdfast.testing.sqs.registry import QueueRegistry
-from holdfast.testing.sqs.sending import Sending
+from holdfast.testing.sqs.sending import SendCalls
+from holdfast.testing.sqs.visibility import StaleHandles, VisibilityCalls
 
 IN_FLIGHT_LIMIT = 120_000
 
@@ -48,12 +48,12 @@ class SimulatedSqs:
         if stale_handles not in ("strict", "ignored", "effective"):
             raise ValueError(f"stale handles are not {stale_handles!r}")
         self.clock = clock
-        self.calls = Calls()
+        self.calls = CallLog()
         self._lock = RLock()
-        self._mint = Mint(seed)
+        self._mint = IdSource(seed)
         self._registry = QueueRegistry(clock, self._mint)
-        self._moves = Moves(self._registry, clock, self._mint)
-        self._holding = Holding(self._registry, clock, stale_handles)
+        self._moves = MessageMoves(self._registry, clock, self._mint)
+        self._holding = VisibilityCalls(self._registry, clock, stale_handles)
         self._operations = self._all_operations(in_flight_limit)
         self.faults = Faults(clock, self._operations)
 
@@ -85,7 +85,7 @@ class SimulatedSqs:
         fault = self.faults.draw(operation)
         try:
             answer = self._answer(operation, params, client.meta.region_name, fault)
-        except Refusal as refusal:
+        except ServiceError as refusal:
             raise refusal.as_client_error(operation, self._request_id()) from None
         self.faults.reply(fault, endpoint, timeout)
         return {**answer, "ResponseMetadata": answered(200, self._request_id())}
@@ -93,13 +93,13 @@ class SimulatedSqs:
     def _note(self, operation: str, params: dict[str, Any]) -> None:
         queue = str(params.get("QueueUrl") or params.get("QueueName") or "").rsplit("/", 1)[-1]
         entries = len(params["Entries"]) if operation.endswith("Batch") else 1
-        self.calls.note(Call(operation, queue, entries, self.clock.monotonic()))
+        self.calls.note(RecordedCall(operation, queue, entries, self.clock.monotonic()))
 
     def _answer(
         self, operation: str, params: dict[str, Any], region: str, fault: Fault | None
     ) -> Answer:
         match fault:
-            case Failure(error):
+            case CallFailure(error):
                 raise error
             case RefusedEntries():
                 return self._without(fault, operation, params, region)
@@ -130,8 +130,8 @@ class SimulatedSqs:
 
     def _all_operations(self, in_flight_limit: int) -> dict[str, Operation]:
         registry, holding, moves = self._registry, self._holding, self._moves
-        sending = Sending(registry, self.clock, self._mint)
-        receiving = Receiving(registry, moves, self.clock, self._lock, in_flight_limit)
+        sending = SendCalls(registry, self.clock, self._mint)
+        receiving = ReceiveCalls(registry, moves, self.clock, self._lock, in_flight_limit)
         return {
             "ChangeMessageVisibility": holding.change,
             "ChangeMessageVisibilityBatch": holding.change_batch,

@@ -6,17 +6,17 @@ from typing import Any
 from holdfast.adapters.aws.dynamodb import errors
 from holdfast.adapters.aws.dynamodb.tables import (
     STATUS_INDEX,
-    Tables,
+    JobTables,
     definitions,
     tables_command,
 )
 from holdfast.adapters.aws.errors import code_of
-from holdfast.core.findings import Finding, fail, ok, warn
+from holdfast.core.checks import CheckResult, fail, ok, warn
 
 _ANEW = "it cannot be changed: use other names (dynamodb:PREFIX), or make the table anew"
 
 
-def examine(client: Any, tables: Tables) -> Iterator[Finding]:
+def examine(client: Any, tables: JobTables) -> Iterator[CheckResult]:
     """Each table, as it is against what it should be."""
     for wanted in definitions(tables):
         yield from examine_table(client, wanted, "ttl", tables_command(tables))
@@ -27,7 +27,7 @@ def examine_table(
     wanted: Mapping[str, Any],
     expires_by: str | None,
     command: str,
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Any table, against its definition. `expires_by`: the attribute that says when a row
     may go; None: rows stay. `command` shows the tables."""
     from botocore.exceptions import BotoCoreError, ClientError
@@ -50,7 +50,7 @@ def examine_table(
         yield _expiry(name, expiry, expires_by)
 
 
-def _keys(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Finding:
+def _keys(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> CheckResult:
     is_, should = _key(found), _key(wanted)
     if is_ != should:
         return fail("table", f"{name} has the key {is_}, and it should be {should}", _ANEW)
@@ -60,7 +60,7 @@ def _keys(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Fin
     return ok("table", f"{name}: {is_}")
 
 
-def _index(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Finding:
+def _index(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> CheckResult:
     there = {one["IndexName"]: one for one in found.get("GlobalSecondaryIndexes") or ()}
     index = there.get(wanted["IndexName"])
     if index is None:
@@ -82,7 +82,7 @@ def _index(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Fi
     return ok("index", f"{STATUS_INDEX}: {is_}, keys only")
 
 
-def _expiry(name: str, found: Mapping[str, Any], attribute: str) -> Finding:
+def _expiry(name: str, found: Mapping[str, Any], attribute: str) -> CheckResult:
     by = found.get("AttributeName")
     if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") and by == attribute:
         return ok("expiry", f"{name}: finished rows expire by {attribute}")

@@ -37,8 +37,8 @@ LARGEST_TASK_BYTES = 400 * 1024  # of any item
 # A job's row grows until it is settled: the outcome, two reasons, another token. One that
 # just fits when it is saved could never end.
 LARGEST_JOB_BYTES = 320 * 1024
-LONGEST_MESSAGE = 8_000  # characters; 99 of them fit in one transaction of 4 MB
-LONGEST_JOB_ID, LONGEST_TASK_ID = 2048, 1024  # bytes
+MAX_MESSAGE = 8_000  # characters; 99 of them fit in one transaction of 4 MB
+MAX_JOB_ID, MAX_TASK_ID = 2048, 1024  # bytes
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -57,7 +57,7 @@ def seconds_of(text: str) -> float:
 
 def job_key(job_id: str) -> Attributes:
     """Raises JobNotFound for what cannot be the id of any job here."""
-    if not 0 < _bytes_of(job_id) <= LONGEST_JOB_ID:
+    if not 0 < _bytes_of(job_id) <= MAX_JOB_ID:
         raise not_found(job_id)
     return {"jobId": {"S": job_id}}
 
@@ -67,7 +67,7 @@ def task_key(job_id: str, task_id: str) -> Attributes:
 
 
 def possible_task_id(task_id: str) -> bool:
-    return 0 < _bytes_of(task_id) <= LONGEST_TASK_ID
+    return 0 < _bytes_of(task_id) <= MAX_TASK_ID
 
 
 def _bytes_of(text: str) -> int:
@@ -87,7 +87,7 @@ def shown(name: str) -> str:
 
 def job_row(job: ExportJob) -> Attributes:
     """Raises InvalidJob when it is too large, or holds what DynamoDB cannot."""
-    if not 0 < _bytes_of(job.job_id) <= LONGEST_JOB_ID:
+    if not 0 < _bytes_of(job.job_id) <= MAX_JOB_ID:
         raise InvalidJob("a job's id has 1 to 2048 bytes")
     row = {**_who_and_when(job), **_progress(job), **_callback_row(job.callback)}
     attributes = encode({name: value for name, value in row.items() if value is not None})
@@ -208,7 +208,7 @@ def error_row(error: JobError | None) -> dict[str, str] | None:
 
 def _cut(text: str) -> str:
     """Whoever reads it has enough; a job must not fail to end because of a long reason."""
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 7]}… (cut)"
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 7]}… (cut)"
 
 
 def _error_of(row: Row | None) -> JobError | None:

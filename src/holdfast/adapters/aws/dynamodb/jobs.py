@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb import changes, items
-from holdfast.adapters.aws.dynamodb.calls import Calls, Refused
-from holdfast.adapters.aws.dynamodb.changes import Change, Moment
-from holdfast.adapters.aws.dynamodb.counting import Closed, Counting
-from holdfast.adapters.aws.dynamodb.rows import Changed, Rows
-from holdfast.adapters.aws.dynamodb.tables import JOBS, TASKS, Tables, tables_command
+from holdfast.adapters.aws.dynamodb import items, updates
+from holdfast.adapters.aws.dynamodb.client import ConditionFailed, DynamoDBClient
+from holdfast.adapters.aws.dynamodb.rows import JobRows, RowUpdated
+from holdfast.adapters.aws.dynamodb.tables import JOBS, TASKS, JobTables, tables_command
+from holdfast.adapters.aws.dynamodb.task_transactions import TasksRefused, TaskTransactions
+from holdfast.adapters.aws.dynamodb.updates import JobUpdate, WriteTime
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
 from holdfast.jobs.errors import (
@@ -61,19 +61,19 @@ class DynamoDBJobs(JobStateRepository):
         clock: Clock = SYSTEM_CLOCK,
         keep_seconds: float | None = None,
     ) -> None:
-        tables = Tables(jobs_table, tasks_table)
+        tables = JobTables(jobs_table, tasks_table)
         self._clock = clock
         self._keep_seconds = keep_seconds
-        self._calls = Calls(client, clock, tables_command=tables_command(tables))
-        self._rows = Rows(self._calls, tables)
-        self._counting = Counting(self._calls, tables)
+        self._calls = DynamoDBClient(client, clock, tables_command=tables_command(tables))
+        self._rows = JobRows(self._calls, tables)
+        self._counting = TaskTransactions(self._calls, tables)
 
     def close(self) -> None:
         self._calls.close()
 
-    def _moment(self) -> Moment:
+    def _moment(self) -> WriteTime:
         now, keep = self._clock.time(), self._keep_seconds
-        return Moment(items.time_text(now), None if keep is None else int(now + keep))
+        return WriteTime(items.time_text(now), None if keep is None else int(now + keep))
 
     # -- the seed's operations
 
@@ -99,24 +99,24 @@ class DynamoDBJobs(JobStateRepository):
     def update_job_status(
         self, job_id: str, status: JobStatus, error: JobError | None = None
     ) -> None:
-        job = self._unmoved(job_id, changes.moved(status, error, None, self._moment()))
+        job = self._unmoved(job_id, updates.moved(status, error, None, self._moment()))
         if job is not None and job.status is not status:
             raise _not_moved(job, status)
 
     def update_job_state(self, job_id: str, state: JobState) -> None:
-        job = self._unmoved(job_id, changes.moved(state.status, None, state, self._moment()))
+        job = self._unmoved(job_id, updates.moved(state.status, None, state, self._moment()))
         if job is None or job.state == state:
             return
         if replace(job.state, status=state.status) != state:
             raise IllegalTransition("counters follow from results alone; the job has others")
         raise _not_moved(job, state.status)
 
-    def _unmoved(self, job_id: str, step: Change | None) -> ExportJob | None:
+    def _unmoved(self, job_id: str, step: JobUpdate | None) -> ExportJob | None:
         """The job as it is, if it was not moved."""
         if step is None:
             return items.job_of(self._rows.job(job_id))
         answer = self._rows.change(job_id, step)
-        return items.job_of(answer.row) if isinstance(answer, Refused) else None
+        return items.job_of(answer.row) if isinstance(answer, ConditionFailed) else None
 
     def increment_completed_tasks(self, job_id: str, task_id: str | None = None) -> None:
         self._increment(job_id, task_id, success=True)
@@ -129,14 +129,14 @@ class DynamoDBJobs(JobStateRepository):
             self.record_results(job_id, [TaskResult(job_id, task_id, success)])
             return
         answer = self._counting.record_unnamed(job_id, success, self._moment())
-        if isinstance(answer, Closed):
+        if isinstance(answer, TasksRefused):
             raise _not_counted(_there(job_id, answer.row))
 
     def set_total_tasks(self, job_id: str, total_tasks: int) -> None:
         if total_tasks < 0:
             raise ValueError("total_tasks cannot be below 0")
-        answer = self._rows.change(job_id, changes.sealed(total_tasks, self._moment()))
-        if isinstance(answer, Refused):
+        answer = self._rows.change(job_id, updates.sealed(total_tasks, self._moment()))
+        if isinstance(answer, ConditionFailed):
             job = items.job_of(answer.row)
             if not (job.sealed and job.state.total_tasks == total_tasks):
                 raise _not_listed(job)
@@ -145,7 +145,7 @@ class DynamoDBJobs(JobStateRepository):
 
     def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
         answer = self._counting.add(job_id, tasks, self._moment())
-        if isinstance(answer, Closed):
+        if isinstance(answer, TasksRefused):
             raise _not_listed(_there(job_id, answer.row))
         if answer == 0:  # then the transaction, if there was one, did not look at the job
             job = items.job_of(self._rows.job(job_id))
@@ -165,7 +165,7 @@ class DynamoDBJobs(JobStateRepository):
 
     def record_results(self, job_id: str, results: Sequence[TaskResult]) -> int:
         answer = self._counting.record(job_id, results, self._moment())
-        if isinstance(answer, Closed):
+        if isinstance(answer, TasksRefused):
             raise _not_counted(_there(job_id, answer.row))
         if answer == 0:
             job = items.job_of(self._rows.job(job_id))
@@ -174,7 +174,7 @@ class DynamoDBJobs(JobStateRepository):
         return answer
 
     def note_progress(self, job_id: str) -> None:
-        self._rows.change(job_id, changes.progressed(self._moment()))
+        self._rows.change(job_id, updates.progressed(self._moment()))
 
     # -- the outcome and its callback
 
@@ -184,38 +184,38 @@ class DynamoDBJobs(JobStateRepository):
         job = items.job_of(self._rows.job(job_id))
         if not job.all_counted:
             return None
-        return self._won(job_id, changes.claimed(job.state.failed_tasks, self._moment()))
+        return self._won(job_id, updates.claimed(job.state.failed_tasks, self._moment()))
 
     def give_up(self, job_id: str, error: JobError) -> ExportJob | None:
-        return self._won(job_id, changes.given_up(error, self._moment()))
+        return self._won(job_id, updates.given_up(error, self._moment()))
 
-    def _won(self, job_id: str, decision: Change) -> ExportJob | None:
+    def _won(self, job_id: str, decision: JobUpdate) -> ExportJob | None:
         answer = self._rows.change(job_id, decision)
-        return items.job_of(answer.row) if isinstance(answer, Changed) else None
+        return items.job_of(answer.row) if isinstance(answer, RowUpdated) else None
 
     def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
         before = items.time_text(self._clock.time() - again_after_seconds)
-        attempt = changes.attempted(self._moment(), before=before)
+        attempt = updates.attempted(self._moment(), before=before)
         answer = self._rows.change(job_id, attempt, returns="ALL_OLD")
-        if isinstance(answer, Refused):
+        if isinstance(answer, ConditionFailed):
             return None
         return (
             items.before_attempt(answer.row) if answer.answer_lost else items.job_of(answer.row)
         )
 
     def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
-        self._rows.change(job_id, changes.attempt_failed(in_doubt, self._moment()))
+        self._rows.change(job_id, updates.attempt_failed(in_doubt, self._moment()))
 
     def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
         if not status.terminal:
             raise IllegalTransition(f"a job does not end as {status}")
-        answer = self._rows.change(job_id, changes.settled(status, error, self._moment()))
-        return isinstance(answer, Changed)
+        answer = self._rows.change(job_id, updates.settled(status, error, self._moment()))
+        return isinstance(answer, RowUpdated)
 
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
-        answer = self._rows.change(job_id, changes.retokened(token, self._moment()))
+        answer = self._rows.change(job_id, updates.retokened(token, self._moment()))
         job = items.job_of(answer.row)
-        if isinstance(answer, Refused) and not job.has_seen(token):
+        if isinstance(answer, ConditionFailed) and not job.has_seen(token):
             raise JobClosed(f"{_standing(job)}: it takes no other token")
         return job
 

@@ -14,9 +14,9 @@ from uuid import uuid4
 
 from holdfast.adapters.aws.dynamodb import conditions as when
 from holdfast.adapters.aws.dynamodb import items
-from holdfast.adapters.aws.dynamodb.calls import Calls, Refused, Written
-from holdfast.adapters.aws.dynamodb.changes import Change
-from holdfast.adapters.aws.dynamodb.tables import STATUS_INDEX, Tables
+from holdfast.adapters.aws.dynamodb.client import ConditionFailed, DynamoDBClient, WriteDone
+from holdfast.adapters.aws.dynamodb.tables import STATUS_INDEX, JobTables
+from holdfast.adapters.aws.dynamodb.updates import JobUpdate
 from holdfast.adapters.aws.dynamodb.values import Attributes, decode, encode
 from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskStatus
 
@@ -24,7 +24,7 @@ _AT_ONCE = 100  # keys of one BatchGetItem
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class RowUpdated:
     """It was done. `row` is as it was asked for, before or after the change; when the first
     answer was lost it is as after, in any case."""
 
@@ -32,8 +32,8 @@ class Changed:
     answer_lost: bool = False
 
 
-class Rows:
-    def __init__(self, calls: Calls, tables: Tables) -> None:
+class JobRows:
+    def __init__(self, calls: DynamoDBClient, tables: JobTables) -> None:
         self._calls = calls
         self._tables = tables
 
@@ -104,11 +104,15 @@ class Rows:
             ConditionExpression=when.NEW_JOB,
             **when.used({}, when.NEW_JOB),
         )
-        return not isinstance(answer, Refused) or answer.row.get("writeId") == mine
+        return not isinstance(answer, ConditionFailed) or answer.row.get("writeId") == mine
 
     def change(
-        self, job_id: str, change: Change, *, returns: Literal["ALL_NEW", "ALL_OLD"] = "ALL_NEW"
-    ) -> Changed | Refused:
+        self,
+        job_id: str,
+        change: JobUpdate,
+        *,
+        returns: Literal["ALL_NEW", "ALL_OLD"] = "ALL_NEW",
+    ) -> RowUpdated | ConditionFailed:
         """Raises JobNotFound, and makes up no row."""
         mine = uuid4().hex
         update = change.update.replace("SET ", "SET #writeId = :writeId, ", 1)
@@ -121,9 +125,9 @@ class Rows:
             ReturnValues=returns,
             **when.used({**change.values, ":writeId": mine}, update, change.condition),
         )
-        if isinstance(answer, Written):
-            return Changed(answer.row)
+        if isinstance(answer, WriteDone):
+            return RowUpdated(answer.row)
         if not answer.row:
             raise items.not_found(job_id)
         ours = answer.row.get("writeId") == mine
-        return Changed(answer.row, answer_lost=True) if ours else answer
+        return RowUpdated(answer.row, answer_lost=True) if ours else answer

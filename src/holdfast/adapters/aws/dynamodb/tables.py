@@ -25,19 +25,19 @@ _LOOKS, _LOOK_SECONDS = 120, 1.0  # until a new table can be used
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class JobTables:
     jobs: str = JOBS
     tasks: str = TASKS
 
 
-def tables_command(tables: Tables) -> str:
+def tables_command(tables: JobTables) -> str:
     """Return the command that shows these tables, as it can be pasted."""
     prefix = tables.jobs.removesuffix(JOBS)
-    named_alike = tables == Tables(f"{prefix}{JOBS}", f"{prefix}{TASKS}")
+    named_alike = tables == JobTables(f"{prefix}{JOBS}", f"{prefix}{TASKS}")
     return f"holdfast export tables --jobs dynamodb:{prefix if named_alike else 'PREFIX'}"
 
 
-def definitions(tables: Tables) -> list[dict[str, Any]]:
+def definitions(tables: JobTables) -> list[dict[str, Any]]:
     """As CreateTable takes them. Paid by use: nothing to guess, and no five writes a
     second that hold up a whole fleet."""
     return [_jobs(tables.jobs), _tasks(tables.tasks)]
@@ -91,7 +91,7 @@ def create_tables(
 
     Raises ConfigError, StoreUnavailable.
     """
-    tables = Tables(jobs_table, tasks_table)
+    tables = JobTables(jobs_table, tasks_table)
     expiring = dict.fromkeys((jobs_table, tasks_table), "ttl")
     return provide(client, definitions(tables), expiring, clock, tables_command(tables))
 

@@ -11,7 +11,7 @@ _AWS_HOST = re.compile(r"(?:sqs\.)?([a-z0-9-]+?)(?:\.queue)?\.amazonaws\.com(?:\
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class QueueAddress:
     """`url` is None for a name: SQS is asked for it. The rest is None for boto3's default."""
 
     name: str
@@ -24,20 +24,20 @@ class Address:
         return self.name.endswith(".fifo")
 
 
-def parse(text: str) -> Address:
+def parse(text: str) -> QueueAddress:
     """`enrich`, `enrich.fifo`, or an http(s) URL of a queue."""
     if text.startswith(("http://", "https://")):
         return _of_url(text)
-    return Address(_checked(text.strip("/")))
+    return QueueAddress(_checked(text.strip("/")))
 
 
-def _of_url(url: str) -> Address:
+def _of_url(url: str) -> QueueAddress:
     parts = urlsplit(url)
     name = _checked(parts.path.rstrip("/").rpartition("/")[2])
     if amazon := _AWS_HOST.fullmatch(parts.hostname or ""):
-        return Address(name, url, region=amazon[1])
+        return QueueAddress(name, url, region=amazon[1])
     # Not Amazon's: a server of your own, unless an endpoint is configured for boto3.
-    return Address(name, url, endpoint=f"{parts.scheme}://{parts.netloc}")
+    return QueueAddress(name, url, endpoint=f"{parts.scheme}://{parts.netloc}")
 
 
 def _checked(name: str) -> str:

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast.adapters.aws.sqs.service import LARGEST_BYTES
-from holdfast.core.findings import Finding, fail, ok, warn
+from holdfast.adapters.aws.sqs.queue_client import LARGEST_BYTES
+from holdfast.core.checks import CheckResult, fail, ok, warn
 
 IN_FLIGHT_LIMIT = 120_000
 _IN_FLIGHT_MANY = 90_000
@@ -16,7 +16,7 @@ Attributes = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class LambdaMapping:
     """A Lambda function fed by the queue."""
 
     function: str
@@ -26,7 +26,7 @@ class Mapped:
     reports_failures: bool
 
 
-def queue_check(name: str, found: Attributes) -> Iterator[Finding]:
+def queue_check(name: str, found: Attributes) -> Iterator[CheckResult]:
     kind = "FIFO" if _is_fifo(found) else "standard"
     waiting = _number(found, "ApproximateNumberOfMessages")
     yield ok("queue", f"{name} is there: {kind}, about {waiting:,} messages waiting")
@@ -37,7 +37,7 @@ def queue_check(name: str, found: Attributes) -> Iterator[Finding]:
         )
 
 
-def lease_check(found: Attributes, lease_seconds: float) -> Iterator[Finding]:
+def lease_check(found: Attributes, lease_seconds: float) -> Iterator[CheckResult]:
     """Workers say for how long when they receive; others leave it to the queue."""
     seconds = _number(found, "VisibilityTimeout", 30)
     if seconds < lease_seconds:
@@ -58,7 +58,7 @@ def lease_check(found: Attributes, lease_seconds: float) -> Iterator[Finding]:
         )
 
 
-def redrive_check(found: Attributes, max_attempts: int) -> Iterator[Finding]:
+def redrive_check(found: Attributes, max_attempts: int) -> Iterator[CheckResult]:
     receives = max_receives(found)
     if receives is None:
         yield fail(
@@ -93,7 +93,9 @@ def max_receives(found: Attributes) -> int | None:
     return int(policy["maxReceiveCount"]) if "maxReceiveCount" in policy else None
 
 
-def dead_letters_check(name: str, found: Attributes, source: Attributes) -> Iterator[Finding]:
+def dead_letters_check(
+    name: str, found: Attributes, source: Attributes
+) -> Iterator[CheckResult]:
     if _is_fifo(found) != _is_fifo(source):
         kind = "a FIFO" if _is_fifo(source) else "a standard"
         yield fail(
@@ -117,7 +119,7 @@ def dead_letters_check(name: str, found: Attributes, source: Attributes) -> Iter
         yield ok("dead letters", f"none in {name}")
 
 
-def _dead_retention(name: str, found: Attributes, source: Attributes) -> Iterator[Finding]:
+def _dead_retention(name: str, found: Attributes, source: Attributes) -> Iterator[CheckResult]:
     """A standard queue's message keeps its age when SQS moves it; a FIFO queue's does not."""
     kept, before = _retention(found), _retention(source)
     if _is_fifo(source) or kept > before:
@@ -125,11 +127,11 @@ def _dead_retention(name: str, found: Attributes, source: Attributes) -> Iterato
     shorter = "shorter than" if kept < before else "no longer than"
     text = f"{name} keeps them {_days(kept)}, {shorter} the {_days(before)} of their source"
     found_text = f"{text}: their age counts from the first push, so old ones vanish early"
-    way_out = "set its MessageRetentionPeriod to 1209600, fourteen days"
-    yield (fail if kept < before else warn)("dead letters", found_text, way_out)
+    remedy = "set its MessageRetentionPeriod to 1209600, fourteen days"
+    yield (fail if kept < before else warn)("dead letters", found_text, remedy)
 
 
-def _dead_size(name: str, found: Attributes, source: Attributes) -> Iterator[Finding]:
+def _dead_size(name: str, found: Attributes, source: Attributes) -> Iterator[CheckResult]:
     takes, sent = (
         _number(each, "MaximumMessageSize", LARGEST_BYTES) for each in (found, source)
     )
@@ -142,19 +144,19 @@ def _dead_size(name: str, found: Attributes, source: Attributes) -> Iterator[Fin
         )
 
 
-def retention_check(found: Attributes, lease_seconds: float) -> Iterator[Finding]:
+def retention_check(found: Attributes, lease_seconds: float) -> Iterator[CheckResult]:
     seconds = _retention(found)
     text = f"SQS deletes what is older than {_days(seconds)}, done or not"
-    way_out = "set the queue's MessageRetentionPeriod to 345600, four days, or more"
+    remedy = "set the queue's MessageRetentionPeriod to 345600, four days, or more"
     if seconds <= lease_seconds:
-        yield fail("retention", f"{text}: that is within one lease", way_out)
+        yield fail("retention", f"{text}: that is within one lease", remedy)
     elif seconds < _DAY_SECONDS:
-        yield warn("retention", text, way_out)
+        yield warn("retention", text, remedy)
     else:
         yield ok("retention", text)
 
 
-def delay_check(found: Attributes) -> Iterator[Finding]:
+def delay_check(found: Attributes) -> Iterator[CheckResult]:
     if seconds := _number(found, "DelaySeconds"):
         yield warn(
             "delay",
@@ -163,19 +165,19 @@ def delay_check(found: Attributes) -> Iterator[Finding]:
         )
 
 
-def in_flight_check(found: Attributes) -> Iterator[Finding]:
+def in_flight_check(found: Attributes) -> Iterator[CheckResult]:
     held = _number(found, "ApproximateNumberOfMessagesNotVisible")
     text = f"about {held:,} messages are held; at {IN_FLIGHT_LIMIT:,} SQS hands out no more"
-    way_out = "see who holds them: nacks with long delays and left messages count as well"
+    remedy = "see who holds them: nacks with long delays and left messages count as well"
     if held >= IN_FLIGHT_LIMIT:
-        yield fail("in flight", text, way_out)
+        yield fail("in flight", text, remedy)
     elif held >= _IN_FLIGHT_MANY:
-        yield warn("in flight", text, way_out)
+        yield warn("in flight", text, remedy)
     else:
         yield ok("in flight", f"about {held:,} messages are held")
 
 
-def lambda_check(mapped: Mapped, found: Attributes) -> Iterator[Finding]:
+def lambda_check(mapped: LambdaMapping, found: Attributes) -> Iterator[CheckResult]:
     about = f"lambda {mapped.function}"
     if not mapped.enabled:
         yield warn(about, "its event source mapping is off", "enable it, or remove it")
@@ -191,7 +193,9 @@ def lambda_check(mapped: Mapped, found: Attributes) -> Iterator[Finding]:
         )
 
 
-def _lambda_timeout(about: str, mapped: Mapped, visibility: int) -> Iterator[Finding]:
+def _lambda_timeout(
+    about: str, mapped: LambdaMapping, visibility: int
+) -> Iterator[CheckResult]:
     timeout = mapped.timeout_seconds
     if timeout is None:
         yield ok(about, "its timeout cannot be seen from here: lambda:GetFunctionConfiguration")

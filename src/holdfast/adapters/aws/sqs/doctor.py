@@ -12,11 +12,11 @@ from holdfast.adapters.aws import clients
 from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, code_of, passes
 from holdfast.adapters.aws.sqs import checks
 from holdfast.adapters.aws.sqs.address import parse
-from holdfast.adapters.aws.sqs.deadletters import DeadLetters
-from holdfast.adapters.aws.sqs.service import Service
+from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
+from holdfast.adapters.aws.sqs.queue_client import QueueClient
+from holdfast.core.checks import CheckResult, fail, ok, warn
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
-from holdfast.core.findings import Finding, fail, ok, warn
 
 _NO_HANDLE = "holdfast-doctor"  # no receipt handle looks like this
 _LAMBDA_SECONDS = 40.0  # a lease of this length: five seconds for each call
@@ -33,7 +33,7 @@ _PROBES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 
 
-class Doctor:
+class SQSDoctor:
     """Examines the queue as it is set up, for a worker with these settings."""
 
     def __init__(
@@ -47,12 +47,12 @@ class Doctor:
         lambda_client: Any = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._service = Service(parse(address), lease_seconds, client)
+        self._service = QueueClient(parse(address), lease_seconds, client)
         self._lease_seconds, self._max_attempts = lease_seconds, max_attempts
-        self._dead = DeadLetters(self._service, dead_letters, clock)
+        self._dead = SQSDeadLetters(self._service, dead_letters, clock)
         self._lambda = lambda_client
 
-    def examine(self) -> Iterator[Finding]:
+    def examine(self) -> Iterator[CheckResult]:
         """One finding after the other, as they are made.
 
         Raises ConfigError when no client can be made: without one nothing can be told.
@@ -63,7 +63,7 @@ class Doctor:
         finally:
             self._service.close()
 
-    def _examine(self) -> Iterator[Finding]:
+    def _examine(self) -> Iterator[CheckResult]:
         try:
             found = self._service.attributes("All")
         except HoldfastError as error:
@@ -81,7 +81,7 @@ class Doctor:
 
     # -- what this user may do
 
-    def _rights(self) -> Iterator[Finding]:
+    def _rights(self) -> Iterator[CheckResult]:
         denied = [right for right, call in _PROBES.items() if self._is_denied(*call)]
         if denied:
             yield fail(
@@ -107,7 +107,7 @@ class Doctor:
 
     # -- where dead letters go
 
-    def _dead_letters(self, source: checks.Attributes) -> Iterator[Finding]:
+    def _dead_letters(self, source: checks.Attributes) -> Iterator[CheckResult]:
         try:
             place = self._dead.place()
             found = {} if place is None else place.attributes("All")
@@ -119,7 +119,7 @@ class Doctor:
 
     # -- Lambda functions fed by the queue
 
-    def _functions(self, found: checks.Attributes) -> Iterator[Finding]:
+    def _functions(self, found: checks.Attributes) -> Iterator[CheckResult]:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -146,9 +146,9 @@ class Doctor:
             )
         return self._lambda
 
-    def _mapped(self, mapping: Mapping[str, Any]) -> checks.Mapped:
+    def _mapped(self, mapping: Mapping[str, Any]) -> checks.LambdaMapping:
         arn = str(mapping.get("FunctionArn", ""))
-        return checks.Mapped(
+        return checks.LambdaMapping(
             function=arn.partition(":function:")[2] or arn,
             enabled=mapping.get("State") not in ("Disabled", "Disabling"),
             timeout_seconds=self._timeout(arn),
@@ -167,7 +167,9 @@ class Doctor:
         return int(answer["Timeout"])
 
 
-def _made(name: str, check: Callable[..., Iterable[Finding]], *given: Any) -> Iterator[Finding]:
+def _made(
+    name: str, check: Callable[..., Iterable[CheckResult]], *given: Any
+) -> Iterator[CheckResult]:
     """The check's findings; that it cannot be made is one as well."""
     try:
         yield from check(*given)
@@ -175,7 +177,7 @@ def _made(name: str, check: Callable[..., Iterable[Finding]], *given: Any) -> It
         yield fail(name, f"cannot be checked: {error}", "try again when SQS answers")
 
 
-def _no_dead_letters(error: HoldfastError) -> Finding:
+def _no_dead_letters(error: HoldfastError) -> CheckResult:
     code = _code(error)
     if code in NO_QUEUE:
         return fail(

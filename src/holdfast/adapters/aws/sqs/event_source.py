@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.sqs.address import Address, parse
+from holdfast.adapters.aws.sqs.address import QueueAddress, parse
 from holdfast.core.errors import ConfigError
 
 _ARN = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):([0-9]{12}):([A-Za-z0-9_.-]{1,80})")
@@ -17,7 +17,7 @@ def client_and_address(where: str, answer_seconds: float) -> tuple[Any, str]:
     the role of a Lambda function need not have `sqs:GetQueueUrl`.
     """
     arn = _ARN.fullmatch(where)
-    address = Address(arn[3], region=arn[1]) if arn else parse(_no_other_arn(where))
+    address = QueueAddress(arn[3], region=arn[1]) if arn else parse(_no_other_arn(where))
     client = clients.prompt(
         "sqs",
         8 * answer_seconds,  # it allows a call an eighth of what it is told

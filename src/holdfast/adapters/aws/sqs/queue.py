@@ -19,22 +19,22 @@ from threading import Event
 from typing import Any, ClassVar, Literal
 
 from holdfast.adapters.aws.sqs.address import parse
-from holdfast.adapters.aws.sqs.admission import Admission, HeldHere
-from holdfast.adapters.aws.sqs.deadletters import DeadLetters
-from holdfast.adapters.aws.sqs.hold import (
-    CAP_SECONDS,
-    Hold,
-    received,
-    set_visibility,
-)
-from holdfast.adapters.aws.sqs.keeping import Keeping
-from holdfast.adapters.aws.sqs.receiving import LongPoll
+from holdfast.adapters.aws.sqs.adopt import Adoption, receive_count
+from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
+from holdfast.adapters.aws.sqs.delivery import DeliveryIntake, InFlightIndex
+from holdfast.adapters.aws.sqs.long_poll import LongPoll
+from holdfast.adapters.aws.sqs.queue_client import BATCH, QueueClient
+from holdfast.adapters.aws.sqs.receipt import CAP_SECONDS, Receipt, received, set_visibility
+from holdfast.adapters.aws.sqs.receipt_calls import ReceiptCalls
 from holdfast.adapters.aws.sqs.schema_wait import possible_waits, seconds_since_first_receive
-from holdfast.adapters.aws.sqs.sending import LONGEST_DELAY_SECONDS, Parcel, Sender, parcel
-from holdfast.adapters.aws.sqs.service import BATCH, Service
-from holdfast.adapters.aws.sqs.takeover import Takeover, receives_of
+from holdfast.adapters.aws.sqs.sending import (
+    MAX_DELAY_SECONDS,
+    MessageSender,
+    OutgoingMessage,
+    outgoing_message,
+)
 from holdfast.core import events as ev
-from holdfast.core import forks
+from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import (
     ConfigError,
@@ -44,20 +44,20 @@ from holdfast.core.errors import (
     Unsupported,
 )
 from holdfast.core.events import Events
-from holdfast.core.lease import Lease, Renewal
-from holdfast.core.message import AnyMessage, M, MessageCodec, lease_of
-from holdfast.core.queue import (
-    Backoff,
+from holdfast.core.lease.lease import Lease, Renewal
+from holdfast.core.process import after_fork
+from holdfast.core.queue.manager import (
+    MessageInfo,
+    MessageState,
     Progress,
     QueueManager,
     QueueStats,
-    TaskState,
-    TaskView,
     no_progress,
 )
-from holdfast.core.settle import Settled
+from holdfast.core.queue.message import AnyMessage, M, MessageCodec, lease_of
+from holdfast.core.worker.settle import SettleResult
 
-LONGEST_POLL_SECONDS = 20
+MAX_POLL_SECONDS = 20
 
 _ATTRIBUTES = [
     "ApproximateFirstReceiveTimestamp",
@@ -122,21 +122,21 @@ class SQSQueue(QueueManager[M]):
         # by one, SQS keeps the group's others back by itself.
         self._at_once = 1 if self.fifo else BATCH
         self.on_nack, self._group_by = on_nack, self._checked_group(model, group_by)
-        self._service = Service(where, lease_seconds, client)
+        self._service = QueueClient(where, lease_seconds, client)
         self._codec: MessageCodec[M] = MessageCodec(model)
         self._said_no_checkpoints = False
-        self._sender = Sender(self._service, clock, self._random)
-        self._dead = DeadLetters(self._service, dead_letters, clock)
-        self._admission = Admission(
+        self._sender = MessageSender(self._service, clock, self._random)
+        self._dead = SQSDeadLetters(self._service, dead_letters, clock)
+        self._admission = DeliveryIntake(
             self._service, self._codec, self._dead, self.name, lease_seconds, self.events
         )
         self._become()
-        forks.on_fork(self, SQSQueue._become)
+        after_fork.run_after_fork(self, SQSQueue._become)
 
     def _become(self) -> None:
         """A fork holds none of its parent's messages, and none of its locks."""
-        self._held = HeldHere()
-        self._keeping = Keeping(self._service, self._dead, self._held)
+        self._held = InFlightIndex()
+        self._keeping = ReceiptCalls(self._service, self._dead, self._held)
 
     def _checked_group(self, model: type[M], group_by: str | None) -> str | None:
         if group_by is None:
@@ -163,10 +163,10 @@ class SQSQueue(QueueManager[M]):
         self._sender.send_all(parcels)
         return [one.id for one in parcels]
 
-    def _packed(self, message: M, delay_seconds: float) -> Parcel:
+    def _packed(self, message: M, delay_seconds: float) -> OutgoingMessage:
         if delay_seconds:
             self._check_push_delay(delay_seconds)
-        packed = parcel(
+        packed = outgoing_message(
             message.id,
             self._codec.encode(message),
             delay_seconds=delay_seconds,
@@ -177,9 +177,9 @@ class SQSQueue(QueueManager[M]):
         return packed
 
     def _check_push_delay(self, seconds: float) -> None:
-        if not seconds <= LONGEST_DELAY_SECONDS:
+        if not seconds <= MAX_DELAY_SECONDS:
             raise ValueError(
-                f"delay_seconds must be at most {LONGEST_DELAY_SECONDS} on SQS, not {seconds}: "
+                f"delay_seconds must be at most {MAX_DELAY_SECONDS} on SQS, not {seconds}: "
                 "for longer, let a schedule push it"
             )
         if self.fifo and seconds > 0:
@@ -207,7 +207,7 @@ class SQSQueue(QueueManager[M]):
 
     def _longest_poll(self) -> int:
         """Trust counts from before the call, so a long wait must leave most of the lease."""
-        return min(LONGEST_POLL_SECONDS, int(self.lease_seconds / 3))
+        return min(MAX_POLL_SECONDS, int(self.lease_seconds / 3))
 
     def _claim(self, limit: int) -> list[M]:
         return self._receive(limit, 0, None)
@@ -259,13 +259,13 @@ class SQSQueue(QueueManager[M]):
         if self._held.adopts(hold, asked_at, self.clock.monotonic(), self.lease_seconds):
             return None
         message = self._admitted(hold, raw, asked_at, self.max_attempts)
-        if message is Settled.DEAD_LETTERED:
+        if message is SettleResult.DEAD_LETTERED:
             self._count_dead_letter()
-        return None if isinstance(message, Settled) else message
+        return None if isinstance(message, SettleResult) else message
 
     def take_over(
         self, deliveries: Sequence[Mapping[str, Any]], *, until: float = inf
-    ) -> list[M | Settled]:
+    ) -> list[M | SettleResult]:
         """Lease what somebody else received, such as Lambda's event source.
 
         `deliveries` are as ReceiveMessage gives them. The answers, in order: the message,
@@ -275,7 +275,7 @@ class SQSQueue(QueueManager[M]):
         after `until` (monotonic). Raises nothing of SQS's.
         """
         holds = [received(raw) for raw in deliveries]
-        takeover = Takeover(
+        takeover = Adoption(
             lambda ten: self._keeping.extend(ten, self.lease_seconds), self.clock, until
         )
         takeover.run(holds)
@@ -287,17 +287,19 @@ class SQSQueue(QueueManager[M]):
         # one: its number says nothing about its own attempts.
         limit = inf if self.fifo else self.max_attempts
         return [
-            self._admitted(hold, raw, ours[hold], limit) if hold in ours else Settled.ABANDONED
+            self._admitted(hold, raw, ours[hold], limit)
+            if hold in ours
+            else SettleResult.ABANDONED
             for hold, raw in zip(holds, deliveries, strict=True)
         ]
 
     def _admitted(
-        self, hold: Hold, raw: Mapping[str, Any], asked_at: float, max_attempts: float
-    ) -> M | Settled:
+        self, hold: Receipt, raw: Mapping[str, Any], asked_at: float, max_attempts: float
+    ) -> M | SettleResult:
         admitted = self._admission.admit(
-            self, hold, receives_of(raw), self._possible_waits(raw), asked_at, max_attempts
+            self, hold, receive_count(raw), self._possible_waits(raw), asked_at, max_attempts
         )
-        if not isinstance(admitted, Settled):
+        if not isinstance(admitted, SettleResult):
             self._held.add(lease_of(admitted))
         return admitted
 
@@ -381,15 +383,15 @@ class SQSQueue(QueueManager[M]):
         counts = {ours: int(found.get(theirs, 0)) for ours, theirs in names.items()}
         return QueueStats(expired=0, completed=None, failed=self._dead.count(), **counts)
 
-    def peek(self, state: TaskState, limit: int = 100) -> Iterator[TaskView]:
-        if state is not TaskState.FAILED:
+    def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
+        if state is not MessageState.FAILED:
             raise Unsupported(
                 f"SQS does not show {state.value} messages: `holdfast status` counts them, "
                 "`holdfast dead list` shows the dead letters"
             )
         yield from self._dead.views(limit)
 
-    def find(self, message_id: str) -> list[TaskView]:
+    def find(self, message_id: str) -> list[MessageInfo]:
         raise Unsupported("SQS cannot be searched: only dead letters can (`holdfast dead`)")
 
     def redrive(

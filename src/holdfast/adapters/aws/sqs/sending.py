@@ -9,23 +9,23 @@ from random import Random
 from typing import Any
 
 from holdfast.adapters.aws.errors import MESSAGE_REFUSED
-from holdfast.adapters.aws.sqs.hold import Failure, failure_of
-from holdfast.adapters.aws.sqs.service import BATCH, LARGEST_BYTES, Service
+from holdfast.adapters.aws.sqs.queue_client import BATCH, LARGEST_BYTES, QueueClient
+from holdfast.adapters.aws.sqs.receipt import EntryFailure, failure_of
+from holdfast.core.backoff import Backoff
 from holdfast.core.clock import Clock
 from holdfast.core.errors import MalformedMessage, MessageTooLarge, QueueUnavailable
-from holdfast.core.queue import Backoff
 
-LONGEST_DELAY_SECONDS = 900
+MAX_DELAY_SECONDS = 900
 ONE_GROUP = "holdfast"  # without `group_by` a FIFO queue keeps one order for all
 
 _TRIES = 4
-_AGAIN = Backoff(first_seconds=0.2, factor=2.0, longest_seconds=5.0)
+_AGAIN = Backoff(first_seconds=0.2, factor=2.0, max_seconds=5.0)
 _LEGAL = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]{1,128}")
 _NOT_XML = re.compile("[\ufffe\uffff]")  # JSON lets them pass unescaped; SQS does not
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class OutgoingMessage:
     """One message as SQS takes it."""
 
     id: str
@@ -34,9 +34,9 @@ class Parcel:
     extra: Mapping[str, Any]
 
 
-def parcel(
+def outgoing_message(
     message_id: str, body: bytes, *, delay_seconds: float, fifo: bool, group: str | None
-) -> Parcel:
+) -> OutgoingMessage:
     text = _NOT_XML.sub(lambda found: f"\\u{ord(found[0]):04x}", body.decode())
     extra: dict[str, Any] = {}
     if fifo:
@@ -44,7 +44,7 @@ def parcel(
         extra["MessageDeduplicationId"] = legal(message_id)
     elif delay_seconds > 0:
         extra["DelaySeconds"] = ceil(delay_seconds)
-    return Parcel(message_id, text, len(text.encode()), extra)
+    return OutgoingMessage(message_id, text, len(text.encode()), extra)
 
 
 def legal(text: str) -> str:
@@ -54,19 +54,19 @@ def legal(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-class Sender:
-    def __init__(self, service: Service, clock: Clock, random: Random) -> None:
+class MessageSender:
+    def __init__(self, service: QueueClient, clock: Clock, random: Random) -> None:
         self._service, self._clock, self._random = service, clock, random
 
-    def send(self, one: Parcel) -> None:
+    def send(self, one: OutgoingMessage) -> None:
         self._service.send(one.id, one.size, MessageBody=one.body, **one.extra)
 
-    def send_all(self, parcels: Sequence[Parcel]) -> None:
+    def send_all(self, parcels: Sequence[OutgoingMessage]) -> None:
         """Each that fails for a reason that passes is tried again, by itself."""
         for batch in _batches(parcels):
             self._send_batch(batch)
 
-    def _send_batch(self, batch: Sequence[Parcel]) -> None:
+    def _send_batch(self, batch: Sequence[OutgoingMessage]) -> None:
         for tries in range(1, _TRIES + 1):
             failed = self._try(batch)
             if not failed:
@@ -76,7 +76,9 @@ class Sender:
             self._clock.sleep(_AGAIN.delay(tries, self._random))
             batch = [one for one, _ in failed]
 
-    def _try(self, batch: Sequence[Parcel]) -> list[tuple[Parcel, Failure]]:
+    def _try(
+        self, batch: Sequence[OutgoingMessage]
+    ) -> list[tuple[OutgoingMessage, EntryFailure]]:
         entries = [
             {"Id": str(number), "MessageBody": one.body, **one.extra}
             for number, one in enumerate(batch)
@@ -88,7 +90,7 @@ class Sender:
 
 
 def _not_accepted(
-    service: Service, failed: Sequence[tuple[Parcel, Failure]]
+    service: QueueClient, failed: Sequence[tuple[OutgoingMessage, EntryFailure]]
 ) -> QueueUnavailable | MalformedMessage | MessageTooLarge:
     largest, failure = max(failed, key=lambda pair: pair[0].size)
     if failure.code in MESSAGE_REFUSED:
@@ -103,9 +105,9 @@ def _not_accepted(
     return MalformedMessage(text)
 
 
-def _batches(parcels: Sequence[Parcel]) -> Iterator[Sequence[Parcel]]:
+def _batches(parcels: Sequence[OutgoingMessage]) -> Iterator[Sequence[OutgoingMessage]]:
     """By ten, and not larger together than one message may be."""
-    batch: list[Parcel] = []
+    batch: list[OutgoingMessage] = []
     size = 0
     for one in parcels:
         if batch and (len(batch) == BATCH or size + one.size > LARGEST_BYTES // 4):

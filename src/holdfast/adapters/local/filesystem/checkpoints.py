@@ -12,17 +12,17 @@ import json
 from typing import Any
 
 from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.names import Task
-from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.adapters.local.filesystem.directory import QueueDirectory
+from holdfast.adapters.local.filesystem.names import TaskName
 from holdfast.core.errors import MalformedMessage, MessageTooLarge
-from holdfast.core.message import MAX_BYTES
+from holdfast.core.queue.message import MAX_BYTES
 
 
 class Checkpoints:
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: QueueDirectory) -> None:
         self._tree = tree
 
-    def save(self, task: Task, value: Any) -> None:
+    def save(self, task: TaskName, value: Any) -> None:
         try:
             body = json.dumps(value, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -39,7 +39,7 @@ class Checkpoints:
         if self._tree.durable:
             self._tree.sync(folder)
 
-    def newest_before(self, task: Task) -> Any:
+    def newest_before(self, task: TaskName) -> Any:
         for fence in reversed(self._fences(task.key)):
             if fence >= task.fence:
                 continue

@@ -6,12 +6,12 @@ from random import Random
 from threading import Lock
 
 from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.names import Task
+from holdfast.adapters.local.filesystem.directory import QueueDirectory
+from holdfast.adapters.local.filesystem.lease_watch import LeaseWatch
+from holdfast.adapters.local.filesystem.names import TaskName
 from holdfast.adapters.local.filesystem.segments import SegmentReader
-from holdfast.adapters.local.filesystem.timeline import Timeline
-from holdfast.adapters.local.filesystem.tree import Tree
-from holdfast.adapters.local.filesystem.watch import LeaseWatch
-from holdfast.adapters.local.filesystem.workers import WorkerCard, Workers
+from holdfast.adapters.local.filesystem.server_clock import ServerClock
+from holdfast.adapters.local.filesystem.workers import WorkerCard, WorkerRegistry
 
 # How often leased/ is looked through for leases that ran out: often enough for short
 # leases, rarely enough that a thousand idle workers do not wear out a file server.
@@ -19,7 +19,7 @@ LOOK_SHARE = 0.25
 LOOK_SECONDS = 0.5
 
 
-class Hold:
+class Claim:
     """The receipt of a claim: the path our task has now."""
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Hold:
     )
 
     def __init__(
-        self, task: Task, worker: str, path: str, claimed_ms: int, stolen_from: str | None
+        self, task: TaskName, worker: str, path: str, claimed_ms: int, stolen_from: str | None
     ) -> None:
         self.task = task
         self.worker = worker
@@ -48,14 +48,14 @@ class Hold:
         self.saved = False  # a checkpoint
 
 
-class Claims:
+class Claimer:
     """One worker's way of claiming. Not shared between threads."""
 
     def __init__(
         self,
-        tree: Tree,
-        timeline: Timeline,
-        workers: Workers,
+        tree: QueueDirectory,
+        timeline: ServerClock,
+        workers: WorkerRegistry,
         random: Random,
         lease_seconds: float,
     ) -> None:
@@ -69,7 +69,7 @@ class Claims:
         self.me: WorkerCard = workers.enrol()
         self._token = self.me.token
 
-    def next(self, now: float) -> Hold | None:
+    def next(self, now: float) -> Claim | None:
         """Take one, overdue ones first: they have waited longest.
 
         `now` is the monotonic time from before this call; trust counts from there.
@@ -108,10 +108,10 @@ class Claims:
         self._overdue += self._watch.find_unchanged(others, now)
 
     def _take(
-        self, source: str, task: Task, now: float, stolen_from: str | None = None
-    ) -> Hold | None:
+        self, source: str, task: TaskName, now: float, stolen_from: str | None = None
+    ) -> Claim | None:
         token, claimed_ms = self._token, self._timeline.stamp_ms(now)
         path = names.leased_path(task.stem, token, claimed_ms, 0, self._lease_ms)
         if not self._tree.rename(source, path):
             return None
-        return Hold(task, token, path, claimed_ms, stolen_from)
+        return Claim(task, token, path, claimed_ms, stolen_from)

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.local.filesystem.checks import folders, modes, mounts, races, times
-from holdfast.adapters.local.filesystem.checks.contents import Contents
+from holdfast.adapters.local.filesystem.checks.contents import QueueContents
 from holdfast.adapters.local.filesystem.fsops import FsOps
+from holdfast.core.checks import CheckResult, fail
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.findings import Finding, fail
 
-Check = Callable[..., Iterable[Finding]]
+Check = Callable[..., Iterable[CheckResult]]
 
 
-class Doctor:
+class FilesystemDoctor:
     """Examines the queue in `folder`; or, when there is none yet, where it would be."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Doctor:
         self._folder, self._clock, self._fs = folder, clock, fs or FsOps()
         self._mounts, self._racer = mounts, racer
 
-    def examine(self) -> Iterator[Finding]:
+    def examine(self) -> Iterator[CheckResult]:
         """One finding after the other, as they are made."""
         there = (self._folder / "pending").is_dir()
         if not there:
@@ -58,28 +58,28 @@ class Doctor:
         if there:
             yield from _made("contents", self._look_inside)
 
-    def _probe(self, where: Path) -> Iterator[Finding]:
+    def _probe(self, where: Path) -> Iterator[CheckResult]:
         with _own_folder(where) as own:
             yield from _made("rename", races.rename_race, own, self._racer)
             yield from _made("link", races.link_race, own, self._racer)
             yield from _made("lock", races.lock_probe, own)
             yield from _made("clock", times.clock_check, own, self._clock, self._fs)
 
-    def _look_inside(self) -> Iterator[Finding]:
-        contents = Contents(self._folder, self._clock, self._fs)
+    def _look_inside(self) -> Iterator[CheckResult]:
+        contents = QueueContents(self._folder, self._clock, self._fs)
         try:
             yield from contents.check()
         finally:
             contents.close()
 
 
-def _made(name: str, check: Check, *given: Any) -> Iterator[Finding]:
+def _made(name: str, check: Check, *given: Any) -> Iterator[CheckResult]:
     """The check's findings; that it cannot be made is one as well."""
     try:
         yield from check(*given)
     except OSError as error:
-        way_out = "give this user the right to write there, or use another folder"
-        yield fail(name, f"cannot be checked: {error.strerror or error}", way_out)
+        remedy = "give this user the right to write there, or use another folder"
+        yield fail(name, f"cannot be checked: {error.strerror or error}", remedy)
 
 
 @contextmanager

@@ -3,22 +3,22 @@
 import json
 from datetime import UTC, datetime
 
-from holdfast.adapters.local.filesystem.names import Task
-from holdfast.adapters.local.filesystem.tree import Tree
-from holdfast.core.queue import PastAttempt
+from holdfast.adapters.local.filesystem.directory import QueueDirectory
+from holdfast.adapters.local.filesystem.names import TaskName
+from holdfast.core.queue.manager import PastAttempt
 
 _DETAIL_LIMIT = 8000  # characters of a traceback: enough to act on, no more
 
 
-class History:
+class AttemptHistory:
     """Informational only: nothing is ever decided by it, so a lost line costs nothing."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: QueueDirectory) -> None:
         self._tree = tree
 
     def add(
         self,
-        task: Task,
+        task: TaskName,
         outcome: str,
         *,
         at: datetime,

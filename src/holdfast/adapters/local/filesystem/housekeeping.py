@@ -6,27 +6,27 @@ from functools import partial
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.history import History
-from holdfast.adapters.local.filesystem.ids import Ids, WaitBudget
+from holdfast.adapters.local.filesystem.dedupe import DedupeIndex, WaitBudget
+from holdfast.adapters.local.filesystem.directory import QueueDirectory, is_folder
+from holdfast.adapters.local.filesystem.history import AttemptHistory
 from holdfast.adapters.local.filesystem.record_check import RecordCheck
-from holdfast.adapters.local.filesystem.timeline import Timeline
-from holdfast.adapters.local.filesystem.tree import Tree, is_folder
+from holdfast.adapters.local.filesystem.server_clock import ServerClock
 
 # A file in tmp/ may belong to a push that is only slow. After an hour it does not.
 SWEEP_SECONDS = 3600.0
 
 
-Records = Mapping[str, list[str]]  # see Ids.by_tail
+Records = Mapping[str, list[str]]  # see DedupeIndex.by_tail
 
 
 class Housekeeping:
     def __init__(
         self,
-        tree: Tree,
-        timeline: Timeline,
-        history: History,
+        tree: QueueDirectory,
+        timeline: ServerClock,
+        history: AttemptHistory,
         checkpoints: Checkpoints,
-        ids: Ids,
+        ids: DedupeIndex,
         record_check: RecordCheck,
     ) -> None:
         self._tree, self._timeline = tree, timeline

@@ -4,9 +4,9 @@ import os
 import shlex
 from pathlib import Path
 
+from holdfast.adapters.local.filesystem.directory import QueueDirectory, unavailable
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.local.filesystem.names import checked
-from holdfast.adapters.local.filesystem.tree import Tree, unavailable
 from holdfast.adapters.modes import MODES, Access, access_of, make_folders
 from holdfast.core.errors import ConfigError, QueueUnavailable
 
@@ -29,7 +29,7 @@ def queue_folder(root: Path, campaign: str, queue: str) -> Path:
 
 def open_tree(
     folder: Path, fs: FsOps, *, create: bool, durable: bool, access: Access = "private"
-) -> Tree:
+) -> QueueDirectory:
     """Open a queue's folder. `access` is for one that is made now: others have their mode.
 
     Raises QueueUnavailable when it is not there and is not to be made, or cannot be, and
@@ -44,7 +44,7 @@ def open_tree(
             raise QueueUnavailable(
                 f"there is no queue at {str(folder)!r}: check the name, or push to it first"
             )
-        tree = Tree(folder, fs, durable=durable)
+        tree = QueueDirectory(folder, fs, durable=durable)
         tree.refuse_links(*FOLDERS)
         if create:
             _complete(tree)
@@ -59,7 +59,7 @@ def _make_queue_folder(folder: Path, access: Access) -> None:
         os.chmod(folder, MODES[access].folder)
 
 
-def _complete(tree: Tree) -> None:
+def _complete(tree: QueueDirectory) -> None:
     """Make the folders that are missing; pending/ last, as it says that the queue is there."""
     for name in reversed(FOLDERS):
         tree.mkdir(name)

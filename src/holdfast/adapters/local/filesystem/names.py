@@ -41,7 +41,7 @@ MAX_FENCE = 99_999_999  # one claim a second for three years: no queue wrote a h
 _LAST_FENCE = 999_999_999  # what the patterns can read
 
 
-class Task(NamedTuple):
+class TaskName(NamedTuple):
     """What every name says: which push, how often claimed, how often not charged."""
 
     key: str
@@ -52,20 +52,20 @@ class Task(NamedTuple):
     def attempts(self) -> int:
         return self.fence - self.refunds
 
-    def claimed(self) -> "Task":
+    def claimed(self) -> "TaskName":
         """The same, claimed once more.
 
         The last fence that a name can carry is its own successor: such a task is only
         buried, and its name must stay one that people's commands can read.
         """
-        return Task(self.key, min(self.fence + 1, _LAST_FENCE), self.refunds)
+        return TaskName(self.key, min(self.fence + 1, _LAST_FENCE), self.refunds)
 
     @property
     def is_possible(self) -> bool:
         """Could the name of a claimed task say this, had a queue written it?"""
         return self.fence <= MAX_FENCE and self.attempts >= 1
 
-    def refunded(self) -> "Task":
+    def refunded(self) -> "TaskName":
         """The same, with one more claim not charged."""
         return self._replace(refunds=self.refunds + 1)
 
@@ -76,7 +76,7 @@ class Task(NamedTuple):
         return f"{self.key}~{self.fence}"
 
 
-def why_impossible(task: Task) -> str:
+def why_impossible(task: TaskName) -> str:
     """What to tell a person about a task whose name no queue can have written."""
     return (
         f"its file name says {task.fence:,} claims, {task.refunds:,} of them not charged, "
@@ -84,10 +84,10 @@ def why_impossible(task: Task) -> str:
     )
 
 
-def task(match: re.Match[str]) -> Task:
+def task(match: re.Match[str]) -> TaskName:
     """The task a name matched by one of the patterns above speaks of."""
     key, fence, refunds = match.group(1, 2, 3)
-    return Task(key, int(fence), int(refunds) if refunds else 0)
+    return TaskName(key, int(fence), int(refunds) if refunds else 0)
 
 
 def deadline_ms(leased: re.Match[str]) -> int:
@@ -112,11 +112,11 @@ def completed_path(hour: str, stem: str, worker: str, done_ms: int) -> str:
     return f"{hour}/{stem}~{worker}~{done_ms}.json"
 
 
-def failed_path(task: Task) -> str:
+def failed_path(task: TaskName) -> str:
     return f"failed/{task.stem}.json"
 
 
-def reason_path(task: Task) -> str:
+def reason_path(task: TaskName) -> str:
     return f"failed/{task.stem}.reason.json"
 
 

@@ -8,11 +8,11 @@ from contextlib import suppress
 from threading import Lock
 
 from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.ids import Ids
+from holdfast.adapters.local.filesystem.dedupe import DedupeIndex
+from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.record_check import RecordCheck
 from holdfast.adapters.local.filesystem.segments import SegmentWriter
-from holdfast.adapters.local.filesystem.timeline import Timeline
-from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.adapters.local.filesystem.server_clock import ServerClock
 from holdfast.core.errors import QueueUnavailable
 
 
@@ -20,7 +20,11 @@ class Producer:
     """One process's way of pushing. Shared by its threads, not by its forks."""
 
     def __init__(
-        self, tree: Tree, timeline: Timeline, ids: Ids, record_check: RecordCheck
+        self,
+        tree: QueueDirectory,
+        timeline: ServerClock,
+        ids: DedupeIndex,
+        record_check: RecordCheck,
     ) -> None:
         self._tree, self._timeline, self._ids = tree, timeline, ids
         self._record_check = record_check

@@ -26,23 +26,23 @@ from typing import Any, Literal
 
 from holdfast.adapters.local.filesystem import layout, names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.claims import Claims, Hold
-from holdfast.adapters.local.filesystem.deadletters import DeadLetters
-from holdfast.adapters.local.filesystem.endings import Endings, gone
+from holdfast.adapters.local.filesystem.claims import Claim, Claimer
+from holdfast.adapters.local.filesystem.dead_letters import DeadLetterFolder
+from holdfast.adapters.local.filesystem.dedupe import DedupeIndex, WaitBudget
+from holdfast.adapters.local.filesystem.directory import explained, unavailable
 from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.local.filesystem.history import History
+from holdfast.adapters.local.filesystem.history import AttemptHistory
 from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS, Housekeeping
-from holdfast.adapters.local.filesystem.ids import Ids, WaitBudget
 from holdfast.adapters.local.filesystem.inspector import Inspector
-from holdfast.adapters.local.filesystem.names import Task
+from holdfast.adapters.local.filesystem.names import TaskName
 from holdfast.adapters.local.filesystem.producer import Producer
 from holdfast.adapters.local.filesystem.record_check import RecordCheck
-from holdfast.adapters.local.filesystem.timeline import Timeline
-from holdfast.adapters.local.filesystem.tree import explained, unavailable
-from holdfast.adapters.local.filesystem.workers import Workers
+from holdfast.adapters.local.filesystem.server_clock import ServerClock
+from holdfast.adapters.local.filesystem.settlement import Settlement, lease_lost
+from holdfast.adapters.local.filesystem.workers import WorkerRegistry
 from holdfast.adapters.modes import MODES, Access
 from holdfast.core import events as ev
-from holdfast.core import forks
+from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import (
     ConfigError,
@@ -52,17 +52,17 @@ from holdfast.core.errors import (
     NewerSchema,
 )
 from holdfast.core.events import Events
-from holdfast.core.lease import RENEWED, Lease, Refused, Renewal, Unanswered
-from holdfast.core.message import AnyMessage, M, MessageCodec, attach_lease, lease_of
-from holdfast.core.queue import (
-    Backoff,
+from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
+from holdfast.core.process import after_fork
+from holdfast.core.queue.manager import (
+    MessageInfo,
+    MessageState,
     Progress,
     QueueManager,
     QueueStats,
-    TaskState,
-    TaskView,
     no_progress,
 )
+from holdfast.core.queue.message import AnyMessage, M, MessageCodec, attach_lease, lease_of
 
 NEWER_SCHEMA_DELAY_SECONDS = 30.0
 BATCH = 500  # messages published together by push_many,
@@ -120,21 +120,21 @@ class FilesystemQueue(QueueManager[M]):
         self._tree = layout.open_tree(
             self.folder, fs or FsOps(), create=create, durable=self._durable, access=access
         )
-        self._timeline = Timeline(self._tree, clock)
-        self._workers = Workers(self._tree, self._timeline)
-        self._history = History(self._tree)
+        self._timeline = ServerClock(self._tree, clock)
+        self._workers = WorkerRegistry(self._tree, self._timeline)
+        self._history = AttemptHistory(self._tree)
         self._checkpoints = Checkpoints(self._tree)
-        self._ids = Ids(self._tree)
+        self._ids = DedupeIndex(self._tree)
         self._become()
-        forks.on_fork(self, FilesystemQueue._become)
+        after_fork.run_after_fork(self, FilesystemQueue._become)
 
     def _become(self) -> None:
         """Take on the identity of this process: a fork must not share its parent's."""
         record_check = RecordCheck(self._tree, self._ids, self.clock)
         self._producer = Producer(self._tree, self._timeline, self._ids, record_check)
-        self._claims: Claims | None = None
+        self._claims: Claimer | None = None
         self._claiming = Lock()
-        self._dead = DeadLetters(
+        self._dead = DeadLetterFolder(
             self._tree,
             self._producer,
             self._history,
@@ -142,7 +142,7 @@ class FilesystemQueue(QueueManager[M]):
             self._ids,
             self._timeline,
         )
-        self._ends = Endings(
+        self._ends = Settlement(
             self._tree,
             self._timeline,
             self._workers,
@@ -219,14 +219,14 @@ class FilesystemQueue(QueueManager[M]):
                 raise explained(self.folder, error) from error
         return claimed
 
-    def _enrol(self) -> Claims:
+    def _enrol(self) -> Claimer:
         self._housekeeping.sweep_leftovers(SWEEP_SECONDS, WaitBudget(0.0))
-        self._claims = claims = Claims(
+        self._claims = claims = Claimer(
             self._tree, self._timeline, self._workers, self._random, self.lease_seconds
         )
         return claims
 
-    def _receive(self, hold: Hold, asked_at: float) -> M | None:
+    def _receive(self, hold: Claim, asked_at: float) -> M | None:
         """The message behind a claim; None when it must not be delivered."""
         try:
             message = self._codec.decode(self._tree.read(hold.path, 2 * self._codec.max_bytes))
@@ -264,30 +264,30 @@ class FilesystemQueue(QueueManager[M]):
         attach_lease(message, lease)
         return message
 
-    def _note_theft(self, hold: Hold, message_id: str, token: str) -> None:
+    def _note_theft(self, hold: Claim, message_id: str, token: str) -> None:
         loser = self._workers.worker_id(token)
-        earlier = Task(hold.task.key, hold.task.fence - 1, hold.task.refunds)
+        earlier = TaskName(hold.task.key, hold.task.fence - 1, hold.task.refunds)
         self._ends.note(earlier, "lost", token, "its lease ran out: the worker died or froze")
         if self.events.listening:
             self.events.emit(
-                ev.Stolen(self.name, message_id, hold.task.attempts, from_worker=loser)
+                ev.TakenOver(self.name, message_id, hold.task.attempts, from_worker=loser)
             )
 
-    def _wait_for_newer_code(self, hold: Hold, error: NewerSchema) -> None:
+    def _wait_for_newer_code(self, hold: Claim, error: NewerSchema) -> None:
         self._ends.put_back(hold, NEWER_SCHEMA_DELAY_SECONDS, refund=True)
         message_id = error.message_id or hold.task.key
         self.events.emit(
             ev.SchemaTooNew(self.name, message_id, hold.task.attempts, error.version)
         )
 
-    def _bury_exhausted(self, hold: Hold, message_id: str) -> None:
+    def _bury_exhausted(self, hold: Claim, message_id: str) -> None:
         """This claim was one too many: it only serves to bury, so it is not charged."""
         reason = self._dead.why_exhausted(hold.task)
         hold.task = hold.task.refunded()
         told = f"gave up after {hold.task.attempts} attempts"
         self._bury(hold, message_id, reason, told=told)
 
-    def _bury(self, hold: Hold, message_id: str, reason: str, *, told: str) -> None:
+    def _bury(self, hold: Claim, message_id: str, reason: str, *, told: str) -> None:
         if self._ends.bury(hold, message_id, reason, None) is None:
             self._count_dead_letter()
             self.events.emit(
@@ -297,7 +297,7 @@ class FilesystemQueue(QueueManager[M]):
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         return [self._renew(lease.handle, seconds) for lease in leases]
 
-    def _renew(self, hold: Hold, seconds: float) -> Renewal:
+    def _renew(self, hold: Claim, seconds: float) -> Renewal:
         with hold.lock:
             if hold.closed:
                 return RENEWED  # settled while the keeper was on its way here
@@ -328,7 +328,7 @@ class FilesystemQueue(QueueManager[M]):
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
-        hold: Hold = lease.handle
+        hold: Claim = lease.handle
         with self._explaining():
             lost = self._ends.put_back(hold, delay_seconds, refund=False)
         if lost is None:
@@ -346,12 +346,12 @@ class FilesystemQueue(QueueManager[M]):
     # -- checkpoints
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
-        hold: Hold = lease.handle
+        hold: Claim = lease.handle
         with self._explaining():
             with hold.lock:
                 if not self._tree.exists(hold.path):
                     lease.lose("another worker took it over")
-                    raise gone()
+                    raise lease_lost()
                 hold.saved = True
             self._checkpoints.save(hold.task, checkpoint)
 
@@ -365,11 +365,11 @@ class FilesystemQueue(QueueManager[M]):
         with self._explaining():
             return self._inspector.stats()
 
-    def peek(self, state: TaskState, limit: int = 100) -> Iterator[TaskView]:
+    def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
         with self._explaining():
             yield from islice(self._inspector.views(state), limit)
 
-    def find(self, message_id: str) -> list[TaskView]:
+    def find(self, message_id: str) -> list[MessageInfo]:
         with self._explaining():
             return self._inspector.find(message_id)
 

@@ -8,8 +8,8 @@ record.
 from functools import partial
 
 from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.ids import PASSES, Ids, WaitBudget
-from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.adapters.local.filesystem.dedupe import PASSES, DedupeIndex, WaitBudget
+from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.core.clock import Clock
 
 EVERY_SECONDS = 30.0
@@ -19,7 +19,7 @@ COST_FACTOR = 20  # a check takes at most a twentieth of a producer's time
 class RecordCheck:
     """Frees ids that belong to no task. One for each process."""
 
-    def __init__(self, tree: Tree, ids: Ids, clock: Clock) -> None:
+    def __init__(self, tree: QueueDirectory, ids: DedupeIndex, clock: Clock) -> None:
         self._tree, self._ids, self._clock = tree, ids, clock
         self._due_at = 0.0
 
@@ -50,7 +50,7 @@ class RecordCheck:
         )
 
     def _suspects(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Ids whose keys are nowhere, and the dead letters among those keys.
+        """DedupeIndex whose keys are nowhere, and the dead letters among those keys.
 
         Without any turn: a task may move meanwhile, so it has to be missed in each pass.
         It was published before the last passes, as tmp/<key> was gone by then.

@@ -10,9 +10,9 @@ held. With segments a worker reads one listing and consumes it, whatever the bac
 from random import Random
 
 from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.names import Task
-from holdfast.adapters.local.filesystem.timeline import Timeline
-from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.adapters.local.filesystem.directory import QueueDirectory
+from holdfast.adapters.local.filesystem.names import TaskName
+from holdfast.adapters.local.filesystem.server_clock import ServerClock
 
 FULL = 2000  # tasks
 OPEN_MS = 2000  # how long one producer fills a segment; also the width for delayed tasks
@@ -36,7 +36,7 @@ class _Open:
 class SegmentWriter:
     """Where a producer puts its next task. Not shared between threads."""
 
-    def __init__(self, tree: Tree, token: str) -> None:
+    def __init__(self, tree: QueueDirectory, token: str) -> None:
         self._tree, self._token = tree, token
         self._sequence = 0
         self._now: _Open | None = None
@@ -80,16 +80,16 @@ class SegmentWriter:
 class SegmentReader:
     """What a worker may claim next. Not shared between threads."""
 
-    def __init__(self, tree: Tree, timeline: Timeline, random: Random) -> None:
+    def __init__(self, tree: QueueDirectory, timeline: ServerClock, random: Random) -> None:
         self._tree, self._timeline, self._random = tree, timeline, random
         self.folder = ""  # where the tasks below are
-        self._tasks: list[tuple[int, str, Task]] = []  # by due time, last is next
+        self._tasks: list[tuple[int, str, TaskName]] = []  # by due time, last is next
         self._segments: list[str] = []  # last is oldest
         self._listed_ms = 0
         self._losses = 0
         self._company = self._lost_lately = False
 
-    def next(self) -> tuple[int, str, Task] | None:
+    def next(self) -> tuple[int, str, TaskName] | None:
         """Due time and name of a task in `folder`, and what it is once claimed; or None.
 
         It may be gone by the time it is claimed. What is listed was due then already, so

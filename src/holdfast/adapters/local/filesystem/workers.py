@@ -11,8 +11,8 @@ from datetime import datetime
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from holdfast.adapters.local.filesystem import names
-from holdfast.adapters.local.filesystem.timeline import SAME_OFFSET_SECONDS, Timeline
-from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.adapters.local.filesystem.directory import QueueDirectory
+from holdfast.adapters.local.filesystem.server_clock import SAME_OFFSET_SECONDS, ServerClock
 from holdfast.core.clock import utc
 
 SEEN_SECONDS = 10.0
@@ -36,10 +36,10 @@ class WorkerCard(BaseModel):
         return f"{self.host}-{self.pid}-{self.token}"
 
 
-class Workers:
+class WorkerRegistry:
     """Cards are written once and never change, so they are read once."""
 
-    def __init__(self, tree: Tree, timeline: Timeline) -> None:
+    def __init__(self, tree: QueueDirectory, timeline: ServerClock) -> None:
         self._tree, self._timeline = tree, timeline
         self._known: dict[str, WorkerCard | None] = {}
         self._offsets: dict[str, float | None] = {}

@@ -1,6 +1,6 @@
 """Jobs or conversations in one SQLite file, for all processes of one machine."""
 
-from holdfast.adapters.local.sqlite.conversations import SQLiteConversations
-from holdfast.adapters.local.sqlite.jobs import SQLiteJobs
+from holdfast.adapters.local.sqlite.conversations.store import SQLiteConversations
+from holdfast.adapters.local.sqlite.jobs.store import SQLiteJobs
 
 __all__ = ["SQLiteConversations", "SQLiteJobs"]

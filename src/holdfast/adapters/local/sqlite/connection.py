@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from holdfast.adapters.local.sqlite import place
+from holdfast.adapters.local.sqlite import path_check
 from holdfast.adapters.local.sqlite.errors import primary_code
-from holdfast.adapters.local.sqlite.jobs_schema import JOBS
+from holdfast.adapters.local.sqlite.jobs.schema import JOBS
 from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError, StoreUnavailable
@@ -22,13 +22,15 @@ _LOG_BYTES = 16 * 1024 * 1024  # what the log is cut back to after a burst
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenConnection:
     connection: sqlite3.Connection
     file: tuple[int, int]  # which one it is, whatever its name leads to later
 
 
-def connect(path: Path, schema: Schema, durability: Durability, busy_seconds: float) -> Opened:
-    file = place.identity(path)
+def connect(
+    path: Path, schema: Schema, durability: Durability, busy_seconds: float
+) -> OpenConnection:
+    file = path_check.identity(path)
     if file is None:
         raise StoreUnavailable(f"the {schema.name} {str(path)!r} is gone")
     connection = sqlite3.connect(
@@ -44,7 +46,7 @@ def connect(path: Path, schema: Schema, durability: Durability, busy_seconds: fl
     except BaseException:
         connection.close()
         raise
-    return Opened(connection, file)
+    return OpenConnection(connection, file)
 
 
 def _configure(connection: sqlite3.Connection, durability: Durability) -> None:

@@ -14,8 +14,13 @@ from pathlib import Path
 from threading import Condition, Lock
 from weakref import WeakSet
 
-from holdfast.adapters.local.sqlite import place
-from holdfast.adapters.local.sqlite.connection import SYNCHRONOUS, Durability, Opened, connect
+from holdfast.adapters.local.sqlite import path_check
+from holdfast.adapters.local.sqlite.connection import (
+    SYNCHRONOUS,
+    Durability,
+    OpenConnection,
+    connect,
+)
 from holdfast.adapters.local.sqlite.errors import translated
 from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.core.errors import ConfigError, StoreUnavailable
@@ -38,13 +43,13 @@ class Database:
         self._generation = 0  # rises when all connections are to be closed
         self._orphaned = False
         self._begin_anew()
-        place.prepare(self.path, content=schema.content)
+        path_check.prepare(self.path, content=schema.content)
         _register(self)
         with self.reading():
             pass  # what is wrong with the file is said now, not with the first call
 
     def _begin_anew(self) -> None:
-        self._idle: list[Opened] = []
+        self._idle: list[OpenConnection] = []
         self._lent = 0
         self._forking = False
         self._turn = Condition(Lock())
@@ -119,10 +124,10 @@ class Database:
         finally:
             self._give_back(opened, generation, broken)
 
-    def _connect(self) -> Opened:
+    def _connect(self) -> OpenConnection:
         return connect(self.path, self._schema, self._durability, self._busy_seconds)
 
-    def _take(self) -> tuple[Opened | None, int]:
+    def _take(self) -> tuple[OpenConnection | None, int]:
         """A connection that lay idle, if there is one to the file that has the name now."""
         with self._turn:
             if self._orphaned:
@@ -132,12 +137,12 @@ class Database:
             self._lent += 1
             opened, generation = self._idle.pop() if self._idle else None, self._generation
         # A file that was removed, or put in the place of ours, takes writes all the same.
-        if opened is not None and opened.file != place.identity(self.path):
+        if opened is not None and opened.file != path_check.identity(self.path):
             opened.connection.close()
             opened = None
         return opened, generation
 
-    def _give_back(self, opened: Opened | None, generation: int, broken: bool) -> None:
+    def _give_back(self, opened: OpenConnection | None, generation: int, broken: bool) -> None:
         if opened is not None and (broken or generation != self._generation):
             opened.connection.close()
             opened = None

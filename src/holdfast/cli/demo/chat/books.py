@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.cli.demo.chat.customer import BATCHES, Line
+from holdfast.cli.demo.chat.customer import BATCHES, CustomerLine
 from holdfast.cli.demo.stage import Row
 
 _DEFINITION = (
@@ -14,7 +14,7 @@ _DEFINITION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ChatFindings:
     """What was there in the end, and where the demo looked for it."""
 
     history: Sequence[str]  # the sids of every batch in it, each as often as it is there
@@ -28,7 +28,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Deeds:
+class ChatInterventions:
     """What the demo did on the way."""
 
     workers_killed: int
@@ -83,7 +83,9 @@ def _just(what: str, count: int, right: int, why: str = "") -> Row:
     return Row(what, count, why, wrong=count != right)
 
 
-def balance(lines: Sequence[Line], found: Found, deeds: Deeds) -> ChatBooks:
+def balance(
+    lines: Sequence[CustomerLine], found: ChatFindings, deeds: ChatInterventions
+) -> ChatBooks:
     """`lines`: what the customer wrote, each once, however often it was delivered."""
     recorded = Counter(found.history)
     answers = {line.sid: sum(line.text in text for text in found.sent) for line in lines}

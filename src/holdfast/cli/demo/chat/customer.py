@@ -13,7 +13,7 @@ WINDOW_SECONDS = 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CustomerLine:
     """One message of hers. No text is part of another: replies are searched for them."""
 
     sid: str
@@ -30,11 +30,11 @@ class Line:
 
 
 QUICK = (
-    Line("wa-1", "Hi there!"),
-    Line("wa-2", "I ordered the blue lamp."),
-    Line("wa-3", "When does it come?"),
+    CustomerLine("wa-1", "Hi there!"),
+    CustomerLine("wa-2", "I ordered the blue lamp."),
+    CustomerLine("wa-3", "When does it come?"),
 )
-LATE = Line("wa-4", "And do you have it in red?")
+LATE = CustomerLine("wa-4", "And do you have it in red?")
 BATCHES = 2  # the quick ones, and the late one by itself
 
 

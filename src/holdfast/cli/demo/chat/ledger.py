@@ -13,12 +13,12 @@ Deed = Literal["asked", "written", "held", "sent"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EffectEntry:
     deed: Deed
     text: str = ""
 
 
-class Ledger:
+class EffectLog:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "chat-deeds.jsonl"
 
@@ -31,11 +31,11 @@ class Ledger:
         finally:
             os.close(fd)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[EffectEntry]:
         if not self._path.exists():
             return []
         *whole, _ = self._path.read_text().split("\n")  # the last one may still be growing
-        return [Entry(**json.loads(line)) for line in whole]
+        return [EffectEntry(**json.loads(line)) for line in whole]
 
     def texts(self, deed: Deed) -> list[str]:
         return [entry.text for entry in self.entries() if entry.deed == deed]

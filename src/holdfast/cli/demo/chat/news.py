@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.cli.demo.crew import Hand
+from holdfast.cli.demo.crew import WorkerHandle
 from holdfast.core.clock import SYSTEM_CLOCK
 
 
-class News:
+class ChatEventFeed:
     """Hears events, in a thread of each worker."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -15,7 +15,7 @@ class News:
         self.killed_at = SYSTEM_CLOCK.monotonic()
         self.taken_over = 0  # replies found prepared
 
-    def __call__(self, hand: Hand, event: dict[str, Any]) -> None:
+    def __call__(self, hand: WorkerHandle, event: dict[str, Any]) -> None:
         if said := self._said(event):
             self._tell(f"worker {hand.number}: {said}")
 

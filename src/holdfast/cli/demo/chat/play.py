@@ -13,21 +13,14 @@ from pathlib import Path
 
 from holdfast.bootstrap.chat_providers import LOCAL
 from holdfast.bootstrap.chats import build_chat, sent_to
-from holdfast.cli.demo.chat.books import ChatBooks, Deeds, Found, balance
-from holdfast.cli.demo.chat.customer import (
-    KEY,
-    LATE,
-    NAME,
-    QUICK,
-    Line,
-    environment,
-)
-from holdfast.cli.demo.chat.ledger import Ledger
-from holdfast.cli.demo.chat.news import News
+from holdfast.cli.demo.chat.books import ChatBooks, ChatFindings, ChatInterventions, balance
+from holdfast.cli.demo.chat.customer import KEY, LATE, NAME, QUICK, CustomerLine, environment
+from holdfast.cli.demo.chat.ledger import EffectLog
+from holdfast.cli.demo.chat.news import ChatEventFeed
 from holdfast.cli.demo.chat.scene import ChatScene, Said
 from holdfast.cli.demo.chat.worker import HOLD
-from holdfast.cli.demo.crew import Crew, Hand
-from holdfast.cli.demo.stage import Stage
+from holdfast.cli.demo.crew import WorkerHandle, WorkerProcesses
+from holdfast.cli.demo.stage import DemoScreen
 from holdfast.conversations.model import Conversation, HistoryMessage, Status
 from holdfast.conversations.outbox import state_of
 from holdfast.core.clock import SYSTEM_CLOCK
@@ -44,27 +37,27 @@ class ChatScript:
     give_up_seconds: float = 90.0
 
 
-class CutShort(Exception):
+class ChatDemoStopped(Exception):
     """The play cannot go on; the books will say what is missing."""
 
 
 class ChatPlay:
     """One performance in one folder."""
 
-    def __init__(self, script: ChatScript, folder: Path, stage: Stage) -> None:
-        self._stage, self._ledger = stage, Ledger(folder)
+    def __init__(self, script: ChatScript, folder: Path, stage: DemoScreen) -> None:
+        self._stage, self._ledger = stage, EffectLog(folder)
         env = environment(folder)
         self._app = build_chat(env, fallback=LOCAL)
         self._store = self._app.store
-        self._news = News(stage.tell)
-        self._crew = Crew(folder, env, self._news)
+        self._news = ChatEventFeed(stage.tell)
+        self._crew = WorkerProcesses(folder, env, self._news)
         self._give_up_at = SYSTEM_CLOCK.monotonic() + script.give_up_seconds
-        self._lines: dict[Line, float] = {}  # and when it was written
+        self._lines: dict[CustomerLine, float] = {}  # and when it was written
         self._delivered_again = 0
 
     def run(self) -> ChatBooks:
         with self._app, self._stage:
-            with self._crew, suppress(CutShort):
+            with self._crew, suppress(ChatDemoStopped):
                 self._course()
             self._look()
             return self._balance()
@@ -72,7 +65,7 @@ class ChatPlay:
     # -- the course of events
 
     def _course(self) -> None:
-        """Raises CutShort."""
+        """Raises ChatDemoStopped."""
         quick, *quicker = QUICK
         self._write(quick)
         for line in quicker:
@@ -93,7 +86,7 @@ class ChatPlay:
         self._until_quiet()
         self._stage.tell("no trigger is left: the worker is told to drain")
 
-    def _write(self, line: Line, when: str = "") -> None:
+    def _write(self, line: CustomerLine, when: str = "") -> None:
         staging = self._app.stager.stage(line.inbound())
         self._lines[line] = SYSTEM_CLOCK.time()
         window = "opens a window" if staging.opened else "joins the window"
@@ -101,22 +94,22 @@ class ChatPlay:
 
     def _require_answers(self) -> None:
         """Before anything is delivered again: its trigger would answer a stranded message,
-        too, and nobody would notice. Raises CutShort."""
+        too, and nobody would notice. Raises ChatDemoStopped."""
         if self._store.staged(KEY.conversation_id):
             self._stage.tell("a message is staged, and no trigger will ever come for it")
-            raise CutShort
+            raise ChatDemoStopped
 
-    def _deliver_again(self, line: Line) -> None:
+    def _deliver_again(self, line: CustomerLine) -> None:
         self._app.stager.stage(line.inbound())
         self._delivered_again += 1
         self._stage.tell(f"the provider delivers {line.sid} again: {line.text}")
 
-    def _hire(self, *arguments: str) -> Hand:
+    def _hire(self, *arguments: str) -> WorkerHandle:
         hand = self._crew.hire(arguments, _WORKER)
         self._stage.tell(f"starting worker {hand.number} (pid {hand.pid})")
         return hand
 
-    def _kill(self, hand: Hand) -> None:
+    def _kill(self, hand: WorkerHandle) -> None:
         """And say how far the reply was."""
         hand.kill()
         self._news.killed_at = SYSTEM_CLOCK.monotonic()
@@ -146,15 +139,15 @@ class ChatPlay:
         self._until(quiet)
 
     def _until(self, met: Callable[[], object]) -> None:
-        """Watch until it is. Raises CutShort when it cannot be, or takes too long."""
+        """Watch until it is. Raises ChatDemoStopped when it cannot be, or takes too long."""
         while not met():
             self._look()
             if not any(hand.alive for hand in self._crew.hands):
                 self._stage.tell(f"no worker is left: {self._crew.last_words}")
-                raise CutShort
+                raise ChatDemoStopped
             if SYSTEM_CLOCK.monotonic() > self._give_up_at:
                 self._stage.tell("this takes too long: giving up")
-                raise CutShort
+                raise ChatDemoStopped
             SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
 
     # -- how things stand
@@ -171,7 +164,7 @@ class ChatPlay:
         batch = outbox.sids if outbox else ()
         answered = _sids(self._history())
 
-        def state(line: Line) -> str:
+        def state(line: CustomerLine) -> str:
             if line.sid in answered:
                 return "answered"
             return "being answered" if line.sid in batch else "staged"
@@ -189,17 +182,17 @@ class ChatPlay:
 
     def _balance(self) -> ChatBooks:
         hands = self._crew.hands
-        deeds = Deeds(
+        deeds = ChatInterventions(
             workers_killed=sum(hand.killed for hand in hands),
             taken_over=self._news.taken_over,
             delivered_again=self._delivered_again,
         )
         return balance([*QUICK, LATE], self._found(), deeds)
 
-    def _found(self) -> Found:
+    def _found(self) -> ChatFindings:
         history = self._history()
         conversation = self._store.get(KEY)
-        return Found(
+        return ChatFindings(
             history=_sids(history),
             recorded=sum(message.role == "assistant" for message in history),
             replies=len(self._replies()),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.cli.demo.crew import Hand
+from holdfast.cli.demo.crew import WorkerHandle
 from holdfast.conversations.model import Conversation, Status, Window
 from holdfast.conversations.outbox import state_of
 
@@ -33,7 +33,7 @@ class ChatScene:
     said: Sequence[Said]
     conversation: Conversation | None
     window: Window | None
-    hands: Sequence[Hand]
+    hands: Sequence[WorkerHandle]
     now: float
 
     def line(self) -> str:

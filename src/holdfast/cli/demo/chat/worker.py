@@ -16,17 +16,17 @@ from typing import Any
 
 from holdfast.bootstrap.chats import ChatApp, build_chat
 from holdfast.cli.demo.chat.customer import KEY
-from holdfast.cli.demo.chat.ledger import Ledger
-from holdfast.cli.gauge import Quiet, Tally
-from holdfast.cli.shift import Shift
+from holdfast.cli.demo.chat.ledger import EffectLog
+from holdfast.cli.foreground import ForegroundRunner
+from holdfast.cli.status_line import EventCounts, NoStatus
 from holdfast.cli.watching import log_lines
-from holdfast.cli.work import WorkerStint
+from holdfast.cli.work import RunnableWorker
 from holdfast.conversations.messages import Trigger
-from holdfast.conversations.outbox import Answer, SentPart
+from holdfast.conversations.outbox import SentPart, WriterAnswer
 from holdfast.conversations.ports import (
-    Part,
-    Providers,
-    Question,
+    ProviderSource,
+    ReplyPart,
+    ReplyRequest,
     ReplySender,
     ReplyWriter,
     SecretStore,
@@ -35,7 +35,7 @@ from holdfast.conversations.processor import BatchProcessor
 from holdfast.conversations.secret import Secret
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.events import Event, Events, WorkerStopping
-from holdfast.core.worker import Worker
+from holdfast.core.worker.worker import Worker
 
 HOLD = "--hold"
 _THINKING_SECONDS = 0.9
@@ -48,7 +48,7 @@ class SlowWriter:
 
     secret_fields: tuple[str, ...] = ()
 
-    def __init__(self, writer: ReplyWriter, ledger: Ledger) -> None:
+    def __init__(self, writer: ReplyWriter, ledger: EffectLog) -> None:
         self._writer, self._ledger = writer, ledger
 
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
@@ -56,12 +56,12 @@ class SlowWriter:
 
     def write(
         self,
-        question: Question,
+        question: ReplyRequest,
         config: Mapping[str, Any],
         secret: Secret,
         *,
         timeout_seconds: float,
-    ) -> Answer:
+    ) -> WriterAnswer:
         self._ledger.note("asked", question.text)
         SYSTEM_CLOCK.sleep(_THINKING_SECONDS)
         answer = self._writer.write(question, config, secret, timeout_seconds=timeout_seconds)
@@ -74,23 +74,23 @@ class NotedSender:
 
     secret_fields: tuple[str, ...] = ()
 
-    def __init__(self, sender: ReplySender, ledger: Ledger) -> None:
+    def __init__(self, sender: ReplySender, ledger: EffectLog) -> None:
         self._sender, self._ledger = sender, ledger
         self.repeatable = sender.repeatable
 
     @contextmanager
     def connect(
-        self, part: Part, secret: Secret, *, timeout_seconds: float
+        self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
         with self._sender.connect(part, secret, timeout_seconds=timeout_seconds) as send:
             yield partial(self._noted, part, send)
 
-    def _noted(self, part: Part, send: Callable[[], SentPart]) -> SentPart:
+    def _noted(self, part: ReplyPart, send: Callable[[], SentPart]) -> SentPart:
         self._ledger.note("sent", part.text)
         return send()
 
     def find(
-        self, part: Part, secret: Secret, *, since: float, known: Sequence[str]
+        self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
         return self._sender.find(part, secret, since=since, known=known)
 
@@ -99,7 +99,7 @@ class Actors:
     """The real providers, made slow and honest. With `hold` nobody gets a sender after a
     reply was written: by then it is noted as prepared, and nothing of it is sent."""
 
-    def __init__(self, real: Providers, ledger: Ledger, hold: bool) -> None:
+    def __init__(self, real: ProviderSource, ledger: EffectLog, hold: bool) -> None:
         self._real, self._ledger, self._hold = real, ledger, hold
         self._ending = Flag()
 
@@ -124,16 +124,16 @@ class Actors:
 
 def main(arguments: Sequence[str]) -> None:
     """Work until a signal says that it is over."""
-    tally, events = Tally(), Events()
+    tally, events = EventCounts(), Events()
     events.subscribe(tally)
     log_lines(events, "json")
     with build_chat(os.environ, events=events) as app:
-        ledger = Ledger(Path(app.settings.data_dir))
+        ledger = EffectLog(Path(app.settings.data_dir))
         actors = Actors(app.providers, ledger, hold=HOLD in arguments)
         events.subscribe(actors.hear)
         app.keeper.start()
-        stint = WorkerStint(_worker(app, actors, events), tally, until_empty=False)
-        Shift(stint, Quiet(), _DRAIN_SECONDS).run()
+        stint = RunnableWorker(_worker(app, actors, events), tally, until_empty=False)
+        ForegroundRunner(stint, NoStatus(), _DRAIN_SECONDS).run()
 
 
 def _worker(app: ChatApp, actors: Actors, events: Events) -> Worker[Trigger]:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.bootstrap import open_queue
-from holdfast.cli.demo.crew import Crew, Hand
+from holdfast.cli.demo.crew import WorkerHandle, WorkerProcesses
 from holdfast.cli.demo.enrichment.books import Books, Ended, balance, read_ledger
 from holdfast.cli.demo.enrichment.scene import QueueScene
 from holdfast.cli.demo.enrichment.tasks import HANGS, LEDGER, DemoTask, cast
-from holdfast.cli.demo.stage import Stage
+from holdfast.cli.demo.stage import DemoScreen
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.queue import QueueStats, TaskState, TaskView
+from holdfast.core.queue.manager import MessageInfo, MessageState, QueueStats
 
 LEASE_SECONDS = 4.0
 STALL_SECONDS = 2.0
@@ -38,12 +38,12 @@ class Script:
 class Play:
     """One performance in one folder."""
 
-    def __init__(self, script: Script, folder: Path, stage: Stage) -> None:
+    def __init__(self, script: Script, folder: Path, stage: DemoScreen) -> None:
         self._script, self._folder, self._stage = script, folder, stage
         self._url = str(folder / "demo" / "enrich")
         self._queue = open_queue(self._url, DemoTask, env={})
         self._ledger = folder / "effects.jsonl"
-        self._victim: Hand | None = None
+        self._victim: WorkerHandle | None = None
         self._killed_at = 0.0
         self._orphans = 0
 
@@ -59,8 +59,8 @@ class Play:
             self._stage.draw(QueueScene(self._queue.stats(), crew.hands))
             return self._balance(pushed)
 
-    def _crew(self) -> Crew:
-        return Crew(self._folder, {LEDGER: str(self._ledger)}, self._hear)
+    def _crew(self) -> WorkerProcesses:
+        return WorkerProcesses(self._folder, {LEDGER: str(self._ledger)}, self._hear)
 
     def _arguments(self) -> list[str]:
         return [
@@ -78,7 +78,7 @@ class Play:
 
     # -- the course of events
 
-    def _watch(self, crew: Crew) -> None:
+    def _watch(self, crew: WorkerProcesses) -> None:
         """Until all is settled; or nobody is left, or it takes too long."""
         give_up_at = SYSTEM_CLOCK.monotonic() + self._script.give_up_seconds
         while True:
@@ -96,7 +96,7 @@ class Play:
             self._intervene(stats, crew.hands)
             SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
 
-    def _intervene(self, stats: QueueStats, hands: Sequence[Hand]) -> None:
+    def _intervene(self, stats: QueueStats, hands: Sequence[WorkerHandle]) -> None:
         if self._victim is None:
             if (stats.completed or 0) >= self._script.tasks * _KILL_AFTER:
                 self._kill_somebody(hands)
@@ -108,7 +108,7 @@ class Play:
                 f"(lease {LEASE_SECONDS:.0f} s, looked for twice a second)"
             )
 
-    def _kill_somebody(self, hands: Sequence[Hand]) -> None:
+    def _kill_somebody(self, hands: Sequence[WorkerHandle]) -> None:
         """The next best worker that holds work, but not the one the hung handler is with:
         that one is the watchdog's."""
         for hand in hands:
@@ -121,7 +121,7 @@ class Play:
                     return
                 hand.send(signal.SIGCONT)
 
-    def _kill(self, hand: Hand, orphans: Sequence[TaskView]) -> None:
+    def _kill(self, hand: WorkerHandle, orphans: Sequence[MessageInfo]) -> None:
         hand.kill()
         self._victim, self._orphans = hand, len(orphans)
         self._killed_at = SYSTEM_CLOCK.monotonic()
@@ -129,11 +129,11 @@ class Play:
         hand.fate = f"killed with SIGKILL, holding {ids}"
         self._stage.tell(f"worker {hand.number} (pid {hand.pid}) is {hand.fate}")
 
-    def _held_by(self, hand: Hand) -> list[TaskView]:
-        leased = self._queue.peek(TaskState.LEASED, _ALL)
+    def _held_by(self, hand: WorkerHandle) -> list[MessageInfo]:
+        leased = self._queue.peek(MessageState.LEASED, _ALL)
         return [task for task in leased if task.holder and task.holder.pid == hand.pid]
 
-    def _hear(self, hand: Hand, event: dict[str, Any]) -> None:
+    def _hear(self, hand: WorkerHandle, event: dict[str, Any]) -> None:
         """Turns of the story that only the workers know."""
         by = f"worker {hand.number}"
         match event:
@@ -153,14 +153,14 @@ class Play:
     def _balance(self, pushed: list[str]) -> Books:
         return balance(
             pushed,
-            self._ended(TaskState.COMPLETED),
-            self._ended(TaskState.FAILED),
+            self._ended(MessageState.COMPLETED),
+            self._ended(MessageState.FAILED),
             read_ledger(self._ledger),
         )
 
-    def _ended(self, state: TaskState) -> list[Ended]:
+    def _ended(self, state: MessageState) -> list[Ended]:
         return [Ended(task.id, task.attempts) for task in self._queue.peek(state, _ALL)]
 
 
-def _hangs(task: TaskView) -> bool:
+def _hangs(task: MessageInfo) -> bool:
     return task.id == HANGS and task.attempts == 1

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.cli.board import bar, legend
-from holdfast.cli.demo.crew import Hand
-from holdfast.core.queue import QueueStats
+from holdfast.cli.demo.crew import WorkerHandle
+from holdfast.core.queue.manager import QueueStats
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class QueueScene:
     stats: QueueStats
-    hands: Sequence[Hand]
+    hands: Sequence[WorkerHandle]
 
     def line(self) -> str:
         stats = self.stats

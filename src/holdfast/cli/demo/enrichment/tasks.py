@@ -9,9 +9,9 @@ import os
 from typing import Literal
 
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.context import Context
-from holdfast.core.message import QueueMessage
-from holdfast.core.outcome import Reject
+from holdfast.core.queue.message import QueueMessage
+from holdfast.core.worker.context import Context
+from holdfast.core.worker.outcome import Reject
 
 LEDGER = "HOLDFAST_DEMO_LEDGER"
 _STEPS = {"quick": 1, "long": 8}

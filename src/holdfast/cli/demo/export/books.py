@@ -17,7 +17,7 @@ _DEFINITION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Deeds:
+class ExportInterventions:
     """What the demo did on the way, and what came of it."""
 
     counted: frozenset[str]  # files, when the service was killed
@@ -96,7 +96,7 @@ def balance(
     job: ExportJob | None,
     rows: Sequence[ExportTask],
     asks: Sequence[Ask],
-    deeds: Deeds,
+    deeds: ExportInterventions,
 ) -> ExportBooks:
     """`found`: what is in the target, and its SHA-256."""
     whole = {file.key for file in files if found.get(file.key) == file.checksum}

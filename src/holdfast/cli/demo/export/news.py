@@ -4,21 +4,21 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.cli.demo.crew import Hand
+from holdfast.cli.demo.crew import WorkerHandle
 
 
-class News:
+class ExportEventFeed:
     """Hears events, in a thread of each service."""
 
     def __init__(self, tell: Callable[[str], None], names: Mapping[str, str]) -> None:
         self._tell, self._names = tell, names
         self._workers: defaultdict[int, list[int]] = defaultdict(list)
 
-    def workers_of(self, hand: Hand) -> list[int]:
+    def workers_of(self, hand: WorkerHandle) -> list[int]:
         """The ids of its pool workers, as far as they are known to live."""
         return list(self._workers[hand.number]) if hand.alive else []
 
-    def __call__(self, hand: Hand, event: dict[str, Any]) -> None:
+    def __call__(self, hand: WorkerHandle, event: dict[str, Any]) -> None:
         by = f"service {hand.number}"
         match event:
             case {"event": "pool_worker_started", "pid": pid}:

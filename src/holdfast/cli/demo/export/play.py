@@ -14,17 +14,23 @@ from pathlib import Path
 
 from holdfast.bootstrap import open_queue
 from holdfast.bootstrap.exports import open_jobs
-from holdfast.cli.demo.crew import Crew, Hand
+from holdfast.cli.demo.crew import WorkerHandle, WorkerProcesses
 from holdfast.cli.demo.export import files as stock
-from holdfast.cli.demo.export.books import Deeds, ExportBooks, balance, checksums, torn
+from holdfast.cli.demo.export.books import (
+    ExportBooks,
+    ExportInterventions,
+    balance,
+    checksums,
+    torn,
+)
 from holdfast.cli.demo.export.files import JOB
-from holdfast.cli.demo.export.news import News
+from holdfast.cli.demo.export.news import ExportEventFeed
 from holdfast.cli.demo.export.scene import ExportScene, ServiceLine
 from holdfast.cli.demo.export.server import FileServer
-from holdfast.cli.demo.stage import Stage
-from holdfast.cli.export.screens import in_bytes
+from holdfast.cli.demo.stage import DemoScreen
+from holdfast.cli.export.live_view import in_bytes
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage
 from holdfast.jobs.model import JobState, TaskStatus
 
 LEASE_SECONDS = 3.0
@@ -42,14 +48,14 @@ class ExportScript:
     give_up_seconds: float = 120.0
 
 
-class CutShort(Exception):
+class ExportDemoStopped(Exception):
     """The play cannot go on; the books will say what is missing."""
 
 
 class ExportPlay:
     """One performance in one folder."""
 
-    def __init__(self, script: ExportScript, folder: Path, stage: Stage) -> None:
+    def __init__(self, script: ExportScript, folder: Path, stage: DemoScreen) -> None:
         self._folder, self._stage = folder, stage
         self._server = FileServer(stage.tell)
         self._files = stock.shelf(script.files, self._server.origin)
@@ -60,8 +66,10 @@ class ExportPlay:
         self._target = folder / "exported"
         self._queue = open_queue(self._url, AnyMessage, env={})
         self._jobs = open_jobs(self._store)
-        self._news = News(stage.tell, stock.names(self._files, self._server.origin))
-        self._crew = Crew(folder, {"HOLDFAST_LEASE_SECONDS": f"{LEASE_SECONDS}"}, self._news)
+        self._news = ExportEventFeed(stage.tell, stock.names(self._files, self._server.origin))
+        self._crew = WorkerProcesses(
+            folder, {"HOLDFAST_LEASE_SECONDS": f"{LEASE_SECONDS}"}, self._news
+        )
         self._give_up_at = SYSTEM_CLOCK.monotonic() + script.give_up_seconds
         self._torn: set[str] = set()
         self._counted: frozenset[str] = frozenset()
@@ -69,7 +77,7 @@ class ExportPlay:
 
     def run(self) -> ExportBooks:
         with self._server, self._queue, self._jobs, self._stage:
-            with self._crew, suppress(CutShort):
+            with self._crew, suppress(ExportDemoStopped):
                 self._course()
             self._look()
             return self._balance()
@@ -77,7 +85,7 @@ class ExportPlay:
     # -- the course of events
 
     def _course(self) -> None:
-        """Raises CutShort."""
+        """Raises ExportDemoStopped."""
         self._push()
         first = self._serve()
         # Not before the file that was cut off goes on: a worker killed in between has it
@@ -107,7 +115,7 @@ class ExportPlay:
         size = in_bytes(sum(self._sizes.values()))
         self._stage.tell(f"pushed job {JOB}: {len(self._files)} files, {size}")
 
-    def _serve(self) -> Hand:
+    def _serve(self) -> WorkerHandle:
         words = ["export", "serve", self._url, "--log-format=json", "--drain=1"]
         words += [f"--to={self._target}", f"--jobs={self._store}"]
         words += [f"--workers={POOL}", f"--downloads={DOWNLOADS}"]
@@ -115,7 +123,7 @@ class ExportPlay:
         self._stage.tell(f"starting service {hand.number} (pid {hand.pid})")
         return hand
 
-    def _kill_a_worker_of(self, service: Hand) -> None:
+    def _kill_a_worker_of(self, service: WorkerHandle) -> None:
         for pid in self._news.workers_of(service):
             # A pool worker leads a session: nobody else is hit who got its number since.
             with suppress(ProcessLookupError):
@@ -123,12 +131,12 @@ class ExportPlay:
                     os.kill(pid, signal.SIGKILL)
                     self._stage.tell(f"pool worker {pid} is killed with SIGKILL")
                     return
-        raise CutShort
+        raise ExportDemoStopped
 
-    def _replaced(self, service: Hand) -> int:
+    def _replaced(self, service: WorkerHandle) -> int:
         return max(0, service.counts["pool_worker_started"] - POOL)
 
-    def _kill(self, service: Hand) -> float:
+    def _kill(self, service: WorkerHandle) -> float:
         """Kill it, and write down what it has counted; when that was."""
         service.kill()
         killed_at = SYSTEM_CLOCK.monotonic()
@@ -143,15 +151,15 @@ class ExportPlay:
         return bool(stats.completed or stats.failed)
 
     def _until(self, met: Callable[[], object]) -> None:
-        """Watch until it is. Raises CutShort when it cannot be, or takes too long."""
+        """Watch until it is. Raises ExportDemoStopped when it cannot be, or takes too long."""
         while not met():
             self._look()
             if not any(hand.alive for hand in self._crew.hands):
                 self._stage.tell(f"no service is left: {self._crew.last_words}")
-                raise CutShort
+                raise ExportDemoStopped
             if SYSTEM_CLOCK.monotonic() > self._give_up_at:
                 self._stage.tell("this takes too long: giving up")
-                raise CutShort
+                raise ExportDemoStopped
             SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
 
     # -- how things stand
@@ -183,7 +191,7 @@ class ExportPlay:
     def _balance(self) -> ExportBooks:
         job = self._jobs.find_by_id(JOB)
         hands, stats = self._crew.hands, self._queue.stats()
-        deeds = Deeds(
+        deeds = ExportInterventions(
             counted=self._counted,
             asks_before=self._asks_before,
             torn=frozenset(self._torn),

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.cli.demo.crew import Hand
-from holdfast.cli.export.screens import in_bytes
+from holdfast.cli.demo.crew import WorkerHandle
+from holdfast.cli.export.live_view import in_bytes
 from holdfast.jobs.model import JobState
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _WIDTH = 60
 class ServiceLine:
     """A service and the ids of its pool workers."""
 
-    hand: Hand
+    hand: WorkerHandle
     workers: Sequence[int]
 
 

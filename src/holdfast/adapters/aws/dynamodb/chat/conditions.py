@@ -10,10 +10,10 @@ Every attribute is written `#name`, so that no reserved word fails a call.
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat.keeping import whole_letters
+from holdfast.adapters.aws.dynamodb.chat.sanitize import whole_letters
 from holdfast.adapters.aws.dynamodb.expressions import all_of, mentioned
-from holdfast.conversations.errors import Permanent
-from holdfast.conversations.model import Grant, Status
+from holdfast.conversations.errors import PermanentError
+from holdfast.conversations.model import LockGrant, Status
 from holdfast.jobs.errors import InvalidJob
 
 # -- the conversation's row
@@ -81,13 +81,13 @@ _FIXED: dict[str, Any] = {
 
 def used(values: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
     """The names and values that these expressions mention, as arguments of a call.
-    Raises Permanent for what DynamoDB cannot keep."""
+    Raises PermanentError for what DynamoDB cannot keep."""
     try:
         return mentioned({**_FIXED, **whole_letters(values)}, *expressions)
     except InvalidJob as error:
-        raise Permanent(f"DynamoDB cannot keep {error}") from None
+        raise PermanentError(f"DynamoDB cannot keep {error}") from None
 
 
-def of(grant: Grant) -> dict[str, Any]:
+def of(grant: LockGrant) -> dict[str, Any]:
     """The values of MINE."""
     return {":owner": grant.owner, ":fence": grant.fence}

@@ -5,10 +5,10 @@ from typing import Any
 
 from holdfast.adapters.aws.dynamodb.chat.tables import definitions, tables_command, tables_of
 from holdfast.adapters.aws.dynamodb.doctor import examine_table
-from holdfast.core.findings import Finding
+from holdfast.core.checks import CheckResult
 
 
-def examine(client: Any, prefix: str = "") -> Iterator[Finding]:
+def examine(client: Any, prefix: str = "") -> Iterator[CheckResult]:
     """Each table, as it is against what it should be."""
     tables = tables_of(prefix)
     for wanted in definitions(tables):

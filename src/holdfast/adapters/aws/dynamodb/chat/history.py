@@ -10,11 +10,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.calls import Calls
 from holdfast.adapters.aws.dynamodb.chat import conditions as when
-from holdfast.adapters.aws.dynamodb.chat import items, keeping
+from holdfast.adapters.aws.dynamodb.chat import items, sanitize
 from holdfast.adapters.aws.dynamodb.chat.keys import messages_of, sid_key
-from holdfast.adapters.aws.dynamodb.chat.tables import Tables
+from holdfast.adapters.aws.dynamodb.chat.tables import ConversationTables
+from holdfast.adapters.aws.dynamodb.client import DynamoDBClient
 from holdfast.adapters.aws.dynamodb.values import Attributes, encode
 from holdfast.conversations.model import ConversationKey, HistoryMessage
 
@@ -23,8 +23,8 @@ _LAST = 10**12 - 1
 _PIECE = 75_000  # characters of one row; four bytes each at worst, and details beside them
 
 
-class History:
-    def __init__(self, calls: Calls, tables: Tables) -> None:
+class HistoryRows:
+    def __init__(self, calls: DynamoDBClient, tables: ConversationTables) -> None:
         self._calls, self._table = calls, tables.messages
 
     # -- reading
@@ -88,7 +88,7 @@ class History:
                 "Put": {
                     "TableName": self._table,
                     "Item": sid_key(key, sid)
-                    | encode({"message_sid": sid, "expires_at": keeping.expiry(until)}),
+                    | encode({"message_sid": sid, "expires_at": sanitize.expiry(until)}),
                     **condition,
                 }
             }
@@ -125,7 +125,7 @@ def _rows(key: ConversationKey, message: HistoryMessage) -> list[Attributes]:
         {"conversation": conversation, "entry": f"{entry}#{number:02}", "body": body}
         for number, body in enumerate(rest, 1)
     ]
-    return [keeping.kept(row, "a message of the history") for row in rows]
+    return [sanitize.kept(row, "a message of the history") for row in rows]
 
 
 def _joined(rows: Iterable[items.Row]) -> Iterator[HistoryMessage]:

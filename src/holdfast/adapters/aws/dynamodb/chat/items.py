@@ -1,25 +1,25 @@
 """Conversations, staged messages and windows as rows, with the seed's names, and back.
 
 Rows that others wrote are read as far as they can be: what a row does not have is empty,
-and a staged row that is no message is `Unreadable`, not an error. Times are numbers here and
+and a staged row that is no message is `UnreadableFragment`, not an error. Times are numbers here and
 whatever `instant` reads in rows of others.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat.keeping import expiry, plain
-from holdfast.conversations.errors import Permanent
+from holdfast.adapters.aws.dynamodb.chat.sanitize import expiry, plain
+from holdfast.conversations.errors import PermanentError
 from holdfast.conversations.messages import instant
 from holdfast.conversations.model import (
     Conversation,
     ConversationKey,
     Fragment,
-    Grant,
     HistoryMessage,
+    LockGrant,
     Staged,
     Status,
-    Unreadable,
+    UnreadableFragment,
     Window,
 )
 from holdfast.conversations.outbox import Outbox, outbox_of
@@ -46,7 +46,7 @@ def staged_of(row: Row) -> Staged:
     try:
         return _fragment_of(sid, row)
     except ValueError as error:
-        return Unreadable(sid, str(error), plain(row))
+        return UnreadableFragment(sid, str(error), plain(row))
 
 
 def _fragment_of(sid: str, row: Row) -> Fragment:
@@ -125,7 +125,7 @@ def new_row(conversation: Conversation) -> dict[str, Any]:
 
 
 def conversation_of(row: Row) -> Conversation:
-    """Raises Permanent when its outbox cannot be read: to take it for none could send a
+    """Raises PermanentError when its outbox cannot be read: to take it for none could send a
     reply twice."""
     return Conversation(
         key=ConversationKey(row["primary_channel"], row["conversation_id"]),
@@ -167,10 +167,12 @@ def outbox_in(row: Row) -> Outbox | None:
     try:
         return outbox_of(found)
     except (KeyError, TypeError, ValueError):
-        raise Permanent("its outbox cannot be read: was it written by newer code?") from None
+        raise PermanentError(
+            "its outbox cannot be read: was it written by newer code?"
+        ) from None
 
 
-def held_by(row: Row, grant: Grant) -> bool:
+def held_by(row: Row, grant: LockGrant) -> bool:
     """The lock is this grant's: MINE, for a row that was read."""
     held = row.get("lock_owner"), row.get("lock_fence"), row.get("conversation_status")
     return held == (grant.owner, grant.fence, Status.PROCESSING.value)

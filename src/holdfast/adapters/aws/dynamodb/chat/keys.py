@@ -3,7 +3,7 @@
 from holdfast.adapters.aws.dynamodb.values import Attributes
 from holdfast.conversations.model import ConversationKey, mark_of
 
-_LONGEST_HASH, _LONGEST_RANGE = 2048, 1024  # bytes
+_MAX_HASH, _MAX_RANGE = 2048, 1024  # bytes
 
 
 def conversation_key(key: ConversationKey) -> Attributes:
@@ -16,7 +16,7 @@ def conversation_key(key: ConversationKey) -> Attributes:
 def possible(key: ConversationKey) -> bool:
     """Can there be such a row?"""
     hash_bytes, range_bytes = _bytes(key.primary_channel), _bytes(key.conversation_id)
-    return 0 < hash_bytes <= _LONGEST_HASH and 0 < range_bytes <= _LONGEST_RANGE
+    return 0 < hash_bytes <= _MAX_HASH and 0 < range_bytes <= _MAX_RANGE
 
 
 def stage_key(conversation_id: str, sid: str) -> Attributes:
@@ -26,12 +26,12 @@ def stage_key(conversation_id: str, sid: str) -> Attributes:
 def messages_of(key: ConversationKey) -> str:
     """The hash of its rows in `conversation-messages`. No name has a line break."""
     text = f"{key.primary_channel}\n{key.conversation_id}"
-    short = _bytes(text) <= _LONGEST_HASH
+    short = _bytes(text) <= _MAX_HASH
     return text if short else mark_of(key.primary_channel, key.conversation_id)
 
 
 def sid_key(key: ConversationKey, sid: str) -> Attributes:
-    entry = f"sid#{sid}" if _bytes(sid) <= _LONGEST_RANGE - 4 else f"sid#{mark_of(sid)}"
+    entry = f"sid#{sid}" if _bytes(sid) <= _MAX_RANGE - 4 else f"sid#{mark_of(sid)}"
     return {"conversation": {"S": messages_of(key)}, "entry": {"S": entry}}
 
 

@@ -1,4 +1,4 @@
-"""Parked batches as rows of `conversations-parked`:
+"""ParkedBatch batches as rows of `conversations-parked`:
 
     parked_id          why, since when, how far the reply was
     parked_id#0001…    what was staged, several messages in each row
@@ -10,14 +10,14 @@ into slices that fit. One slice is what a batch has, unless its messages are hug
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat import items, keeping
+from holdfast.adapters.aws.dynamodb.chat import items, sanitize
 from holdfast.adapters.aws.dynamodb.values import Attributes
 from holdfast.conversations.model import (
     ConversationKey,
     Fragment,
-    Parked,
+    ParkedBatch,
     Staged,
-    Unreadable,
+    UnreadableFragment,
 )
 from holdfast.conversations.outbox import plain
 
@@ -25,7 +25,7 @@ MOST_AT_ONCE = 40  # messages of a slice: three rows for each would be too many
 _LARGEST_PART = 250 * 1024
 _PARTS_AT_ONCE = 8
 _LARGEST_STAGED = 390 * 1024
-_LONGEST_TEXT = 10_000  # characters of what is too large to be kept whole
+_MAX_TEXT = 10_000  # characters of what is too large to be kept whole
 
 Part = list[dict[str, Any]]
 
@@ -35,7 +35,7 @@ def parts_of(staged: Sequence[Staged]) -> list[Part]:
     parts: list[Part] = []
     size = 0
     for one in map(_staged_row, staged):
-        weight = keeping.weight(one)
+        weight = sanitize.weight(one)
         if not parts or size + weight > _LARGEST_PART or len(parts[-1]) == MOST_AT_ONCE:
             parts.append([])
             size = 0
@@ -56,7 +56,7 @@ def slices_of(sizes: Sequence[int]) -> Iterator[range]:
     yield range(first, len(sizes))
 
 
-def head_row(parked: Parked) -> Attributes:
+def head_row(parked: ParkedBatch) -> Attributes:
     outbox = {} if parked.outbox is None else {"outbox": plain(parked.outbox)}
     row = {
         "conversation_id": parked.key.conversation_id,
@@ -66,20 +66,20 @@ def head_row(parked: Parked) -> Attributes:
         "parked_at": parked.parked_at,
         **outbox,
     }
-    return keeping.kept(row, "what is parked")
+    return sanitize.kept(row, "what is parked")
 
 
-def part_row(parked: Parked, place: int, part: Part) -> Attributes:
+def part_row(parked: ParkedBatch, place: int, part: Part) -> Attributes:
     row = {
         "conversation_id": parked.key.conversation_id,
         "parked_id": f"{parked.parked_id}#{place:04}",  # in order
         "of": parked.parked_id,
         "staged": part,
     }
-    return keeping.kept(row, "what is parked")
+    return sanitize.kept(row, "what is parked")
 
 
-def parked_of(rows: Iterable[items.Row]) -> list[Parked]:
+def parked_of(rows: Iterable[items.Row]) -> list[ParkedBatch]:
     """Heads with their parts, the oldest first."""
     heads: list[items.Row] = []
     parts: dict[tuple[str, str], list[items.Row]] = {}
@@ -96,10 +96,10 @@ def _identity(head: items.Row) -> tuple[str, str]:
     return head["conversation_id"], head["parked_id"]
 
 
-def _parked(head: items.Row, parts: Iterable[items.Row]) -> Parked:
+def _parked(head: items.Row, parts: Iterable[items.Row]) -> ParkedBatch:
     in_order = sorted(parts, key=lambda part: str(part["parked_id"]))
     key = ConversationKey(head.get("primary_channel", ""), head["conversation_id"])
-    return Parked(
+    return ParkedBatch(
         head["parked_id"],
         key,
         head.get("reason", ""),
@@ -118,7 +118,7 @@ def _staged_row(one: Staged) -> dict[str, Any]:
         del row["conversation_id"]  # the part's
     else:
         row = {"message_sid": one.message_sid, "problem": one.problem, "row": dict(one.row)}
-    return row if keeping.weight(row) <= _LARGEST_STAGED else _shortened(row)
+    return row if sanitize.weight(row) <= _LARGEST_STAGED else _shortened(row)
 
 
 def _shortened(value: Any) -> Any:
@@ -126,7 +126,7 @@ def _shortened(value: Any) -> Any:
     a person may find the rest; without it the conversation stood still for ever."""
     match value:
         case str():
-            return value[:_LONGEST_TEXT]
+            return value[:_MAX_TEXT]
         case Mapping():
             return {name: _shortened(one) for name, one in value.items()}
         case list() | tuple():
@@ -136,7 +136,7 @@ def _shortened(value: Any) -> Any:
 
 def _staged_of(row: Mapping[str, Any], key: ConversationKey) -> Staged:
     if "row" in row:
-        return Unreadable(row["message_sid"], row.get("problem", ""), row["row"])
+        return UnreadableFragment(row["message_sid"], row.get("problem", ""), row["row"])
     return items.staged_of({**row, "conversation_id": key.conversation_id})
 
 

@@ -9,25 +9,25 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-from holdfast.adapters.aws.dynamodb.calls import Calls, Refused, Written
 from holdfast.adapters.aws.dynamodb.chat import conditions as when
-from holdfast.adapters.aws.dynamodb.chat import items, keeping
+from holdfast.adapters.aws.dynamodb.chat import items, sanitize
 from holdfast.adapters.aws.dynamodb.chat.keys import conversation_key, possible
-from holdfast.adapters.aws.dynamodb.chat.stage import put_new
-from holdfast.adapters.aws.dynamodb.chat.tables import Tables
+from holdfast.adapters.aws.dynamodb.chat.staging import put_new
+from holdfast.adapters.aws.dynamodb.chat.tables import ConversationTables
+from holdfast.adapters.aws.dynamodb.client import ConditionFailed, DynamoDBClient, WriteDone
 from holdfast.adapters.aws.dynamodb.values import decode
 from holdfast.conversations import store_rules as rules
-from holdfast.conversations.errors import LockLost, Permanent
+from holdfast.conversations.errors import LockLost, PermanentError
 from holdfast.conversations.lock import released_on_error
 from holdfast.conversations.model import (
-    Acquired,
     Conversation,
     ConversationKey,
-    Grant,
-    Held,
+    ConversationNotFound,
+    LockAcquired,
+    LockGrant,
+    LockHeld,
     Status,
-    Unknown,
-    shown,
+    redacted_id,
 )
 from holdfast.conversations.outbox import Outbox, plain
 from holdfast.core.clock import Clock
@@ -54,9 +54,9 @@ UNLOCK = "#lock_owner, #lock_trigger, #lock_expires_at, #lock_write, #previous_s
 
 
 class ConversationRows:
-    def __init__(self, calls: Calls, tables: Tables, clock: Clock) -> None:
+    def __init__(self, calls: DynamoDBClient, tables: ConversationTables, clock: Clock) -> None:
         self._calls, self._table, self._clock = calls, tables.conversations, clock
-        self._held: dict[Grant, items.Row] = {}  # as acquired
+        self._held: dict[LockGrant, items.Row] = {}  # as acquired
 
     # -- reading and making
 
@@ -88,9 +88,9 @@ class ConversationRows:
 
     def acquire(
         self, key: ConversationKey, owner: str, trigger_id: str, now: float, expires_at: float
-    ) -> Acquired | Held | Unknown:
+    ) -> LockAcquired | LockHeld | ConversationNotFound:
         if not possible(key):
-            return Unknown()
+            return ConversationNotFound()
         values = {":owner": owner, ":trigger": trigger_id, ":expires": expires_at, ":now": now}
         values[":write"] = uuid4().hex
         update, condition = _TAKE, when.FREE
@@ -98,46 +98,50 @@ class ConversationRows:
             answer = self._change(key, update, condition, values, returns="ALL_NEW")
             row = answer.row
             # A call of ours whose answer was lost is refused when botocore repeats it.
-            if isinstance(answer, Written) or row.get("lock_write") == values[":write"]:
+            if isinstance(answer, WriteDone) or row.get("lock_write") == values[":write"]:
                 return self._acquired(key, owner, trigger_id, row)
             if not row:
-                return Unknown()
+                return ConversationNotFound()
             if _locked(row, now):
                 break
             busy = row.get("conversation_status") == Status.PROCESSING
             update, condition = (_TAKE_OVER, when.RAN_OUT) if busy else (_TAKE, when.FREE)
-        return Held(str(row.get("lock_trigger", "")), items.moment(row.get("lock_expires_at")))
+        return LockHeld(
+            str(row.get("lock_trigger", "")), items.moment(row.get("lock_expires_at"))
+        )
 
     def _acquired(
         self, key: ConversationKey, owner: str, trigger_id: str, row: items.Row
-    ) -> Acquired:
-        grant = Grant(key, owner, trigger_id, row["lock_fence"])
+    ) -> LockAcquired:
+        grant = LockGrant(key, owner, trigger_id, row["lock_fence"])
         self._held[grant] = row
         for oldest in list(self._held)[:-_REMEMBERED]:
             self._held.pop(oldest, None)
         with released_on_error(self.release, grant):  # a newer process may be able to read it
-            return Acquired(grant, items.conversation_of(row))
+            return LockAcquired(grant, items.conversation_of(row))
 
-    def renew(self, grant: Grant, now: float, expires_at: float) -> bool:
+    def renew(self, grant: LockGrant, now: float, expires_at: float) -> bool:
         values = {":expires": expires_at, ":now": now, **when.of(grant)}
         update = "SET #lock_expires_at = :expires"
         answer = self._change(grant.key, update, when.IN_TIME, values)
-        return isinstance(answer, Written)
+        return isinstance(answer, WriteDone)
 
-    def note(self, grant: Grant, outbox: Outbox, thread_id: str) -> None:
+    def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
         """Asked again after a lost answer it writes the same again."""
         noted = plain(outbox)
         row = {**self._held.get(grant, {}), "outbox": noted}
-        if (size := keeping.weight(row)) > _LARGEST_WITH_OUTBOX:
+        if (size := sanitize.weight(row)) > _LARGEST_WITH_OUTBOX:
             # Not sent yet, when it is a reply: what cannot be noted is not sent.
-            raise Permanent(f"the reply is too long to be kept: with it the row has {size}")
+            raise PermanentError(
+                f"the reply is too long to be kept: with it the row has {size}"
+            )
         values = {":outbox": noted, ":thread": thread_id, **when.of(grant)}
         values[":at"] = self._clock.time()
         update = "SET #outbox = :outbox, #openai_thread_id = :thread, #updated_at = :at"
-        if isinstance(self._change(grant.key, update, when.MINE, values), Refused):
+        if isinstance(self._change(grant.key, update, when.MINE, values), ConditionFailed):
             raise lock_lost(grant)
 
-    def release(self, grant: Grant, status: str | None) -> None:
+    def release(self, grant: LockGrant, status: str | None) -> None:
         update = (
             "SET #conversation_status = :status, #write_id = :write, #updated_at = :at "
             f"REMOVE {UNLOCK}"
@@ -148,7 +152,7 @@ class ConversationRows:
             at = {":write": mine, ":at": self._clock.time()}
             values = {**at, **ending(grant, row, status)}
             answer = self._change(grant.key, update, when.ENDABLE, values)
-            if isinstance(answer, Written) or answer.row.get("write_id") == mine:
+            if isinstance(answer, WriteDone) or answer.row.get("write_id") == mine:
                 return self.forget(grant)
             if not items.held_by(answer.row, grant):
                 raise lock_lost(grant)
@@ -166,7 +170,7 @@ class ConversationRows:
             update = f"SET #{name} = :status, #updated_at = :at"
             values = {":status": status, ":at": self._clock.time()}
             answer = self._change(key, update, condition, values)
-            if isinstance(answer, Written):
+            if isinstance(answer, WriteDone):
                 return True
             if not answer.row:
                 return False
@@ -175,7 +179,7 @@ class ConversationRows:
 
     # -- what a grant was given
 
-    def held(self, grant: Grant) -> items.Row:
+    def held(self, grant: LockGrant) -> items.Row:
         """The row as it was acquired, but for what only others change: history and counts
         are as they were, for nobody else may write them. Read anew when it is forgotten.
         Raises LockLost."""
@@ -184,7 +188,7 @@ class ConversationRows:
             raise lock_lost(grant)
         return row
 
-    def forget(self, grant: Grant) -> None:
+    def forget(self, grant: LockGrant) -> None:
         self._held.pop(grant, None)
 
     # -- one update
@@ -196,7 +200,7 @@ class ConversationRows:
         condition: str,
         values: dict[str, Any],
         returns: str = "NONE",
-    ) -> Written | Refused:
+    ) -> WriteDone | ConditionFailed:
         return self._calls.write(
             "update_item", ReturnValues=returns, **self.update(key, update, condition, values)
         )
@@ -214,7 +218,7 @@ class ConversationRows:
         }
 
 
-def ending(grant: Grant, row: items.Row, status: str | None) -> dict[str, Any]:
+def ending(grant: LockGrant, row: items.Row, status: str | None) -> dict[str, Any]:
     """The values of ENDABLE, and the status that follows."""
     previous = row.get("previous_status", "")
     return {
@@ -229,8 +233,8 @@ def _locked(row: items.Row, now: float) -> bool:
     return busy and items.moment(row.get("lock_expires_at")) > now
 
 
-def lock_lost(grant: Grant) -> LockLost:
-    name = shown(grant.key.conversation_id)
+def lock_lost(grant: LockGrant) -> LockLost:
+    name = redacted_id(grant.key.conversation_id)
     return LockLost(f"conversation {name}: the lock is not this grant's any more")
 
 

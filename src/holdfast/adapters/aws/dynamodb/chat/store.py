@@ -12,27 +12,27 @@ notes, finish, staged.
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.calls import Calls
 from holdfast.adapters.aws.dynamodb.chat import items
-from holdfast.adapters.aws.dynamodb.chat.history import History
-from holdfast.adapters.aws.dynamodb.chat.parking import Parking
+from holdfast.adapters.aws.dynamodb.chat.history import HistoryRows
+from holdfast.adapters.aws.dynamodb.chat.parked_rows import ParkedRows
 from holdfast.adapters.aws.dynamodb.chat.rows import ConversationRows
-from holdfast.adapters.aws.dynamodb.chat.stage import Stage
+from holdfast.adapters.aws.dynamodb.chat.staging import StagingRows
 from holdfast.adapters.aws.dynamodb.chat.tables import tables_command, tables_of
-from holdfast.adapters.aws.dynamodb.chat.turns import Ending, Turns
+from holdfast.adapters.aws.dynamodb.chat.turns import TurnEnd, TurnWriter
+from holdfast.adapters.aws.dynamodb.client import DynamoDBClient
 from holdfast.conversations.model import (
-    Acquired,
     Conversation,
     ConversationKey,
+    ConversationNotFound,
     Fragment,
-    Grant,
-    Held,
     HistoryMessage,
-    Parked,
+    LockAcquired,
+    LockGrant,
+    LockHeld,
+    ParkedBatch,
     Staged,
     Turn,
-    Unknown,
-    Waiting,
+    WaitingConversation,
     Window,
 )
 from holdfast.conversations.outbox import Outbox
@@ -50,12 +50,12 @@ class DynamoDBConversations(ConversationStore):
         self, prefix: str = "", *, client: Any = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         tables = tables_of(prefix)
-        self._calls = Calls(client, clock, tables_command=tables_command(prefix))
-        self._stage = Stage(self._calls, tables)
+        self._calls = DynamoDBClient(client, clock, tables_command=tables_command(prefix))
+        self._stage = StagingRows(self._calls, tables)
         self._rows = ConversationRows(self._calls, tables, clock)
-        self._history = History(self._calls, tables)
-        self._turns = Turns(self._calls, self._rows, self._history, self._stage)
-        self._parking = Parking(self._calls, tables, self._rows, self._history, self._stage)
+        self._history = HistoryRows(self._calls, tables)
+        self._turns = TurnWriter(self._calls, self._rows, self._history, self._stage)
+        self._parking = ParkedRows(self._calls, tables, self._rows, self._history, self._stage)
 
     def close(self) -> None:
         self._calls.close()
@@ -90,13 +90,13 @@ class DynamoDBConversations(ConversationStore):
         trigger_id: str,
         now: float,
         expires_at: float,
-    ) -> Acquired | Held | Unknown:
+    ) -> LockAcquired | LockHeld | ConversationNotFound:
         return self._rows.acquire(key, owner, trigger_id, now, expires_at)
 
-    def renew(self, grant: Grant, *, now: float, expires_at: float) -> bool:
+    def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
         return self._rows.renew(grant, now, expires_at)
 
-    def release(self, grant: Grant, status: str | None) -> None:
+    def release(self, grant: LockGrant, status: str | None) -> None:
         self._rows.release(grant, status)
 
     # -- the batch
@@ -107,12 +107,12 @@ class DynamoDBConversations(ConversationStore):
     def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
         return self._history.processed(key, sids)
 
-    def note(self, grant: Grant, outbox: Outbox, thread_id: str) -> None:
+    def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
         self._rows.note(grant, outbox, thread_id)
 
     def finish(
         self,
-        grant: Grant,
+        grant: LockGrant,
         turn: Turn,
         *,
         now: float,
@@ -120,24 +120,26 @@ class DynamoDBConversations(ConversationStore):
         parked_id: str | None = None,
     ) -> None:
         unparked = () if parked_id is None else self._parking.taken_out(grant.key, parked_id)
-        self._turns.finish(Ending(grant, turn, now, remember_until, unparked))
+        self._turns.finish(TurnEnd(grant, turn, now, remember_until, unparked))
 
     def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
         self._stage.drop(conversation_id, sids)
 
     # -- for people
 
-    def park(self, grant: Grant | None, parked: Parked, *, remember_until: float) -> None:
+    def park(
+        self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
+    ) -> None:
         self._parking.park(grant, parked, remember_until)
         if grant is not None:
             self._rows.forget(grant)
 
-    def parked(self) -> Iterator[Parked]:
+    def parked(self) -> Iterator[ParkedBatch]:
         return iter(self._parking.all())
 
     def unpark(
         self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
-    ) -> Parked:
+    ) -> ParkedBatch:
         return self._parking.unpark(parked_id, back_to_stage, now, expires_at)
 
     def get(self, key: ConversationKey) -> Conversation | None:
@@ -161,5 +163,5 @@ class DynamoDBConversations(ConversationStore):
 
     # -- for the sweeper
 
-    def waiting(self) -> Iterator[Waiting]:
+    def waiting(self) -> Iterator[WaitingConversation]:
         return self._stage.waiting()

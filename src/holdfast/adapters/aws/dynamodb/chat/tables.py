@@ -19,7 +19,7 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 EXPIRES_BY = "expires_at"
 
 
-class Tables(NamedTuple):
+class ConversationTables(NamedTuple):
     conversations: str
     stage: str
     windows: str
@@ -31,8 +31,8 @@ class Tables(NamedTuple):
         return dict.fromkeys((self.stage, self.windows, self.messages), EXPIRES_BY)
 
 
-def tables_of(prefix: str = "") -> Tables:
-    return Tables(
+def tables_of(prefix: str = "") -> ConversationTables:
+    return ConversationTables(
         f"{prefix}conversations",
         f"{prefix}conversations-stage",
         f"{prefix}conversations-trigger-lock",
@@ -46,7 +46,7 @@ def tables_command(prefix: str) -> str:
     return f"HOLDFAST_CHAT_STORE=dynamodb:{prefix} holdfast chat tables"
 
 
-def definitions(tables: Tables) -> list[dict[str, Any]]:
+def definitions(tables: ConversationTables) -> list[dict[str, Any]]:
     """As CreateTable takes them, paid by use."""
     return [
         _table(tables.conversations, "primary_channel", "conversation_id"),

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
-from holdfast.adapters.aws.dynamodb.calls import Calls, Written
 from holdfast.adapters.aws.dynamodb.chat import conditions as when
-from holdfast.adapters.aws.dynamodb.chat import items, keeping
-from holdfast.adapters.aws.dynamodb.chat.history import History
+from holdfast.adapters.aws.dynamodb.chat import items, sanitize
+from holdfast.adapters.aws.dynamodb.chat.history import HistoryRows
 from holdfast.adapters.aws.dynamodb.chat.rows import (
     ROUNDS,
     UNLOCK,
@@ -26,10 +25,17 @@ from holdfast.adapters.aws.dynamodb.chat.rows import (
     ending,
     lock_lost,
 )
-from holdfast.adapters.aws.dynamodb.chat.stage import Stage
-from holdfast.conversations.errors import ParkedNotFound, Permanent
-from holdfast.conversations.model import ConversationKey, Grant, HistoryMessage, Status, Turn
-from holdfast.conversations.tail import tail_of
+from holdfast.adapters.aws.dynamodb.chat.staging import StagingRows
+from holdfast.adapters.aws.dynamodb.client import DynamoDBClient, WriteDone
+from holdfast.conversations.errors import ParkedNotFound, PermanentError
+from holdfast.conversations.model import (
+    ConversationKey,
+    HistoryMessage,
+    LockGrant,
+    Status,
+    Turn,
+)
+from holdfast.conversations.recent_history import recent_messages
 
 MOST_WRITES = 100  # of one transaction
 # Bytes. What the tail does not hold is in the history. The reply is out when it is written:
@@ -46,11 +52,11 @@ _UPDATE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class TurnEnd:
     """A turn, and what is asked of its end. `unparked`: the writes that take it out of
     what is parked, under conditions."""
 
-    grant: Grant
+    grant: LockGrant
     turn: Turn
     now: float
     remember_until: float
@@ -58,18 +64,22 @@ class Ending:
     write_id: str = field(default_factory=lambda: uuid4().hex)
 
 
-class Turns:
+class TurnWriter:
     def __init__(
-        self, calls: Calls, rows: ConversationRows, history: History, stage: Stage
+        self,
+        calls: DynamoDBClient,
+        rows: ConversationRows,
+        history: HistoryRows,
+        stage: StagingRows,
     ) -> None:
         self._calls, self._rows, self._history, self._stage = calls, rows, history, stage
 
-    def finish(self, end: Ending) -> None:
+    def finish(self, end: TurnEnd) -> None:
         grant = end.grant
         row, numbered = self._rows.held(grant), 0
         for _ in range(ROUNDS):
             answer = self._calls.transact(self._writes(end, row, numbered))
-            if isinstance(answer, Written):
+            if isinstance(answer, WriteDone):
                 return self._rows.forget(grant)
             if (refused := answer.reasons[0]) is None:
                 if any(answer.reasons[1 : 1 + len(end.unparked)]):
@@ -87,7 +97,7 @@ class Turns:
     def _last_number(self, key: ConversationKey) -> int:
         return max((one.seq for one in self._history.last(key, None, 1)), default=0)
 
-    def _writes(self, end: Ending, row: items.Row, numbered: int) -> list[dict[str, Any]]:
+    def _writes(self, end: TurnEnd, row: items.Row, numbered: int) -> list[dict[str, Any]]:
         key, sids = end.grant.key, list(dict.fromkeys(end.turn.sids))
         counted = items.number_in(row, "message_count")
         known = _numbered(items.tail_in(row), max(counted, numbered))
@@ -97,7 +107,7 @@ class Turns:
             replace(end.turn.user, seq=count + 1),
             replace(end.turn.assistant, seq=count + 2),
         )
-        tail = _fitting(tail_of(known, pair), row)
+        tail = _fitting(recent_messages(known, pair), row)
         writes = [
             {"Update": self._update(end, row, tail, count + 2)},
             *end.unparked,
@@ -106,11 +116,11 @@ class Turns:
             *self._stage.unstaged(key.conversation_id, sids),
         ]
         if len(writes) > MOST_WRITES:
-            raise Permanent("the batch is too large for one write")
+            raise PermanentError("the batch is too large for one write")
         return writes
 
     def _update(
-        self, end: Ending, row: items.Row, tail: list[Any], new_count: int
+        self, end: TurnEnd, row: items.Row, tail: list[Any], new_count: int
     ) -> dict[str, Any]:
         turn = end.turn
         values = {
@@ -144,8 +154,8 @@ def _numbered(messages: tuple[HistoryMessage, ...], last: int) -> list[HistoryMe
 def _fitting(messages: tuple[HistoryMessage, ...], row: items.Row) -> list[dict[str, Any]]:
     """As rows; without the first ones where they are too many bytes."""
     others = {name: row[name] for name in row if name not in ("messages", "outbox")}
-    room = min(_LARGEST_TAIL, _LARGEST_ROW - keeping.weight(others))
+    room = min(_LARGEST_TAIL, _LARGEST_ROW - sanitize.weight(others))
     tail = [items.message_row(message) for message in messages]
-    while tail and keeping.weight(tail) > room:
+    while tail and sanitize.weight(tail) > room:
         del tail[0]
     return tail

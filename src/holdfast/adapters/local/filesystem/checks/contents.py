@@ -6,48 +6,48 @@ from pathlib import Path
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
+from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.local.filesystem.history import History
+from holdfast.adapters.local.filesystem.history import AttemptHistory
 from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS
 from holdfast.adapters.local.filesystem.inspector import Inspector
 from holdfast.adapters.local.filesystem.layout import FOLDERS
-from holdfast.adapters.local.filesystem.timeline import Timeline
-from holdfast.adapters.local.filesystem.tree import Tree
-from holdfast.adapters.local.filesystem.workers import Workers
+from holdfast.adapters.local.filesystem.server_clock import ServerClock
+from holdfast.adapters.local.filesystem.workers import WorkerRegistry
+from holdfast.core.checks import CheckResult, fail, ok, warn
 from holdfast.core.clock import Clock, utc
-from holdfast.core.findings import Finding, fail, ok, warn
 
 _NAMED = 5  # strangers named one by one
 _QUIET_SECONDS = 60.0  # workers show themselves every ten
-_LONGEST_LEASE_MS = 13 * 3_600_000  # twelve hours is the longest that can be asked for
+_MAX_LEASE_MS = 13 * 3_600_000  # twelve hours is the longest that can be asked for
 
 
-class Contents:
+class QueueContents:
     """Reads the queue's folders; changes nothing."""
 
     def __init__(self, folder: Path, clock: Clock, fs: FsOps) -> None:
         self._folder = folder
-        self._tree = Tree(folder, fs)
-        self._timeline = Timeline(self._tree, clock)
-        self._workers = Workers(self._tree, self._timeline)
+        self._tree = QueueDirectory(folder, fs)
+        self._timeline = ServerClock(self._tree, clock)
+        self._workers = WorkerRegistry(self._tree, self._timeline)
         self._inspector = Inspector(
             self._tree,
             self._timeline,
             self._workers,
-            History(self._tree),
+            AttemptHistory(self._tree),
             Checkpoints(self._tree),
         )
 
     def close(self) -> None:
         self._tree.close()
 
-    def check(self) -> Iterator[Finding]:
+    def check(self) -> Iterator[CheckResult]:
         yield from self._strangers()
         yield from self._leftovers()
         yield from self._attendance()
         yield from self._far_away()
 
-    def _strangers(self) -> Iterator[Finding]:
+    def _strangers(self) -> Iterator[CheckResult]:
         strange = self._inspector.foreign()
         strange += [name for name in self._tree.list(".") if name not in FOLDERS]
         if not strange:
@@ -61,7 +61,7 @@ class Contents:
             f"move them out of {str(self._folder)!r}; push what was meant as work",
         )
 
-    def _leftovers(self) -> Iterator[Finding]:
+    def _leftovers(self) -> Iterator[CheckResult]:
         """tmp/ belongs to whoever is writing, unless that was long ago."""
         before = self._timeline.wall_ms() / 1000 - SWEEP_SECONDS
         statuses = [self._tree.stat(f"tmp/{name}") for name in self._tree.list("tmp")]
@@ -73,7 +73,7 @@ class Contents:
                 "`holdfast purge --older-than 30d` and every starting worker remove them",
             )
 
-    def _attendance(self) -> Iterator[Finding]:
+    def _attendance(self) -> Iterator[CheckResult]:
         stats = self._inspector.stats()
         seen = self._last_seen()
         quiet = None if seen is None else self._timeline.wall_ms() / 1000 - seen
@@ -96,11 +96,11 @@ class Contents:
         ]
         return max(times, default=None)
 
-    def _far_away(self) -> Iterator[Finding]:
+    def _far_away(self) -> Iterator[CheckResult]:
         """A lease that ends in days was written by a machine whose clock is wrong."""
         now_ms = self._timeline.wall_ms()
         held = filter(None, map(names.LEASED.fullmatch, self._tree.list("leased")))
-        far = [m[0] for m in held if names.deadline_ms(m) > now_ms + _LONGEST_LEASE_MS]
+        far = [m[0] for m in held if names.deadline_ms(m) > now_ms + _MAX_LEASE_MS]
         if far:
             overdue = re.sub(r"~[0-9+]+\.json$", "~0+0+0.json", far[0])
             yield fail(

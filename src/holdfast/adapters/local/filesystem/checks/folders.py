@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from holdfast.adapters.local.filesystem.layout import FOLDERS, share_command
-from holdfast.core.findings import Finding, fail, ok, warn
+from holdfast.core.checks import CheckResult, fail, ok, warn
 
 _MIB = 1 << 20
 _LITTLE_BYTES, _FEW_FILES = 1024 * _MIB, 100_000
@@ -16,7 +16,7 @@ _MAKE_ROOM = "free some: `holdfast purge --older-than 7d` removes completed mess
 _USE = os.R_OK | os.W_OK | os.X_OK
 
 
-def link_check(folder: Path) -> Iterator[Finding]:
+def link_check(folder: Path) -> Iterator[CheckResult]:
     """Messages would be moved to where a link leads, out of the queue."""
     links = [name for name in FOLDERS if (folder / name).is_symlink()]
     if links:
@@ -27,7 +27,7 @@ def link_check(folder: Path) -> Iterator[Finding]:
         )
 
 
-def access_check(folder: Path) -> Iterator[Finding]:
+def access_check(folder: Path) -> Iterator[CheckResult]:
     missing = [name for name in FOLDERS if not (folder / name).is_dir()]
     if missing:
         yield warn(
@@ -51,7 +51,7 @@ def _usable(path: Path) -> bool:
     return os.access(path, _USE)
 
 
-def _sticky(folders: list[Path]) -> Iterator[Finding]:
+def _sticky(folders: list[Path]) -> Iterator[CheckResult]:
     if any(path.stat().st_mode & stat.S_ISVTX for path in folders):
         yield warn(
             "permissions",
@@ -60,7 +60,7 @@ def _sticky(folders: list[Path]) -> Iterator[Finding]:
         )
 
 
-def _unreadable(folder: Path) -> Iterator[Finding]:
+def _unreadable(folder: Path) -> Iterator[CheckResult]:
     """Workers pass over what another user closed, so what is in there is stuck."""
     inner = ("leased", "workers", "pending", "completed")
     if closed := [path for name in inner for path in _closed(folder / name)]:
@@ -80,7 +80,7 @@ def _closed(folder: Path, at_most: int = 500) -> list[str]:
     return [path for path, how in needed if os.path.exists(path) and not os.access(path, how)]
 
 
-def device_check(folder: Path) -> Iterator[Finding]:
+def device_check(folder: Path) -> Iterator[CheckResult]:
     """A rename between filesystems is no rename."""
     inside = [folder / name for name in FOLDERS if (folder / name).is_dir()]
     elsewhere = [
@@ -98,14 +98,14 @@ def device_check(folder: Path) -> Iterator[Finding]:
         yield ok("one device", "all folders are on one filesystem")
 
 
-def space_check(folder: Path) -> Iterator[Finding]:
+def space_check(folder: Path) -> Iterator[CheckResult]:
     room = os.statvfs(folder)
     yield space_verdict(room.f_bavail * room.f_frsize)
     if room.f_files:  # some filesystems make inodes as they go, and say 0
         yield inode_verdict(room.f_favail)
 
 
-def space_verdict(free: int) -> Finding:
+def space_verdict(free: int) -> CheckResult:
     found = (
         f"{free / (1 << 30):,.1f} GiB free" if free >= 1 << 30 else f"{free // _MIB} MiB free"
     )
@@ -116,7 +116,7 @@ def space_verdict(free: int) -> Finding:
     return ok("space", found)
 
 
-def inode_verdict(free: int) -> Finding:
+def inode_verdict(free: int) -> CheckResult:
     found = f"room for {free:,} more files; each message is one"
     if free < _NO_FILES:
         return fail("inodes", found, _MAKE_ROOM)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from holdfast.adapters.local.filesystem.layout import share_command
 from holdfast.adapters.modes import access_of
-from holdfast.core.findings import Finding, ok, warn
+from holdfast.core.checks import CheckResult, ok, warn
 
 
-def mode_check(folder: Path) -> Iterator[Finding]:
+def mode_check(folder: Path) -> Iterator[CheckResult]:
     """Judge by the queue's folder alone: who cannot enter it reaches nothing below."""
     status = folder.stat()
     mode = stat.S_IMODE(status.st_mode)

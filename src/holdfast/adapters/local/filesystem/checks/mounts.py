@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.findings import Finding, fail, ok, warn
+from holdfast.core.checks import CheckResult, fail, ok, warn
 
 MOUNTS = Path("/proc/mounts")
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -54,7 +54,7 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
     return max(enumerate(above), key=lambda im: (len(im[1].point), im[0]), default=(0, None))[1]
 
 
-def mount_check(folder: Path, mounts: Path = MOUNTS) -> Iterator[Finding]:
+def mount_check(folder: Path, mounts: Path = MOUNTS) -> Iterator[CheckResult]:
     try:
         found = mount_of(str(folder.resolve()), parse_mounts(mounts.read_text()))
     except OSError:
@@ -66,7 +66,7 @@ def mount_check(folder: Path, mounts: Path = MOUNTS) -> Iterator[Finding]:
     yield from _options(found)
 
 
-def _kind(mount: Mount) -> Finding:
+def _kind(mount: Mount) -> CheckResult:
     on = f"{mount.kind}, mounted at {mount.point}"
     if mount.kind in _MEMORY:
         return warn("filesystem", f"{on}: in memory", "a reboot empties it; use a disk")
@@ -81,7 +81,7 @@ def _kind(mount: Mount) -> Finding:
     return ok("filesystem", on)
 
 
-def _options(mount: Mount) -> Iterator[Finding]:
+def _options(mount: Mount) -> Iterator[CheckResult]:
     if "ro" in mount.options:
         yield fail("mount", "mounted read-only", "mount it read-write: mount -o remount,rw")
     if mount.kind not in _NFS:
@@ -102,7 +102,7 @@ def _options(mount: Mount) -> Iterator[Finding]:
         yield ok("mount", "names are cached: another machine's push may show seconds late")
 
 
-def sync_check(folder: Path) -> Iterator[Finding]:
+def sync_check(folder: Path) -> Iterator[CheckResult]:
     """Folders that a program copies between machines have no single winner."""
     for above in (folder, *folder.resolve().parents):
         for mark, program in _SYNC_MARKS.items():

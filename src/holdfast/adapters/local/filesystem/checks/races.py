@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.adapters.local.filesystem.checks.racer import PAYLOAD
-from holdfast.core.findings import Finding, fail, ok, warn
+from holdfast.core.checks import CheckResult, fail, ok, warn
 
 RACER = Path(__file__).with_name("racer.py")
 RACERS = 4
@@ -25,7 +25,7 @@ _NOT_HERE = (
 )
 
 
-def rename_race(folder: Path, racer: Path = RACER) -> Iterator[Finding]:
+def rename_race(folder: Path, racer: Path = RACER) -> Iterator[CheckResult]:
     """Every file has one winner, who finds it whole."""
     for heat in range(HEATS):
         (folder / f"heat-{heat}").write_bytes(PAYLOAD)
@@ -33,7 +33,7 @@ def rename_race(folder: Path, racer: Path = RACER) -> Iterator[Finding]:
     yield _verdict("rename", winners)
 
 
-def link_race(folder: Path, racer: Path = RACER) -> Iterator[Finding]:
+def link_race(folder: Path, racer: Path = RACER) -> Iterator[CheckResult]:
     """A name that is taken is refused. Worker cards rest on it."""
     for lane in range(RACERS):
         (folder / f"lane-{lane}").write_bytes(b"")
@@ -45,7 +45,7 @@ def link_race(folder: Path, racer: Path = RACER) -> Iterator[Finding]:
     yield _verdict("link", _run("link", folder, racer))
 
 
-def _verdict(how: str, winners: Counter[int]) -> Finding:
+def _verdict(how: str, winners: Counter[int]) -> CheckResult:
     twice = sum(1 for count in winners.values() if count > 1)
     nobody = HEATS - len(winners)
     if twice:
@@ -103,7 +103,7 @@ def _end(process: subprocess.Popen[str]) -> None:
             pipe.close()
 
 
-def lock_probe(folder: Path) -> Iterator[Finding]:
+def lock_probe(folder: Path) -> Iterator[CheckResult]:
     """flock, by which pushes of one id take turns when dedupe is on."""
     path = folder / "lock"
     ours, theirs = (os.open(path, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2))
@@ -114,7 +114,7 @@ def lock_probe(folder: Path) -> Iterator[Finding]:
         os.close(theirs)
 
 
-def _lock_verdict(ours: int, theirs: int) -> Finding:
+def _lock_verdict(ours: int, theirs: int) -> CheckResult:
     no_dedupe = "do not use dedupe=True here; everything else works without locks"
     try:
         fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)

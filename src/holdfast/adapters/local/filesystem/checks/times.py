@@ -4,19 +4,19 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.local.filesystem.timeline import SAME_CLOCK_SECONDS, server_time
-from holdfast.adapters.local.filesystem.tree import Tree
+from holdfast.adapters.local.filesystem.server_clock import SAME_CLOCK_SECONDS, server_time
+from holdfast.core.checks import CheckResult, ok, warn
 from holdfast.core.clock import Clock
-from holdfast.core.findings import Finding, ok, warn
 
 _MUCH_SECONDS = 5.0
 
 
-def clock_check(folder: Path, clock: Clock, fs: FsOps) -> Iterator[Finding]:
+def clock_check(folder: Path, clock: Clock, fs: FsOps) -> Iterator[CheckResult]:
     """Compare the file server's clock with ours. Leases need neither; due times follow it."""
     (folder / "workers").mkdir()
-    tree = Tree(folder, fs)
+    tree = QueueDirectory(folder, fs)
     try:
         before = clock.time()
         theirs = server_time(tree)
@@ -27,7 +27,7 @@ def clock_check(folder: Path, clock: Clock, fs: FsOps) -> Iterator[Finding]:
     yield from _grain(folder)
 
 
-def _verdict(ahead: float) -> Finding:
+def _verdict(ahead: float) -> CheckResult:
     if abs(ahead) < SAME_CLOCK_SECONDS:
         return ok("clock", "the file server's clock is ours")
     which = "ahead of" if ahead > 0 else "behind"
@@ -42,7 +42,7 @@ def _verdict(ahead: float) -> Finding:
     )
 
 
-def _grain(folder: Path) -> Iterator[Finding]:
+def _grain(folder: Path) -> Iterator[CheckResult]:
     """Whole seconds twice in a row are no accident: FAT, ext3 and some shares do that."""
     stamps = []
     for number in range(3):
@@ -52,7 +52,7 @@ def _grain(folder: Path) -> Iterator[Finding]:
     yield from grain_verdict(stamps)
 
 
-def grain_verdict(stamps: Sequence[int]) -> Iterator[Finding]:
+def grain_verdict(stamps: Sequence[int]) -> Iterator[CheckResult]:
     if all(stamp % 1_000_000_000 == 0 for stamp in stamps):
         yield warn(
             "clock",

@@ -1,0 +1,220 @@
+"""Which addresses may be reached: public ones, those of our own network, and those of the
+machine's own cloud, which stay refused whatever is allowed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Self
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+class AddressScope(Enum):
+    PUBLIC = "public"
+    PRIVATE = "private"  # ours or a neighbour's: loopback, private, unique local, CGNAT
+    SPECIAL = "special"  # nothing to fetch a file from: metadata, multicast, reserved, …
+
+
+_PRIVATE = [
+    ip_network(text)
+    for text in (
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "::1/128",
+        "fc00::/7",
+    )
+]
+_SPECIAL_V4 = [
+    ip_network(text)
+    for text in (
+        "0.0.0.0/8",
+        "169.254.0.0/16",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+    )
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HostService:
+    """A service that a cloud offers to its machines, and the document that names it."""
+
+    network: Network
+    provider: str
+    what: str
+    document: str
+
+    @classmethod
+    def at(cls, network: str, provider: str, what: str, document: str) -> Self:
+        return cls(ip_network(network), provider, what, document)
+
+
+# They give the machine's credentials, or its configuration, to every process that asks. Some
+# are inside private ranges and one is public: to allow a file server is no reason to allow
+# these. metadata.google.internal and its like are names of 169.254.169.254.
+HOST_SERVICES = tuple(
+    HostService.at(*row)
+    for row in (
+        (
+            "169.254.169.254",
+            "AWS, Azure, Google, Oracle, DigitalOcean, Akamai, OpenStack",
+            "instance metadata",
+            "EC2 User Guide: Use the Instance Metadata Service",
+        ),
+        ("169.254.169.253", "AWS", "DNS resolver", "VPC User Guide: Understanding Amazon DNS"),
+        ("169.254.169.123", "AWS", "time", "EC2 User Guide: Amazon Time Sync Service"),
+        (
+            "169.254.169.250/31",
+            "AWS",
+            "Windows activation",
+            "EC2 User Guide: Troubleshoot Windows activation",
+        ),
+        (
+            "169.254.170.2",
+            "AWS",
+            "credentials and metadata of ECS tasks",
+            "ECS Developer Guide: Task metadata endpoint",
+        ),
+        (
+            "169.254.170.23",
+            "AWS",
+            "credentials of EKS pods",
+            "EKS User Guide: Set up the EKS Pod Identity Agent",
+        ),
+        (
+            "fd00:ec2::/32",
+            "AWS",
+            "all of these in IPv6 (::254, ::253, ::123, ::23)",
+            "EC2, VPC and EKS User Guides, in the chapters named above",
+        ),
+        (
+            "168.63.129.16",
+            "Azure",
+            "WireServer, DNS and health probes",
+            "Azure Virtual Network: What is IP address 168.63.129.16?",
+        ),
+        ("fd20:ce::254", "Google", "instance metadata", "Compute Engine: About VM metadata"),
+        (
+            "169.254.169.252",
+            "Google",
+            "metadata server of GKE",
+            "GKE: About Workload Identity Federation",
+        ),
+        (
+            "192.0.0.192",
+            "Oracle",
+            "instance metadata",
+            "Oracle Cloud Infrastructure Classic: Retrieving Instance Metadata",
+        ),
+        (
+            "fd00:c1::a9fe:a9fe",
+            "Oracle",
+            "instance metadata",
+            "Oracle Cloud Infrastructure: Getting Instance Metadata",
+        ),
+        (
+            "100.100.100.200",
+            "Alibaba",
+            "instance metadata",
+            "Elastic Compute Service: Instance metadata",
+        ),
+        (
+            "fd00:100::100:200",
+            "Alibaba",
+            "instance metadata",
+            "Elastic Compute Service: Instance metadata",
+        ),
+        (
+            "169.254.0.23",
+            "Tencent",
+            "instance metadata",
+            "Cloud Virtual Machine: Querying Instance Metadata",
+        ),
+        ("169.254.42.42", "Scaleway", "instance metadata", "cloud-init: Datasource Scaleway"),
+        ("fd00:42::42", "Scaleway", "instance metadata", "cloud-init: Datasource Scaleway"),
+        ("fd00:a9fe:a9fe::1", "Akamai", "instance metadata", "cloud-init: Datasource Akamai"),
+        ("fe80::a9fe:a9fe", "OpenStack", "instance metadata", "Nova: Metadata service"),
+    )
+)
+# All public addresses of version 6 are in here, but for these.
+_GLOBAL_V6 = IPv6Address("2000::"), IPv6Address("3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
+_SPECIAL_V6 = [
+    ip_network(text)
+    for text in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")  # Teredo, 6to4, …
+]
+_NAT64 = ip_network("64:ff9b::/96")
+_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
+_COMPATIBLE = ip_network("::/96")
+
+
+def address_scope(address: Address) -> AddressScope:
+    """Whose address it is. One that stands for another is judged by that other."""
+    if is_host_service(address):
+        return AddressScope.SPECIAL
+    address = meant_by(address)
+    if any(address in network for network in _PRIVATE):
+        return AddressScope.PRIVATE
+    if isinstance(address, IPv4Address):
+        special = any(address in network for network in _SPECIAL_V4)
+    else:
+        first, last = _GLOBAL_V6
+        special = not first <= address <= last or any(
+            address in network for network in _SPECIAL_V6
+        )
+    return AddressScope.SPECIAL if special else AddressScope.PUBLIC
+
+
+def is_host_service(address: Address) -> bool:
+    """Is it a service of the machine's cloud, or may a translator lead from it to one?"""
+    return any(
+        target in service.network
+        for target in (address, *_embedded(address))
+        for service in HOST_SERVICES
+    )
+
+
+def _embedded(address: Address) -> Iterator[IPv4Address]:
+    """All IPv4 addresses that an IPv6 address may stand for, in any way of writing them."""
+    if isinstance(address, IPv4Address):
+        return
+    low_32, interface = int(address) & 0xFFFFFFFF, int(address) >> 32 & 0xFFFFFFFF
+    if address.ipv4_mapped or any(address in net for net in (_NAT64, _COMPATIBLE)):
+        yield IPv4Address(low_32)
+    if interface in (0x00005EFE, 0x02005EFE):  # ISATAP
+        yield IPv4Address(low_32)
+    if address.sixtofour is not None:
+        yield address.sixtofour
+    if address.teredo is not None:
+        yield from address.teredo
+    if address in _LOCAL_NAT64:
+        # The network chooses the length of the prefix: 96 bits, or 48 around a zero octet.
+        yield IPv4Address(low_32)
+        yield IPv4Address((int(address) >> 64 & 0xFFFF) << 16 | int(address) >> 40 & 0xFFFF)
+
+
+def meant_by(address: Address) -> Address:
+    """The IPv4 address that a mapped or translated one leads to; others are themselves."""
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return address.ipv4_mapped
+        if address in _NAT64:
+            return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+def read_address(text: str) -> Address | None:
+    try:
+        return ip_address(text.partition("%")[0])
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""The store of conversations on SQLite."""

@@ -1,0 +1,85 @@
+"""Staged rows and windows, within somebody's transaction."""
+
+from collections.abc import Collection
+from sqlite3 import Connection
+
+from holdfast.adapters.local.sqlite.conversations.row_values import row_of_staged, staged_of
+from holdfast.adapters.local.sqlite.jobs.rows import named
+from holdfast.conversations.model import ConversationKey, Staged, WaitingConversation, Window
+
+_ADD = """
+INSERT INTO stage VALUES (
+    :conversation_id, :message_sid, :primary_channel, :body, :received_at, :staged_at, :media,
+    :unreadable, :expires_at
+) ON CONFLICT DO NOTHING
+"""
+OF_CONVERSATION = "SELECT * FROM stage WHERE conversation_id = ?"
+DROP = "DELETE FROM stage WHERE conversation_id = ? AND message_sid = ?"
+# A row of others may have a text for its time. It counts, as an old one.
+_WAITING = """
+SELECT primary_channel, conversation_id, count(*), min(CAST(staged_at AS REAL)) FROM stage
+GROUP BY conversation_id, primary_channel
+"""
+_WINDOW = "SELECT * FROM windows WHERE conversation_id = ?"
+_OPEN = "INSERT OR REPLACE INTO windows VALUES (?, ?, ?, ?, ?, ?)"
+_TRIGGERED = "UPDATE windows SET triggered = 1 WHERE conversation_id = ? AND trigger_id = ?"
+_CLOSE = "DELETE FROM windows WHERE conversation_id = ? AND trigger_id = ?"
+
+
+def add(
+    connection: Connection,
+    row: Staged,
+    key: ConversationKey,
+    staged_at: float,
+    expires_at: float,
+) -> bool:
+    """Once by its sid; False: one is there, and stays."""
+    columns = row_of_staged(row, key, staged_at) | {"expires_at": expires_at}
+    return connection.execute(_ADD, columns).rowcount > 0
+
+
+def of(connection: Connection, conversation_id: str) -> list[Staged]:
+    rows = named(connection.execute(OF_CONVERSATION, (conversation_id,)))
+    return [staged_of(row) for row in rows]
+
+
+def drop(connection: Connection, conversation_id: str, sids: Collection[str]) -> None:
+    connection.executemany(DROP, [(conversation_id, sid) for sid in sids])
+
+
+def waiting(connection: Connection) -> list[WaitingConversation]:
+    return [
+        WaitingConversation(ConversationKey(channel, conversation_id), count, oldest)
+        for channel, conversation_id, count, oldest in connection.execute(_WAITING)
+    ]
+
+
+# -- windows
+
+
+def window(connection: Connection, conversation_id: str) -> Window | None:
+    rows = named(connection.execute(_WINDOW, (conversation_id,)))
+    return Window(**{**rows[0], "triggered": bool(rows[0]["triggered"])}) if rows else None
+
+
+def open_window(connection: Connection, window: Window) -> None:
+    """In the place of any other."""
+    connection.execute(
+        _OPEN,
+        (
+            window.conversation_id,
+            window.trigger_id,
+            window.owner_sid,
+            window.opened_at,
+            window.expires_at,
+            window.triggered,
+        ),
+    )
+
+
+def mark_triggered(connection: Connection, window: Window) -> None:
+    connection.execute(_TRIGGERED, (window.conversation_id, window.trigger_id))
+
+
+def close_window(connection: Connection, conversation_id: str, trigger_id: str) -> None:
+    connection.execute(_CLOSE, (conversation_id, trigger_id))

@@ -1,0 +1,1 @@
+"""The job store on SQLite."""

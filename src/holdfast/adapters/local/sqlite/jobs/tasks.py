@@ -1,0 +1,79 @@
+"""Task rows, within somebody's transaction."""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from uuid import uuid4
+
+from holdfast.adapters.local.sqlite.jobs.rows import Row, named
+from holdfast.jobs.model import ExportTask, TaskResult, TaskStatus
+
+_ADD = """
+INSERT INTO tasks (job_no, task_id, url, key, checksum, size, status, bytes_processed)
+VALUES (?, ?, ?, ?, ?, ?, 'PENDING', 0) ON CONFLICT DO NOTHING
+"""
+# Only a task that waits is finished, so that none is counted twice.
+_FINISH = """
+UPDATE tasks SET status = ?, bytes_processed = ?, error_code = ?, error_message = ?
+WHERE job_no = ? AND task_id = ? AND status = 'PENDING'
+"""
+PAGE = """
+SELECT * FROM tasks WHERE job_no = ? AND task_id > ? AND (? IS NULL OR status = ?)
+ORDER BY task_id LIMIT ?
+"""
+
+
+def add(connection: sqlite3.Connection, job_no: int, tasks: Iterable[ExportTask]) -> None:
+    """Those that are there already stay as they are."""
+    connection.executemany(
+        _ADD, [(job_no, t.task_id, t.url, t.key, t.checksum, t.size) for t in tasks]
+    )
+
+
+def add_nameless(connection: sqlite3.Connection, job_no: int) -> str:
+    """A row for a task that nobody listed; its id."""
+    task_id = f"nameless-{uuid4().hex}"
+    connection.execute(_ADD, (job_no, task_id, "", "", None, None))
+    return task_id
+
+
+def finish(
+    connection: sqlite3.Connection, job_no: int, results: Sequence[TaskResult]
+) -> tuple[int, int]:
+    """How many are completed and failed that were not before; the first of a task counts."""
+    first: dict[str, TaskResult] = {}
+    for result in results:
+        first.setdefault(result.task_id, result)
+    good = [result for result in first.values() if result.success]
+    bad = [result for result in first.values() if not result.success]
+    return (
+        _finish(connection, job_no, TaskStatus.COMPLETED, good),
+        _finish(connection, job_no, TaskStatus.FAILED, bad),
+    )
+
+
+def _finish(
+    connection: sqlite3.Connection, job_no: int, status: TaskStatus, results: list[TaskResult]
+) -> int:
+    values = [
+        (
+            status.value,
+            result.bytes_processed,
+            result.error.code if result.error else None,
+            result.error.message if result.error else None,
+            job_no,
+            result.task_id,
+        )
+        for result in results
+    ]
+    return connection.executemany(_FINISH, values).rowcount if values else 0
+
+
+def page(
+    connection: sqlite3.Connection,
+    job_no: int,
+    status: TaskStatus | None,
+    after: str | None,
+    limit: int,
+) -> list[Row]:
+    wanted = status.value if status else None
+    return named(connection.execute(PAGE, (job_no, after or "", wanted, wanted, limit)))

@@ -1,0 +1,1 @@
+"""Settings of queues, exports, heartbeats and conversations, read from the environment."""

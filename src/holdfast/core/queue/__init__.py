@@ -1,0 +1,1 @@
+"""The queue contract: messages, their states, and what every queue promises."""

@@ -1,0 +1,1 @@
+"""The worker: fetch messages, run the handler, settle the outcome."""
