@@ -143,7 +143,7 @@ class Books:
                 self.complete.add(event.message_id)
             case ev.Retried():
                 say(f"processing of {title!r} failed, to be tried again soon")
-            case ev.LeaseEnded():
+            case ev.MessageLeaseLost():
                 say(f"{title!r} is not ours any more: {event.reason}")
             case ev.DeadLettered():
                 say(f"{title!r} is given up: {event.reason}")

@@ -10,15 +10,6 @@ from tools import listeners, orphans
 import surroundings
 from fs import scratch
 
-# The suites of promises are ordinary modules, not test files: without this their asserts say
-# nothing.
-pytest.register_assert_rewrite(
-    "queue_contract",
-    "queue_promises",
-    "job_repository_contract",
-    "job_promises",
-    "conversation_promises",
-)
 surroundings.isolate()
 orphans.guard()
 

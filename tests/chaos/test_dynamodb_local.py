@@ -14,13 +14,13 @@ import pytest
 import test_conversations_dynamodb
 import test_dynamodb_jobs
 from botocore.config import Config
-from conversation_promises.contract import ConversationStoreContract
-from conversation_promises.kit import OpenStore
-from job_promises.kit import OpenRepository
-from job_repository_contract import JobRepositoryContract
 
 from chaos import dynamodb_local
 from chaos.walled import NoNamespace
+from holdfast.testing.contracts.conversations.contract import ConversationStoreContract
+from holdfast.testing.contracts.conversations.support import OpenStore
+from holdfast.testing.contracts.jobs.contract import JobStoreContract
+from holdfast.testing.contracts.jobs.support import OpenRepository
 
 pytestmark = [
     pytest.mark.chaos,
@@ -48,7 +48,7 @@ def client() -> Iterator[Any]:
         )
 
 
-class TestJobsOnDynamoDBLocal(JobRepositoryContract):
+class TestJobsOnDynamoDBLocal(JobStoreContract):
     examples = 3
 
     @pytest.fixture

@@ -10,21 +10,21 @@ import boto3
 import pytest
 import test_sqs_queue
 from botocore.config import Config
-from queue_promises.bad_input import BadInput
-from queue_promises.crowds import Crowds
-from queue_promises.dead_letters import DeadLetters
-from queue_promises.delivery import Delivery
-from queue_promises.kit import LEASE, AnyQueue, Inject, MakeQueue
-from queue_promises.leasing import Leasing
-from queue_promises.schemas import Schemas
-from queue_promises.settling import Settling
-from queue_promises.zombies import Zombies
 
 from chaos import localstack_sqs
 from chaos.localstack_sqs import Advance
 from chaos.walled import NoNamespace
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.testing import ManualClock
+from holdfast.testing.contracts.queue.bad_input import BadInputPromises
+from holdfast.testing.contracts.queue.concurrency import QueueConcurrencyPromises
+from holdfast.testing.contracts.queue.dead_letters import DeadLetterPromises
+from holdfast.testing.contracts.queue.delivery import DeliveryPromises
+from holdfast.testing.contracts.queue.leasing import LeasePromises
+from holdfast.testing.contracts.queue.schemas import SchemaPromises
+from holdfast.testing.contracts.queue.settling import SettlePromises
+from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
+from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
 
 pytestmark = [
     pytest.mark.chaos,
@@ -72,7 +72,14 @@ class SharedClock(ManualClock):
 
 
 class TestSQSQueueOnLocalStack(
-    Delivery, Leasing, Settling, Zombies, DeadLetters, Schemas, BadInput, Crowds
+    DeliveryPromises,
+    LeasePromises,
+    SettlePromises,
+    StaleHolderPromises,
+    DeadLetterPromises,
+    SchemaPromises,
+    BadInputPromises,
+    QueueConcurrencyPromises,
 ):
     """All but long polls, which wait in real time."""
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from conversation_promises.contract import ConversationStoreContract
-from conversation_promises.kit import (
+
+from holdfast.adapters.local.sqlite import SQLiteConversations
+from holdfast.testing.contracts.conversations.contract import ConversationStoreContract
+from holdfast.testing.contracts.conversations.support import (
     KEY,
     NOW,
     OpenStore,
@@ -19,8 +21,6 @@ from conversation_promises.kit import (
     turn,
     window,
 )
-
-from holdfast.adapters.local.sqlite import SQLiteConversations
 from holdfast.testing.memory_conversations import ConversationMemory, MemoryConversations
 
 

@@ -9,12 +9,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conversation_promises.contract import ConversationStoreContract
-from conversation_promises.kit import OpenStore
 
 from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
 from holdfast.adapters.aws.dynamodb.chat.tables import definitions, tables_of
 from holdfast.testing import ManualClock
+from holdfast.testing.contracts.conversations.contract import ConversationStoreContract
+from holdfast.testing.contracts.conversations.support import OpenStore
 
 if TYPE_CHECKING:
     from ministack_server import Ministack

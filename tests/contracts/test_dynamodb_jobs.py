@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from job_promises.callbacks import Callbacks
-from job_promises.kit import OpenRepository
-from job_promises.outcomes import Outcomes
-from job_promises.sealing import Sealing
-from job_repository_contract import JobRepositoryContract
 from moto import mock_aws
 
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
 from holdfast.adapters.aws.dynamodb.tables import JobTables, definitions
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.testing import ManualClock
+from holdfast.testing.contracts.jobs.callbacks import CallbackPromises
+from holdfast.testing.contracts.jobs.contract import JobStoreContract
+from holdfast.testing.contracts.jobs.outcomes import OutcomePromises
+from holdfast.testing.contracts.jobs.sealing import SealPromises
+from holdfast.testing.contracts.jobs.support import OpenRepository
 
 if TYPE_CHECKING:
     from ministack_server import Ministack
@@ -56,7 +56,7 @@ def over_http(ministack: "Ministack") -> Any:
     return ministack.client("dynamodb")
 
 
-class TestDynamoDBJobs(JobRepositoryContract):
+class TestDynamoDBJobs(JobStoreContract):
     """R004-048…065, R004-069, R004-186…195, R004-198, R004-199; JB-44."""
 
     examples = 1  # of thirty calls, with twenty reads after each
@@ -77,7 +77,7 @@ def moto() -> Iterator[Any]:
         )
 
 
-class TestDynamoDBJobsOnMoto(Sealing, Outcomes, Callbacks):
+class TestDynamoDBJobsOnMoto(SealPromises, OutcomePromises, CallbackPromises):
     @pytest.fixture
     def clock(self) -> ManualClock:
         return ManualClock()

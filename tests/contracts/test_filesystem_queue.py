@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from queue_contract import QueueContract
-from queue_promises.kit import LEASE, AnyQueue, Inject, MakeQueue
 
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
+from holdfast.testing.contracts.queue.contract import QueueContract
+from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
 
 
 class TestFilesystemQueue(QueueContract):

@@ -3,13 +3,13 @@
 from typing import ClassVar
 
 import pytest
-from job_promises.kit import OpenRepository
-from job_repository_contract import JobRepositoryContract
 
+from holdfast.testing.contracts.jobs.contract import JobStoreContract
+from holdfast.testing.contracts.jobs.support import OpenRepository
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 
 
-class TestModelOfJobs(JobRepositoryContract):
+class TestModelOfJobs(JobStoreContract):
     examples: ClassVar[int] = 5
 
     @pytest.fixture

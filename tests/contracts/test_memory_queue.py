@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pytest
-from queue_contract import QueueContract
-from queue_promises.kit import LEASE, AnyQueue, Inject, MakeQueue
 
 from holdfast.core.events import Events
 from holdfast.core.queue.manager import QueueStats
 from holdfast.core.queue.message import AnyMessage, QueueMessage, Upgrader
 from holdfast.testing import ManualClock, MemoryQueue
+from holdfast.testing.contracts.queue.contract import QueueContract
+from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
 
 
 class Strict(QueueMessage):

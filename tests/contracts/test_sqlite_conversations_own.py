@@ -10,7 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conversation_promises.kit import (
+
+from holdfast.adapters.local.sqlite import SQLiteConversations, SQLiteJobs
+from holdfast.adapters.local.sqlite.connection import Durability
+from holdfast.conversations.errors import LockLost
+from holdfast.conversations.model import Fragment, LockGrant, UnreadableFragment
+from holdfast.conversations.outbox import (
+    PreparedReply,
+    SendingReply,
+    SentReply,
+    WriterAnswer,
+    WritingReply,
+    state_of,
+)
+from holdfast.core.errors import ConfigError, StoreUnavailable
+from holdfast.testing import ManualClock
+from holdfast.testing.contracts.conversations.support import (
     KEY,
     LATER,
     NOW,
@@ -27,21 +42,6 @@ from conversation_promises.kit import (
     turn,
     window,
 )
-
-from holdfast.adapters.local.sqlite import SQLiteConversations, SQLiteJobs
-from holdfast.adapters.local.sqlite.connection import Durability
-from holdfast.conversations.errors import LockLost
-from holdfast.conversations.model import Fragment, LockGrant, UnreadableFragment
-from holdfast.conversations.outbox import (
-    PreparedReply,
-    SendingReply,
-    SentReply,
-    WriterAnswer,
-    WritingReply,
-    state_of,
-)
-from holdfast.core.errors import ConfigError, StoreUnavailable
-from holdfast.testing import ManualClock
 
 
 @pytest.fixture

@@ -7,19 +7,19 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from job_promises.kit import (
-    TOKEN,
-    OpenRepository,
-    job_of,
-    new_job,
-)
-from job_repository_contract import JobRepositoryContract
 
 from holdfast.adapters.local.sqlite import SQLiteJobs, path_check
 from holdfast.core.errors import ConfigError
 from holdfast.jobs.errors import JobExists
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.testing import ManualClock
+from holdfast.testing.contracts.jobs.contract import JobStoreContract
+from holdfast.testing.contracts.jobs.support import (
+    TOKEN,
+    OpenRepository,
+    job_of,
+    new_job,
+)
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-class TestSQLiteJobs(JobRepositoryContract):
+class TestSQLiteJobs(JobStoreContract):
     @pytest.fixture
     def open_repository(self, fast_path: Path) -> Iterator[OpenRepository]:
         with ExitStack() as opened:

@@ -9,16 +9,6 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from job_promises.crowds import THREADS, together
-from job_promises.kit import (
-    GIVEN_UP,
-    decided,
-    job_of,
-    new_job,
-    started,
-    succeeded,
-    tasks_of,
-)
 
 from holdfast.adapters.local.sqlite import SQLiteJobs, path_check
 from holdfast.adapters.local.sqlite.connection import Durability, _is_current
@@ -28,6 +18,16 @@ from holdfast.adapters.local.sqlite.jobs.tasks import PAGE
 from holdfast.jobs.errors import StoreUnavailable
 from holdfast.jobs.model import ExportTask, JobStatus
 from holdfast.testing import ManualClock
+from holdfast.testing.contracts.jobs.concurrency import THREADS, together
+from holdfast.testing.contracts.jobs.support import (
+    GIVEN_UP,
+    decided,
+    job_of,
+    new_job,
+    started,
+    succeeded,
+    tasks_of,
+)
 
 
 @pytest.fixture

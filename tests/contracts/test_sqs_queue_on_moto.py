@@ -12,16 +12,16 @@ import boto3
 import pytest
 import time_machine
 from moto import mock_aws
-from queue_promises.dead_letters import DeadLetters
-from queue_promises.delivery import Delivery
-from queue_promises.kit import LEASE, AnyQueue, Inject, MakeQueue
-from queue_promises.leasing import Leasing
-from queue_promises.schemas import Schemas
-from queue_promises.settling import Settling
-from queue_promises.zombies import Zombies
 
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.testing import ManualClock
+from holdfast.testing.contracts.queue.dead_letters import DeadLetterPromises
+from holdfast.testing.contracts.queue.delivery import DeliveryPromises
+from holdfast.testing.contracts.queue.leasing import LeasePromises
+from holdfast.testing.contracts.queue.schemas import SchemaPromises
+from holdfast.testing.contracts.queue.settling import SettlePromises
+from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
+from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
 
 STARTED = 1_800_000_000.0
 
@@ -66,7 +66,14 @@ def name(client: Any, clock: ManualClock) -> str:
     return name
 
 
-class TestSQSQueueOnMoto(Delivery, Leasing, Settling, Zombies, DeadLetters, Schemas):
+class TestSQSQueueOnMoto(
+    DeliveryPromises,
+    LeasePromises,
+    SettlePromises,
+    StaleHolderPromises,
+    DeadLetterPromises,
+    SchemaPromises,
+):
     @pytest.fixture
     def make_queue(self, client: Any, name: str, clock: ManualClock) -> MakeQueue:
         return _opener(client, name, clock)

@@ -133,7 +133,7 @@ def test_twelve_hours_are_the_end_and_it_is_said_before(ground: Ground) -> None:
     ground.let_pass(3 * LEASE)
     assert lease.lost.is_set()
     kinds = [type(event) for event in ground.told]
-    assert kinds.index(ev.NearCap) < kinds.index(ev.LeaseEnded)
+    assert kinds.index(ev.NearCap) < kinds.index(ev.MessageLeaseLost)
     assert ev.LeaseAtRisk not in kinds  # nothing was refused: nothing too long was asked
     with pytest.raises(LeaseLost):
         ground.queue.ack(task)
@@ -217,7 +217,7 @@ def test_tasks_are_counted_by_name_so_that_one_done_twice_counts_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [ev.Retried("q", "a", 1, 1.0, "x"), ev.LeaseEnded("q", "a", 1, "x")]
+    "event", [ev.Retried("q", "a", 1, 1.0, "x"), ev.MessageLeaseLost("q", "a", 1, "x")]
 )
 def test_what_failed_or_was_lost_is_not_complete(event: ev.Event) -> None:
     """R003-011, R003-031, R003-035; WD-12: complete is what the queue has taken as such."""

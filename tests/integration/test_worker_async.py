@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import LeaseEnded
+from holdfast.core.events import MessageLeaseLost
 from holdfast.core.lease.lease import LeaseState
 from holdfast.core.worker.outcome import Reject, Retry
 from holdfast.core.worker.worker import Worker, WorkerReport
@@ -163,7 +163,7 @@ def test_one_that_ignores_its_cancellation_loses_its_lease_and_the_others_go_on(
     try:
         with running(worker):
             eventually(lambda: queue.stats().completed == 3)
-            assert queue.seen.of(LeaseEnded)[0].message_id == "deaf"
+            assert queue.seen.of(MessageLeaseLost)[0].message_id == "deaf"
     finally:
         released.set()
 
@@ -179,7 +179,7 @@ def test_one_that_blocks_the_loop_still_loses_its_lease() -> None:
     worker = async_worker(queue, handle, timeout_seconds=0.3, kill_grace_seconds=0.2)
     try:
         with running(worker) as run:
-            gone = eventually(lambda: queue.seen.of(LeaseEnded))
+            gone = eventually(lambda: queue.seen.of(MessageLeaseLost))
             assert gone[0].reason == "it was cancelled and did not end"
             assert run.stop_now().abandoned == 1
     finally:

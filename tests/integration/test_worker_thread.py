@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import ConfigError, LeaseLost
-from holdfast.core.events import Completed, DeadLettered, LeaseEnded, PollFailed, WorkerStarted
+from holdfast.core.events import (
+    Completed,
+    DeadLettered,
+    MessageLeaseLost,
+    PollFailed,
+    WorkerStarted,
+)
 from holdfast.core.queue.message import AnyMessage
 from holdfast.core.worker.outcome import Done, Reject, Retry
 from holdfast.core.worker.worker import Worker, WorkerReport
@@ -203,7 +209,7 @@ def test_a_lost_lease_reaches_the_handler_and_nothing_is_settled() -> None:
     assert report.abandoned >= 1
     assert report.completed == 0
     assert not {"ack m", "nack m", "release m", "dead_letter m"} & set(queue.log)
-    assert queue.seen.of(LeaseEnded)[0].reason == "somebody else has it"
+    assert queue.seen.of(MessageLeaseLost)[0].reason == "somebody else has it"
 
 
 @pytest.mark.parametrize(
@@ -230,7 +236,7 @@ def test_a_hung_handler_loses_its_lease_and_the_work_goes_to_another_slot(
         with running(worker) as run:
             eventually(lambda: queue.stats().completed == 1)
             assert told[0].is_set()
-            assert queue.seen.of(LeaseEnded)[0].reason == reason
+            assert queue.seen.of(MessageLeaseLost)[0].reason == reason
             assert not run.ended()
     finally:
         released.set()

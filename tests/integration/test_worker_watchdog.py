@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.events import ChildKilled, LeaseEnded
+from holdfast.core.events import ChildKilled, MessageLeaseLost
 from holdfast.core.worker.worker import Worker, WorkerReport
 from workers import handlers
 from workers.kit import (
@@ -167,4 +167,4 @@ def test_a_lost_lease_kills_the_work_and_settles_nothing(notes: Notes, what: str
         report = run.stop_now()
     assert report.abandoned >= 1
     assert not {"ack m", "nack m", "dead_letter m"} & set(queue.log)
-    assert queue.seen.of(LeaseEnded)[0].reason == "somebody else has it"
+    assert queue.seen.of(MessageLeaseLost)[0].reason == "somebody else has it"

@@ -223,7 +223,7 @@ def test_ids_that_no_row_can_have_are_unknown(
     assert store.get(key) is None
     assert store.set_status(key, "vip") is False
     said = store.acquire(key, owner="o", trigger_id="t", now=NOW, expires_at=NOW)
-    assert type(said).__name__ == "Unknown"
+    assert type(said).__name__ == "ConversationNotFound"
 
 
 # -- sizes

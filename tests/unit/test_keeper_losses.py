@@ -6,7 +6,7 @@ import pytest
 from fake_source import FakeSource, let_pass
 
 from holdfast.core.errors import QueueUnavailable
-from holdfast.core.events import Event, Events, LeaseAtRisk, LeaseEnded, NearCap
+from holdfast.core.events import Event, Events, LeaseAtRisk, MessageLeaseLost, NearCap
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
 from holdfast.testing.clock import ManualClock
@@ -56,8 +56,8 @@ def test_waking_past_the_deadline_loses_the_lease_without_a_call(clock, source, 
     assert (tick.lost, tick.next_at) == (1, None)
     assert source.calls == []
     assert lease.lost.is_set()
-    assert of(LeaseEnded, seen) == [
-        LeaseEnded("fake", "m", 1, "its deadline passed before it could be renewed")
+    assert of(MessageLeaseLost, seen) == [
+        MessageLeaseLost("fake", "m", 1, "its deadline passed before it could be renewed")
     ]
 
 
@@ -126,7 +126,7 @@ def test_throttling_is_ridden_out_within_what_is_left_of_the_lease(clock, source
     assert lease.state is LeaseState.HELD
     [at_risk] = of(LeaseAtRisk, seen)  # one line per transition, not per try
     assert at_risk == LeaseAtRisk("fake", "m", 1, "throttled", pytest.approx(40))
-    assert of(LeaseEnded, seen) == []
+    assert of(MessageLeaseLost, seen) == []
 
 
 def test_an_outage_longer_than_the_lease_loses_it_at_the_deadline_and_says_why(
@@ -313,7 +313,9 @@ def test_a_refusal_loses_the_lease_at_once(clock, source, keeper, seen):
     source.answer = lambda lease: Refused("taken over by another worker")
     clock.advance(20)
     assert keeper.tick().lost == 1
-    assert of(LeaseEnded, seen) == [LeaseEnded("fake", "m", 1, "taken over by another worker")]
+    assert of(MessageLeaseLost, seen) == [
+        MessageLeaseLost("fake", "m", 1, "taken over by another worker")
+    ]
 
 
 def test_a_loss_somebody_else_noticed_is_reported_once_too(clock, source, keeper, seen):
@@ -322,8 +324,8 @@ def test_a_loss_somebody_else_noticed_is_reported_once_too(clock, source, keeper
     keeper.hold(lease)
     lease.lose("found stolen when it was settled")
     let_pass(clock, keeper, 600)
-    assert of(LeaseEnded, seen) == [
-        LeaseEnded("fake", "m", 1, "found stolen when it was settled")
+    assert of(MessageLeaseLost, seen) == [
+        MessageLeaseLost("fake", "m", 1, "found stolen when it was settled")
     ]
     assert source.calls == []
 
@@ -439,7 +441,7 @@ def test_a_cap_inside_the_first_lease_warns_at_once(clock, source, keeper, seen)
     keeper.tick()
     assert of(NearCap, seen) == [NearCap("fake", "m", 1, left_seconds=30)]
     let_pass(clock, keeper, 30)
-    assert len(of(LeaseEnded, seen)) == 1
+    assert len(of(MessageLeaseLost, seen)) == 1
     assert source.calls == []
 
 
@@ -468,7 +470,9 @@ def test_work_that_never_beats_is_given_up_after_the_stall_time(clock, source, k
     let_pass(clock, keeper, 44.9)
     assert lease.live
     let_pass(clock, keeper, 0.1)
-    assert of(LeaseEnded, seen) == [LeaseEnded("fake", "m", 1, "stalled: no beat for 45 s")]
+    assert of(MessageLeaseLost, seen) == [
+        MessageLeaseLost("fake", "m", 1, "stalled: no beat for 45 s")
+    ]
     calls = len(source.calls)
     let_pass(clock, keeper, 600)
     assert len(source.calls) == calls

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from holdfast.core.events import Event, Events, LeaseEnded
+from holdfast.core.events import Event, Events, MessageLeaseLost
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
 from holdfast.core.lease.renewal_schedule import over_at
@@ -42,7 +42,7 @@ class World(RuleBasedStateMachine):
             source.before_answering = lambda: self.clock.advance(self.latency)
 
     def note(self, event: Event) -> None:
-        if isinstance(event, LeaseEnded):
+        if isinstance(event, MessageLeaseLost):
             self.gone[event.message_id] += 1
 
     def answer(self, lease: Lease) -> Renewal:

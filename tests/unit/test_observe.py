@@ -179,7 +179,7 @@ def test_what_is_held_is_known(registry: prometheus_client.CollectorRegistry) ->
     assert held() == 2
     metrics(ev.Completed("q", "a", 1, seconds=1.0))
     assert held() == 1
-    metrics(ev.LeaseEnded("q", "b", 1, reason="late"))
+    metrics(ev.MessageLeaseLost("q", "b", 1, reason="late"))
     metrics(ev.Retried("q", "b", 1, delay_seconds=None, reason="late"))  # told twice
     metrics(ev.DeadLettered("q", "c", 9, reason="never held here"))
     assert held() == 0

@@ -18,7 +18,8 @@ def rows() -> dict[str, str]:
 
 
 def all_tests() -> set[str]:
-    files = (ROOT / "tests").rglob("*.py")
+    folders = (ROOT / "tests", ROOT / "src/holdfast/testing/contracts")
+    files = [file for folder in folders for file in folder.rglob("*.py")]
     return {name for file in files for name in re.findall(r"def (test_\w+)", file.read_text())}
 
 

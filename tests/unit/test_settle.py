@@ -169,7 +169,7 @@ def test_a_loss_found_out_while_settling_is_reported_once(
     clock.advance(61)
     settle(queue, message, Done(), events)
     keeper.tick()
-    assert [type(event).__name__ for event in seen] == ["LeaseGone"]
+    assert [type(event).__name__ for event in seen] == ["MessageLeaseLost"]
 
 
 @pytest.mark.parametrize("error", [OSError("disk away"), QueueUnavailable("away")])

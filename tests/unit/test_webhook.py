@@ -101,7 +101,7 @@ def test_headers_that_are_no_texts_are_left_out() -> None:
 
 
 def test_a_request_shows_nothing_of_itself() -> None:
-    assert repr(request_of(rest_api())) == "Request(method='POST')"
+    assert repr(request_of(rest_api())) == "WebhookRequest(method='POST')"
 
 
 @pytest.mark.parametrize(

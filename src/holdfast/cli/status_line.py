@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Event
 
-_ENDS = ("Completed", "Retried", "DeadLettered", "GivenBack", "LeaseGone")
+_ENDS = ("Completed", "Retried", "DeadLettered", "GivenBack", "MessageLeaseLost")
 _REMEMBERED = 100  # readings the pace is taken from: about ten seconds
 
 

@@ -71,6 +71,7 @@ _KINDS: dict[str, type[Outbox]] = {
     "sending": SendingReply,
     "sent": SentReply,
 }
+_STATES = {kind: state for state, kind in _KINDS.items()}
 
 
 def mark_in(outbox: Outbox | None) -> str:
@@ -81,7 +82,7 @@ def mark_in(outbox: Outbox | None) -> str:
 
 
 def state_of(outbox: Outbox) -> str:
-    return type(outbox).__name__.lower()
+    return _STATES[type(outbox)]
 
 
 def plain(outbox: Outbox) -> dict[str, Any]:

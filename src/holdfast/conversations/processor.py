@@ -34,7 +34,7 @@ from holdfast.conversations.model import (
     parked_id_of,
     redacted_id,
 )
-from holdfast.conversations.outbox import SentReply
+from holdfast.conversations.outbox import SentReply, state_of
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.ports import ConversationStore, ProviderSource
 from holdfast.conversations.reply_generator import ProviderResolver, ReplyGenerator
@@ -166,7 +166,7 @@ class BatchProcessor:
         try:
             self._renew(locked)
             if locked.conversation.outbox is not None:
-                state = type(locked.conversation.outbox).__name__.lower()
+                state = state_of(locked.conversation.outbox)
                 self._events.emit(cv.LockTakenOver(_name(locked.trigger), state))
             return self._answered(locked)
         except (LeaseLost, LockLost) as error:

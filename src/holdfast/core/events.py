@@ -65,7 +65,7 @@ class LeaseRenewed(MessageEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseEnded(MessageEvent):
+class MessageLeaseLost(MessageEvent):
     """The lease was lost while it was held here."""
 
     reason: str

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from holdfast.testing.sqs.service import SimulatedSqs
 
 
+# The contract suites are ordinary modules, so pytest must be told to explain their asserts.
+pytest.register_assert_rewrite("holdfast.testing.contracts")
+
+
 @pytest.fixture
 def manual_clock() -> "ManualClock":
     """Time that moves only when the test says so."""

@@ -27,7 +27,7 @@ _LEVELS: dict[type[Event], int] = {
     ev.LeaseRenewed: logging.DEBUG,
     ev.Retried: logging.WARNING,
     ev.LeaseAtRisk: logging.WARNING,
-    ev.LeaseEnded: logging.WARNING,
+    ev.MessageLeaseLost: logging.WARNING,
     ev.NearCap: logging.WARNING,
     ev.TakenOver: logging.WARNING,
     ev.SchemaTooNew: logging.WARNING,

@@ -20,13 +20,13 @@ _COUNTED: dict[type[Event], tuple[str, str]] = {
     ev.GivenBack: ("given_back", "Messages returned uncharged at shutdown."),
     ev.TakenOver: ("stolen", "Expired leases of other workers taken over."),
     ev.LeaseAtRisk: ("leases_at_risk", "Renewals and settlements that got no answer."),
-    ev.LeaseEnded: ("leases_lost", "Leases lost while they were held here."),
+    ev.MessageLeaseLost: ("leases_lost", "Leases lost while they were held here."),
     ev.ChildKilled: ("children_killed", "Child processes ended by the watchdog."),
     ev.SchemaTooNew: ("schema_too_new", "Messages left for newer code."),
     ev.PollFailed: ("polls_failed", "Polls the queue did not answer."),
 }
 # What ends the time a message is held.
-_ENDS = ev.Completed | ev.Retried | ev.DeadLettered | ev.GivenBack | ev.LeaseEnded
+_ENDS = ev.Completed | ev.Retried | ev.DeadLettered | ev.GivenBack | ev.MessageLeaseLost
 _SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 12 * 3600)
 _LATENESS = (0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30)
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.events import Events, LeaseEnded
+from holdfast.core.events import Events, MessageLeaseLost
 from holdfast.core.lease.lease import Lease, check_source
 from holdfast.core.lease.renewal import RenewalPass
 from holdfast.core.lease.renewal_schedule import RenewalSchedule
@@ -109,7 +109,7 @@ class LeaseKeeper:
     def _report_gone(self, lease: Lease) -> None:
         """By whoever noticed first: the keeper, the queue or the worker."""
         self._events.emit(
-            LeaseEnded(lease.source.name, lease.message_id, lease.attempt, lease.reason)
+            MessageLeaseLost(lease.source.name, lease.message_id, lease.attempt, lease.reason)
         )
 
     # -- one pass

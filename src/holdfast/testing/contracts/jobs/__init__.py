@@ -1,0 +1,1 @@
+"""What a job store promises, one module per kind of promise; see contract.py."""

@@ -1,0 +1,96 @@
+"""The number of tasks is set once, before or after the first results."""
+
+import pytest
+
+from holdfast.jobs.errors import AlreadySealed, JobClosed
+from holdfast.jobs.model import JobStatus
+from holdfast.jobs.ports import JobStateRepository
+from holdfast.testing import ManualClock
+from holdfast.testing.contracts.jobs.support import (
+    GIVEN_UP,
+    assert_books_agree,
+    job_of,
+    new_job,
+    sealed,
+    started,
+    succeeded,
+)
+
+
+class SealPromises:
+    """R004-056, R004-192; JB-03, JB-04, JB-05, I-JB-2."""
+
+    def test_the_seal_says_how_many_tasks_there_are(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        started(repository, clock, 3)
+        assert not job_of(repository).sealed
+        clock.advance(1.0)
+        repository.set_total_tasks("job", 3)
+        job = job_of(repository)
+        assert (job.sealed, job.state.total_tasks, job.remaining_tasks) == (True, 3, 3)
+        assert job.updated_at == clock.time()
+
+    def test_a_job_may_be_sealed_before_it_begins(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        repository.save(new_job(clock))
+        repository.set_total_tasks("job", 2)
+        repository.update_job_status("job", JobStatus.DOWNLOADING)
+        assert (job_of(repository).sealed, job_of(repository).remaining_tasks) == (True, 2)
+
+    def test_the_same_number_again_changes_nothing(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        tasks = sealed(repository, clock, 3)
+        repository.record_results("job", [succeeded(tasks[0])])
+        was = job_of(repository)
+        clock.advance(1.0)
+        repository.set_total_tasks("job", 3)
+        assert job_of(repository) == was
+
+    @pytest.mark.parametrize("other", [0, 2, 4])
+    def test_another_number_is_refused(
+        self, repository: JobStateRepository, clock: ManualClock, other: int
+    ) -> None:
+        sealed(repository, clock, 3)
+        was = job_of(repository)
+        with pytest.raises(AlreadySealed):
+            repository.set_total_tasks("job", other)
+        assert job_of(repository) == was
+
+    def test_a_job_sealed_with_no_tasks_keeps_to_that(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        started(repository, clock, 0)
+        repository.set_total_tasks("job", 0)
+        job = job_of(repository)
+        assert (job.sealed, job.remaining_tasks, job.all_counted) == (True, 0, True)
+        with pytest.raises(AlreadySealed):
+            repository.set_total_tasks("job", 1)
+
+    def test_results_may_come_before_the_seal(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        tasks = started(repository, clock, 3)
+        repository.record_results("job", [succeeded(task) for task in tasks])
+        assert job_of(repository).remaining_tasks == -3
+        assert not job_of(repository).all_counted
+        assert repository.claim_outcome("job") is None
+        repository.set_total_tasks("job", 3)
+        assert job_of(repository).remaining_tasks == 0
+        assert job_of(repository).all_counted
+        assert_books_agree(repository)
+
+    @pytest.mark.parametrize("ended", [False, True])
+    def test_a_job_whose_outcome_is_decided_is_not_sealed(
+        self, repository: JobStateRepository, clock: ManualClock, ended: bool
+    ) -> None:
+        started(repository, clock, 3)
+        repository.give_up("job", GIVEN_UP)
+        if ended:
+            repository.settle("job", JobStatus.FAILED, GIVEN_UP)
+        was = job_of(repository)
+        with pytest.raises(JobClosed):
+            repository.set_total_tasks("job", 3)
+        assert job_of(repository) == was

@@ -1,0 +1,246 @@
+"""Bad input gets a clear error, and costs nobody else anything."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pydantic import field_validator
+
+from holdfast.core.errors import HoldfastError, InvalidName, MalformedMessage, MessageTooLarge
+from holdfast.core.events import DeadLettered, Events
+from holdfast.core.queue.message import MAX_BYTES, AnyMessage, QueueMessage
+from holdfast.testing import ManualClock
+from holdfast.testing.contracts.queue.support import (
+    AnyQueue,
+    EventRecorder,
+    Inject,
+    MakeQueue,
+    NoteMessage,
+    dead_letter,
+    need,
+    poll_one,
+)
+
+TORN = NoteMessage(text="a text that is cut off").model_dump_json().encode()[:-20]
+MALFORMED: dict[str, bytes] = {
+    "empty": b"",
+    "blank": b" \n",
+    "torn": TORN,
+    "not UTF-8": b"\xff\xfe\x00{}",
+    "NUL bytes": b"\0" * 300,
+    "a list": b"[]",
+    "null": b"null",
+    "a text": b'"hello"',
+    "nested for ever": b"[" * 200_000,
+    "a number with too many digits": b'{"id": "a", "number": ' + b"9" * 5000 + b"}",
+    "an id that is a number": b'{"id": 5, "secret": "hunter2"}',
+    "an empty id": b'{"id": "", "secret": "hunter2"}',
+    "a field of the wrong type": b'{"id": "a", "number": "hunter2"}',
+    "half a character": b'{"id": "a", "text": "hunter2 \\ud800"}',
+    "a version that is no number": b'{"id": "a", "schema_version": "two"}',
+    "a version that is true": b'{"id": "a", "schema_version": true, "number": "x"}',
+}
+HOSTILE: dict[str, str] = {
+    "a path": "../../etc/passwd",
+    "an absolute path": "/etc/passwd",
+    "a dot": ".",
+    "two dots": "..",
+    "slashes": "a/b\\c",
+    "NUL": "a\0b",
+    "new lines": "a\nb\r",
+    "a tilde": "~root~1~2",
+    "our own file name": "0000000000000000~1~0.json",
+    "wildcards": "*?[a-z]",
+    "300 characters": "x" * 300,
+    "512 wide characters": "\U0001f642" * 512,
+    "Japanese": "日本語のタスク",
+    "Arabic": "مهمة",
+    "combining marks": "e\u0301\u0302",
+    "right to left override": "\u202etxt.exe",
+    "only a space": " ",
+    "an option": "--help",
+}
+
+
+class StrictMessage(QueueMessage):
+    """Its validator is users' code, and breaks in a way pydantic does not expect."""
+
+    kind: str
+
+    @field_validator("kind")
+    @classmethod
+    def known(cls, kind: str) -> str:
+        return {"good": "good"}[kind]
+
+
+class BadInputPromises:
+    @pytest.mark.parametrize("kind", MALFORMED)
+    def test_a_malformed_body_goes_to_the_dead_letters_and_the_others_are_delivered(
+        self, make_queue: MakeQueue, inject: Inject, clock: ManualClock, kind: str
+    ) -> None:
+        heard = EventRecorder()
+        queue = make_queue(model=NoteMessage, events=Events(heard))
+        queue.push(NoteMessage(text="before"))
+        clock.advance(0.01)
+        inject(queue, MALFORMED[kind])
+        clock.advance(0.01)
+        queue.push(NoteMessage(text="after"))
+        assert [note.text for note in queue.poll(10)] == ["before", "after"]
+        view = dead_letter(queue)
+        assert view.reason
+        [told] = heard.of(DeadLettered)
+        assert (told.queue, told.reason) == (queue.name, "malformed")
+        assert "hunter2" not in view.reason
+        assert "\n" not in view.reason
+
+    @pytest.mark.parametrize(
+        "kind",
+        ["a field of the wrong type", "half a character", "a version that is no number"],
+    )
+    def test_what_is_told_of_a_malformed_message_names_it_by_its_id(
+        self, make_queue: MakeQueue, inject: Inject, kind: str
+    ) -> None:
+        """Where it can be known: a person looks for the id that was pushed, not for a key."""
+        heard = EventRecorder()
+        queue = make_queue(model=NoteMessage, events=Events(heard))
+        inject(queue, MALFORMED[kind])
+        assert queue.poll() == []
+        [told] = heard.of(DeadLettered)
+        assert told.message_id == dead_letter(queue).id == "a"
+
+    def test_the_reason_names_the_field_that_is_wrong(
+        self, make_queue: MakeQueue, inject: Inject
+    ) -> None:
+        queue = make_queue(model=NoteMessage)
+        inject(queue, b'{"id": "a", "number": "seven"}')
+        assert queue.poll() == []
+        assert "number" in dead_letter(queue).reason
+
+    def test_a_message_that_breaks_a_validator_goes_to_the_dead_letters(
+        self, make_queue: MakeQueue, inject: Inject, clock: ManualClock
+    ) -> None:
+        queue = make_queue(model=StrictMessage)
+        queue.push(StrictMessage(id="before", kind="good"))
+        clock.advance(0.01)
+        inject(queue, b'{"id": "a", "kind": "hunter2"}')
+        clock.advance(0.01)
+        queue.push(StrictMessage(id="after", kind="good"))
+        assert [message.id for message in queue.poll(10)] == ["before", "after"]
+        assert "hunter2" not in dead_letter(queue).reason
+
+    def test_what_nobody_can_read_can_still_be_found_and_dropped(
+        self, queue: AnyQueue, inject: Inject
+    ) -> None:
+        need(queue, "find", "drop")
+        inject(queue, b"{ not JSON")
+        assert queue.poll() == []
+        name = dead_letter(queue).id
+        [found] = queue.find(name)
+        assert found.body is None
+        assert queue.drop(name) == 1
+        assert queue.stats().failed == 0
+
+    def test_what_was_malformed_is_delivered_after_the_model_was_mended(
+        self, make_queue: MakeQueue, inject: Inject
+    ) -> None:
+        strict = make_queue(model=NoteMessage)
+        inject(strict, b'{"id": "a", "number": "seven"}')
+        assert strict.poll() == []
+        lenient = make_queue(model=AnyMessage)
+        assert lenient.redrive() == 1
+        message = poll_one(lenient)
+        assert (message.id, message.number, message.attempts) == ("a", "seven", 1)
+
+    # -- ids
+
+    @pytest.mark.parametrize("kind", HOSTILE)
+    def test_any_text_is_an_id(self, make_queue: MakeQueue, kind: str) -> None:
+        queue = make_queue()
+        if "dedupe" in queue.capabilities:
+            queue = make_queue(dedupe=True)
+        message_id = HOSTILE[kind]
+        assert queue.push(AnyMessage(id=message_id)) == message_id
+        message = poll_one(queue)
+        assert message.id == message_id
+        queue.dead_letter(message, "no use")
+        assert queue.redrive(message_id) == 1
+        queue.ack(poll_one(queue))
+        if "find" in queue.capabilities:
+            [view] = queue.find(message_id)
+            assert view.id == message_id
+
+    @pytest.mark.parametrize("kind", HOSTILE)
+    def test_asking_for_an_id_that_is_not_there_finds_nothing(
+        self, queue: AnyQueue, kind: str, contents: Callable[[AnyQueue], object]
+    ) -> None:
+        queue.push(AnyMessage(id="a"))
+        queue.dead_letter(poll_one(queue), "no use")
+        before = contents(queue)
+        unknown = HOSTILE[kind]
+        assert (queue.redrive(unknown), queue.drop(unknown)) == (0, 0)
+        if "find" in queue.capabilities:
+            assert queue.find(unknown) == []
+        assert contents(queue) == before
+
+    def test_half_a_character_is_no_id(self, queue: AnyQueue) -> None:
+        with pytest.raises(HoldfastError, match="ud800"):
+            queue.push(AnyMessage.model_construct(id="\ud800"))
+        assert queue.stats().ready == 0
+
+    @pytest.mark.parametrize("verb", ["find", "redrive", "drop"])
+    def test_asking_for_half_a_character_finds_nothing_or_says_why(
+        self, queue: AnyQueue, verb: str
+    ) -> None:
+        # What a shell hands over when its argument is not UTF-8.
+        queue.push(AnyMessage(id="a"))
+        queue.dead_letter(poll_one(queue), "no use")
+        if verb == "find":
+            need(queue, "find")
+        with suppress(InvalidName):
+            assert not getattr(queue, verb)("\udcff")
+        assert queue.stats().failed == 1
+
+    # -- sizes and contents
+
+    def test_a_message_of_just_the_limit_is_taken(self, queue: AnyQueue) -> None:
+        message = AnyMessage(text="")
+        message.text = "x" * (MAX_BYTES - len(message.model_dump_json()))
+        queue.push(message)
+        assert poll_one(queue).text == message.text
+
+    @pytest.mark.parametrize("others", [0, 2])
+    def test_a_message_over_the_limit_is_refused_and_nothing_is_pushed(
+        self, queue: AnyQueue, others: int
+    ) -> None:
+        message = AnyMessage(id="big", text="")
+        message.text = "x" * (MAX_BYTES - len(message.model_dump_json()) + 1)
+        with pytest.raises(MessageTooLarge, match=r"'big' is 1,048,577 bytes"):
+            queue.push_many([*(AnyMessage() for _ in range(others)), message])
+        assert queue.stats().ready == 0
+
+    @pytest.mark.parametrize(
+        "value",
+        [object(), b"\xff", "\ud800", lambda: None],
+        ids=lambda value: type(value).__name__,
+    )
+    def test_what_json_cannot_carry_is_refused_and_nothing_is_pushed(
+        self, queue: AnyQueue, value: Any
+    ) -> None:
+        with pytest.raises(MalformedMessage, match="'a' cannot be written as JSON"):
+            queue.push(AnyMessage(id="a", value=value))
+        assert queue.stats().ready == 0
+
+    def test_a_message_of_another_model_is_refused_and_nothing_is_pushed(
+        self, make_queue: MakeQueue
+    ) -> None:
+        queue = make_queue(model=NoteMessage)
+        with pytest.raises(MalformedMessage, match="takes NoteMessage, not AnyMessage"):
+            queue.push_many([NoteMessage(), AnyMessage(id="a")])  # type: ignore[list-item]
+        assert queue.stats().ready == 0
+
+    def test_numbers_keep_their_value(self, queue: AnyQueue) -> None:
+        numbers = [2**63, -(2**70), 0.1, 1e308, -0.0]
+        queue.push(AnyMessage(numbers=numbers))
+        assert json.dumps(poll_one(queue).numbers) == json.dumps(numbers)

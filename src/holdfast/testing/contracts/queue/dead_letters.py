@@ -1,0 +1,272 @@
+"""Dead letters: where work goes that nobody can do, and how it comes back."""
+
+import pytest
+
+from holdfast.core.events import DeadLettered, Events
+from holdfast.core.queue.manager import MessageState
+from holdfast.core.queue.message import AnyMessage
+from holdfast.testing import ManualClock
+from holdfast.testing.contracts.queue.support import (
+    LEASE,
+    MUCH_LATER,
+    AnyQueue,
+    EventRecorder,
+    Inject,
+    MakeQueue,
+    NoteMessage,
+    dead_letter,
+    every,
+    fence,
+    must_have_completed,
+    need,
+    poll_all,
+    poll_one,
+)
+
+
+class DeadLetterPromises:
+    def test_a_dead_letter_is_kept_with_its_reason_and_never_delivered(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        queue.push(AnyMessage(id="a"))
+        queue.dead_letter(poll_one(queue), "no such customer", detail="Traceback: …")
+        clock.advance(MUCH_LATER)
+        assert queue.poll() == []
+        view = dead_letter(queue)
+        assert (view.id, view.state, view.attempts) == ("a", MessageState.FAILED, 1)
+        assert view.reason == "no such customer"
+
+    def test_the_detail_is_kept_for_the_person_who_looks(self, queue: AnyQueue) -> None:
+        need(queue, "find", "history")
+        queue.push(AnyMessage(id="a"))
+        queue.dead_letter(poll_one(queue), "no such customer", detail="Traceback: …")
+        [view] = queue.find("a")
+        last = view.past[-1]
+        assert (last.attempt, last.outcome, last.reason, last.detail) == (
+            1,
+            "dead-lettered",
+            "no such customer",
+            "Traceback: …",
+        )
+
+    def test_every_attempt_allowed_is_given(self, make_queue: MakeQueue) -> None:
+        queue = make_queue(max_attempts=3)
+        queue.push(AnyMessage())
+        attempts = []
+        for message in every(queue):
+            attempts.append(message.attempts)
+            queue.nack(message, delay_seconds=0)
+        assert attempts == [1, 2, 3]
+
+    def test_nack_never_dead_letters_the_next_poll_does(self, make_queue: MakeQueue) -> None:
+        queue = make_queue(max_attempts=2)
+        queue.push(AnyMessage())
+        for _ in range(2):
+            queue.nack(poll_one(queue), delay_seconds=0)
+        assert (queue.stats().ready, queue.stats().failed) == (1, 0)
+        assert queue.poll() == []
+        assert (queue.stats().ready, queue.stats().failed) == (0, 1)
+
+    def test_polls_count_and_name_what_they_dead_letter_themselves(
+        self, make_queue: MakeQueue, inject: Inject
+    ) -> None:
+        """A worker's report is made of it: no handler ever saw these messages."""
+        heard = EventRecorder()
+        queue = make_queue(max_attempts=1, model=NoteMessage, events=Events(heard))
+        assert queue.dead_lettered_by_poll == 0
+        queue.push(NoteMessage(id="exhausted"))
+        queue.nack(poll_one(queue), delay_seconds=0)
+        inject(queue, b"{ not JSON")
+        assert poll_all(queue) == []
+        assert queue.dead_lettered_by_poll == 2
+        told = {event.reason: event.message_id for event in heard.of(DeadLettered)}
+        assert len(told) == 2
+        assert told["gave up after 1 attempts"] == "exhausted"
+        queue.push(NoteMessage(id="rejected"))
+        queue.dead_letter(poll_one(queue), "no use")
+        assert queue.dead_lettered_by_poll == 2  # this one was the worker's
+
+    def test_the_reason_says_how_often_it_was_tried_and_why_it_failed_last(
+        self, make_queue: MakeQueue
+    ) -> None:
+        queue = make_queue(max_attempts=2)
+        queue.push(AnyMessage(id="a"))
+        for reason in ("the first failure", "the second failure"):
+            queue.nack(poll_one(queue), delay_seconds=0, reason=reason)
+        queue.poll()
+        view = dead_letter(queue)
+        assert (view.id, view.attempts) == ("a", 2)
+        assert "2" in view.reason
+        if "history" in queue.capabilities:
+            assert "the second failure" in view.reason
+
+    def test_a_task_that_kills_its_workers_reaches_the_dead_letters_too(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        heard = EventRecorder()
+        for attempt in (1, 2, 3):
+            queue = make_queue(max_attempts=3)
+            if attempt == 1:
+                queue.push(AnyMessage(id="killer"))
+            assert poll_one(queue).attempts == attempt
+            clock.advance(LEASE + 1)
+        queue = make_queue(max_attempts=3, events=Events(heard))
+        assert queue.poll() == []
+        view = dead_letter(queue)
+        assert (view.id, view.attempts) == ("killer", 3)
+        assert "3" in view.reason
+        assert "worker" in view.reason
+        [told] = heard.of(DeadLettered)
+        assert (told.queue, told.message_id, told.attempt) == (queue.name, "killer", 3)
+        assert told.reason == "gave up after 3 attempts"
+
+    def test_a_poll_that_finds_a_worn_out_task_gives_the_next_one(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        queue = make_queue(max_attempts=1)
+        queue.push(AnyMessage(id="worn out"))
+        queue.nack(poll_one(queue), delay_seconds=0)
+        clock.advance(1)
+        queue.push(AnyMessage(id="good"))
+        assert [message.id for message in queue.poll(1)] == ["good"]
+        assert dead_letter(queue).id == "worn out"
+
+    # -- redrive
+
+    def test_a_redriven_message_starts_anew_but_its_fence_goes_on_rising(
+        self, make_queue: MakeQueue
+    ) -> None:
+        queue = make_queue(max_attempts=2)
+        queue.push(AnyMessage())
+        queue.nack(poll_one(queue), delay_seconds=0)
+        last = poll_one(queue)
+        queue.dead_letter(last, "no use")
+        assert queue.redrive() == 1
+        assert (queue.stats().ready, queue.stats().failed) == (1, 0)
+        again = poll_one(queue)
+        assert again.attempts == 1
+        if "fence" in queue.capabilities:
+            assert fence(again) > fence(last)
+        queue.nack(again, delay_seconds=0)
+        queue.ack(poll_one(queue))
+        must_have_completed(queue, 1)
+
+    def test_a_worn_out_message_can_be_redriven_again_and_again(
+        self, make_queue: MakeQueue
+    ) -> None:
+        queue = make_queue(max_attempts=1)
+        queue.push(AnyMessage(id="a"))
+        for _ in range(4):
+            message = poll_one(queue)
+            assert message.attempts == 1
+            queue.nack(message, delay_seconds=0)
+            assert queue.poll() == []
+            assert queue.redrive() == 1
+
+    def test_redriving_one_id_leaves_the_others(self, queue: AnyQueue) -> None:
+        need(queue, "redrive_by_id")
+        queue.push_many(AnyMessage(id=one) for one in ("a", "b", "c"))
+        for message in poll_all(queue):
+            queue.dead_letter(message, "no use")
+        assert queue.redrive("b") == 1
+        assert poll_one(queue).id == "b"
+        assert sorted(view.id for view in queue.dead_letters()) == ["a", "c"]
+
+    def test_redriving_takes_every_dead_letter_of_the_id(self, queue: AnyQueue) -> None:
+        need(queue, "redrive_by_id")
+        queue.push_many(AnyMessage(id="same", which=which) for which in (1, 2))
+        for message in poll_all(queue):
+            queue.dead_letter(message, "no use")
+        assert queue.redrive("same") == 2
+        assert {message.which for message in poll_all(queue)} == {1, 2}
+
+    def test_redriving_what_is_not_dead_is_nothing(self, queue: AnyQueue) -> None:
+        need(queue, "redrive_by_id")
+        assert queue.redrive() == 0
+        queue.push_many(AnyMessage(id=one) for one in ("waiting", "held", "done"))
+        held = {message.id: message for message in poll_all(queue)}
+        queue.ack(held["done"])
+        queue.nack(held["waiting"], delay_seconds=0)
+        before = queue.stats()
+        assert [queue.redrive(one) for one in ("waiting", "held", "done", "unknown")] == [0] * 4
+        assert queue.stats() == before
+
+    def test_redrive_reports_its_progress(self, queue: AnyQueue) -> None:
+        queue.push_many(AnyMessage(id=one) for one in ("a", "b", "c"))
+        for message in poll_all(queue):
+            queue.dead_letter(message, "no use")
+        reported: list[int] = []
+        assert queue.redrive(on_progress=reported.append) == 3
+        assert sum(reported) == 3
+
+    def test_redrive_is_remembered(self, queue: AnyQueue) -> None:
+        need(queue, "find", "history")
+        queue.push(AnyMessage(id="a"))
+        queue.dead_letter(poll_one(queue), "no use")
+        queue.redrive()
+        [view] = queue.find("a")
+        assert [past.outcome for past in view.past] == ["dead-lettered", "redriven"]
+        assert (view.state, view.attempts, view.reason) == (MessageState.PENDING, 0, None)
+
+    # -- drop and purge
+
+    def test_a_dropped_dead_letter_is_gone_for_good(self, queue: AnyQueue) -> None:
+        need(queue, "drop", "find")
+        queue.push_many(AnyMessage(id=one) for one in ("a", "b"))
+        for message in poll_all(queue):
+            queue.dead_letter(message, "no use")
+        assert queue.drop("a") == 1
+        assert queue.drop("a") == 0
+        assert queue.find("a") == []
+        assert dead_letter(queue).id == "b"
+        assert queue.redrive() == 1
+
+    def test_only_dead_letters_can_be_dropped(self, queue: AnyQueue) -> None:
+        need(queue, "drop")
+        queue.push_many(AnyMessage(id=one) for one in ("waiting", "held", "done"))
+        held = {message.id: message for message in poll_all(queue)}
+        queue.ack(held["done"])
+        queue.nack(held["waiting"], delay_seconds=0)
+        before = queue.stats()
+        assert [queue.drop(one) for one in ("waiting", "held", "done", "unknown")] == [0] * 4
+        assert queue.stats() == before
+
+    def test_purge_removes_what_was_completed_long_enough_ago(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        need(queue, "purge", "find")
+        queue.push(AnyMessage(id="old"))
+        queue.ack(poll_one(queue))
+        clock.advance(5 * 3600)
+        queue.push(AnyMessage(id="new"))
+        queue.ack(poll_one(queue))
+        assert queue.purge(24 * 3600) == 0
+        assert queue.purge(3 * 3600) == 1
+        assert queue.find("old") == []
+        assert [view.id for view in queue.peek(MessageState.COMPLETED)] == ["new"]
+
+    def test_purge_removes_nothing_that_is_not_completed(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        need(queue, "purge")
+        queue.push_many(AnyMessage(id=one) for one in ("waiting", "held", "dead"))
+        held = {message.id: message for message in poll_all(queue)}
+        queue.nack(held["waiting"], delay_seconds=0)
+        queue.dead_letter(held["dead"], "no use")
+        clock.advance(24 * 3600)
+        before = queue.stats()
+        assert queue.purge(0) == 0
+        assert queue.stats() == before
+
+    @pytest.mark.parametrize("max_attempts", [1, 4])
+    def test_the_books_balance_when_everything_fails(
+        self, make_queue: MakeQueue, max_attempts: int
+    ) -> None:
+        queue = make_queue(max_attempts=max_attempts)
+        queue.push_many(AnyMessage() for _ in range(10))
+        deliveries = 0
+        for message in every(queue, 3):
+            deliveries += 1
+            queue.nack(message, delay_seconds=0)
+        assert deliveries == 10 * max_attempts
+        assert queue.stats().failed == 10

@@ -1,0 +1,224 @@
+"""Holding: one holder at a time, for as long as it renews, and no longer."""
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.core.errors import LeaseLost, NotLeased
+from holdfast.core.events import Events, TakenOver
+from holdfast.core.lease.lease import LeaseState, Refused, Renewed
+from holdfast.core.queue.message import AnyMessage
+from holdfast.testing import ManualClock
+from holdfast.testing.contracts.queue.support import (
+    LEASE,
+    SETTLE,
+    AnyQueue,
+    EventRecorder,
+    MakeQueue,
+    every,
+    fence,
+    lease,
+    must_have_completed,
+    need,
+    poll_all,
+    poll_one,
+)
+
+
+class LeasePromises:
+    def test_a_polled_message_is_leased_from_before_the_poll(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        queue.push(AnyMessage(id="a"))
+        asked_at = clock.monotonic()
+        held = lease(poll_one(queue))
+        assert (held.message_id, held.attempt, held.fence) == ("a", 1, 1)
+        assert held.state is LeaseState.HELD
+        assert held.deadline == pytest.approx(asked_at + LEASE)
+        assert held.source is queue
+
+    def test_nobody_else_gets_it_while_it_is_leased(
+        self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
+    ) -> None:
+        queue.push(AnyMessage())
+        poll_one(queue)
+        for _ in range(3):
+            assert queue.poll() == []
+            assert make_queue().poll() == []
+            clock.advance(LEASE / 3 - 0.5)
+        assert queue.stats().leased == 1
+
+    def test_a_lease_that_ran_out_is_taken_over_as_the_next_attempt(
+        self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
+    ) -> None:
+        queue.push(AnyMessage(id="a"))
+        first = poll_one(queue)
+        clock.advance(LEASE + 1)
+        stats = queue.stats()
+        assert stats.expired + stats.ready == 1
+        second = poll_one(make_queue())
+        assert (second.id, second.attempts) == ("a", 2)
+        assert fence(second) > fence(first)
+        assert queue.poll() == []
+
+    def test_work_comes_back_one_lease_after_its_worker_died_however_old_it_is(
+        self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
+    ) -> None:
+        queue.push(AnyMessage())
+        message = poll_one(queue)
+        for _ in range(40):
+            clock.advance(LEASE / 2)
+            queue.extend(message)
+        clock.advance(LEASE + 1)
+        assert poll_one(make_queue()).attempts == 2
+
+    def test_leases_that_ran_out_come_before_what_is_waiting(
+        self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
+    ) -> None:
+        queue.push(AnyMessage(id="older"))
+        poll_one(queue)
+        queue.push(AnyMessage(id="newer"))
+        clock.advance(LEASE + 1)
+        assert [poll_one(make_queue()).id for _ in range(2)] == ["older", "newer"]
+
+    def test_the_fence_rises_with_every_claim(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        queue.push(AnyMessage(id="a"))
+        fences = []
+        for settle in ("let it run out", "nack", "release", "dead_letter and redrive", "ack"):
+            message = poll_one(queue)
+            fences.append(fence(message))
+            match settle:
+                case "let it run out":
+                    clock.advance(LEASE + 1)
+                case "nack":
+                    queue.nack(message, delay_seconds=0)
+                case "release":
+                    queue.release(message)
+                case "dead_letter and redrive" if "fence" in queue.capabilities:
+                    queue.dead_letter(message, "no use")
+                    queue.redrive()
+                case "dead_letter and redrive":
+                    queue.nack(message, delay_seconds=0)
+        assert fences == sorted(set(fences))
+
+    def test_a_takeover_is_told(
+        self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
+    ) -> None:
+        need(queue, "history")
+        heard = EventRecorder()
+        queue.push(AnyMessage(id="a"))
+        poll_one(queue)
+        clock.advance(LEASE + 1)
+        thief = make_queue(events=Events(heard))
+        poll_one(thief)
+        [stolen] = heard.of(TakenOver)
+        assert (stolen.queue, stolen.message_id, stolen.attempt) == (thief.name, "a", 2)
+        assert stolen.from_worker
+
+    def test_a_first_claim_is_no_takeover(self, make_queue: MakeQueue) -> None:
+        heard = EventRecorder()
+        queue = make_queue(events=Events(heard))
+        queue.push(AnyMessage())
+        queue.nack(poll_one(queue), delay_seconds=0)
+        poll_one(queue)
+        assert heard.of(TakenOver) == []
+
+    # -- extend
+
+    def test_extending_moves_the_deadline(
+        self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
+    ) -> None:
+        queue.push(AnyMessage())
+        message = poll_one(queue)
+        clock.advance(LEASE - 1)
+        queue.extend(message)
+        assert lease(message).deadline == pytest.approx(clock.monotonic() + LEASE)
+        clock.advance(LEASE - 1)
+        assert make_queue().poll() == []
+        queue.ack(message)
+        must_have_completed(queue, 1)
+
+    def test_an_extension_counts_from_now_and_does_not_add_up(
+        self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
+    ) -> None:
+        queue.push(AnyMessage())
+        message = poll_one(queue)
+        for _ in range(5):
+            queue.extend(message, 100)
+        assert lease(message).deadline == pytest.approx(clock.monotonic() + 100)
+        clock.advance(99)
+        assert make_queue().poll() == []
+        clock.advance(2)
+        assert poll_one(make_queue()).attempts == 2
+
+    def test_extending_after_the_deadline_is_too_late(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        queue.push(AnyMessage())
+        message = poll_one(queue)
+        clock.advance(LEASE)
+        with pytest.raises(LeaseLost):
+            queue.extend(message)
+        assert lease(message).state is LeaseState.LOST
+        clock.advance(1)
+        assert poll_one(queue).attempts == 2
+
+    def test_a_message_that_was_only_pushed_cannot_be_extended(self, queue: AnyQueue) -> None:
+        message = AnyMessage()
+        queue.push(message)
+        with pytest.raises(NotLeased):
+            queue.extend(message)
+
+    # -- renew, for the keeper
+
+    def test_one_lost_lease_in_a_batch_does_not_cost_the_others(
+        self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
+    ) -> None:
+        queue.push(AnyMessage(id="lost"))
+        [lost] = queue.poll()
+        clock.advance(LEASE - 1)
+        queue.push_many([AnyMessage(id="b"), AnyMessage(id="c")])
+        first, last = poll_all(queue)
+        clock.advance(2)
+        poll_one(make_queue())
+        answers = queue.renew([lease(first), lease(lost), lease(last)], LEASE)
+        assert [type(answer) for answer in answers] == [Renewed, Refused, Renewed]
+        clock.advance(LEASE - 2)
+        assert sorted(m.id for m in poll_all(make_queue())) == []
+
+    def test_a_renewal_moves_no_deadline_by_itself(
+        self, queue: AnyQueue, clock: ManualClock
+    ) -> None:
+        queue.push(AnyMessage())
+        held = lease(poll_one(queue))
+        before = held.deadline
+        clock.advance(5)
+        queue.renew([held], LEASE)
+        assert (held.deadline, held.state) == (before, LeaseState.HELD)
+
+    @pytest.mark.parametrize("verb", SETTLE)
+    def test_a_renewal_still_on_its_way_when_the_message_is_settled_changes_nothing(
+        self, queue: AnyQueue, verb: str, contents: Callable[[AnyQueue], object]
+    ) -> None:
+        queue.push(AnyMessage())
+        message = poll_one(queue)
+        SETTLE[verb](queue, message)
+        before = contents(queue)
+        queue.renew([lease(message)], LEASE)
+        assert contents(queue) == before
+
+    def test_renewing_no_leases_is_nothing(self, queue: AnyQueue) -> None:
+        assert list(queue.renew([], LEASE)) == []
+
+    def test_a_full_batch_of_renewals_is_one_call(
+        self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
+    ) -> None:
+        queue.push_many(AnyMessage() for _ in range(queue.renew_batch))
+        leases = [lease(message) for message in every(queue, queue.poll_batch)]
+        clock.advance(LEASE - 1)
+        answers = queue.renew(leases, LEASE)
+        assert [type(answer) for answer in answers] == [Renewed] * queue.renew_batch
+        clock.advance(LEASE - 1)
+        assert poll_all(make_queue()) == []

@@ -1,0 +1,119 @@
+"""Schema versions: older ones are upgraded, newer ones wait for newer code."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from holdfast.core.events import Events, SchemaTooNew
+from holdfast.core.queue.message import QueueMessage, Upgrader
+from holdfast.testing import ManualClock
+from holdfast.testing.contracts.queue.support import (
+    MUCH_LATER,
+    EventRecorder,
+    MakeQueue,
+    dead_letter,
+    fence,
+    must_have_completed,
+    need,
+    poll_one,
+)
+
+
+class OrderV1(QueueMessage):
+    schema_version: int = 1
+    name: str
+
+
+class OrderV3(QueueMessage):
+    upgraders: ClassVar[Mapping[int, Upgrader]] = {
+        1: lambda data: {**data, "first": data["name"].split()[0]},
+        2: lambda data: {**data, "shout": data["first"].upper()},
+    }
+    schema_version: int = 3
+    first: str
+    shout: str
+
+
+class OrderWithoutUpgrader(QueueMessage):
+    schema_version: int = 2
+    name: str
+
+
+class SchemaPromises:
+    def test_an_older_message_is_upgraded_step_by_step(self, make_queue: MakeQueue) -> None:
+        make_queue(model=OrderV1).push(OrderV1(id="a", name="Ada Lovelace"))
+        newer = make_queue(model=OrderV3)
+        order = poll_one(newer)
+        assert (order.id, order.first, order.shout) == ("a", "Ada", "ADA")
+        assert (order.schema_version, order.attempts) == (3, 1)
+        newer.ack(order)
+        must_have_completed(newer, 1)
+
+    def test_an_older_message_nobody_can_upgrade_says_what_is_missing(
+        self, make_queue: MakeQueue
+    ) -> None:
+        make_queue(model=OrderV1).push(OrderV1(id="a", name="Ada"))
+        newer = make_queue(model=OrderWithoutUpgrader)
+        assert newer.poll() == []
+        assert "upgraders[1]" in dead_letter(newer).reason
+
+    def test_a_newer_message_waits_uncharged_for_newer_code(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        newer = make_queue(model=OrderV3)
+        newer.push(OrderV3(id="a", first="Ada", shout="ADA"))
+        older = make_queue(model=OrderV1, max_attempts=2)
+        for _ in range(5):
+            assert older.poll() == []
+            clock.advance(MUCH_LATER)
+        assert (older.stats().ready, older.stats().failed) == (1, 0)
+        order = poll_one(make_queue(model=OrderV3, max_attempts=2))
+        assert (order.id, order.shout, order.attempts) == ("a", "ADA", 1)
+
+    def test_a_message_that_waited_for_newer_code_is_given_all_its_attempts(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        newer = make_queue(model=OrderV3, max_attempts=2)
+        newer.push(OrderV3(id="a", first="Ada", shout="ADA"))
+        older = make_queue(model=OrderV1, max_attempts=2)
+        for _ in range(5):
+            assert older.poll() == []
+            clock.advance(MUCH_LATER)
+        newer.nack(poll_one(newer), delay_seconds=0)
+        order = poll_one(newer)
+        assert order.attempts <= 2
+        assert fence(order) >= 2
+        newer.ack(order)
+        assert newer.stats().failed == 0
+
+    def test_a_newer_message_is_left_as_it_is(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        need(make_queue(), "find")
+        newer = make_queue(model=OrderV3)
+        newer.push(OrderV3(id="a", first="Ada", shout="ADA"))
+        [before] = newer.find("a")
+        older = make_queue(model=OrderV1)
+        older.poll()
+        [after] = older.find("a")
+        assert after.body == before.body
+        assert (after.key, after.state, after.attempts) == (before.key, before.state, 0)
+
+    def test_a_newer_message_does_not_come_round_again_at_once(
+        self, make_queue: MakeQueue
+    ) -> None:
+        heard = EventRecorder()
+        make_queue(model=OrderV3).push(OrderV3(id="a", first="Ada", shout="ADA"))
+        older = make_queue(model=OrderV1, events=Events(heard))
+        for _ in range(3):
+            assert older.poll(10) == []
+        [told] = heard.of(SchemaTooNew)
+        assert (told.queue, told.message_id, told.version) == (older.name, "a", 3)
+
+    def test_a_newer_message_does_not_hold_up_the_others(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        make_queue(model=OrderV3).push(OrderV3(first="Ada", shout="ADA"))
+        clock.advance(1)
+        older = make_queue(model=OrderV1)
+        older.push(OrderV1(id="b", name="Ada"))
+        assert [order.id for order in older.poll(10)] == ["b"]

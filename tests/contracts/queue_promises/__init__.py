@@ -1,1 +1,0 @@
-"""What a queue promises, one module per kind of promise; see queue_contract.py."""
