@@ -79,7 +79,7 @@ def test_retry_is_nacked_with_its_delay_reason_and_detail(
     queue: FaultyQueue, clock: ManualClock, events: Events, seen: list[Any]
 ) -> None:
     [message] = queue.poll()
-    outcome = Retry(7.0, "not now", "because", told="busy")
+    outcome = Retry(7.0, "not now", "because", log_reason="busy")
     assert settle(queue, message, outcome, events) is SettleResult.RETRIED
     assert seen == [Retried("memory", "m", 1, 7.0, "busy")]
     [view] = queue.find("m")
@@ -107,7 +107,7 @@ def test_the_last_attempt_is_not_retried_but_dead_lettered(
     for _ in range(2):
         settle(queue, queue.poll()[0], Retry(0.0, "again"), events)
     [message] = queue.poll()
-    outcome = Retry(0.0, "ValueError: no", "Traceback …", told="ValueError")
+    outcome = Retry(0.0, "ValueError: no", "Traceback …", log_reason="ValueError")
     assert settle(queue, message, outcome, events) is SettleResult.DEAD_LETTERED
     reason = "failed 3 times, last: ValueError: no"
     assert seen[-1] == DeadLettered("memory", "m", 3, "failed 3 times, last: ValueError")

@@ -96,7 +96,7 @@ class BatchProcessor:
             *_PASSING,
         ) as error:  # a row nobody can read is somebody's to mend
             self._events.emit(cv.BatchFailed(_name(trigger), type(error).__name__))
-            return Retry(reason=str(error), told=type(error).__name__)
+            return Retry(reason=str(error), log_reason=type(error).__name__)
 
     def _handled(self, trigger: Trigger, ctx: Context) -> Result:
         asked_at = self._clock.monotonic()
@@ -144,7 +144,7 @@ class BatchProcessor:
             return Done()
         left = max(1.0, expires_at - self._clock.time())
         reason = "an earlier delivery of this trigger has the lock"
-        return Retry(after_seconds=left, reason=reason, told=reason)
+        return Retry(after_seconds=left, reason=reason, log_reason=reason)
 
     def _unknown(self, trigger: Trigger) -> Result:
         """Nothing can be answered, and nothing may be lost: it waits for a person."""
@@ -171,13 +171,13 @@ class BatchProcessor:
             return self._answered(locked)
         except (LeaseLost, LockLost) as error:
             self._give_back(locked, Status.ERROR)
-            return Retry(reason=str(error), told=type(error).__name__)
+            return Retry(reason=str(error), log_reason=type(error).__name__)
         except SendUnclear as error:
             # The provider is asked in a while: what it took may not be listed yet.
             self._give_back(locked, Status.ERROR)
             self._events.emit(cv.BatchFailed(_name(locked.trigger), "SendUnclear"))
             seconds = self._terms.sender_seconds
-            return Retry(after_seconds=seconds, reason=str(error), told="SendUnclear")
+            return Retry(after_seconds=seconds, reason=str(error), log_reason="SendUnclear")
         except BaseException:
             self._give_back(locked, Status.ERROR)
             raise

@@ -84,9 +84,9 @@ class Stager:
             self.stage(message)
         except InvalidInbound as problem:
             self._events.emit(cv.InboundRefused(str(problem)))
-            return Reject(str(problem), told=str(problem))
+            return Reject(str(problem), log_reason=str(problem))
         except (StoreUnavailable, QueueUnavailable) as error:
-            return Retry(reason=str(error), told=type(error).__name__)
+            return Retry(reason=str(error), log_reason=type(error).__name__)
         return Done()
 
     def _fragment(self, inbound: Inbound) -> Fragment:

@@ -59,11 +59,11 @@ class ExportJobConsumer:
         try:
             return self._handled(request, ctx)
         except InvalidJob as problem:
-            return Reject(str(problem), told="the job cannot be worked on here")
+            return Reject(str(problem), log_reason="the job cannot be worked on here")
         except _PASSING as error:
             if ctx.attempt >= self._max_attempts:
                 self._give_up(request, error)
-            return Retry(reason=str(error), told=type(error).__name__)
+            return Retry(reason=str(error), log_reason=type(error).__name__)
         except Exception as error:
             if ctx.attempt >= self._max_attempts:
                 self._give_up(request, error)
@@ -89,8 +89,8 @@ class ExportJobConsumer:
                         token, "InvalidJobMessage", str(problem)
                     )
             except (CallbackRefused, CallbackUnclear) as error:
-                return Retry(reason=str(error), told=type(error).__name__)
-        return Reject(str(problem), told="not a valid job message")
+                return Retry(reason=str(error), log_reason=type(error).__name__)
+        return Reject(str(problem), log_reason="not a valid job message")
 
     def _give_up(self, request: JobRequest, error: Exception) -> None:
         """The message is about to be a dead letter: the job must not wait for it."""

@@ -19,7 +19,7 @@ class Retry:
     after_seconds: float | None = None
     reason: str = "the handler asked for a retry"
     detail: str | None = None  # a traceback or stack dump for the person who looks
-    told: str = "the handler asked for a retry"
+    log_reason: str = "the handler asked for a retry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Reject:
 
     reason: str
     detail: str | None = None
-    told: str = "the handler rejected it"
+    log_reason: str = "the handler rejected it"
 
 
 @dataclass(frozen=True, slots=True)

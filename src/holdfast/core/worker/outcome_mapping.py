@@ -40,16 +40,16 @@ def retry_after_error(error: BaseException) -> Retry:
     """The outcome of a handler that raised."""
     text = _text(error)
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Retry(None, _one_line(reason), _trace(error), told=type(error).__name__)
+    return Retry(None, _one_line(reason), _trace(error), log_reason=type(error).__name__)
 
 
 def retry_logged(reason: str, detail: str | None = None) -> Retry:
     """The outcome of work that we ended: the words are our own, so logs may have them."""
-    return Retry(None, reason, detail, told=reason)
+    return Retry(None, reason, detail, log_reason=reason)
 
 
 def _nonsense(reason: str) -> Reject:
-    return Reject(reason, told=reason)
+    return Reject(reason, log_reason=reason)
 
 
 def is_delay(after: Any) -> bool:

@@ -125,7 +125,7 @@ class Watchdog(Executor[M]):
         try:
             self._child.begin(message, lease)
         except (MalformedMessage, MessageTooLarge) as error:
-            return Reject(str(error), told="it cannot be sent to a process")
+            return Reject(str(error), log_reason="it cannot be sent to a process")
         now = self._clock.monotonic()
         try:
             return self._watch(self._child, message, lease, SignsOfLife(now, now, now))

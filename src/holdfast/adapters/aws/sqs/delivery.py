@@ -86,14 +86,14 @@ class DeliveryIntake(Generic[M]):
         except MalformedMessage as error:
             reason = f"malformed: {error}"
             message_id = error.message_id or hold.sqs_id
-            return self._bury(hold, message_id, reason, attempt, told="malformed")
+            return self._bury(hold, message_id, reason, attempt, log_reason="malformed")
         if "id" not in message.model_fields_set:
             # Sent by somebody else's code: one made up here would be another next time.
             message.__dict__["id"] = hold.sqs_id
         if attempt > max_attempts:
             told = f"gave up after {max_attempts:g} attempts"
             reason = f"{told}: none came to an end, so the worker died or lost its lease"
-            return self._bury(hold, message.id, reason, attempt - 1, told=told)
+            return self._bury(hold, message.id, reason, attempt - 1, log_reason=told)
         lease = Lease(
             source,
             hold,
@@ -123,12 +123,12 @@ class DeliveryIntake(Generic[M]):
         delete(self._service, [hold])
 
     def _bury(
-        self, hold: Receipt, message_id: str, reason: str, attempts: int, *, told: str
+        self, hold: Receipt, message_id: str, reason: str, attempts: int, *, log_reason: str
     ) -> SettleResult:
         def bury() -> None:
             self._dead.keep(hold, reason, None, attempts)
             delete(self._service, [hold])
-            self._events.emit(ev.DeadLettered(self._name, message_id, attempts, reason=told))
+            self._events.emit(ev.DeadLettered(self._name, message_id, attempts, reason=log_reason))
 
         return SettleResult.DEAD_LETTERED if self._quietly(bury) else SettleResult.ABANDONED
 

@@ -237,15 +237,15 @@ class FilesystemQueue(QueueManager[M]):
             return None
         except (MalformedMessage, ValueError) as error:
             message_id = getattr(error, "message_id", None) or hold.task.key
-            self._bury(hold, message_id, f"malformed: {error}", told="malformed")
+            self._bury(hold, message_id, f"malformed: {error}", log_reason="malformed")
             return None
         except PermissionError:
             reason = "it cannot be read: mend its mode, then redrive"
-            self._bury(hold, hold.task.key, reason, told=reason)
+            self._bury(hold, hold.task.key, reason, log_reason=reason)
             return None
         if not hold.task.is_possible:
             reason = names.why_impossible(hold.task)
-            self._bury(hold, message.id, reason, told=reason)
+            self._bury(hold, message.id, reason, log_reason=reason)
             return None
         if hold.stolen_from is not None:
             self._note_theft(hold, message.id, hold.stolen_from)
@@ -284,14 +284,14 @@ class FilesystemQueue(QueueManager[M]):
         """This claim was one too many: it only serves to bury, so it is not charged."""
         reason = self._dead.why_exhausted(hold.task)
         hold.task = hold.task.refunded()
-        told = f"gave up after {hold.task.attempts} attempts"
-        self._bury(hold, message_id, reason, told=told)
+        log_reason = f"gave up after {hold.task.attempts} attempts"
+        self._bury(hold, message_id, reason, log_reason=log_reason)
 
-    def _bury(self, hold: Claim, message_id: str, reason: str, *, told: str) -> None:
+    def _bury(self, hold: Claim, message_id: str, reason: str, *, log_reason: str) -> None:
         if self._ends.bury(hold, message_id, reason, None) is None:
             self._count_dead_letter()
             self.events.emit(
-                ev.DeadLettered(self.name, message_id, hold.task.attempts, reason=told)
+                ev.DeadLettered(self.name, message_id, hold.task.attempts, reason=log_reason)
             )
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
