@@ -15,33 +15,10 @@ from holdfast.adapters.local.sqlite import SQLiteConversations, SQLiteJobs
 from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.conversations.errors import LockLost
 from holdfast.conversations.model import Fragment, LockGrant, UnreadableFragment
-from holdfast.conversations.outbox import (
-    PreparedReply,
-    SendingReply,
-    SentReply,
-    WriterAnswer,
-    WritingReply,
-    state_of,
-)
+from holdfast.conversations.outbox import (PreparedReply, SendingReply, SentReply, WriterAnswer, WritingReply, get_outbox_state)
 from holdfast.core.errors import ConfigError, StoreUnavailable
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.conversations.support import (
-    KEY,
-    LATER,
-    NOW,
-    OTHER,
-    acquired,
-    answered,
-    begun,
-    conversation,
-    fragment,
-    granted,
-    parked,
-    stage,
-    staged,
-    turn,
-    window,
-)
+from holdfast.testing.contracts.conversations.support import (KEY, LATER, NOW, OTHER, acquire_lock, answer_messages, create_conversation, get_conversation, make_fragment, acquire_grant, make_parked, stage_messages, list_staged_sids, make_turn, make_window)
 
 
 @pytest.fixture
@@ -56,7 +33,7 @@ def store(path: Path) -> Iterator[SQLiteConversations]:
 
 
 def sql(store: SQLiteConversations, statement: str, *values: object) -> list[Any]:
-    with store._database.writing() as connection:
+    with store._database.begin_write() as connection:
         return connection.execute(statement, values).fetchall()
 
 
@@ -65,7 +42,7 @@ def sql(store: SQLiteConversations, statement: str, *values: object) -> list[Any
 
 def test_only_the_owner_can_read_what_customers_wrote(path: Path) -> None:
     with SQLiteConversations(path.parent / "new" / "c.db") as store:
-        stage(store, "m1")
+        stage_messages(store, "m1")
         files = list((path.parent / "new").iterdir())
         assert {file.name for file in files} == {"c.db", "c.db-wal", "c.db-shm"}
         assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
@@ -79,7 +56,7 @@ def test_each_commit_reaches_the_disk_unless_told_otherwise(
         (SQLiteConversations(path), 2),
         (SQLiteConversations(path, durability=durability), synchronous),
     ):
-        with store, store._database.reading() as connection:
+        with store, store._database.begin_read() as connection:
             assert connection.execute("PRAGMA synchronous").fetchone() == (expected,)
 
 
@@ -94,27 +71,27 @@ def test_what_must_outlast_a_power_cut_is_on_the_disk_when_the_call_returns(path
         return "PRAGMA synchronous = NORMAL" not in before_the_commit
 
     with SQLiteConversations(path) as store:
-        begun(store)
+        create_conversation(store)
         [opened] = store._database._idle
         opened.connection.set_trace_callback(said.append)
         answer = WriterAnswer("reply")
         lasts = {
-            "stage": lasting(lambda: stage(store, "m1")),
-            "acquire": lasting(lambda: granted(store, "next", now=NOW + 999.0)),
+            "stage": lasting(lambda: stage_messages(store, "m1")),
+            "acquire": lasting(lambda: acquire_grant(store, "next", now=NOW + 999.0)),
         }
-        grant = granted(store, "last", now=NOW + 9999.0)
+        grant = acquire_grant(store, "last", now=NOW + 9999.0)
         for outbox in (
             WritingReply(("m1",)),
             PreparedReply(("m1",), answer),
             SendingReply(("m1",), answer, (), NOW),
             SentReply(("m1",), answer, ()),
         ):
-            lasts[state_of(outbox)] = lasting(partial(store.note, grant, outbox, "thread"))
+            lasts[get_outbox_state(outbox)] = lasting(partial(store.note, grant, outbox, "thread"))
         lasts["finish"] = lasting(
-            lambda: store.finish(grant, turn("m1"), now=NOW, remember_until=LATER)
+            lambda: store.finish(grant, make_turn("m1"), now=NOW, remember_until=LATER)
         )
         lasts["park"] = lasting(
-            lambda: store.park(None, parked(fragment("m2")), remember_until=LATER)
+            lambda: store.park(None, make_parked(make_fragment("m2")), remember_until=LATER)
         )
     assert {name for name, lasting in lasts.items() if lasting} == {
         "stage",
@@ -135,7 +112,7 @@ def test_a_file_that_is_no_database_is_refused_and_kept(path: Path, content: str
 
 def test_a_file_whose_beginning_is_damaged_is_refused_and_kept(path: Path) -> None:
     with SQLiteConversations(path) as store:
-        begun(store)
+        create_conversation(store)
     damaged = b"\xff" * 32 + path.read_bytes()[32:]
     path.write_bytes(damaged)
     with pytest.raises(ConfigError, match="not a SQLite database"):
@@ -145,7 +122,7 @@ def test_a_file_whose_beginning_is_damaged_is_refused_and_kept(path: Path) -> No
 
 def test_a_store_whose_pages_are_damaged_says_so(path: Path) -> None:
     with SQLiteConversations(path) as store:
-        begun(store)
+        create_conversation(store)
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
     store = SQLiteConversations(path)
@@ -193,25 +170,25 @@ def test_a_store_that_others_keep_locked_is_unavailable_and_then_works_again(
     path: Path,
 ) -> None:
     store = SQLiteConversations(path, busy_seconds=0.05)
-    begun(store)
+    create_conversation(store)
     with closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match=r"the conversation store .* locked"):
-            granted(store)
-        assert not conversation(store).locked(NOW)  # who reads does not wait for who writes
-    granted(store)
+            acquire_grant(store)
+        assert not get_conversation(store).locked(NOW)  # who reads does not wait for who writes
+    acquire_grant(store)
     store.close()
 
 
 def test_no_text_of_the_store_shows_a_number_or_what_was_said(
     store: SQLiteConversations,
 ) -> None:
-    begun(store)
-    stage(store, "m1")
-    grant = granted(store)
+    create_conversation(store)
+    stage_messages(store, "m1")
+    grant = acquire_grant(store)
     store.release(grant, "")
     with pytest.raises(LockLost) as lost:
-        store.finish(grant, turn("m1"), now=NOW, remember_until=LATER)
+        store.finish(grant, make_turn("m1"), now=NOW, remember_until=LATER)
     said = repr(store) + str(lost.value) + repr(store.staged("chat")) + repr(store.get(KEY))
     assert KEY.primary_channel not in said
     assert "text of m1" not in said
@@ -220,18 +197,18 @@ def test_no_text_of_the_store_shows_a_number_or_what_was_said(
 def test_updated_at_is_the_caller_s_time_or_the_clock_s(path: Path) -> None:
     clock = ManualClock()
     with SQLiteConversations(path, clock=clock) as store:
-        begun(store)
+        create_conversation(store)
         writes: list[Callable[[LockGrant], object]] = [
             lambda grant: store.note(grant, WritingReply(("m1",)), ""),
             lambda _: store.set_status(KEY, "vip"),
             lambda grant: store.release(grant, ""),
         ]
         for write in writes:
-            grant = granted(store, now=clock.time(), seconds=0.5)
-            assert conversation(store).updated_at == clock.time()
+            grant = acquire_grant(store, now=clock.time(), seconds=0.5)
+            assert get_conversation(store).updated_at == clock.time()
             clock.advance(1.0)
             write(grant)
-            assert conversation(store).updated_at == clock.time()
+            assert get_conversation(store).updated_at == clock.time()
 
 
 # -- rows of others
@@ -256,7 +233,7 @@ def test_a_row_nobody_can_read_is_found_beside_the_others(
     store: SQLiteConversations, damage: str
 ) -> None:
     """MS-18: it is neither lost nor in the way."""
-    whole, _ = stage(store, "m1", "m2")
+    whole, _ = stage_messages(store, "m1", "m2")
     sql(store, f"UPDATE stage SET {damage} WHERE message_sid = 'm2'")
     rows = {row.message_sid: row for row in store.staged(KEY.conversation_id)}
     assert rows["m1"] == whole
@@ -267,10 +244,10 @@ def test_a_row_nobody_can_read_is_found_beside_the_others(
     assert "text of" not in repr(rows["m2"])
     [waiting] = store.waiting()
     assert (waiting.key, waiting.fragments) == (KEY, 2)
-    one = parked(*rows.values())
+    one = make_parked(*rows.values())
     store.park(None, one, remember_until=LATER)
     assert [row.message_sid for row in next(store.parked()).staged] == ["m1", "m2"]
-    assert staged(store) == []
+    assert list_staged_sids(store) == []
     store.unpark(one.parked_id, back_to_stage=True, now=NOW, expires_at=LATER)
     kinds = {row.message_sid: type(row) for row in store.staged(KEY.conversation_id)}
     assert kinds == {"m1": Fragment, "m2": UnreadableFragment}
@@ -283,33 +260,33 @@ def test_a_row_nobody_can_read_is_found_beside_the_others(
 def traced(store: SQLiteConversations) -> Iterator[list[str]]:
     """Every statement that is run meanwhile."""
     seen: list[str] = []
-    with store._database.reading() as connection:
+    with store._database.begin_read() as connection:
         connection.set_trace_callback(seen.append)
     yield seen
-    with store._database.reading() as connection:
+    with store._database.begin_read() as connection:
         connection.set_trace_callback(None)
 
 
 def a_whole_life(store: SQLiteConversations) -> None:
     """Every call of a turn, and what people may do with it."""
-    store.create(replace(conversation(store), status="again"))
-    fragments = stage(store, "m1", "m2", "m3", "m4")
-    opened = window()
+    store.create(replace(get_conversation(store), status="again"))
+    fragments = stage_messages(store, "m1", "m2", "m3", "m4")
+    opened = make_window()
     store.open_window(opened, now=NOW, untriggered_before=NOW)
     store.mark_triggered(opened)
     store.window(KEY.conversation_id)
-    grant = acquired(store).grant
+    grant = acquire_lock(store).grant
     store.renew(grant, now=NOW, expires_at=NOW + 99.0)
     store.staged(KEY.conversation_id)
     store.close_window(KEY.conversation_id, "w1")
     store.processed(KEY, ["m1", "m2"])
     store.note(grant, WritingReply(("m1", "m2")), "thread")
-    store.finish(grant, turn("m1", "m2"), now=NOW, remember_until=LATER)
+    store.finish(grant, make_turn("m1", "m2"), now=NOW, remember_until=LATER)
     store.history(KEY, before=9)
     store.drop_staged(KEY.conversation_id, ["m3"])
     store.set_status(KEY, "vip")
-    one = parked(fragments[3])
-    store.park(granted(store), one, remember_until=LATER)
+    one = make_parked(fragments[3])
+    store.park(acquire_grant(store), one, remember_until=LATER)
     store.unpark(one.parked_id, back_to_stage=True, now=NOW, expires_at=LATER)
     store.drop_staged(KEY.conversation_id, ["m4"])
     list(store.conversations(KEY.conversation_id))
@@ -317,11 +294,11 @@ def a_whole_life(store: SQLiteConversations) -> None:
 
 def test_no_call_of_a_turn_reads_a_table_from_end_to_end(store: SQLiteConversations) -> None:
     """I-MS-10: with a hundred thousand messages a turn costs what it cost with two."""
-    begun(store)
+    create_conversation(store)
     with traced(store) as seen:
         a_whole_life(store)
     statements = [one for one in seen if one.split()[0] in ("SELECT", "UPDATE", "DELETE")]
-    with store._database.reading() as connection:
+    with store._database.begin_read() as connection:
         plans = {
             one: [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {one}")]
             for one in statements
@@ -342,11 +319,11 @@ def _uses_a_key(plan: list[str]) -> bool:
 def test_a_turn_costs_the_same_with_a_long_history(store: SQLiteConversations) -> None:
     """I-MS-10, a hundred thousand messages. In steps of SQLite's machine, which do not
     depend on the computer's."""
-    begun(store)
-    begun(store, OTHER)
+    create_conversation(store)
+    create_conversation(store, OTHER)
     for number in range(10):
-        answered(store, f"m{number}")
-    with store._database.writing() as connection:
+        answer_messages(store, f"m{number}")
+    with store._database.begin_write() as connection:
         connection.executemany(
             "INSERT INTO messages VALUES (1, ?, 'user', 'body', 1.0, 'sid', '{}')",
             [(seq,) for seq in range(21, 100_021)],
@@ -357,18 +334,18 @@ def test_a_turn_costs_the_same_with_a_long_history(store: SQLiteConversations) -
         )
         connection.execute("UPDATE conversations SET message_count = 100020")
         connection.execute("UPDATE conversations SET message_count = 0 WHERE conversation_no=2")
-    long = _steps(store, lambda: answered(store, "m1", key=KEY))
-    short = _steps(store, lambda: answered(store, "m1", key=OTHER))
+    long = _steps(store, lambda: answer_messages(store, "m1", key=KEY))
+    short = _steps(store, lambda: answer_messages(store, "m1", key=OTHER))
     assert short > 50
     assert long <= 1.2 * short
 
 
 def _steps(store: SQLiteConversations, call: Callable[[], None]) -> int:
     ran: list[int] = []
-    with store._database.reading() as connection:
+    with store._database.begin_read() as connection:
         connection.set_progress_handler(lambda: ran.append(1), 1)  # type: ignore[arg-type]
     call()
-    with store._database.reading() as connection:
+    with store._database.begin_read() as connection:
         connection.set_progress_handler(None, 0)
     return len(ran)
 
@@ -384,16 +361,16 @@ def test_what_is_processed_is_forgotten_when_its_time_is_over(
     store: SQLiteConversations,
 ) -> None:
     """MS-20."""
-    begun(store)
+    create_conversation(store)
     for number in range(3):
-        grant = granted(store)
+        grant = acquire_grant(store)
         until = NOW + 100.0 * (number + 1)
-        store.finish(grant, turn(f"m{number}"), now=NOW, remember_until=until)
+        store.finish(grant, make_turn(f"m{number}"), now=NOW, remember_until=until)
     sids = {"m0", "m1", "m2"}
     for now, known in ((NOW + 100.0, sids), (NOW + 100.5, sids - {"m0"})):
-        store.finish(granted(store), turn("x"), now=now, remember_until=LATER)
+        store.finish(acquire_grant(store), make_turn("x"), now=now, remember_until=LATER)
         assert store.processed(KEY, sids) == known
-    store.park(None, parked(fragment("y"), parked_at=NOW + 201.0), remember_until=LATER)
+    store.park(None, make_parked(make_fragment("y"), parked_at=NOW + 201.0), remember_until=LATER)
     assert store.processed(KEY, sids) == {"m2"}
 
 
@@ -401,19 +378,19 @@ def test_a_staged_row_is_forgotten_when_its_time_is_over_and_not_before(
     store: SQLiteConversations,
 ) -> None:
     """MS-16, R002-094; I-MS-1: whoever is to park it has until then."""
-    begun(store)
-    store.stage(fragment("old", OTHER), expires_at=NOW + 100.0)
-    store.stage(fragment("new", OTHER), expires_at=NOW + 200.0)
+    create_conversation(store)
+    store.stage(make_fragment("old", OTHER), expires_at=NOW + 100.0)
+    store.stage(make_fragment("new", OTHER), expires_at=NOW + 200.0)
     for now, left in ((NOW + 100.0, ["new", "old"]), (NOW + 100.5, ["new"])):
-        store.finish(granted(store), turn("x"), now=now, remember_until=LATER)
-        assert staged(store, OTHER) == left
+        store.finish(acquire_grant(store), make_turn("x"), now=now, remember_until=LATER)
+        assert list_staged_sids(store, OTHER) == left
 
 
 def test_a_turn_forgets_a_bounded_number_of_rows_the_oldest_first(
     store: SQLiteConversations,
 ) -> None:
-    begun(store)
-    with store._database.writing() as connection:
+    create_conversation(store)
+    with store._database.begin_write() as connection:
         connection.executemany(
             "INSERT INTO processed VALUES ('chat', 'x', ?, ?)",
             [(f"old{n:03}", NOW - 1_000.0 + n) for n in range(250)],
@@ -423,7 +400,7 @@ def test_a_turn_forgets_a_bounded_number_of_rows_the_oldest_first(
             [(f"old{n:03}", NOW - 1_000.0 + n) for n in range(250)],
         )
     for left in (150, 50, 0):
-        answered(store, "m1")
+        answer_messages(store, "m1")
         assert (count(store, "processed") - 1, count(store, "stage")) == (left, left)
         oldest = sql(store, "SELECT min(message_sid) FROM stage")[0][0]
         assert oldest == (f"old{250 - left:03}" if left else None)
@@ -436,12 +413,12 @@ def test_the_latest_conversations_and_the_oldest_parked_come_first(
     store: SQLiteConversations,
 ) -> None:
     for number in range(3):
-        begun(store, replace(KEY, conversation_id=f"{number}"))
+        create_conversation(store, replace(KEY, conversation_id=f"{number}"))
     for number in (1, 0, 2):
         key = replace(KEY, conversation_id=f"{number}")
-        grant = granted(store, key=key)
+        grant = acquire_grant(store, key=key)
         now = NOW + 10.0 + number
-        store.finish(grant, turn("m1"), now=now, remember_until=LATER)
-        store.park(None, parked(fragment(f"p{number}"), parked_at=now), remember_until=LATER)
+        store.finish(grant, make_turn("m1"), now=now, remember_until=LATER)
+        store.park(None, make_parked(make_fragment(f"p{number}"), parked_at=now), remember_until=LATER)
     assert [one.key.conversation_id for one in store.conversations()] == ["2", "1", "0"]
     assert [one.sids for one in store.parked()] == [("p0",), ("p1",), ("p2",)]

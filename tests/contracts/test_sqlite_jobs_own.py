@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.adapters.local.sqlite import SQLiteJobs, path_check
 from holdfast.adapters.local.sqlite.connection import Durability, _is_current
-from holdfast.adapters.local.sqlite.errors import translated
+from holdfast.adapters.local.sqlite.errors import translate_error
 from holdfast.adapters.local.sqlite.jobs.store import BY_STATUS
 from holdfast.adapters.local.sqlite.jobs.tasks import PAGE
 from holdfast.jobs.errors import StoreUnavailable
@@ -44,10 +44,10 @@ def test_each_commit_reaches_the_disk_unless_told_otherwise(
 ) -> None:
     """LO-01. 2 is FULL: synced with every commit; 1 is NORMAL: when the log is folded in."""
     default = SQLiteJobs(tmp_path / "default.db")
-    with default._database.reading() as connection:
+    with default._database.begin_read() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
     jobs = SQLiteJobs(tmp_path / "jobs.db", durability=durability)
-    with jobs._database.reading() as connection:
+    with jobs._database.begin_read() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (synchronous,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -72,7 +72,7 @@ def test_a_full_disk_is_told_apart(tmp_path: Path) -> None:
         tiny.execute("PRAGMA max_page_count = 1")
         with pytest.raises(sqlite3.Error) as full:
             tiny.execute("CREATE TABLE t (c)")
-    error = translated(full.value, tmp_path)
+    error = translate_error(full.value, tmp_path)
     assert isinstance(error, StoreUnavailable)
     assert "free some space" in str(error)
 
@@ -81,7 +81,7 @@ def test_an_error_nobody_foresaw_is_not_explained_away(tmp_path: Path) -> None:
     jobs = SQLiteJobs(tmp_path / "jobs.db")
     with (
         pytest.raises(sqlite3.OperationalError, match="no such table"),
-        jobs._database.writing() as connection,
+        jobs._database.begin_write() as connection,
     ):
         connection.execute("SELECT * FROM nonsense")
     assert jobs.find_by_status(JobStatus.FAILED) == []
@@ -113,7 +113,7 @@ def test_eight_who_make_the_store_at_once_make_one(tmp_path: Path, clock: Manual
 def test_whoever_makes_the_store_waits_for_others_who_do(tmp_path: Path) -> None:
     """SQLite alone gives up at once when it is to begin the log and another one writes."""
     path = tmp_path / "jobs.db"
-    path_check.prepare(path)
+    path_check.prepare_file(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
@@ -127,7 +127,7 @@ def test_tables_that_appear_between_two_looks_are_not_taken_for_a_stranger_s(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "jobs.db"
-    path_check.prepare(path)
+    path_check.prepare_file(path)
 
     def meanwhile(statement: str) -> None:
         if "sqlite_master" in statement:
@@ -189,7 +189,7 @@ def test_a_connection_in_use_is_closed_when_its_transaction_is_over(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     jobs = SQLiteJobs(tmp_path / "jobs.db", clock=clock)
-    with jobs._database.writing() as connection:
+    with jobs._database.begin_write() as connection:
         jobs.close()
         assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
@@ -206,10 +206,10 @@ def test_a_result_costs_the_same_in_a_large_job(fast_path: Path, clock: ManualCl
     for count in (100, 5_000):
         tasks = started(jobs, clock, count, job_id=f"{count}")
         ran = []
-        with jobs._database.reading() as connection:
+        with jobs._database.begin_read() as connection:
             connection.set_progress_handler(lambda ran=ran: ran.append(1), 1)
         assert jobs.record_results(f"{count}", [succeeded(task) for task in tasks[:50]]) == 50
-        with jobs._database.reading() as connection:
+        with jobs._database.begin_read() as connection:
             connection.set_progress_handler(None, 0)
         steps[count] = len(ran)
     assert steps[100] > 50
@@ -218,7 +218,7 @@ def test_a_result_costs_the_same_in_a_large_job(fast_path: Path, clock: ManualCl
 
 def test_jobs_are_found_by_status_without_reading_the_others(tmp_path: Path) -> None:
     jobs = SQLiteJobs(tmp_path / "jobs.db")
-    with jobs._database.reading() as connection:
+    with jobs._database.begin_read() as connection:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {BY_STATUS}", ("FAILED",)).fetchall()
     [step] = plan
     assert "USING INDEX jobs_by_status (status=?)" in step[3]
@@ -226,7 +226,7 @@ def test_jobs_are_found_by_status_without_reading_the_others(tmp_path: Path) -> 
 
 def test_a_page_of_tasks_is_read_in_order_without_the_pages_before(tmp_path: Path) -> None:
     jobs = SQLiteJobs(tmp_path / "jobs.db")
-    with jobs._database.reading() as connection:
+    with jobs._database.begin_read() as connection:
         asked = (1, "after", None, None, 10)
         plan = connection.execute(f"EXPLAIN QUERY PLAN {PAGE}", asked).fetchall()
     [step] = plan
@@ -288,7 +288,7 @@ def test_a_job_is_settled_even_if_others_cannot_be_forgotten_now(
             if "ttl <=" in statement and not other.in_transaction:
                 other.execute("BEGIN IMMEDIATE")
 
-        with jobs._database.reading() as connection:
+        with jobs._database.begin_read() as connection:
             connection.set_trace_callback(meanwhile)
         assert jobs.settle("job", JobStatus.COMPLETED, None) is True
         assert other.in_transaction
@@ -313,5 +313,5 @@ def settle_a_small_one(jobs: SQLiteJobs, clock: ManualClock, job_id: str) -> Non
 
 
 def count_rows(jobs: SQLiteJobs) -> int:
-    with jobs._database.reading() as connection:
+    with jobs._database.begin_read() as connection:
         return int(connection.execute("SELECT count(*) FROM tasks").fetchone()[0])

@@ -1,9 +1,9 @@
 """What must hold for each write, by name. The life of a job row:
 
     save ─▶ PROCESSING ─▶ DOWNLOADING ─ seal, results ─▶ all counted
-                 │             │                            │ CLAIMABLE
-                 └── GIVEABLE ─┴──────────▶ callback pending ◀┘
-                                                 │ MAY_SEND, ANSWERABLE
+                 │             │                            │ CAN_CLAIM_OUTCOME
+                 └── CAN_GIVE_UP ─┴──────────▶ callback pending ◀┘
+                                                 │ CAN_ATTEMPT_CALLBACK, CALLBACK_PENDING
                                                  ▼
                                        COMPLETED or FAILED, for good
 
@@ -15,7 +15,7 @@ and values that no expression uses, so `used` picks those that are.
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.expressions import all_of, mentioned
+from holdfast.adapters.aws.dynamodb.expressions import bind_expressions, require_all
 from holdfast.jobs.model import CallbackState, JobStatus, TaskStatus
 
 # -- parts
@@ -29,33 +29,35 @@ UNDECIDED = "attribute_not_exists(#callbackState)"
 # DynamoDB cannot add up completed and failed tasks in a condition: hence remainingTasks.
 ALL_COUNTED = "#sealed = :true AND #remainingTasks = :zero"
 # Nobody waits in Step Functions; otherwise the way to the end is through the callback.
-NOBODY_WAITS = "attribute_not_exists(#taskToken)"
+NOT_WAITED_FOR = "attribute_not_exists(#taskToken)"
 
 # -- job rows
 
 # The first start message of a job. A second one must not reset counters (JB-14).
 NEW_JOB = "attribute_not_exists(#jobId)"
 # Results of a job that is being worked on.
-COUNTABLE = all_of(EXISTS, DOWNLOADING, UNDECIDED)
+CAN_COUNT_RESULTS = require_all(EXISTS, DOWNLOADING, UNDECIDED)
 # More tasks, or the seal: listing goes on, before or after work began.
-UNSEALED = all_of(EXISTS, ACTIVE, UNDECIDED, "#sealed = :false")
+UNSEALED = require_all(EXISTS, ACTIVE, UNDECIDED, "#sealed = :false")
 # The last result and the seal are in, and nobody decided before us (JB-02). The number
 # failed is what the caller derived the outcome from.
-CLAIMABLE = all_of(EXISTS, DOWNLOADING, ALL_COUNTED, UNDECIDED, "#failedTasks = :failed")
+CAN_CLAIM_OUTCOME = require_all(
+    EXISTS, DOWNLOADING, ALL_COUNTED, UNDECIDED, "#failedTasks = :failed"
+)
 # An active job, whatever its tasks do; not one whose outcome is being delivered.
-GIVEABLE = all_of(EXISTS, ACTIVE, UNDECIDED)
+CAN_GIVE_UP = require_all(EXISTS, ACTIVE, UNDECIDED)
 # A job that is not terminal moves, whatever was decided about it.
-WORKED_ON = all_of(EXISTS, ACTIVE)
+ACTIVE_JOB = require_all(EXISTS, ACTIVE)
 # Delivery is owed, and no other attempt is under way, or it began long ago.
-MAY_SEND = all_of(
+CAN_ATTEMPT_CALLBACK = require_all(
     "#callbackState = :pending",
     "(attribute_not_exists(#callbackAttemptedAt) OR #callbackAttemptedAt <= :before)",
 )
 # Delivery is owed: one caller settles, and terminal is final (I-JB-4).
-ANSWERABLE = "#callbackState = :pending"
+CALLBACK_PENDING = "#callbackState = :pending"
 # An execution that was started again, with another token (JB-14): one it never had, for
 # the message of an execution that was superseded may come again.
-RETOKENABLE = all_of(
+CAN_ATTACH_TOKEN = require_all(
     EXISTS,
     ACTIVE,
     UNDECIDED,
@@ -64,10 +66,10 @@ RETOKENABLE = all_of(
 )
 # Steps that a job without callback may take by itself, by where they lead.
 STEPS = {
-    JobStatus.DOWNLOADING: all_of(EXISTS, "#status = :processing"),
-    JobStatus.FAILED: all_of(EXISTS, ACTIVE, UNDECIDED, NOBODY_WAITS),
-    JobStatus.COMPLETED: all_of(
-        EXISTS, DOWNLOADING, ALL_COUNTED, "#failedTasks = :zero", UNDECIDED, NOBODY_WAITS
+    JobStatus.DOWNLOADING: require_all(EXISTS, "#status = :processing"),
+    JobStatus.FAILED: require_all(EXISTS, ACTIVE, UNDECIDED, NOT_WAITED_FOR),
+    JobStatus.COMPLETED: require_all(
+        EXISTS, DOWNLOADING, ALL_COUNTED, "#failedTasks = :zero", UNDECIDED, NOT_WAITED_FOR
     ),
 }
 # The caller's view of the counters is still right.
@@ -95,6 +97,6 @@ _FIXED: dict[str, Any] = {
 }
 
 
-def used(values: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
+def bind_values(values: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
     """The names and values that these expressions mention, as arguments of a call."""
-    return mentioned({**_FIXED, **values}, *expressions)
+    return bind_expressions({**_FIXED, **values}, *expressions)

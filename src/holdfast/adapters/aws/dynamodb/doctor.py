@@ -7,19 +7,19 @@ from holdfast.adapters.aws.dynamodb import errors
 from holdfast.adapters.aws.dynamodb.tables import (
     STATUS_INDEX,
     JobTables,
-    definitions,
-    tables_command,
+    define_tables,
+    format_tables_command,
 )
-from holdfast.adapters.aws.errors import code_of
+from holdfast.adapters.aws.errors import get_error_code
 from holdfast.core.checks import CheckResult, fail, ok, warn
 
-_ANEW = "it cannot be changed: use other names (dynamodb:PREFIX), or make the table anew"
+_RECREATE = "it cannot be changed: use other names (dynamodb:PREFIX), or make the table anew"
 
 
 def examine(client: Any, tables: JobTables) -> Iterator[CheckResult]:
     """Each table, as it is against what it should be."""
-    for wanted in definitions(tables):
-        yield from examine_table(client, wanted, "ttl", tables_command(tables))
+    for wanted in define_tables(tables):
+        yield from examine_table(client, wanted, "ttl", format_tables_command(tables))
 
 
 def examine_table(
@@ -37,39 +37,39 @@ def examine_table(
         found = client.describe_table(TableName=name)["Table"]
         expiry = client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
     except (BotoCoreError, ClientError) as error:
-        if code_of(error) in errors.NO_TABLE:
+        if get_error_code(error) in errors.NO_TABLE:
             yield fail("table", f"{name} is not there", f"make it with `{command} --create`")
         else:
-            why = str(errors.explained("DescribeTable", error, command))
+            why = str(errors.explain_error("DescribeTable", error, command))
             yield fail("table", f"{name}: {why}", "see that this machine reaches DynamoDB")
         return
-    yield _keys(name, found, wanted)
+    yield _check_keys(name, found, wanted)
     for index in wanted.get("GlobalSecondaryIndexes", ()):
-        yield _index(name, found, index)
+        yield _check_index(name, found, index)
     if expires_by is not None:
-        yield _expiry(name, expiry, expires_by)
+        yield _check_expiry(name, expiry, expires_by)
 
 
-def _keys(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> CheckResult:
-    is_, should = _key(found), _key(wanted)
+def _check_keys(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> CheckResult:
+    is_, should = _format_key(found), _format_key(wanted)
     if is_ != should:
-        return fail("table", f"{name} has the key {is_}, and it should be {should}", _ANEW)
+        return fail("table", f"{name} has the key {is_}, and it should be {should}", _RECREATE)
     if found.get("TableStatus") != "ACTIVE":
         state = str(found.get("TableStatus")).lower()
         return warn("table", f"{name} is {state}", "look again in a minute")
     return ok("table", f"{name}: {is_}")
 
 
-def _index(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> CheckResult:
+def _check_index(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> CheckResult:
     there = {one["IndexName"]: one for one in found.get("GlobalSecondaryIndexes") or ()}
     index = there.get(wanted["IndexName"])
     if index is None:
         return fail(
             "index",
             f"{name} has no {STATUS_INDEX}: no active job is found, so none is beaten",
-            f"add it: {_key(wanted)}, keys only",
+            f"add it: {_format_key(wanted)}, keys only",
         )
-    is_, should = _key(index), _key(wanted)
+    is_, should = _format_key(index), _format_key(wanted)
     if is_.split(", ")[0] != should.split(", ")[0]:
         return fail("index", f"{STATUS_INDEX} is by {is_}, not by {should}", "make it anew")
     if is_ != should or index.get("Projection", {}).get("ProjectionType") != "KEYS_ONLY":
@@ -82,7 +82,7 @@ def _index(name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Ch
     return ok("index", f"{STATUS_INDEX}: {is_}, keys only")
 
 
-def _expiry(name: str, found: Mapping[str, Any], attribute: str) -> CheckResult:
+def _check_expiry(name: str, found: Mapping[str, Any], attribute: str) -> CheckResult:
     by = found.get("AttributeName")
     if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") and by == attribute:
         return ok("expiry", f"{name}: finished rows expire by {attribute}")
@@ -93,7 +93,7 @@ def _expiry(name: str, found: Mapping[str, Any], attribute: str) -> CheckResult:
     )
 
 
-def _key(schema: Mapping[str, Any]) -> str:
+def _format_key(schema: Mapping[str, Any]) -> str:
     order = {"HASH": 0, "RANGE": 1}
     parts = sorted(schema.get("KeySchema") or (), key=lambda part: order[part["KeyType"]])
     return ", ".join(part["AttributeName"] for part in parts)

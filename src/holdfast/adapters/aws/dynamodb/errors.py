@@ -3,17 +3,23 @@
 Texts name the call and the code, nothing of what was sent: a task token is among it.
 """
 
-from holdfast.adapters.aws.errors import BAD_CREDENTIALS, DENIED, PASSING, code_of, status_of
+from holdfast.adapters.aws.errors import (
+    BAD_CREDENTIALS,
+    DENIED,
+    TRANSIENT,
+    get_error_code,
+    get_http_status,
+)
 from holdfast.core.errors import ConfigError, HoldfastError
 from holdfast.jobs.errors import StoreUnavailable
 
-REFUSED = "ConditionalCheckFailedException"
-CANCELLED = "TransactionCanceledException"
+CONDITION_FAILED = "ConditionalCheckFailedException"
+TRANSACTION_CANCELLED = "TransactionCanceledException"
 IN_USE = "ResourceInUseException"
 NO_TABLE = frozenset({"ResourceNotFoundException", "TableNotFoundException"})
 
 # Somebody else is writing the row, or there is too much to do: soon it may work.
-BUSY = PASSING | {
+BUSY = TRANSIENT | {
     "InternalServerError",
     "ProvisionedThroughputExceededException",
     "RequestLimitExceeded",
@@ -26,15 +32,15 @@ BUSY_ROW = frozenset(
 )
 
 
-def busy(error: BaseException) -> bool:
+def is_busy(error: BaseException) -> bool:
     """Is it worth another try here? Not when nobody answered: the client, which tried that
     several times, has waited long enough."""
-    return code_of(error) in BUSY or status_of(error) >= 500
+    return get_error_code(error) in BUSY or get_http_status(error) >= 500
 
 
-def explained(operation: str, error: BaseException, tables_command: str) -> HoldfastError:
+def explain_error(operation: str, error: BaseException, tables_command: str) -> HoldfastError:
     """One clear line, with the way out: `tables_command` shows the tables, and makes them."""
-    code, kind = code_of(error), type(error).__name__
+    code, kind = get_error_code(error), type(error).__name__
     if code in NO_TABLE:
         return ConfigError(
             "DynamoDB has no such table: check region and names, or create the tables "
@@ -58,6 +64,6 @@ def explained(operation: str, error: BaseException, tables_command: str) -> Hold
     return StoreUnavailable(f"DynamoDB {operation}: {code or kind}")
 
 
-def name_of(operation: str) -> str:
+def to_api_name(operation: str) -> str:
     """update_item → UpdateItem, as the service and its permissions call it."""
     return "".join(part.capitalize() for part in operation.split("_"))

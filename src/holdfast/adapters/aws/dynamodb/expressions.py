@@ -7,11 +7,11 @@ from typing import Any
 from holdfast.adapters.aws.dynamodb.values import encode
 
 
-def all_of(*conditions: str) -> str:
+def require_all(*conditions: str) -> str:
     return " AND ".join(conditions)
 
 
-def mentioned(known: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
+def bind_expressions(known: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
     """The names and values that these expressions mention, as arguments of a call.
 
     DynamoDB refuses those that no expression uses.

@@ -12,11 +12,11 @@ from typing import Any
 from holdfast.adapters.aws.dynamodb.values import (
     Attributes,
     encode,
-    size_of,
-    whole_floats,
-    with_floats,
+    find_whole_floats,
+    measure_size,
+    restore_floats,
 )
-from holdfast.core.clock import utc
+from holdfast.core.clock import to_utc
 from holdfast.jobs.errors import InvalidJob, JobNotFound
 from holdfast.jobs.model import (
     Callback,
@@ -33,85 +33,85 @@ from holdfast.jobs.model import (
 
 Row = Mapping[str, Any]
 
-LARGEST_TASK_BYTES = 400 * 1024  # of any item
+MAX_TASK_BYTES = 400 * 1024  # of any item
 # A job's row grows until it is settled: the outcome, two reasons, another token. One that
 # just fits when it is saved could never end.
-LARGEST_JOB_BYTES = 320 * 1024
-MAX_MESSAGE = 8_000  # characters; 99 of them fit in one transaction of 4 MB
-MAX_JOB_ID, MAX_TASK_ID = 2048, 1024  # bytes
+MAX_JOB_BYTES = 320 * 1024
+MAX_MESSAGE_CHARS = 8_000  # characters; 99 of them fit in one transaction of 4 MB
+MAX_JOB_ID_BYTES, MAX_TASK_ID_BYTES = 2048, 1024  # bytes
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
-def time_text(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """2027-01-15T08:00:00.250000Z"""
-    return utc(seconds).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return to_utc(seconds).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def seconds_of(text: str) -> float:
+def parse_time(text: str) -> float:
     return (datetime.fromisoformat(text) - _EPOCH).total_seconds()
 
 
 # -- keys
 
 
-def job_key(job_id: str) -> Attributes:
+def build_job_key(job_id: str) -> Attributes:
     """Raises JobNotFound for what cannot be the id of any job here."""
-    if not 0 < _bytes_of(job_id) <= MAX_JOB_ID:
-        raise not_found(job_id)
+    if not 0 < _count_bytes(job_id) <= MAX_JOB_ID_BYTES:
+        raise build_not_found_error(job_id)
     return {"jobId": {"S": job_id}}
 
 
-def task_key(job_id: str, task_id: str) -> Attributes:
+def build_task_key(job_id: str, task_id: str) -> Attributes:
     return {"jobId": {"S": job_id}, "taskId": {"S": task_id}}
 
 
-def possible_task_id(task_id: str) -> bool:
-    return 0 < _bytes_of(task_id) <= MAX_TASK_ID
+def is_valid_task_id(task_id: str) -> bool:
+    return 0 < _count_bytes(task_id) <= MAX_TASK_ID_BYTES
 
 
-def _bytes_of(text: str) -> int:
+def _count_bytes(text: str) -> int:
     return len(text.encode(errors="replace"))
 
 
-def not_found(job_id: str) -> JobNotFound:
-    return JobNotFound(f"there is no job {shown(job_id)}")
+def build_not_found_error(job_id: str) -> JobNotFound:
+    return JobNotFound(f"there is no job {shorten_name(job_id)}")
 
 
-def shown(name: str) -> str:
+def shorten_name(name: str) -> str:
     return repr(name if len(name) <= 100 else f"{name[:100]}…")
 
 
 # -- jobs
 
 
-def job_row(job: ExportJob) -> Attributes:
+def row_from_job(job: ExportJob) -> Attributes:
     """Raises InvalidJob when it is too large, or holds what DynamoDB cannot."""
-    if not 0 < _bytes_of(job.job_id) <= MAX_JOB_ID:
+    if not 0 < _count_bytes(job.job_id) <= MAX_JOB_ID_BYTES:
         raise InvalidJob("a job's id has 1 to 2048 bytes")
-    row = {**_who_and_when(job), **_progress(job), **_callback_row(job.callback)}
+    row = {**_build_identity(job), **_build_progress(job), **_row_from_callback(job.callback)}
     attributes = encode({name: value for name, value in row.items() if value is not None})
-    return _fitting(attributes, LARGEST_JOB_BYTES, f"job {shown(job.job_id)}")
+    return _check_size(attributes, MAX_JOB_BYTES, f"job {shorten_name(job.job_id)}")
 
 
-def _who_and_when(job: ExportJob) -> dict[str, Any]:
+def _build_identity(job: ExportJob) -> dict[str, Any]:
     metadata = dict(job.metadata)
     return {
         "jobId": job.job_id,
         "exportId": job.export_id,
         "userId": job.user_id,
-        "createdAt": time_text(job.created_at),
-        "updatedAt": time_text(job.updated_at),
-        "lastProgressAt": time_text(job.last_progress_at),
-        "completedAt": None if job.completed_at is None else time_text(job.completed_at),
+        "createdAt": format_time(job.created_at),
+        "updatedAt": format_time(job.updated_at),
+        "lastProgressAt": format_time(job.last_progress_at),
+        "completedAt": None if job.completed_at is None else format_time(job.completed_at),
         "metadata": metadata or None,
-        "metadataFloats": whole_floats(metadata) or None,
+        "metadataFloats": find_whole_floats(metadata) or None,
         # Of an active job the row must stay, or it would be started again (JB-36).
         "ttl": job.ttl if job.terminal else None,
     }
 
 
-def _progress(job: ExportJob) -> dict[str, Any]:
+def _build_progress(job: ExportJob) -> dict[str, Any]:
     return {
         "status": job.status.value,
         "totalTasks": job.state.total_tasks,
@@ -122,49 +122,49 @@ def _progress(job: ExportJob) -> dict[str, Any]:
         "taskToken": job.task_token.reveal() if job.task_token else None,
         "tokenGeneration": job.token_generation,
         "seenTokens": sorted(job.seen_tokens),
-        "error": error_row(job.error),
+        "error": row_from_error(job.error),
     }
 
 
-def _callback_row(callback: Callback) -> dict[str, Any]:
+def _row_from_callback(callback: Callback) -> dict[str, Any]:
     if callback.state is CallbackState.NONE:
         return {}
     at = callback.attempted_at
     return {
         "callbackState": callback.state.value,
         "outcome": callback.status.value,
-        "outcomeError": error_row(callback.error),
+        "outcomeError": row_from_error(callback.error),
         "callbackAttempts": callback.attempts,
         "callbackInDoubt": callback.in_doubt,
-        "callbackAttemptedAt": None if at is None else time_text(at),
+        "callbackAttemptedAt": None if at is None else format_time(at),
     }
 
 
-def job_of(row: Row) -> ExportJob:
+def job_from_row(row: Row) -> ExportJob:
     return ExportJob(
         job_id=row["jobId"],
         export_id=row.get("exportId", ""),
         user_id=row.get("userId", ""),
-        state=_state_of(row),
+        state=_state_from_row(row),
         task_token=TaskToken(row["taskToken"]) if "taskToken" in row else None,
         token_generation=row.get("tokenGeneration", 0),
         seen_tokens=frozenset(row.get("seenTokens", ())),
         sealed=row.get("sealed", False),
         remaining_tasks=row.get("remainingTasks", 0),
-        callback=_callback_of(row),
-        error=_error_of(row.get("error")),
-        metadata=with_floats(row.get("metadata", {}), row.get("metadataFloats", [])),
-        created_at=_time_of(row, "createdAt") or 0.0,
-        updated_at=_time_of(row, "updatedAt") or 0.0,
-        last_progress_at=_time_of(row, "lastProgressAt") or 0.0,
-        completed_at=_time_of(row, "completedAt"),
+        callback=_callback_from_row(row),
+        error=_error_from_row(row.get("error")),
+        metadata=restore_floats(row.get("metadata", {}), row.get("metadataFloats", [])),
+        created_at=_time_from_row(row, "createdAt") or 0.0,
+        updated_at=_time_from_row(row, "updatedAt") or 0.0,
+        last_progress_at=_time_from_row(row, "lastProgressAt") or 0.0,
+        completed_at=_time_from_row(row, "completedAt"),
         ttl=row.get("ttl"),
     )
 
 
-def before_attempt(row: Row) -> ExportJob:
+def restore_before_attempt(row: Row) -> ExportJob:
     """The job before an attempt to deliver, from what the attempt left."""
-    job = job_of(row)
+    job = job_from_row(row)
     callback = replace(
         job.callback,
         attempts=job.callback.attempts - 1,
@@ -174,7 +174,7 @@ def before_attempt(row: Row) -> ExportJob:
     return replace(job, callback=callback)
 
 
-def _state_of(row: Row) -> JobState:
+def _state_from_row(row: Row) -> JobState:
     return JobState(
         JobStatus(row["status"]),
         row.get("totalTasks", 0),
@@ -183,44 +183,44 @@ def _state_of(row: Row) -> JobState:
     )
 
 
-def _callback_of(row: Row) -> Callback:
+def _callback_from_row(row: Row) -> Callback:
     if "callbackState" not in row:
         return Callback()
     return Callback(
         CallbackState(row["callbackState"]),
         JobStatus(row.get("outcome", JobStatus.FAILED)),
-        _error_of(row.get("outcomeError")),
+        _error_from_row(row.get("outcomeError")),
         row.get("callbackAttempts", 0),
         row.get("callbackInDoubt", False),
-        _time_of(row, "callbackAttemptedAt"),
+        _time_from_row(row, "callbackAttemptedAt"),
     )
 
 
-def _time_of(row: Row, name: str) -> float | None:
-    return seconds_of(row[name]) if name in row else None
+def _time_from_row(row: Row, name: str) -> float | None:
+    return parse_time(row[name]) if name in row else None
 
 
-def error_row(error: JobError | None) -> dict[str, str] | None:
+def row_from_error(error: JobError | None) -> dict[str, str] | None:
     if error is None:
         return None
-    return {"code": _cut(error.code), "message": _cut(error.message)}
+    return {"code": _truncate(error.code), "message": _truncate(error.message)}
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     """Whoever reads it has enough; a job must not fail to end because of a long reason."""
-    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 7]}… (cut)"
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[: MAX_MESSAGE_CHARS - 7]}… (cut)"
 
 
-def _error_of(row: Row | None) -> JobError | None:
+def _error_from_row(row: Row | None) -> JobError | None:
     return JobError(row["code"], row["message"]) if row else None
 
 
 # -- tasks
 
 
-def task_row(job_id: str, task: ExportTask) -> Attributes:
+def row_from_task(job_id: str, task: ExportTask) -> Attributes:
     """A task that is to be done. Raises InvalidJob."""
-    if not possible_task_id(task.task_id):
+    if not is_valid_task_id(task.task_id):
         raise InvalidJob("a task's id has 1 to 1024 bytes")
     row = {
         "jobId": job_id,
@@ -233,28 +233,28 @@ def task_row(job_id: str, task: ExportTask) -> Attributes:
         "bytesProcessed": 0,
     }
     attributes = encode({name: value for name, value in row.items() if value is not None})
-    return _fitting(attributes, LARGEST_TASK_BYTES, f"a task of job {shown(job_id)}")
+    return _check_size(attributes, MAX_TASK_BYTES, f"a task of job {shorten_name(job_id)}")
 
 
-def finished(result: TaskResult, ttl: int | None) -> dict[str, Any]:
+def changes_from_result(result: TaskResult, ttl: int | None) -> dict[str, Any]:
     """What a result changes in its task's row."""
     status = TaskStatus.COMPLETED if result.success else TaskStatus.FAILED
     row = {
         "status": status.value,
         "bytesProcessed": result.bytes_processed,
-        "error": error_row(result.error),
+        "error": row_from_error(result.error),
         "ttl": ttl,
     }
     return {name: value for name, value in row.items() if value is not None}
 
 
-def unlisted_row(result: TaskResult, ttl: int | None) -> Attributes:
+def row_from_unlisted_result(result: TaskResult, ttl: int | None) -> Attributes:
     """The finished row of a task that nobody listed."""
     who = {"jobId": result.job_id, "taskId": result.task_id, "url": "", "key": ""}
-    return encode({**who, **finished(result, ttl)})
+    return encode({**who, **changes_from_result(result, ttl)})
 
 
-def task_of(row: Row) -> ExportTask:
+def task_from_row(row: Row) -> ExportTask:
     return ExportTask(
         row["jobId"],
         row["taskId"],
@@ -264,13 +264,13 @@ def task_of(row: Row) -> ExportTask:
         row.get("size"),
         TaskStatus(row["status"]),
         row.get("bytesProcessed", 0),
-        _error_of(row.get("error")),
+        _error_from_row(row.get("error")),
     )
 
 
-def _fitting(attributes: Attributes, largest: int, what: str) -> Attributes:
+def _check_size(attributes: Attributes, largest: int, what: str) -> Attributes:
     try:
-        size = size_of(attributes)
+        size = measure_size(attributes)
     except UnicodeEncodeError:
         raise InvalidJob(f"{what}: half of a character (a lone surrogate) in a text") from None
     if size > largest:

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.adapters.aws.dynamodb import items, updates
 from holdfast.adapters.aws.dynamodb.client import ConditionFailed, DynamoDBClient
 from holdfast.adapters.aws.dynamodb.rows import JobRows, RowUpdated
-from holdfast.adapters.aws.dynamodb.tables import JOBS, TASKS, JobTables, tables_command
+from holdfast.adapters.aws.dynamodb.tables import JOBS, TASKS, JobTables, format_tables_command
 from holdfast.adapters.aws.dynamodb.task_transactions import TasksRefused, TaskTransactions
 from holdfast.adapters.aws.dynamodb.updates import JobUpdate, WriteTime
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -64,32 +64,34 @@ class DynamoDBJobs(JobStateRepository):
         tables = JobTables(jobs_table, tasks_table)
         self._clock = clock
         self._keep_seconds = keep_seconds
-        self._calls = DynamoDBClient(client, clock, tables_command=tables_command(tables))
-        self._rows = JobRows(self._calls, tables)
-        self._counting = TaskTransactions(self._calls, tables)
+        self._client = DynamoDBClient(
+            client, clock, tables_command=format_tables_command(tables)
+        )
+        self._rows = JobRows(self._client, tables)
+        self._task_transactions = TaskTransactions(self._client, tables)
 
     def close(self) -> None:
-        self._calls.close()
+        self._client.close()
 
-    def _moment(self) -> WriteTime:
+    def _get_write_time(self) -> WriteTime:
         now, keep = self._clock.time(), self._keep_seconds
-        return WriteTime(items.time_text(now), None if keep is None else int(now + keep))
+        return WriteTime(items.format_time(now), None if keep is None else int(now + keep))
 
     # -- the seed's operations
 
     def save(self, job: ExportJob) -> None:
         if not self._rows.put(job):
-            raise JobExists(f"there is a job {items.shown(job.job_id)} already")
+            raise JobExists(f"there is a job {items.shorten_name(job.job_id)} already")
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
         try:
-            return items.job_of(self._rows.job(job_id))
+            return items.job_from_row(self._rows.read_job(job_id))
         except JobNotFound:
             return None
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
         try:
-            found = [items.job_of(row) for row in self._rows.with_status(status)]
+            found = [items.job_from_row(row) for row in self._rows.read_by_status(status)]
         except HoldfastError as error:
             _log.error("Failed to query jobs by status %s: %s", status, error)
             raise
@@ -99,24 +101,28 @@ class DynamoDBJobs(JobStateRepository):
     def update_job_status(
         self, job_id: str, status: JobStatus, error: JobError | None = None
     ) -> None:
-        job = self._unmoved(job_id, updates.moved(status, error, None, self._moment()))
+        job = self._move_or_read(
+            job_id, updates.move_job(status, error, None, self._get_write_time())
+        )
         if job is not None and job.status is not status:
-            raise _not_moved(job, status)
+            raise _build_not_moved_error(job, status)
 
     def update_job_state(self, job_id: str, state: JobState) -> None:
-        job = self._unmoved(job_id, updates.moved(state.status, None, state, self._moment()))
+        job = self._move_or_read(
+            job_id, updates.move_job(state.status, None, state, self._get_write_time())
+        )
         if job is None or job.state == state:
             return
         if replace(job.state, status=state.status) != state:
             raise IllegalTransition("counters follow from results alone; the job has others")
-        raise _not_moved(job, state.status)
+        raise _build_not_moved_error(job, state.status)
 
-    def _unmoved(self, job_id: str, step: JobUpdate | None) -> ExportJob | None:
+    def _move_or_read(self, job_id: str, step: JobUpdate | None) -> ExportJob | None:
         """The job as it is, if it was not moved."""
         if step is None:
-            return items.job_of(self._rows.job(job_id))
+            return items.job_from_row(self._rows.read_job(job_id))
         answer = self._rows.change(job_id, step)
-        return items.job_of(answer.row) if isinstance(answer, ConditionFailed) else None
+        return items.job_from_row(answer.row) if isinstance(answer, ConditionFailed) else None
 
     def increment_completed_tasks(self, job_id: str, task_id: str | None = None) -> None:
         self._increment(job_id, task_id, success=True)
@@ -128,29 +134,31 @@ class DynamoDBJobs(JobStateRepository):
         if task_id is not None:
             self.record_results(job_id, [TaskResult(job_id, task_id, success)])
             return
-        answer = self._counting.record_unnamed(job_id, success, self._moment())
+        answer = self._task_transactions.record_unnamed(job_id, success, self._get_write_time())
         if isinstance(answer, TasksRefused):
-            raise _not_counted(_there(job_id, answer.row))
+            raise _build_not_counted_error(_require_job(job_id, answer.row))
 
     def set_total_tasks(self, job_id: str, total_tasks: int) -> None:
         if total_tasks < 0:
             raise ValueError("total_tasks cannot be below 0")
-        answer = self._rows.change(job_id, updates.sealed(total_tasks, self._moment()))
+        answer = self._rows.change(
+            job_id, updates.seal_job(total_tasks, self._get_write_time())
+        )
         if isinstance(answer, ConditionFailed):
-            job = items.job_of(answer.row)
+            job = items.job_from_row(answer.row)
             if not (job.sealed and job.state.total_tasks == total_tasks):
-                raise _not_listed(job)
+                raise _build_not_listed_error(job)
 
     # -- tasks
 
     def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
-        answer = self._counting.add(job_id, tasks, self._moment())
+        answer = self._task_transactions.add(job_id, tasks, self._get_write_time())
         if isinstance(answer, TasksRefused):
-            raise _not_listed(_there(job_id, answer.row))
+            raise _build_not_listed_error(_require_job(job_id, answer.row))
         if answer == 0:  # then the transaction, if there was one, did not look at the job
-            job = items.job_of(self._rows.job(job_id))
-            if job.sealed or _decided(job):
-                raise _not_listed(job)
+            job = items.job_from_row(self._rows.read_job(job_id))
+            if job.sealed or _is_decided(job):
+                raise _build_not_listed_error(job)
 
     def tasks(
         self,
@@ -160,98 +168,106 @@ class DynamoDBJobs(JobStateRepository):
         after: str | None = None,
         limit: int = 1000,
     ) -> list[ExportTask]:
-        self._rows.job(job_id)
-        return list(self._rows.tasks(job_id, status, after, limit))
+        self._rows.read_job(job_id)
+        return list(self._rows.read_tasks(job_id, status, after, limit))
 
     def record_results(self, job_id: str, results: Sequence[TaskResult]) -> int:
-        answer = self._counting.record(job_id, results, self._moment())
+        answer = self._task_transactions.record(job_id, results, self._get_write_time())
         if isinstance(answer, TasksRefused):
-            raise _not_counted(_there(job_id, answer.row))
+            raise _build_not_counted_error(_require_job(job_id, answer.row))
         if answer == 0:
-            job = items.job_of(self._rows.job(job_id))
-            if job.status is not JobStatus.DOWNLOADING or _decided(job):
-                raise _not_counted(job)
+            job = items.job_from_row(self._rows.read_job(job_id))
+            if job.status is not JobStatus.DOWNLOADING or _is_decided(job):
+                raise _build_not_counted_error(job)
         return answer
 
     def note_progress(self, job_id: str) -> None:
-        self._rows.change(job_id, updates.progressed(self._moment()))
+        self._rows.change(job_id, updates.record_progress(self._get_write_time()))
 
     # -- the outcome and its callback
 
     def claim_outcome(self, job_id: str) -> ExportJob | None:
         # Asked after every result, and nearly always too early: a read is cheaper than a
         # write that is refused, and does not get in the way of those who count.
-        job = items.job_of(self._rows.job(job_id))
+        job = items.job_from_row(self._rows.read_job(job_id))
         if not job.all_counted:
             return None
-        return self._won(job_id, updates.claimed(job.state.failed_tasks, self._moment()))
+        return self._try_to_decide(
+            job_id, updates.claim_outcome(job.state.failed_tasks, self._get_write_time())
+        )
 
     def give_up(self, job_id: str, error: JobError) -> ExportJob | None:
-        return self._won(job_id, updates.given_up(error, self._moment()))
+        return self._try_to_decide(job_id, updates.give_up_job(error, self._get_write_time()))
 
-    def _won(self, job_id: str, decision: JobUpdate) -> ExportJob | None:
+    def _try_to_decide(self, job_id: str, decision: JobUpdate) -> ExportJob | None:
         answer = self._rows.change(job_id, decision)
-        return items.job_of(answer.row) if isinstance(answer, RowUpdated) else None
+        return items.job_from_row(answer.row) if isinstance(answer, RowUpdated) else None
 
     def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
-        before = items.time_text(self._clock.time() - again_after_seconds)
-        attempt = updates.attempted(self._moment(), before=before)
+        before = items.format_time(self._clock.time() - again_after_seconds)
+        attempt = updates.begin_attempt(self._get_write_time(), before=before)
         answer = self._rows.change(job_id, attempt, returns="ALL_OLD")
         if isinstance(answer, ConditionFailed):
             return None
         return (
-            items.before_attempt(answer.row) if answer.answer_lost else items.job_of(answer.row)
+            items.restore_before_attempt(answer.row)
+            if answer.response_lost
+            else items.job_from_row(answer.row)
         )
 
     def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
-        self._rows.change(job_id, updates.attempt_failed(in_doubt, self._moment()))
+        self._rows.change(job_id, updates.end_attempt(in_doubt, self._get_write_time()))
 
     def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
         if not status.terminal:
             raise IllegalTransition(f"a job does not end as {status}")
-        answer = self._rows.change(job_id, updates.settled(status, error, self._moment()))
+        answer = self._rows.change(
+            job_id, updates.settle_job(status, error, self._get_write_time())
+        )
         return isinstance(answer, RowUpdated)
 
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
-        answer = self._rows.change(job_id, updates.retokened(token, self._moment()))
-        job = items.job_of(answer.row)
+        answer = self._rows.change(job_id, updates.attach_token(token, self._get_write_time()))
+        job = items.job_from_row(answer.row)
         if isinstance(answer, ConditionFailed) and not job.has_seen(token):
-            raise JobClosed(f"{_standing(job)}: it takes no other token")
+            raise JobClosed(f"{_describe_state(job)}: it takes no other token")
         return job
 
 
-def _decided(job: ExportJob) -> bool:
+def _is_decided(job: ExportJob) -> bool:
     return job.terminal or job.callback.state is not CallbackState.NONE
 
 
-def _standing(job: ExportJob) -> str:
-    what = "its outcome is decided" if _decided(job) and not job.terminal else str(job.status)
-    return f"job {items.shown(job.job_id)}: {what}"
+def _describe_state(job: ExportJob) -> str:
+    what = (
+        "its outcome is decided" if _is_decided(job) and not job.terminal else str(job.status)
+    )
+    return f"job {items.shorten_name(job.job_id)}: {what}"
 
 
-def _there(job_id: str, row: items.Row) -> ExportJob:
+def _require_job(job_id: str, row: items.Row) -> ExportJob:
     if not row:
-        raise items.not_found(job_id)
-    return items.job_of(row)
+        raise items.build_not_found_error(job_id)
+    return items.job_from_row(row)
 
 
-def _not_counted(job: ExportJob) -> HoldfastError:
-    return JobClosed(f"{_standing(job)}: no result is counted")
+def _build_not_counted_error(job: ExportJob) -> HoldfastError:
+    return JobClosed(f"{_describe_state(job)}: no result is counted")
 
 
-def _not_listed(job: ExportJob) -> HoldfastError:
-    if _decided(job):
-        return JobClosed(f"{_standing(job)}: it takes no more tasks")
+def _build_not_listed_error(job: ExportJob) -> HoldfastError:
+    if _is_decided(job):
+        return JobClosed(f"{_describe_state(job)}: it takes no more tasks")
     return AlreadySealed(
-        f"job {items.shown(job.job_id)} has {job.state.total_tasks} tasks, and that is settled"
+        f"job {items.shorten_name(job.job_id)} has {job.state.total_tasks} tasks, and that is settled"
     )
 
 
-def _not_moved(job: ExportJob, status: JobStatus) -> IllegalTransition:
+def _build_not_moved_error(job: ExportJob, status: JobStatus) -> IllegalTransition:
     lacking = (
         "its token waits for an answer"
         if job.has_task_token() and status.terminal
         else f"{job.state.processed_tasks} of {job.state.total_tasks} tasks are counted, "
         f"{job.state.failed_tasks} failed"
     )
-    return IllegalTransition(f"{_standing(job)}, {lacking}: it cannot become {status}")
+    return IllegalTransition(f"{_describe_state(job)}, {lacking}: it cannot become {status}")

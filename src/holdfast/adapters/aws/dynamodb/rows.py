@@ -12,15 +12,14 @@ from itertools import islice
 from typing import Literal
 from uuid import uuid4
 
-from holdfast.adapters.aws.dynamodb import conditions as when
-from holdfast.adapters.aws.dynamodb import items
+from holdfast.adapters.aws.dynamodb import conditions, items
 from holdfast.adapters.aws.dynamodb.client import ConditionFailed, DynamoDBClient, WriteDone
 from holdfast.adapters.aws.dynamodb.tables import STATUS_INDEX, JobTables
 from holdfast.adapters.aws.dynamodb.updates import JobUpdate
 from holdfast.adapters.aws.dynamodb.values import Attributes, decode, encode
 from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskStatus
 
-_AT_ONCE = 100  # keys of one BatchGetItem
+_MAX_KEYS_PER_READ = 100  # keys of one BatchGetItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,51 +28,54 @@ class RowUpdated:
     answer was lost it is as after, in any case."""
 
     row: items.Row
-    answer_lost: bool = False
+    response_lost: bool = False
 
 
 class JobRows:
-    def __init__(self, calls: DynamoDBClient, tables: JobTables) -> None:
-        self._calls = calls
+    def __init__(self, client: DynamoDBClient, tables: JobTables) -> None:
+        self._client = client
         self._tables = tables
 
     # -- reading
 
-    def job(self, job_id: str) -> items.Row:
+    def read_job(self, job_id: str) -> items.Row:
         """Raises JobNotFound."""
-        answer = self._calls.ask(
+        answer = self._client.call(
             "get_item",
             TableName=self._tables.jobs,
-            Key=items.job_key(job_id),
+            Key=items.build_job_key(job_id),
             ConsistentRead=True,  # an old counter is a job that nobody finishes (JB-10)
         )
         if not (row := decode(answer.get("Item"))):
-            raise items.not_found(job_id)
+            raise items.build_not_found_error(job_id)
         return row
 
-    def with_status(self, status: JobStatus) -> list[items.Row]:
+    def read_by_status(self, status: JobStatus) -> list[items.Row]:
         """Found by the index, which lags behind; judged by the rows themselves, so that a
         job which just ended is not among them (JB-25)."""
         by_status = "#status = :status"
-        pages = self._calls.pages(
+        pages = self._client.read_pages(
             "query",
             TableName=self._tables.jobs,
             IndexName=STATUS_INDEX,
             KeyConditionExpression=by_status,
-            **when.used({":status": status.value}, by_status),
+            **conditions.bind_values({":status": status.value}, by_status),
         )
         # A job that moves while pages are read can be on two of them; BatchGetItem would
         # refuse to read a key twice.
         keys = [
-            items.job_key(job_id) for job_id in dict.fromkeys(row["jobId"] for row in pages)
+            items.build_job_key(job_id)
+            for job_id in dict.fromkeys(row["jobId"] for row in pages)
         ]
-        return [row for row in self._whole(keys) if row.get("status") == status.value]
+        return [row for row in self._read_full_rows(keys) if row.get("status") == status.value]
 
-    def _whole(self, keys: list[Attributes]) -> Iterator[items.Row]:
-        for start in range(0, len(keys), _AT_ONCE):
-            yield from self._calls.rows(self._tables.jobs, keys[start : start + _AT_ONCE])
+    def _read_full_rows(self, keys: list[Attributes]) -> Iterator[items.Row]:
+        for start in range(0, len(keys), _MAX_KEYS_PER_READ):
+            yield from self._client.read_rows(
+                self._tables.jobs, keys[start : start + _MAX_KEYS_PER_READ]
+            )
 
-    def tasks(
+    def read_tasks(
         self, job_id: str, status: TaskStatus | None, after: str | None, limit: int
     ) -> Iterator[ExportTask]:
         """In order of their ids, which are the range key of the table."""
@@ -82,27 +84,27 @@ class JobRows:
         # DynamoDB counts before it filters: with a limit it would read in small steps.
         how = {"FilterExpression": only} if status else {"Limit": limit}
         values = {":job": job_id, ":after": after, ":status": status and status.value}
-        pages = self._calls.pages(
+        pages = self._client.read_pages(
             "query",
             TableName=self._tables.tasks,
             ConsistentRead=True,
             KeyConditionExpression=keys,
             **how,
-            **when.used(values, keys, only),
+            **conditions.bind_values(values, keys, only),
         )
-        return islice(map(items.task_of, pages), limit)
+        return islice(map(items.task_from_row, pages), limit)
 
     # -- writing
 
     def put(self, job: ExportJob) -> bool:
         """False when there is a job with that id."""
         mine = uuid4().hex
-        answer = self._calls.write(
+        answer = self._client.write(
             "put_item",
             TableName=self._tables.jobs,
-            Item={**items.job_row(job), **encode({"writeId": mine})},
-            ConditionExpression=when.NEW_JOB,
-            **when.used({}, when.NEW_JOB),
+            Item={**items.row_from_job(job), **encode({"writeId": mine})},
+            ConditionExpression=conditions.NEW_JOB,
+            **conditions.bind_values({}, conditions.NEW_JOB),
         )
         return not isinstance(answer, ConditionFailed) or answer.row.get("writeId") == mine
 
@@ -116,18 +118,20 @@ class JobRows:
         """Raises JobNotFound, and makes up no row."""
         mine = uuid4().hex
         update = change.update.replace("SET ", "SET #writeId = :writeId, ", 1)
-        answer = self._calls.write(
+        answer = self._client.write(
             "update_item",
             TableName=self._tables.jobs,
-            Key=items.job_key(job_id),
+            Key=items.build_job_key(job_id),
             UpdateExpression=update,
             ConditionExpression=change.condition,
             ReturnValues=returns,
-            **when.used({**change.values, ":writeId": mine}, update, change.condition),
+            **conditions.bind_values(
+                {**change.values, ":writeId": mine}, update, change.condition
+            ),
         )
         if isinstance(answer, WriteDone):
             return RowUpdated(answer.row)
         if not answer.row:
-            raise items.not_found(job_id)
+            raise items.build_not_found_error(job_id)
         ours = answer.row.get("writeId") == mine
-        return RowUpdated(answer.row, answer_lost=True) if ours else answer
+        return RowUpdated(answer.row, response_lost=True) if ours else answer

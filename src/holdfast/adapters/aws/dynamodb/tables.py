@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.adapters.aws.dynamodb import errors
-from holdfast.adapters.aws.errors import code_of
+from holdfast.adapters.aws.errors import get_error_code
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.jobs.errors import StoreUnavailable
 
 JOBS, TASKS = "ExportJobs", "ExportTasks"
 STATUS_INDEX = "status-index"
-_LOOKS, _LOOK_SECONDS = 120, 1.0  # until a new table can be used
+_MAX_POLLS, _POLL_SECONDS = 120, 1.0  # until a new table can be used
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,49 +30,49 @@ class JobTables:
     tasks: str = TASKS
 
 
-def tables_command(tables: JobTables) -> str:
+def format_tables_command(tables: JobTables) -> str:
     """Return the command that shows these tables, as it can be pasted."""
     prefix = tables.jobs.removesuffix(JOBS)
     named_alike = tables == JobTables(f"{prefix}{JOBS}", f"{prefix}{TASKS}")
     return f"holdfast export tables --jobs dynamodb:{prefix if named_alike else 'PREFIX'}"
 
 
-def definitions(tables: JobTables) -> list[dict[str, Any]]:
+def define_tables(tables: JobTables) -> list[dict[str, Any]]:
     """As CreateTable takes them. Paid by use: nothing to guess, and no five writes a
     second that hold up a whole fleet."""
-    return [_jobs(tables.jobs), _tasks(tables.tasks)]
+    return [_define_jobs_table(tables.jobs), _define_tasks_table(tables.tasks)]
 
 
-def _jobs(name: str) -> dict[str, Any]:
+def _define_jobs_table(name: str) -> dict[str, Any]:
     return {
         "TableName": name,
         "BillingMode": "PAY_PER_REQUEST",
-        "AttributeDefinitions": texts("jobId", "status", "createdAt"),
-        "KeySchema": key("jobId"),
+        "AttributeDefinitions": define_text_attributes("jobId", "status", "createdAt"),
+        "KeySchema": define_key("jobId"),
         "GlobalSecondaryIndexes": [
             {
                 "IndexName": STATUS_INDEX,
-                "KeySchema": key("status", "createdAt"),
+                "KeySchema": define_key("status", "createdAt"),
                 "Projection": {"ProjectionType": "KEYS_ONLY"},
             }
         ],
     }
 
 
-def _tasks(name: str) -> dict[str, Any]:
+def _define_tasks_table(name: str) -> dict[str, Any]:
     return {
         "TableName": name,
         "BillingMode": "PAY_PER_REQUEST",
-        "AttributeDefinitions": texts("jobId", "taskId"),
-        "KeySchema": key("jobId", "taskId"),
+        "AttributeDefinitions": define_text_attributes("jobId", "taskId"),
+        "KeySchema": define_key("jobId", "taskId"),
     }
 
 
-def texts(*names: str) -> list[dict[str, str]]:
+def define_text_attributes(*names: str) -> list[dict[str, str]]:
     return [{"AttributeName": name, "AttributeType": "S"} for name in names]
 
 
-def key(*names: str) -> list[dict[str, str]]:
+def define_key(*names: str) -> list[dict[str, str]]:
     return [
         {"AttributeName": name, "KeyType": kind}
         for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
@@ -93,13 +93,15 @@ def create_tables(
     """
     tables = JobTables(jobs_table, tasks_table)
     expiring = dict.fromkeys((jobs_table, tasks_table), "ttl")
-    return provide(client, definitions(tables), expiring, clock, tables_command(tables))
+    return ensure_tables(
+        client, define_tables(tables), expiring, clock, format_tables_command(tables)
+    )
 
 
 # -- any tables
 
 
-def provide(
+def ensure_tables(
     client: Any,
     wanted: list[dict[str, Any]],
     expiring: Mapping[str, str],
@@ -107,34 +109,34 @@ def provide(
     command: str,
 ) -> list[str]:
     """As `create_tables`. `expiring`: tables whose rows expire, with the attribute that
-    says when. `command`: the one that shows them."""
+    says conditions. `command`: the one that shows them."""
     call = _Call(client, command)
-    made = [one["TableName"] for one in wanted if _made(call, one)]
+    made = [one["TableName"] for one in wanted if _create_if_missing(call, one)]
     for one in wanted:
-        _await_active(call, one["TableName"], clock)
+        _wait_until_active(call, one["TableName"], clock)
     for table, attribute in expiring.items():
-        _let_rows_expire(call, table, attribute)
+        _enable_expiry(call, table, attribute)
     return made
 
 
-def _made(call: "_Call", definition: dict[str, Any]) -> bool:
+def _create_if_missing(call: "_Call", definition: dict[str, Any]) -> bool:
     try:
         call("create_table", **definition)
-    except _InUse:
+    except _TableExists:
         return False
     return True
 
 
-def _await_active(call: "_Call", table: str, clock: Clock) -> None:
-    for _ in range(_LOOKS):
+def _wait_until_active(call: "_Call", table: str, clock: Clock) -> None:
+    for _ in range(_MAX_POLLS):
         found = call("describe_table", TableName=table)["Table"]
         if found.get("TableStatus") == "ACTIVE":
             return
-        clock.sleep(_LOOK_SECONDS)
+        clock.sleep(_POLL_SECONDS)
     raise StoreUnavailable(f"DynamoDB: table {table!r} is not ready yet: look again later")
 
 
-def _let_rows_expire(call: "_Call", table: str, attribute: str) -> None:
+def _enable_expiry(call: "_Call", table: str, attribute: str) -> None:
     now = call("describe_time_to_live", TableName=table)["TimeToLiveDescription"]
     if now.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
         return  # asking again is an error
@@ -145,7 +147,7 @@ def _let_rows_expire(call: "_Call", table: str, attribute: str) -> None:
     )
 
 
-class _InUse(Exception):
+class _TableExists(Exception):
     """The table is there."""
 
 
@@ -160,7 +162,7 @@ class _Call:
         try:
             return getattr(self.client, operation)(**arguments)
         except (BotoCoreError, ClientError) as error:
-            if code_of(error) == errors.IN_USE:
-                raise _InUse from error
-            name = errors.name_of(operation)
-            raise errors.explained(name, error, self.tables_command) from error
+            if get_error_code(error) == errors.IN_USE:
+                raise _TableExists from error
+            name = errors.to_api_name(operation)
+            raise errors.explain_error(name, error, self.tables_command) from error

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb import conditions as when
-from holdfast.adapters.aws.dynamodb.items import error_row
+from holdfast.adapters.aws.dynamodb import conditions
+from holdfast.adapters.aws.dynamodb.items import row_from_error
 from holdfast.jobs.model import JobError, JobState, JobStatus, TaskToken
 
 
@@ -27,41 +27,41 @@ class WriteTime:
     ttl: int | None = None
 
 
-def moved(
+def move_job(
     status: JobStatus, error: JobError | None, counters: JobState | None, at: WriteTime
 ) -> JobUpdate | None:
     """None: no step leads there."""
-    if status not in when.STEPS:
+    if status not in conditions.STEPS:
         return None
-    values = {":status": status.value, ":error": error_row(error), **_times(at)}
-    update = f"SET #status = :status, #updatedAt = :now{_if_given(error, 'error')}"
+    values = {":status": status.value, ":error": row_from_error(error), **_bind_times(at)}
+    update = f"SET #status = :status, #updatedAt = :now{_set_if_given(error, 'error')}"
     if status.terminal:
         # Nobody waited, so nobody is to be told.
-        update += f", {_ENDED}, #outcome = :status{_if_given(error, 'outcomeError')}"
-        update += _expiring(at)
-    condition = when.STEPS[status]
+        update += f", {_SET_ENDED}, #outcome = :status{_set_if_given(error, 'outcomeError')}"
+        update += _set_ttl(at)
+    condition = conditions.STEPS[status]
     if counters is not None:
-        condition += f" AND {when.SAME_COUNTERS}"
-        values |= _counters(counters)
+        condition += f" AND {conditions.SAME_COUNTERS}"
+        values |= _bind_counters(counters)
     return JobUpdate(update, condition, values)
 
 
-_ENDED = "#completedAt = :now, #callbackState = :sent"
+_SET_ENDED = "#completedAt = :now, #callbackState = :sent"
 
 
-def _if_given(error: JobError | None, name: str) -> str:
+def _set_if_given(error: JobError | None, name: str) -> str:
     return f", #{name} = :error" if error is not None else ""
 
 
-def _expiring(at: WriteTime) -> str:
+def _set_ttl(at: WriteTime) -> str:
     return ", #ttl = :ttl" if at.ttl is not None else ""
 
 
-def _times(at: WriteTime) -> dict[str, Any]:
+def _bind_times(at: WriteTime) -> dict[str, Any]:
     return {":now": at.now, ":ttl": at.ttl}
 
 
-def _counters(state: JobState) -> dict[str, Any]:
+def _bind_counters(state: JobState) -> dict[str, Any]:
     return {
         ":total": state.total_tasks,
         ":completed": state.completed_tasks,
@@ -69,27 +69,27 @@ def _counters(state: JobState) -> dict[str, Any]:
     }
 
 
-def sealed(total_tasks: int, at: WriteTime) -> JobUpdate:
+def seal_job(total_tasks: int, at: WriteTime) -> JobUpdate:
     """Results that came before have made remainingTasks negative: adding puts it right."""
     return JobUpdate(
         "SET #totalTasks = :total, #sealed = :true, #updatedAt = :now "
         "ADD #remainingTasks :total",
-        when.UNSEALED,
+        conditions.UNSEALED,
         {":total": total_tasks, ":now": at.now},
     )
 
 
-def progressed(at: WriteTime) -> JobUpdate:
+def record_progress(at: WriteTime) -> JobUpdate:
     return JobUpdate(
-        "SET #lastProgressAt = :now, #updatedAt = :now", when.WORKED_ON, {":now": at.now}
+        "SET #lastProgressAt = :now, #updatedAt = :now", conditions.ACTIVE_JOB, {":now": at.now}
     )
 
 
-def retokened(token: TaskToken, at: WriteTime) -> JobUpdate:
+def attach_token(token: TaskToken, at: WriteTime) -> JobUpdate:
     return JobUpdate(
         "SET #taskToken = :token, #updatedAt = :now, #seenTokens = "
         "list_append(if_not_exists(#seenTokens, :none), :marks) ADD #tokenGeneration :one",
-        when.RETOKENABLE,
+        conditions.CAN_ATTACH_TOKEN,
         {
             ":token": token.reveal(),
             ":mark": token.mark,
@@ -103,56 +103,60 @@ def retokened(token: TaskToken, at: WriteTime) -> JobUpdate:
 # -- the outcome and its callback
 
 
-def claimed(failed_tasks: int, at: WriteTime) -> JobUpdate:
+def claim_outcome(failed_tasks: int, at: WriteTime) -> JobUpdate:
     error = JobError("JobCompletedWithFailures", f"{failed_tasks} tasks failed")
-    outcome = _failure(error) if failed_tasks else {":outcome": JobStatus.COMPLETED.value}
+    outcome = _bind_failure(error) if failed_tasks else {":outcome": JobStatus.COMPLETED.value}
     return JobUpdate(
-        _DECIDE + (_BECAUSE if failed_tasks else ""),
-        when.CLAIMABLE,
+        _SET_DECIDED + (_SET_REASON if failed_tasks else ""),
+        conditions.CAN_CLAIM_OUTCOME,
         {**outcome, ":failed": failed_tasks, ":now": at.now},
     )
 
 
-def given_up(error: JobError, at: WriteTime) -> JobUpdate:
-    return JobUpdate(_DECIDE + _BECAUSE, when.GIVEABLE, {**_failure(error), ":now": at.now})
+def give_up_job(error: JobError, at: WriteTime) -> JobUpdate:
+    return JobUpdate(
+        _SET_DECIDED + _SET_REASON,
+        conditions.CAN_GIVE_UP,
+        {**_bind_failure(error), ":now": at.now},
+    )
 
 
-_DECIDE = (
+_SET_DECIDED = (
     "SET #callbackState = :pending, #outcome = :outcome, #callbackAttempts = :zero, "
     "#callbackInDoubt = :false, #updatedAt = :now"
 )
-_BECAUSE = ", #outcomeError = :reason"
+_SET_REASON = ", #outcomeError = :reason"
 
 
-def _failure(error: JobError) -> dict[str, Any]:
-    return {":outcome": JobStatus.FAILED.value, ":reason": error_row(error)}
+def _bind_failure(error: JobError) -> dict[str, Any]:
+    return {":outcome": JobStatus.FAILED.value, ":reason": row_from_error(error)}
 
 
-def attempted(at: WriteTime, *, before: str) -> JobUpdate:
+def begin_attempt(at: WriteTime, *, before: str) -> JobUpdate:
     """In doubt from now on: this may be the last that is heard of us. Whether it was in
     doubt before is kept, for the case that our own answer is lost."""
     return JobUpdate(
         "SET #callbackDoubtBefore = #callbackInDoubt, #callbackInDoubt = :true, "
         "#callbackAttemptedAt = :now, #updatedAt = :now ADD #callbackAttempts :one",
-        when.MAY_SEND,
+        conditions.CAN_ATTEMPT_CALLBACK,
         {":now": at.now, ":before": before},
     )
 
 
-def attempt_failed(in_doubt: bool, at: WriteTime) -> JobUpdate:
+def end_attempt(in_doubt: bool, at: WriteTime) -> JobUpdate:
     return JobUpdate(
         "SET #callbackInDoubt = :doubt, #updatedAt = :now REMOVE #callbackAttemptedAt",
-        when.ANSWERABLE,
+        conditions.CALLBACK_PENDING,
         {":doubt": in_doubt, ":now": at.now},
     )
 
 
-def settled(status: JobStatus, error: JobError | None, at: WriteTime) -> JobUpdate:
+def settle_job(status: JobStatus, error: JobError | None, at: WriteTime) -> JobUpdate:
     """The token is forgotten: nobody may answer with it any more (JB-35)."""
     forget = "#taskToken, #callbackAttemptedAt" + (", #error" if error is None else "")
     return JobUpdate(
-        f"SET #status = :status, #updatedAt = :now, #callbackInDoubt = :false, {_ENDED}"
-        f"{_if_given(error, 'error')}{_expiring(at)} REMOVE {forget}",
-        when.ANSWERABLE,
-        {":status": status.value, ":error": error_row(error), **_times(at)},
+        f"SET #status = :status, #updatedAt = :now, #callbackInDoubt = :false, {_SET_ENDED}"
+        f"{_set_if_given(error, 'error')}{_set_ttl(at)} REMOVE {forget}",
+        conditions.CALLBACK_PENDING,
+        {":status": status.value, ":error": row_from_error(error), **_bind_times(at)},
     )

@@ -16,22 +16,22 @@ from holdfast.jobs.errors import InvalidJob
 Item = Mapping[str, Any]  # names and Python values
 Attributes = dict[str, dict[str, Any]]  # names and DynamoDB's values
 
-_DEEPEST = 30  # DynamoDB nests 32 levels, and ours lie within a map within the item
-_DIGITS = 38
-_LARGEST, _SMALLEST = Decimal("9.9e125"), Decimal("1e-130")
+_MAX_DEPTH = 30  # DynamoDB nests 32 levels, and ours lie within a map within the item
+_MAX_DIGITS = 38
+_MAX_NUMBER, _MIN_NUMBER = Decimal("9.9e125"), Decimal("1e-130")
 
 
 def encode(item: Item) -> Attributes:
     """Raises InvalidJob for what DynamoDB cannot hold, with where it is, not what it is."""
-    return {name: _encoded(value, f"/{name}", 0) for name, value in item.items()}
+    return {name: _encode_value(value, f"/{name}", 0) for name, value in item.items()}
 
 
 def decode(attributes: Attributes | None) -> dict[str, Any]:
-    return {name: _decoded(value) for name, value in (attributes or {}).items()}
+    return {name: _decode_value(value) for name, value in (attributes or {}).items()}
 
 
-def _encoded(value: Any, path: str, depth: int) -> dict[str, Any]:
-    if depth > _DEEPEST:
+def _encode_value(value: Any, path: str, depth: int) -> dict[str, Any]:
+    if depth > _MAX_DEPTH:
         raise InvalidJob(f"{path[:200]}: nested deeper than DynamoDB keeps")
     match value:
         case None:
@@ -39,48 +39,54 @@ def _encoded(value: Any, path: str, depth: int) -> dict[str, Any]:
         case bool():
             return {"BOOL": value}
         case int() | float():
-            return {"N": _number(value, path)}
+            return {"N": _encode_number(value, path)}
         case str():
             return {"S": value}
         case list() | tuple():
-            return {"L": [_encoded(v, at, depth + 1) for at, v in _within(value, path)]}
+            return {
+                "L": [
+                    _encode_value(v, at, depth + 1) for at, v in _iterate_children(value, path)
+                ]
+            }
         case Mapping() if all(isinstance(name, str) for name in value):
-            parts = zip(value, _within(value, path), strict=True)
-            return {"M": {name: _encoded(v, at, depth + 1) for name, (at, v) in parts}}
+            parts = zip(value, _iterate_children(value, path), strict=True)
+            return {"M": {name: _encode_value(v, at, depth + 1) for name, (at, v) in parts}}
     raise InvalidJob(f"{path[:200]}: only what JSON knows can be kept, not this type")
 
 
-def _number(value: float, path: str) -> str:
+def _encode_number(value: float, path: str) -> str:
     """Exact or not at all: a number that comes back as another one is a defect."""
     if not math.isfinite(value):
         raise InvalidJob(f"{path[:200]}: only finite numbers can be kept")
     # A float by its shortest text: 0.1, and not what is nearest to it in binary.
     exact = Decimal(repr(value) if isinstance(value, float) else value)
-    if _digits(exact) > _DIGITS or (exact and not _SMALLEST <= abs(exact) <= _LARGEST):
+    if _count_digits(exact) > _MAX_DIGITS or (
+        exact and not _MIN_NUMBER <= abs(exact) <= _MAX_NUMBER
+    ):
         raise InvalidJob(f"{path[:200]}: DynamoDB keeps 38 digits, from 1e-130 to 9.9e125")
-    return f"{exact:f}" if abs(exact.adjusted()) < _DIGITS else str(exact)
+    return f"{exact:f}" if abs(exact.adjusted()) < _MAX_DIGITS else str(exact)
 
 
-def _digits(exact: Decimal) -> int:
+def _count_digits(exact: Decimal) -> int:
     """Without zeros at the end. (`normalize` would round to 28.)"""
     return len("".join(map(str, exact.as_tuple().digits)).rstrip("0"))
 
 
-def _decoded(attribute: Mapping[str, Any]) -> Any:
+def _decode_value(attribute: Mapping[str, Any]) -> Any:
     ((kind, value),) = attribute.items()
     match kind:
         case "NULL":
             return None
         case "N":
-            return _as_number(str(value))
+            return _parse_number(str(value))
         case "L":
-            return [_decoded(one) for one in value]
+            return [_decode_value(one) for one in value]
         case "M":
-            return {name: _decoded(one) for name, one in value.items()}
+            return {name: _decode_value(one) for name, one in value.items()}
     return value
 
 
-def _as_number(text: str) -> int | float:
+def _parse_number(text: str) -> int | float:
     exact = Decimal(text)
     return int(exact) if exact == exact.to_integral_value() else float(exact)
 
@@ -88,45 +94,47 @@ def _as_number(text: str) -> int | float:
 # -- whole floats
 
 
-def whole_floats(value: Any) -> list[str]:
+def find_whole_floats(value: Any) -> list[str]:
     """Where the floats are that look like integers."""
-    return [path for path, one in _leaves(value, "") if _is_whole(one)]
+    return [path for path, one in _iterate_leaves(value, "") if _is_whole(one)]
 
 
-def with_floats(value: Any, paths: list[str]) -> Any:
+def restore_floats(value: Any, paths: list[str]) -> Any:
     """The value with floats again at these places."""
-    return _floated(value, "", frozenset(paths)) if paths else value
+    return _restore_value(value, "", frozenset(paths)) if paths else value
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, float) and value.is_integer()
 
 
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping | list | tuple):
-        for below, one in _within(value, path):
-            yield from _leaves(one, below)
+        for below, one in _iterate_children(value, path):
+            yield from _iterate_leaves(one, below)
     else:
         yield path, value
 
 
-def _floated(value: Any, path: str, paths: frozenset[str]) -> Any:
+def _restore_value(value: Any, path: str, paths: frozenset[str]) -> Any:
     if isinstance(value, dict):
-        parts = zip(value, _within(value, path), strict=True)
-        return {name: _floated(one, below, paths) for name, (below, one) in parts}
+        parts = zip(value, _iterate_children(value, path), strict=True)
+        return {name: _restore_value(one, below, paths) for name, (below, one) in parts}
     if isinstance(value, list):
-        return [_floated(one, below, paths) for below, one in _within(value, path)]
+        return [
+            _restore_value(one, below, paths) for below, one in _iterate_children(value, path)
+        ]
     return float(value) if path in paths else value
 
 
-def _within(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _iterate_children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """What is in a map or a list, each with its path."""
     if isinstance(value, Mapping):
-        return ((f"{path}/{_escaped(str(name))}", one) for name, one in value.items())
+        return ((f"{path}/{_escape(str(name))}", one) for name, one in value.items())
     return ((f"{path}/{place}", one) for place, one in enumerate(value))
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     """As in JSON pointers: otherwise {"a/b": …} and {"a": {"b": …}} had the same path."""
     return name.replace("~", "~0").replace("/", "~1")
 
@@ -134,15 +142,17 @@ def _escaped(name: str) -> str:
 # -- size
 
 
-def size_of(attributes: Attributes) -> int:
+def measure_size(attributes: Attributes) -> int:
     """Bytes as DynamoDB counts them, rather too many than too few."""
-    return sum(len(name.encode()) + _size(value) for name, value in attributes.items())
+    return sum(len(name.encode()) + _measure_value(value) for name, value in attributes.items())
 
 
-def _size(attribute: Mapping[str, Any]) -> int:
+def _measure_value(attribute: Mapping[str, Any]) -> int:
     ((kind, value),) = attribute.items()
     if kind == "L":
-        return 3 + sum(1 + _size(one) for one in value)
+        return 3 + sum(1 + _measure_value(one) for one in value)
     if kind == "M":
-        return 3 + sum(1 + len(name.encode()) + _size(one) for name, one in value.items())
+        return 3 + sum(
+            1 + len(name.encode()) + _measure_value(one) for name, one in value.items()
+        )
     return len(value.encode()) if kind in ("S", "N") else 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from holdfast.adapters.local.sqlite import path_check
-from holdfast.adapters.local.sqlite.errors import primary_code
+from holdfast.adapters.local.sqlite.errors import get_primary_code
 from holdfast.adapters.local.sqlite.jobs.schema import JOBS
 from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.core.clock import SYSTEM_CLOCK
@@ -17,20 +17,20 @@ T = TypeVar("T")
 Durability = Literal["power", "process"]
 
 SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
-_GLANCE_SECONDS = 0.01
-_LOG_BYTES = 16 * 1024 * 1024  # what the log is cut back to after a burst
+_RETRY_SECONDS = 0.01
+_MAX_WAL_BYTES = 16 * 1024 * 1024  # what the log is cut back to after a burst
 
 
 @dataclass(frozen=True, slots=True)
 class OpenConnection:
     connection: sqlite3.Connection
-    file: tuple[int, int]  # which one it is, whatever its name leads to later
+    file_id: tuple[int, int]  # which one it is, whatever its name leads to later
 
 
 def connect(
     path: Path, schema: Schema, durability: Durability, busy_seconds: float
 ) -> OpenConnection:
-    file = path_check.identity(path)
+    file = path_check.get_file_identity(path)
     if file is None:
         raise StoreUnavailable(f"the {schema.name} {str(path)!r} is gone")
     connection = sqlite3.connect(
@@ -53,7 +53,7 @@ def _configure(connection: sqlite3.Connection, durability: Durability) -> None:
     connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
     if durability == "power":
         connection.execute("PRAGMA fullfsync = ON")  # macOS: to the disk, not to its cache
-    connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
+    connection.execute(f"PRAGMA journal_size_limit = {_MAX_WAL_BYTES}")
 
 
 def _prepare(
@@ -62,8 +62,8 @@ def _prepare(
     if _is_current(connection, path, schema):
         return
     # Of two who make a store at once one is turned away without patience.
-    _patiently(lambda: _write_ahead(connection, path, schema), busy_seconds)
-    _create(connection, path, schema)
+    _retry_while_busy(lambda: _enable_wal(connection, path, schema), busy_seconds)
+    _create_tables(connection, path, schema)
 
 
 def _is_current(connection: sqlite3.Connection, path: Path, schema: Schema = JOBS) -> bool:
@@ -73,7 +73,7 @@ def _is_current(connection: sqlite3.Connection, path: Path, schema: Schema = JOB
     return current
 
 
-def _write_ahead(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
+def _enable_wal(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
     """Readers do not wait for writers, nor writers for readers. The file remembers it."""
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
@@ -82,20 +82,20 @@ def _write_ahead(connection: sqlite3.Connection, path: Path, schema: Schema) -> 
         )
 
 
-def _create(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
+def _create_tables(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
     connection.execute("BEGIN IMMEDIATE")
     if not schema.is_current(connection, path):
         schema.create(connection)
     connection.execute("COMMIT")
 
 
-def _patiently(attempt: Callable[[], T], seconds: float) -> T:
+def _retry_while_busy(attempt: Callable[[], T], seconds: float) -> T:
     until = SYSTEM_CLOCK.monotonic() + seconds
     while True:
         try:
             return attempt()
         except sqlite3.OperationalError as error:
-            busy = primary_code(error) == sqlite3.SQLITE_BUSY
+            busy = get_primary_code(error) == sqlite3.SQLITE_BUSY
             if not busy or SYSTEM_CLOCK.monotonic() > until:
                 raise
-            SYSTEM_CLOCK.sleep(_GLANCE_SECONDS)
+            SYSTEM_CLOCK.sleep(_RETRY_SECONDS)

@@ -21,7 +21,7 @@ from holdfast.adapters.local.sqlite.connection import (
     OpenConnection,
     connect,
 )
-from holdfast.adapters.local.sqlite.errors import translated
+from holdfast.adapters.local.sqlite.errors import translate_error
 from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.core.errors import ConfigError, StoreUnavailable
 
@@ -42,32 +42,32 @@ class Database:
         self._busy_seconds = busy_seconds
         self._generation = 0  # rises when all connections are to be closed
         self._orphaned = False
-        self._begin_anew()
-        path_check.prepare(self.path, content=schema.content)
+        self._reset()
+        path_check.prepare_file(self.path, content=schema.content)
         _register(self)
-        with self.reading():
+        with self.begin_read():
             pass  # what is wrong with the file is said now, not with the first call
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._idle: list[OpenConnection] = []
         self._lent = 0
         self._forking = False
-        self._turn = Condition(Lock())
+        self._condition = Condition(Lock())
         self._writing = Lock()
 
     # -- transactions
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def begin_read(self) -> Iterator[sqlite3.Connection]:
         """See one state of the file throughout."""
         with self._lend() as connection, _transaction(connection, "BEGIN"):
             yield connection
 
     @contextmanager
-    def writing(self, *, lasting: bool = True) -> Iterator[sqlite3.Connection]:
+    def begin_write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """Be the only writer; all of it is there afterwards, or nothing.
 
-        Not `lasting`: on the disk with the next write that is, and not before. A power cut
+        Not `durable`: on the disk with the next write that is, and not before. A power cut
         in between undoes it as if it had not been asked for.
 
         IMMEDIATE: who reads first and asks for the right to write only then is turned
@@ -79,7 +79,7 @@ class Database:
         try:
             with (
                 self._lend() as connection,
-                self._pace(connection, lasting),
+                self._relax_sync(connection, durable),
                 _transaction(connection, "BEGIN IMMEDIATE"),
             ):
                 yield connection
@@ -87,8 +87,8 @@ class Database:
             self._writing.release()
 
     @contextmanager
-    def _pace(self, connection: sqlite3.Connection, lasting: bool) -> Iterator[None]:
-        if lasting or self._durability == "process":
+    def _relax_sync(self, connection: sqlite3.Connection, durable: bool) -> Iterator[None]:
+        if durable or self._durability == "process":
             yield
             return
         connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS['process']}")
@@ -99,7 +99,7 @@ class Database:
 
     def close(self) -> None:
         """What is in use is closed when its transaction is over."""
-        with self._turn:
+        with self._condition:
             self._generation += 1
             idle, self._idle = self._idle, []
         for opened in idle:
@@ -109,7 +109,7 @@ class Database:
 
     @contextmanager
     def _lend(self) -> Iterator[sqlite3.Connection]:
-        opened, generation = self._take()
+        opened, generation = self._take_idle()
         broken = True
         try:
             if opened is None:
@@ -117,7 +117,7 @@ class Database:
             yield opened.connection
             broken = False
         except sqlite3.Error as error:
-            raise (translated(error, self.path, self._schema.name) or error) from error
+            raise (translate_error(error, self.path, self._schema.name) or error) from error
         except BaseException:
             broken = False
             raise
@@ -127,17 +127,17 @@ class Database:
     def _connect(self) -> OpenConnection:
         return connect(self.path, self._schema, self._durability, self._busy_seconds)
 
-    def _take(self) -> tuple[OpenConnection | None, int]:
+    def _take_idle(self) -> tuple[OpenConnection | None, int]:
         """A connection that lay idle, if there is one to the file that has the name now."""
-        with self._turn:
+        with self._condition:
             if self._orphaned:
                 raise self._unavailable("this process was forked while it was in use")
-            if not self._turn.wait_for(lambda: not self._forking, self._busy_seconds):
+            if not self._condition.wait_for(lambda: not self._forking, self._busy_seconds):
                 raise self._unavailable("a fork takes too long")
             self._lent += 1
             opened, generation = self._idle.pop() if self._idle else None, self._generation
         # A file that was removed, or put in the place of ours, takes writes all the same.
-        if opened is not None and opened.file != path_check.identity(self.path):
+        if opened is not None and opened.file_id != path_check.get_file_identity(self.path):
             opened.connection.close()
             opened = None
         return opened, generation
@@ -146,11 +146,11 @@ class Database:
         if opened is not None and (broken or generation != self._generation):
             opened.connection.close()
             opened = None
-        with self._turn:
+        with self._condition:
             if opened is not None:
                 self._idle.append(opened)
             self._lent -= 1
-            self._turn.notify_all()
+            self._condition.notify_all()
 
     def _unavailable(self, why: str) -> StoreUnavailable:
         store = f"the {self._schema.name} {str(self.path)!r}"
@@ -159,20 +159,20 @@ class Database:
     # -- forks
 
     def before_fork(self) -> None:
-        with self._turn:
+        with self._condition:
             self._forking = True
-            self._turn.wait_for(lambda: not self._lent, self._busy_seconds)
+            self._condition.wait_for(lambda: not self._lent, self._busy_seconds)
         self.close()
 
     def after_fork_in_parent(self) -> None:
-        with self._turn:
+        with self._condition:
             self._forking = False
-            self._turn.notify_all()
+            self._condition.notify_all()
 
     def after_fork_in_child(self) -> None:
         # Whoever had one lent is not here to give it back.
         self._orphaned = self._orphaned or self._lent > 0
-        self._begin_anew()
+        self._reset()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
 
 # Those a person must mend first; the rest may be over at the next try.
-_SETTINGS = {
+_NEEDS_REPAIR = {
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database",
     sqlite3.SQLITE_READONLY: "it cannot be written: see its rights and those of its folder",
     sqlite3.SQLITE_PERM: "its rights forbid it",
@@ -24,19 +24,19 @@ _UNAVAILABLE = {
 }
 
 
-def translated(
+def translate_error(
     error: sqlite3.Error, path: Path, store: str = "job store"
 ) -> HoldfastError | None:
     """None for an error that nobody foresaw; it shall be seen as it is."""
-    code = primary_code(error)
+    code = get_primary_code(error)
     where = f"the {store} {str(path)!r}"
-    if code in _SETTINGS:
-        return ConfigError(f"{where} cannot be used: {_SETTINGS[code]}")
+    if code in _NEEDS_REPAIR:
+        return ConfigError(f"{where} cannot be used: {_NEEDS_REPAIR[code]}")
     if code in _UNAVAILABLE:
         return StoreUnavailable(f"{where} does not answer: {_UNAVAILABLE[code]}")
     return None
 
 
-def primary_code(error: sqlite3.Error) -> int:
+def get_primary_code(error: sqlite3.Error) -> int:
     """Without the detail that SQLite adds in the higher bits."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

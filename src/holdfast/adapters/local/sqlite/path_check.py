@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from threading import Lock
 
-from holdfast.adapters.local.filesystem.checks.mounts import MOUNTS, mount_of, parse_mounts
+from holdfast.adapters.local.filesystem.checks.mounts import MOUNTS, find_mount, parse_mounts
 from holdfast.adapters.modes import MODES, make_folders
 from holdfast.core.errors import ConfigError
 
@@ -12,28 +12,28 @@ from holdfast.core.errors import ConfigError
 # machines neither holds: two writers at once, and the file is beyond repair.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "davfs", "9p"}
 _CLUSTER = {"ceph", "lustre", "gpfs", "beegfs", "ocfs2", "gfs2", "glusterfs"}
-_OF_THE_HOST = {"virtiofs", "vboxsf", "vmhgfs"}  # of a virtual machine
+_SHARED_BY_HOST = {"virtiofs", "vboxsf", "vmhgfs"}  # of a virtual machine
 _FUSE = {f"fuse.{of}" for of in ("sshfs", "s3fs", "gcsfuse", "rclone", "davfs2", *_CLUSTER)}
-_REMOTE = _NETWORK | _CLUSTER | _OF_THE_HOST | _FUSE
+_REMOTE = _NETWORK | _CLUSTER | _SHARED_BY_HOST | _FUSE
 
 _creating = Lock()
 
 
-def prepare(path: Path, mounts: Path = MOUNTS, *, content: str = "jobs") -> None:
+def prepare_file(path: Path, mounts: Path = MOUNTS, *, content: str = "jobs") -> None:
     """Make sure of a file there that only we can read. Raises ConfigError."""
     try:
         make_folders(path.parent)
-        _must_be_local(path, mounts)
+        _require_local(path, mounts)
         if path.is_dir():
             raise ConfigError(f"{str(path)!r} is a folder: name a file for the {content}")
-        _create(path)
+        _create_file(path)
     except OSError as error:
         raise ConfigError(
             f"no {content} can be kept in {str(path)!r}: {error.strerror}"
         ) from error
 
 
-def _create(path: Path) -> None:
+def _create_file(path: Path) -> None:
     # Closing any descriptor of a file drops all locks this process has on it, so one that
     # SQLite may have open must not be opened here. Under the lock nobody of this process
     # gets to it between its making and our closing.
@@ -44,12 +44,12 @@ def _create(path: Path) -> None:
             return
 
 
-def _must_be_local(path: Path, mounts: Path) -> None:
+def _require_local(path: Path, mounts: Path) -> None:
     try:
         table = parse_mounts(mounts.read_text())
     except OSError:
         return  # a system that does not tell
-    mount = mount_of(str(path.resolve()), table)
+    mount = find_mount(str(path.resolve()), table)
     if mount is not None and mount.kind in _REMOTE:
         raise ConfigError(
             f"{str(path)!r} is on {mount.kind}, mounted at {mount.point}: SQLite needs memory "
@@ -57,7 +57,7 @@ def _must_be_local(path: Path, mounts: Path) -> None:
         )
 
 
-def identity(path: Path) -> tuple[int, int] | None:
+def get_file_identity(path: Path) -> tuple[int, int] | None:
     """Which file lies there now; None for none."""
     try:
         found = path.stat()

@@ -6,9 +6,9 @@ transaction: nobody waits long, and whoever is killed in between leaves the rest
 
 from holdfast.adapters.local.sqlite.database import Database
 
-_JOBS = 20  # at a time
-_SLICE = 500  # of tasks, in one transaction
-_LEAST = 1_000  # tasks at a time
+_MAX_JOBS = 20  # at a time
+_MAX_TASKS_PER_SLICE = 500  # of tasks, in one transaction
+_MIN_TASKS = 1_000  # tasks at a time
 
 _EXPIRED = "SELECT job_no FROM jobs WHERE ttl <= ? ORDER BY ttl LIMIT ?"
 _REMOVE = """
@@ -17,31 +17,34 @@ DELETE FROM tasks WHERE (job_no, task_id) IN
 """
 
 
-def forget(database: Database, now: float, tasks_of_settled: int) -> None:
+def delete_expired_jobs(database: Database, now: float, tasks_of_settled: int) -> None:
     """Remove more tasks than the job had that was just settled: so the file stays small."""
-    with database.reading() as connection:
+    with database.begin_read() as connection:
         expired = connection.execute(_EXPIRED, (now, 1)).fetchone()
         if not expired and not connection.execute("SELECT 1 FROM forgotten").fetchone():
             return
-    _forget_jobs(database, now)
-    left = _LEAST + 2 * tasks_of_settled
+    _delete_jobs(database, now)
+    left = _MIN_TASKS + 2 * tasks_of_settled
     while left > 0 and _remove_slice(database):
-        left -= _SLICE
+        left -= _MAX_TASKS_PER_SLICE
 
 
-def _forget_jobs(database: Database, now: float) -> None:
-    with database.writing() as connection:
-        expired = connection.execute(_EXPIRED, (now, _JOBS)).fetchall()
+def _delete_jobs(database: Database, now: float) -> None:
+    with database.begin_write() as connection:
+        expired = connection.execute(_EXPIRED, (now, _MAX_JOBS)).fetchall()
         connection.executemany("INSERT INTO forgotten (job_no) VALUES (?)", expired)
         connection.executemany("DELETE FROM jobs WHERE job_no = ?", expired)
 
 
 def _remove_slice(database: Database) -> bool:
     """Whether there was anything to remove."""
-    with database.writing() as connection:
+    with database.begin_write() as connection:
         found = connection.execute("SELECT job_no FROM forgotten LIMIT 1").fetchone()
         if not found:
             return False
-        if connection.execute(_REMOVE, (*found, _SLICE)).rowcount < _SLICE:
+        if (
+            connection.execute(_REMOVE, (*found, _MAX_TASKS_PER_SLICE)).rowcount
+            < _MAX_TASKS_PER_SLICE
+        ):
             connection.execute("DELETE FROM forgotten WHERE job_no = ?", found)
         return True

@@ -19,7 +19,9 @@ class Schema:
 
     def is_current(self, connection: sqlite3.Connection, path: Path) -> bool:
         """Whether the tables are there. Raises ConfigError for those of somebody else."""
-        version, whose = (_pragma(connection, of) for of in ("user_version", "application_id"))
+        version, whose = (
+            _read_pragma(connection, of) for of in ("user_version", "application_id")
+        )
         if not version and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
             return False
         if not version or whose != self.application_id:
@@ -42,5 +44,5 @@ class Schema:
         connection.execute(f"PRAGMA user_version = {self.version}")
 
 
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
+def _read_pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

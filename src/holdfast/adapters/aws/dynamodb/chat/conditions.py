@@ -1,8 +1,8 @@
 """What must hold for each write, by name. The life of a conversation's lock:
 
-    FREE ─ acquire ─▶ MINE ─ renew (IN_TIME), note ─▶ MINE ─ finish, park, release ─▶ FREE
+    UNLOCKED ─ acquire ─▶ LOCK_HELD ─ renew (LOCK_HELD_IN_TIME), note ─▶ LOCK_HELD ─ finish, park, release ─▶ UNLOCKED
                         │ its owner died
-                        └─ RAN_OUT ─ acquire ─▶ MINE, of the next owner
+                        └─ LOCK_EXPIRED ─ acquire ─▶ LOCK_HELD, of the next owner
 
 Every attribute is written `#name`, so that no reserved word fails a call.
 """
@@ -10,8 +10,8 @@ Every attribute is written `#name`, so that no reserved word fails a call.
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat.sanitize import whole_letters
-from holdfast.adapters.aws.dynamodb.expressions import all_of, mentioned
+from holdfast.adapters.aws.dynamodb.chat.sanitize import replace_lone_surrogates
+from holdfast.adapters.aws.dynamodb.expressions import bind_expressions, require_all
 from holdfast.conversations.errors import PermanentError
 from holdfast.conversations.model import LockGrant, Status
 from holdfast.jobs.errors import InvalidJob
@@ -22,22 +22,24 @@ from holdfast.jobs.errors import InvalidJob
 NEW_CONVERSATION = "attribute_not_exists(#conversation_id)"
 # Nobody answers: never answered, answered, failed, parked, or any status of others. The row
 # must be there: an update would make up one that has a status and nothing else (MS-12).
-FREE = all_of(
+UNLOCKED = require_all(
     "attribute_exists(#conversation_id)",
     "(attribute_not_exists(#conversation_status) OR #conversation_status <> :processing)",
 )
 # Somebody answers.
-BUSY = "#conversation_status = :processing"
+LOCKED = "#conversation_status = :processing"
 # Somebody answers, and did not come to an end in time; or has a lock without an end, as
 # the seed's Lambda writes it, which nobody else would ever break (MS-01).
-RAN_OUT = all_of(BUSY, "(attribute_not_exists(#lock_expires_at) OR #lock_expires_at <= :now)")
+LOCK_EXPIRED = require_all(
+    LOCKED, "(attribute_not_exists(#lock_expires_at) OR #lock_expires_at <= :now)"
+)
 # The lock is this grant's. The status alone would let in whoever was overtaken (MS-07); the
 # fence also whoever made up the same owner twice.
-MINE = all_of(BUSY, "#lock_owner = :owner", "#lock_fence = :fence")
+LOCK_HELD = require_all(LOCKED, "#lock_owner = :owner", "#lock_fence = :fence")
 # It is, and did not run out: what ran out may be somebody else's by the next breath.
-IN_TIME = all_of(MINE, "#lock_expires_at > :now")
+LOCK_HELD_IN_TIME = require_all(LOCK_HELD, "#lock_expires_at > :now")
 # It is, and no person has said meanwhile what the status is to be.
-ENDABLE = all_of(MINE, "#previous_status = :previous")
+CAN_RELEASE_LOCK = require_all(LOCK_HELD, "#previous_status = :previous")
 
 # -- the stage, and what is kept of it
 
@@ -54,7 +56,7 @@ STILL_PARKED = "attribute_exists(#parked_id)"
 # No window, or none that counts. DynamoDB deletes expired rows when it finds the time, so
 # they are told by their value (MS-13). A window without trigger is opened again by the same
 # message, which is being delivered again, or by anybody when its opener must be dead (MS-14).
-OPENABLE = " OR ".join(
+CAN_OPEN_WINDOW = " OR ".join(
     (
         "attribute_not_exists(#conversation_id)",
         "#open_until < :now",
@@ -65,10 +67,10 @@ OPENABLE = " OR ".join(
     )
 )
 # The window of this trigger, and not the next one (MS-15).
-OF_TRIGGER = "#trigger_id = :trigger"
+SAME_TRIGGER = "#trigger_id = :trigger"
 # The same; or one of the seed's own staging, which names no trigger. To close it too early
 # splits a window, not to close it strands whoever comes next.
-CLOSABLE = f"({OF_TRIGGER} OR attribute_not_exists(#trigger_id))"
+CAN_CLOSE_WINDOW = f"({SAME_TRIGGER} OR attribute_not_exists(#trigger_id))"
 
 _FIXED: dict[str, Any] = {
     ":processing": Status.PROCESSING.value,
@@ -79,15 +81,15 @@ _FIXED: dict[str, Any] = {
 }
 
 
-def used(values: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
+def bind_values(values: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
     """The names and values that these expressions mention, as arguments of a call.
     Raises PermanentError for what DynamoDB cannot keep."""
     try:
-        return mentioned({**_FIXED, **whole_letters(values)}, *expressions)
+        return bind_expressions({**_FIXED, **replace_lone_surrogates(values)}, *expressions)
     except InvalidJob as error:
         raise PermanentError(f"DynamoDB cannot keep {error}") from None
 
 
-def of(grant: LockGrant) -> dict[str, Any]:
-    """The values of MINE."""
+def values_from_grant(grant: LockGrant) -> dict[str, Any]:
+    """The values of LOCK_HELD."""
     return {":owner": grant.owner, ":fence": grant.fence}

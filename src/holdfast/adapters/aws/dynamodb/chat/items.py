@@ -8,9 +8,9 @@ whatever `instant` reads in rows of others.
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat.sanitize import expiry, plain
+from holdfast.adapters.aws.dynamodb.chat.sanitize import to_expiry_seconds, to_plain_json
 from holdfast.conversations.errors import PermanentError
-from holdfast.conversations.messages import instant
+from holdfast.conversations.messages import parse_time
 from holdfast.conversations.model import (
     Conversation,
     ConversationKey,
@@ -22,14 +22,14 @@ from holdfast.conversations.model import (
     UnreadableFragment,
     Window,
 )
-from holdfast.conversations.outbox import Outbox, outbox_of
+from holdfast.conversations.outbox import Outbox, outbox_from_data
 
 Row = Mapping[str, Any]
 
 # -- staged messages
 
 
-def fragment_row(fragment: Fragment) -> dict[str, Any]:
+def row_from_fragment(fragment: Fragment) -> dict[str, Any]:
     return {
         "conversation_id": fragment.key.conversation_id,
         "message_sid": fragment.message_sid,
@@ -41,15 +41,15 @@ def fragment_row(fragment: Fragment) -> dict[str, Any]:
     }
 
 
-def staged_of(row: Row) -> Staged:
+def staged_from_row(row: Row) -> Staged:
     sid = row["message_sid"]
     try:
-        return _fragment_of(sid, row)
+        return _fragment_from_row(sid, row)
     except ValueError as error:
-        return UnreadableFragment(sid, str(error), plain(row))
+        return UnreadableFragment(sid, str(error), to_plain_json(row))
 
 
-def _fragment_of(sid: str, row: Row) -> Fragment:
+def _fragment_from_row(sid: str, row: Row) -> Fragment:
     """Raises ValueError, without what is in the row."""
     channel, body = row.get("primary_channel"), row.get("body")
     if not isinstance(channel, str) or not channel:
@@ -59,23 +59,23 @@ def _fragment_of(sid: str, row: Row) -> Fragment:
     if "received_at" not in row:
         raise ValueError("received_at is missing")
     try:
-        received_at = instant(row["received_at"])
+        received_at = parse_time(row["received_at"])
     except ValueError as error:
         raise ValueError(f"received_at is {error}") from None
     key = ConversationKey(channel, row["conversation_id"])
-    staged_at = moment(row.get("staged_at")) or received_at
-    return Fragment(key, sid, body or "", received_at, staged_at, _texts(row.get("media")))
+    staged_at = parse_time_or_zero(row.get("staged_at")) or received_at
+    return Fragment(key, sid, body or "", received_at, staged_at, _read_texts(row.get("media")))
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _read_texts(value: Any) -> tuple[str, ...]:
     several = isinstance(value, list | tuple)
     return tuple(one for one in value if isinstance(one, str)) if several else ()
 
 
-def moment(value: Any) -> float:
+def parse_time_or_zero(value: Any) -> float:
     """0 for what is no time."""
     try:
-        return instant(value)
+        return parse_time(value)
     except ValueError:
         return 0.0
 
@@ -83,7 +83,7 @@ def moment(value: Any) -> float:
 # -- windows
 
 
-def window_row(window: Window) -> dict[str, Any]:
+def row_from_window(window: Window) -> dict[str, Any]:
     """`expires_at` is for DynamoDB; `open_until` is what counts, to the millisecond."""
     return {
         "conversation_id": window.conversation_id,
@@ -91,19 +91,19 @@ def window_row(window: Window) -> dict[str, Any]:
         "owner_sid": window.owner_sid,
         "opened_at": window.opened_at,
         "open_until": window.expires_at,
-        "expires_at": expiry(window.expires_at),
+        "expires_at": to_expiry_seconds(window.expires_at),
         "triggered": window.triggered,
     }
 
 
-def window_of(row: Row) -> Window:
+def window_from_row(row: Row) -> Window:
     """Of a row that does not say whether its trigger was sent: it was."""
     return Window(
         row["conversation_id"],
-        _text(row, "trigger_id"),
-        _text(row, "owner_sid"),
-        moment(row.get("opened_at")),
-        moment(row.get("open_until", row.get("expires_at"))),
+        _read_text(row, "trigger_id"),
+        _read_text(row, "owner_sid"),
+        parse_time_or_zero(row.get("opened_at")),
+        parse_time_or_zero(row.get("open_until", row.get("expires_at"))),
         bool(row.get("triggered", True)),
     )
 
@@ -111,7 +111,7 @@ def window_of(row: Row) -> Window:
 # -- conversations
 
 
-def new_row(conversation: Conversation) -> dict[str, Any]:
+def row_from_conversation(conversation: Conversation) -> dict[str, Any]:
     status = {"conversation_status": conversation.status} if conversation.status else {}
     return {
         "primary_channel": conversation.key.primary_channel,
@@ -124,55 +124,55 @@ def new_row(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def conversation_of(row: Row) -> Conversation:
+def conversation_from_row(row: Row) -> Conversation:
     """Raises PermanentError when its outbox cannot be read: to take it for none could send a
     reply twice."""
     return Conversation(
         key=ConversationKey(row["primary_channel"], row["conversation_id"]),
-        channel_config=_mapping(row.get("channel_config")),
-        ai_config=_mapping(row.get("ai_config")),
-        status=_text(row, "conversation_status"),
-        previous_status=_text(row, "previous_status"),
-        messages=tail_in(row),
-        message_count=count_in(row),
-        thread_id=_text(row, "openai_thread_id"),
-        thread_mark=_text(row, "thread_mark"),
-        last_assistant_message_sid=_text(row, "last_assistant_message_sid"),
-        prompt_tokens=number_in(row, "prompt_tokens"),
-        completion_tokens=number_in(row, "completion_tokens"),
-        outbox=outbox_in(row),
-        lock_trigger=_text(row, "lock_trigger"),
-        lock_expires_at=moment(row.get("lock_expires_at")),
-        lock_fence=number_in(row, "lock_fence"),
-        created_at=moment(row.get("created_at")),
-        updated_at=moment(row.get("updated_at")),
+        channel_config=_read_mapping(row.get("channel_config")),
+        ai_config=_read_mapping(row.get("ai_config")),
+        status=_read_text(row, "conversation_status"),
+        previous_status=_read_text(row, "previous_status"),
+        messages=read_recent_messages(row),
+        message_count=count_messages(row),
+        thread_id=_read_text(row, "openai_thread_id"),
+        thread_mark=_read_text(row, "thread_mark"),
+        last_assistant_message_sid=_read_text(row, "last_assistant_message_sid"),
+        prompt_tokens=read_number(row, "prompt_tokens"),
+        completion_tokens=read_number(row, "completion_tokens"),
+        outbox=outbox_from_row(row),
+        lock_trigger=_read_text(row, "lock_trigger"),
+        lock_expires_at=parse_time_or_zero(row.get("lock_expires_at")),
+        lock_fence=read_number(row, "lock_fence"),
+        created_at=parse_time_or_zero(row.get("created_at")),
+        updated_at=parse_time_or_zero(row.get("updated_at")),
     )
 
 
-def count_in(row: Row) -> int:
+def count_messages(row: Row) -> int:
     """How many messages there are. A row of the seed's has no number, and all of them."""
-    numbered = number_in(row, "message_count")
-    return numbered + sum(not one.seq for one in tail_in(row))
+    numbered = read_number(row, "message_count")
+    return numbered + sum(not one.seq for one in read_recent_messages(row))
 
 
-def tail_in(row: Row) -> tuple[HistoryMessage, ...]:
+def read_recent_messages(row: Row) -> tuple[HistoryMessage, ...]:
     found = row.get("messages")
     maps = found if isinstance(found, list) else []
-    return tuple(message_of(one) for one in maps if isinstance(one, Mapping))
+    return tuple(message_from_row(one) for one in maps if isinstance(one, Mapping))
 
 
-def outbox_in(row: Row) -> Outbox | None:
+def outbox_from_row(row: Row) -> Outbox | None:
     if not (found := row.get("outbox")):
         return None
     try:
-        return outbox_of(found)
+        return outbox_from_data(found)
     except (KeyError, TypeError, ValueError):
         raise PermanentError(
             "its outbox cannot be read: was it written by newer code?"
         ) from None
 
 
-def held_by(row: Row, grant: LockGrant) -> bool:
+def is_held_by(row: Row, grant: LockGrant) -> bool:
     """The lock is this grant's: MINE, for a row that was read."""
     held = row.get("lock_owner"), row.get("lock_fence"), row.get("conversation_status")
     return held == (grant.owner, grant.fence, Status.PROCESSING.value)
@@ -180,10 +180,10 @@ def held_by(row: Row, grant: LockGrant) -> bool:
 
 # -- messages of the history, in the tail and in rows of their own
 
-_NAMED = {"role", "body", "at", "message_sid", "details", "seq"}
+_KNOWN_FIELDS = {"role", "body", "at", "message_sid", "details", "seq"}
 
 
-def message_row(message: HistoryMessage) -> dict[str, Any]:
+def row_from_message(message: HistoryMessage) -> dict[str, Any]:
     return {
         "role": message.role,
         "body": message.body,
@@ -194,29 +194,31 @@ def message_row(message: HistoryMessage) -> dict[str, Any]:
     }
 
 
-def message_of(row: Row) -> HistoryMessage:
+def message_from_row(row: Row) -> HistoryMessage:
     """Of others' maps: `content` is a body, too, and what has no name here is a detail."""
-    others = {name: plain(one) for name, one in row.items() if name not in _NAMED}
+    others = {
+        name: to_plain_json(one) for name, one in row.items() if name not in _KNOWN_FIELDS
+    }
     body = row.get("body", row.get("content"))
     return HistoryMessage(
         "assistant" if row.get("role") == "assistant" else "user",
         body if isinstance(body, str) else "",
-        moment(row.get("at", row.get("timestamp"))),
-        _text(row, "message_sid"),
-        {**others, **_mapping(row.get("details"))},
-        number_in(row, "seq"),
+        parse_time_or_zero(row.get("at", row.get("timestamp"))),
+        _read_text(row, "message_sid"),
+        {**others, **_read_mapping(row.get("details"))},
+        read_number(row, "seq"),
     )
 
 
-def _text(row: Row, name: str) -> str:
+def _read_text(row: Row, name: str) -> str:
     value = row.get(name)
     return value if isinstance(value, str) else ""
 
 
-def number_in(row: Row, name: str) -> int:
+def read_number(row: Row, name: str) -> int:
     value = row.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _read_mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}

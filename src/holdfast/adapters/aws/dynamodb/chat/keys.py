@@ -1,39 +1,46 @@
 """The keys of rows. DynamoDB takes no empty ones, and none of any length."""
 
 from holdfast.adapters.aws.dynamodb.values import Attributes
-from holdfast.conversations.model import ConversationKey, mark_of
+from holdfast.conversations.model import ConversationKey, digest_texts
 
-_MAX_HASH, _MAX_RANGE = 2048, 1024  # bytes
+_MAX_HASH_BYTES, _MAX_RANGE_BYTES = 2048, 1024  # bytes
 
 
-def conversation_key(key: ConversationKey) -> Attributes:
+def build_conversation_key(key: ConversationKey) -> Attributes:
     return {
         "primary_channel": {"S": key.primary_channel},
         "conversation_id": {"S": key.conversation_id},
     }
 
 
-def possible(key: ConversationKey) -> bool:
+def is_valid_key(key: ConversationKey) -> bool:
     """Can there be such a row?"""
-    hash_bytes, range_bytes = _bytes(key.primary_channel), _bytes(key.conversation_id)
-    return 0 < hash_bytes <= _MAX_HASH and 0 < range_bytes <= _MAX_RANGE
+    hash_bytes, range_bytes = (
+        _count_bytes(key.primary_channel),
+        _count_bytes(key.conversation_id),
+    )
+    return 0 < hash_bytes <= _MAX_HASH_BYTES and 0 < range_bytes <= _MAX_RANGE_BYTES
 
 
-def stage_key(conversation_id: str, sid: str) -> Attributes:
+def build_stage_key(conversation_id: str, sid: str) -> Attributes:
     return {"conversation_id": {"S": conversation_id}, "message_sid": {"S": sid}}
 
 
-def messages_of(key: ConversationKey) -> str:
+def build_history_hash(key: ConversationKey) -> str:
     """The hash of its rows in `conversation-messages`. No name has a line break."""
     text = f"{key.primary_channel}\n{key.conversation_id}"
-    short = _bytes(text) <= _MAX_HASH
-    return text if short else mark_of(key.primary_channel, key.conversation_id)
+    short = _count_bytes(text) <= _MAX_HASH_BYTES
+    return text if short else digest_texts(key.primary_channel, key.conversation_id)
 
 
-def sid_key(key: ConversationKey, sid: str) -> Attributes:
-    entry = f"sid#{sid}" if _bytes(sid) <= _MAX_RANGE - 4 else f"sid#{mark_of(sid)}"
-    return {"conversation": {"S": messages_of(key)}, "entry": {"S": entry}}
+def build_sid_key(key: ConversationKey, sid: str) -> Attributes:
+    entry = (
+        f"sid#{sid}"
+        if _count_bytes(sid) <= _MAX_RANGE_BYTES - 4
+        else f"sid#{digest_texts(sid)}"
+    )
+    return {"conversation": {"S": build_history_hash(key)}, "entry": {"S": entry}}
 
 
-def _bytes(text: str) -> int:
+def _count_bytes(text: str) -> int:
     return len(text.encode(errors="replace"))

@@ -19,24 +19,28 @@ from holdfast.conversations.model import (
     Staged,
     UnreadableFragment,
 )
-from holdfast.conversations.outbox import plain
+from holdfast.conversations.outbox import to_plain_data
 
-MOST_AT_ONCE = 40  # messages of a slice: three rows for each would be too many
-_LARGEST_PART = 250 * 1024
-_PARTS_AT_ONCE = 8
-_LARGEST_STAGED = 390 * 1024
-_MAX_TEXT = 10_000  # characters of what is too large to be kept whole
+MAX_MESSAGES_PER_SLICE = 40  # messages of a slice: three rows for each would be too many
+_MAX_PART_BYTES = 250 * 1024
+_MAX_PARTS_PER_SLICE = 8
+_MAX_STAGED_BYTES = 390 * 1024
+_MAX_TEXT_CHARS = 10_000  # characters of what is too large to be kept whole
 
 Part = list[dict[str, Any]]
 
 
-def parts_of(staged: Sequence[Staged]) -> list[Part]:
+def split_into_parts(staged: Sequence[Staged]) -> list[Part]:
     """Rows of similar size, in order; the same for the same messages."""
     parts: list[Part] = []
     size = 0
-    for one in map(_staged_row, staged):
-        weight = sanitize.weight(one)
-        if not parts or size + weight > _LARGEST_PART or len(parts[-1]) == MOST_AT_ONCE:
+    for one in map(_row_from_staged, staged):
+        weight = sanitize.estimate_size(one)
+        if (
+            not parts
+            or size + weight > _MAX_PART_BYTES
+            or len(parts[-1]) == MAX_MESSAGES_PER_SLICE
+        ):
             parts.append([])
             size = 0
         parts[-1].append(one)
@@ -44,11 +48,11 @@ def parts_of(staged: Sequence[Staged]) -> list[Part]:
     return parts
 
 
-def slices_of(sizes: Sequence[int]) -> Iterator[range]:
+def split_into_slices(sizes: Sequence[int]) -> Iterator[range]:
     """Which parts, of so many messages each, are written together. At least one slice."""
     first, messages = 0, 0
     for place, size in enumerate(sizes):
-        full = messages + size > MOST_AT_ONCE or place - first == _PARTS_AT_ONCE
+        full = messages + size > MAX_MESSAGES_PER_SLICE or place - first == _MAX_PARTS_PER_SLICE
         if full and place > first:
             yield range(first, place)
             first, messages = place, 0
@@ -56,8 +60,8 @@ def slices_of(sizes: Sequence[int]) -> Iterator[range]:
     yield range(first, len(sizes))
 
 
-def head_row(parked: ParkedBatch) -> Attributes:
-    outbox = {} if parked.outbox is None else {"outbox": plain(parked.outbox)}
+def row_from_batch(parked: ParkedBatch) -> Attributes:
+    outbox = {} if parked.outbox is None else {"outbox": to_plain_data(parked.outbox)}
     row = {
         "conversation_id": parked.key.conversation_id,
         "parked_id": parked.parked_id,
@@ -66,20 +70,20 @@ def head_row(parked: ParkedBatch) -> Attributes:
         "parked_at": parked.parked_at,
         **outbox,
     }
-    return sanitize.kept(row, "what is parked")
+    return sanitize.encode_row(row, "what is parked")
 
 
-def part_row(parked: ParkedBatch, place: int, part: Part) -> Attributes:
+def row_from_part(parked: ParkedBatch, place: int, part: Part) -> Attributes:
     row = {
         "conversation_id": parked.key.conversation_id,
         "parked_id": f"{parked.parked_id}#{place:04}",  # in order
         "of": parked.parked_id,
         "staged": part,
     }
-    return sanitize.kept(row, "what is parked")
+    return sanitize.encode_row(row, "what is parked")
 
 
-def parked_of(rows: Iterable[items.Row]) -> list[ParkedBatch]:
+def batches_from_rows(rows: Iterable[items.Row]) -> list[ParkedBatch]:
     """Heads with their parts, the oldest first."""
     heads: list[items.Row] = []
     parts: dict[tuple[str, str], list[items.Row]] = {}
@@ -88,63 +92,63 @@ def parked_of(rows: Iterable[items.Row]) -> list[ParkedBatch]:
             parts.setdefault((row["conversation_id"], row["of"]), []).append(row)
         else:
             heads.append(row)
-    found = [_parked(head, parts.get(_identity(head), [])) for head in heads]
+    found = [_batch_from_rows(head, parts.get(_get_identity(head), [])) for head in heads]
     return sorted(found, key=lambda one: one.parked_at)
 
 
-def _identity(head: items.Row) -> tuple[str, str]:
+def _get_identity(head: items.Row) -> tuple[str, str]:
     return head["conversation_id"], head["parked_id"]
 
 
-def _parked(head: items.Row, parts: Iterable[items.Row]) -> ParkedBatch:
+def _batch_from_rows(head: items.Row, parts: Iterable[items.Row]) -> ParkedBatch:
     in_order = sorted(parts, key=lambda part: str(part["parked_id"]))
     key = ConversationKey(head.get("primary_channel", ""), head["conversation_id"])
     return ParkedBatch(
         head["parked_id"],
         key,
         head.get("reason", ""),
-        items.moment(head.get("parked_at")),
-        tuple(_staged_of(one, key) for part in in_order for one in part["staged"]),
-        items.outbox_in(head),
+        items.parse_time_or_zero(head.get("parked_at")),
+        tuple(_staged_from_row(one, key) for part in in_order for one in part["staged"]),
+        items.outbox_from_row(head),
     )
 
 
 # -- one message of it
 
 
-def _staged_row(one: Staged) -> dict[str, Any]:
+def _row_from_staged(one: Staged) -> dict[str, Any]:
     if isinstance(one, Fragment):
-        row = items.fragment_row(one)
+        row = items.row_from_fragment(one)
         del row["conversation_id"]  # the part's
     else:
         row = {"message_sid": one.message_sid, "problem": one.problem, "row": dict(one.row)}
-    return row if sanitize.weight(row) <= _LARGEST_STAGED else _shortened(row)
+    return row if sanitize.estimate_size(row) <= _MAX_STAGED_BYTES else _shorten(row)
 
 
-def _shortened(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     """A row of somebody else's that fills its table's row to the brim. With its beginning
     a person may find the rest; without it the conversation stood still for ever."""
     match value:
         case str():
-            return value[:_MAX_TEXT]
+            return value[:_MAX_TEXT_CHARS]
         case Mapping():
-            return {name: _shortened(one) for name, one in value.items()}
+            return {name: _shorten(one) for name, one in value.items()}
         case list() | tuple():
-            return [_shortened(one) for one in value]
+            return [_shorten(one) for one in value]
     return value
 
 
-def _staged_of(row: Mapping[str, Any], key: ConversationKey) -> Staged:
+def _staged_from_row(row: Mapping[str, Any], key: ConversationKey) -> Staged:
     if "row" in row:
         return UnreadableFragment(row["message_sid"], row.get("problem", ""), row["row"])
-    return items.staged_of({**row, "conversation_id": key.conversation_id})
+    return items.staged_from_row({**row, "conversation_id": key.conversation_id})
 
 
-def staged_again(one: Staged, key: ConversationKey, now: float) -> dict[str, Any]:
+def row_for_restaging(one: Staged, key: ConversationKey, now: float) -> dict[str, Any]:
     """Return the row for the stage. One that cannot be read goes back as it was, so that
     nothing is lost; with a channel and a time, so that the sweeper finds whose it is, and
     does not take it and those beside it for messages that waited for years."""
     if isinstance(one, Fragment):
-        return items.fragment_row(one)
+        return items.row_from_fragment(one)
     names = {"conversation_id": key.conversation_id, "message_sid": one.message_sid}
     return {"primary_channel": key.primary_channel, **one.row, **names, "staged_at": now}

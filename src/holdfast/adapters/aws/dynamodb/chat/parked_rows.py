@@ -13,16 +13,15 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-from holdfast.adapters.aws.dynamodb.chat import conditions as when
-from holdfast.adapters.aws.dynamodb.chat import items, parked_items, sanitize
+from holdfast.adapters.aws.dynamodb.chat import conditions, items, parked_items, sanitize
 from holdfast.adapters.aws.dynamodb.chat.history import HistoryRows
 from holdfast.adapters.aws.dynamodb.chat.rows import (
-    ROUNDS,
-    UNLOCK,
+    LOCK_ATTRIBUTES,
+    MAX_TRIES,
     ConversationRows,
-    changing,
-    ending,
-    lock_lost,
+    bind_release,
+    build_lock_lost_error,
+    build_row_changing_error,
 )
 from holdfast.adapters.aws.dynamodb.chat.staging import StagingRows
 from holdfast.adapters.aws.dynamodb.chat.tables import EXPIRES_BY, ConversationTables
@@ -36,11 +35,11 @@ from holdfast.adapters.aws.dynamodb.values import Attributes
 from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import ParkedNotFound
 from holdfast.conversations.model import ConversationKey, LockGrant, ParkedBatch, Staged, Status
-from holdfast.conversations.outbox import mark_in
+from holdfast.conversations.outbox import get_thread_mark
 
-_FREE = "SET #conversation_status = :status, #updated_at = :at, #write_id = :write"
-_MOVE_MARK = ", #thread_mark = :mark"
-_FORGET = f" REMOVE #outbox, {UNLOCK}"
+_SET_PARKED = "SET #conversation_status = :status, #updated_at = :at, #write_id = :write"
+_SET_MARK = ", #thread_mark = :mark"
+_REMOVE_LOCK = f" REMOVE #outbox, {LOCK_ATTRIBUTES}"
 
 Write = dict[str, Any]
 
@@ -48,121 +47,125 @@ Write = dict[str, Any]
 class ParkedRows:
     def __init__(
         self,
-        calls: DynamoDBClient,
+        client: DynamoDBClient,
         tables: ConversationTables,
         rows: ConversationRows,
         history: HistoryRows,
         stage: StagingRows,
     ) -> None:
-        self._calls, self._tables = calls, tables
-        self._rows, self._history, self._stage = rows, history, stage
+        self._client, self._tables = client, tables
+        self._rows, self._history, self._staging = rows, history, stage
 
     # -- parking
 
     def park(self, grant: LockGrant | None, parked: ParkedBatch, remember_until: float) -> None:
         if grant is None:
-            self._park_what_is_open(parked, remember_until)
+            self._park_unprocessed(parked, remember_until)
         else:
-            self._park(_Lock(self._rows, grant, parked), parked, remember_until)
+            self._park_slices(_Lock(self._rows, grant, parked), parked, remember_until)
 
-    def _park_what_is_open(self, parked: ParkedBatch, until: float) -> None:
+    def _park_unprocessed(self, parked: ParkedBatch, until: float) -> None:
         """Nobody holds the lock for this: others may park or answer the same messages."""
         key = parked.key
-        for _ in range(ROUNDS):
-            known = self._history.processed(key, parked.sids)
-            self._stage.drop(key.conversation_id, known)
-            parked = rules.still_open(parked, known)
-            if not parked.staged or self._park(None, parked, until):
+        for _ in range(MAX_TRIES):
+            known = self._history.read_processed(key, parked.sids)
+            self._staging.drop(key.conversation_id, known)
+            parked = rules.drop_processed(parked, known)
+            if not parked.staged or self._park_slices(None, parked, until):
                 return
-        raise changing()
+        raise build_row_changing_error()
 
-    def _park(self, lock: "_Lock | None", parked: ParkedBatch, until: float) -> bool:
+    def _park_slices(self, lock: "_Lock | None", parked: ParkedBatch, until: float) -> bool:
         """False, only without a lock: some of them were processed meanwhile."""
-        parts = parked_items.parts_of(parked.staged)
-        slices = list(parked_items.slices_of([len(part) for part in parts]))
+        parts = parked_items.split_into_parts(parked.staged)
+        slices = list(parked_items.split_into_slices([len(part) for part in parts]))
         for number, places in enumerate(slices):
-            puts = [parked_items.part_row(parked, place, parts[place]) for place in places]
+            puts = [parked_items.row_from_part(parked, place, parts[place]) for place in places]
             if number == 0:
-                puts.insert(0, parked_items.head_row(parked))
+                puts.insert(0, parked_items.row_from_batch(parked))
             sids = [one["message_sid"] for place in places for one in parts[place]]
             last = number == len(slices) - 1
-            writes = [self._put(row) for row in puts]
-            others = self._done_with(parked, sids, until, new=lock is None)
+            writes = [self._build_put(row) for row in puts]
+            others = self._build_processed_writes(parked, sids, until, new=lock is None)
             if lock is not None:
-                self._move(lock, last, writes, others)
-            elif not self._put_aside(writes, others):
+                self._park_with_lock(lock, last, writes, others)
+            elif not self._park_without_lock(writes, others):
                 return False
         return True
 
-    def _put_aside(self, puts: list[Write], others: list[Write]) -> bool:
+    def _park_without_lock(self, puts: list[Write], others: list[Write]) -> bool:
         """Write one slice without a lock. False: some of it was processed meanwhile."""
-        answer = self._calls.transact([*puts, *others])
+        answer = self._client.transact([*puts, *others])
         if isinstance(answer, TransactionCancelled) and not any(answer.reasons[len(puts) :]):
             # ParkedBatch already, and its messages came again: only their rows must go.
-            answer = self._calls.transact(others)
+            answer = self._client.transact(others)
         return isinstance(answer, WriteDone)
 
-    def _done_with(
+    def _build_processed_writes(
         self, parked: ParkedBatch, sids: list[str], until: float, *, new: bool
     ) -> list[Write]:
         once = list(dict.fromkeys(sids))
         return [
-            *self._history.remembered(parked.key, once, until, new=new),
-            *self._stage.unstaged(parked.key.conversation_id, once),
+            *self._history.build_processed_puts(parked.key, once, until, new=new),
+            *self._staging.build_deletes(parked.key.conversation_id, once),
         ]
 
-    def _move(self, lock: "_Lock", last: bool, puts: list[Write], others: list[Write]) -> None:
-        for _ in range(ROUNDS):
-            answer = self._calls.transact([lock.write(last), *puts, *others])
+    def _park_with_lock(
+        self, lock: "_Lock", last: bool, puts: list[Write], others: list[Write]
+    ) -> None:
+        for _ in range(MAX_TRIES):
+            answer = self._client.transact([lock.build_write(last), *puts, *others])
             if isinstance(answer, WriteDone):
                 return
             if (refused := answer.reasons[0]) is not None:
-                if lock.was_freed_by_this(refused):
+                if lock.is_released_by_this(refused):
                     return
             else:
                 puts = []  # it is parked already; the rest is due all the same
-        raise changing()
+        raise build_row_changing_error()
 
-    def _put(self, row: Attributes) -> Write:
+    def _build_put(self, row: Attributes) -> Write:
         return {
             "Put": {
                 "TableName": self._tables.parked,
                 "Item": row,
-                "ConditionExpression": when.NEW_PARKED,
-                **when.used({}, when.NEW_PARKED),
+                "ConditionExpression": conditions.NEW_PARKED,
+                **conditions.bind_values({}, conditions.NEW_PARKED),
             }
         }
 
     # -- reading
 
-    def all(self) -> list[ParkedBatch]:
-        return parked_items.parked_of(self._calls.pages("scan", TableName=self._tables.parked))
+    def read_all(self) -> list[ParkedBatch]:
+        return parked_items.batches_from_rows(
+            self._client.read_pages("scan", TableName=self._tables.parked)
+        )
 
     def _find(self, parked_id: str) -> tuple[ParkedBatch, dict[str, int]]:
         """With its parts, by name, and how many messages each has. Its conversation is not
         known: the table is looked through."""
         only = "#parked_id = :id OR #of = :id"
-        pages = self._calls.pages(
+        pages = self._client.read_pages(
             "scan",
             TableName=self._tables.parked,
             ConsistentRead=True,
             FilterExpression=only,
-            **when.used({":id": parked_id}, only),
+            **conditions.bind_values({":id": parked_id}, only),
         )
         rows = list(pages)
-        for parked in parked_items.parked_of(rows):
+        for parked in parked_items.batches_from_rows(rows):
             own = [row for row in rows if row["conversation_id"] == parked.key.conversation_id]
             sizes = {row["parked_id"]: len(row["staged"]) for row in own if "of" in row}
             return parked, dict(sorted(sizes.items()))
-        raise _not_found()
+        raise _build_not_found_error()
 
     # -- taking out
 
     def unpark(self, parked_id: str, back: bool, now: float, expires_at: float) -> ParkedBatch:
         parked, parts = self._find(parked_id)
         names, sizes = list(parts), list(parts.values())
-        slices = list(parked_items.slices_of(sizes))
-        again = rules.staged_again(parked, now) if back else []
+        slices = list(parked_items.split_into_slices(sizes))
+        again = rules.restage(parked, now) if back else []
         at = 0
         for number, places in enumerate(slices):
             many = sum(sizes[place] for place in places)
@@ -181,32 +184,36 @@ class ParkedRows:
         now: float,
         expires_at: float,
     ) -> None:
-        deletes = [self._delete(parked.key, name) for name in gone]
-        forgotten = self._history.forgotten(parked.key, [one.message_sid for one in back])
-        puts = [self._staged_again(parked, one, now, expires_at) for one in back]
-        for _ in range(ROUNDS):
-            answer = self._calls.transact([*deletes, *puts, *forgotten])
+        deletes = [self._build_delete(parked.key, name) for name in gone]
+        forgotten = self._history.build_processed_deletes(
+            parked.key, [one.message_sid for one in back]
+        )
+        puts = [self._build_restage_put(parked, one, now, expires_at) for one in back]
+        for _ in range(MAX_TRIES):
+            answer = self._client.transact([*deletes, *puts, *forgotten])
             if isinstance(answer, WriteDone):
                 return
             if any(answer.reasons[: len(deletes)]):
-                raise _not_found()
-            puts = list(_unrefused(puts, answer, len(deletes)))  # staged again meanwhile
-        raise changing()
+                raise _build_not_found_error()
+            puts = list(_skip_refused(puts, answer, len(deletes)))  # staged again meanwhile
+        raise build_row_changing_error()
 
-    def taken_out(self, key: ConversationKey, parked_id: str) -> tuple[Write, ...]:
+    def build_unpark_writes(self, key: ConversationKey, parked_id: str) -> tuple[Write, ...]:
         """Writes of a transaction, which is refused when it is not parked there."""
         its_own = "#conversation_id = :conversation AND begins_with(#parked_id, :id)"
-        rows = self._calls.pages(
+        rows = self._client.read_pages(
             "query",
             TableName=self._tables.parked,
             ConsistentRead=True,
             KeyConditionExpression=its_own,
-            **when.used({":conversation": key.conversation_id, ":id": parked_id}, its_own),
+            **conditions.bind_values(
+                {":conversation": key.conversation_id, ":id": parked_id}, its_own
+            ),
         )
         parts = [row["parked_id"] for row in rows if row.get("of") == parked_id]
-        return tuple(self._delete(key, name) for name in (parked_id, *parts))
+        return tuple(self._build_delete(key, name) for name in (parked_id, *parts))
 
-    def _delete(self, key: ConversationKey, name: str) -> Write:
+    def _build_delete(self, key: ConversationKey, name: str) -> Write:
         return {
             "Delete": {
                 "TableName": self._tables.parked,
@@ -214,22 +221,22 @@ class ParkedRows:
                     "conversation_id": {"S": key.conversation_id},
                     "parked_id": {"S": name},
                 },
-                "ConditionExpression": when.STILL_PARKED,
-                **when.used({}, when.STILL_PARKED),
+                "ConditionExpression": conditions.STILL_PARKED,
+                **conditions.bind_values({}, conditions.STILL_PARKED),
             }
         }
 
-    def _staged_again(
+    def _build_restage_put(
         self, parked: ParkedBatch, one: Staged, now: float, expires_at: float
     ) -> Write:
-        row = parked_items.staged_again(one, parked.key, now)
-        row[EXPIRES_BY] = sanitize.expiry(expires_at)
+        row = parked_items.row_for_restaging(one, parked.key, now)
+        row[EXPIRES_BY] = sanitize.to_expiry_seconds(expires_at)
         return {
             "Put": {
                 "TableName": self._tables.stage,
-                "Item": sanitize.kept(row, "the message"),
-                "ConditionExpression": when.NEW_FRAGMENT,
-                **when.used({}, when.NEW_FRAGMENT),
+                "Item": sanitize.encode_row(row, "the message"),
+                "ConditionExpression": conditions.NEW_FRAGMENT,
+                **conditions.bind_values({}, conditions.NEW_FRAGMENT),
             }
         }
 
@@ -239,43 +246,52 @@ class _Lock:
 
     def __init__(self, rows: ConversationRows, grant: LockGrant, parked: ParkedBatch) -> None:
         self._rows, self._grant, self._at = rows, grant, parked.parked_at
-        self._mark = mark_in(parked.outbox)
-        self._row = rows.held(grant)
+        self._mark = get_thread_mark(parked.outbox)
+        self._row = rows.read_held_row(grant)
         self._write_id = uuid4().hex
 
-    def write(self, last: bool) -> Write:
+    def build_write(self, last: bool) -> Write:
         """Given back with the last slice; until then it must be ours."""
         values = {
             ":at": self._at,
             ":write": self._write_id,
             ":mark": self._mark,
-            **ending(self._grant, self._row, Status.PARKED),
+            **bind_release(self._grant, self._row, Status.PARKED),
         }
-        expression = _FREE + (_MOVE_MARK if self._mark else "") + _FORGET
-        update = self._rows.update(self._grant.key, expression, when.ENDABLE, values)
+        expression = _SET_PARKED + (_SET_MARK if self._mark else "") + _REMOVE_LOCK
+        update = self._rows.build_update(
+            self._grant.key, expression, conditions.CAN_RELEASE_LOCK, values
+        )
         old = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         if last:
             return {"Update": update | old}
         key = {name: update[name] for name in ("TableName", "Key")}
-        condition = {"ConditionExpression": when.MINE}
+        condition = {"ConditionExpression": conditions.LOCK_HELD}
         return {
-            "ConditionCheck": key | condition | when.used(when.of(self._grant), when.MINE) | old
+            "ConditionCheck": key
+            | condition
+            | conditions.bind_values(
+                conditions.values_from_grant(self._grant), conditions.LOCK_HELD
+            )
+            | old
         }
 
-    def was_freed_by_this(self, refused: ConditionFailed) -> bool:
+    def is_released_by_this(self, refused: ConditionFailed) -> bool:
         """True: it was the answer that was lost. False: try again. Raises LockLost."""
         self._row = refused.row
         if self._row.get("write_id") == self._write_id:
             return True
-        if not items.held_by(self._row, self._grant):
-            raise lock_lost(self._grant)
+        if not items.is_held_by(self._row, self._grant):
+            raise build_lock_lost_error(self._grant)
         return False
 
 
-def _unrefused(puts: list[Write], answer: TransactionCancelled, first: int) -> Iterator[Write]:
+def _skip_refused(
+    puts: list[Write], answer: TransactionCancelled, first: int
+) -> Iterator[Write]:
     reasons = answer.reasons[first : first + len(puts)]
     return (put for put, reason in zip(puts, reasons, strict=True) if reason is None)
 
 
-def _not_found() -> ParkedNotFound:
+def _build_not_found_error() -> ParkedNotFound:
     return ParkedNotFound("nothing is parked under that id")

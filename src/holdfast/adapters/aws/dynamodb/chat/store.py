@@ -17,7 +17,7 @@ from holdfast.adapters.aws.dynamodb.chat.history import HistoryRows
 from holdfast.adapters.aws.dynamodb.chat.parked_rows import ParkedRows
 from holdfast.adapters.aws.dynamodb.chat.rows import ConversationRows
 from holdfast.adapters.aws.dynamodb.chat.staging import StagingRows
-from holdfast.adapters.aws.dynamodb.chat.tables import tables_command, tables_of
+from holdfast.adapters.aws.dynamodb.chat.tables import format_tables_command, tables_from_prefix
 from holdfast.adapters.aws.dynamodb.chat.turns import TurnEnd, TurnWriter
 from holdfast.adapters.aws.dynamodb.client import DynamoDBClient
 from holdfast.conversations.model import (
@@ -49,16 +49,20 @@ class DynamoDBConversations(ConversationStore):
     def __init__(
         self, prefix: str = "", *, client: Any = None, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        tables = tables_of(prefix)
-        self._calls = DynamoDBClient(client, clock, tables_command=tables_command(prefix))
-        self._stage = StagingRows(self._calls, tables)
-        self._rows = ConversationRows(self._calls, tables, clock)
-        self._history = HistoryRows(self._calls, tables)
-        self._turns = TurnWriter(self._calls, self._rows, self._history, self._stage)
-        self._parking = ParkedRows(self._calls, tables, self._rows, self._history, self._stage)
+        tables = tables_from_prefix(prefix)
+        self._client = DynamoDBClient(
+            client, clock, tables_command=format_tables_command(prefix)
+        )
+        self._staging = StagingRows(self._client, tables)
+        self._rows = ConversationRows(self._client, tables, clock)
+        self._history = HistoryRows(self._client, tables)
+        self._turn_writer = TurnWriter(self._client, self._rows, self._history, self._staging)
+        self._parked_rows = ParkedRows(
+            self._client, tables, self._rows, self._history, self._staging
+        )
 
     def close(self) -> None:
-        self._calls.close()
+        self._client.close()
 
     # -- staging
 
@@ -66,19 +70,19 @@ class DynamoDBConversations(ConversationStore):
         return self._rows.create(conversation)
 
     def stage(self, fragment: Fragment, *, expires_at: float) -> bool:
-        return self._stage.put(fragment, expires_at)
+        return self._staging.put_fragment(fragment, expires_at)
 
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
-        return self._stage.open(window, now, untriggered_before)
+        return self._staging.open_window(window, now, untriggered_before)
 
     def mark_triggered(self, window: Window) -> None:
-        self._stage.mark_triggered(window)
+        self._staging.mark_triggered(window)
 
     def window(self, conversation_id: str) -> Window | None:
-        return self._stage.window(conversation_id)
+        return self._staging.read_window(conversation_id)
 
     def close_window(self, conversation_id: str, trigger_id: str) -> None:
-        self._stage.close(conversation_id, trigger_id)
+        self._staging.close_window(conversation_id, trigger_id)
 
     # -- the lock
 
@@ -102,10 +106,10 @@ class DynamoDBConversations(ConversationStore):
     # -- the batch
 
     def staged(self, conversation_id: str) -> list[Staged]:
-        return self._stage.all(conversation_id)
+        return self._staging.read_all(conversation_id)
 
     def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
-        return self._history.processed(key, sids)
+        return self._history.read_processed(key, sids)
 
     def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
         self._rows.note(grant, outbox, thread_id)
@@ -119,35 +123,39 @@ class DynamoDBConversations(ConversationStore):
         remember_until: float,
         parked_id: str | None = None,
     ) -> None:
-        unparked = () if parked_id is None else self._parking.taken_out(grant.key, parked_id)
-        self._turns.finish(TurnEnd(grant, turn, now, remember_until, unparked))
+        unparked = (
+            ()
+            if parked_id is None
+            else self._parked_rows.build_unpark_writes(grant.key, parked_id)
+        )
+        self._turn_writer.finish(TurnEnd(grant, turn, now, remember_until, unparked))
 
     def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
-        self._stage.drop(conversation_id, sids)
+        self._staging.drop(conversation_id, sids)
 
     # -- for people
 
     def park(
         self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
     ) -> None:
-        self._parking.park(grant, parked, remember_until)
+        self._parked_rows.park(grant, parked, remember_until)
         if grant is not None:
             self._rows.forget(grant)
 
     def parked(self) -> Iterator[ParkedBatch]:
-        return iter(self._parking.all())
+        return iter(self._parked_rows.read_all())
 
     def unpark(
         self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
     ) -> ParkedBatch:
-        return self._parking.unpark(parked_id, back_to_stage, now, expires_at)
+        return self._parked_rows.unpark(parked_id, back_to_stage, now, expires_at)
 
     def get(self, key: ConversationKey) -> Conversation | None:
         row = self._rows.read(key)
-        return items.conversation_of(row) if row else None
+        return items.conversation_from_row(row) if row else None
 
     def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
-        return map(items.conversation_of, self._rows.all(conversation_id))
+        return map(items.conversation_from_row, self._rows.read_all(conversation_id))
 
     def set_status(self, key: ConversationKey, status: str) -> bool:
         return self._rows.set_status(key, status)
@@ -155,13 +163,13 @@ class DynamoDBConversations(ConversationStore):
     def history(
         self, key: ConversationKey, *, before: int | None = None, limit: int = 50
     ) -> list[HistoryMessage]:
-        found = self._history.last(key, before, limit)
+        found = self._history.read_last(key, before, limit)
         if found or before is not None or limit < 1:
             return found
         # The seed's Lambda keeps them in the row; the first turn here moves them.
-        return list(items.tail_in(self._rows.read(key))[-limit:])
+        return list(items.read_recent_messages(self._rows.read(key))[-limit:])
 
     # -- for the sweeper
 
     def waiting(self) -> Iterator[WaitingConversation]:
-        return self._stage.waiting()
+        return self._staging.read_waiting()

@@ -13,7 +13,11 @@ Rows of the history have no `expires_at`: they stay.
 
 from typing import Any, NamedTuple
 
-from holdfast.adapters.aws.dynamodb.tables import key, provide, texts
+from holdfast.adapters.aws.dynamodb.tables import (
+    define_key,
+    define_text_attributes,
+    ensure_tables,
+)
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
 EXPIRES_BY = "expires_at"
@@ -31,7 +35,7 @@ class ConversationTables(NamedTuple):
         return dict.fromkeys((self.stage, self.windows, self.messages), EXPIRES_BY)
 
 
-def tables_of(prefix: str = "") -> ConversationTables:
+def tables_from_prefix(prefix: str = "") -> ConversationTables:
     return ConversationTables(
         f"{prefix}conversations",
         f"{prefix}conversations-stage",
@@ -41,28 +45,28 @@ def tables_of(prefix: str = "") -> ConversationTables:
     )
 
 
-def tables_command(prefix: str) -> str:
+def format_tables_command(prefix: str) -> str:
     """Return the command that shows these tables, as it can be pasted."""
     return f"HOLDFAST_CHAT_STORE=dynamodb:{prefix} holdfast chat tables"
 
 
-def definitions(tables: ConversationTables) -> list[dict[str, Any]]:
+def define_tables(tables: ConversationTables) -> list[dict[str, Any]]:
     """As CreateTable takes them, paid by use."""
     return [
-        _table(tables.conversations, "primary_channel", "conversation_id"),
-        _table(tables.stage, "conversation_id", "message_sid"),
-        _table(tables.windows, "conversation_id"),
-        _table(tables.messages, "conversation", "entry"),
-        _table(tables.parked, "conversation_id", "parked_id"),
+        _define_table(tables.conversations, "primary_channel", "conversation_id"),
+        _define_table(tables.stage, "conversation_id", "message_sid"),
+        _define_table(tables.windows, "conversation_id"),
+        _define_table(tables.messages, "conversation", "entry"),
+        _define_table(tables.parked, "conversation_id", "parked_id"),
     ]
 
 
-def _table(name: str, *keys: str) -> dict[str, Any]:
+def _define_table(name: str, *keys: str) -> dict[str, Any]:
     return {
         "TableName": name,
         "BillingMode": "PAY_PER_REQUEST",
-        "AttributeDefinitions": texts(*keys),
-        "KeySchema": key(*keys),
+        "AttributeDefinitions": define_text_attributes(*keys),
+        "KeySchema": define_key(*keys),
     }
 
 
@@ -72,6 +76,6 @@ def create_tables(client: Any, prefix: str = "", *, clock: Clock = SYSTEM_CLOCK)
 
     Raises ConfigError, StoreUnavailable.
     """
-    tables = tables_of(prefix)
-    command = tables_command(prefix)
-    return provide(client, definitions(tables), tables.expiring, clock, command)
+    tables = tables_from_prefix(prefix)
+    command = format_tables_command(prefix)
+    return ensure_tables(client, define_tables(tables), tables.expiring, clock, command)

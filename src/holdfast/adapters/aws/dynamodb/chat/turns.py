@@ -14,16 +14,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
-from holdfast.adapters.aws.dynamodb.chat import conditions as when
-from holdfast.adapters.aws.dynamodb.chat import items, sanitize
+from holdfast.adapters.aws.dynamodb.chat import conditions, items, sanitize
 from holdfast.adapters.aws.dynamodb.chat.history import HistoryRows
 from holdfast.adapters.aws.dynamodb.chat.rows import (
-    ROUNDS,
-    UNLOCK,
+    LOCK_ATTRIBUTES,
+    MAX_TRIES,
     ConversationRows,
-    changing,
-    ending,
-    lock_lost,
+    bind_release,
+    build_lock_lost_error,
+    build_row_changing_error,
 )
 from holdfast.adapters.aws.dynamodb.chat.staging import StagingRows
 from holdfast.adapters.aws.dynamodb.client import DynamoDBClient, WriteDone
@@ -35,19 +34,19 @@ from holdfast.conversations.model import (
     Status,
     Turn,
 )
-from holdfast.conversations.recent_history import recent_messages
+from holdfast.conversations.recent_history import keep_recent_messages
 
-MOST_WRITES = 100  # of one transaction
+MAX_WRITES = 100  # of one transaction
 # Bytes. What the tail does not hold is in the history. The reply is out when it is written:
 # so it is the tail that gives way, whatever else fills the row.
-_LARGEST_TAIL, _LARGEST_ROW = 128 * 1024, 380 * 1024
+_MAX_TAIL_BYTES, _MAX_ROW_BYTES = 128 * 1024, 380 * 1024
 
 _UPDATE = (
     "SET #messages = :tail, #message_count = :new_count, #conversation_status = :status, "
     "#updated_at = :at, #openai_thread_id = :thread, #thread_mark = :mark, "
     "#last_assistant_message_sid = :reply, #write_id = :write, "
     "#prompt_tokens = :prompt, #completion_tokens = :completion "
-    f"REMOVE #outbox, {UNLOCK}"
+    f"REMOVE #outbox, {LOCK_ATTRIBUTES}"
 )
 
 
@@ -67,59 +66,61 @@ class TurnEnd:
 class TurnWriter:
     def __init__(
         self,
-        calls: DynamoDBClient,
+        client: DynamoDBClient,
         rows: ConversationRows,
         history: HistoryRows,
         stage: StagingRows,
     ) -> None:
-        self._calls, self._rows, self._history, self._stage = calls, rows, history, stage
+        self._client, self._rows, self._history, self._staging = client, rows, history, stage
 
     def finish(self, end: TurnEnd) -> None:
         grant = end.grant
-        row, numbered = self._rows.held(grant), 0
-        for _ in range(ROUNDS):
-            answer = self._calls.transact(self._writes(end, row, numbered))
+        row, numbered = self._rows.read_held_row(grant), 0
+        for _ in range(MAX_TRIES):
+            answer = self._client.transact(self._build_writes(end, row, numbered))
             if isinstance(answer, WriteDone):
                 return self._rows.forget(grant)
             if (refused := answer.reasons[0]) is None:
                 if any(answer.reasons[1 : 1 + len(end.unparked)]):
                     raise ParkedNotFound("nothing is parked under that id any more")
                 # Numbers that are taken: somebody made the conversation's row anew.
-                numbered = self._last_number(grant.key)
+                numbered = self._read_last_number(grant.key)
                 continue
             row = refused.row
             if row.get("write_id") == end.write_id:
                 return self._rows.forget(grant)  # done; it was the answer that was lost
-            if not items.held_by(row, grant):
-                raise lock_lost(grant)
-        raise changing()
+            if not items.is_held_by(row, grant):
+                raise build_lock_lost_error(grant)
+        raise build_row_changing_error()
 
-    def _last_number(self, key: ConversationKey) -> int:
-        return max((one.seq for one in self._history.last(key, None, 1)), default=0)
+    def _read_last_number(self, key: ConversationKey) -> int:
+        return max((one.seq for one in self._history.read_last(key, None, 1)), default=0)
 
-    def _writes(self, end: TurnEnd, row: items.Row, numbered: int) -> list[dict[str, Any]]:
+    def _build_writes(
+        self, end: TurnEnd, row: items.Row, numbered: int
+    ) -> list[dict[str, Any]]:
         key, sids = end.grant.key, list(dict.fromkeys(end.turn.sids))
-        counted = items.number_in(row, "message_count")
-        known = _numbered(items.tail_in(row), max(counted, numbered))
-        self._history.adopt(key, (one for one in known if one.seq > counted))
+        counted = items.read_number(row, "message_count")
+        known = _number_messages(items.read_recent_messages(row), max(counted, numbered))
+        self._history.adopt_messages(key, (one for one in known if one.seq > counted))
         count = max([counted, numbered, *(one.seq for one in known)])
         pair = (
             replace(end.turn.user, seq=count + 1),
             replace(end.turn.assistant, seq=count + 2),
         )
-        tail = _fitting(recent_messages(known, pair), row)
+        tail = _trim_to_size(keep_recent_messages(known, pair), row)
         writes = [
-            {"Update": self._update(end, row, tail, count + 2)},
+            {"Update": self._build_update(end, row, tail, count + 2)},
             *end.unparked,
-            *(put for message in pair for put in self._history.puts(key, message)),
-            *self._history.remembered(key, sids, end.remember_until),
-            *self._stage.unstaged(key.conversation_id, sids),
+            *(put for message in pair for put in self._history.build_puts(key, message)),
+            *self._history.build_processed_puts(key, sids, end.remember_until),
+            *self._staging.build_deletes(key.conversation_id, sids),
         ]
-        if len(writes) > MOST_WRITES:
+        if len(writes) > MAX_WRITES:
             raise PermanentError("the batch is too large for one write")
         return writes
 
-    def _update(
+    def _build_update(
         self, end: TurnEnd, row: items.Row, tail: list[Any], new_count: int
     ) -> dict[str, Any]:
         turn = end.turn
@@ -132,15 +133,17 @@ class TurnWriter:
             ":reply": turn.assistant.message_sid,
             ":write": end.write_id,
             # No ADD: what somebody else wrote there may be no number, and would refuse all.
-            ":prompt": items.number_in(row, "prompt_tokens") + turn.prompt_tokens,
-            ":completion": items.number_in(row, "completion_tokens") + turn.completion_tokens,
-            **ending(end.grant, row, Status.REPLY_SENT),
+            ":prompt": items.read_number(row, "prompt_tokens") + turn.prompt_tokens,
+            ":completion": items.read_number(row, "completion_tokens") + turn.completion_tokens,
+            **bind_release(end.grant, row, Status.REPLY_SENT),
         }
-        update = self._rows.update(end.grant.key, _UPDATE, when.ENDABLE, values)
+        update = self._rows.build_update(
+            end.grant.key, _UPDATE, conditions.CAN_RELEASE_LOCK, values
+        )
         return update | {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
 
 
-def _numbered(messages: tuple[HistoryMessage, ...], last: int) -> list[HistoryMessage]:
+def _number_messages(messages: tuple[HistoryMessage, ...], last: int) -> list[HistoryMessage]:
     """With numbers for those that have none: the seed's Lambda writes them like this."""
     numbered = []
     for message in messages:
@@ -151,11 +154,11 @@ def _numbered(messages: tuple[HistoryMessage, ...], last: int) -> list[HistoryMe
     return numbered
 
 
-def _fitting(messages: tuple[HistoryMessage, ...], row: items.Row) -> list[dict[str, Any]]:
+def _trim_to_size(messages: tuple[HistoryMessage, ...], row: items.Row) -> list[dict[str, Any]]:
     """As rows; without the first ones where they are too many bytes."""
     others = {name: row[name] for name in row if name not in ("messages", "outbox")}
-    room = min(_LARGEST_TAIL, _LARGEST_ROW - sanitize.weight(others))
-    tail = [items.message_row(message) for message in messages]
-    while tail and sanitize.weight(tail) > room:
+    room = min(_MAX_TAIL_BYTES, _MAX_ROW_BYTES - sanitize.estimate_size(others))
+    tail = [items.row_from_message(message) for message in messages]
+    while tail and sanitize.estimate_size(tail) > room:
         del tail[0]
     return tail

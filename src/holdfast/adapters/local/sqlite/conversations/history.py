@@ -6,18 +6,18 @@ Within somebody's transaction.
 from collections.abc import Collection, Iterable
 from sqlite3 import Connection
 
-from holdfast.adapters.local.sqlite.conversations import staging as stage
+from holdfast.adapters.local.sqlite.conversations import staging
 from holdfast.adapters.local.sqlite.conversations.row_values import (
-    message_of,
-    parked_of,
-    row_of_message,
-    row_of_parked,
+    message_from_row,
+    parked_from_row,
+    row_from_message,
+    row_from_parked,
 )
-from holdfast.adapters.local.sqlite.jobs.rows import named
+from holdfast.adapters.local.sqlite.jobs.rows import read_rows
 from holdfast.conversations.errors import ParkedNotFound
 from holdfast.conversations.model import ConversationKey, HistoryMessage, ParkedBatch
 
-_TELL = """
+_INSERT_MESSAGE = """
 INSERT INTO messages VALUES (
     :conversation_no, :seq, :role, :body, :at, :message_sid, :details
 )
@@ -25,30 +25,30 @@ INSERT INTO messages VALUES (
 PAGE = """
 SELECT * FROM messages WHERE conversation_no = ? AND seq < ? ORDER BY seq DESC LIMIT ?
 """
-_LAST = 2**63 - 1
-KNOWN = """
+_MAX_SEQ = 2**63 - 1
+IS_PROCESSED = """
 SELECT 1 FROM processed
 WHERE conversation_id = ? AND primary_channel = ? AND message_sid = ?
 """
-_REMEMBER = "INSERT OR REPLACE INTO processed VALUES (?, ?, ?, ?)"
-_NOT_DONE = """
+_MARK_PROCESSED = "INSERT OR REPLACE INTO processed VALUES (?, ?, ?, ?)"
+_UNMARK_PROCESSED = """
 DELETE FROM processed
 WHERE conversation_id = ? AND primary_channel = ? AND message_sid = ?
 """
-_PARK = """
+_INSERT_PARKED = """
 INSERT INTO parked VALUES (
     :parked_id, :conversation_id, :primary_channel, :reason, :parked_at, :staged, :outbox
 ) ON CONFLICT DO NOTHING
 """
 
-_AT_ONCE = 100  # rows forgotten with a turn: more than a turn adds, so they never pile up
-FORGET_PROCESSED = """
+_MAX_DELETES = 100  # rows forgotten with a turn: more than a turn adds, so they never pile up
+DELETE_EXPIRED_PROCESSED = """
 DELETE FROM processed WHERE (conversation_id, primary_channel, message_sid) IN (
     SELECT conversation_id, primary_channel, message_sid FROM processed
     WHERE expires_at < ? ORDER BY expires_at LIMIT ?
 )
 """
-FORGET_STAGED = """
+DELETE_EXPIRED_STAGED = """
 DELETE FROM stage WHERE rowid IN (
     SELECT rowid FROM stage WHERE expires_at < ? ORDER BY expires_at LIMIT ?
 )
@@ -58,73 +58,81 @@ DELETE FROM stage WHERE rowid IN (
 # -- the history
 
 
-def tell(connection: Connection, number: int, messages: Iterable[HistoryMessage]) -> None:
-    connection.executemany(_TELL, [row_of_message(number, one) for one in messages])
+def append_messages(
+    connection: Connection, number: int, messages: Iterable[HistoryMessage]
+) -> None:
+    connection.executemany(_INSERT_MESSAGE, [row_from_message(number, one) for one in messages])
 
 
-def page(
+def read_page(
     connection: Connection, number: int, before: int | None, limit: int
 ) -> list[HistoryMessage]:
-    last = _LAST if before is None else before
-    rows = named(connection.execute(PAGE, (number, last, limit)))
-    return [message_of(row) for row in reversed(rows)]
+    last = _MAX_SEQ if before is None else before
+    rows = read_rows(connection.execute(PAGE, (number, last, limit)))
+    return [message_from_row(row) for row in reversed(rows)]
 
 
 # -- processed messages
 
 
-def known(connection: Connection, key: ConversationKey, sids: Collection[str]) -> set[str]:
+def find_processed(
+    connection: Connection, key: ConversationKey, sids: Collection[str]
+) -> set[str]:
     of_key = (key.conversation_id, key.primary_channel)
-    return {sid for sid in set(sids) if connection.execute(KNOWN, (*of_key, sid)).fetchone()}
+    return {
+        sid for sid in set(sids) if connection.execute(IS_PROCESSED, (*of_key, sid)).fetchone()
+    }
 
 
-def end(
+def mark_processed(
     connection: Connection, key: ConversationKey, sids: Collection[str], until: float
 ) -> None:
     """These messages are done with: remembered, and not staged any more."""
     of_key = (key.conversation_id, key.primary_channel)
-    connection.executemany(_REMEMBER, [(*of_key, sid, until) for sid in sids])
-    stage.drop(connection, key.conversation_id, sids)
+    connection.executemany(_MARK_PROCESSED, [(*of_key, sid, until) for sid in sids])
+    staging.delete_staged(connection, key.conversation_id, sids)
 
 
-def forget(connection: Connection, now: float) -> None:
+def delete_expired(connection: Connection, now: float) -> None:
     """A bounded number of rows whose time is over, the oldest first."""
-    for statement in (FORGET_PROCESSED, FORGET_STAGED):
-        connection.execute(statement, (now, _AT_ONCE))
+    for statement in (DELETE_EXPIRED_PROCESSED, DELETE_EXPIRED_STAGED):
+        connection.execute(statement, (now, _MAX_DELETES))
 
 
 # -- parked batches
 
 
-def park(connection: Connection, parked: ParkedBatch) -> None:
+def insert_parked(connection: Connection, parked: ParkedBatch) -> None:
     """Unless it is there already: the first reason is the one that counts."""
-    connection.execute(_PARK, row_of_parked(parked))
+    connection.execute(_INSERT_PARKED, row_from_parked(parked))
 
 
-def parked_ids(connection: Connection) -> list[str]:
+def read_parked_ids(connection: Connection) -> list[str]:
     found = connection.execute("SELECT parked_id FROM parked ORDER BY parked_at")
     return [parked_id for (parked_id,) in found]
 
 
-def parked(connection: Connection, parked_id: str) -> ParkedBatch | None:
+def read_parked(connection: Connection, parked_id: str) -> ParkedBatch | None:
     cursor = connection.execute("SELECT * FROM parked WHERE parked_id = ?", (parked_id,))
-    rows = named(cursor)
-    return parked_of(rows[0]) if rows else None
+    rows = read_rows(cursor)
+    return parked_from_row(rows[0]) if rows else None
 
 
-def take_out(
+def remove_parked(
     connection: Connection, parked_id: str, key: ConversationKey | None = None
 ) -> ParkedBatch:
     """Take out what is parked there, in this conversation if one is named. Raises
     ParkedNotFound."""
-    found = parked(connection, parked_id)
+    found = read_parked(connection, parked_id)
     if found is None or key not in (None, found.key):
         raise ParkedNotFound(f"nothing is parked under {parked_id!r}")
     connection.execute("DELETE FROM parked WHERE parked_id = ?", (parked_id,))
     return found
 
 
-def not_done(connection: Connection, key: ConversationKey, sids: Collection[str]) -> None:
+def unmark_processed(
+    connection: Connection, key: ConversationKey, sids: Collection[str]
+) -> None:
     """These messages are to be answered after all."""
     of_key = (key.conversation_id, key.primary_channel)
-    connection.executemany(_NOT_DONE, [(*of_key, sid) for sid in sids])
+    connection.executemany(_UNMARK_PROCESSED, [(*of_key, sid) for sid in sids])

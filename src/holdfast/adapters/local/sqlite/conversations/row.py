@@ -5,12 +5,12 @@ from sqlite3 import Connection
 from typing import Any
 
 from holdfast.adapters.local.sqlite.conversations.row_values import (
-    changes_of,
-    conversation_of,
-    dumped_outbox,
-    row_of_new,
+    conversation_from_row,
+    dump_outbox,
+    find_changes,
+    row_from_conversation,
 )
-from holdfast.adapters.local.sqlite.jobs.rows import named
+from holdfast.adapters.local.sqlite.jobs.rows import read_rows
 from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import LockLost
 from holdfast.conversations.model import Conversation, ConversationKey, LockGrant, Status
@@ -32,17 +32,17 @@ SELECT conversation_no FROM conversations WHERE conversation_id = ? ORDER BY upd
 """
 # The lock is this grant's. Said in SQL, so that what is written most often in a turn does not
 # read the conversation with its tail first.
-_MINE = """
+_LOCK_HELD = """
 conversation_id = :conversation_id AND primary_channel = :primary_channel
     AND status = :processing AND lock_owner = :owner AND lock_fence = :fence
 """
 _NOTE = f"""
 UPDATE conversations SET outbox = :outbox, thread_id = :thread_id, updated_at = :now
-WHERE {_MINE}
+WHERE {_LOCK_HELD}
 """  # noqa: S608 - our own words
 _RENEW = f"""
 UPDATE conversations SET lock_expires_at = :expires_at
-WHERE {_MINE} AND lock_expires_at > :now
+WHERE {_LOCK_HELD} AND lock_expires_at > :now
 """  # noqa: S608 - our own words
 
 
@@ -53,51 +53,51 @@ class FoundConversation:
     conversation: Conversation
 
 
-def add(connection: Connection, conversation: Conversation) -> bool:
+def insert(connection: Connection, conversation: Conversation) -> bool:
     """False: it is there, and stays."""
-    return connection.execute(_ADD, row_of_new(conversation)).rowcount > 0
+    return connection.execute(_ADD, row_from_conversation(conversation)).rowcount > 0
 
 
 def find(connection: Connection, key: ConversationKey) -> FoundConversation | None:
-    rows = named(connection.execute(BY_KEY, (key.conversation_id, key.primary_channel)))
+    rows = read_rows(connection.execute(BY_KEY, (key.conversation_id, key.primary_channel)))
     if not rows:
         return None
     return FoundConversation(
-        rows[0]["conversation_no"], rows[0]["lock_owner"], conversation_of(rows[0])
+        rows[0]["conversation_no"], rows[0]["lock_owner"], conversation_from_row(rows[0])
     )
 
 
-def held(connection: Connection, grant: LockGrant) -> FoundConversation | None:
+def find_held(connection: Connection, grant: LockGrant) -> FoundConversation | None:
     """The conversation, if its lock is this grant's."""
     found = find(connection, grant.key)
-    if found is None or not rules.holds(grant, found.conversation, found.owner):
+    if found is None or not rules.has_lock(grant, found.conversation, found.owner):
         return None
     return found
 
 
-def held_or_lost(connection: Connection, grant: LockGrant) -> FoundConversation:
+def require_held(connection: Connection, grant: LockGrant) -> FoundConversation:
     """Raises LockLost."""
-    found = held(connection, grant)
+    found = find_held(connection, grant)
     if found is None:
-        raise _lost()
+        raise _build_lock_lost_error()
     return found
 
 
-def note(
+def write_outbox(
     connection: Connection, grant: LockGrant, outbox: Outbox, thread_id: str, now: float
 ) -> None:
     """Raises LockLost."""
-    noted = {"outbox": dumped_outbox(outbox), "thread_id": thread_id, "now": now}
-    if not connection.execute(_NOTE, {**noted, **_of(grant)}).rowcount:
-        raise _lost()
+    noted = {"outbox": dump_outbox(outbox), "thread_id": thread_id, "now": now}
+    if not connection.execute(_NOTE, {**noted, **_values_from_grant(grant)}).rowcount:
+        raise _build_lock_lost_error()
 
 
 def renew(connection: Connection, grant: LockGrant, now: float, expires_at: float) -> bool:
     times = {"now": now, "expires_at": expires_at}
-    return connection.execute(_RENEW, {**times, **_of(grant)}).rowcount > 0
+    return connection.execute(_RENEW, {**times, **_values_from_grant(grant)}).rowcount > 0
 
 
-def _of(grant: LockGrant) -> dict[str, Any]:
+def _values_from_grant(grant: LockGrant) -> dict[str, Any]:
     """The values of _MINE."""
     return {
         "conversation_id": grant.key.conversation_id,
@@ -108,17 +108,17 @@ def _of(grant: LockGrant) -> dict[str, Any]:
     }
 
 
-def _lost() -> LockLost:
+def _build_lock_lost_error() -> LockLost:
     return LockLost("somebody else has the lock of this conversation by now")
 
 
-def write(
+def update(
     connection: Connection,
     found: FoundConversation,
     after: Conversation,
     owner: str | None = None,
 ) -> None:
-    changed = changes_of(found.conversation, after)
+    changed = find_changes(found.conversation, after)
     if owner is not None:
         changed["lock_owner"] = owner
     if changed:
@@ -132,7 +132,7 @@ def write(
 # -- listings
 
 
-def numbers(connection: Connection, conversation_id: str | None) -> list[int]:
+def read_numbers(connection: Connection, conversation_id: str | None) -> list[int]:
     """Of all, or of those with that id; the latest first."""
     if conversation_id is None:
         rows = connection.execute(LATEST)
@@ -141,5 +141,8 @@ def numbers(connection: Connection, conversation_id: str | None) -> list[int]:
     return [number for (number,) in rows]
 
 
-def numbered(connection: Connection, number: int) -> list[Conversation]:
-    return [conversation_of(row) for row in named(connection.execute(BY_NUMBER, (number,)))]
+def read_by_number(connection: Connection, number: int) -> list[Conversation]:
+    return [
+        conversation_from_row(row)
+        for row in read_rows(connection.execute(BY_NUMBER, (number,)))
+    ]

@@ -15,10 +15,10 @@ from holdfast.conversations.model import (
     Staged,
     UnreadableFragment,
 )
-from holdfast.conversations.outbox import Outbox, outbox_of, plain
+from holdfast.conversations.outbox import Outbox, outbox_from_data, to_plain_data
 
 # What a conversation changes in its life; columns have the names of fields.
-_MOVING = (
+_MUTABLE_COLUMNS = (
     "status",
     "previous_status",
     "messages",
@@ -35,10 +35,10 @@ _MOVING = (
     "updated_at",
 )
 
-_MESSAGE = ("role", "body", "at", "message_sid", "details", "seq")
+_MESSAGE_FIELDS = ("role", "body", "at", "message_sid", "details", "seq")
 
 
-def row_of_new(conversation: Conversation) -> dict[str, Any]:
+def row_from_conversation(conversation: Conversation) -> dict[str, Any]:
     return {
         "conversation_id": conversation.key.conversation_id,
         "primary_channel": conversation.key.primary_channel,
@@ -50,67 +50,67 @@ def row_of_new(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def changes_of(before: Conversation, after: Conversation) -> dict[str, Any]:
+def find_changes(before: Conversation, after: Conversation) -> dict[str, Any]:
     """Only what changed: the tail is long, and most writes leave it as it is."""
     return {
-        name: _column(name, value)
-        for name in _MOVING
+        name: _encode_column(name, value)
+        for name in _MUTABLE_COLUMNS
         if (value := getattr(after, name)) != getattr(before, name)
     }
 
 
-def _column(name: str, value: Any) -> Any:
+def _encode_column(name: str, value: Any) -> Any:
     if name == "messages":
-        return json.dumps([_plain_message(message) for message in value])
-    return dumped_outbox(value) if name == "outbox" else value
+        return json.dumps([_message_to_dict(message) for message in value])
+    return dump_outbox(value) if name == "outbox" else value
 
 
-def _plain_message(message: HistoryMessage) -> dict[str, Any]:
+def _message_to_dict(message: HistoryMessage) -> dict[str, Any]:
     """By hand: `asdict` copies deeply, and was a third of the cost of a turn."""
-    return {name: getattr(message, name) for name in _MESSAGE}
+    return {name: getattr(message, name) for name in _MESSAGE_FIELDS}
 
 
-def conversation_of(row: Row) -> Conversation:
+def conversation_from_row(row: Row) -> Conversation:
     return Conversation(
         key=ConversationKey(row["primary_channel"], row["conversation_id"]),
         channel_config=json.loads(row["channel_config"]),
         ai_config=json.loads(row["ai_config"]),
         created_at=row["created_at"],
-        **{name: row[name] for name in _MOVING if name not in ("messages", "outbox")},
+        **{name: row[name] for name in _MUTABLE_COLUMNS if name not in ("messages", "outbox")},
         messages=tuple(HistoryMessage(**one) for one in json.loads(row["messages"])),
-        outbox=loaded_outbox(row["outbox"]),
+        outbox=load_outbox(row["outbox"]),
     )
 
 
-def dumped_outbox(outbox: Outbox | None) -> str | None:
-    return None if outbox is None else json.dumps(plain(outbox))
+def dump_outbox(outbox: Outbox | None) -> str | None:
+    return None if outbox is None else json.dumps(to_plain_data(outbox))
 
 
-def loaded_outbox(column: str | None) -> Outbox | None:
-    return None if column is None else outbox_of(json.loads(column))
+def load_outbox(column: str | None) -> Outbox | None:
+    return None if column is None else outbox_from_data(json.loads(column))
 
 
 # -- the history
 
 
-def row_of_message(conversation_no: int, message: HistoryMessage) -> dict[str, Any]:
+def row_from_message(conversation_no: int, message: HistoryMessage) -> dict[str, Any]:
     return {
         "conversation_no": conversation_no,
         "seq": message.seq,
         "role": message.role,
-        "body": _storable(message.body),
+        "body": _replace_lone_surrogates(message.body),
         "at": message.at,
         "message_sid": message.message_sid,
         "details": json.dumps(dict(message.details)),
     }
 
 
-def _storable(text: str) -> str:
+def _replace_lone_surrogates(text: str) -> str:
     """A reply is out by now: half a character must not keep the rest from the history."""
     return text.encode("utf-8", "replace").decode()
 
 
-def message_of(row: Row) -> HistoryMessage:
+def message_from_row(row: Row) -> HistoryMessage:
     details = json.loads(row["details"])
     return HistoryMessage(
         row["role"], row["body"], row["at"], row["message_sid"], details, row["seq"]
@@ -120,7 +120,7 @@ def message_of(row: Row) -> HistoryMessage:
 # -- staged rows
 
 
-def row_of_staged(row: Staged, key: ConversationKey, staged_at: float) -> dict[str, Any]:
+def row_from_staged(row: Staged, key: ConversationKey, staged_at: float) -> dict[str, Any]:
     """`key` and `staged_at` stand in for what an unreadable row does not have."""
     columns: dict[str, Any] = dict.fromkeys(("body", "received_at", "media", "unreadable"))
     if isinstance(row, Fragment):
@@ -130,7 +130,7 @@ def row_of_staged(row: Staged, key: ConversationKey, staged_at: float) -> dict[s
             "media": json.dumps(row.media),
         }
     else:
-        columns["unreadable"] = json.dumps(_plain_row(row), default=str)
+        columns["unreadable"] = json.dumps(_unreadable_to_dict(row), default=str)
     return columns | {
         "conversation_id": key.conversation_id,
         "message_sid": row.message_sid,
@@ -139,18 +139,18 @@ def row_of_staged(row: Staged, key: ConversationKey, staged_at: float) -> dict[s
     }
 
 
-def staged_of(row: Row) -> Staged:
+def staged_from_row(row: Row) -> Staged:
     """A row of others, or a damaged one, is UnreadableFragment: it shall not break the rest."""
     if row["unreadable"] is not None:
-        return _unreadable_of(row)
+        return _unreadable_from_row(row)
     try:
         return Fragment(
             ConversationKey(row["primary_channel"], row["conversation_id"]),
             row["message_sid"],
-            _text(row["body"]),
+            _require_text(row["body"]),
             received_at=float(row["received_at"]),
             staged_at=float(row["staged_at"]),
-            media=tuple(_text(one) for one in json.loads(row["media"])),
+            media=tuple(_require_text(one) for one in json.loads(row["media"])),
         )
     except (ValueError, TypeError):
         return UnreadableFragment(
@@ -158,32 +158,32 @@ def staged_of(row: Row) -> Staged:
         )
 
 
-def _text(value: object) -> str:
+def _require_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError("not a text")
     return value
 
 
-def _unreadable_of(row: Row) -> UnreadableFragment:
+def _unreadable_from_row(row: Row) -> UnreadableFragment:
     try:
-        return _loaded_unreadable(json.loads(row["unreadable"]))
+        return _unreadable_from_dict(json.loads(row["unreadable"]))
     except (ValueError, TypeError, KeyError):
         return UnreadableFragment(str(row["message_sid"]), "it is damaged", row)
 
 
-def _plain_row(row: UnreadableFragment) -> dict[str, Any]:
+def _unreadable_to_dict(row: UnreadableFragment) -> dict[str, Any]:
     return {"message_sid": row.message_sid, "problem": row.problem, "row": dict(row.row)}
 
 
-def _loaded_unreadable(data: Mapping[str, Any]) -> UnreadableFragment:
+def _unreadable_from_dict(data: Mapping[str, Any]) -> UnreadableFragment:
     return UnreadableFragment(data["message_sid"], data["problem"], dict(data["row"]))
 
 
 # -- what is parked
 
 
-def row_of_parked(parked: ParkedBatch) -> dict[str, Any]:
-    rows = [_plain_staged(row) for row in parked.staged]
+def row_from_parked(parked: ParkedBatch) -> dict[str, Any]:
+    rows = [_staged_to_dict(row) for row in parked.staged]
     return {
         "parked_id": parked.parked_id,
         "conversation_id": parked.key.conversation_id,
@@ -191,27 +191,27 @@ def row_of_parked(parked: ParkedBatch) -> dict[str, Any]:
         "reason": parked.reason,
         "parked_at": parked.parked_at,
         "staged": json.dumps(rows, default=str),
-        "outbox": dumped_outbox(parked.outbox),
+        "outbox": dump_outbox(parked.outbox),
     }
 
 
-def _plain_staged(row: Staged) -> dict[str, Any]:
-    return _plain_row(row) if isinstance(row, UnreadableFragment) else asdict(row)
+def _staged_to_dict(row: Staged) -> dict[str, Any]:
+    return _unreadable_to_dict(row) if isinstance(row, UnreadableFragment) else asdict(row)
 
 
-def parked_of(row: Row) -> ParkedBatch:
+def parked_from_row(row: Row) -> ParkedBatch:
     return ParkedBatch(
         row["parked_id"],
         ConversationKey(row["primary_channel"], row["conversation_id"]),
         row["reason"],
         row["parked_at"],
-        tuple(_loaded_staged(one) for one in json.loads(row["staged"])),
-        loaded_outbox(row["outbox"]),
+        tuple(_staged_from_dict(one) for one in json.loads(row["staged"])),
+        load_outbox(row["outbox"]),
     )
 
 
-def _loaded_staged(data: dict[str, Any]) -> Staged:
+def _staged_from_dict(data: dict[str, Any]) -> Staged:
     if "row" in data:
-        return _loaded_unreadable(data)
+        return _unreadable_from_dict(data)
     key, media = ConversationKey(**data["key"]), tuple(data["media"])
     return Fragment(**{**data, "key": key, "media": media})

@@ -3,8 +3,11 @@
 from collections.abc import Collection
 from sqlite3 import Connection
 
-from holdfast.adapters.local.sqlite.conversations.row_values import row_of_staged, staged_of
-from holdfast.adapters.local.sqlite.jobs.rows import named
+from holdfast.adapters.local.sqlite.conversations.row_values import (
+    row_from_staged,
+    staged_from_row,
+)
+from holdfast.adapters.local.sqlite.jobs.rows import read_rows
 from holdfast.conversations.model import ConversationKey, Staged, WaitingConversation, Window
 
 _ADD = """
@@ -26,7 +29,7 @@ _TRIGGERED = "UPDATE windows SET triggered = 1 WHERE conversation_id = ? AND tri
 _CLOSE = "DELETE FROM windows WHERE conversation_id = ? AND trigger_id = ?"
 
 
-def add(
+def insert(
     connection: Connection,
     row: Staged,
     key: ConversationKey,
@@ -34,20 +37,20 @@ def add(
     expires_at: float,
 ) -> bool:
     """Once by its sid; False: one is there, and stays."""
-    columns = row_of_staged(row, key, staged_at) | {"expires_at": expires_at}
+    columns = row_from_staged(row, key, staged_at) | {"expires_at": expires_at}
     return connection.execute(_ADD, columns).rowcount > 0
 
 
-def of(connection: Connection, conversation_id: str) -> list[Staged]:
-    rows = named(connection.execute(OF_CONVERSATION, (conversation_id,)))
-    return [staged_of(row) for row in rows]
+def read_staged(connection: Connection, conversation_id: str) -> list[Staged]:
+    rows = read_rows(connection.execute(OF_CONVERSATION, (conversation_id,)))
+    return [staged_from_row(row) for row in rows]
 
 
-def drop(connection: Connection, conversation_id: str, sids: Collection[str]) -> None:
+def delete_staged(connection: Connection, conversation_id: str, sids: Collection[str]) -> None:
     connection.executemany(DROP, [(conversation_id, sid) for sid in sids])
 
 
-def waiting(connection: Connection) -> list[WaitingConversation]:
+def read_waiting(connection: Connection) -> list[WaitingConversation]:
     return [
         WaitingConversation(ConversationKey(channel, conversation_id), count, oldest)
         for channel, conversation_id, count, oldest in connection.execute(_WAITING)
@@ -57,8 +60,8 @@ def waiting(connection: Connection) -> list[WaitingConversation]:
 # -- windows
 
 
-def window(connection: Connection, conversation_id: str) -> Window | None:
-    rows = named(connection.execute(_WINDOW, (conversation_id,)))
+def read_window(connection: Connection, conversation_id: str) -> Window | None:
+    rows = read_rows(connection.execute(_WINDOW, (conversation_id,)))
     return Window(**{**rows[0], "triggered": bool(rows[0]["triggered"])}) if rows else None
 
 

@@ -4,9 +4,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from holdfast.adapters.local.sqlite.connection import Durability
-from holdfast.adapters.local.sqlite.conversations import history as done
-from holdfast.adapters.local.sqlite.conversations import row as one
-from holdfast.adapters.local.sqlite.conversations import staging as stage
+from holdfast.adapters.local.sqlite.conversations import history, row, staging
 from holdfast.adapters.local.sqlite.conversations.schema import CONVERSATIONS
 from holdfast.adapters.local.sqlite.database import Database
 from holdfast.conversations import store_rules as rules
@@ -58,32 +56,34 @@ class SQLiteConversations(ConversationStore):
     # -- staging
 
     def create(self, conversation: Conversation) -> bool:
-        with self._database.writing() as connection:
-            return one.add(connection, conversation)
+        with self._database.begin_write() as connection:
+            return row.insert(connection, conversation)
 
     def stage(self, fragment: Fragment, *, expires_at: float) -> bool:
-        with self._database.writing() as connection:
-            return stage.add(connection, fragment, fragment.key, fragment.staged_at, expires_at)
+        with self._database.begin_write() as connection:
+            return staging.insert(
+                connection, fragment, fragment.key, fragment.staged_at, expires_at
+            )
 
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
-        with self._database.writing(lasting=False) as connection:
-            found = stage.window(connection, window.conversation_id)
-            if found and rules.in_the_way(found, window, now, untriggered_before):
+        with self._database.begin_write(durable=False) as connection:
+            found = staging.read_window(connection, window.conversation_id)
+            if found and rules.is_blocking(found, window, now, untriggered_before):
                 return False
-            stage.open_window(connection, window)
+            staging.open_window(connection, window)
             return True
 
     def mark_triggered(self, window: Window) -> None:
-        with self._database.writing(lasting=False) as connection:
-            stage.mark_triggered(connection, window)
+        with self._database.begin_write(durable=False) as connection:
+            staging.mark_triggered(connection, window)
 
     def window(self, conversation_id: str) -> Window | None:
-        with self._database.reading() as connection:
-            return stage.window(connection, conversation_id)
+        with self._database.begin_read() as connection:
+            return staging.read_window(connection, conversation_id)
 
     def close_window(self, conversation_id: str, trigger_id: str) -> None:
-        with self._database.writing(lasting=False) as connection:
-            stage.close_window(connection, conversation_id, trigger_id)
+        with self._database.begin_write(durable=False) as connection:
+            staging.close_window(connection, conversation_id, trigger_id)
 
     # -- the lock
 
@@ -96,41 +96,41 @@ class SQLiteConversations(ConversationStore):
         now: float,
         expires_at: float,
     ) -> LockAcquired | LockHeld | ConversationNotFound:
-        with self._database.writing(lasting=False) as connection:
-            found = one.find(connection, key)
+        with self._database.begin_write(durable=False) as connection:
+            found = row.find(connection, key)
             if found is None:
                 return ConversationNotFound()
             known = found.conversation
             if known.locked(now):
                 return LockHeld(known.lock_trigger, known.lock_expires_at)
-            taken = rules.acquired(known, trigger_id, now, expires_at)
-            one.write(connection, found, taken, owner)
+            taken = rules.acquire_lock(known, trigger_id, now, expires_at)
+            row.update(connection, found, taken, owner)
         return LockAcquired(LockGrant(key, owner, trigger_id, taken.lock_fence), taken)
 
     def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
-        with self._database.writing(lasting=False) as connection:
-            return one.renew(connection, grant, now, expires_at)
+        with self._database.begin_write(durable=False) as connection:
+            return row.renew(connection, grant, now, expires_at)
 
     def release(self, grant: LockGrant, status: str | None) -> None:
-        with self._database.writing(lasting=False) as connection:
-            found = one.held_or_lost(connection, grant)
+        with self._database.begin_write(durable=False) as connection:
+            found = row.require_held(connection, grant)
             now = self._clock.time()
-            one.write(connection, found, rules.freed(found.conversation, status, now))
+            row.update(connection, found, rules.release_lock(found.conversation, status, now))
 
     # -- the batch
 
     def staged(self, conversation_id: str) -> list[Staged]:
-        with self._database.reading() as connection:
-            return stage.of(connection, conversation_id)
+        with self._database.begin_read() as connection:
+            return staging.read_staged(connection, conversation_id)
 
     def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
-        with self._database.reading() as connection:
-            return done.known(connection, key, sids)
+        with self._database.begin_read() as connection:
+            return history.find_processed(connection, key, sids)
 
     def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
-        lasting = isinstance(outbox, SendingReply | SentReply)
-        with self._database.writing(lasting=lasting) as connection:
-            one.note(connection, grant, outbox, thread_id, self._clock.time())
+        durable = isinstance(outbox, SendingReply | SentReply)
+        with self._database.begin_write(durable=durable) as connection:
+            row.write_outbox(connection, grant, outbox, thread_id, self._clock.time())
 
     def finish(
         self,
@@ -141,95 +141,95 @@ class SQLiteConversations(ConversationStore):
         remember_until: float,
         parked_id: str | None = None,
     ) -> None:
-        with self._database.writing() as connection:
-            found = one.held_or_lost(connection, grant)
+        with self._database.begin_write() as connection:
+            found = row.require_held(connection, grant)
             if parked_id is not None:
-                done.take_out(connection, parked_id, grant.key)
-            after, pair = rules.finished(found.conversation, turn, now)
-            one.write(connection, found, after)
-            done.tell(connection, found.number, pair)
-            done.end(connection, grant.key, turn.sids, remember_until)
-            done.forget(connection, now)
+                history.remove_parked(connection, parked_id, grant.key)
+            after, pair = rules.finish_turn(found.conversation, turn, now)
+            row.update(connection, found, after)
+            history.append_messages(connection, found.number, pair)
+            history.mark_processed(connection, grant.key, turn.sids, remember_until)
+            history.delete_expired(connection, now)
 
     def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
-        with self._database.writing(lasting=False) as connection:
-            stage.drop(connection, conversation_id, sids)
+        with self._database.begin_write(durable=False) as connection:
+            staging.delete_staged(connection, conversation_id, sids)
 
     # -- for people
 
     def park(
         self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
     ) -> None:
-        with self._database.writing() as connection:
+        with self._database.begin_write() as connection:
             if grant is not None:
-                found = one.held_or_lost(connection, grant)
-                after = rules.parked(found.conversation, parked)
-                one.write(connection, found, after)
+                found = row.require_held(connection, grant)
+                after = rules.park_batch(found.conversation, parked)
+                row.update(connection, found, after)
             else:
-                known = done.known(connection, parked.key, parked.sids)
-                stage.drop(connection, parked.key.conversation_id, known)
-                parked = rules.still_open(parked, known)
+                known = history.find_processed(connection, parked.key, parked.sids)
+                staging.delete_staged(connection, parked.key.conversation_id, known)
+                parked = rules.drop_processed(parked, known)
                 if not parked.staged:
                     return
-            done.park(connection, parked)
-            done.end(connection, parked.key, parked.sids, remember_until)
-            done.forget(connection, parked.parked_at)
+            history.insert_parked(connection, parked)
+            history.mark_processed(connection, parked.key, parked.sids, remember_until)
+            history.delete_expired(connection, parked.parked_at)
 
     def parked(self) -> Iterator[ParkedBatch]:
         # One by one, each in a transaction of its own: who is slow to read keeps no log.
-        with self._database.reading() as connection:
-            ids = done.parked_ids(connection)
+        with self._database.begin_read() as connection:
+            ids = history.read_parked_ids(connection)
         for parked_id in ids:
-            with self._database.reading() as connection:
-                parked = done.parked(connection, parked_id)
+            with self._database.begin_read() as connection:
+                parked = history.read_parked(connection, parked_id)
             if parked is not None:  # else it was taken out meanwhile
                 yield parked
 
     def unpark(
         self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
     ) -> ParkedBatch:
-        with self._database.writing() as connection:
-            parked = done.take_out(connection, parked_id)
+        with self._database.begin_write() as connection:
+            parked = history.remove_parked(connection, parked_id)
             if back_to_stage:
-                for row in rules.staged_again(parked, now):
-                    stage.add(connection, row, parked.key, now, expires_at)
-                done.not_done(connection, parked.key, parked.sids)
+                for row in rules.restage(parked, now):
+                    staging.insert(connection, row, parked.key, now, expires_at)
+                history.unmark_processed(connection, parked.key, parked.sids)
             return parked
 
     def get(self, key: ConversationKey) -> Conversation | None:
-        with self._database.reading() as connection:
-            found = one.find(connection, key)
+        with self._database.begin_read() as connection:
+            found = row.find(connection, key)
         return found.conversation if found else None
 
     def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
-        with self._database.reading() as connection:
-            numbers = one.numbers(connection, conversation_id)
+        with self._database.begin_read() as connection:
+            numbers = row.read_numbers(connection, conversation_id)
         for number in numbers:
-            with self._database.reading() as connection:
-                found = one.numbered(connection, number)
+            with self._database.begin_read() as connection:
+                found = row.read_by_number(connection, number)
             yield from found
 
     def set_status(self, key: ConversationKey, status: str) -> bool:
-        with self._database.writing() as connection:
-            found = one.find(connection, key)
+        with self._database.begin_write() as connection:
+            found = row.find(connection, key)
             if found is None:
                 return False
-            told = rules.told(found.conversation, status, self._clock.time())
-            one.write(connection, found, told)
+            told = rules.set_status(found.conversation, status, self._clock.time())
+            row.update(connection, found, told)
             return True
 
     def history(
         self, key: ConversationKey, *, before: int | None = None, limit: int = 50
     ) -> list[HistoryMessage]:
-        with self._database.reading() as connection:
-            found = one.find(connection, key)
-            return done.page(connection, found.number, before, limit) if found else []
+        with self._database.begin_read() as connection:
+            found = row.find(connection, key)
+            return history.read_page(connection, found.number, before, limit) if found else []
 
     # -- for the sweeper
 
     def waiting(self) -> Iterator[WaitingConversation]:
-        with self._database.reading() as connection:
-            return iter(stage.waiting(connection))
+        with self._database.begin_read() as connection:
+            return iter(staging.read_waiting(connection))
 
     # -- the store itself
 

@@ -20,18 +20,18 @@ from holdfast.jobs.model import (
 Row = Mapping[str, Any]
 
 
-def row_of(job: ExportJob) -> dict[str, Any]:
+def row_from_job(job: ExportJob) -> dict[str, Any]:
     return {
         "job_id": job.job_id,
         "export_id": job.export_id,
         "user_id": job.user_id,
         "metadata": json.dumps(dict(job.metadata)),
         "created_at": job.created_at,
-        **moving_row_of(job),
+        **mutable_row_from_job(job),
     }
 
 
-def moving_row_of(job: ExportJob) -> dict[str, Any]:
+def mutable_row_from_job(job: ExportJob) -> dict[str, Any]:
     """Only what a job changes in its life."""
     return {
         "status": job.status.value,
@@ -43,8 +43,8 @@ def moving_row_of(job: ExportJob) -> dict[str, Any]:
         "seen_tokens": " ".join(sorted(job.seen_tokens)),
         "sealed": job.sealed,
         "remaining_tasks": job.remaining_tasks,
-        **_row_of_callback(job.callback),
-        **_row_of_error(job.error, "error"),
+        **_row_from_callback(job.callback),
+        **_row_from_error(job.error, "error"),
         "updated_at": job.updated_at,
         "last_progress_at": job.last_progress_at,
         "completed_at": job.completed_at,
@@ -52,38 +52,38 @@ def moving_row_of(job: ExportJob) -> dict[str, Any]:
     }
 
 
-def _row_of_callback(callback: Callback) -> dict[str, Any]:
+def _row_from_callback(callback: Callback) -> dict[str, Any]:
     return {
         "callback_state": callback.state.value,
         "callback_status": callback.status.value,
-        **_row_of_error(callback.error, "callback_error"),
+        **_row_from_error(callback.error, "callback_error"),
         "callback_attempts": callback.attempts,
         "callback_in_doubt": callback.in_doubt,
         "callback_attempted_at": callback.attempted_at,
     }
 
 
-def _row_of_error(error: JobError | None, name: str) -> dict[str, Any]:
+def _row_from_error(error: JobError | None, name: str) -> dict[str, Any]:
     return {
         f"{name}_code": error.code if error else None,
         f"{name}_message": error.message if error else None,
     }
 
 
-def job_of(row: Row) -> ExportJob:
+def job_from_row(row: Row) -> ExportJob:
     token = row["task_token"]
     return ExportJob(
         job_id=row["job_id"],
         export_id=row["export_id"],
         user_id=row["user_id"],
-        state=_state_of(row),
+        state=_state_from_row(row),
         task_token=None if token is None else TaskToken(token),
         token_generation=row["token_generation"],
         seen_tokens=frozenset(row["seen_tokens"].split()),
         sealed=bool(row["sealed"]),
         remaining_tasks=row["remaining_tasks"],
-        callback=_callback_of(row),
-        error=_error_of(row, "error"),
+        callback=_callback_from_row(row),
+        error=_error_from_row(row, "error"),
         metadata=json.loads(row["metadata"]),
         created_at=row["created_at"],
         updated_at=row["updated_at"],
@@ -93,7 +93,7 @@ def job_of(row: Row) -> ExportJob:
     )
 
 
-def _state_of(row: Row) -> JobState:
+def _state_from_row(row: Row) -> JobState:
     return JobState(
         JobStatus(row["status"]),
         row["total_tasks"],
@@ -102,23 +102,23 @@ def _state_of(row: Row) -> JobState:
     )
 
 
-def _callback_of(row: Row) -> Callback:
+def _callback_from_row(row: Row) -> Callback:
     return Callback(
         CallbackState(row["callback_state"]),
         JobStatus(row["callback_status"]),
-        _error_of(row, "callback_error"),
+        _error_from_row(row, "callback_error"),
         row["callback_attempts"],
         bool(row["callback_in_doubt"]),
         row["callback_attempted_at"],
     )
 
 
-def _error_of(row: Row, name: str) -> JobError | None:
+def _error_from_row(row: Row, name: str) -> JobError | None:
     code = row[f"{name}_code"]
     return None if code is None else JobError(code, row[f"{name}_message"])
 
 
-def task_of(job_id: str, row: Row) -> ExportTask:
+def task_from_row(job_id: str, row: Row) -> ExportTask:
     return ExportTask(
         job_id=job_id,
         task_id=row["task_id"],
@@ -128,11 +128,11 @@ def task_of(job_id: str, row: Row) -> ExportTask:
         size=row["size"],
         status=TaskStatus(row["status"]),
         bytes_processed=row["bytes_processed"],
-        error=_error_of(row, "error"),
+        error=_error_from_row(row, "error"),
     )
 
 
-def named(cursor: sqlite3.Cursor) -> list[Row]:
+def read_rows(cursor: sqlite3.Cursor) -> list[Row]:
     """What was found, by column."""
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, values, strict=True)) for values in cursor]

@@ -19,7 +19,7 @@ from holdfast.jobs.model import (
 COMPLETED_WITH_FAILURES = "JobCompletedWithFailures"
 
 
-def moved(
+def move_job(
     job: ExportJob, status: JobStatus, error: JobError | None, now: float, ttl: int | None
 ) -> ExportJob | None:
     if job.status is status:
@@ -31,12 +31,12 @@ def moved(
         raise IllegalTransition("somebody waits for this job's answer: settle it instead")
     if job.callback.state is not CallbackState.NONE:
         raise IllegalTransition("the outcome of this job is decided: settle it instead")
-    if status is JobStatus.COMPLETED and not _all_succeeded(job):
+    if status is JobStatus.COMPLETED and not _has_only_successes(job):
         raise IllegalTransition("not every task of this job is known to have succeeded")
-    return ended(job, status, error, now, ttl)
+    return end_job(job, status, error, now, ttl)
 
 
-def _all_succeeded(job: ExportJob) -> bool:
+def _has_only_successes(job: ExportJob) -> bool:
     return job.sealed and job.remaining_tasks == 0 and job.state.failed_tasks == 0
 
 
@@ -45,7 +45,7 @@ def require_counters(job: ExportJob, state: JobState) -> None:
         raise IllegalTransition("the counters of this job are other ones by now")
 
 
-def ended(
+def end_job(
     job: ExportJob, status: JobStatus, error: JobError | None, now: float, ttl: int | None
 ) -> ExportJob:
     return replace(
@@ -61,7 +61,7 @@ def ended(
     )
 
 
-def sealed(job: ExportJob, total_tasks: int) -> ExportJob | None:
+def seal_job(job: ExportJob, total_tasks: int) -> ExportJob | None:
     if job.sealed and job.state.total_tasks == total_tasks:
         return None
     require_open(job)
@@ -91,7 +91,7 @@ def require_counting(job: ExportJob) -> None:
         raise JobClosed(f"a job that is {job.status} counts no results")
 
 
-def counted(job: ExportJob, completed: int, failed: int, now: float) -> ExportJob | None:
+def count_results(job: ExportJob, completed: int, failed: int, now: float) -> ExportJob | None:
     if not completed + failed:
         return None
     state = replace(
@@ -103,31 +103,31 @@ def counted(job: ExportJob, completed: int, failed: int, now: float) -> ExportJo
     return replace(job, state=state, remaining_tasks=remaining, last_progress_at=now)
 
 
-def progressed(job: ExportJob, now: float) -> ExportJob | None:
+def record_progress(job: ExportJob, now: float) -> ExportJob | None:
     return None if job.terminal else replace(job, last_progress_at=now)
 
 
-def claimed(job: ExportJob) -> ExportJob | None:
+def claim_outcome(job: ExportJob) -> ExportJob | None:
     if not job.all_counted:
         return None
     failures = job.state.failed_tasks
     if not failures:
-        return _decided(job, JobStatus.COMPLETED, None)
+        return _decide_outcome(job, JobStatus.COMPLETED, None)
     error = JobError(COMPLETED_WITH_FAILURES, f"{failures} tasks failed")
-    return _decided(job, JobStatus.FAILED, error)
+    return _decide_outcome(job, JobStatus.FAILED, error)
 
 
-def given_up(job: ExportJob, error: JobError) -> ExportJob | None:
+def give_up_job(job: ExportJob, error: JobError) -> ExportJob | None:
     if job.terminal or job.callback.state is not CallbackState.NONE:
         return None
-    return _decided(job, JobStatus.FAILED, error)
+    return _decide_outcome(job, JobStatus.FAILED, error)
 
 
-def _decided(job: ExportJob, status: JobStatus, error: JobError | None) -> ExportJob:
+def _decide_outcome(job: ExportJob, status: JobStatus, error: JobError | None) -> ExportJob:
     return replace(job, callback=Callback(CallbackState.PENDING, status, error))
 
 
-def begun(job: ExportJob, now: float, again_after_seconds: float) -> ExportJob | None:
+def begin_attempt(job: ExportJob, now: float, again_after_seconds: float) -> ExportJob | None:
     """With an attempt at the callback under way."""
     callback = job.callback
     if callback.state is not CallbackState.PENDING:
@@ -139,24 +139,24 @@ def begun(job: ExportJob, now: float, again_after_seconds: float) -> ExportJob |
     return replace(job, callback=noted)
 
 
-def missed(job: ExportJob, in_doubt: bool) -> ExportJob | None:
+def end_attempt(job: ExportJob, in_doubt: bool) -> ExportJob | None:
     """With no attempt under way any more."""
     if job.callback.state is not CallbackState.PENDING:
         return None
     return replace(job, callback=replace(job.callback, in_doubt=in_doubt, attempted_at=None))
 
 
-def settled(
+def settle_job(
     job: ExportJob, status: JobStatus, error: JobError | None, now: float, ttl: int | None
 ) -> ExportJob | None:
     if not status.terminal:
         raise IllegalTransition(f"a job is not settled as {status}")
     if job.callback.state is not CallbackState.PENDING:
         return None
-    return ended(job, status, error, now, ttl)
+    return end_job(job, status, error, now, ttl)
 
 
-def attached(job: ExportJob, token: TaskToken) -> ExportJob | None:
+def attach_token(job: ExportJob, token: TaskToken) -> ExportJob | None:
     if job.has_seen(token):
         return None
     require_undecided(job)

@@ -12,11 +12,11 @@ from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.adapters.local.sqlite.database import Database
 from holdfast.adapters.local.sqlite.jobs import rules, tasks
 from holdfast.adapters.local.sqlite.jobs.rows import (
-    job_of,
-    moving_row_of,
-    named,
-    row_of,
-    task_of,
+    job_from_row,
+    mutable_row_from_job,
+    read_rows,
+    row_from_job,
+    task_from_row,
 )
 from holdfast.adapters.local.sqlite.jobs.schema import JOBS
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -66,9 +66,9 @@ class SQLiteJobs(JobStateRepository):
     # -- the seed's operations
 
     def save(self, job: ExportJob) -> None:
-        row = row_of(job)
+        row = row_from_job(job)
         columns, values = ", ".join(row), ", ".join(f":{name}" for name in row)
-        with self._database.writing() as connection:
+        with self._database.begin_write() as connection:
             added = connection.execute(
                 f"INSERT INTO jobs ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING",  # noqa: S608 - our own names
                 row,
@@ -77,24 +77,26 @@ class SQLiteJobs(JobStateRepository):
                 raise JobExists(f"there is a job {job.job_id!r} already")
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
-        with self._database.reading() as connection:
+        with self._database.begin_read() as connection:
             found = _find(connection, job_id)
         return found[1] if found else None
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
-        with self._database.reading() as connection:
-            rows = named(connection.execute(BY_STATUS, (status.value,)))
-        return [job_of(row) for row in rows]
+        with self._database.begin_read() as connection:
+            rows = read_rows(connection.execute(BY_STATUS, (status.value,)))
+        return [job_from_row(row) for row in rows]
 
     def update_job_status(
         self, job_id: str, status: JobStatus, error: JobError | None = None
     ) -> None:
-        self._change(job_id, lambda job: rules.moved(job, status, error, *self._end()))
+        self._change(
+            job_id, lambda job: rules.move_job(job, status, error, *self._get_end_times())
+        )
 
     def update_job_state(self, job_id: str, state: JobState) -> None:
         def move(job: ExportJob) -> ExportJob | None:
             rules.require_counters(job, state)
-            return rules.moved(job, state.status, None, *self._end())
+            return rules.move_job(job, state.status, None, *self._get_end_times())
 
         self._change(job_id, move)
 
@@ -105,29 +107,29 @@ class SQLiteJobs(JobStateRepository):
         self._increment(job_id, task_id, success=False)
 
     def _increment(self, job_id: str, task_id: str | None, *, success: bool) -> None:
-        with self._database.writing() as connection:
-            job_no, job = _job(connection, job_id)
+        with self._database.begin_write() as connection:
+            job_no, job = _require_job(connection, job_id)
             if task_id is None:
-                task_id = tasks.add_nameless(connection, job_no)
-            self._count(connection, job_no, job, [TaskResult(job_id, task_id, success)])
+                task_id = tasks.insert_unnamed(connection, job_no)
+            self._count_results(connection, job_no, job, [TaskResult(job_id, task_id, success)])
 
     def set_total_tasks(self, job_id: str, total_tasks: int) -> None:
-        self._change(job_id, lambda job: rules.sealed(job, total_tasks))
+        self._change(job_id, lambda job: rules.seal_job(job, total_tasks))
 
     # -- tasks
 
     def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
         # Taken from the caller outside of the transaction: a listing may be slow.
         waiting = iter(tasks)
-        self._add(job_id, list(islice(waiting, _TASKS_AT_ONCE)))
+        self._add_slice(job_id, list(islice(waiting, _TASKS_AT_ONCE)))
         while slice_ := list(islice(waiting, _TASKS_AT_ONCE)):
-            self._add(job_id, slice_)
+            self._add_slice(job_id, slice_)
 
-    def _add(self, job_id: str, added: list[ExportTask]) -> None:
-        with self._database.writing() as connection:
-            job_no, job = _job(connection, job_id)
+    def _add_slice(self, job_id: str, added: list[ExportTask]) -> None:
+        with self._database.begin_write() as connection:
+            job_no, job = _require_job(connection, job_id)
             rules.require_open(job)
-            tasks.add(connection, job_no, added)
+            tasks.insert_tasks(connection, job_no, added)
             self._write(connection, job_no, job, job)
 
     def tasks(
@@ -138,60 +140,60 @@ class SQLiteJobs(JobStateRepository):
         after: str | None = None,
         limit: int = 1000,
     ) -> list[ExportTask]:
-        with self._database.reading() as connection:
-            job_no, _ = _job(connection, job_id)
-            rows = tasks.page(connection, job_no, status, after, limit)
-        return [task_of(job_id, row) for row in rows]
+        with self._database.begin_read() as connection:
+            job_no, _ = _require_job(connection, job_id)
+            rows = tasks.read_page(connection, job_no, status, after, limit)
+        return [task_from_row(job_id, row) for row in rows]
 
     def record_results(self, job_id: str, results: Sequence[TaskResult]) -> int:
-        with self._database.writing() as connection:
-            return self._count(connection, *_job(connection, job_id), results)
+        with self._database.begin_write() as connection:
+            return self._count_results(connection, *_require_job(connection, job_id), results)
 
-    def _count(
+    def _count_results(
         self, connection: Connection, job_no: int, job: ExportJob, results: Sequence[TaskResult]
     ) -> int:
         rules.require_counting(job)
-        completed, failed = tasks.finish(connection, job_no, results)
-        counted = rules.counted(job, completed, failed, self._clock.time())
+        completed, failed = tasks.finish_tasks(connection, job_no, results)
+        counted = rules.count_results(job, completed, failed, self._clock.time())
         if counted is not None:
             self._write(connection, job_no, job, counted)
         return completed + failed
 
     def note_progress(self, job_id: str) -> None:
-        self._change(job_id, lambda job: rules.progressed(job, self._clock.time()))
+        self._change(job_id, lambda job: rules.record_progress(job, self._clock.time()))
 
     # -- the outcome and its callback
 
     def claim_outcome(self, job_id: str) -> ExportJob | None:
-        return self._change(job_id, rules.claimed)[1]
+        return self._change(job_id, rules.claim_outcome)[1]
 
     def give_up(self, job_id: str, error: JobError) -> ExportJob | None:
-        return self._change(job_id, lambda job: rules.given_up(job, error))[1]
+        return self._change(job_id, lambda job: rules.give_up_job(job, error))[1]
 
     def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
         def begin(job: ExportJob) -> ExportJob | None:
-            return rules.begun(job, self._clock.time(), again_after_seconds)
+            return rules.begin_attempt(job, self._clock.time(), again_after_seconds)
 
         before, after = self._change(job_id, begin)
         return before if after else None
 
     def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
-        self._change(job_id, lambda job: rules.missed(job, in_doubt))
+        self._change(job_id, lambda job: rules.end_attempt(job, in_doubt))
 
     def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
         _, settled = self._change(
-            job_id, lambda job: rules.settled(job, status, error, *self._end())
+            job_id, lambda job: rules.settle_job(job, status, error, *self._get_end_times())
         )
         if settled and self._keep_seconds is not None:
             # The job is settled whatever comes of it; who settles next tries again.
             with suppress(StoreUnavailable):
-                retention.forget(
+                retention.delete_expired_jobs(
                     self._database, self._clock.time(), settled.state.processed_tasks
                 )
         return settled is not None
 
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
-        before, after = self._change(job_id, lambda job: rules.attached(job, token))
+        before, after = self._change(job_id, lambda job: rules.attach_token(job, token))
         return after or before
 
     # -- the store itself
@@ -199,15 +201,15 @@ class SQLiteJobs(JobStateRepository):
     def close(self) -> None:
         self._database.close()
 
-    def _end(self) -> tuple[float, int | None]:
+    def _get_end_times(self) -> tuple[float, int | None]:
         """When a job that ends now ended, and when it may be forgotten."""
         now = self._clock.time()
         return now, None if self._keep_seconds is None else int(now + self._keep_seconds)
 
     def _change(self, job_id: str, rule: Rule) -> tuple[ExportJob, ExportJob | None]:
         """The job before and after; None after: nothing was changed."""
-        with self._database.writing() as connection:
-            job_no, job = _job(connection, job_id)
+        with self._database.begin_write() as connection:
+            job_no, job = _require_job(connection, job_id)
             after = rule(job)
             if after is None:
                 return job, None
@@ -217,7 +219,7 @@ class SQLiteJobs(JobStateRepository):
         self, connection: Connection, job_no: int, before: ExportJob, after: ExportJob
     ) -> ExportJob:
         after = replace(after, updated_at=self._clock.time())
-        known, row = moving_row_of(before), moving_row_of(after)
+        known, row = mutable_row_from_job(before), mutable_row_from_job(after)
         # What did not change is not named: SQLite would write its indexes again.
         changed = {name: value for name, value in row.items() if value != known[name]}
         if changed:
@@ -230,11 +232,11 @@ class SQLiteJobs(JobStateRepository):
 
 
 def _find(connection: Connection, job_id: str) -> tuple[int, ExportJob] | None:
-    rows = named(connection.execute("SELECT * FROM jobs WHERE job_id = ?", (job_id,)))
-    return (rows[0]["job_no"], job_of(rows[0])) if rows else None
+    rows = read_rows(connection.execute("SELECT * FROM jobs WHERE job_id = ?", (job_id,)))
+    return (rows[0]["job_no"], job_from_row(rows[0])) if rows else None
 
 
-def _job(connection: Connection, job_id: str) -> tuple[int, ExportJob]:
+def _require_job(connection: Connection, job_id: str) -> tuple[int, ExportJob]:
     found = _find(connection, job_id)
     if found is None:
         raise JobNotFound(f"there is no job {job_id!r}")

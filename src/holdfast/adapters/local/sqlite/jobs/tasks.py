@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
-from holdfast.adapters.local.sqlite.jobs.rows import Row, named
+from holdfast.adapters.local.sqlite.jobs.rows import Row, read_rows
 from holdfast.jobs.model import ExportTask, TaskResult, TaskStatus
 
 _ADD = """
@@ -22,21 +22,23 @@ ORDER BY task_id LIMIT ?
 """
 
 
-def add(connection: sqlite3.Connection, job_no: int, tasks: Iterable[ExportTask]) -> None:
+def insert_tasks(
+    connection: sqlite3.Connection, job_no: int, tasks: Iterable[ExportTask]
+) -> None:
     """Those that are there already stay as they are."""
     connection.executemany(
         _ADD, [(job_no, t.task_id, t.url, t.key, t.checksum, t.size) for t in tasks]
     )
 
 
-def add_nameless(connection: sqlite3.Connection, job_no: int) -> str:
+def insert_unnamed(connection: sqlite3.Connection, job_no: int) -> str:
     """A row for a task that nobody listed; its id."""
     task_id = f"nameless-{uuid4().hex}"
     connection.execute(_ADD, (job_no, task_id, "", "", None, None))
     return task_id
 
 
-def finish(
+def finish_tasks(
     connection: sqlite3.Connection, job_no: int, results: Sequence[TaskResult]
 ) -> tuple[int, int]:
     """How many are completed and failed that were not before; the first of a task counts."""
@@ -46,12 +48,12 @@ def finish(
     good = [result for result in first.values() if result.success]
     bad = [result for result in first.values() if not result.success]
     return (
-        _finish(connection, job_no, TaskStatus.COMPLETED, good),
-        _finish(connection, job_no, TaskStatus.FAILED, bad),
+        _finish_with_status(connection, job_no, TaskStatus.COMPLETED, good),
+        _finish_with_status(connection, job_no, TaskStatus.FAILED, bad),
     )
 
 
-def _finish(
+def _finish_with_status(
     connection: sqlite3.Connection, job_no: int, status: TaskStatus, results: list[TaskResult]
 ) -> int:
     values = [
@@ -68,7 +70,7 @@ def _finish(
     return connection.executemany(_FINISH, values).rowcount if values else 0
 
 
-def page(
+def read_page(
     connection: sqlite3.Connection,
     job_no: int,
     status: TaskStatus | None,
@@ -76,4 +78,4 @@ def page(
     limit: int,
 ) -> list[Row]:
     wanted = status.value if status else None
-    return named(connection.execute(PAGE, (job_no, after or "", wanted, wanted, limit)))
+    return read_rows(connection.execute(PAGE, (job_no, after or "", wanted, wanted, limit)))
