@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test check format lint types contracts chaos bench clean
+.PHONY: help demo test check format lint types contracts other-pythons chaos bench clean
 help:
 	@echo "make demo    a queue, an export and a chat, with workers killed, in about a minute"
 	@echo "make test    all tests      make check   format, lint, types, contracts and tests"
@@ -29,7 +29,7 @@ demo: $(VENV)/.ready-run
 	$(BIN)/holdfast demo
 
 test: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal --durations 30 --durations-min 10
 
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff format .
@@ -38,6 +38,8 @@ format: $(VENV)/.ready-dev
 lint: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python tools/language.py
+	$(BIN)/python tools/requirements.py --check
 
 types: $(VENV)/.ready-dev
 	$(BIN)/mypy
@@ -45,7 +47,10 @@ types: $(VENV)/.ready-dev
 contracts: $(VENV)/.ready-dev
 	$(BIN)/lint-imports
 
-check: lint types contracts test
+other-pythons: $(VENV)/.ready-dev
+	$(BIN)/python tools/other_pythons.py
+
+check: lint types contracts test other-pythons
 
 # Second opinions: Amazon's own DynamoDB on the stores, LocalStack on the SQS queue. Without them
 # chaos goes on and says what was left out; the next run tries again.

@@ -5,4 +5,4 @@ import tomllib
 
 with open("pyproject.toml", "rb") as project:
     group = tomllib.load(project)["dependency-groups"][sys.argv[1]]
-print(" ".join(requirement.replace(" ", "") for requirement in group))  # noqa: T201
+print(" ".join(requirement.replace(" ", "") for requirement in group))

@@ -1,0 +1,50 @@
+"""Public names: unique, documented, and enough for every page and example."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from tools import names
+
+ROOT = Path(__file__).parents[2]
+FACADES = ["holdfast", "holdfast.aws", "holdfast.chat", "holdfast.events", "holdfast.jobs"]
+FACADES += ["holdfast.testing", "holdfast.testing.contracts"]
+# Documented paths of their own: Lambda handlers are named by their module, and the heartbeat's
+# design document names the last one.
+ALLOWED = {*FACADES, "holdfast.lambdas", "holdfast.utils.sqs_heartbeat"}
+IMPORT = re.compile(r"^\s*(?:from|import) (holdfast[\w.]*)", re.MULTILINE)
+
+
+def pages() -> list[Path]:
+    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.py")]
+    return sorted(found)
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    assert names.shared_class_names() == []
+
+
+def test_public_functions_are_documented() -> None:
+    functions = list(names.public_functions())
+    documented = sum(bool(names.ast.get_docstring(function)) for _, function in functions)
+    assert documented / len(functions) >= 0.85
+
+
+@pytest.mark.parametrize("facade", FACADES)
+def test_every_public_name_can_be_imported_and_is_listed_once(facade: str) -> None:
+    module = importlib.import_module(facade)
+    assert module.__doc__
+    assert len(set(module.__all__)) == len(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_and_examples_import_public_names_only(page: Path) -> None:
+    deep = {
+        module
+        for module in IMPORT.findall(page.read_text())
+        if module not in ALLOWED and not module.startswith("holdfast.lambdas.")
+    }
+    assert deep == set()
