@@ -1,15 +1,32 @@
 """Holdfast keeps long-running queue work alive until it is done, and counts it exactly once."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.adapters.aws.heartbeat import SQSHeartbeat
-    from holdfast.adapters.aws.sqs import SQSQueue
-    from holdfast.adapters.local.filesystem import FilesystemQueue
-    from holdfast.adapters.local.filesystem import FilesystemQueue as LocalFileQueue
-    from holdfast.bootstrap import open_queue
-    from holdfast.core.backoff import Backoff
+    from holdfast.adapters.aws.heartbeat import (
+        SQSHeartbeat,
+    )
+    from holdfast.adapters.aws.sqs import (
+        SQSQueue,
+    )
+    from holdfast.adapters.local.filesystem import (
+        FilesystemQueue,
+        LocalFileQueue,
+    )
+    from holdfast.bootstrap import (
+        open_queue,
+    )
+    from holdfast.bootstrap.chats import (
+        open_conversations,
+    )
+    from holdfast.bootstrap.exports import (
+        open_jobs,
+    )
+    from holdfast.core.backoff import (
+        Backoff,
+    )
     from holdfast.core.errors import (
         ConfigError,
         HandlerNotFound,
@@ -21,25 +38,57 @@ if TYPE_CHECKING:
         NewerSchema,
         NotLeased,
         QueueUnavailable,
+        StoreUnavailable,
         Unsupported,
     )
-    from holdfast.core.events import Events
-    from holdfast.core.lease.keeper import LeaseKeeper
-    from holdfast.core.lease.lease import Lease, LeaseState
-    from holdfast.core.queue.manager import MessageInfo, MessageState, QueueManager, QueueStats
-    from holdfast.core.queue.message import AnyMessage, QueueMessage
-    from holdfast.core.worker.context import Context
-    from holdfast.core.worker.outcome import Done, GiveBack, Reject, Retry
-    from holdfast.core.worker.worker import Worker, WorkerReport
+    from holdfast.core.events import (
+        Events,
+    )
+    from holdfast.core.lease.keeper import (
+        LeaseKeeper,
+    )
+    from holdfast.core.lease.lease import (
+        Lease,
+        LeaseSource,
+        LeaseState,
+        Refused,
+        Renewed,
+        Unanswered,
+    )
+    from holdfast.core.queue.manager import (
+        MessageInfo,
+        MessageState,
+        QueueManager,
+        QueueStats,
+    )
+    from holdfast.core.queue.message import (
+        AnyMessage,
+        QueueMessage,
+    )
+    from holdfast.core.worker.context import (
+        Context,
+    )
+    from holdfast.core.worker.in_flight import (
+        WorkerReport,
+    )
+    from holdfast.core.worker.outcome import (
+        Done,
+        GiveBack,
+        Reject,
+        Retry,
+    )
+    from holdfast.core.worker.worker import (
+        Worker,
+    )
 
-# Where each public name lives. They are imported on first use, so that the command line
-# starts at once and a test run that only loads the pytest plugin pays nothing.
-_HOME = {
+_HOMES = {
     "adapters.aws.heartbeat": ["SQSHeartbeat"],
     "adapters.aws.sqs": ["SQSQueue"],
-    "adapters.local.filesystem": ["FilesystemQueue"],
+    "adapters.local.filesystem": ["FilesystemQueue", "LocalFileQueue"],
     "bootstrap": ["open_queue"],
-    "core.worker.context": ["Context"],
+    "bootstrap.chats": ["open_conversations"],
+    "bootstrap.exports": ["open_jobs"],
+    "core.backoff": ["Backoff"],
     "core.errors": [
         "ConfigError",
         "HandlerNotFound",
@@ -51,18 +100,26 @@ _HOME = {
         "NewerSchema",
         "NotLeased",
         "QueueUnavailable",
+        "StoreUnavailable",
         "Unsupported",
     ],
     "core.events": ["Events"],
     "core.lease.keeper": ["LeaseKeeper"],
-    "core.lease.lease": ["Lease", "LeaseState"],
-    "core.queue.message": ["AnyMessage", "QueueMessage"],
-    "core.worker.outcome": ["Done", "GiveBack", "Reject", "Retry"],
-    "core.backoff": ["Backoff"],
+    "core.lease.lease": [
+        "Lease",
+        "LeaseSource",
+        "LeaseState",
+        "Refused",
+        "Renewed",
+        "Unanswered",
+    ],
     "core.queue.manager": ["MessageInfo", "MessageState", "QueueManager", "QueueStats"],
-    "core.worker.worker": ["Worker", "WorkerReport"],
+    "core.queue.message": ["AnyMessage", "QueueMessage"],
+    "core.worker.context": ["Context"],
+    "core.worker.in_flight": ["WorkerReport"],
+    "core.worker.outcome": ["Done", "GiveBack", "Reject", "Retry"],
+    "core.worker.worker": ["Worker"],
 }
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [  # made by __getattr__ below
     "AnyMessage",
@@ -79,6 +136,7 @@ __all__ = [  # made by __getattr__ below
     "Lease",
     "LeaseKeeper",
     "LeaseLost",
+    "LeaseSource",
     "LeaseState",
     "LocalFileQueue",
     "MalformedMessage",
@@ -91,19 +149,20 @@ __all__ = [  # made by __getattr__ below
     "QueueMessage",
     "QueueStats",
     "QueueUnavailable",
+    "Refused",
     "Reject",
+    "Renewed",
     "Retry",
     "SQSHeartbeat",
     "SQSQueue",
+    "StoreUnavailable",
+    "Unanswered",
     "Unsupported",
     "Worker",
     "WorkerReport",
+    "open_conversations",
+    "open_jobs",
     "open_queue",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    wanted = "FilesystemQueue" if name == "LocalFileQueue" else name  # the seed's other name
-    if wanted not in _MODULE:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    return getattr(import_module(f"holdfast.{_MODULE[wanted]}"), wanted)
+__getattr__ = lazy_exports(__name__, _HOMES)

@@ -1,0 +1,22 @@
+"""Public names that are imported on first use."""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def lazy_exports(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return a module `__getattr__` that imports a public name when it is first used.
+
+    `homes` maps each module, relative to `holdfast`, to the names that it defines. So the
+    command line starts at once, a Lambda's cold start pays only for what it uses, and no
+    extra is needed before one of its classes is.
+    """
+    modules = {name: module for module, names in homes.items() for name in names}
+
+    def load(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"holdfast.{modules[name]}"), name)
+
+    return load
