@@ -1,4 +1,4 @@
-"""Jobs in Amazon DynamoDB."""
+"""The job store on Amazon DynamoDB."""
 
 from holdfast.adapters.aws.dynamodb.jobs import DynamoDBJobs
 from holdfast.adapters.aws.dynamodb.tables import create_tables

@@ -1,8 +1,8 @@
-"""Calling DynamoDB: one client for each process, patience with what passes, clear errors.
+"""Call DynamoDB with one client per process, retries for transient faults, and clear errors.
 
-A condition that does not hold is an answer, not a surprise: calls that carry one return
-`ConditionFailed`, with the row as it is. Its exception ends here, for it holds that row, and the
-row holds the task token.
+A condition that does not hold is an expected result, so calls with a condition return
+`ConditionFailed` with the current row. The exception itself ends here, because it contains that
+row, and the row contains the task token.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,34 +20,36 @@ from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.process import after_fork
 
-_MAX_TRIES = 9  # about 8 seconds in all
-_MAX_BATCH_WRITES = 25  # puts and deletes of one BatchWriteItem
+_MAX_TRIES = 9  # about 8 seconds in total
+_MAX_BATCH_WRITES = 25  # DynamoDB's limit for one BatchWriteItem
 _BACKOFF = Backoff(first_seconds=0.05, max_seconds=2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteDone:
-    """It was done. `row`: what the call was asked to return, if anything."""
+    """The write was done. `row` is what the call was asked to return, if anything."""
 
     row: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionFailed:
-    """The condition did not hold, nothing was changed. `row` is empty when there is none."""
+    """The condition did not hold and nothing was changed. `row` is empty if there is no row."""
 
     row: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionCancelled:
-    """Nothing of the transaction was done. For each of its rows: None, or why not."""
+    """No write of the transaction was done. `reasons` has one entry per write, None for a write
+    that was not at fault.
+    """
 
     reasons: tuple[ConditionFailed | None, ...]
 
 
 class DynamoDBClient:
-    """Safe to share between threads; a forked child connects anew."""
+    """A client that threads may share; a forked child connects again."""
 
     def __init__(self, client: Any, clock: Clock, *, tables_command: str) -> None:
         self._given_client = client
@@ -63,13 +65,14 @@ class DynamoDBClient:
 
     @property
     def client(self) -> Any:
-        with self._connecting:  # or every thread makes one, and all but one are forgotten
+        """Return the boto3 client and create it on first use."""
+        with self._connecting:  # otherwise every thread would create its own client
             if self._client is None:
                 self._client = clients.make_retrying_client("dynamodb")
             return self._client
 
     def close(self) -> None:
-        """Let go of the connections; the next call makes new ones."""
+        """Close the connections. The next call opens new ones."""
         if self._client is not None and self._client is not self._given_client:
             self._client.close()
         self._reset()
@@ -77,100 +80,108 @@ class DynamoDBClient:
     # -- reading
 
     def call(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = self._retry_while_busy(
+        """Call an operation without a condition and return its response."""
+        response: Mapping[str, Any] = self._retry_while_busy(
             lambda: self._call_once(operation, arguments)
         )
-        return answer
+        return response
 
     def read_pages(self, operation: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        """Every row of every page. A page may be empty and not be the last (JB-23)."""
+        """Yield every row of every page. An empty page may be followed by others."""
         while True:
-            answer = self.call(operation, **arguments)
-            yield from map(decode, answer.get("Items", []))
-            if not (last := answer.get("LastEvaluatedKey")):
+            response = self.call(operation, **arguments)
+            yield from map(decode, response.get("Items", []))
+            if not (last_key := response.get("LastEvaluatedKey")):
                 return
-            arguments["ExclusiveStartKey"] = last
+            arguments["ExclusiveStartKey"] = last_key
 
     def read_rows(self, table: str, keys: list[Attributes]) -> list[dict[str, Any]]:
-        """The rows of up to 100 keys, as last written; in any order, missing ones left out."""
-        found: list[dict[str, Any]] = []
+        """Return the current rows of up to 100 keys, in any order and without missing ones."""
+        rows: list[dict[str, Any]] = []
         tries = 0
         while keys:
             request = {table: {"Keys": keys, "ConsistentRead": True}}
-            answer = self.call("batch_get_item", RequestItems=request)
-            came = answer.get("Responses", {}).get(table, [])
-            found += map(decode, came)
-            keys = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
-            # What is left is throttled, or more than one answer holds: then some came.
-            tries = 0 if came else tries + 1
+            response = self.call("batch_get_item", RequestItems=request)
+            page = response.get("Responses", {}).get(table, [])
+            rows += map(decode, page)
+            keys = response.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
+            # The remaining keys were throttled, or did not fit into one response. In the latter
+            # case some rows came.
+            tries = 0 if page else tries + 1
             if keys and tries:
                 self._wait_before_retry(tries, "BatchGetItem: UnprocessedKeys")
-        return found
+        return rows
 
     # -- writing
 
     def write(self, operation: str, **arguments: Any) -> WriteDone | ConditionFailed:
-        """One put or update with a condition."""
+        """Make one conditional put, update or delete."""
         arguments["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
-        answer = self._retry_while_busy(lambda: self._call_once(operation, arguments))
-        if isinstance(answer, ConditionFailed):
-            return answer
-        assert not isinstance(answer, TransactionCancelled)
-        return WriteDone(decode(answer.get("Attributes")))
+        result = self._retry_while_busy(lambda: self._call_once(operation, arguments))
+        if isinstance(result, ConditionFailed):
+            return result
+        assert not isinstance(result, TransactionCancelled)
+        return WriteDone(decode(result.get("Attributes")))
 
     def transact(self, writes: list[dict[str, Any]]) -> WriteDone | TransactionCancelled:
-        """All of them, or none.
+        """Make all writes or none.
 
-        botocore gives each call a ClientRequestToken and repeats it when the answer does
-        not come, so that its own second try is not a second transaction.
+        botocore gives each call a ClientRequestToken and repeats the call if no response comes.
+        Because of the token, the repeated call is not a second transaction.
         """
-        answer = self._retry_while_busy(
+        result = self._retry_while_busy(
             lambda: self._call_once("transact_write_items", {"TransactItems": writes})
         )
-        return answer if isinstance(answer, TransactionCancelled) else WriteDone({})
+        return result if isinstance(result, TransactionCancelled) else WriteDone({})
 
     def write_many(self, table: str, requests: list[dict[str, Any]]) -> None:
-        """Puts and deletes without condition, in any order. What DynamoDB leaves over, and
-        says so without raising, is sent again (MS-09)."""
+        """Make puts and deletes without conditions, in any order.
+
+        DynamoDB returns unprocessed writes without raising an error. They are sent again.
+        """
         for start in range(0, len(requests), _MAX_BATCH_WRITES):
-            left, tries = requests[start : start + _MAX_BATCH_WRITES], 0
-            while left:
-                answer = self.call("batch_write_item", RequestItems={table: left})
-                over = answer.get("UnprocessedItems", {}).get(table, [])
-                tries = 0 if len(over) < len(left) else tries + 1
-                if over and tries:
+            remaining, tries = requests[start : start + _MAX_BATCH_WRITES], 0
+            while remaining:
+                response = self.call("batch_write_item", RequestItems={table: remaining})
+                unprocessed = response.get("UnprocessedItems", {}).get(table, [])
+                tries = 0 if len(unprocessed) < len(remaining) else tries + 1
+                if unprocessed and tries:
                     self._wait_before_retry(tries, "BatchWriteItem: UnprocessedItems")
-                left = over
+                remaining = unprocessed
 
     # -- one call
 
     def _retry_while_busy(self, call: Callable[[], Any]) -> Any:
-        """Again while rows are busy, with jitter: two writers must not meet again and
-        again; and not for ever: then it is the caller who knows what waits."""
-        tries = 0
-        while isinstance(answer := call(), _Busy):
-            tries += 1
-            self._wait_before_retry(tries, answer.why)
-        return answer
+        """Repeat the call while rows are busy.
 
-    def _wait_before_retry(self, tries: int, why: str) -> None:
+        The jitter keeps two writers from colliding again and again. The number of tries is
+        limited, because only the caller knows what waits for the result.
+        """
+        tries = 0
+        while isinstance(result := call(), _Busy):
+            tries += 1
+            self._wait_before_retry(tries, result.reason)
+        return result
+
+    def _wait_before_retry(self, tries: int, reason: str) -> None:
         if tries >= _MAX_TRIES:
-            raise StoreUnavailable(f"DynamoDB {why}, {tries} times")
+            raise StoreUnavailable(f"DynamoDB {reason}: gave up after {tries} tries")
         self._clock.sleep(_BACKOFF.delay(tries, self._random))
 
     def _call_once(self, operation: str, arguments: Mapping[str, Any]) -> Any:
-        call = getattr(self.client, operation)  # first: it says what to install
+        call = getattr(self.client, operation)  # first, because it reports a missing boto3
 
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
         try:
             return call(**arguments)
         except ParamValidationError as error:
-            # Its text holds what was asked: it must not be the cause of what is raised.
+            # Its text contains the arguments, so it must not become the cause of the raised
+            # error.
             failed = self._explain(operation, error)
         except (BotoCoreError, ClientError) as error:
-            if answer := _outcome_from_error(operation, error):
-                return answer
+            if outcome := _outcome_from_error(operation, error):
+                return outcome
             raise self._explain(operation, error) from error
         raise failed
 
@@ -180,13 +191,15 @@ class DynamoDBClient:
 
 @dataclass(frozen=True, slots=True)
 class _Busy:
-    why: str
+    """The rows are busy or the service is throttling; a later try may succeed."""
+
+    reason: str
 
 
 def _outcome_from_error(
     operation: str, error: Any
 ) -> ConditionFailed | TransactionCancelled | _Busy | None:
-    """What the error says, if it is one of those that a caller goes on from."""
+    """Return the outcome if the caller can continue after this error, otherwise None."""
     code = get_error_code(error)
     if code == errors.CONDITION_FAILED:
         return ConditionFailed(decode(error.response.get("Item")))
@@ -200,15 +213,19 @@ def _outcome_from_error(
 def _parse_cancellation(
     operation: str, reasons: list[Mapping[str, Any]]
 ) -> TransactionCancelled | _Busy | None:
-    """A condition that failed is final, whatever else there was; else it was others' haste."""
+    """Return why a transaction was cancelled.
+
+    A failed condition is final, whatever else happened. Otherwise other writers or throttling
+    were the cause.
+    """
     codes = [str(reason.get("Code") or "None") for reason in reasons]
     if "ConditionalCheckFailed" in codes:
         pairs = zip(codes, reasons, strict=True)
         return TransactionCancelled(
             tuple(_parse_reason(code, reason) for code, reason in pairs)
         )
-    hasty = [code for code in codes if code in errors.BUSY_ROW]
-    return _Busy(f"{errors.to_api_name(operation)}: {hasty[0]}") if hasty else None
+    busy_codes = [code for code in codes if code in errors.BUSY_ROW]
+    return _Busy(f"{errors.to_api_name(operation)}: {busy_codes[0]}") if busy_codes else None
 
 
 def _parse_reason(code: str, reason: Mapping[str, Any]) -> ConditionFailed | None:

@@ -1,4 +1,6 @@
-"""What must hold for each write, by name. The life of a job row:
+"""Named conditions for writes to the job tables.
+
+The life of a job row:
 
     save ─▶ PROCESSING ─▶ DOWNLOADING ─ seal, results ─▶ all counted
                  │             │                            │ CAN_CLAIM_OUTCOME
@@ -7,9 +9,9 @@
                                                  ▼
                                        COMPLETED or FAILED, for good
 
-Every attribute is written `#name`: `status`, `error`, `ttl`, `url`, `key` and `size` are
-reserved words, and one that is not aliased fails every call (JB-24). DynamoDB refuses names
-and values that no expression uses, so `used` picks those that are.
+Every attribute is written `#name`, because `status`, `error`, `ttl`, `url`, `key` and `size`
+are reserved words, and one that is not aliased makes every call fail. DynamoDB refuses names
+and values that no expression uses, so `bind_values` picks those that are used.
 """
 
 from collections.abc import Mapping
@@ -20,43 +22,43 @@ from holdfast.jobs.model import CallbackState, JobStatus, TaskStatus
 
 # -- parts
 
-# An update of a row that is not there would make one up, without status (JB-36).
+# An update of a missing row would create one without a status.
 EXISTS = "attribute_exists(#jobId)"
 DOWNLOADING = "#status = :downloading"
 ACTIVE = "#status IN (:processing, :downloading)"
-# The outcome is open. From the moment it is decided, nothing may change what it says.
+# The outcome is not decided. Once it is decided, nothing may change it.
 UNDECIDED = "attribute_not_exists(#callbackState)"
-# DynamoDB cannot add up completed and failed tasks in a condition: hence remainingTasks.
+# A condition cannot add completed and failed tasks. This is why remainingTasks exists.
 ALL_COUNTED = "#sealed = :true AND #remainingTasks = :zero"
-# Nobody waits in Step Functions; otherwise the way to the end is through the callback.
+# No execution waits in Step Functions. If one does, the job must end through the callback.
 NOT_WAITED_FOR = "attribute_not_exists(#taskToken)"
 
 # -- job rows
 
-# The first start message of a job. A second one must not reset counters (JB-14).
+# The first start message of a job. A second one must not reset the counters.
 NEW_JOB = "attribute_not_exists(#jobId)"
-# Results of a job that is being worked on.
+# Results of a job that is in progress and undecided.
 CAN_COUNT_RESULTS = require_all(EXISTS, DOWNLOADING, UNDECIDED)
-# More tasks, or the seal: listing goes on, before or after work began.
+# More tasks or the seal may come, before or after work began.
 UNSEALED = require_all(EXISTS, ACTIVE, UNDECIDED, "#sealed = :false")
-# The last result and the seal are in, and nobody decided before us (JB-02). The number
-# failed is what the caller derived the outcome from.
+# The last result and the seal are in, and no other caller has decided the outcome. The number
+# of failed tasks must be the one that the caller derived the outcome from.
 CAN_CLAIM_OUTCOME = require_all(
     EXISTS, DOWNLOADING, ALL_COUNTED, UNDECIDED, "#failedTasks = :failed"
 )
-# An active job, whatever its tasks do; not one whose outcome is being delivered.
+# An active job, whatever its tasks do, unless its outcome is being delivered.
 CAN_GIVE_UP = require_all(EXISTS, ACTIVE, UNDECIDED)
-# A job that is not terminal moves, whatever was decided about it.
+# A job that is not terminal, whatever was decided about it.
 ACTIVE_JOB = require_all(EXISTS, ACTIVE)
-# Delivery is owed, and no other attempt is under way, or it began long ago.
+# The callback is pending, and no other attempt is running or the last one began long ago.
 CAN_ATTEMPT_CALLBACK = require_all(
     "#callbackState = :pending",
     "(attribute_not_exists(#callbackAttemptedAt) OR #callbackAttemptedAt <= :before)",
 )
-# Delivery is owed: one caller settles, and terminal is final (I-JB-4).
+# The callback is pending. Only one caller settles the job, and a terminal status is final.
 CALLBACK_PENDING = "#callbackState = :pending"
-# An execution that was started again, with another token (JB-14): one it never had, for
-# the message of an execution that was superseded may come again.
+# An execution was started again with another token. The token must be one the job never had,
+# because the message of a superseded execution may be delivered again.
 CAN_ATTACH_TOKEN = require_all(
     EXISTS,
     ACTIVE,
@@ -64,7 +66,7 @@ CAN_ATTACH_TOKEN = require_all(
     "(attribute_not_exists(#taskToken) OR #taskToken <> :token)",
     "NOT contains(#seenTokens, :mark)",
 )
-# Steps that a job without callback may take by itself, by where they lead.
+# Status changes of a job without a callback, by their target.
 STEPS = {
     JobStatus.DOWNLOADING: require_all(EXISTS, "#status = :processing"),
     JobStatus.FAILED: require_all(EXISTS, ACTIVE, UNDECIDED, NOT_WAITED_FOR),
@@ -72,16 +74,16 @@ STEPS = {
         EXISTS, DOWNLOADING, ALL_COUNTED, "#failedTasks = :zero", UNDECIDED, NOT_WAITED_FOR
     ),
 }
-# The caller's view of the counters is still right.
+# The counters are still those that the caller read.
 SAME_COUNTERS = (
     "#totalTasks = :total AND #completedTasks = :completed AND #failedTasks = :failed"
 )
 
 # -- task rows
 
-# A task that is listed for the first time; listing again leaves it as it is (JB-15).
+# A task that is listed for the first time. Listing it again leaves its row as it is.
 NEW_TASK = "attribute_not_exists(#taskId)"
-# The first result of a task that is known. Any other was counted already (JB-01).
+# The first result of a listed task. Any other result was counted already.
 UNCOUNTED = "#status = :task_pending"
 
 _FIXED: dict[str, Any] = {
@@ -98,5 +100,5 @@ _FIXED: dict[str, Any] = {
 
 
 def bind_values(values: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
-    """The names and values that these expressions mention, as arguments of a call."""
+    """Return the names and values that these expressions mention, as call arguments."""
     return bind_expressions({**_FIXED, **values}, *expressions)

@@ -1,6 +1,7 @@
-"""What DynamoDB's error codes mean for a person. The one table.
+"""Translate DynamoDB's error codes, in one table.
 
-Texts name the call and the code, nothing of what was sent: a task token is among it.
+The texts name the operation and the code, and nothing that was sent, because a task token is
+part of it.
 """
 
 from holdfast.adapters.aws.errors import (
@@ -18,7 +19,7 @@ TRANSACTION_CANCELLED = "TransactionCanceledException"
 IN_USE = "ResourceInUseException"
 NO_TABLE = frozenset({"ResourceNotFoundException", "TableNotFoundException"})
 
-# Somebody else is writing the row, or there is too much to do: soon it may work.
+# Another writer is changing the row, or the service is overloaded. A later try may succeed.
 BUSY = TRANSIENT | {
     "InternalServerError",
     "ProvisionedThroughputExceededException",
@@ -26,24 +27,29 @@ BUSY = TRANSIENT | {
     "TransactionConflictException",
     "TransactionInProgressException",
 }
-# The same, said of one row of a transaction.
+# The same, for one row of a transaction.
 BUSY_ROW = frozenset(
     {"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"}
 )
 
 
 def is_busy(error: BaseException) -> bool:
-    """Is it worth another try here? Not when nobody answered: the client, which tried that
-    several times, has waited long enough."""
+    """Return whether another try here is worthwhile.
+
+    It is not if no response came, because the client has already tried that several times.
+    """
     return get_error_code(error) in BUSY or get_http_status(error) >= 500
 
 
 def explain_error(operation: str, error: BaseException, tables_command: str) -> HoldfastError:
-    """One clear line, with the way out: `tables_command` shows the tables, and makes them."""
+    """Return an error with one clear line and a remedy.
+
+    `tables_command` is the command that shows and creates the tables.
+    """
     code, kind = get_error_code(error), type(error).__name__
     if code in NO_TABLE:
         return ConfigError(
-            "DynamoDB has no such table: check region and names, or create the tables "
+            "DynamoDB has no such table: check the region and the names, or create the tables "
             f"with `{tables_command} --create`"
         )
     if code in DENIED:
@@ -56,14 +62,17 @@ def explain_error(operation: str, error: BaseException, tables_command: str) -> 
             f"index that `{tables_command}` shows?"
         )
     if kind in ("NoCredentialsError", "PartialCredentialsError"):
-        return ConfigError("DynamoDB: no AWS credentials found: set a profile or a role")
+        return ConfigError("DynamoDB found no AWS credentials: set a profile or a role")
     if kind == "ParamValidationError":
         return ConfigError(
-            f"DynamoDB {operation} cannot be asked like this: check the table names"
+            f"DynamoDB {operation} has invalid parameters: check the table names"
         )
     return StoreUnavailable(f"DynamoDB {operation}: {code or kind}")
 
 
 def to_api_name(operation: str) -> str:
-    """update_item → UpdateItem, as the service and its permissions call it."""
+    """Return an operation's name as the service and its permissions write it.
+
+    For example, update_item becomes UpdateItem.
+    """
     return "".join(part.capitalize() for part in operation.split("_"))

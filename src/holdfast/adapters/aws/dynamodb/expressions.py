@@ -1,4 +1,4 @@
-"""What DynamoDB's expressions need besides their text."""
+"""Build the arguments that belong to DynamoDB's expressions."""
 
 import re
 from collections.abc import Mapping
@@ -8,13 +8,14 @@ from holdfast.adapters.aws.dynamodb.values import encode
 
 
 def require_all(*conditions: str) -> str:
+    """Return one condition that requires all of these."""
     return " AND ".join(conditions)
 
 
 def bind_expressions(known: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
-    """The names and values that these expressions mention, as arguments of a call.
+    """Return the names and values that these expressions mention, as call arguments.
 
-    DynamoDB refuses those that no expression uses.
+    DynamoDB refuses names and values that no expression uses.
     """
     text = " ".join(expressions)
     values = sorted(set(re.findall(r":\w+", text)))
@@ -22,6 +23,6 @@ def bind_expressions(known: Mapping[str, Any], *expressions: str) -> dict[str, A
         "ExpressionAttributeNames": {f"#{name}": name for name in re.findall(r"#(\w+)", text)}
     }
     if values:
-        chosen = {name: known[name] for name in values}
-        arguments["ExpressionAttributeValues"] = encode(chosen)
+        used_values = {name: known[name] for name in values}
+        arguments["ExpressionAttributeValues"] = encode(used_values)
     return arguments

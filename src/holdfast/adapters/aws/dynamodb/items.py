@@ -1,7 +1,7 @@
-"""Jobs and tasks as rows, with the seed's names, and back.
+"""Convert jobs and tasks to rows with the seed's names, and back.
 
-Times are texts of one width, in UTC, so that they sort; `ttl` is epoch seconds, as
-DynamoDB wants it. What a job does not have, its row does not have.
+Times are texts of fixed width in UTC, so they sort. `ttl` is in epoch seconds, as DynamoDB
+requires. A value that a job does not have is missing from its row.
 """
 
 from collections.abc import Mapping
@@ -33,22 +33,23 @@ from holdfast.jobs.model import (
 
 Row = Mapping[str, Any]
 
-MAX_TASK_BYTES = 400 * 1024  # of any item
-# A job's row grows until it is settled: the outcome, two reasons, another token. One that
-# just fits when it is saved could never end.
+MAX_TASK_BYTES = 400 * 1024  # DynamoDB's limit for one item
+# A job's row grows until it is settled, by the outcome, two reasons and another token. A row
+# that just fits when it is saved could never end.
 MAX_JOB_BYTES = 320 * 1024
-MAX_MESSAGE_CHARS = 8_000  # characters; 99 of them fit in one transaction of 4 MB
+MAX_MESSAGE_CHARS = 8_000  # 99 of them fit into one transaction of 4 MB
 MAX_JOB_ID_BYTES, MAX_TASK_ID_BYTES = 2048, 1024  # bytes
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def format_time(seconds: float) -> str:
-    """2027-01-15T08:00:00.250000Z"""
+    """Return a time as text, for example 2027-01-15T08:00:00.250000Z."""
     return to_utc(seconds).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def parse_time(text: str) -> float:
+    """Return the epoch seconds of a time text."""
     return (datetime.fromisoformat(text) - _EPOCH).total_seconds()
 
 
@@ -56,17 +57,19 @@ def parse_time(text: str) -> float:
 
 
 def build_job_key(job_id: str) -> Attributes:
-    """Raises JobNotFound for what cannot be the id of any job here."""
+    """Return the key of a job's row. Raises JobNotFound for an id that no job can have here."""
     if not 0 < _count_bytes(job_id) <= MAX_JOB_ID_BYTES:
         raise build_not_found_error(job_id)
     return {"jobId": {"S": job_id}}
 
 
 def build_task_key(job_id: str, task_id: str) -> Attributes:
+    """Return the key of a task's row."""
     return {"jobId": {"S": job_id}, "taskId": {"S": task_id}}
 
 
 def is_valid_task_id(task_id: str) -> bool:
+    """Return whether DynamoDB can hold a task with this id."""
     return 0 < _count_bytes(task_id) <= MAX_TASK_ID_BYTES
 
 
@@ -75,10 +78,12 @@ def _count_bytes(text: str) -> int:
 
 
 def build_not_found_error(job_id: str) -> JobNotFound:
+    """Return the error for a job that does not exist."""
     return JobNotFound(f"there is no job {shorten_name(job_id)}")
 
 
 def shorten_name(name: str) -> str:
+    """Return the name quoted, and cut to 100 characters."""
     return repr(name if len(name) <= 100 else f"{name[:100]}…")
 
 
@@ -86,9 +91,12 @@ def shorten_name(name: str) -> str:
 
 
 def row_from_job(job: ExportJob) -> Attributes:
-    """Raises InvalidJob when it is too large, or holds what DynamoDB cannot."""
+    """Return the row of a job.
+
+    Raises InvalidJob if the row is too large or holds a value that DynamoDB cannot store.
+    """
     if not 0 < _count_bytes(job.job_id) <= MAX_JOB_ID_BYTES:
-        raise InvalidJob("a job's id has 1 to 2048 bytes")
+        raise InvalidJob(f"a job id must have 1 to {MAX_JOB_ID_BYTES} bytes")
     row = {**_build_identity(job), **_build_progress(job), **_row_from_callback(job.callback)}
     attributes = encode({name: value for name, value in row.items() if value is not None})
     return _check_size(attributes, MAX_JOB_BYTES, f"job {shorten_name(job.job_id)}")
@@ -106,7 +114,7 @@ def _build_identity(job: ExportJob) -> dict[str, Any]:
         "completedAt": None if job.completed_at is None else format_time(job.completed_at),
         "metadata": metadata or None,
         "metadataFloats": find_whole_floats(metadata) or None,
-        # Of an active job the row must stay, or it would be started again (JB-36).
+        # An active job's row must not expire, or the job would be started again.
         "ttl": job.ttl if job.terminal else None,
     }
 
@@ -141,6 +149,7 @@ def _row_from_callback(callback: Callback) -> dict[str, Any]:
 
 
 def job_from_row(row: Row) -> ExportJob:
+    """Return the job of a row."""
     return ExportJob(
         job_id=row["jobId"],
         export_id=row.get("exportId", ""),
@@ -163,7 +172,7 @@ def job_from_row(row: Row) -> ExportJob:
 
 
 def restore_before_attempt(row: Row) -> ExportJob:
-    """The job before an attempt to deliver, from what the attempt left."""
+    """Return the job as it was before a delivery attempt, given the row after the attempt."""
     job = job_from_row(row)
     callback = replace(
         job.callback,
@@ -201,13 +210,14 @@ def _time_from_row(row: Row, name: str) -> float | None:
 
 
 def row_from_error(error: JobError | None) -> dict[str, str] | None:
+    """Return the stored form of an error, or None if there is no error."""
     if error is None:
         return None
     return {"code": _truncate(error.code), "message": _truncate(error.message)}
 
 
 def _truncate(text: str) -> str:
-    """Whoever reads it has enough; a job must not fail to end because of a long reason."""
+    """Cut a long text, because a job must not fail to end on account of a long reason."""
     return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[: MAX_MESSAGE_CHARS - 7]}… (cut)"
 
 
@@ -219,9 +229,9 @@ def _error_from_row(row: Row | None) -> JobError | None:
 
 
 def row_from_task(job_id: str, task: ExportTask) -> Attributes:
-    """A task that is to be done. Raises InvalidJob."""
+    """Return the row of a pending task. Raises InvalidJob."""
     if not is_valid_task_id(task.task_id):
-        raise InvalidJob("a task's id has 1 to 1024 bytes")
+        raise InvalidJob(f"a task id must have 1 to {MAX_TASK_ID_BYTES} bytes")
     row = {
         "jobId": job_id,
         "taskId": task.task_id,
@@ -237,7 +247,7 @@ def row_from_task(job_id: str, task: ExportTask) -> Attributes:
 
 
 def changes_from_result(result: TaskResult, ttl: int | None) -> dict[str, Any]:
-    """What a result changes in its task's row."""
+    """Return what a result changes in its task's row."""
     status = TaskStatus.COMPLETED if result.success else TaskStatus.FAILED
     row = {
         "status": status.value,
@@ -249,12 +259,13 @@ def changes_from_result(result: TaskResult, ttl: int | None) -> dict[str, Any]:
 
 
 def row_from_unlisted_result(result: TaskResult, ttl: int | None) -> Attributes:
-    """The finished row of a task that nobody listed."""
-    who = {"jobId": result.job_id, "taskId": result.task_id, "url": "", "key": ""}
-    return encode({**who, **changes_from_result(result, ttl)})
+    """Return the finished row of a task that was never listed."""
+    identity = {"jobId": result.job_id, "taskId": result.task_id, "url": "", "key": ""}
+    return encode({**identity, **changes_from_result(result, ttl)})
 
 
 def task_from_row(row: Row) -> ExportTask:
+    """Return the task of a row."""
     return ExportTask(
         row["jobId"],
         row["taskId"],
@@ -268,11 +279,13 @@ def task_from_row(row: Row) -> ExportTask:
     )
 
 
-def _check_size(attributes: Attributes, largest: int, what: str) -> Attributes:
+def _check_size(attributes: Attributes, max_bytes: int, subject: str) -> Attributes:
     try:
         size = measure_size(attributes)
     except UnicodeEncodeError:
-        raise InvalidJob(f"{what}: half of a character (a lone surrogate) in a text") from None
-    if size > largest:
-        raise InvalidJob(f"{what} is too large: {size} bytes, DynamoDB takes {largest}")
+        raise InvalidJob(f"{subject}: a text contains a lone surrogate") from None
+    if size > max_bytes:
+        raise InvalidJob(
+            f"{subject} is too large: it has {size} bytes, the limit is {max_bytes}"
+        )
     return attributes

@@ -1,11 +1,11 @@
 """DynamoDBJobs: the job store on Amazon DynamoDB.
 
-    save                  PutItem if there is none
-    results, listing      TransactWriteItems: task rows and the job's row
-    everything else       one UpdateItem, under a condition that has a name
+    save               PutItem if there is none
+    results, listing   TransactWriteItems on task rows and the job's row
+    all other methods  one UpdateItem with a named condition
 
-Nothing is read first and written then, but for the outcome, whose condition holds what it
-was derived from.
+Only the outcome is read first and written later. Its condition contains the values that it was
+derived from.
 """
 
 import logging
@@ -45,11 +45,11 @@ _log = logging.getLogger("holdfast")
 
 
 class DynamoDBJobs(JobStateRepository):
-    """Jobs in two tables of DynamoDB, which `create_tables` makes.
+    """Jobs in two DynamoDB tables, which `create_tables` creates.
 
-    `keep_seconds`: how long a finished job's row is kept, and a task's from its result on;
-    None: for ever. Longer than any job takes: a job that is listed again would not find
-    the tasks that it has counted, and count them twice.
+    `keep_seconds` is how long the row of a finished job is kept, and a task's row from its
+    result on; None keeps rows forever. It must be longer than any job takes, because a job that
+    is listed again would otherwise miss tasks that it has counted and count them twice.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class DynamoDBJobs(JobStateRepository):
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
         try:
-            found = [items.job_from_row(row) for row in self._rows.read_by_status(status)]
+            jobs = [items.job_from_row(row) for row in self._rows.read_by_status(status)]
         except HoldfastError as error:
             _log.error("Failed to query jobs by status %s: %s", status, error)
             raise
-        _log.debug("Found %d jobs with status %s", len(found), status)
-        return found
+        _log.debug("Found %d jobs with status %s", len(jobs), status)
+        return jobs
 
     def update_job_status(
         self, job_id: str, status: JobStatus, error: JobError | None = None
@@ -114,15 +114,17 @@ class DynamoDBJobs(JobStateRepository):
         if job is None or job.state == state:
             return
         if replace(job.state, status=state.status) != state:
-            raise IllegalTransition("counters follow from results alone; the job has others")
+            raise IllegalTransition(
+                "counters change only through results, and the job has different ones"
+            )
         raise _build_not_moved_error(job, state.status)
 
-    def _move_or_read(self, job_id: str, step: JobUpdate | None) -> ExportJob | None:
-        """The job as it is, if it was not moved."""
-        if step is None:
+    def _move_or_read(self, job_id: str, update: JobUpdate | None) -> ExportJob | None:
+        """Move the job. Return the current job if it was not moved, otherwise None."""
+        if update is None:
             return items.job_from_row(self._rows.read_job(job_id))
-        answer = self._rows.change(job_id, step)
-        return items.job_from_row(answer.row) if isinstance(answer, ConditionFailed) else None
+        result = self._rows.change(job_id, update)
+        return items.job_from_row(result.row) if isinstance(result, ConditionFailed) else None
 
     def increment_completed_tasks(self, job_id: str, task_id: str | None = None) -> None:
         self._increment(job_id, task_id, success=True)
@@ -134,28 +136,28 @@ class DynamoDBJobs(JobStateRepository):
         if task_id is not None:
             self.record_results(job_id, [TaskResult(job_id, task_id, success)])
             return
-        answer = self._task_transactions.record_unnamed(job_id, success, self._get_write_time())
-        if isinstance(answer, TasksRefused):
-            raise _build_not_counted_error(_require_job(job_id, answer.row))
+        result = self._task_transactions.record_unnamed(job_id, success, self._get_write_time())
+        if isinstance(result, TasksRefused):
+            raise _build_not_counted_error(_require_job(job_id, result.row))
 
     def set_total_tasks(self, job_id: str, total_tasks: int) -> None:
         if total_tasks < 0:
-            raise ValueError("total_tasks cannot be below 0")
-        answer = self._rows.change(
+            raise ValueError(f"total_tasks must be 0 or more, got {total_tasks}")
+        result = self._rows.change(
             job_id, updates.seal_job(total_tasks, self._get_write_time())
         )
-        if isinstance(answer, ConditionFailed):
-            job = items.job_from_row(answer.row)
+        if isinstance(result, ConditionFailed):
+            job = items.job_from_row(result.row)
             if not (job.sealed and job.state.total_tasks == total_tasks):
                 raise _build_not_listed_error(job)
 
     # -- tasks
 
     def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
-        answer = self._task_transactions.add(job_id, tasks, self._get_write_time())
-        if isinstance(answer, TasksRefused):
-            raise _build_not_listed_error(_require_job(job_id, answer.row))
-        if answer == 0:  # then the transaction, if there was one, did not look at the job
+        added = self._task_transactions.add(job_id, tasks, self._get_write_time())
+        if isinstance(added, TasksRefused):
+            raise _build_not_listed_error(_require_job(job_id, added.row))
+        if added == 0:  # in this case no transaction checked the job
             job = items.job_from_row(self._rows.read_job(job_id))
             if job.sealed or _is_decided(job):
                 raise _build_not_listed_error(job)
@@ -172,14 +174,14 @@ class DynamoDBJobs(JobStateRepository):
         return list(self._rows.read_tasks(job_id, status, after, limit))
 
     def record_results(self, job_id: str, results: Sequence[TaskResult]) -> int:
-        answer = self._task_transactions.record(job_id, results, self._get_write_time())
-        if isinstance(answer, TasksRefused):
-            raise _build_not_counted_error(_require_job(job_id, answer.row))
-        if answer == 0:
+        counted = self._task_transactions.record(job_id, results, self._get_write_time())
+        if isinstance(counted, TasksRefused):
+            raise _build_not_counted_error(_require_job(job_id, counted.row))
+        if counted == 0:
             job = items.job_from_row(self._rows.read_job(job_id))
             if job.status is not JobStatus.DOWNLOADING or _is_decided(job):
                 raise _build_not_counted_error(job)
-        return answer
+        return counted
 
     def note_progress(self, job_id: str) -> None:
         self._rows.change(job_id, updates.record_progress(self._get_write_time()))
@@ -187,8 +189,8 @@ class DynamoDBJobs(JobStateRepository):
     # -- the outcome and its callback
 
     def claim_outcome(self, job_id: str) -> ExportJob | None:
-        # Asked after every result, and nearly always too early: a read is cheaper than a
-        # write that is refused, and does not get in the way of those who count.
+        # This is called after every result and is nearly always too early. A read is cheaper
+        # than a refused write, and it does not delay the callers that count.
         job = items.job_from_row(self._rows.read_job(job_id))
         if not job.all_counted:
             return None
@@ -200,19 +202,19 @@ class DynamoDBJobs(JobStateRepository):
         return self._try_to_decide(job_id, updates.give_up_job(error, self._get_write_time()))
 
     def _try_to_decide(self, job_id: str, decision: JobUpdate) -> ExportJob | None:
-        answer = self._rows.change(job_id, decision)
-        return items.job_from_row(answer.row) if isinstance(answer, RowUpdated) else None
+        result = self._rows.change(job_id, decision)
+        return items.job_from_row(result.row) if isinstance(result, RowUpdated) else None
 
     def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
         before = items.format_time(self._clock.time() - again_after_seconds)
         attempt = updates.begin_attempt(self._get_write_time(), before=before)
-        answer = self._rows.change(job_id, attempt, returns="ALL_OLD")
-        if isinstance(answer, ConditionFailed):
+        result = self._rows.change(job_id, attempt, returns="ALL_OLD")
+        if isinstance(result, ConditionFailed):
             return None
         return (
-            items.restore_before_attempt(answer.row)
-            if answer.response_lost
-            else items.job_from_row(answer.row)
+            items.restore_before_attempt(result.row)
+            if result.response_lost
+            else items.job_from_row(result.row)
         )
 
     def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
@@ -220,17 +222,17 @@ class DynamoDBJobs(JobStateRepository):
 
     def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
         if not status.terminal:
-            raise IllegalTransition(f"a job does not end as {status}")
-        answer = self._rows.change(
+            raise IllegalTransition(f"a job cannot end as {status}")
+        result = self._rows.change(
             job_id, updates.settle_job(status, error, self._get_write_time())
         )
-        return isinstance(answer, RowUpdated)
+        return isinstance(result, RowUpdated)
 
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
-        answer = self._rows.change(job_id, updates.attach_token(token, self._get_write_time()))
-        job = items.job_from_row(answer.row)
-        if isinstance(answer, ConditionFailed) and not job.has_seen(token):
-            raise JobClosed(f"{_describe_state(job)}: it takes no other token")
+        result = self._rows.change(job_id, updates.attach_token(token, self._get_write_time()))
+        job = items.job_from_row(result.row)
+        if isinstance(result, ConditionFailed) and not job.has_seen(token):
+            raise JobClosed(f"{_describe_state(job)}: it accepts no other token")
         return job
 
 
@@ -239,10 +241,10 @@ def _is_decided(job: ExportJob) -> bool:
 
 
 def _describe_state(job: ExportJob) -> str:
-    what = (
+    state = (
         "its outcome is decided" if _is_decided(job) and not job.terminal else str(job.status)
     )
-    return f"job {items.shorten_name(job.job_id)}: {what}"
+    return f"job {items.shorten_name(job.job_id)}: {state}"
 
 
 def _require_job(job_id: str, row: items.Row) -> ExportJob:
@@ -252,22 +254,21 @@ def _require_job(job_id: str, row: items.Row) -> ExportJob:
 
 
 def _build_not_counted_error(job: ExportJob) -> HoldfastError:
-    return JobClosed(f"{_describe_state(job)}: no result is counted")
+    return JobClosed(f"{_describe_state(job)}: it counts no results")
 
 
 def _build_not_listed_error(job: ExportJob) -> HoldfastError:
     if _is_decided(job):
-        return JobClosed(f"{_describe_state(job)}: it takes no more tasks")
-    return AlreadySealed(
-        f"job {items.shorten_name(job.job_id)} has {job.state.total_tasks} tasks, and that is settled"
-    )
+        return JobClosed(f"{_describe_state(job)}: it accepts no more tasks")
+    name, total = items.shorten_name(job.job_id), job.state.total_tasks
+    return AlreadySealed(f"job {name} is sealed with {total} tasks")
 
 
 def _build_not_moved_error(job: ExportJob, status: JobStatus) -> IllegalTransition:
-    lacking = (
-        "its token waits for an answer"
+    obstacle = (
+        "its token waits for a callback"
         if job.has_task_token() and status.terminal
         else f"{job.state.processed_tasks} of {job.state.total_tasks} tasks are counted, "
         f"{job.state.failed_tasks} failed"
     )
-    return IllegalTransition(f"{_describe_state(job)}, {lacking}: it cannot become {status}")
+    return IllegalTransition(f"{_describe_state(job)}, {obstacle}: it cannot become {status}")

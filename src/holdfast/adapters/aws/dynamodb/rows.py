@@ -1,9 +1,9 @@
-"""The rows of jobs: read as last written, changed under a condition.
+"""Read the latest rows of jobs, and change them under a condition.
 
-An answer can be lost after the write was done, and botocore tries again by itself: the
-second try is refused by what the first one did. So each write leaves an id of its own in
-the row, by which it recognises itself there. Otherwise whoever claimed an outcome would be
-told that somebody else did, and nobody would deliver it until the next look around.
+A response can be lost after the write was done. botocore then repeats the call, and the first
+call makes DynamoDB refuse the second. Each write therefore leaves its own id in the row and
+recognises it there. Otherwise a caller that claimed an outcome would be told that another
+caller did, and the outcome would not be delivered until the next reconciliation.
 """
 
 from collections.abc import Iterator
@@ -19,19 +19,24 @@ from holdfast.adapters.aws.dynamodb.updates import JobUpdate
 from holdfast.adapters.aws.dynamodb.values import Attributes, decode, encode
 from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskStatus
 
-_MAX_KEYS_PER_READ = 100  # keys of one BatchGetItem
+_MAX_KEYS_PER_READ = 100  # DynamoDB's limit for one BatchGetItem
 
 
 @dataclass(frozen=True, slots=True)
 class RowUpdated:
-    """It was done. `row` is as it was asked for, before or after the change; when the first
-    answer was lost it is as after, in any case."""
+    """The change was made.
+
+    `row` is the row before or after it, as requested. If the first response was lost, it is
+    always the row after the change.
+    """
 
     row: items.Row
     response_lost: bool = False
 
 
 class JobRows:
+    """The rows of the job table and the task table."""
+
     def __init__(self, client: DynamoDBClient, tables: JobTables) -> None:
         self._client = client
         self._tables = tables
@@ -39,30 +44,33 @@ class JobRows:
     # -- reading
 
     def read_job(self, job_id: str) -> items.Row:
-        """Raises JobNotFound."""
-        answer = self._client.call(
+        """Return the job's row. Raises JobNotFound."""
+        response = self._client.call(
             "get_item",
             TableName=self._tables.jobs,
             Key=items.build_job_key(job_id),
-            ConsistentRead=True,  # an old counter is a job that nobody finishes (JB-10)
+            ConsistentRead=True,  # with an old counter a job might never be finished
         )
-        if not (row := decode(answer.get("Item"))):
+        if not (row := decode(response.get("Item"))):
             raise items.build_not_found_error(job_id)
         return row
 
     def read_by_status(self, status: JobStatus) -> list[items.Row]:
-        """Found by the index, which lags behind; judged by the rows themselves, so that a
-        job which just ended is not among them (JB-25)."""
-        by_status = "#status = :status"
+        """Return the rows of all jobs with this status.
+
+        The index finds the jobs but lags behind, so the status is checked in the rows
+        themselves. A job that has just ended is not returned.
+        """
+        key_condition = "#status = :status"
         pages = self._client.read_pages(
             "query",
             TableName=self._tables.jobs,
             IndexName=STATUS_INDEX,
-            KeyConditionExpression=by_status,
-            **conditions.bind_values({":status": status.value}, by_status),
+            KeyConditionExpression=key_condition,
+            **conditions.bind_values({":status": status.value}, key_condition),
         )
-        # A job that moves while pages are read can be on two of them; BatchGetItem would
-        # refuse to read a key twice.
+        # A job that moves while pages are read can be on two of them, and BatchGetItem refuses
+        # a key that occurs twice.
         keys = [
             items.build_job_key(job_id)
             for job_id in dict.fromkeys(row["jobId"] for row in pages)
@@ -78,35 +86,36 @@ class JobRows:
     def read_tasks(
         self, job_id: str, status: TaskStatus | None, after: str | None, limit: int
     ) -> Iterator[ExportTask]:
-        """In order of their ids, which are the range key of the table."""
-        keys = "#jobId = :job AND #taskId > :after" if after else "#jobId = :job"
-        only = "#status = :status" if status else ""
-        # DynamoDB counts before it filters: with a limit it would read in small steps.
-        how = {"FilterExpression": only} if status else {"Limit": limit}
+        """Return the tasks of a job in the order of their ids, which are the table's range key."""
+        key_condition = "#jobId = :job AND #taskId > :after" if after else "#jobId = :job"
+        filter_expression = "#status = :status" if status else ""
+        # DynamoDB applies the limit before the filter, so with a limit it would read in small
+        # steps.
+        options = {"FilterExpression": filter_expression} if status else {"Limit": limit}
         values = {":job": job_id, ":after": after, ":status": status and status.value}
         pages = self._client.read_pages(
             "query",
             TableName=self._tables.tasks,
             ConsistentRead=True,
-            KeyConditionExpression=keys,
-            **how,
-            **conditions.bind_values(values, keys, only),
+            KeyConditionExpression=key_condition,
+            **options,
+            **conditions.bind_values(values, key_condition, filter_expression),
         )
         return islice(map(items.task_from_row, pages), limit)
 
     # -- writing
 
     def put(self, job: ExportJob) -> bool:
-        """False when there is a job with that id."""
-        mine = uuid4().hex
-        answer = self._client.write(
+        """Store a new job. Return False if there is a job with that id."""
+        write_id = uuid4().hex
+        result = self._client.write(
             "put_item",
             TableName=self._tables.jobs,
-            Item={**items.row_from_job(job), **encode({"writeId": mine})},
+            Item={**items.row_from_job(job), **encode({"writeId": write_id})},
             ConditionExpression=conditions.NEW_JOB,
             **conditions.bind_values({}, conditions.NEW_JOB),
         )
-        return not isinstance(answer, ConditionFailed) or answer.row.get("writeId") == mine
+        return not isinstance(result, ConditionFailed) or result.row.get("writeId") == write_id
 
     def change(
         self,
@@ -115,10 +124,10 @@ class JobRows:
         *,
         returns: Literal["ALL_NEW", "ALL_OLD"] = "ALL_NEW",
     ) -> RowUpdated | ConditionFailed:
-        """Raises JobNotFound, and makes up no row."""
-        mine = uuid4().hex
+        """Apply the change. Raises JobNotFound instead of creating a row."""
+        write_id = uuid4().hex
         update = change.update.replace("SET ", "SET #writeId = :writeId, ", 1)
-        answer = self._client.write(
+        result = self._client.write(
             "update_item",
             TableName=self._tables.jobs,
             Key=items.build_job_key(job_id),
@@ -126,12 +135,12 @@ class JobRows:
             ConditionExpression=change.condition,
             ReturnValues=returns,
             **conditions.bind_values(
-                {**change.values, ":writeId": mine}, update, change.condition
+                {**change.values, ":writeId": write_id}, update, change.condition
             ),
         )
-        if isinstance(answer, WriteDone):
-            return RowUpdated(answer.row)
-        if not answer.row:
+        if isinstance(result, WriteDone):
+            return RowUpdated(result.row)
+        if not result.row:
             raise items.build_not_found_error(job_id)
-        ours = answer.row.get("writeId") == mine
-        return RowUpdated(answer.row, response_lost=True) if ours else answer
+        is_own = result.row.get("writeId") == write_id
+        return RowUpdated(result.row, response_lost=True) if is_own else result

@@ -1,13 +1,13 @@
-"""The two tables, and how to make them.
+"""Names, definitions and creation of the two job tables.
 
     ExportJobs    jobId            index status-index: status, createdAt
     ExportTasks   jobId, taskId
 
-The index holds keys alone, and its range is `createdAt`. With all attributes, or ordered
-by `updatedAt`, each result that is counted would be written to the index as well, and all
-active jobs share one partition there: when that is hot, DynamoDB slows down the writes to
-the table itself (JB-22, D-19). So the index is written when a status changes, three times
-in the life of a job, and whole jobs are read from the table.
+The index holds only keys, and its range key is `createdAt`. If it held all attributes, or were
+ordered by `updatedAt`, each counted result would also be written to the index, where all active
+jobs share one partition. When that partition is hot, DynamoDB slows down the writes to the
+table itself. With keys only, the index is written when a status changes, three times in the
+life of a job, and complete jobs are read from the table.
 """
 
 from collections.abc import Mapping
@@ -21,25 +21,30 @@ from holdfast.jobs.errors import StoreUnavailable
 
 JOBS, TASKS = "ExportJobs", "ExportTasks"
 STATUS_INDEX = "status-index"
-_MAX_POLLS, _POLL_SECONDS = 120, 1.0  # until a new table can be used
+_MAX_POLLS, _POLL_SECONDS = 120, 1.0  # until a new table is active
 
 
 @dataclass(frozen=True, slots=True)
 class JobTables:
+    """The names of the two tables."""
+
     jobs: str = JOBS
     tasks: str = TASKS
 
 
 def format_tables_command(tables: JobTables) -> str:
-    """Return the command that shows these tables, as it can be pasted."""
+    """Return the shell command that shows these tables."""
     prefix = tables.jobs.removesuffix(JOBS)
-    named_alike = tables == JobTables(f"{prefix}{JOBS}", f"{prefix}{TASKS}")
-    return f"holdfast export tables --jobs dynamodb:{prefix if named_alike else 'PREFIX'}"
+    has_common_prefix = tables == JobTables(f"{prefix}{JOBS}", f"{prefix}{TASKS}")
+    return f"holdfast export tables --jobs dynamodb:{prefix if has_common_prefix else 'PREFIX'}"
 
 
 def define_tables(tables: JobTables) -> list[dict[str, Any]]:
-    """As CreateTable takes them. Paid by use: nothing to guess, and no five writes a
-    second that hold up a whole fleet."""
+    """Return the arguments of CreateTable for both tables.
+
+    Billing is on demand, so no capacity must be guessed, and a low default cannot slow down all
+    workers.
+    """
     return [_define_jobs_table(tables.jobs), _define_tasks_table(tables.tasks)]
 
 
@@ -69,10 +74,12 @@ def _define_tasks_table(name: str) -> dict[str, Any]:
 
 
 def define_text_attributes(*names: str) -> list[dict[str, str]]:
+    """Return the attribute definitions of these text attributes."""
     return [{"AttributeName": name, "AttributeType": "S"} for name in names]
 
 
 def define_key(*names: str) -> list[dict[str, str]]:
+    """Return the key schema with these attributes as hash and range key."""
     return [
         {"AttributeName": name, "KeyType": kind}
         for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
@@ -86,10 +93,10 @@ def create_tables(
     tasks_table: str = TASKS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> list[str]:
-    """Make the tables that are not there, wait until they can be used, and have rows
-    expire by `ttl`; the names of those made now. Those that are there stay as they are.
+    """Create the missing tables, wait until they are active, and let rows expire by `ttl`.
 
-    Raises ConfigError, StoreUnavailable.
+    Returns the names of the tables created now. Existing tables stay as they are. Raises
+    ConfigError or StoreUnavailable.
     """
     tables = JobTables(jobs_table, tasks_table)
     expiring = dict.fromkeys((jobs_table, tasks_table), "ttl")
@@ -103,20 +110,23 @@ def create_tables(
 
 def ensure_tables(
     client: Any,
-    wanted: list[dict[str, Any]],
+    tables: list[dict[str, Any]],
     expiring: Mapping[str, str],
     clock: Clock,
     command: str,
 ) -> list[str]:
-    """As `create_tables`. `expiring`: tables whose rows expire, with the attribute that
-    says conditions. `command`: the one that shows them."""
+    """Create missing tables as `create_tables` does, and return the names of those created now.
+
+    `expiring` maps a table whose rows expire to the attribute that holds the time. `command` is
+    the command that shows the tables.
+    """
     call = _Call(client, command)
-    made = [one["TableName"] for one in wanted if _create_if_missing(call, one)]
-    for one in wanted:
-        _wait_until_active(call, one["TableName"], clock)
-    for table, attribute in expiring.items():
-        _enable_expiry(call, table, attribute)
-    return made
+    created = [table["TableName"] for table in tables if _create_if_missing(call, table)]
+    for table in tables:
+        _wait_until_active(call, table["TableName"], clock)
+    for name, attribute in expiring.items():
+        _enable_expiry(call, name, attribute)
+    return created
 
 
 def _create_if_missing(call: "_Call", definition: dict[str, Any]) -> bool:
@@ -129,17 +139,17 @@ def _create_if_missing(call: "_Call", definition: dict[str, Any]) -> bool:
 
 def _wait_until_active(call: "_Call", table: str, clock: Clock) -> None:
     for _ in range(_MAX_POLLS):
-        found = call("describe_table", TableName=table)["Table"]
-        if found.get("TableStatus") == "ACTIVE":
+        description = call("describe_table", TableName=table)["Table"]
+        if description.get("TableStatus") == "ACTIVE":
             return
         clock.sleep(_POLL_SECONDS)
-    raise StoreUnavailable(f"DynamoDB: table {table!r} is not ready yet: look again later")
+    raise StoreUnavailable(f"DynamoDB table {table!r} is not active yet: try again later")
 
 
 def _enable_expiry(call: "_Call", table: str, attribute: str) -> None:
-    now = call("describe_time_to_live", TableName=table)["TimeToLiveDescription"]
-    if now.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
-        return  # asking again is an error
+    description = call("describe_time_to_live", TableName=table)["TimeToLiveDescription"]
+    if description.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
+        return  # enabling it again is an error
     call(
         "update_time_to_live",
         TableName=table,
@@ -148,7 +158,7 @@ def _enable_expiry(call: "_Call", table: str, attribute: str) -> None:
 
 
 class _TableExists(Exception):
-    """The table is there."""
+    """The table exists already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""Task rows and the job's counters, together: the transactions.
+"""Transactions that write task rows together with the job's counters.
 
-    up to 99 tasks   each if it is not counted yet      (or: not stored yet)
-    + the job        ADD of what these 99 make, if it is still open
+    up to 99 tasks   each if it is not counted yet (or: not stored yet)
+    + the job        ADD of what these tasks contribute, if it is still open
 
-Either all of that happens or nothing. When tasks stand in the way, because somebody has
-counted them before, they are left out and the others are sent again. When the job stands in
-the way, it is closed, and whoever asked is told.
+Either all of these writes happen or none. Tasks that another caller has counted before are left
+out and the others are sent again. If the job refuses the write, it is closed, and the caller is
+told so.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,21 +20,21 @@ from holdfast.adapters.aws.dynamodb.updates import WriteTime
 from holdfast.adapters.aws.dynamodb.values import Attributes, measure_size
 from holdfast.jobs.model import ExportTask, TaskResult
 
-MAX_TASKS_PER_TRANSACTION = 99  # a transaction takes 100 rows, and the job is one of them
-_MAX_BYTES_PER_TRANSACTION = 3 * 1024 * 1024  # it takes 4 MB; expressions need some of it
+MAX_TASKS_PER_TRANSACTION = 99  # a transaction takes 100 rows, one of which is the job
+_MAX_BYTES_PER_TRANSACTION = 3 * 1024 * 1024  # of 4 MB, because expressions need some of it
 
 Write = dict[str, Any]  # one entry of TransactItems
 
 
 @dataclass(frozen=True, slots=True)
 class TasksRefused:
-    """The job does not take it. `row` as it is, empty when there is no job."""
+    """The job does not accept the write. `row` is the job's row, empty if there is no job."""
 
     row: items.Row
 
 
 class TaskTransactions:
-    """Writes of many task rows at once."""
+    """Writes many task rows at once."""
 
     def __init__(self, client: DynamoDBClient, tables: JobTables) -> None:
         self._client = client
@@ -45,27 +45,30 @@ class TaskTransactions:
     def record(
         self, job_id: str, results: Sequence[TaskResult], at: WriteTime
     ) -> int | TasksRefused:
-        """How many were counted now; 0 also when the job was not looked at.
+        """Return the number of results counted now, which may be 0 without a check of the job.
 
-        An answer that is lost costs nothing but the number: rows that are counted already
-        are not counted by the next try, nor in what it returns.
+        If a response is lost, only the returned number is too low. The next try does not count
+        the tasks again, neither in the row nor in its return value.
         """
-        first = _keep_first_results(job_id, results)
+        first_results = _keep_first_results(job_id, results)
         counted = 0
-        for some in _split_results(list(first.values())):
-            answer = self._send(
-                {one.task_id: self._build_result_update(job_id, one, at) for one in some},
+        for group in _split_results(list(first_results.values())):
+            outcome = self._send(
+                {
+                    result.task_id: self._build_result_update(job_id, result, at)
+                    for result in group
+                },
                 lambda ids: self._build_count_update(
-                    job_id, [first[task_id] for task_id in ids], at
+                    job_id, [first_results[task_id] for task_id in ids], at
                 ),
             )
-            if isinstance(answer, TasksRefused):
-                return answer
-            counted += answer
+            if isinstance(outcome, TasksRefused):
+                return outcome
+            counted += outcome
         return counted
 
     def record_unnamed(self, job_id: str, success: bool, at: WriteTime) -> int | TasksRefused:
-        """Count a task that nobody listed, with a row of its own."""
+        """Count a task that was never listed, with a row of its own."""
         result = TaskResult(job_id, f"unnamed-{uuid4().hex}", success)
         put = {
             result.task_id: self._build_task_put(items.row_from_unlisted_result(result, at.ttl))
@@ -89,10 +92,10 @@ class TaskTransactions:
     def _build_count_update(
         self, job_id: str, results: Sequence[TaskResult], at: WriteTime
     ) -> Write:
-        done = sum(result.success for result in results)
+        completed = sum(result.success for result in results)
         values = {
-            ":done": done,
-            ":failed": len(results) - done,
+            ":done": completed,
+            ":failed": len(results) - completed,
             ":fewer": -len(results),
             ":now": at.now,
         }
@@ -107,14 +110,16 @@ class TaskTransactions:
     def add(
         self, job_id: str, tasks: Iterable[ExportTask], at: WriteTime
     ) -> int | TasksRefused:
-        """Store those that are not there; how many, 0 also when the job was not looked at."""
+        """Store the missing tasks and return their number, which may be 0 without a check of
+        the job.
+        """
         added = 0
-        for some in _split_by_size(items.row_from_task(job_id, task) for task in tasks):
-            puts = {row["taskId"]["S"]: self._build_task_put(row) for row in some}
-            answer = self._send(puts, lambda _: self._build_touch(job_id, at))
-            if isinstance(answer, TasksRefused):
-                return answer
-            added += answer
+        for rows in _split_by_size(items.row_from_task(job_id, task) for task in tasks):
+            puts = {row["taskId"]["S"]: self._build_task_put(row) for row in rows}
+            outcome = self._send(puts, lambda _: self._build_touch(job_id, at))
+            if isinstance(outcome, TasksRefused):
+                return outcome
+            added += outcome
         return added
 
     def _build_task_put(self, row: Attributes) -> Write:
@@ -128,7 +133,11 @@ class TaskTransactions:
         }
 
     def _build_touch(self, job_id: str, at: WriteTime) -> Write:
-        """The seal says that no task comes after it: so it must see this row change."""
+        """Build an update of the job's row, which makes a concurrent seal conflict with this
+        listing.
+
+        No task may be added after the seal.
+        """
         return self._build_job_update(
             job_id, "SET #updatedAt = :now", conditions.UNSEALED, {":now": at.now}
         )
@@ -138,21 +147,23 @@ class TaskTransactions:
     def _send(
         self, writes: Mapping[str, Write], job: Callable[[list[str]], Write]
     ) -> int | TasksRefused:
-        """Write these rows and the job's; again without those that stand in the way.
+        """Write these rows and the job's, and repeat it without rows that are refused.
 
-        Each round is shorter than the one before, and almost always there is one: DynamoDB
-        says of all rows at once what is wrong with them.
+        Each round has fewer rows than the one before. There is almost always one round, because
+        DynamoDB reports all refused rows at once.
         """
-        left = dict(writes)
-        while left:
-            answer = self._client.transact([*left.values(), job(list(left))])
-            if isinstance(answer, WriteDone):
-                return len(left)
-            *tasks, of_job = answer.reasons
-            if isinstance(of_job, ConditionFailed):
-                return TasksRefused(of_job.row)
-            refused = zip(list(left), tasks, strict=True)
-            left = {name: left[name] for name, reason in refused if reason is None}
+        remaining = dict(writes)
+        while remaining:
+            result = self._client.transact([*remaining.values(), job(list(remaining))])
+            if isinstance(result, WriteDone):
+                return len(remaining)
+            *tasks, job_reason = result.reasons
+            if isinstance(job_reason, ConditionFailed):
+                return TasksRefused(job_reason.row)
+            reasons_by_name = zip(list(remaining), tasks, strict=True)
+            remaining = {
+                name: remaining[name] for name, reason in reasons_by_name if reason is None
+            }
         return 0
 
     def _build_job_update(
@@ -171,12 +182,15 @@ class TaskTransactions:
 
 
 def _keep_first_results(job_id: str, results: Sequence[TaskResult]) -> dict[str, TaskResult]:
-    """A transaction takes no row twice; what cannot be a task of this job is unknown."""
-    first: dict[str, TaskResult] = {}
+    """Return the first result of each task, because a transaction takes no row twice.
+
+    Results that cannot belong to this job are left out.
+    """
+    first_results: dict[str, TaskResult] = {}
     for result in results:
         if result.job_id == job_id and items.is_valid_task_id(result.task_id):
-            first.setdefault(result.task_id, result)
-    return first
+            first_results.setdefault(result.task_id, result)
+    return first_results
 
 
 def _split_results(results: list[TaskResult]) -> Iterator[list[TaskResult]]:
@@ -185,17 +199,17 @@ def _split_results(results: list[TaskResult]) -> Iterator[list[TaskResult]]:
 
 
 def _split_by_size(rows: Iterable[Attributes]) -> Iterator[list[Attributes]]:
-    """As many as one transaction takes, by number and by size, none of them twice."""
-    some: dict[str, Attributes] = {}
+    """Split the rows into groups that fit into one transaction, each row only once."""
+    group: dict[str, Attributes] = {}
     size = 0
     for row in rows:
-        if len(some) == MAX_TASKS_PER_TRANSACTION or (
-            some and size + measure_size(row) > _MAX_BYTES_PER_TRANSACTION
+        if len(group) == MAX_TASKS_PER_TRANSACTION or (
+            group and size + measure_size(row) > _MAX_BYTES_PER_TRANSACTION
         ):
-            yield list(some.values())
-            some, size = {}, 0
-        if (task_id := row["taskId"]["S"]) not in some:
-            some[task_id] = row
+            yield list(group.values())
+            group, size = {}, 0
+        if (task_id := row["taskId"]["S"]) not in group:
+            group[task_id] = row
             size += measure_size(row)
-    if some:
-        yield list(some.values())
+    if group:
+        yield list(group.values())

@@ -1,6 +1,7 @@
-"""Each change of a job's row as a value: what it sets, and the condition it needs.
+"""Each change of a job's row as a value: what it sets, and its condition.
 
-Every change sets `updatedAt`. Only `progressed`, and counting, set `lastProgressAt`.
+Every change sets `updatedAt`. Only `record_progress` and the counting of results set
+`lastProgressAt`.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from holdfast.jobs.model import JobError, JobState, JobStatus, TaskToken
 
 @dataclass(frozen=True, slots=True)
 class JobUpdate:
+    """An update expression with its condition and values."""
+
     update: str
     condition: str
     values: Mapping[str, Any]
@@ -21,7 +24,7 @@ class JobUpdate:
 
 @dataclass(frozen=True, slots=True)
 class WriteTime:
-    """When a change is made, and when a row that ends with it may be forgotten."""
+    """The time of a change, and when a row that ends with it may expire."""
 
     now: str
     ttl: int | None = None
@@ -30,13 +33,13 @@ class WriteTime:
 def move_job(
     status: JobStatus, error: JobError | None, counters: JobState | None, at: WriteTime
 ) -> JobUpdate | None:
-    """None: no step leads there."""
+    """Build the change to a status, or return None if no step leads there."""
     if status not in conditions.STEPS:
         return None
     values = {":status": status.value, ":error": row_from_error(error), **_bind_times(at)}
     update = f"SET #status = :status, #updatedAt = :now{_set_if_given(error, 'error')}"
     if status.terminal:
-        # Nobody waited, so nobody is to be told.
+        # No execution waits for this job, so no callback is owed.
         update += f", {_SET_ENDED}, #outcome = :status{_set_if_given(error, 'outcomeError')}"
         update += _set_ttl(at)
     condition = conditions.STEPS[status]
@@ -70,7 +73,11 @@ def _bind_counters(state: JobState) -> dict[str, Any]:
 
 
 def seal_job(total_tasks: int, at: WriteTime) -> JobUpdate:
-    """Results that came before have made remainingTasks negative: adding puts it right."""
+    """Build the change that seals the job.
+
+    Results that came before the seal have made remainingTasks negative, so the total is added
+    to it.
+    """
     return JobUpdate(
         "SET #totalTasks = :total, #sealed = :true, #updatedAt = :now "
         "ADD #remainingTasks :total",
@@ -80,12 +87,14 @@ def seal_job(total_tasks: int, at: WriteTime) -> JobUpdate:
 
 
 def record_progress(at: WriteTime) -> JobUpdate:
+    """Build the change that records progress."""
     return JobUpdate(
         "SET #lastProgressAt = :now, #updatedAt = :now", conditions.ACTIVE_JOB, {":now": at.now}
     )
 
 
 def attach_token(token: TaskToken, at: WriteTime) -> JobUpdate:
+    """Build the change that attaches the token of a new execution."""
     return JobUpdate(
         "SET #taskToken = :token, #updatedAt = :now, #seenTokens = "
         "list_append(if_not_exists(#seenTokens, :none), :marks) ADD #tokenGeneration :one",
@@ -104,6 +113,7 @@ def attach_token(token: TaskToken, at: WriteTime) -> JobUpdate:
 
 
 def claim_outcome(failed_tasks: int, at: WriteTime) -> JobUpdate:
+    """Build the change that decides the outcome of a fully counted job."""
     error = JobError("JobCompletedWithFailures", f"{failed_tasks} tasks failed")
     outcome = _bind_failure(error) if failed_tasks else {":outcome": JobStatus.COMPLETED.value}
     return JobUpdate(
@@ -114,6 +124,7 @@ def claim_outcome(failed_tasks: int, at: WriteTime) -> JobUpdate:
 
 
 def give_up_job(error: JobError, at: WriteTime) -> JobUpdate:
+    """Build the change that decides a failure before all tasks are counted."""
     return JobUpdate(
         _SET_DECIDED + _SET_REASON,
         conditions.CAN_GIVE_UP,
@@ -133,8 +144,11 @@ def _bind_failure(error: JobError) -> dict[str, Any]:
 
 
 def begin_attempt(at: WriteTime, *, before: str) -> JobUpdate:
-    """In doubt from now on: this may be the last that is heard of us. Whether it was in
-    doubt before is kept, for the case that our own answer is lost."""
+    """Build the change that begins a callback attempt.
+
+    From now on it is unknown whether the callback was delivered, because this process may
+    crash. The previous value is kept in case the response to this write is lost.
+    """
     return JobUpdate(
         "SET #callbackDoubtBefore = #callbackInDoubt, #callbackInDoubt = :true, "
         "#callbackAttemptedAt = :now, #updatedAt = :now ADD #callbackAttempts :one",
@@ -144,6 +158,7 @@ def begin_attempt(at: WriteTime, *, before: str) -> JobUpdate:
 
 
 def end_attempt(in_doubt: bool, at: WriteTime) -> JobUpdate:
+    """Build the change that ends an unsuccessful callback attempt."""
     return JobUpdate(
         "SET #callbackInDoubt = :doubt, #updatedAt = :now REMOVE #callbackAttemptedAt",
         conditions.CALLBACK_PENDING,
@@ -152,11 +167,14 @@ def end_attempt(in_doubt: bool, at: WriteTime) -> JobUpdate:
 
 
 def settle_job(status: JobStatus, error: JobError | None, at: WriteTime) -> JobUpdate:
-    """The token is forgotten: nobody may answer with it any more (JB-35)."""
-    forget = "#taskToken, #callbackAttemptedAt" + (", #error" if error is None else "")
+    """Build the change that settles the job.
+
+    It removes the token, because no caller may send a callback with it any more.
+    """
+    removed = "#taskToken, #callbackAttemptedAt" + (", #error" if error is None else "")
     return JobUpdate(
         f"SET #status = :status, #updatedAt = :now, #callbackInDoubt = :false, {_SET_ENDED}"
-        f"{_set_if_given(error, 'error')}{_set_ttl(at)} REMOVE {forget}",
+        f"{_set_if_given(error, 'error')}{_set_ttl(at)} REMOVE {removed}",
         conditions.CALLBACK_PENDING,
         {":status": status.value, ":error": row_from_error(error), **_bind_times(at)},
     )

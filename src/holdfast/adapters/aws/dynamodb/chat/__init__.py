@@ -1,4 +1,4 @@
-"""Conversations in Amazon DynamoDB."""
+"""The conversation store on Amazon DynamoDB."""
 
 from holdfast.adapters.aws.dynamodb.chat.store import DynamoDBConversations
 from holdfast.adapters.aws.dynamodb.chat.tables import create_tables

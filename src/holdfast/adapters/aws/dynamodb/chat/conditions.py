@@ -1,10 +1,13 @@
-"""What must hold for each write, by name. The life of a conversation's lock:
+"""Named conditions for writes to the conversation tables.
 
-    UNLOCKED ─ acquire ─▶ LOCK_HELD ─ renew (LOCK_HELD_IN_TIME), note ─▶ LOCK_HELD ─ finish, park, release ─▶ UNLOCKED
-                        │ its owner died
-                        └─ LOCK_EXPIRED ─ acquire ─▶ LOCK_HELD, of the next owner
+The life of a conversation's lock:
 
-Every attribute is written `#name`, so that no reserved word fails a call.
+    UNLOCKED ─ acquire ─▶ LOCK_HELD ─ finish, park, release ─▶ UNLOCKED
+                           │ renew (LOCK_HELD_IN_TIME) and note keep it
+                           │ the owner crashed
+                           └─ LOCK_EXPIRED ─ acquire ─▶ LOCK_HELD, by the next owner
+
+Every attribute is written `#name`, so a reserved word cannot make a call fail.
 """
 
 from collections.abc import Mapping
@@ -18,44 +21,46 @@ from holdfast.jobs.errors import InvalidJob
 
 # -- the conversation's row
 
-# The first message of a customer. A second one finds the row, and leaves it.
+# The first message of a customer. A second message leaves the existing row as it is.
 NEW_CONVERSATION = "attribute_not_exists(#conversation_id)"
-# Nobody answers: never answered, answered, failed, parked, or any status of others. The row
-# must be there: an update would make up one that has a status and nothing else (MS-12).
+# No worker is answering. The conversation was never answered, or was answered, failed, was
+# parked, or has a status that other software wrote. The row must exist, because an update would
+# otherwise create a row that has a status and nothing else.
 UNLOCKED = require_all(
     "attribute_exists(#conversation_id)",
     "(attribute_not_exists(#conversation_status) OR #conversation_status <> :processing)",
 )
-# Somebody answers.
+# A worker is answering.
 LOCKED = "#conversation_status = :processing"
-# Somebody answers, and did not come to an end in time; or has a lock without an end, as
-# the seed's Lambda writes it, which nobody else would ever break (MS-01).
+# The worker that was answering did not finish in time. A lock without an expiry, as the seed's
+# Lambda writes it, also counts as expired, because no other process would ever break it.
 LOCK_EXPIRED = require_all(
     LOCKED, "(attribute_not_exists(#lock_expires_at) OR #lock_expires_at <= :now)"
 )
-# The lock is this grant's. The status alone would let in whoever was overtaken (MS-07); the
-# fence also whoever made up the same owner twice.
+# This grant holds the lock. With the status alone, a stale holder could write. The fence also
+# excludes a worker that uses an owner name a second time.
 LOCK_HELD = require_all(LOCKED, "#lock_owner = :owner", "#lock_fence = :fence")
-# It is, and did not run out: what ran out may be somebody else's by the next breath.
+# The same, and the lock has not expired. After its expiry another worker may take it over at
+# any moment.
 LOCK_HELD_IN_TIME = require_all(LOCK_HELD, "#lock_expires_at > :now")
-# It is, and no person has said meanwhile what the status is to be.
+# This grant holds the lock, and no operator has set another status in the meantime.
 CAN_RELEASE_LOCK = require_all(LOCK_HELD, "#previous_status = :previous")
 
-# -- the stage, and what is kept of it
+# -- the stage, the history and parked batches
 
-# A message that is not staged. A webhook that comes twice leaves the first row (MS-20).
+# A message that is not staged yet. A webhook that is delivered twice leaves the first row.
 NEW_FRAGMENT = "attribute_not_exists(#message_sid)"
-# A number of the history that no message has.
+# A sequence number of the history that is not taken.
 NEW_MESSAGE = "attribute_not_exists(#entry)"
-# A batch that is not parked; and one that is, for whoever takes it out.
+# A batch that is not parked yet, and one that is still parked and can be taken out.
 NEW_PARKED = "attribute_not_exists(#parked_id)"
 STILL_PARKED = "attribute_exists(#parked_id)"
 
 # -- the window
 
-# No window, or none that counts. DynamoDB deletes expired rows when it finds the time, so
-# they are told by their value (MS-13). A window without trigger is opened again by the same
-# message, which is being delivered again, or by anybody when its opener must be dead (MS-14).
+# No window is open. DynamoDB deletes expired rows late, so expiry is judged by the value. A
+# window whose trigger was not sent may be opened again by the same message, which is then a
+# redelivery, or by any message once its opener must have crashed.
 CAN_OPEN_WINDOW = " OR ".join(
     (
         "attribute_not_exists(#conversation_id)",
@@ -66,10 +71,10 @@ CAN_OPEN_WINDOW = " OR ".join(
         "(#triggered = :false AND #opened_at < :before)",
     )
 )
-# The window of this trigger, and not the next one (MS-15).
+# The window of this trigger, not a later one.
 SAME_TRIGGER = "#trigger_id = :trigger"
-# The same; or one of the seed's own staging, which names no trigger. To close it too early
-# splits a window, not to close it strands whoever comes next.
+# The same, or a window of the seed's own staging, which names no trigger. Closing such a window
+# too early splits a batch, but leaving it open would strand the next message.
 CAN_CLOSE_WINDOW = f"({SAME_TRIGGER} OR attribute_not_exists(#trigger_id))"
 
 _FIXED: dict[str, Any] = {
@@ -82,14 +87,16 @@ _FIXED: dict[str, Any] = {
 
 
 def bind_values(values: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
-    """The names and values that these expressions mention, as arguments of a call.
-    Raises PermanentError for what DynamoDB cannot keep."""
+    """Return the names and values that these expressions mention, as call arguments.
+
+    Raises PermanentError for a value that DynamoDB cannot store.
+    """
     try:
         return bind_expressions({**_FIXED, **replace_lone_surrogates(values)}, *expressions)
     except InvalidJob as error:
-        raise PermanentError(f"DynamoDB cannot keep {error}") from None
+        raise PermanentError(f"DynamoDB cannot store {error}") from None
 
 
 def values_from_grant(grant: LockGrant) -> dict[str, Any]:
-    """The values of LOCK_HELD."""
+    """Return the values of LOCK_HELD."""
     return {":owner": grant.owner, ":fence": grant.fence}

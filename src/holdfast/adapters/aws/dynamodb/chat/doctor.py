@@ -1,4 +1,4 @@
-"""doctor for the five tables: are they there, with their keys, and do rows expire?"""
+"""Checks of the five conversation tables: existence, keys and row expiry."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +13,8 @@ from holdfast.core.checks import CheckResult
 
 
 def examine(client: Any, prefix: str = "") -> Iterator[CheckResult]:
-    """Each table, as it is against what it should be."""
+    """Compare each table with its definition and yield the check results."""
     tables = tables_from_prefix(prefix)
-    for wanted in define_tables(tables):
-        expires_by = tables.expiring.get(wanted["TableName"])
-        yield from examine_table(client, wanted, expires_by, format_tables_command(prefix))
+    for definition in define_tables(tables):
+        expires_by = tables.expiring.get(definition["TableName"])
+        yield from examine_table(client, definition, expires_by, format_tables_command(prefix))

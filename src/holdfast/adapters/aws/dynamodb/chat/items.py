@@ -1,8 +1,9 @@
-"""Conversations, staged messages and windows as rows, with the seed's names, and back.
+"""Convert conversations, staged messages and windows to rows with the seed's names, and back.
 
-Rows that others wrote are read as far as they can be: what a row does not have is empty,
-and a staged row that is no message is `UnreadableFragment`, not an error. Times are numbers here and
-whatever `instant` reads in rows of others.
+Rows that other software wrote are read as far as possible. A missing attribute counts as
+empty, and a staged row that is not a message becomes `UnreadableFragment` instead of an
+error. Holdfast writes times as numbers; in rows of other software a time may have any form
+that the inbound message parser reads.
 """
 
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ Row = Mapping[str, Any]
 
 
 def row_from_fragment(fragment: Fragment) -> dict[str, Any]:
+    """Return the staged row of a fragment."""
     return {
         "conversation_id": fragment.key.conversation_id,
         "message_sid": fragment.message_sid,
@@ -42,6 +44,7 @@ def row_from_fragment(fragment: Fragment) -> dict[str, Any]:
 
 
 def staged_from_row(row: Row) -> Staged:
+    """Return the fragment of a staged row, or UnreadableFragment if it is not a message."""
     sid = row["message_sid"]
     try:
         return _fragment_from_row(sid, row)
@@ -50,12 +53,12 @@ def staged_from_row(row: Row) -> Staged:
 
 
 def _fragment_from_row(sid: str, row: Row) -> Fragment:
-    """Raises ValueError, without what is in the row."""
+    """Return the fragment. Raises ValueError, whose text contains nothing of the row."""
     channel, body = row.get("primary_channel"), row.get("body")
     if not isinstance(channel, str) or not channel:
-        raise ValueError("primary_channel is missing or no text")
+        raise ValueError("primary_channel is missing or not a text")
     if not isinstance(body, str | None):
-        raise ValueError("body is no text")
+        raise ValueError("body is not a text")
     if "received_at" not in row:
         raise ValueError("received_at is missing")
     try:
@@ -68,12 +71,12 @@ def _fragment_from_row(sid: str, row: Row) -> Fragment:
 
 
 def _read_texts(value: Any) -> tuple[str, ...]:
-    several = isinstance(value, list | tuple)
-    return tuple(one for one in value if isinstance(one, str)) if several else ()
+    is_sequence = isinstance(value, list | tuple)
+    return tuple(text for text in value if isinstance(text, str)) if is_sequence else ()
 
 
 def parse_time_or_zero(value: Any) -> float:
-    """0 for what is no time."""
+    """Return a time in epoch seconds, or 0 for a value that is not a time."""
     try:
         return parse_time(value)
     except ValueError:
@@ -84,7 +87,11 @@ def parse_time_or_zero(value: Any) -> float:
 
 
 def row_from_window(window: Window) -> dict[str, Any]:
-    """`expires_at` is for DynamoDB; `open_until` is what counts, to the millisecond."""
+    """Return the row of a window.
+
+    `expires_at` is for DynamoDB's expiry. Holdfast itself compares `open_until`, which is exact
+    to the millisecond.
+    """
     return {
         "conversation_id": window.conversation_id,
         "trigger_id": window.trigger_id,
@@ -97,7 +104,10 @@ def row_from_window(window: Window) -> dict[str, Any]:
 
 
 def window_from_row(row: Row) -> Window:
-    """Of a row that does not say whether its trigger was sent: it was."""
+    """Return the window of a row.
+
+    A row that does not say whether its trigger was sent counts as triggered.
+    """
     return Window(
         row["conversation_id"],
         _read_text(row, "trigger_id"),
@@ -112,6 +122,7 @@ def window_from_row(row: Row) -> Window:
 
 
 def row_from_conversation(conversation: Conversation) -> dict[str, Any]:
+    """Return the row of a new conversation."""
     status = {"conversation_status": conversation.status} if conversation.status else {}
     return {
         "primary_channel": conversation.key.primary_channel,
@@ -125,8 +136,11 @@ def row_from_conversation(conversation: Conversation) -> dict[str, Any]:
 
 
 def conversation_from_row(row: Row) -> Conversation:
-    """Raises PermanentError when its outbox cannot be read: to take it for none could send a
-    reply twice."""
+    """Return the conversation of a row.
+
+    Raises PermanentError if its outbox cannot be read, because ignoring the outbox could send a
+    reply twice.
+    """
     return Conversation(
         key=ConversationKey(row["primary_channel"], row["conversation_id"]),
         channel_config=_read_mapping(row.get("channel_config")),
@@ -150,40 +164,45 @@ def conversation_from_row(row: Row) -> Conversation:
 
 
 def count_messages(row: Row) -> int:
-    """How many messages there are. A row of the seed's has no number, and all of them."""
-    numbered = read_number(row, "message_count")
-    return numbered + sum(not one.seq for one in read_recent_messages(row))
+    """Return the number of messages, including unnumbered ones that the seed's Lambda put in
+    the row.
+    """
+    counted = read_number(row, "message_count")
+    return counted + sum(not message.seq for message in read_recent_messages(row))
 
 
 def read_recent_messages(row: Row) -> tuple[HistoryMessage, ...]:
-    found = row.get("messages")
-    maps = found if isinstance(found, list) else []
-    return tuple(message_from_row(one) for one in maps if isinstance(one, Mapping))
+    """Return the messages that are stored in the conversation's row."""
+    stored = row.get("messages")
+    entries = stored if isinstance(stored, list) else []
+    return tuple(message_from_row(entry) for entry in entries if isinstance(entry, Mapping))
 
 
 def outbox_from_row(row: Row) -> Outbox | None:
-    if not (found := row.get("outbox")):
+    """Return the outbox of a row, if it has one. Raises PermanentError if it cannot be read."""
+    if not (stored := row.get("outbox")):
         return None
     try:
-        return outbox_from_data(found)
+        return outbox_from_data(stored)
     except (KeyError, TypeError, ValueError):
         raise PermanentError(
-            "its outbox cannot be read: was it written by newer code?"
+            "the conversation's outbox cannot be read; a newer version may have written it"
         ) from None
 
 
 def is_held_by(row: Row, grant: LockGrant) -> bool:
-    """The lock is this grant's: MINE, for a row that was read."""
+    """Return whether this grant holds the lock, as LOCK_HELD does, for a row that was read."""
     held = row.get("lock_owner"), row.get("lock_fence"), row.get("conversation_status")
     return held == (grant.owner, grant.fence, Status.PROCESSING.value)
 
 
-# -- messages of the history, in the tail and in rows of their own
+# -- history messages, in the conversation's row and in their own rows
 
 _KNOWN_FIELDS = {"role", "body", "at", "message_sid", "details", "seq"}
 
 
 def row_from_message(message: HistoryMessage) -> dict[str, Any]:
+    """Return the row of a history message."""
     return {
         "role": message.role,
         "body": message.body,
@@ -195,9 +214,13 @@ def row_from_message(message: HistoryMessage) -> dict[str, Any]:
 
 
 def message_from_row(row: Row) -> HistoryMessage:
-    """Of others' maps: `content` is a body, too, and what has no name here is a detail."""
+    """Return the message of a row.
+
+    In a map that other software wrote, `content` is read as the body, and unknown fields become
+    details.
+    """
     others = {
-        name: to_plain_json(one) for name, one in row.items() if name not in _KNOWN_FIELDS
+        name: to_plain_json(value) for name, value in row.items() if name not in _KNOWN_FIELDS
     }
     body = row.get("body", row.get("content"))
     return HistoryMessage(
@@ -216,6 +239,7 @@ def _read_text(row: Row, name: str) -> str:
 
 
 def read_number(row: Row, name: str) -> int:
+    """Return an integer attribute, or 0 if it is missing or not an integer."""
     value = row.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 

@@ -1,4 +1,4 @@
-"""The keys of rows. DynamoDB takes no empty ones, and none of any length."""
+"""Keys of rows, within DynamoDB's limits on their length."""
 
 from holdfast.adapters.aws.dynamodb.values import Attributes
 from holdfast.conversations.model import ConversationKey, digest_texts
@@ -7,6 +7,7 @@ _MAX_HASH_BYTES, _MAX_RANGE_BYTES = 2048, 1024  # bytes
 
 
 def build_conversation_key(key: ConversationKey) -> Attributes:
+    """Return the key of a conversation's row."""
     return {
         "primary_channel": {"S": key.primary_channel},
         "conversation_id": {"S": key.conversation_id},
@@ -14,7 +15,7 @@ def build_conversation_key(key: ConversationKey) -> Attributes:
 
 
 def is_valid_key(key: ConversationKey) -> bool:
-    """Can there be such a row?"""
+    """Return whether DynamoDB can hold a row with this key."""
     hash_bytes, range_bytes = (
         _count_bytes(key.primary_channel),
         _count_bytes(key.conversation_id),
@@ -23,17 +24,22 @@ def is_valid_key(key: ConversationKey) -> bool:
 
 
 def build_stage_key(conversation_id: str, sid: str) -> Attributes:
+    """Return the key of a staged message's row."""
     return {"conversation_id": {"S": conversation_id}, "message_sid": {"S": sid}}
 
 
 def build_history_hash(key: ConversationKey) -> str:
-    """The hash of its rows in `conversation-messages`. No name has a line break."""
+    """Return the hash key of the conversation's rows in `conversation-messages`.
+
+    The line break separates the two names, because no name contains one.
+    """
     text = f"{key.primary_channel}\n{key.conversation_id}"
     short = _count_bytes(text) <= _MAX_HASH_BYTES
     return text if short else digest_texts(key.primary_channel, key.conversation_id)
 
 
 def build_sid_key(key: ConversationKey, sid: str) -> Attributes:
+    """Return the key of the row that marks a sid as processed."""
     entry = (
         f"sid#{sid}"
         if _count_bytes(sid) <= _MAX_RANGE_BYTES - 4

@@ -1,10 +1,10 @@
-"""ParkedBatch batches as rows of `conversations-parked`:
+"""Convert parked batches to rows of `conversations-parked`, and back.
 
-    parked_id          why, since when, how far the reply was
-    parked_id#0001…    what was staged, several messages in each row
+    parked_id          the reason, the time, and how far the reply had come
+    parked_id#0001…    the staged messages, several in each row
 
-A row holds 400 KB and a transaction 100 rows of 4 MB together: what is parked at once is cut
-into slices that fit. One slice is what a batch has, unless its messages are huge.
+A row holds 400 KB, and a transaction holds 100 rows and 4 MB. A batch is therefore parked in
+slices that fit into one transaction each. A batch has one slice unless its messages are huge.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,46 +21,55 @@ from holdfast.conversations.model import (
 )
 from holdfast.conversations.outbox import to_plain_data
 
-MAX_MESSAGES_PER_SLICE = 40  # messages of a slice: three rows for each would be too many
+MAX_MESSAGES_PER_SLICE = 40  # each needs up to three rows of the transaction
 _MAX_PART_BYTES = 250 * 1024
 _MAX_PARTS_PER_SLICE = 8
 _MAX_STAGED_BYTES = 390 * 1024
-_MAX_TEXT_CHARS = 10_000  # characters of what is too large to be kept whole
+_MAX_TEXT_CHARS = 10_000  # of each text in a row that is too large
 
 Part = list[dict[str, Any]]
 
 
 def split_into_parts(staged: Sequence[Staged]) -> list[Part]:
-    """Rows of similar size, in order; the same for the same messages."""
+    """Distribute the messages over rows of similar size, in order.
+
+    The same messages always give the same parts.
+    """
     parts: list[Part] = []
     size = 0
-    for one in map(_row_from_staged, staged):
-        weight = sanitize.estimate_size(one)
+    for row in map(_row_from_staged, staged):
+        row_size = sanitize.estimate_size(row)
         if (
             not parts
-            or size + weight > _MAX_PART_BYTES
+            or size + row_size > _MAX_PART_BYTES
             or len(parts[-1]) == MAX_MESSAGES_PER_SLICE
         ):
             parts.append([])
             size = 0
-        parts[-1].append(one)
-        size += weight
+        parts[-1].append(row)
+        size += row_size
     return parts
 
 
 def split_into_slices(sizes: Sequence[int]) -> Iterator[range]:
-    """Which parts, of so many messages each, are written together. At least one slice."""
+    """Yield which parts are written together, given the number of messages in each part.
+
+    There is always at least one slice.
+    """
     first, messages = 0, 0
-    for place, size in enumerate(sizes):
-        full = messages + size > MAX_MESSAGES_PER_SLICE or place - first == _MAX_PARTS_PER_SLICE
-        if full and place > first:
-            yield range(first, place)
-            first, messages = place, 0
+    for position, size in enumerate(sizes):
+        is_full = (
+            messages + size > MAX_MESSAGES_PER_SLICE or position - first == _MAX_PARTS_PER_SLICE
+        )
+        if is_full and position > first:
+            yield range(first, position)
+            first, messages = position, 0
         messages += size
     yield range(first, len(sizes))
 
 
 def row_from_batch(parked: ParkedBatch) -> Attributes:
+    """Return the head row of a parked batch."""
     outbox = {} if parked.outbox is None else {"outbox": to_plain_data(parked.outbox)}
     row = {
         "conversation_id": parked.key.conversation_id,
@@ -70,21 +79,22 @@ def row_from_batch(parked: ParkedBatch) -> Attributes:
         "parked_at": parked.parked_at,
         **outbox,
     }
-    return sanitize.encode_row(row, "what is parked")
+    return sanitize.encode_row(row, "the parked batch")
 
 
-def row_from_part(parked: ParkedBatch, place: int, part: Part) -> Attributes:
+def row_from_part(parked: ParkedBatch, position: int, part: Part) -> Attributes:
+    """Return the row of one part of a parked batch."""
     row = {
         "conversation_id": parked.key.conversation_id,
-        "parked_id": f"{parked.parked_id}#{place:04}",  # in order
+        "parked_id": f"{parked.parked_id}#{position:04}",  # sorts by position
         "of": parked.parked_id,
         "staged": part,
     }
-    return sanitize.encode_row(row, "what is parked")
+    return sanitize.encode_row(row, "the parked batch")
 
 
 def batches_from_rows(rows: Iterable[items.Row]) -> list[ParkedBatch]:
-    """Heads with their parts, the oldest first."""
+    """Return the parked batches of these rows, the oldest first."""
     heads: list[items.Row] = []
     parts: dict[tuple[str, str], list[items.Row]] = {}
     for row in rows:
@@ -92,8 +102,8 @@ def batches_from_rows(rows: Iterable[items.Row]) -> list[ParkedBatch]:
             parts.setdefault((row["conversation_id"], row["of"]), []).append(row)
         else:
             heads.append(row)
-    found = [_batch_from_rows(head, parts.get(_get_identity(head), [])) for head in heads]
-    return sorted(found, key=lambda one: one.parked_at)
+    batches = [_batch_from_rows(head, parts.get(_get_identity(head), [])) for head in heads]
+    return sorted(batches, key=lambda batch: batch.parked_at)
 
 
 def _get_identity(head: items.Row) -> tuple[str, str]:
@@ -108,7 +118,7 @@ def _batch_from_rows(head: items.Row, parts: Iterable[items.Row]) -> ParkedBatch
         key,
         head.get("reason", ""),
         items.parse_time_or_zero(head.get("parked_at")),
-        tuple(_staged_from_row(one, key) for part in in_order for one in part["staged"]),
+        tuple(_staged_from_row(entry, key) for part in in_order for entry in part["staged"]),
         items.outbox_from_row(head),
     )
 
@@ -116,25 +126,33 @@ def _batch_from_rows(head: items.Row, parts: Iterable[items.Row]) -> ParkedBatch
 # -- one message of it
 
 
-def _row_from_staged(one: Staged) -> dict[str, Any]:
-    if isinstance(one, Fragment):
-        row = items.row_from_fragment(one)
-        del row["conversation_id"]  # the part's
+def _row_from_staged(staged: Staged) -> dict[str, Any]:
+    if isinstance(staged, Fragment):
+        row = items.row_from_fragment(staged)
+        del row["conversation_id"]  # the part's row has it
     else:
-        row = {"message_sid": one.message_sid, "problem": one.problem, "row": dict(one.row)}
+        row = {
+            "message_sid": staged.message_sid,
+            "problem": staged.problem,
+            "row": dict(staged.row),
+        }
     return row if sanitize.estimate_size(row) <= _MAX_STAGED_BYTES else _shorten(row)
 
 
 def _shorten(value: Any) -> Any:
-    """A row of somebody else's that fills its table's row to the brim. With its beginning
-    a person may find the rest; without it the conversation stood still for ever."""
+    """Return the value with long texts cut.
+
+    This is for a row of other software that fills its table's row completely. An operator can
+    find the rest by its beginning, while without parking the conversation would be blocked
+    forever.
+    """
     match value:
         case str():
             return value[:_MAX_TEXT_CHARS]
         case Mapping():
-            return {name: _shorten(one) for name, one in value.items()}
+            return {name: _shorten(element) for name, element in value.items()}
         case list() | tuple():
-            return [_shorten(one) for one in value]
+            return [_shorten(element) for element in value]
     return value
 
 
@@ -144,11 +162,14 @@ def _staged_from_row(row: Mapping[str, Any], key: ConversationKey) -> Staged:
     return items.staged_from_row({**row, "conversation_id": key.conversation_id})
 
 
-def row_for_restaging(one: Staged, key: ConversationKey, now: float) -> dict[str, Any]:
-    """Return the row for the stage. One that cannot be read goes back as it was, so that
-    nothing is lost; with a channel and a time, so that the sweeper finds whose it is, and
-    does not take it and those beside it for messages that waited for years."""
-    if isinstance(one, Fragment):
-        return items.row_from_fragment(one)
-    names = {"conversation_id": key.conversation_id, "message_sid": one.message_sid}
-    return {"primary_channel": key.primary_channel, **one.row, **names, "staged_at": now}
+def row_for_restaging(staged: Staged, key: ConversationKey, now: float) -> dict[str, Any]:
+    """Return the row that stages a parked message again.
+
+    An unreadable row goes back as it was, so that nothing is lost. It gets a channel and a
+    time, so that the sweeper finds its conversation and does not treat it, and the messages
+    beside it, as if they had waited for years.
+    """
+    if isinstance(staged, Fragment):
+        return items.row_from_fragment(staged)
+    names = {"conversation_id": key.conversation_id, "message_sid": staged.message_sid}
+    return {"primary_channel": key.primary_channel, **staged.row, **names, "staged_at": now}

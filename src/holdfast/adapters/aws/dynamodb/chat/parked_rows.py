@@ -1,12 +1,12 @@
-"""ParkedRows and taking out, each slice in one transaction.
+"""Park batches and take them out again, each slice in one transaction.
 
-    conversations          status parked; no outbox, no lock   if MINE, in the last slice
-    conversations-parked   the batch                           if it is not there
-    conversation-messages  a row for each sid: processed
-    conversations-stage    the batch is gone
+    conversations          status parked, outbox and lock removed   if LOCK_HELD; last slice
+    conversations-parked   the batch is added                       if it is not there
+    conversation-messages  each sid is marked as processed
+    conversations-stage    the batch is removed
 
-Whoever dies between two slices leaves messages that are parked and others that are staged,
-none that is neither, and the lock runs out.
+If a process crashes between two slices, some messages are parked and the others are still
+staged. No message is lost, and the lock expires.
 """
 
 from collections.abc import Iterator
@@ -45,6 +45,8 @@ Write = dict[str, Any]
 
 
 class ParkedRows:
+    """The rows of `conversations-parked`, and the transactions that move batches in and out."""
+
     def __init__(
         self,
         client: DynamoDBClient,
@@ -59,13 +61,14 @@ class ParkedRows:
     # -- parking
 
     def park(self, grant: LockGrant | None, parked: ParkedBatch, remember_until: float) -> None:
+        """Park the batch. Raises LockLost if the grant no longer holds the lock."""
         if grant is None:
             self._park_unprocessed(parked, remember_until)
         else:
             self._park_slices(_Lock(self._rows, grant, parked), parked, remember_until)
 
     def _park_unprocessed(self, parked: ParkedBatch, until: float) -> None:
-        """Nobody holds the lock for this: others may park or answer the same messages."""
+        """Park without a lock. Other workers may park or answer the same messages meanwhile."""
         key = parked.key
         for _ in range(MAX_TRIES):
             known = self._history.read_processed(key, parked.sids)
@@ -76,52 +79,63 @@ class ParkedRows:
         raise build_row_changing_error()
 
     def _park_slices(self, lock: "_Lock | None", parked: ParkedBatch, until: float) -> bool:
-        """False, only without a lock: some of them were processed meanwhile."""
+        """Park slice by slice. Return False if messages were processed meanwhile.
+
+        It returns False only without a lock.
+        """
         parts = parked_items.split_into_parts(parked.staged)
         slices = list(parked_items.split_into_slices([len(part) for part in parts]))
-        for number, places in enumerate(slices):
-            puts = [parked_items.row_from_part(parked, place, parts[place]) for place in places]
+        for number, positions in enumerate(slices):
+            puts = [
+                parked_items.row_from_part(parked, position, parts[position])
+                for position in positions
+            ]
             if number == 0:
                 puts.insert(0, parked_items.row_from_batch(parked))
-            sids = [one["message_sid"] for place in places for one in parts[place]]
-            last = number == len(slices) - 1
+            sids = [entry["message_sid"] for position in positions for entry in parts[position]]
+            is_last = number == len(slices) - 1
             writes = [self._build_put(row) for row in puts]
-            others = self._build_processed_writes(parked, sids, until, new=lock is None)
+            processed_writes = self._build_processed_writes(
+                parked, sids, until, new=lock is None
+            )
             if lock is not None:
-                self._park_with_lock(lock, last, writes, others)
-            elif not self._park_without_lock(writes, others):
+                self._park_with_lock(lock, is_last, writes, processed_writes)
+            elif not self._park_without_lock(writes, processed_writes):
                 return False
         return True
 
-    def _park_without_lock(self, puts: list[Write], others: list[Write]) -> bool:
-        """Write one slice without a lock. False: some of it was processed meanwhile."""
-        answer = self._client.transact([*puts, *others])
-        if isinstance(answer, TransactionCancelled) and not any(answer.reasons[len(puts) :]):
-            # ParkedBatch already, and its messages came again: only their rows must go.
-            answer = self._client.transact(others)
-        return isinstance(answer, WriteDone)
+    def _park_without_lock(self, puts: list[Write], processed_writes: list[Write]) -> bool:
+        """Write one slice. Return False if some of its messages were processed meanwhile."""
+        result = self._client.transact([*puts, *processed_writes])
+        if isinstance(result, TransactionCancelled) and not any(result.reasons[len(puts) :]):
+            # The batch is parked already and its messages were staged again, so only the staged
+            # rows must be removed.
+            result = self._client.transact(processed_writes)
+        return isinstance(result, WriteDone)
 
     def _build_processed_writes(
         self, parked: ParkedBatch, sids: list[str], until: float, *, new: bool
     ) -> list[Write]:
-        once = list(dict.fromkeys(sids))
+        unique_sids = list(dict.fromkeys(sids))
         return [
-            *self._history.build_processed_puts(parked.key, once, until, new=new),
-            *self._staging.build_deletes(parked.key.conversation_id, once),
+            *self._history.build_processed_puts(parked.key, unique_sids, until, new=new),
+            *self._staging.build_deletes(parked.key.conversation_id, unique_sids),
         ]
 
     def _park_with_lock(
-        self, lock: "_Lock", last: bool, puts: list[Write], others: list[Write]
+        self, lock: "_Lock", is_last: bool, puts: list[Write], processed_writes: list[Write]
     ) -> None:
         for _ in range(MAX_TRIES):
-            answer = self._client.transact([lock.build_write(last), *puts, *others])
-            if isinstance(answer, WriteDone):
+            result = self._client.transact(
+                [lock.build_write(is_last), *puts, *processed_writes]
+            )
+            if isinstance(result, WriteDone):
                 return
-            if (refused := answer.reasons[0]) is not None:
-                if lock.is_released_by_this(refused):
+            if (failure := result.reasons[0]) is not None:
+                if lock.is_released_by_this(failure):
                     return
             else:
-                puts = []  # it is parked already; the rest is due all the same
+                puts = []  # the batch is parked already, but the other writes are still needed
         raise build_row_changing_error()
 
     def _build_put(self, row: Attributes) -> Write:
@@ -137,77 +151,94 @@ class ParkedRows:
     # -- reading
 
     def read_all(self) -> list[ParkedBatch]:
+        """Return all parked batches, the oldest first."""
         return parked_items.batches_from_rows(
             self._client.read_pages("scan", TableName=self._tables.parked)
         )
 
     def _find(self, parked_id: str) -> tuple[ParkedBatch, dict[str, int]]:
-        """With its parts, by name, and how many messages each has. Its conversation is not
-        known: the table is looked through."""
-        only = "#parked_id = :id OR #of = :id"
+        """Return the batch, and the number of messages in each of its parts by name.
+
+        The id does not contain the conversation, so the whole table is scanned. Raises
+        ParkedNotFound.
+        """
+        filter_expression = "#parked_id = :id OR #of = :id"
         pages = self._client.read_pages(
             "scan",
             TableName=self._tables.parked,
             ConsistentRead=True,
-            FilterExpression=only,
-            **conditions.bind_values({":id": parked_id}, only),
+            FilterExpression=filter_expression,
+            **conditions.bind_values({":id": parked_id}, filter_expression),
         )
         rows = list(pages)
         for parked in parked_items.batches_from_rows(rows):
-            own = [row for row in rows if row["conversation_id"] == parked.key.conversation_id]
-            sizes = {row["parked_id"]: len(row["staged"]) for row in own if "of" in row}
+            own_rows = [
+                row for row in rows if row["conversation_id"] == parked.key.conversation_id
+            ]
+            sizes = {row["parked_id"]: len(row["staged"]) for row in own_rows if "of" in row}
             return parked, dict(sorted(sizes.items()))
         raise _build_not_found_error()
 
     # -- taking out
 
-    def unpark(self, parked_id: str, back: bool, now: float, expires_at: float) -> ParkedBatch:
+    def unpark(
+        self, parked_id: str, back_to_stage: bool, now: float, expires_at: float
+    ) -> ParkedBatch:
+        """Take the batch out and return it; with `back`, stage its messages again.
+
+        Raises ParkedNotFound.
+        """
         parked, parts = self._find(parked_id)
         names, sizes = list(parts), list(parts.values())
         slices = list(parked_items.split_into_slices(sizes))
-        again = rules.restage(parked, now) if back else []
-        at = 0
-        for number, places in enumerate(slices):
-            many = sum(sizes[place] for place in places)
-            rows, at = again[at : at + many], at + many
-            gone = [names[place] for place in places]
+        restaged = rules.restage(parked, now) if back_to_stage else []
+        start = 0
+        for number, positions in enumerate(slices):
+            size = sum(sizes[position] for position in positions)
+            rows, start = restaged[start : start + size], start + size
+            names_to_delete = [names[position] for position in positions]
             if number == len(slices) - 1:
-                gone.insert(0, parked_id)  # last: until then it is found, and can be repeated
-            self._take_out(parked, gone, rows, now, expires_at)
+                # the head goes last, so that an interrupted call can be repeated
+                names_to_delete.insert(0, parked_id)
+            self._take_out(parked, names_to_delete, rows, now, expires_at)
         return parked
 
     def _take_out(
         self,
         parked: ParkedBatch,
-        gone: list[str],
-        back: list[Staged],
+        names: list[str],
+        restaged: list[Staged],
         now: float,
         expires_at: float,
     ) -> None:
-        deletes = [self._build_delete(parked.key, name) for name in gone]
+        deletes = [self._build_delete(parked.key, name) for name in names]
         forgotten = self._history.build_processed_deletes(
-            parked.key, [one.message_sid for one in back]
+            parked.key, [staged.message_sid for staged in restaged]
         )
-        puts = [self._build_restage_put(parked, one, now, expires_at) for one in back]
+        puts = [self._build_restage_put(parked, staged, now, expires_at) for staged in restaged]
         for _ in range(MAX_TRIES):
-            answer = self._client.transact([*deletes, *puts, *forgotten])
-            if isinstance(answer, WriteDone):
+            result = self._client.transact([*deletes, *puts, *forgotten])
+            if isinstance(result, WriteDone):
                 return
-            if any(answer.reasons[: len(deletes)]):
+            if any(result.reasons[: len(deletes)]):
                 raise _build_not_found_error()
-            puts = list(_skip_refused(puts, answer, len(deletes)))  # staged again meanwhile
+            # skip messages that were staged again meanwhile
+            puts = list(_skip_refused(puts, result, len(deletes)))
         raise build_row_changing_error()
 
     def build_unpark_writes(self, key: ConversationKey, parked_id: str) -> tuple[Write, ...]:
-        """Writes of a transaction, which is refused when it is not parked there."""
-        its_own = "#conversation_id = :conversation AND begins_with(#parked_id, :id)"
+        """Return the writes that take a batch out, for a transaction.
+
+        The transaction is refused if the batch is not parked there.
+        """
+        key_condition = "#conversation_id = :conversation AND begins_with(#parked_id, :id)"
         rows = self._client.read_pages(
             "query",
             TableName=self._tables.parked,
             ConsistentRead=True,
-            KeyConditionExpression=its_own,
+            KeyConditionExpression=key_condition,
             **conditions.bind_values(
-                {":conversation": key.conversation_id, ":id": parked_id}, its_own
+                {":conversation": key.conversation_id, ":id": parked_id}, key_condition
             ),
         )
         parts = [row["parked_id"] for row in rows if row.get("of") == parked_id]
@@ -227,9 +258,9 @@ class ParkedRows:
         }
 
     def _build_restage_put(
-        self, parked: ParkedBatch, one: Staged, now: float, expires_at: float
+        self, parked: ParkedBatch, staged: Staged, now: float, expires_at: float
     ) -> Write:
-        row = parked_items.row_for_restaging(one, parked.key, now)
+        row = parked_items.row_for_restaging(staged, parked.key, now)
         row[EXPIRES_BY] = sanitize.to_expiry_seconds(expires_at)
         return {
             "Put": {
@@ -242,7 +273,7 @@ class ParkedRows:
 
 
 class _Lock:
-    """The conversation's row in the transactions of one parking."""
+    """The conversation's row in the transactions that park one batch."""
 
     def __init__(self, rows: ConversationRows, grant: LockGrant, parked: ParkedBatch) -> None:
         self._rows, self._grant, self._at = rows, grant, parked.parked_at
@@ -250,8 +281,8 @@ class _Lock:
         self._row = rows.read_held_row(grant)
         self._write_id = uuid4().hex
 
-    def build_write(self, last: bool) -> Write:
-        """Given back with the last slice; until then it must be ours."""
+    def build_write(self, is_last: bool) -> Write:
+        """Return the write that releases the lock with the last slice, or checks it before."""
         values = {
             ":at": self._at,
             ":write": self._write_id,
@@ -262,9 +293,9 @@ class _Lock:
         update = self._rows.build_update(
             self._grant.key, expression, conditions.CAN_RELEASE_LOCK, values
         )
-        old = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-        if last:
-            return {"Update": update | old}
+        return_old = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+        if is_last:
+            return {"Update": update | return_old}
         key = {name: update[name] for name in ("TableName", "Key")}
         condition = {"ConditionExpression": conditions.LOCK_HELD}
         return {
@@ -273,12 +304,15 @@ class _Lock:
             | conditions.bind_values(
                 conditions.values_from_grant(self._grant), conditions.LOCK_HELD
             )
-            | old
+            | return_old
         }
 
-    def is_released_by_this(self, refused: ConditionFailed) -> bool:
-        """True: it was the answer that was lost. False: try again. Raises LockLost."""
-        self._row = refused.row
+    def is_released_by_this(self, failure: ConditionFailed) -> bool:
+        """Return whether an earlier try released the lock and only its response was lost.
+
+        False means that the caller may try again. Raises LockLost.
+        """
+        self._row = failure.row
         if self._row.get("write_id") == self._write_id:
             return True
         if not items.is_held_by(self._row, self._grant):
@@ -287,11 +321,11 @@ class _Lock:
 
 
 def _skip_refused(
-    puts: list[Write], answer: TransactionCancelled, first: int
+    puts: list[Write], result: TransactionCancelled, first: int
 ) -> Iterator[Write]:
-    reasons = answer.reasons[first : first + len(puts)]
+    reasons = result.reasons[first : first + len(puts)]
     return (put for put, reason in zip(puts, reasons, strict=True) if reason is None)
 
 
 def _build_not_found_error() -> ParkedNotFound:
-    return ParkedNotFound("nothing is parked under that id")
+    return ParkedNotFound("no batch is parked under that id")

@@ -1,8 +1,8 @@
-"""The conversations' rows: making, reading, locking.
+"""Create, read and lock the conversations' rows.
 
-A lock is taken in one call, which also returns the row. Only when an expired lock is found
-a second one follows: it must not take `processing_reply` for the status before, and a
-condition cannot choose between two updates.
+One call takes a lock and returns the row. A second call is needed only for an expired lock,
+because it must not store `processing_reply` as the previous status, and one condition cannot
+choose between two updates.
 """
 
 from collections.abc import Iterator
@@ -32,9 +32,11 @@ from holdfast.conversations.outbox import Outbox, to_plain_data
 from holdfast.core.clock import Clock
 from holdfast.core.errors import StoreUnavailable
 
-MAX_TRIES = 5  # others may change the row between our look and our write, but not for ever
-_MAX_REMEMBERED_GRANTS = 64  # grants of one process at once; others cost a read
-# What is left for `finish` to add: numbers, a thread, a tail that takes the outbox's place.
+# other processes may change the row between the read and the write, but not forever
+MAX_TRIES = 5
+_MAX_REMEMBERED_GRANTS = 64  # grants of one process; older ones cost an extra read
+# The rest is for what `finish` adds: numbers, a thread, and recent messages instead of the
+# outbox.
 _MAX_BYTES_WITH_OUTBOX = 380 * 1024
 
 _SET_LOCK = (
@@ -43,7 +45,8 @@ _SET_LOCK = (
 )
 _TAKE_LOCK = (
     "SET #previous_status = if_not_exists(#conversation_status, :none), "
-    f"#conversation_status = :processing, #lock_write = :write, {_SET_LOCK} ADD #lock_fence :one"
+    "#conversation_status = :processing, "
+    f"#lock_write = :write, {_SET_LOCK} ADD #lock_fence :one"
 )
 _TAKE_OVER_LOCK = (
     "SET #previous_status = if_not_exists(#previous_status, :none), "
@@ -53,37 +56,43 @@ LOCK_ATTRIBUTES = "#lock_owner, #lock_trigger, #lock_expires_at, #lock_write, #p
 
 
 class ConversationRows:
+    """The rows of `conversations`, with the rows that this process's grants acquired."""
+
     def __init__(
         self, client: DynamoDBClient, tables: ConversationTables, clock: Clock
     ) -> None:
         self._client, self._table, self._clock = client, tables.conversations, clock
-        self._held: dict[LockGrant, items.Row] = {}  # as acquired
+        self._held: dict[LockGrant, items.Row] = {}  # the row at acquisition
 
     # -- reading and making
 
     def read(self, key: ConversationKey) -> items.Row:
-        """Empty when there is none."""
+        """Return the row, or an empty one if there is none."""
         if not is_valid_key(key):
             return {}
-        answer = self._client.call(
+        response = self._client.call(
             "get_item",
             TableName=self._table,
             Key=build_conversation_key(key),
             ConsistentRead=True,
         )
-        return decode(answer.get("Item"))
+        return decode(response.get("Item"))
 
     def read_all(self, conversation_id: str | None) -> Iterator[items.Row]:
-        """There is no index by id: a person who asks for one waits for the whole table."""
-        only = "#conversation_id = :id"
-        narrowed: dict[str, Any] = {}
+        """Yield the rows of all conversations, or of those with this id.
+
+        No index has the id as its key, so a search by id scans the whole table.
+        """
+        filter_expression = "#conversation_id = :id"
+        arguments: dict[str, Any] = {}
         if conversation_id is not None:
-            narrowed = conditions.bind_values({":id": conversation_id}, only) | {
-                "FilterExpression": only
+            arguments = conditions.bind_values({":id": conversation_id}, filter_expression) | {
+                "FilterExpression": filter_expression
             }
-        return self._client.read_pages("scan", TableName=self._table, **narrowed)
+        return self._client.read_pages("scan", TableName=self._table, **arguments)
 
     def create(self, conversation: Conversation) -> bool:
+        """Store a new conversation. Return False if it exists already."""
         row = items.row_from_conversation(conversation)
         return put_if_new(
             self._client, self._table, row, conditions.NEW_CONVERSATION, "the conversation"
@@ -94,25 +103,27 @@ class ConversationRows:
     def acquire(
         self, key: ConversationKey, owner: str, trigger_id: str, now: float, expires_at: float
     ) -> LockAcquired | LockHeld | ConversationNotFound:
+        """Take the lock if it is free or expired."""
         if not is_valid_key(key):
             return ConversationNotFound()
         values = {":owner": owner, ":trigger": trigger_id, ":expires": expires_at, ":now": now}
         values[":write"] = uuid4().hex
         update, condition = _TAKE_LOCK, conditions.UNLOCKED
         for _ in range(MAX_TRIES):
-            answer = self._update_row(key, update, condition, values, returns="ALL_NEW")
-            row = answer.row
-            # A call of ours whose answer was lost is refused when botocore repeats it.
-            if isinstance(answer, WriteDone) or row.get("lock_write") == values[":write"]:
+            result = self._update_row(key, update, condition, values, returns="ALL_NEW")
+            row = result.row
+            # botocore repeats a call whose response was lost, and the repeated call is refused
+            # although the first one took the lock.
+            if isinstance(result, WriteDone) or row.get("lock_write") == values[":write"]:
                 return self._grant_lock(key, owner, trigger_id, row)
             if not row:
                 return ConversationNotFound()
             if _is_locked(row, now):
                 break
-            busy = row.get("conversation_status") == Status.PROCESSING
+            is_busy = row.get("conversation_status") == Status.PROCESSING
             update, condition = (
                 (_TAKE_OVER_LOCK, conditions.LOCK_EXPIRED)
-                if busy
+                if is_busy
                 else (_TAKE_LOCK, conditions.UNLOCKED)
             )
         return LockHeld(
@@ -127,23 +138,30 @@ class ConversationRows:
         self._held[grant] = row
         for oldest in list(self._held)[:-_MAX_REMEMBERED_GRANTS]:
             self._held.pop(oldest, None)
-        with release_on_error(self.release, grant):  # a newer process may be able to read it
+        # a newer version may be able to read the row
+        with release_on_error(self.release, grant):
             return LockAcquired(grant, items.conversation_from_row(row))
 
     def renew(self, grant: LockGrant, now: float, expires_at: float) -> bool:
+        """Extend the lock. Return False if this grant lost it or it expired."""
         values = {":expires": expires_at, ":now": now, **conditions.values_from_grant(grant)}
         update = "SET #lock_expires_at = :expires"
-        answer = self._update_row(grant.key, update, conditions.LOCK_HELD_IN_TIME, values)
-        return isinstance(answer, WriteDone)
+        result = self._update_row(grant.key, update, conditions.LOCK_HELD_IN_TIME, values)
+        return isinstance(result, WriteDone)
 
     def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
-        """Asked again after a lost answer it writes the same again."""
+        """Write the outbox and the thread. Repeating it after a lost response writes the same
+        again.
+
+        Raises LockLost, and PermanentError if the row would become too large.
+        """
         noted = to_plain_data(outbox)
         row = {**self._held.get(grant, {}), "outbox": noted}
         if (size := sanitize.estimate_size(row)) > _MAX_BYTES_WITH_OUTBOX:
-            # Not sent yet, when it is a reply: what cannot be noted is not sent.
+            # A reply is noted before it is sent, so a reply that cannot be noted is not sent.
             raise PermanentError(
-                f"the reply is too long to be kept: with it the row has {size}"
+                f"the reply is too long to store: the row would have {size} bytes, "
+                f"the limit is {_MAX_BYTES_WITH_OUTBOX}"
             )
         values = {":outbox": noted, ":thread": thread_id, **conditions.values_from_grant(grant)}
         values[":at"] = self._clock.time()
@@ -154,55 +172,60 @@ class ConversationRows:
             raise build_lock_lost_error(grant)
 
     def release(self, grant: LockGrant, status: str | None) -> None:
+        """Release the lock without a reply. Raises LockLost."""
         update = (
             "SET #conversation_status = :status, #write_id = :write, #updated_at = :at "
             f"REMOVE {LOCK_ATTRIBUTES}"
         )
-        mine = uuid4().hex
+        write_id = uuid4().hex
         row = self.read_held_row(grant)
         for _ in range(MAX_TRIES):
-            at = {":write": mine, ":at": self._clock.time()}
-            values = {**at, **bind_release(grant, row, status)}
-            answer = self._update_row(grant.key, update, conditions.CAN_RELEASE_LOCK, values)
-            if isinstance(answer, WriteDone) or answer.row.get("write_id") == mine:
+            common = {":write": write_id, ":at": self._clock.time()}
+            values = {**common, **bind_release(grant, row, status)}
+            result = self._update_row(grant.key, update, conditions.CAN_RELEASE_LOCK, values)
+            if isinstance(result, WriteDone) or result.row.get("write_id") == write_id:
                 return self.forget(grant)
-            if not items.is_held_by(answer.row, grant):
+            if not items.is_held_by(result.row, grant):
                 raise build_lock_lost_error(grant)
-            row = answer.row  # a person has said meanwhile what the status is to be
+            row = result.row  # an operator has set another status meanwhile
         raise build_row_changing_error()
 
     def set_status(self, key: ConversationKey, status: str) -> bool:
+        """Set the status an operator chose. Return False if there is no such conversation."""
         if not is_valid_key(key):
             return False
-        busy = False
+        is_busy = False
         for _ in range(MAX_TRIES):
             name, condition = (
                 ("previous_status", conditions.LOCKED)
-                if busy
+                if is_busy
                 else ("conversation_status", conditions.UNLOCKED)
             )
             update = f"SET #{name} = :status, #updated_at = :at"
             values = {":status": status, ":at": self._clock.time()}
-            answer = self._update_row(key, update, condition, values)
-            if isinstance(answer, WriteDone):
+            result = self._update_row(key, update, condition, values)
+            if isinstance(result, WriteDone):
                 return True
-            if not answer.row:
+            if not result.row:
                 return False
-            busy = answer.row.get("conversation_status") == Status.PROCESSING
+            is_busy = result.row.get("conversation_status") == Status.PROCESSING
         raise build_row_changing_error()
 
-    # -- what a grant was given
+    # -- the row of a grant
 
     def read_held_row(self, grant: LockGrant) -> items.Row:
-        """The row as it was acquired, but for what only others change: history and counts
-        are as they were, for nobody else may write them. Read anew when it is forgotten.
-        Raises LockLost."""
+        """Return the row as it was acquired.
+
+        History and counts are still valid, because only the holder of the lock may write them.
+        A row that is no longer remembered is read again. Raises LockLost.
+        """
         row = self._held.get(grant) or self.read(grant.key)
         if not items.is_held_by(row, grant):
             raise build_lock_lost_error(grant)
         return row
 
     def forget(self, grant: LockGrant) -> None:
+        """Drop the remembered row of a grant that has ended."""
         self._held.pop(grant, None)
 
     # -- one update
@@ -224,7 +247,7 @@ class ConversationRows:
     def build_update(
         self, key: ConversationKey, update: str, condition: str, values: dict[str, Any]
     ) -> dict[str, Any]:
-        """As UpdateItem takes it, and transactions do."""
+        """Return the arguments of UpdateItem, which also fit into a transaction."""
         return {
             "TableName": self._table,
             "Key": build_conversation_key(key),
@@ -235,7 +258,7 @@ class ConversationRows:
 
 
 def bind_release(grant: LockGrant, row: items.Row, status: str | None) -> dict[str, Any]:
-    """The values of ENDABLE, and the status that follows."""
+    """Return the values of CAN_RELEASE_LOCK, and the status that follows."""
     previous = row.get("previous_status", "")
     return {
         ":previous": previous,
@@ -245,14 +268,18 @@ def bind_release(grant: LockGrant, row: items.Row, status: str | None) -> dict[s
 
 
 def _is_locked(row: items.Row, now: float) -> bool:
-    busy = row.get("conversation_status") == Status.PROCESSING
-    return busy and items.parse_time_or_zero(row.get("lock_expires_at")) > now
+    is_busy = row.get("conversation_status") == Status.PROCESSING
+    return is_busy and items.parse_time_or_zero(row.get("lock_expires_at")) > now
 
 
 def build_lock_lost_error(grant: LockGrant) -> LockLost:
+    """Return the error for a grant that no longer holds the lock."""
     name = redact_id(grant.key.conversation_id)
-    return LockLost(f"conversation {name}: the lock is not this grant's any more")
+    return LockLost(f"conversation {name}: this grant no longer holds the lock")
 
 
 def build_row_changing_error() -> StoreUnavailable:
-    return StoreUnavailable("DynamoDB: the conversation's row changes all the time")
+    """Return the error for a row that changed before every try to write it."""
+    return StoreUnavailable(
+        "DynamoDB: the conversation's row changed before every try to write it"
+    )

@@ -1,4 +1,4 @@
-"""What DynamoDB can keep, and what becomes of the rest."""
+"""Convert values to a form that DynamoDB can store."""
 
 import json
 import math
@@ -13,51 +13,64 @@ from holdfast.jobs.errors import InvalidJob
 MAX_ROW_BYTES = 400 * 1024
 
 
-def encode_row(row: Mapping[str, Any], what: str, largest: int = MAX_ROW_BYTES) -> Attributes:
-    """The row for DynamoDB. Raises PermanentError when it is too large, or holds what DynamoDB
-    cannot: trying again does not help."""
+def encode_row(
+    row: Mapping[str, Any], subject: str, max_bytes: int = MAX_ROW_BYTES
+) -> Attributes:
+    """Return the row as DynamoDB attributes.
+
+    Raises PermanentError if the row is too large or holds a value that DynamoDB cannot store,
+    because a retry would not help.
+    """
     try:
         attributes = encode(replace_lone_surrogates(row))
     except InvalidJob as error:
-        raise PermanentError(f"{what} cannot be kept: {error}") from None
-    if (size := measure_size(attributes)) > largest:
-        raise PermanentError(f"{what} is too large to be kept: {size} bytes of {largest}")
+        raise PermanentError(f"{subject} cannot be stored: {error}") from None
+    if (size := measure_size(attributes)) > max_bytes:
+        raise PermanentError(
+            f"{subject} is too large: it has {size} bytes, the limit is {max_bytes}"
+        )
     return attributes
 
 
 def replace_lone_surrogates(value: Any) -> Any:
-    """Without halves of characters, which a model may write and no store takes: the reply
-    is out, and its history must not fail because of them."""
+    """Return the value with lone surrogates replaced.
+
+    A model may write half of a surrogate pair, and no store accepts it. The reply has already
+    been sent then, so writing its history must not fail.
+    """
     match value:
         case str():
             return value if value.isascii() else value.encode(errors="replace").decode()
         case Mapping():
             return {
-                replace_lone_surrogates(name): replace_lone_surrogates(one)
-                for name, one in value.items()
+                replace_lone_surrogates(name): replace_lone_surrogates(element)
+                for name, element in value.items()
             }
         case list() | tuple():
-            return [replace_lone_surrogates(one) for one in value]
+            return [replace_lone_surrogates(element) for element in value]
     return value
 
 
 def estimate_size(value: Any) -> int:
-    """About the bytes of a value in a row, rather too many."""
+    """Return the approximate number of bytes of a value in a row, rather too high than too low."""
     return len(json.dumps(value, ensure_ascii=False, default=str).encode(errors="replace"))
 
 
 def to_expiry_seconds(seconds: float) -> int:
-    """For DynamoDB, which takes whole seconds; rather too late than too early."""
+    """Return whole seconds, as DynamoDB requires.
+
+    They are rounded up, so that a row never expires too early.
+    """
     return math.ceil(seconds)
 
 
 def to_plain_json(value: Any) -> Any:
-    """What DynamoDB holds, as what JSON knows: rows of others may have bytes in them."""
+    """Return a stored value as JSON types, because rows of other software may contain bytes."""
     match value:
         case Mapping():
-            return {str(name): to_plain_json(one) for name, one in value.items()}
+            return {str(name): to_plain_json(element) for name, element in value.items()}
         case list() | tuple() | set():
-            return [to_plain_json(one) for one in value]
+            return [to_plain_json(element) for element in value]
         case None | bool() | int() | float() | str():
             return value
         case bytes() | bytearray():

@@ -1,4 +1,4 @@
-"""Staged messages and windows: the tables before a batch."""
+"""The tables of staged messages and windows."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
@@ -19,10 +19,13 @@ from holdfast.conversations.model import (
 
 
 class StagingRows:
+    """The rows of `conversations-stage` and `conversations-trigger-lock`."""
+
     def __init__(self, client: DynamoDBClient, tables: ConversationTables) -> None:
         self._client, self._tables = client, tables
 
     def put_fragment(self, fragment: Fragment, expires_at: float) -> bool:
+        """Stage a fragment. Return False if it is staged already."""
         row = items.row_from_fragment(fragment) | {
             "expires_at": sanitize.to_expiry_seconds(expires_at)
         }
@@ -31,27 +34,30 @@ class StagingRows:
         )
 
     def read_all(self, conversation_id: str) -> list[Staged]:
-        by_id = "#conversation_id = :id"
+        """Return every staged row of a conversation."""
+        key_condition = "#conversation_id = :id"
         pages = self._client.read_pages(
             "query",
             TableName=self._tables.stage,
-            ConsistentRead=True,  # or the message that opened this window is not seen
-            KeyConditionExpression=by_id,
-            **conditions.bind_values({":id": conversation_id}, by_id),
+            ConsistentRead=True,  # otherwise the message that opened this window may be missing
+            KeyConditionExpression=key_condition,
+            **conditions.bind_values({":id": conversation_id}, key_condition),
         )
         return [items.staged_from_row(row) for row in pages]
 
     def drop(self, conversation_id: str, sids: Collection[str]) -> None:
+        """Delete staged rows. Missing rows are ignored."""
         keys = [build_stage_key(conversation_id, sid) for sid in dict.fromkeys(sids)]
         deletes = [{"DeleteRequest": {"Key": key}} for key in keys]
         self._client.write_many(self._tables.stage, deletes)
 
     def build_deletes(self, conversation_id: str, sids: Iterable[str]) -> list[dict[str, Any]]:
-        """Writes of a transaction."""
+        """Return the writes that delete staged rows, for a transaction."""
         keys = (build_stage_key(conversation_id, sid) for sid in sids)
         return [{"Delete": {"TableName": self._tables.stage, "Key": key}} for key in keys]
 
     def read_waiting(self) -> Iterator[WaitingConversation]:
+        """Yield the conversations that have staged rows."""
         names = "#conversation_id, #primary_channel, #staged_at, #received_at"
         pages = self._client.read_pages(
             "scan",
@@ -59,32 +65,36 @@ class StagingRows:
             ProjectionExpression=names,
             **conditions.bind_values({}, names),
         )
-        found: dict[str, dict[str, list[float]]] = {}
+        times_by_conversation: dict[str, dict[str, list[float]]] = {}
         for row in pages:
             channel = row.get("primary_channel")
-            by_channel = found.setdefault(row["conversation_id"], {})
+            by_channel = times_by_conversation.setdefault(row["conversation_id"], {})
             since = items.parse_time_or_zero(row.get("staged_at")) or items.parse_time_or_zero(
                 row.get("received_at")
             )
             by_channel.setdefault(channel if isinstance(channel, str) else "", []).append(since)
-        for conversation_id, by_channel in found.items():
+        for conversation_id, by_channel in times_by_conversation.items():
             yield from _waiting_from_channels(conversation_id, by_channel)
 
     # -- windows
 
     def open_window(self, window: Window, now: float, untriggered_before: float) -> bool:
-        """Asked again after a lost answer it opens the same window again."""
+        """Open the window unless another one is open. Return False if another one is.
+
+        Repeating the call after a lost response opens the same window again.
+        """
         values = {":now": now, ":before": untriggered_before, ":sid": window.owner_sid}
-        answer = self._client.write(
+        result = self._client.write(
             "put_item",
             TableName=self._tables.windows,
             Item=sanitize.encode_row(items.row_from_window(window), "the window"),
             ConditionExpression=conditions.CAN_OPEN_WINDOW,
             **conditions.bind_values(values, conditions.CAN_OPEN_WINDOW),
         )
-        return not isinstance(answer, ConditionFailed)
+        return not isinstance(result, ConditionFailed)
 
     def mark_triggered(self, window: Window) -> None:
+        """Note that the window's trigger is in the queue, if this window is still open."""
         update = "SET #triggered = :true"
         self._client.write(
             "update_item",
@@ -98,16 +108,18 @@ class StagingRows:
         )
 
     def read_window(self, conversation_id: str) -> Window | None:
-        answer = self._client.call(
+        """Return the window, expired or not, or None if there is none."""
+        response = self._client.call(
             "get_item",
             TableName=self._tables.windows,
             Key=_build_window_key(conversation_id),
             ConsistentRead=True,
         )
-        row = decode(answer.get("Item"))
+        row = decode(response.get("Item"))
         return items.window_from_row(row) if row else None
 
     def close_window(self, conversation_id: str, trigger_id: str) -> None:
+        """Delete the window if it belongs to this trigger."""
         self._client.write(
             "delete_item",
             TableName=self._tables.windows,
@@ -124,28 +136,30 @@ def _build_window_key(conversation_id: str) -> Attributes:
 def _waiting_from_channels(
     conversation_id: str, by_channel: dict[str, list[float]]
 ) -> Iterator[WaitingConversation]:
-    """Rows without a channel go with those that have one: they are staged together."""
+    """Yield one entry per channel; rows without a channel join the first, as they are staged
+    together.
+    """
     nameless = by_channel.pop("", [])
     for channel, times in by_channel.items() or [("", [])]:
-        together, nameless = [*times, *nameless], []
+        all_times, nameless = [*times, *nameless], []
         key = ConversationKey(channel, conversation_id)
-        yield WaitingConversation(key, len(together), min(together))
+        yield WaitingConversation(key, len(all_times), min(all_times))
 
 
 def put_if_new(
-    client: DynamoDBClient, table: str, row: dict[str, Any], condition: str, what: str
+    client: DynamoDBClient, table: str, row: dict[str, Any], condition: str, subject: str
 ) -> bool:
-    """Put it if there is none.
+    """Put the row if there is none. Return False if another writer's row is there.
 
-    botocore sends a call again whose answer did not come. Then the second is refused
-    because of the first: `write_id` tells this from a row of somebody else.
+    botocore repeats a call whose response was lost, and the first call then makes DynamoDB
+    refuse the second. The `write_id` distinguishes this case from a row of another writer.
     """
-    mine = uuid4().hex
-    answer = client.write(
+    write_id = uuid4().hex
+    result = client.write(
         "put_item",
         TableName=table,
-        Item=sanitize.encode_row({**row, "write_id": mine}, what),
+        Item=sanitize.encode_row({**row, "write_id": write_id}, subject),
         ConditionExpression=condition,
         **conditions.bind_values({}, condition),
     )
-    return not isinstance(answer, ConditionFailed) or answer.row.get("write_id") == mine
+    return not isinstance(result, ConditionFailed) or result.row.get("write_id") == write_id

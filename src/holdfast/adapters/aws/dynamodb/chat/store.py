@@ -1,12 +1,12 @@
-"""DynamoDBConversations: the store of conversations on Amazon DynamoDB.
+"""DynamoDBConversations: the conversation store on Amazon DynamoDB.
 
-    acquire              one UpdateItem, which returns the row, too
-    finish, park, unpark TransactWriteItems
-    staged, processed    Query and BatchGetItem, consistent, every page
-    everything else      one call, under a condition that has a name
+    acquire               one UpdateItem, which also returns the row
+    finish, park, unpark  TransactWriteItems
+    staged, processed     consistent Query and BatchGetItem, all pages
+    all other methods     one call with a named condition
 
-A batch that goes well costs nine calls: acquire, staged, close_window, processed, three
-notes, finish, staged.
+A batch without faults costs nine calls: acquire, staged, close_window, processed, three notes,
+finish, staged.
 """
 
 from collections.abc import Collection, Iterator
@@ -41,9 +41,9 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
 
 class DynamoDBConversations(ConversationStore):
-    """Conversations in five tables of DynamoDB, which `create_tables` makes.
+    """Conversations in five DynamoDB tables, which `create_tables` creates.
 
-    Methods that store something raise Permanent for what DynamoDB can never hold.
+    Methods that store a value raise PermanentError if DynamoDB can never hold it.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class DynamoDBConversations(ConversationStore):
     def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
         self._staging.drop(conversation_id, sids)
 
-    # -- for people
+    # -- for operators
 
     def park(
         self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
@@ -163,10 +163,11 @@ class DynamoDBConversations(ConversationStore):
     def history(
         self, key: ConversationKey, *, before: int | None = None, limit: int = 50
     ) -> list[HistoryMessage]:
-        found = self._history.read_last(key, before, limit)
-        if found or before is not None or limit < 1:
-            return found
-        # The seed's Lambda keeps them in the row; the first turn here moves them.
+        messages = self._history.read_last(key, before, limit)
+        if messages or before is not None or limit < 1:
+            return messages
+        # The seed's Lambda keeps the messages in the row. The first turn that Holdfast finishes
+        # moves them.
         return list(items.read_recent_messages(self._rows.read(key))[-limit:])
 
     # -- for the sweeper

@@ -1,4 +1,4 @@
-"""The five tables, and how to make them.
+"""Names, definitions and creation of the five conversation tables.
 
     conversations               primary_channel, conversation_id
     conversations-stage         conversation_id, message_sid   expires_at
@@ -6,9 +6,9 @@
     conversation-messages       conversation, entry            expires_at
     conversations-parked        conversation_id, parked_id
 
-The first three are the seed's. `expires_at` is in whole seconds since the epoch, as
-DynamoDB wants it; it forgets rows days later, so nothing here trusts that a row is gone.
-Rows of the history have no `expires_at`: they stay.
+The first three are the seed's. `expires_at` is in whole epoch seconds, as DynamoDB requires.
+DynamoDB deletes expired rows up to days later, so no code here relies on a row being gone.
+History rows have no `expires_at` and are kept.
 """
 
 from typing import Any, NamedTuple
@@ -24,6 +24,8 @@ EXPIRES_BY = "expires_at"
 
 
 class ConversationTables(NamedTuple):
+    """The names of the five tables."""
+
     conversations: str
     stage: str
     windows: str
@@ -32,10 +34,12 @@ class ConversationTables(NamedTuple):
 
     @property
     def expiring(self) -> dict[str, str]:
+        """Return the tables whose rows expire, with the attribute that holds the time."""
         return dict.fromkeys((self.stage, self.windows, self.messages), EXPIRES_BY)
 
 
 def tables_from_prefix(prefix: str = "") -> ConversationTables:
+    """Return the table names with this prefix."""
     return ConversationTables(
         f"{prefix}conversations",
         f"{prefix}conversations-stage",
@@ -46,12 +50,12 @@ def tables_from_prefix(prefix: str = "") -> ConversationTables:
 
 
 def format_tables_command(prefix: str) -> str:
-    """Return the command that shows these tables, as it can be pasted."""
+    """Return the shell command that shows these tables."""
     return f"HOLDFAST_CHAT_STORE=dynamodb:{prefix} holdfast chat tables"
 
 
 def define_tables(tables: ConversationTables) -> list[dict[str, Any]]:
-    """As CreateTable takes them, paid by use."""
+    """Return the arguments of CreateTable for each table, with on-demand billing."""
     return [
         _define_table(tables.conversations, "primary_channel", "conversation_id"),
         _define_table(tables.stage, "conversation_id", "message_sid"),
@@ -71,10 +75,10 @@ def _define_table(name: str, *keys: str) -> dict[str, Any]:
 
 
 def create_tables(client: Any, prefix: str = "", *, clock: Clock = SYSTEM_CLOCK) -> list[str]:
-    """Make the tables that are not there, wait until they can be used, and have rows
-    expire; the names of those made now. Those that are there stay as they are.
+    """Create the missing tables, wait until they are active, and let rows expire.
 
-    Raises ConfigError, StoreUnavailable.
+    Returns the names of the tables created now. Existing tables stay as they are. Raises
+    ConfigError or StoreUnavailable.
     """
     tables = tables_from_prefix(prefix)
     command = format_tables_command(prefix)

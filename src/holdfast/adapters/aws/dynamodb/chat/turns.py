@@ -1,13 +1,14 @@
-"""The end of a turn, in one transaction:
+"""Write the end of a turn in one transaction.
 
-    conversations          tail, counts, thread, status; no outbox, no lock     if MINE
-    conversation-messages  the customer's batch and the reply, numbered         if new
-                           a row for each sid
-    conversations-stage    the batch is gone
+    conversations          recent messages, counts, thread, status;   if LOCK_HELD
+                           outbox and lock removed
+    conversation-messages  the customer's batch and the reply,        if new
+                           numbered; one row for each sid
+    conversations-stage    the batch is removed
 
-The tail and the numbers follow from the row as it was acquired: while the lock is held
-nobody else writes them, and without it nothing is written. A `list_append` would do for one
-list that grows for ever; one expression cannot append to a list and trim it.
+The recent messages and the numbers follow from the row as it was acquired, because only the
+holder of the lock writes them. A `list_append` would be enough for a list that grows forever,
+but one expression cannot both append to a list and trim it.
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,9 +37,9 @@ from holdfast.conversations.model import (
 )
 from holdfast.conversations.recent_history import keep_recent_messages
 
-MAX_WRITES = 100  # of one transaction
-# Bytes. What the tail does not hold is in the history. The reply is out when it is written:
-# so it is the tail that gives way, whatever else fills the row.
+MAX_WRITES = 100  # DynamoDB's limit for one transaction
+# Bytes. Messages that do not fit into the row remain in the history. The reply has been sent
+# when the turn is written, so older recent messages are dropped, whatever else fills the row.
 _MAX_TAIL_BYTES, _MAX_ROW_BYTES = 128 * 1024, 380 * 1024
 
 _UPDATE = (
@@ -52,8 +53,10 @@ _UPDATE = (
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """A turn, and what is asked of its end. `unparked`: the writes that take it out of
-    what is parked, under conditions."""
+    """A finished turn, with the times and writes of its end.
+
+    `unparked` holds the conditional writes that take the turn's batch out of the parked ones.
+    """
 
     grant: LockGrant
     turn: Turn
@@ -64,6 +67,8 @@ class TurnEnd:
 
 
 class TurnWriter:
+    """Writes finished turns."""
+
     def __init__(
         self,
         client: DynamoDBClient,
@@ -74,65 +79,82 @@ class TurnWriter:
         self._client, self._rows, self._history, self._staging = client, rows, history, stage
 
     def finish(self, end: TurnEnd) -> None:
+        """Write the turn and release the lock.
+
+        Raises LockLost, ParkedNotFound, and PermanentError if the batch is too large.
+        """
         grant = end.grant
-        row, numbered = self._rows.read_held_row(grant), 0
+        row, last_number = self._rows.read_held_row(grant), 0
         for _ in range(MAX_TRIES):
-            answer = self._client.transact(self._build_writes(end, row, numbered))
-            if isinstance(answer, WriteDone):
+            result = self._client.transact(self._build_writes(end, row, last_number))
+            if isinstance(result, WriteDone):
                 return self._rows.forget(grant)
-            if (refused := answer.reasons[0]) is None:
-                if any(answer.reasons[1 : 1 + len(end.unparked)]):
-                    raise ParkedNotFound("nothing is parked under that id any more")
-                # Numbers that are taken: somebody made the conversation's row anew.
-                numbered = self._read_last_number(grant.key)
+            if (failure := result.reasons[0]) is None:
+                if any(result.reasons[1 : 1 + len(end.unparked)]):
+                    raise ParkedNotFound("the batch is no longer parked under that id")
+                # The numbers are taken, because the conversation's row was created anew.
+                last_number = self._read_last_number(grant.key)
                 continue
-            row = refused.row
+            row = failure.row
             if row.get("write_id") == end.write_id:
-                return self._rows.forget(grant)  # done; it was the answer that was lost
+                # the write was done and only its response was lost
+                return self._rows.forget(grant)
             if not items.is_held_by(row, grant):
                 raise build_lock_lost_error(grant)
         raise build_row_changing_error()
 
     def _read_last_number(self, key: ConversationKey) -> int:
-        return max((one.seq for one in self._history.read_last(key, None, 1)), default=0)
+        return max(
+            (message.seq for message in self._history.read_last(key, None, 1)), default=0
+        )
 
     def _build_writes(
-        self, end: TurnEnd, row: items.Row, numbered: int
+        self, end: TurnEnd, row: items.Row, last_number: int
     ) -> list[dict[str, Any]]:
         key, sids = end.grant.key, list(dict.fromkeys(end.turn.sids))
         counted = items.read_number(row, "message_count")
-        known = _number_messages(items.read_recent_messages(row), max(counted, numbered))
-        self._history.adopt_messages(key, (one for one in known if one.seq > counted))
-        count = max([counted, numbered, *(one.seq for one in known)])
-        pair = (
+        known = _number_messages(items.read_recent_messages(row), max(counted, last_number))
+        self._history.adopt_messages(
+            key, (message for message in known if message.seq > counted)
+        )
+        count = max([counted, last_number, *(message.seq for message in known)])
+        turn_messages = (
             replace(end.turn.user, seq=count + 1),
             replace(end.turn.assistant, seq=count + 2),
         )
-        tail = _trim_to_size(keep_recent_messages(known, pair), row)
+        recent = _trim_to_size(keep_recent_messages(known, turn_messages), row)
         writes = [
-            {"Update": self._build_update(end, row, tail, count + 2)},
+            {"Update": self._build_update(end, row, recent, count + 2)},
             *end.unparked,
-            *(put for message in pair for put in self._history.build_puts(key, message)),
+            *(
+                put
+                for message in turn_messages
+                for put in self._history.build_puts(key, message)
+            ),
             *self._history.build_processed_puts(key, sids, end.remember_until),
             *self._staging.build_deletes(key.conversation_id, sids),
         ]
         if len(writes) > MAX_WRITES:
-            raise PermanentError("the batch is too large for one write")
+            raise PermanentError(
+                f"the batch is too large: its end takes {len(writes)} writes, "
+                f"a transaction takes {MAX_WRITES}"
+            )
         return writes
 
     def _build_update(
-        self, end: TurnEnd, row: items.Row, tail: list[Any], new_count: int
+        self, end: TurnEnd, row: items.Row, recent: list[Any], new_count: int
     ) -> dict[str, Any]:
         turn = end.turn
         values = {
-            ":tail": tail,
+            ":tail": recent,
             ":new_count": new_count,
             ":at": end.now,
             ":thread": turn.thread_id,
             ":mark": turn.thread_mark,
             ":reply": turn.assistant.message_sid,
             ":write": end.write_id,
-            # No ADD: what somebody else wrote there may be no number, and would refuse all.
+            # No ADD, because other software may have stored something else than a number there,
+            # and ADD would then refuse the whole transaction.
             ":prompt": items.read_number(row, "prompt_tokens") + turn.prompt_tokens,
             ":completion": items.read_number(row, "completion_tokens") + turn.completion_tokens,
             **bind_release(end.grant, row, Status.REPLY_SENT),
@@ -144,7 +166,9 @@ class TurnWriter:
 
 
 def _number_messages(messages: tuple[HistoryMessage, ...], last: int) -> list[HistoryMessage]:
-    """With numbers for those that have none: the seed's Lambda writes them like this."""
+    """Return the messages, with numbers for those without one, as the seed's Lambda writes
+    them.
+    """
     numbered = []
     for message in messages:
         if not message.seq:
@@ -155,10 +179,10 @@ def _number_messages(messages: tuple[HistoryMessage, ...], last: int) -> list[Hi
 
 
 def _trim_to_size(messages: tuple[HistoryMessage, ...], row: items.Row) -> list[dict[str, Any]]:
-    """As rows; without the first ones where they are too many bytes."""
+    """Return the messages as rows, without the oldest ones if they are too many bytes."""
     others = {name: row[name] for name in row if name not in ("messages", "outbox")}
-    room = min(_MAX_TAIL_BYTES, _MAX_ROW_BYTES - sanitize.estimate_size(others))
-    tail = [items.row_from_message(message) for message in messages]
-    while tail and sanitize.estimate_size(tail) > room:
-        del tail[0]
-    return tail
+    max_bytes = min(_MAX_TAIL_BYTES, _MAX_ROW_BYTES - sanitize.estimate_size(others))
+    rows = [items.row_from_message(message) for message in messages]
+    while rows and sanitize.estimate_size(rows) > max_bytes:
+        del rows[0]
+    return rows
