@@ -86,7 +86,7 @@ class JobRows:
     def read_tasks(
         self, job_id: str, status: TaskStatus | None, after: str | None, limit: int
     ) -> Iterator[ExportTask]:
-        """Return the tasks of a job in the order of their ids, which are the table's range key."""
+        """Return the tasks of a job in the order of their ids."""
         key_condition = "#jobId = :job AND #taskId > :after" if after else "#jobId = :job"
         filter_expression = "#status = :status" if status else ""
         # DynamoDB applies the limit before the filter, so with a limit it would read in small

@@ -60,7 +60,7 @@ def _encode_value(value: Any, path: str, depth: int) -> dict[str, Any]:
 
 
 def _encode_number(value: float, path: str) -> str:
-    """Return the exact number as text, because a number must not come back as a different one."""
+    """Return the exact number as text, because it must not come back as another number."""
     if not math.isfinite(value):
         raise InvalidJob(f"{path[:200]}: only finite numbers can be stored")
     # A float is taken by its shortest text: 0.1, and not the nearest binary value.

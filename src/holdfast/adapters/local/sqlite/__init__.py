@@ -1,4 +1,4 @@
-"""Jobs or conversations in one SQLite file, for all processes of one machine."""
+"""Job and conversation stores in one SQLite file, for all processes of one machine."""
 
 from holdfast.adapters.local.sqlite.conversations.store import SQLiteConversations
 from holdfast.adapters.local.sqlite.jobs.store import SQLiteJobs

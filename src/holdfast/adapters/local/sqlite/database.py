@@ -1,8 +1,8 @@
-"""Transactions on one file, from any thread, before and after a fork.
+"""Run transactions on one file, from any thread, before and after a fork.
 
-SQLite keeps a list of its process's locks in memory. A forked child inherits the list but
-not the locks: it would write without any, and its parent would delete the log it writes
-to. So connections are closed before a fork, and opened again when they are needed.
+SQLite keeps a list of its process's locks in memory. A forked child inherits the list but not
+the locks. It would write without any lock, and its parent would delete the log that the child
+writes to. Connections are therefore closed before a fork and opened again when they are needed.
 """
 
 import os
@@ -29,7 +29,11 @@ _databases: "WeakSet[Database]" = WeakSet()
 
 
 class Database:
-    """Raises ConfigError for what a person must mend, StoreUnavailable for what may pass."""
+    """A SQLite file with its connections.
+
+    Raises ConfigError for a fault that an operator must repair, and StoreUnavailable for one
+    that may pass.
+    """
 
     def __init__(
         self, path: Path, schema: Schema, durability: Durability, busy_seconds: float
@@ -40,13 +44,13 @@ class Database:
         self._schema = schema
         self._durability: Durability = durability
         self._busy_seconds = busy_seconds
-        self._generation = 0  # rises when all connections are to be closed
+        self._generation = 0  # rises when all connections must be closed
         self._orphaned = False
         self._reset()
         path_check.prepare_file(self.path, content=schema.content)
         _register(self)
         with self.begin_read():
-            pass  # what is wrong with the file is said now, not with the first call
+            pass  # report a fault of the file now and not with the first call
 
     def _reset(self) -> None:
         self._idle: list[OpenConnection] = []
@@ -59,23 +63,23 @@ class Database:
 
     @contextmanager
     def begin_read(self) -> Iterator[sqlite3.Connection]:
-        """See one state of the file throughout."""
+        """Begin a transaction that sees one state of the file throughout."""
         with self._lend() as connection, _transaction(connection, "BEGIN"):
             yield connection
 
     @contextmanager
     def begin_write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """Be the only writer; all of it is there afterwards, or nothing.
+        """Begin a transaction as the only writer. Either all of its writes happen or none.
 
-        Not `durable`: on the disk with the next write that is, and not before. A power cut
-        in between undoes it as if it had not been asked for.
+        A write that is not `durable` reaches the disk with the next durable one. A power cut in
+        between undoes it as if it had not been requested.
 
-        IMMEDIATE: who reads first and asks for the right to write only then is turned
-        away when another was faster, however patient.
+        The transaction is IMMEDIATE, because one that reads first and requests the write lock
+        later is refused at once if another writer was faster, however long it would wait.
         """
-        # Writers of this process queue here; SQLite would have them try now and then.
+        # Writers of this process queue here, because SQLite would let them poll.
         if not self._writing.acquire(timeout=self._busy_seconds):
-            raise self._unavailable("its writers are busy")
+            raise self._unavailable("its other writers took too long")
         try:
             with (
                 self._lend() as connection,
@@ -98,14 +102,14 @@ class Database:
             connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[self._durability]}")
 
     def close(self) -> None:
-        """What is in use is closed when its transaction is over."""
+        """Close the connections. One that is in use is closed when its transaction ends."""
         with self._condition:
             self._generation += 1
             idle, self._idle = self._idle, []
         for opened in idle:
             opened.connection.close()
 
-    # -- connections: one thread's at a time
+    # -- connections, each used by one thread at a time
 
     @contextmanager
     def _lend(self) -> Iterator[sqlite3.Connection]:
@@ -128,12 +132,12 @@ class Database:
         return connect(self.path, self._schema, self._durability, self._busy_seconds)
 
     def _take_idle(self) -> tuple[OpenConnection | None, int]:
-        """A connection that lay idle, if there is one to the file that has the name now."""
+        """Return an idle connection, if there is one to the file that has the path now."""
         with self._condition:
             if self._orphaned:
-                raise self._unavailable("this process was forked while it was in use")
+                raise self._unavailable("this process was forked while another thread used it")
             if not self._condition.wait_for(lambda: not self._forking, self._busy_seconds):
-                raise self._unavailable("a fork takes too long")
+                raise self._unavailable("a fork took too long")
             self._lent += 1
             opened, generation = self._idle.pop() if self._idle else None, self._generation
         # A file that was removed, or put in the place of ours, takes writes all the same.
@@ -152,25 +156,29 @@ class Database:
             self._lent -= 1
             self._condition.notify_all()
 
-    def _unavailable(self, why: str) -> StoreUnavailable:
+    def _unavailable(self, reason: str) -> StoreUnavailable:
         store = f"the {self._schema.name} {str(self.path)!r}"
-        return StoreUnavailable(f"{store} does not answer: {why}")
+        return StoreUnavailable(f"{store} is unavailable: {reason}")
 
     # -- forks
 
     def before_fork(self) -> None:
+        """Wait until no connection is in use and close them all."""
         with self._condition:
             self._forking = True
             self._condition.wait_for(lambda: not self._lent, self._busy_seconds)
         self.close()
 
     def after_fork_in_parent(self) -> None:
+        """Allow connections again."""
         with self._condition:
             self._forking = False
             self._condition.notify_all()
 
     def after_fork_in_child(self) -> None:
-        # Whoever had one lent is not here to give it back.
+        """Start without connections in the child."""
+        # A thread that was using a connection does not exist in the child, so it cannot return
+        # it.
         self._orphaned = self._orphaned or self._lent > 0
         self._reset()
 
@@ -182,12 +190,12 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        with suppress(sqlite3.Error):  # a full disk may have undone it already
+        with suppress(sqlite3.Error):  # a full disk may have rolled it back already
             connection.execute("ROLLBACK")
         raise
 
 
-# Held from before a fork until after it: a database that is made meanwhile waits.
+# Held from before a fork until after it, so that a database created meanwhile waits.
 _registry = Lock()
 _at_fork: list[Database] = []
 

@@ -1,4 +1,4 @@
-"""Where the file lies, and whether SQLite can be trusted with it there."""
+"""Check the file's location and create the file with safe permissions."""
 
 import os
 from pathlib import Path
@@ -8,11 +8,11 @@ from holdfast.adapters.local.filesystem.checks.mounts import MOUNTS, find_mount,
 from holdfast.adapters.modes import MODES, make_folders
 from holdfast.core.errors import ConfigError
 
-# Writers find each other through a file they map into memory, and by locks on it. Across
-# machines neither holds: two writers at once, and the file is beyond repair.
+# Writers coordinate through a file that they map into memory, and by locks on it. Neither works
+# across machines. Two writers could then write at once and damage the file beyond repair.
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "davfs", "9p"}
 _CLUSTER = {"ceph", "lustre", "gpfs", "beegfs", "ocfs2", "gfs2", "glusterfs"}
-_SHARED_BY_HOST = {"virtiofs", "vboxsf", "vmhgfs"}  # of a virtual machine
+_SHARED_BY_HOST = {"virtiofs", "vboxsf", "vmhgfs"}  # shared with the host of a virtual machine
 _FUSE = {f"fuse.{of}" for of in ("sshfs", "s3fs", "gcsfuse", "rclone", "davfs2", *_CLUSTER)}
 _REMOTE = _NETWORK | _CLUSTER | _SHARED_BY_HOST | _FUSE
 
@@ -20,23 +20,23 @@ _creating = Lock()
 
 
 def prepare_file(path: Path, mounts: Path = MOUNTS, *, content: str = "jobs") -> None:
-    """Make sure of a file there that only we can read. Raises ConfigError."""
+    """Make sure that the file exists and only this user can read it. Raises ConfigError."""
     try:
         make_folders(path.parent)
         _require_local(path, mounts)
         if path.is_dir():
-            raise ConfigError(f"{str(path)!r} is a folder: name a file for the {content}")
+            raise ConfigError(
+                f"{str(path)!r} is a folder: give the path of a file for the {content}"
+            )
         _create_file(path)
     except OSError as error:
-        raise ConfigError(
-            f"no {content} can be kept in {str(path)!r}: {error.strerror}"
-        ) from error
+        raise ConfigError(f"{str(path)!r} cannot store {content}: {error.strerror}") from error
 
 
 def _create_file(path: Path) -> None:
-    # Closing any descriptor of a file drops all locks this process has on it, so one that
-    # SQLite may have open must not be opened here. Under the lock nobody of this process
-    # gets to it between its making and our closing.
+    # Closing any descriptor of a file drops all locks that this process has on it. A file that
+    # SQLite may have open must therefore not be opened here. Because of the lock, no other
+    # thread of this process can open the file between its creation and this close.
     with _creating:
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MODES["private"].file))
@@ -48,19 +48,19 @@ def _require_local(path: Path, mounts: Path) -> None:
     try:
         table = parse_mounts(mounts.read_text())
     except OSError:
-        return  # a system that does not tell
+        return  # this system has no mount table
     mount = find_mount(str(path.resolve()), table)
     if mount is not None and mount.kind in _REMOTE:
         raise ConfigError(
             f"{str(path)!r} is on {mount.kind}, mounted at {mount.point}: SQLite needs memory "
-            "shared by all who write; use a local disk, or DynamoDB for several machines"
+            "shared by all writers; use a local disk, or DynamoDB for several machines"
         )
 
 
 def get_file_identity(path: Path) -> tuple[int, int] | None:
-    """Which file lies there now; None for none."""
+    """Return the device and inode of the file, or None if there is no file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

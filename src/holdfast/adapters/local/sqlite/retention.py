@@ -1,14 +1,15 @@
-"""Finished jobs are forgotten when their time has come, a little at a time.
+"""Delete finished jobs when their time has come, in small steps.
 
-First a job is gone, in one step with the note of its number; then its tasks, a slice per
-transaction: nobody waits long, and whoever is killed in between leaves the rest to others.
+First a job is deleted, and its number is noted in the same transaction. Then its tasks are
+deleted, one slice per transaction, so that no other writer waits long. If a process is killed
+in between, other processes delete the rest.
 """
 
 from holdfast.adapters.local.sqlite.database import Database
 
-_MAX_JOBS = 20  # at a time
-_MAX_TASKS_PER_SLICE = 500  # of tasks, in one transaction
-_MIN_TASKS = 1_000  # tasks at a time
+_MAX_JOBS = 20  # in one call
+_MAX_TASKS_PER_SLICE = 500  # tasks in one transaction
+_MIN_TASKS = 1_000  # tasks in one call
 
 _EXPIRED = "SELECT job_no FROM jobs WHERE ttl <= ? ORDER BY ttl LIMIT ?"
 _REMOVE = """
@@ -18,15 +19,18 @@ DELETE FROM tasks WHERE (job_no, task_id) IN
 
 
 def delete_expired_jobs(database: Database, now: float, tasks_of_settled: int) -> None:
-    """Remove more tasks than the job had that was just settled: so the file stays small."""
+    """Delete expired jobs, and more tasks than the job just settled had.
+
+    The file therefore stays small.
+    """
     with database.begin_read() as connection:
         expired = connection.execute(_EXPIRED, (now, 1)).fetchone()
         if not expired and not connection.execute("SELECT 1 FROM forgotten").fetchone():
             return
     _delete_jobs(database, now)
-    left = _MIN_TASKS + 2 * tasks_of_settled
-    while left > 0 and _remove_slice(database):
-        left -= _MAX_TASKS_PER_SLICE
+    remaining = _MIN_TASKS + 2 * tasks_of_settled
+    while remaining > 0 and _remove_slice(database):
+        remaining -= _MAX_TASKS_PER_SLICE
 
 
 def _delete_jobs(database: Database, now: float) -> None:
@@ -37,14 +41,14 @@ def _delete_jobs(database: Database, now: float) -> None:
 
 
 def _remove_slice(database: Database) -> bool:
-    """Whether there was anything to remove."""
+    """Delete one slice of tasks. Return False if there was nothing to delete."""
     with database.begin_write() as connection:
-        found = connection.execute("SELECT job_no FROM forgotten LIMIT 1").fetchone()
-        if not found:
+        job_row = connection.execute("SELECT job_no FROM forgotten LIMIT 1").fetchone()
+        if not job_row:
             return False
         if (
-            connection.execute(_REMOVE, (*found, _MAX_TASKS_PER_SLICE)).rowcount
+            connection.execute(_REMOVE, (*job_row, _MAX_TASKS_PER_SLICE)).rowcount
             < _MAX_TASKS_PER_SLICE
         ):
-            connection.execute("DELETE FROM forgotten WHERE job_no = ?", found)
+            connection.execute("DELETE FROM forgotten WHERE job_no = ?", job_row)
         return True

@@ -1,4 +1,4 @@
-"""Which tables a file has, whose they are, and which version of them."""
+"""The tables of a store's file, with their owner and version."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -9,34 +9,37 @@ from holdfast.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The tables one kind of store needs, and what to call it when people must be told."""
+    """The tables that one kind of store needs, and its name in messages."""
 
     name: str  # as in "job store"
     content: str  # as in "jobs"
     version: int
     tables: str
-    application_id: int = 0  # of the file: two kinds of stores may have the same version
+    application_id: int = 0  # distinguishes kinds of stores that have the same version
 
     def is_current(self, connection: sqlite3.Connection, path: Path) -> bool:
-        """Whether the tables are there. Raises ConfigError for those of somebody else."""
-        version, whose = (
+        """Return whether the tables exist in this version.
+
+        Raises ConfigError for the tables of another application or a newer version.
+        """
+        version, application_id = (
             _read_pragma(connection, of) for of in ("user_version", "application_id")
         )
         if not version and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
             return False
-        if not version or whose != self.application_id:
+        if not version or application_id != self.application_id:
             raise ConfigError(
-                f"{str(path)!r} is a database of something else, not a {self.name}"
+                f"{str(path)!r} is a database of another application, not a {self.name}"
             )
         if version > self.version:
             raise ConfigError(
-                f"the {self.name} {str(path)!r} has schema {version}, this code knows "
-                f"{self.version}: update holdfast"
+                f"the {self.name} {str(path)!r} has schema {version}, but this version of "
+                f"holdfast supports {self.version}: update holdfast"
             )
         return version == self.version
 
     def create(self, connection: sqlite3.Connection) -> None:
-        """Within a transaction: all of it is there afterwards, or nothing."""
+        """Create the tables, within a transaction of the caller."""
         for statement in self.tables.split(";\n"):
             if statement.strip():
                 connection.execute(statement)

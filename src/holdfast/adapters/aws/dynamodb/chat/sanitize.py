@@ -36,7 +36,7 @@ def replace_lone_surrogates(value: Any) -> Any:
     """Return the value with lone surrogates replaced.
 
     A model may write half of a surrogate pair, and no store accepts it. The reply has already
-    been sent then, so writing its history must not fail.
+    been sent then, so storing its history must not fail.
     """
     match value:
         case str():
@@ -52,7 +52,7 @@ def replace_lone_surrogates(value: Any) -> Any:
 
 
 def estimate_size(value: Any) -> int:
-    """Return the approximate number of bytes of a value in a row, rather too high than too low."""
+    """Return the approximate bytes of a value in a row, rather too many than too few."""
     return len(json.dumps(value, ensure_ascii=False, default=str).encode(errors="replace"))
 
 

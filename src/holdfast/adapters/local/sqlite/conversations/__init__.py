@@ -1,1 +1,1 @@
-"""The store of conversations on SQLite."""
+"""The conversation store on SQLite."""

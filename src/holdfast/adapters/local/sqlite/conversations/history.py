@@ -1,6 +1,6 @@
-"""What is done with: the history, processed messages, parked batches; and forgetting.
+"""The history, processed messages and parked batches, and the deletion of expired rows.
 
-Within somebody's transaction.
+Every function runs within the caller's transaction.
 """
 
 from collections.abc import Collection, Iterable
@@ -41,7 +41,8 @@ INSERT INTO parked VALUES (
 ) ON CONFLICT DO NOTHING
 """
 
-_MAX_DELETES = 100  # rows forgotten with a turn: more than a turn adds, so they never pile up
+# deleted with each turn; more than a turn adds, so expired rows never pile up
+_MAX_DELETES = 100
 DELETE_EXPIRED_PROCESSED = """
 DELETE FROM processed WHERE (conversation_id, primary_channel, message_sid) IN (
     SELECT conversation_id, primary_channel, message_sid FROM processed
@@ -61,12 +62,16 @@ DELETE FROM stage WHERE rowid IN (
 def append_messages(
     connection: Connection, number: int, messages: Iterable[HistoryMessage]
 ) -> None:
-    connection.executemany(_INSERT_MESSAGE, [row_from_message(number, one) for one in messages])
+    """Add messages to the history of the conversation with this number."""
+    connection.executemany(
+        _INSERT_MESSAGE, [row_from_message(number, message) for message in messages]
+    )
 
 
 def read_page(
     connection: Connection, number: int, before: int | None, limit: int
 ) -> list[HistoryMessage]:
+    """Return up to `limit` messages before `before`, in order."""
     last = _MAX_SEQ if before is None else before
     rows = read_rows(connection.execute(PAGE, (number, last, limit)))
     return [message_from_row(row) for row in reversed(rows)]
@@ -78,23 +83,26 @@ def read_page(
 def find_processed(
     connection: Connection, key: ConversationKey, sids: Collection[str]
 ) -> set[str]:
-    of_key = (key.conversation_id, key.primary_channel)
+    """Return those of the sids that were answered or parked already."""
+    key_columns = (key.conversation_id, key.primary_channel)
     return {
-        sid for sid in set(sids) if connection.execute(IS_PROCESSED, (*of_key, sid)).fetchone()
+        sid
+        for sid in set(sids)
+        if connection.execute(IS_PROCESSED, (*key_columns, sid)).fetchone()
     }
 
 
 def mark_processed(
     connection: Connection, key: ConversationKey, sids: Collection[str], until: float
 ) -> None:
-    """These messages are done with: remembered, and not staged any more."""
-    of_key = (key.conversation_id, key.primary_channel)
-    connection.executemany(_MARK_PROCESSED, [(*of_key, sid, until) for sid in sids])
+    """Mark these messages as processed and remove their staged rows."""
+    key_columns = (key.conversation_id, key.primary_channel)
+    connection.executemany(_MARK_PROCESSED, [(*key_columns, sid, until) for sid in sids])
     staging.delete_staged(connection, key.conversation_id, sids)
 
 
 def delete_expired(connection: Connection, now: float) -> None:
-    """A bounded number of rows whose time is over, the oldest first."""
+    """Delete a limited number of expired rows, the oldest first."""
     for statement in (DELETE_EXPIRED_PROCESSED, DELETE_EXPIRED_STAGED):
         connection.execute(statement, (now, _MAX_DELETES))
 
@@ -103,16 +111,18 @@ def delete_expired(connection: Connection, now: float) -> None:
 
 
 def insert_parked(connection: Connection, parked: ParkedBatch) -> None:
-    """Unless it is there already: the first reason is the one that counts."""
+    """Store a parked batch unless it is stored already, because the first reason counts."""
     connection.execute(_INSERT_PARKED, row_from_parked(parked))
 
 
 def read_parked_ids(connection: Connection) -> list[str]:
-    found = connection.execute("SELECT parked_id FROM parked ORDER BY parked_at")
-    return [parked_id for (parked_id,) in found]
+    """Return the ids of all parked batches, the oldest first."""
+    rows = connection.execute("SELECT parked_id FROM parked ORDER BY parked_at")
+    return [parked_id for (parked_id,) in rows]
 
 
 def read_parked(connection: Connection, parked_id: str) -> ParkedBatch | None:
+    """Return a parked batch, or None if there is none."""
     cursor = connection.execute("SELECT * FROM parked WHERE parked_id = ?", (parked_id,))
     rows = read_rows(cursor)
     return parked_from_row(rows[0]) if rows else None
@@ -121,18 +131,20 @@ def read_parked(connection: Connection, parked_id: str) -> ParkedBatch | None:
 def remove_parked(
     connection: Connection, parked_id: str, key: ConversationKey | None = None
 ) -> ParkedBatch:
-    """Take out what is parked there, in this conversation if one is named. Raises
-    ParkedNotFound."""
-    found = read_parked(connection, parked_id)
-    if found is None or key not in (None, found.key):
-        raise ParkedNotFound(f"nothing is parked under {parked_id!r}")
+    """Remove and return a parked batch, of this conversation if a key is given.
+
+    Raises ParkedNotFound.
+    """
+    batch = read_parked(connection, parked_id)
+    if batch is None or key not in (None, batch.key):
+        raise ParkedNotFound(f"no batch is parked under {parked_id!r}")
     connection.execute("DELETE FROM parked WHERE parked_id = ?", (parked_id,))
-    return found
+    return batch
 
 
 def unmark_processed(
     connection: Connection, key: ConversationKey, sids: Collection[str]
 ) -> None:
-    """These messages are to be answered after all."""
-    of_key = (key.conversation_id, key.primary_channel)
-    connection.executemany(_UNMARK_PROCESSED, [(*of_key, sid) for sid in sids])
+    """Make these messages unprocessed again, so that they are answered."""
+    key_columns = (key.conversation_id, key.primary_channel)
+    connection.executemany(_UNMARK_PROCESSED, [(*key_columns, sid) for sid in sids])

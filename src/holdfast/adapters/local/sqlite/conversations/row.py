@@ -1,4 +1,4 @@
-"""The row of one conversation, and whose lock it is; within somebody's transaction."""
+"""The row of one conversation and its lock, within the caller's transaction."""
 
 from dataclasses import dataclass
 from sqlite3 import Connection
@@ -30,8 +30,8 @@ LATEST = "SELECT conversation_no FROM conversations ORDER BY updated_at DESC"
 OF_ID = """
 SELECT conversation_no FROM conversations WHERE conversation_id = ? ORDER BY updated_at DESC
 """
-# The lock is this grant's. Said in SQL, so that what is written most often in a turn does not
-# read the conversation with its tail first.
+# This grant holds the lock. The condition is in SQL, so that the most frequent writes of a turn
+# need not read the conversation with its recent messages first.
 _LOCK_HELD = """
 conversation_id = :conversation_id AND primary_channel = :primary_channel
     AND status = :processing AND lock_owner = :owner AND lock_fence = :fence
@@ -48,17 +48,20 @@ WHERE {_LOCK_HELD} AND lock_expires_at > :now
 
 @dataclass(frozen=True, slots=True)
 class FoundConversation:
+    """A conversation that was read, with the number of its row and the owner of its lock."""
+
     number: int
-    owner: str  # of the lock
+    owner: str  # of the lock, not of the conversation
     conversation: Conversation
 
 
 def insert(connection: Connection, conversation: Conversation) -> bool:
-    """False: it is there, and stays."""
+    """Store a new conversation. Return False if it exists, which leaves it unchanged."""
     return connection.execute(_ADD, row_from_conversation(conversation)).rowcount > 0
 
 
 def find(connection: Connection, key: ConversationKey) -> FoundConversation | None:
+    """Return the conversation with this key, or None if there is none."""
     rows = read_rows(connection.execute(BY_KEY, (key.conversation_id, key.primary_channel)))
     if not rows:
         return None
@@ -68,7 +71,7 @@ def find(connection: Connection, key: ConversationKey) -> FoundConversation | No
 
 
 def find_held(connection: Connection, grant: LockGrant) -> FoundConversation | None:
-    """The conversation, if its lock is this grant's."""
+    """Return the conversation if this grant holds its lock, otherwise None."""
     found = find(connection, grant.key)
     if found is None or not rules.has_lock(grant, found.conversation, found.owner):
         return None
@@ -76,7 +79,7 @@ def find_held(connection: Connection, grant: LockGrant) -> FoundConversation | N
 
 
 def require_held(connection: Connection, grant: LockGrant) -> FoundConversation:
-    """Raises LockLost."""
+    """Return the conversation whose lock this grant holds. Raises LockLost."""
     found = find_held(connection, grant)
     if found is None:
         raise _build_lock_lost_error()
@@ -86,19 +89,20 @@ def require_held(connection: Connection, grant: LockGrant) -> FoundConversation:
 def write_outbox(
     connection: Connection, grant: LockGrant, outbox: Outbox, thread_id: str, now: float
 ) -> None:
-    """Raises LockLost."""
+    """Write the outbox and the thread. Raises LockLost."""
     noted = {"outbox": dump_outbox(outbox), "thread_id": thread_id, "now": now}
     if not connection.execute(_NOTE, {**noted, **_values_from_grant(grant)}).rowcount:
         raise _build_lock_lost_error()
 
 
 def renew(connection: Connection, grant: LockGrant, now: float, expires_at: float) -> bool:
+    """Extend the lock. Return False if this grant lost it or it expired."""
     times = {"now": now, "expires_at": expires_at}
     return connection.execute(_RENEW, {**times, **_values_from_grant(grant)}).rowcount > 0
 
 
 def _values_from_grant(grant: LockGrant) -> dict[str, Any]:
-    """The values of _MINE."""
+    """Return the values of _LOCK_HELD."""
     return {
         "conversation_id": grant.key.conversation_id,
         "primary_channel": grant.key.primary_channel,
@@ -109,7 +113,7 @@ def _values_from_grant(grant: LockGrant) -> dict[str, Any]:
 
 
 def _build_lock_lost_error() -> LockLost:
-    return LockLost("somebody else has the lock of this conversation by now")
+    return LockLost("this grant no longer holds the lock of the conversation")
 
 
 def update(
@@ -118,6 +122,7 @@ def update(
     after: Conversation,
     owner: str | None = None,
 ) -> None:
+    """Write the columns that changed, and the lock's owner if one is given."""
     changed = find_changes(found.conversation, after)
     if owner is not None:
         changed["lock_owner"] = owner
@@ -133,7 +138,9 @@ def update(
 
 
 def read_numbers(connection: Connection, conversation_id: str | None) -> list[int]:
-    """Of all, or of those with that id; the latest first."""
+    """Return the row numbers of all conversations, or of those with this id, the
+    latest first.
+    """
     if conversation_id is None:
         rows = connection.execute(LATEST)
     else:
@@ -142,6 +149,7 @@ def read_numbers(connection: Connection, conversation_id: str | None) -> list[in
 
 
 def read_by_number(connection: Connection, number: int) -> list[Conversation]:
+    """Return the conversation with this row number as a list, empty if it is gone."""
     return [
         conversation_from_row(row)
         for row in read_rows(connection.execute(BY_NUMBER, (number,)))

@@ -1,4 +1,4 @@
-"""Conversations and their messages as rows, and back."""
+"""Convert conversations and their messages to rows, and back."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from holdfast.conversations.model import (
 )
 from holdfast.conversations.outbox import Outbox, outbox_from_data, to_plain_data
 
-# What a conversation changes in its life; columns have the names of fields.
+# The columns that change during a conversation's life. They have the names of fields.
 _MUTABLE_COLUMNS = (
     "status",
     "previous_status",
@@ -39,6 +39,7 @@ _MESSAGE_FIELDS = ("role", "body", "at", "message_sid", "details", "seq")
 
 
 def row_from_conversation(conversation: Conversation) -> dict[str, Any]:
+    """Return the row of a new conversation."""
     return {
         "conversation_id": conversation.key.conversation_id,
         "primary_channel": conversation.key.primary_channel,
@@ -51,7 +52,10 @@ def row_from_conversation(conversation: Conversation) -> dict[str, Any]:
 
 
 def find_changes(before: Conversation, after: Conversation) -> dict[str, Any]:
-    """Only what changed: the tail is long, and most writes leave it as it is."""
+    """Return only the columns that changed.
+
+    The recent messages are long, and most writes do not change them.
+    """
     return {
         name: _encode_column(name, value)
         for name in _MUTABLE_COLUMNS
@@ -66,27 +70,33 @@ def _encode_column(name: str, value: Any) -> Any:
 
 
 def _message_to_dict(message: HistoryMessage) -> dict[str, Any]:
-    """By hand: `asdict` copies deeply, and was a third of the cost of a turn."""
+    """Return the message as a dict, without `asdict`.
+
+    `asdict` copies deeply and was a third of the cost of a turn.
+    """
     return {name: getattr(message, name) for name in _MESSAGE_FIELDS}
 
 
 def conversation_from_row(row: Row) -> Conversation:
+    """Return the conversation of a row."""
     return Conversation(
         key=ConversationKey(row["primary_channel"], row["conversation_id"]),
         channel_config=json.loads(row["channel_config"]),
         ai_config=json.loads(row["ai_config"]),
         created_at=row["created_at"],
         **{name: row[name] for name in _MUTABLE_COLUMNS if name not in ("messages", "outbox")},
-        messages=tuple(HistoryMessage(**one) for one in json.loads(row["messages"])),
+        messages=tuple(HistoryMessage(**message) for message in json.loads(row["messages"])),
         outbox=load_outbox(row["outbox"]),
     )
 
 
 def dump_outbox(outbox: Outbox | None) -> str | None:
+    """Return the outbox as JSON text, or None if there is none."""
     return None if outbox is None else json.dumps(to_plain_data(outbox))
 
 
 def load_outbox(column: str | None) -> Outbox | None:
+    """Return the outbox of a JSON text, or None if there is none."""
     return None if column is None else outbox_from_data(json.loads(column))
 
 
@@ -94,6 +104,7 @@ def load_outbox(column: str | None) -> Outbox | None:
 
 
 def row_from_message(conversation_no: int, message: HistoryMessage) -> dict[str, Any]:
+    """Return the row of a history message."""
     return {
         "conversation_no": conversation_no,
         "seq": message.seq,
@@ -106,11 +117,14 @@ def row_from_message(conversation_no: int, message: HistoryMessage) -> dict[str,
 
 
 def _replace_lone_surrogates(text: str) -> str:
-    """A reply is out by now: half a character must not keep the rest from the history."""
+    """Replace lone surrogates, because the reply has been sent and its history must
+    be stored.
+    """
     return text.encode("utf-8", "replace").decode()
 
 
 def message_from_row(row: Row) -> HistoryMessage:
+    """Return the history message of a row."""
     details = json.loads(row["details"])
     return HistoryMessage(
         row["role"], row["body"], row["at"], row["message_sid"], details, row["seq"]
@@ -121,7 +135,10 @@ def message_from_row(row: Row) -> HistoryMessage:
 
 
 def row_from_staged(row: Staged, key: ConversationKey, staged_at: float) -> dict[str, Any]:
-    """`key` and `staged_at` stand in for what an unreadable row does not have."""
+    """Return the row of a staged message.
+
+    `key` and `staged_at` stand in for values that an unreadable row does not have.
+    """
     columns: dict[str, Any] = dict.fromkeys(("body", "received_at", "media", "unreadable"))
     if isinstance(row, Fragment):
         columns |= {
@@ -140,7 +157,11 @@ def row_from_staged(row: Staged, key: ConversationKey, staged_at: float) -> dict
 
 
 def staged_from_row(row: Row) -> Staged:
-    """A row of others, or a damaged one, is UnreadableFragment: it shall not break the rest."""
+    """Return the fragment of a row.
+
+    A damaged row, or a row of other software, becomes UnreadableFragment, so that the other
+    rows can still be read.
+    """
     if row["unreadable"] is not None:
         return _unreadable_from_row(row)
     try:
@@ -150,11 +171,11 @@ def staged_from_row(row: Row) -> Staged:
             _require_text(row["body"]),
             received_at=float(row["received_at"]),
             staged_at=float(row["staged_at"]),
-            media=tuple(_require_text(one) for one in json.loads(row["media"])),
+            media=tuple(_require_text(url) for url in json.loads(row["media"])),
         )
     except (ValueError, TypeError):
         return UnreadableFragment(
-            str(row["message_sid"]), "a column has no value of its kind", row
+            str(row["message_sid"]), "a column has a value of the wrong type", row
         )
 
 
@@ -168,7 +189,7 @@ def _unreadable_from_row(row: Row) -> UnreadableFragment:
     try:
         return _unreadable_from_dict(json.loads(row["unreadable"]))
     except (ValueError, TypeError, KeyError):
-        return UnreadableFragment(str(row["message_sid"]), "it is damaged", row)
+        return UnreadableFragment(str(row["message_sid"]), "the row is damaged", row)
 
 
 def _unreadable_to_dict(row: UnreadableFragment) -> dict[str, Any]:
@@ -179,10 +200,11 @@ def _unreadable_from_dict(data: Mapping[str, Any]) -> UnreadableFragment:
     return UnreadableFragment(data["message_sid"], data["problem"], dict(data["row"]))
 
 
-# -- what is parked
+# -- parked batches
 
 
 def row_from_parked(parked: ParkedBatch) -> dict[str, Any]:
+    """Return the row of a parked batch."""
     rows = [_staged_to_dict(row) for row in parked.staged]
     return {
         "parked_id": parked.parked_id,
@@ -200,12 +222,13 @@ def _staged_to_dict(row: Staged) -> dict[str, Any]:
 
 
 def parked_from_row(row: Row) -> ParkedBatch:
+    """Return the parked batch of a row."""
     return ParkedBatch(
         row["parked_id"],
         ConversationKey(row["primary_channel"], row["conversation_id"]),
         row["reason"],
         row["parked_at"],
-        tuple(_staged_from_dict(one) for one in json.loads(row["staged"])),
+        tuple(_staged_from_dict(staged) for staged in json.loads(row["staged"])),
         load_outbox(row["outbox"]),
     )
 

@@ -1,10 +1,10 @@
-"""The tables of conversations, of what is staged for them, and of what is done."""
+"""The tables of conversations, staged messages, history and parked batches."""
 
 from holdfast.adapters.local.sqlite.schema import Schema
 
-# Processed and parked messages know their conversation by its key, for it need not exist.
-# Every table that grows is asked by a key or an index: a turn costs the same however long
-# the history is. What expires has an index by time, so that looking for it costs nothing.
+# Processed and parked messages refer to their conversation by its key, because it need not
+# exist. Every growing table is read by a key or an index, so a turn costs the same however long
+# the history is. Rows that expire have an index by time, so finding them is cheap.
 CONVERSATIONS = Schema(
     name="conversation store",
     content="conversations",

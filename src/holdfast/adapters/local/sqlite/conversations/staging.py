@@ -1,4 +1,4 @@
-"""Staged rows and windows, within somebody's transaction."""
+"""Staged rows and windows, within the caller's transaction."""
 
 from collections.abc import Collection
 from sqlite3 import Connection
@@ -18,7 +18,7 @@ INSERT INTO stage VALUES (
 """
 OF_CONVERSATION = "SELECT * FROM stage WHERE conversation_id = ?"
 DROP = "DELETE FROM stage WHERE conversation_id = ? AND message_sid = ?"
-# A row of others may have a text for its time. It counts, as an old one.
+# A row of other software may have a text as its time. It counts as an old row.
 _WAITING = """
 SELECT primary_channel, conversation_id, count(*), min(CAST(staged_at AS REAL)) FROM stage
 GROUP BY conversation_id, primary_channel
@@ -36,21 +36,24 @@ def insert(
     staged_at: float,
     expires_at: float,
 ) -> bool:
-    """Once by its sid; False: one is there, and stays."""
+    """Stage a message once by its sid. Return False if it is staged already."""
     columns = row_from_staged(row, key, staged_at) | {"expires_at": expires_at}
     return connection.execute(_ADD, columns).rowcount > 0
 
 
 def read_staged(connection: Connection, conversation_id: str) -> list[Staged]:
+    """Return all staged messages of a conversation."""
     rows = read_rows(connection.execute(OF_CONVERSATION, (conversation_id,)))
     return [staged_from_row(row) for row in rows]
 
 
 def delete_staged(connection: Connection, conversation_id: str, sids: Collection[str]) -> None:
+    """Delete the staged rows of these sids."""
     connection.executemany(DROP, [(conversation_id, sid) for sid in sids])
 
 
 def read_waiting(connection: Connection) -> list[WaitingConversation]:
+    """Return the conversations that have staged rows."""
     return [
         WaitingConversation(ConversationKey(channel, conversation_id), count, oldest)
         for channel, conversation_id, count, oldest in connection.execute(_WAITING)
@@ -61,12 +64,13 @@ def read_waiting(connection: Connection) -> list[WaitingConversation]:
 
 
 def read_window(connection: Connection, conversation_id: str) -> Window | None:
+    """Return the conversation's window, expired or not, or None if there is none."""
     rows = read_rows(connection.execute(_WINDOW, (conversation_id,)))
     return Window(**{**rows[0], "triggered": bool(rows[0]["triggered"])}) if rows else None
 
 
 def open_window(connection: Connection, window: Window) -> None:
-    """In the place of any other."""
+    """Store the window in place of any other."""
     connection.execute(
         _OPEN,
         (
@@ -81,8 +85,10 @@ def open_window(connection: Connection, window: Window) -> None:
 
 
 def mark_triggered(connection: Connection, window: Window) -> None:
+    """Note that the window's trigger is in the queue, if the window is still stored."""
     connection.execute(_TRIGGERED, (window.conversation_id, window.trigger_id))
 
 
 def close_window(connection: Connection, conversation_id: str, trigger_id: str) -> None:
+    """Delete the window if it belongs to this trigger."""
     connection.execute(_CLOSE, (conversation_id, trigger_id))

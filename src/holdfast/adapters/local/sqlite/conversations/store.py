@@ -1,4 +1,4 @@
-"""Conversations in a SQLite file: safe for all threads and processes of one machine."""
+"""The conversation store in a SQLite file, for all threads and processes of one machine."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -29,14 +29,17 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
 
 class SQLiteConversations(ConversationStore):
-    """`durability="power"`: what returned survives a power cut; "process": a crash of this
-    process. Locks, windows and a reply that is not being sent need not survive one: without
-    them the batch is answered anew. They are on the disk with the next write that must be,
-    at the latest before anything is sent.
-    `busy_seconds`: how long to wait for others before StoreUnavailable. `clock`: for
-    `updated_at` where the caller gives no time.
+    """Conversations in a SQLite file.
 
-    Raises ConfigError when the path cannot be used.
+    With `durability="power"`, completed writes survive a power cut; with "process", a crash of
+    this process. Locks, windows and a reply that is not being sent need not survive a power
+    cut, because without them the batch is answered again. They reach the disk with the next
+    durable write, which happens at the latest before anything is sent.
+
+    `busy_seconds` is how long to wait for other processes before StoreUnavailable. `clock`
+    gives `updated_at` where the caller passes no time.
+
+    Raises ConfigError if the path cannot be used.
     """
 
     def __init__(
@@ -67,8 +70,8 @@ class SQLiteConversations(ConversationStore):
 
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
         with self._database.begin_write(durable=False) as connection:
-            found = staging.read_window(connection, window.conversation_id)
-            if found and rules.is_blocking(found, window, now, untriggered_before):
+            current = staging.read_window(connection, window.conversation_id)
+            if current and rules.is_blocking(current, window, now, untriggered_before):
                 return False
             staging.open_window(connection, window)
             return True
@@ -100,12 +103,12 @@ class SQLiteConversations(ConversationStore):
             found = row.find(connection, key)
             if found is None:
                 return ConversationNotFound()
-            known = found.conversation
-            if known.locked(now):
-                return LockHeld(known.lock_trigger, known.lock_expires_at)
-            taken = rules.acquire_lock(known, trigger_id, now, expires_at)
-            row.update(connection, found, taken, owner)
-        return LockAcquired(LockGrant(key, owner, trigger_id, taken.lock_fence), taken)
+            conversation = found.conversation
+            if conversation.is_locked(now):
+                return LockHeld(conversation.lock_trigger, conversation.lock_expires_at)
+            locked = rules.acquire_lock(conversation, trigger_id, now, expires_at)
+            row.update(connection, found, locked, owner)
+        return LockAcquired(LockGrant(key, owner, trigger_id, locked.lock_fence), locked)
 
     def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
         with self._database.begin_write(durable=False) as connection:
@@ -145,9 +148,9 @@ class SQLiteConversations(ConversationStore):
             found = row.require_held(connection, grant)
             if parked_id is not None:
                 history.remove_parked(connection, parked_id, grant.key)
-            after, pair = rules.finish_turn(found.conversation, turn, now)
+            after, messages = rules.finish_turn(found.conversation, turn, now)
             row.update(connection, found, after)
-            history.append_messages(connection, found.number, pair)
+            history.append_messages(connection, found.number, messages)
             history.mark_processed(connection, grant.key, turn.sids, remember_until)
             history.delete_expired(connection, now)
 
@@ -155,7 +158,7 @@ class SQLiteConversations(ConversationStore):
         with self._database.begin_write(durable=False) as connection:
             staging.delete_staged(connection, conversation_id, sids)
 
-    # -- for people
+    # -- for operators
 
     def park(
         self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
@@ -166,9 +169,9 @@ class SQLiteConversations(ConversationStore):
                 after = rules.park_batch(found.conversation, parked)
                 row.update(connection, found, after)
             else:
-                known = history.find_processed(connection, parked.key, parked.sids)
-                staging.delete_staged(connection, parked.key.conversation_id, known)
-                parked = rules.drop_processed(parked, known)
+                processed = history.find_processed(connection, parked.key, parked.sids)
+                staging.delete_staged(connection, parked.key.conversation_id, processed)
+                parked = rules.drop_processed(parked, processed)
                 if not parked.staged:
                     return
             history.insert_parked(connection, parked)
@@ -176,13 +179,13 @@ class SQLiteConversations(ConversationStore):
             history.delete_expired(connection, parked.parked_at)
 
     def parked(self) -> Iterator[ParkedBatch]:
-        # One by one, each in a transaction of its own: who is slow to read keeps no log.
+        # One transaction per row, so that a slow reader does not pin the WAL.
         with self._database.begin_read() as connection:
             ids = history.read_parked_ids(connection)
         for parked_id in ids:
             with self._database.begin_read() as connection:
                 parked = history.read_parked(connection, parked_id)
-            if parked is not None:  # else it was taken out meanwhile
+            if parked is not None:  # otherwise it was taken out meanwhile
                 yield parked
 
     def unpark(
@@ -191,8 +194,8 @@ class SQLiteConversations(ConversationStore):
         with self._database.begin_write() as connection:
             parked = history.remove_parked(connection, parked_id)
             if back_to_stage:
-                for row in rules.restage(parked, now):
-                    staging.insert(connection, row, parked.key, now, expires_at)
+                for staged in rules.restage(parked, now):
+                    staging.insert(connection, staged, parked.key, now, expires_at)
                 history.unmark_processed(connection, parked.key, parked.sids)
             return parked
 
@@ -206,8 +209,8 @@ class SQLiteConversations(ConversationStore):
             numbers = row.read_numbers(connection, conversation_id)
         for number in numbers:
             with self._database.begin_read() as connection:
-                found = row.read_by_number(connection, number)
-            yield from found
+                conversations = row.read_by_number(connection, number)
+            yield from conversations
 
     def set_status(self, key: ConversationKey, status: str) -> bool:
         with self._database.begin_write() as connection:

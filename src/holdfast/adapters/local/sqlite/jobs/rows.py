@@ -1,4 +1,4 @@
-"""Jobs and tasks as rows, and back."""
+"""Convert jobs and tasks to rows, and back."""
 
 import json
 import sqlite3
@@ -21,6 +21,7 @@ Row = Mapping[str, Any]
 
 
 def row_from_job(job: ExportJob) -> dict[str, Any]:
+    """Return the row of a job."""
     return {
         "job_id": job.job_id,
         "export_id": job.export_id,
@@ -32,7 +33,7 @@ def row_from_job(job: ExportJob) -> dict[str, Any]:
 
 
 def mutable_row_from_job(job: ExportJob) -> dict[str, Any]:
-    """Only what a job changes in its life."""
+    """Return only the columns that change during a job's life."""
     return {
         "status": job.status.value,
         "total_tasks": job.state.total_tasks,
@@ -71,6 +72,7 @@ def _row_from_error(error: JobError | None, name: str) -> dict[str, Any]:
 
 
 def job_from_row(row: Row) -> ExportJob:
+    """Return the job of a row."""
     token = row["task_token"]
     return ExportJob(
         job_id=row["job_id"],
@@ -119,6 +121,7 @@ def _error_from_row(row: Row, name: str) -> JobError | None:
 
 
 def task_from_row(job_id: str, row: Row) -> ExportTask:
+    """Return the task of a row."""
     return ExportTask(
         job_id=job_id,
         task_id=row["task_id"],
@@ -133,6 +136,6 @@ def task_from_row(job_id: str, row: Row) -> ExportTask:
 
 
 def read_rows(cursor: sqlite3.Cursor) -> list[Row]:
-    """What was found, by column."""
+    """Return the rows of a cursor as dicts by column."""
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, values, strict=True)) for values in cursor]

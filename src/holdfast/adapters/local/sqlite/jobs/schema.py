@@ -1,11 +1,11 @@
-"""The tables of jobs and their tasks."""
+"""The tables of jobs and tasks."""
 
 from holdfast.adapters.local.sqlite.schema import Schema
 
-# Tasks know their job by number: no number is used twice, so what is left of a forgotten
-# job can never be taken for a task of a later one with the same id.
-# They lie in order of their ids, in which they are also worked on: results that come
-# together are written to pages that lie together, however many tasks there are.
+# Tasks refer to their job by number. No number is used twice, so a remaining task of a deleted
+# job can never be taken for a task of a later job with the same id. Tasks are stored in the
+# order of their ids, which is also the order of the work. Results that arrive together are
+# therefore written to neighbouring pages, however many tasks there are.
 JOBS = Schema(
     name="job store",
     content="jobs",

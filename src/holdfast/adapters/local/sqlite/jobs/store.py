@@ -1,4 +1,4 @@
-"""Export jobs in a SQLite file: safe for all threads and processes of one machine."""
+"""The job store in a SQLite file, for all threads and processes of one machine."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -34,17 +34,19 @@ from holdfast.jobs.model import (
 from holdfast.jobs.ports import JobStateRepository
 
 BY_STATUS = "SELECT * FROM jobs WHERE status = ? ORDER BY created_at"
-_TASKS_AT_ONCE = 1_000  # added in one transaction: others get their turn in between
+_TASKS_AT_ONCE = 1_000  # per transaction, so that other writers are not kept waiting
 
 Rule = Callable[[ExportJob], ExportJob | None]
 
 
 class SQLiteJobs(JobStateRepository):
-    """`durability="power"`: what returned survives a power cut; "process": a crash of this
-    process. `keep_seconds`: how long finished jobs are kept; for ever without.
-    `busy_seconds`: how long to wait for others before StoreUnavailable.
+    """Jobs in a SQLite file.
 
-    Raises ConfigError when the path cannot be used.
+    With `durability="power"`, completed writes survive a power cut; with "process", a crash of
+    this process. `keep_seconds` is how long finished jobs are kept; None keeps them forever.
+    `busy_seconds` is how long to wait for other processes before StoreUnavailable.
+
+    Raises ConfigError if the path cannot be used.
     """
 
     def __init__(
@@ -74,12 +76,12 @@ class SQLiteJobs(JobStateRepository):
                 row,
             )
             if not added.rowcount:
-                raise JobExists(f"there is a job {job.job_id!r} already")
+                raise JobExists(f"job {job.job_id!r} exists already")
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
         with self._database.begin_read() as connection:
-            found = _find(connection, job_id)
-        return found[1] if found else None
+            numbered_job = _find(connection, job_id)
+        return numbered_job[1] if numbered_job else None
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
         with self._database.begin_read() as connection:
@@ -119,17 +121,17 @@ class SQLiteJobs(JobStateRepository):
     # -- tasks
 
     def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
-        # Taken from the caller outside of the transaction: a listing may be slow.
-        waiting = iter(tasks)
-        self._add_slice(job_id, list(islice(waiting, _TASKS_AT_ONCE)))
-        while slice_ := list(islice(waiting, _TASKS_AT_ONCE)):
+        # Read the caller's tasks outside the transaction, because a listing may be slow.
+        remaining = iter(tasks)
+        self._add_slice(job_id, list(islice(remaining, _TASKS_AT_ONCE)))
+        while slice_ := list(islice(remaining, _TASKS_AT_ONCE)):
             self._add_slice(job_id, slice_)
 
-    def _add_slice(self, job_id: str, added: list[ExportTask]) -> None:
+    def _add_slice(self, job_id: str, new_tasks: list[ExportTask]) -> None:
         with self._database.begin_write() as connection:
             job_no, job = _require_job(connection, job_id)
             rules.require_open(job)
-            tasks.insert_tasks(connection, job_no, added)
+            tasks.insert_tasks(connection, job_no, new_tasks)
             self._write(connection, job_no, job, job)
 
     def tasks(
@@ -185,7 +187,7 @@ class SQLiteJobs(JobStateRepository):
             job_id, lambda job: rules.settle_job(job, status, error, *self._get_end_times())
         )
         if settled and self._keep_seconds is not None:
-            # The job is settled whatever comes of it; who settles next tries again.
+            # The job is settled even if this fails; the next settled job tries again.
             with suppress(StoreUnavailable):
                 retention.delete_expired_jobs(
                     self._database, self._clock.time(), settled.state.processed_tasks
@@ -202,12 +204,14 @@ class SQLiteJobs(JobStateRepository):
         self._database.close()
 
     def _get_end_times(self) -> tuple[float, int | None]:
-        """When a job that ends now ended, and when it may be forgotten."""
+        """Return when a job that ends now ended, and when it may be deleted."""
         now = self._clock.time()
         return now, None if self._keep_seconds is None else int(now + self._keep_seconds)
 
     def _change(self, job_id: str, rule: Rule) -> tuple[ExportJob, ExportJob | None]:
-        """The job before and after; None after: nothing was changed."""
+        """Return the job before and after the rule; None after it means that
+        nothing changed.
+        """
         with self._database.begin_write() as connection:
             job_no, job = _require_job(connection, job_id)
             after = rule(job)
@@ -219,9 +223,9 @@ class SQLiteJobs(JobStateRepository):
         self, connection: Connection, job_no: int, before: ExportJob, after: ExportJob
     ) -> ExportJob:
         after = replace(after, updated_at=self._clock.time())
-        known, row = mutable_row_from_job(before), mutable_row_from_job(after)
-        # What did not change is not named: SQLite would write its indexes again.
-        changed = {name: value for name, value in row.items() if value != known[name]}
+        old_row, row = mutable_row_from_job(before), mutable_row_from_job(after)
+        # Unchanged columns are not named, because SQLite would write their indexes again.
+        changed = {name: value for name, value in row.items() if value != old_row[name]}
         if changed:
             columns = ", ".join(f"{name} = :{name}" for name in changed)
             connection.execute(
@@ -237,7 +241,7 @@ def _find(connection: Connection, job_id: str) -> tuple[int, ExportJob] | None:
 
 
 def _require_job(connection: Connection, job_id: str) -> tuple[int, ExportJob]:
-    found = _find(connection, job_id)
-    if found is None:
-        raise JobNotFound(f"there is no job {job_id!r}")
-    return found
+    numbered_job = _find(connection, job_id)
+    if numbered_job is None:
+        raise JobNotFound(f"job {job_id!r} does not exist")
+    return numbered_job

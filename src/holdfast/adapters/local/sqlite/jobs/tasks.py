@@ -1,4 +1,4 @@
-"""Task rows, within somebody's transaction."""
+"""Task rows, within the caller's transaction."""
 
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ _ADD = """
 INSERT INTO tasks (job_no, task_id, url, key, checksum, size, status, bytes_processed)
 VALUES (?, ?, ?, ?, ?, ?, 'PENDING', 0) ON CONFLICT DO NOTHING
 """
-# Only a task that waits is finished, so that none is counted twice.
+# Only a pending task is finished, so that no task is counted twice.
 _FINISH = """
 UPDATE tasks SET status = ?, bytes_processed = ?, error_code = ?, error_message = ?
 WHERE job_no = ? AND task_id = ? AND status = 'PENDING'
@@ -25,14 +25,18 @@ ORDER BY task_id LIMIT ?
 def insert_tasks(
     connection: sqlite3.Connection, job_no: int, tasks: Iterable[ExportTask]
 ) -> None:
-    """Those that are there already stay as they are."""
+    """Store the tasks that are missing. Existing rows stay as they are."""
     connection.executemany(
-        _ADD, [(job_no, t.task_id, t.url, t.key, t.checksum, t.size) for t in tasks]
+        _ADD,
+        [
+            (job_no, task.task_id, task.url, task.key, task.checksum, task.size)
+            for task in tasks
+        ],
     )
 
 
 def insert_unnamed(connection: sqlite3.Connection, job_no: int) -> str:
-    """A row for a task that nobody listed; its id."""
+    """Store a row for a task that was never listed, and return its id."""
     task_id = f"nameless-{uuid4().hex}"
     connection.execute(_ADD, (job_no, task_id, "", "", None, None))
     return task_id
@@ -41,15 +45,18 @@ def insert_unnamed(connection: sqlite3.Connection, job_no: int) -> str:
 def finish_tasks(
     connection: sqlite3.Connection, job_no: int, results: Sequence[TaskResult]
 ) -> tuple[int, int]:
-    """How many are completed and failed that were not before; the first of a task counts."""
-    first: dict[str, TaskResult] = {}
+    """Finish pending tasks and return how many completed and failed now.
+
+    Only the first result of a task counts.
+    """
+    first_results: dict[str, TaskResult] = {}
     for result in results:
-        first.setdefault(result.task_id, result)
-    good = [result for result in first.values() if result.success]
-    bad = [result for result in first.values() if not result.success]
+        first_results.setdefault(result.task_id, result)
+    successes = [result for result in first_results.values() if result.success]
+    failures = [result for result in first_results.values() if not result.success]
     return (
-        _finish_with_status(connection, job_no, TaskStatus.COMPLETED, good),
-        _finish_with_status(connection, job_no, TaskStatus.FAILED, bad),
+        _finish_with_status(connection, job_no, TaskStatus.COMPLETED, successes),
+        _finish_with_status(connection, job_no, TaskStatus.FAILED, failures),
     )
 
 
@@ -77,5 +84,6 @@ def read_page(
     after: str | None,
     limit: int,
 ) -> list[Row]:
+    """Return up to `limit` task rows after the id `after`, in order."""
     wanted = status.value if status else None
     return read_rows(connection.execute(PAGE, (job_no, after or "", wanted, wanted, limit)))
