@@ -1,10 +1,10 @@
-"""One job while it runs here: where its thread and the pool's thread meet.
+"""One job while it runs in this process, shared by the job's thread and the pool's thread.
 
-    job's thread    offer ─▶ ready ─┐              ┌─▶ results ─▶ counted
-    pool's thread                   └▶ take … finished
-                              ready ◀─── returned
+    job's thread    add_page ─▶ ready ─┐            ┌─▶ results ─▶ remove_counted
+    pool's thread                      └▶ take … finish
+                                 ready ◀─── give_back
 
-Both threads hold it for a moment only; neither waits here for the other to do anything.
+Both threads hold the lock only for a moment, and neither waits here for the other's work.
 """
 
 from collections import deque
@@ -13,10 +13,10 @@ from threading import Condition
 
 from holdfast.jobs.model import ExportTask, TaskResult
 
-PAGE = 1000  # tasks of a job in memory at a time, about
-_LOW = PAGE // 4
-_TOGETHER = 990  # results counted at a time: ten transactions of DynamoDB
-_UNCOUNTED = 5000  # results that may wait for a store that does not answer
+PAGE_SIZE = 1000  # about as many tasks of a job are in memory at a time
+_LOW = PAGE_SIZE // 4
+_MAX_COUNTED_TOGETHER = 990  # results: ten transactions of DynamoDB
+_MAX_UNCOUNTED = 5000  # results that may wait while the store does not respond
 
 
 class ActiveJob:
@@ -28,7 +28,7 @@ class ActiveJob:
         self.bytes_done = 0
         self._changed = Condition()
         self._ready: deque[ExportTask] = deque()
-        self._out: dict[str, ExportTask] = {}
+        self._running: dict[str, ExportTask] = {}
         self._results: list[TaskResult] = []
         self._listed_all = False
         self._open = True
@@ -37,25 +37,28 @@ class ActiveJob:
     # -- the pool's side
 
     def take(self) -> ExportTask | None:
+        """Hand out the next task, or None if none is ready or too many are uncounted."""
         with self._changed:
-            if not (self._open and self._ready) or len(self._results) >= _UNCOUNTED:
+            if not (self._open and self._ready) or len(self._results) >= _MAX_UNCOUNTED:
                 return None
             task = self._ready.popleft()
-            self._out[task.task_id] = task
+            self._running[task.task_id] = task
             if len(self._ready) == _LOW:
                 self._changed.notify()
             return task
 
-    def finished(self, result: TaskResult) -> None:
+    def finish(self, result: TaskResult) -> None:
+        """Keep the result of a running task; ignore it if the task does not run."""
         with self._changed:
-            if self._out.pop(result.task_id, None) is not None and not self._cancelled:
+            if self._running.pop(result.task_id, None) is not None and not self._cancelled:
                 self._results.append(result)
                 self.bytes_done += result.bytes_processed
                 self._changed.notify()
 
-    def returned(self, task_id: str) -> None:
+    def give_back(self, task_id: str) -> None:
+        """Make a running task ready again, ahead of the others."""
         with self._changed:
-            task = self._out.pop(task_id, None)
+            task = self._running.pop(task_id, None)
             if task is not None and not self._cancelled:
                 self._ready.appendleft(task)
             self._changed.notify()
@@ -63,79 +66,84 @@ class ActiveJob:
     # -- the job's side
 
     @property
-    def hungry(self) -> bool:
-        """Is it time to read the next page of tasks?"""
+    def needs_tasks(self) -> bool:
+        """Whether it is time to read the next page of tasks."""
         with self._changed:
-            return self._open and not self._listed_all and len(self._ready) <= _LOW
+            return self._needs_tasks
 
-    def offer(self, page: Sequence[ExportTask]) -> None:
-        """The tasks behind `listed_to`; less than a page of them: they are the last."""
+    def add_page(self, page: Sequence[ExportTask]) -> None:
+        """Add the tasks that follow `listed_to`; a page that is not full is the last one."""
         with self._changed:
-            self._listed_all = len(page) < PAGE
+            self._listed_all = len(page) < PAGE_SIZE
             if page:
                 self.listed_to = page[-1].task_id
-            self._ready.extend(task for task in page if task.task_id not in self._out)
+            self._ready.extend(task for task in page if task.task_id not in self._running)
 
-    def list_anew(self) -> None:
+    def restart_listing(self) -> None:
+        """List the tasks again from the beginning."""
         with self._changed:
             self._listed_all, self.listed_to = False, None
 
-    def results(self, wait_seconds: float) -> Sequence[TaskResult]:
-        """What is to be counted; waits for it, but not when there is something else to do."""
+    def wait_for_results(self, wait_seconds: float) -> Sequence[TaskResult]:
+        """Return the results to count next; wait for them unless there is other work to do."""
         with self._changed:
-            if not (self._results or self._cancelled or self._exhausted or self._starving):
+            busy = self._cancelled or self._is_exhausted or self._needs_tasks
+            if not (self._results or busy):
                 self._changed.wait(wait_seconds)
-            return self._results[:_TOGETHER]
+            return self._results[:_MAX_COUNTED_TOGETHER]
 
-    def counted(self, results: Sequence[TaskResult]) -> None:
+    def remove_counted(self, results: Sequence[TaskResult]) -> None:
+        """Remove the results that `wait_for_results` returned, because they are stored now."""
         with self._changed:
             del self._results[: len(results)]
 
     @property
-    def exhausted(self) -> bool:
-        """Every task that the store listed was done and counted."""
+    def is_exhausted(self) -> bool:
+        """Whether every task that the store listed is finished and counted."""
         with self._changed:
-            return self._exhausted
+            return self._is_exhausted
 
     @property
-    def at_rest(self) -> bool:
-        """Nothing runs, and nothing is left to be counted."""
+    def is_idle(self) -> bool:
+        """Whether no task runs and no result waits to be counted."""
         with self._changed:
-            return not (self._out or self._results)
+            return not (self._running or self._results)
 
     @property
-    def has_tasks_out(self) -> bool:
+    def has_running_tasks(self) -> bool:
+        """Whether the pool has tasks of this job."""
         with self._changed:
-            return bool(self._out)
+            return bool(self._running)
 
     @property
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
+        """Whether the job was cancelled."""
         with self._changed:
             return self._cancelled
 
     def close(self) -> None:
-        """No more tasks are taken; those that run may finish."""
+        """Hand out no more tasks; those that run may finish."""
         with self._changed:
             self._open = False
 
     def cancel(self) -> None:
-        """Nothing of this job is wanted any more."""
+        """Drop all tasks and results, because the job is not wanted any more."""
         with self._changed:
             self._cancelled, self._open = True, False
             self._ready.clear()
             self._results.clear()
             self._changed.notify()
 
-    def rest(self, seconds: float) -> None:
-        """Let time pass, or something happen."""
+    def wait(self, seconds: float) -> None:
+        """Wait until something changes, at most so long."""
         with self._changed:
             if not self._cancelled:
                 self._changed.wait(seconds)
 
     @property
-    def _exhausted(self) -> bool:
-        return self._listed_all and not (self._ready or self._out or self._results)
+    def _is_exhausted(self) -> bool:
+        return self._listed_all and not (self._ready or self._running or self._results)
 
     @property
-    def _starving(self) -> bool:
+    def _needs_tasks(self) -> bool:
         return self._open and not self._listed_all and len(self._ready) <= _LOW

@@ -1,7 +1,7 @@
-"""The handler of job messages: the job's message is held as long as the job runs here.
+"""The handler of job messages. It holds the job's message as long as the job runs here.
 
-So a job has the lease of its message. When this process dies, the message comes back
-within one lease and another process goes on with what the store says is not done.
+So a job has the lease of its message. If this process dies, the message is redelivered
+within one lease, and another process goes on with the tasks that are not done.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,14 +23,14 @@ from holdfast.jobs.errors import (
 )
 from holdfast.jobs.model import ExportJob, JobError
 from holdfast.jobs.ports import StepFunctions
-from holdfast.jobs.request import JobRequest, token_in
+from holdfast.jobs.request import JobRequest, find_token
 from holdfast.jobs.runner import JobRunner
 from holdfast.jobs.tracker import JobTracker
 
-# SQS ends a lease twelve hours after the receive; that much before, the message is given
-# back and taken again, and the job goes on.
+# SQS ends a lease twelve hours after the receive. So long before that, the message is given
+# back and received again, and the job goes on.
 _HAND_OVER_SECONDS = 120.0
-_PASSING = (StoreUnavailable, CallbackRefused, CallbackUnclear)
+_TRANSIENT_ERRORS = (StoreUnavailable, CallbackRefused, CallbackUnclear)
 
 
 class ExportJobConsumer:
@@ -44,7 +44,10 @@ class ExportJobConsumer:
         *,
         max_attempts: int,
     ) -> None:
-        """`max_attempts` as the queue has it: the last one leaves no job waiting."""
+        """Create a handler; `max_attempts` must be that of the queue.
+
+        It fails the job when its last attempt fails, so that no execution waits for it.
+        """
         self._runner = runner
         self._tracker = tracker
         self._step_functions = step_functions
@@ -53,14 +56,14 @@ class ExportJobConsumer:
     def __call__(self, message: AnyMessage, ctx: Context) -> Result:
         data = message.model_extra or {}
         try:
-            request = JobRequest.read(data)
+            request = JobRequest.parse(data)
         except InvalidJob as problem:
-            return self._refused(data, problem)
+            return self._reject_invalid(data, problem)
         try:
-            return self._handled(request, ctx)
+            return self._run_job(request, ctx)
         except InvalidJob as problem:
             return Reject(str(problem), log_reason="the job cannot be worked on here")
-        except _PASSING as error:
+        except _TRANSIENT_ERRORS as error:
             if ctx.attempt >= self._max_attempts:
                 self._give_up(request, error)
             return Retry(reason=str(error), log_reason=type(error).__name__)
@@ -69,19 +72,23 @@ class ExportJobConsumer:
                 self._give_up(request, error)
             raise
 
-    def _handled(self, request: JobRequest, ctx: Context) -> Result:
-        def leave() -> bool:
+    def _run_job(self, request: JobRequest, ctx: Context) -> Result:
+        def should_leave() -> bool:
             return ctx.stopping.is_set() or ctx.max_seconds_left < _HAND_OVER_SECONDS
 
-        job = self._runner.run(request, lost=ctx.lost, leave=leave, moved=_beating(ctx))
+        job = self._runner.run(
+            request,
+            lost=ctx.lost,
+            should_leave=should_leave,
+            on_progress=_make_beat(ctx),
+        )
         if job.terminal:
             return Done()
-        return GiveBack() if leave() else Retry(reason="the job goes on elsewhere")
+        return GiveBack() if should_leave() else Retry(reason="the job goes on elsewhere")
 
-    def _refused(self, data: Mapping[str, Any], problem: InvalidJob) -> Result:
-        """Nobody can work on it, so whoever waits behind its token is told, then it is
-        kept for a person."""
-        token = token_in(data)
+    def _reject_invalid(self, data: Mapping[str, Any], problem: InvalidJob) -> Result:
+        """Fail the execution that waits for an invalid job, then dead-letter the message."""
+        token = find_token(data)
         if token is not None and self._step_functions is not None:
             try:
                 with suppress(TokenClosed):
@@ -93,15 +100,15 @@ class ExportJobConsumer:
         return Reject(str(problem), log_reason="not a valid job message")
 
     def _give_up(self, request: JobRequest, error: Exception) -> None:
-        """The message is about to be a dead letter: the job must not wait for it."""
-        why = JobError("JobAbandoned", f"its last attempt failed: {type(error).__name__}")
-        with suppress(JobNotFound, *_PASSING):
-            self._tracker.fail(request.job_id, why)
+        """Fail the job, because its message is about to be dead-lettered."""
+        job_error = JobError("JobAbandoned", f"its last attempt failed: {type(error).__name__}")
+        with suppress(JobNotFound, *_TRANSIENT_ERRORS):
+            self._tracker.fail(request.job_id, job_error)
 
 
-def _beating(ctx: Context) -> Callable[[ExportJob], None]:
-    def moved(job: ExportJob) -> None:
-        with suppress(LeaseLost):  # the runner looks for itself
+def _make_beat(ctx: Context) -> Callable[[ExportJob], None]:
+    def beat(job: ExportJob) -> None:
+        with suppress(LeaseLost):  # the runner checks `lost` itself
             ctx.beat(progress=job.state.percent_processed / 100)
 
-    return moved
+    return beat

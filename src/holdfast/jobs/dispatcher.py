@@ -1,11 +1,11 @@
-"""The dispatcher: takes the tasks of the jobs that run here to the pool, and counts.
+"""The dispatcher gives the tasks of the running jobs to the pool and counts their results.
 
-Each job has a thread of its own, the one that holds the job's message. It alone reads and
-writes that job's rows here, so results of one job never compete with each other and are
-counted together, as many as came in meanwhile.
+Each job has a thread of its own, which is the thread that holds the job's message. In this
+process only that thread reads and writes the job's rows. So results of one job never
+compete with each other, and all results that came in meanwhile are counted together.
 
-What is not counted when this process dies is still PENDING in the store, so it is done
-again by whoever gets the job's message next. What is counted is not.
+Tasks that are not counted when this process dies are still PENDING in the store, so the
+next process that gets the job's message does them again. It skips those that are counted.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
-from holdfast.jobs.active_job import PAGE, ActiveJob
+from holdfast.jobs.active_job import PAGE_SIZE, ActiveJob
 from holdfast.jobs.errors import StoreUnavailable
 from holdfast.jobs.model import CallbackState, ExportJob, ExportTask, TaskResult, TaskStatus
 from holdfast.jobs.pool.pool import Assignment
@@ -25,22 +25,24 @@ from holdfast.jobs.tracker import JobTracker
 
 Payload = Callable[[ExportTask], Mapping[str, Any]]
 
-_LOOK_SECONDS = 0.25
+_RESULT_WAIT_SECONDS = 0.25
 
 
 class TaskPool(Protocol):
-    """What the dispatcher needs of the worker pool."""
+    """The part of the worker pool that the dispatcher uses."""
 
-    def wake(self) -> None: ...
+    def wake(self) -> None:
+        """Take tasks again, because there may be new ones."""
 
-    def cancel(self, job_id: str) -> None: ...
+    def cancel(self, job_id: str) -> None:
+        """Stop the running tasks of that job."""
 
-    def bytes_of(self, job_id: str) -> int:
-        """How far the tasks of that job that run now have come, in bytes."""
+    def count_running_bytes(self, job_id: str) -> int:
+        """Return how many bytes the running tasks of that job have processed."""
 
 
 class TaskDispatcher:
-    """The pool's source of tasks: those of all running jobs, in turn."""
+    """The pool's source of tasks. It takes from the running jobs in turn."""
 
     def __init__(
         self,
@@ -53,9 +55,12 @@ class TaskDispatcher:
         pause_seconds: float = 1.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`payload` makes what a worker is told of a task. At most every
-        `progress_seconds` the store hears of a job that moves and finishes nothing. A
-        store that did not answer is asked again after `pause_seconds`."""
+        """Create a dispatcher; `payload` makes the data that a worker gets for a task.
+
+        A job that processes bytes but finishes no task notes its progress in the store at
+        most every `progress_seconds`. If the store does not respond, the dispatcher tries
+        again after `pause_seconds`.
+        """
         self._jobs = jobs
         self._tracker = tracker
         self._payload = payload
@@ -64,140 +69,147 @@ class TaskDispatcher:
         self._pause_seconds = pause_seconds
         self._clock = clock
         self._lock = Lock()
-        self._runs: deque[ActiveJob] = deque()
+        self._active: deque[ActiveJob] = deque()
         self._pool: TaskPool = _NoPool()
 
-    def feed(self, pool: TaskPool) -> None:
-        """Whom to tell of new tasks and of tasks that are not wanted any more."""
+    def attach_pool(self, pool: TaskPool) -> None:
+        """Set the pool to notify of new tasks and of tasks that are not wanted any more."""
         self._pool = pool
 
     # -- the pool's side: none of these waits for the store
 
     def take(self) -> Assignment | None:
+        """Return the next task of the jobs in turn, or None if no job has one."""
         with self._lock:
-            for _ in range(len(self._runs)):
-                run = self._runs[0]
-                self._runs.rotate(-1)  # the next job's turn, whatever this one has
-                if (task := run.take()) is not None:
+            for _ in range(len(self._active)):
+                active = self._active[0]
+                self._active.rotate(-1)  # the next job is first, even if this one has no task
+                if (task := active.take()) is not None:
                     return Assignment(task.job_id, task.task_id, self._payload(task))
         return None
 
-    def finished(self, result: TaskResult) -> None:
-        if (run := self._run_of(result.job_id)) is not None:
-            run.finished(result)
+    def finish(self, result: TaskResult) -> None:
+        """Keep the result of a task until its job's thread counts it."""
+        if (active := self._find_active(result.job_id)) is not None:
+            active.finish(result)
 
-    def returned(self, assignment: Assignment) -> None:
-        if (run := self._run_of(assignment.job_id)) is not None:
-            run.returned(assignment.task_id)
+    def give_back(self, assignment: Assignment) -> None:
+        """Make a task ready again that the pool did not finish."""
+        if (active := self._find_active(assignment.job_id)) is not None:
+            active.give_back(assignment.task_id)
 
     # -- the jobs' side
 
     @property
     def running(self) -> list[str]:
+        """The ids of the jobs that run in this process."""
         with self._lock:
-            return [run.job_id for run in self._runs]
+            return [active.job_id for active in self._active]
 
     def cancel(self, job_id: str) -> None:
-        """Nobody waits for that job any more: its run ends, and what is out with it."""
-        if (run := self._run_of(job_id)) is not None:
-            run.cancel()
+        """End the job's run and its running tasks, because its outcome is not wanted."""
+        if (active := self._find_active(job_id)) is not None:
+            active.cancel()
 
     def run(
         self,
         job: ExportJob,
         *,
         lost: Event,
-        leave: Callable[[], bool] = lambda: False,
-        moved: Callable[[ExportJob], None] = lambda job: None,
+        should_leave: Callable[[], bool] = lambda: False,
+        on_progress: Callable[[ExportJob], None] = lambda job: None,
     ) -> ExportJob:
-        """Work on a sealed job until its outcome is decided; the job as it is then.
+        """Work on a sealed job until its outcome is decided, and return the job.
 
-        Ends early, with the job undecided: at once when `lost` is set or the job is
-        cancelled, and when `leave()` says so, after what runs had `drain_seconds` to
-        finish. `moved` is called whenever results were counted.
+        Returns early, with the job undecided, in two cases. If `lost` is set or the job is
+        cancelled, it returns at once. If `should_leave()` is true, it returns after the
+        running tasks had `drain_seconds` to finish. `on_progress` is called whenever
+        results were counted.
         """
-        with self._entered(job.job_id) as run:
-            moving = _Moving(run, self._pool, self._progress_seconds, self._clock)
+        with self._enter(job.job_id) as active:
+            progress = _ProgressMonitor(active, self._pool, self._progress_seconds, self._clock)
             leave_at: float | None = None
-            while not (decided(job) or run.cancelled or lost.is_set()):
-                if leave_at is None and leave():
-                    run.close()
+            while not (is_decided(job) or active.is_cancelled or lost.is_set()):
+                if leave_at is None and should_leave():
+                    active.close()
                     leave_at = self._clock.monotonic() + self._drain_seconds
-                if leave_at is not None and self._may_leave(run, leave_at):
+                if leave_at is not None and self._can_leave(active, leave_at):
                     break
                 try:
-                    before, job = job, self._step(run, job)
+                    before, job = job, self._step(active, job)
                     if job is not before:
-                        moved(job)
-                        moving.start()
-                    elif moving.due():
-                        self._jobs.note_progress(run.job_id)
-                except StoreUnavailable:  # what was not counted stays where it is
-                    run.rest(self._pause_seconds)
-            cancelled = run.cancelled
+                        on_progress(job)
+                        progress.restart()
+                    elif progress.has_moved():
+                        self._jobs.note_progress(active.job_id)
+                except StoreUnavailable:  # results that are not counted stay in `active`
+                    active.wait(self._pause_seconds)
+            cancelled = active.is_cancelled
         return self._jobs.find_by_id(job.job_id) or job if cancelled else job
 
-    def _step(self, run: ActiveJob, job: ExportJob) -> ExportJob:
-        if run.hungry:
-            run.offer(self._next_page(run))
+    def _step(self, active: ActiveJob, job: ExportJob) -> ExportJob:
+        if active.needs_tasks:
+            active.add_page(self._read_next_page(active))
             self._pool.wake()
-        if results := run.results(_LOOK_SECONDS):
-            job = self._tracker.count(run.job_id, results)
-            run.counted(results)
+        if results := active.wait_for_results(_RESULT_WAIT_SECONDS):
+            job = self._tracker.count(active.job_id, results)
+            active.remove_counted(results)
             self._pool.wake()
-        elif run.exhausted:
-            job = self._tracker.complete(run.job_id)
-            if not decided(job):
-                # Some task is not counted and not listed: look for it, not in a hurry.
-                run.rest(self._pause_seconds)
-                run.list_anew()
+        elif active.is_exhausted:
+            job = self._tracker.complete(active.job_id)
+            if not is_decided(job):
+                # A task is neither counted nor in the listing. Wait, then list again.
+                active.wait(self._pause_seconds)
+                active.restart_listing()
         return job
 
-    def _next_page(self, run: ActiveJob) -> list[ExportTask]:
+    def _read_next_page(self, active: ActiveJob) -> list[ExportTask]:
         return self._jobs.tasks(
-            run.job_id, status=TaskStatus.PENDING, after=run.listed_to, limit=PAGE
+            active.job_id, status=TaskStatus.PENDING, after=active.listed_to, limit=PAGE_SIZE
         )
 
-    def _may_leave(self, run: ActiveJob, leave_at: float) -> bool:
-        return run.at_rest or self._clock.monotonic() >= leave_at
+    def _can_leave(self, active: ActiveJob, leave_at: float) -> bool:
+        return active.is_idle or self._clock.monotonic() >= leave_at
 
     @contextmanager
-    def _entered(self, job_id: str) -> Iterator[ActiveJob]:
-        run = ActiveJob(job_id)
+    def _enter(self, job_id: str) -> Iterator[ActiveJob]:
+        active = ActiveJob(job_id)
         with self._lock:
-            if any(other.job_id == job_id for other in self._runs):
-                raise HoldfastError(f"job {job_id!r} runs here already")
-            self._runs.append(run)
+            if any(other.job_id == job_id for other in self._active):
+                raise HoldfastError(f"job {job_id!r} already runs in this process")
+            self._active.append(active)
         try:
-            yield run
+            yield active
         finally:
             with self._lock:
-                self._runs.remove(run)
-            if run.has_tasks_out:
+                self._active.remove(active)
+            if active.has_running_tasks:
                 self._pool.cancel(job_id)
 
-    def _run_of(self, job_id: str) -> ActiveJob | None:
+    def _find_active(self, job_id: str) -> ActiveJob | None:
         with self._lock:
-            return next((run for run in self._runs if run.job_id == job_id), None)
+            return next((active for active in self._active if active.job_id == job_id), None)
 
 
-class _Moving:
-    """Does a job move while none of its tasks is finished? A large file takes its time."""
+class _ProgressMonitor:
+    """Notices that a job processes bytes while no task finishes, as with a large file."""
 
-    def __init__(self, run: ActiveJob, pool: TaskPool, seconds: float, clock: Clock) -> None:
-        self._run, self._pool, self._clock = run, pool, clock
+    def __init__(self, active: ActiveJob, pool: TaskPool, seconds: float, clock: Clock) -> None:
+        self._active, self._pool, self._clock = active, pool, clock
         self._seconds = seconds
-        self.start()
+        self.restart()
 
-    def start(self) -> None:
-        self._bytes = self._run.bytes_done + self._pool.bytes_of(self._run.job_id)
-        self._look_at = self._clock.monotonic() + self._seconds
+    def restart(self) -> None:
+        running_bytes = self._pool.count_running_bytes(self._active.job_id)
+        self._bytes = self._active.bytes_done + running_bytes
+        self._check_at = self._clock.monotonic() + self._seconds
 
-    def due(self) -> bool:
-        if self._clock.monotonic() < self._look_at:
+    def has_moved(self) -> bool:
+        """Return whether a check is due and bytes were processed since the last one."""
+        if self._clock.monotonic() < self._check_at:
             return False
         before = self._bytes
-        self.start()
+        self.restart()
         return self._bytes != before
 
 
@@ -206,10 +218,10 @@ class _NoPool:
 
     def cancel(self, job_id: str) -> None: ...
 
-    def bytes_of(self, job_id: str) -> int:
+    def count_running_bytes(self, job_id: str) -> int:
         return 0
 
 
-def decided(job: ExportJob) -> bool:
-    """Is it settled how the job ends, if not yet told?"""
+def is_decided(job: ExportJob) -> bool:
+    """Return whether the outcome is decided, even if it is not sent yet."""
     return job.terminal or job.callback.state is not CallbackState.NONE

@@ -1,7 +1,9 @@
-"""The parts of a process that works on jobs, put together, started and stopped in order.
+"""Wire the parts of a process that works on jobs; start and stop them in order.
 
 start   pool ─▶ orchestrator ─▶ jobs
-stop    jobs ─▶ pool ─▶ orchestrator: jobs are beaten until the last of them has left
+stop    jobs ─▶ pool ─▶ orchestrator
+
+The orchestrator stops last, because jobs need heartbeats until the last one has left.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +18,7 @@ from holdfast.jobs.errors import JobNotFound
 from holdfast.jobs.events import JobCancelled
 from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.jobs.model import ExportJob, ExportTask
-from holdfast.jobs.pool.pool import WorkerPool, WorkFactory
+from holdfast.jobs.pool.pool import HandlerFactory, WorkerPool
 from holdfast.jobs.ports import JobStateRepository, StepFunctions
 from holdfast.jobs.reconciler import Reconciler
 from holdfast.jobs.runner import JobRunner, Listing
@@ -25,13 +27,13 @@ from holdfast.jobs.tracker import JobTracker
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How a process works on jobs, whatever they are about."""
+    """The limits and intervals of a process that works on jobs."""
 
     pool_size: int = 4
     slots: int = 4  # tasks at a time in each worker
-    task_attempts: int = 3  # workers that may die of one task
-    task_seconds: float = 6 * 3600.0
-    answer_seconds: float = 30.0
+    max_task_attempts: int = 3  # a task fails after so many workers died with it
+    task_timeout_seconds: float = 6 * 3600.0
+    response_timeout_seconds: float = 30.0
     interval_seconds: float = 30.0
     heartbeats: bool = True
     heartbeat_timeout_seconds: float | None = None
@@ -40,12 +42,12 @@ class EngineSettings:
 
 
 class JobEngine:
-    """Works on jobs while it is entered; `runner` takes them."""
+    """A context manager that runs all parts. Give jobs to `runner` while it is entered."""
 
     def __init__(
         self,
         jobs: JobStateRepository,
-        make_work: WorkFactory,
+        make_handler: HandlerFactory,
         payload: Callable[[ExportTask], Mapping[str, Any]],
         listing: Listing,
         step_functions: StepFunctions | None = None,
@@ -62,17 +64,17 @@ class JobEngine:
             jobs, self.tracker, payload, drain_seconds=settings.drain_seconds, clock=clock
         )
         self.pool = WorkerPool(
-            make_work,
+            make_handler,
             self.dispatcher,
             size=settings.pool_size,
             slots=settings.slots,
-            max_attempts=settings.task_attempts,
-            task_seconds=settings.task_seconds,
-            answer_seconds=settings.answer_seconds,
+            max_attempts=settings.max_task_attempts,
+            task_timeout_seconds=settings.task_timeout_seconds,
+            response_timeout_seconds=settings.response_timeout_seconds,
             events=events,
             clock=clock,
         )
-        self.dispatcher.feed(self.pool)
+        self.dispatcher.attach_pool(self.pool)
         self.orchestrator: HeartbeatOrchestrator | None = None
         if step_functions is not None:
             self.orchestrator = HeartbeatOrchestrator(
@@ -100,7 +102,7 @@ class JobEngine:
             jobs,
             self.tracker,
             self.dispatcher,
-            self.orchestrator or _NoBeats(),
+            self.orchestrator or _NoHeartbeats(),
             listing,
             step_functions,
             events=events,
@@ -108,7 +110,7 @@ class JobEngine:
         )
 
     def __enter__(self) -> Self:
-        """Start all parts. If one cannot start, those that did are stopped again."""
+        """Start all parts. If one cannot start, stop those that did start."""
         try:
             self.pool.start()
             if self.orchestrator is not None:
@@ -120,13 +122,13 @@ class JobEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.pool.stop(0.0)  # whoever ran a job here has drained it
+        self.pool.stop(0.0)  # each job was drained by the thread that ran it
         self.reconciler.stop()
         if self.orchestrator is not None:
             self.orchestrator.stop()
 
     def _token_closed(self, job: ExportJob, code: str) -> None:
-        with suppress(JobNotFound):  # beaten before it was stored; the next beat tells
+        with suppress(JobNotFound):  # not stored yet; the next heartbeat finds it again
             if self.tracker.token_closed(job, code).terminal:
                 self._cancel(job.job_id, code)
 
@@ -136,8 +138,11 @@ class JobEngine:
             self.dispatcher.cancel(job_id)
 
 
-class _NoBeats:
-    """Stands where Step Functions is not configured; a runner refuses tokens there."""
+class _NoHeartbeats:
+    """Replaces the orchestrator where Step Functions is not configured.
+
+    The runner refuses jobs with a token there.
+    """
 
     def beat_now(self, job: ExportJob) -> None: ...
 

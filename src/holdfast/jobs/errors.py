@@ -1,38 +1,39 @@
-"""What can go wrong with a job, in words a person can act on."""
+"""Errors of jobs, with messages that an operator can act on."""
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.errors import StoreUnavailable as StoreUnavailable
 
 
 class JobNotFound(HoldfastError):
-    """There is no job with that id."""
+    """No job has that id."""
 
 
 class JobExists(HoldfastError):
-    """A job with that id is stored already; nothing was changed."""
+    """A job with that id is already stored; nothing was changed."""
 
 
 class JobClosed(HoldfastError):
-    """The job is finished, or its outcome is decided: nothing more may be counted."""
+    """The job is finished or its outcome is decided, so nothing more may be counted."""
 
 
 class IllegalTransition(HoldfastError):
-    """The job's state does not lead there; nothing was changed."""
+    """The job cannot move from its state to that one; nothing was changed."""
 
 
 class AlreadySealed(HoldfastError):
-    """The number of tasks is set once; this is another number, or more tasks."""
+    """The number of tasks is already set, so neither it nor the list of tasks may change."""
 
 
 class InvalidJob(HoldfastError):
-    """The job's description cannot be worked on, now or later."""
+    """The job's description is invalid, so trying again cannot help."""
 
 
 class TokenClosed(HoldfastError):
-    """Step Functions does not wait for this token: answered, timed out or not its own.
+    """Step Functions no longer waits for this token.
 
-    `code` is what the service said. It does not tell which of the three: decide by the
-    job's own state.
+    The token was completed before, or it timed out, or it belongs to another account or
+    region. `code` is the error code of the service. It does not tell these cases apart, so
+    decide by the job's own state.
     """
 
     def __init__(self, code: str) -> None:
@@ -41,8 +42,8 @@ class TokenClosed(HoldfastError):
 
 
 class CallbackRefused(HoldfastError):
-    """Step Functions turned the call down before acting on it: throttled, denied."""
+    """Step Functions refused the call before acting on it, e.g. throttled or denied."""
 
 
 class CallbackUnclear(HoldfastError):
-    """No answer came. The call may have been acted on."""
+    """No response came, so it is unknown whether Step Functions acted on the call."""

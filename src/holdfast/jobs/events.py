@@ -1,6 +1,6 @@
-"""What happens to jobs, told to whoever subscribes: logs and metrics.
+"""The events of jobs, for logs and metrics.
 
-As with all events, nothing in here is a token, a body or the text of somebody's error.
+As with all events, none contains a token, a message body or the text of a foreign error.
 """
 
 from dataclasses import dataclass
@@ -10,43 +10,51 @@ from holdfast.core.events import Event
 
 @dataclass(frozen=True, slots=True)
 class JobEvent(Event):
+    """An event of one job."""
+
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobStarted(JobEvent):
-    """Its message came for the first time."""
+    """The job's message was received for the first time."""
 
     with_token: bool
 
 
 @dataclass(frozen=True, slots=True)
 class JobResumed(JobEvent):
-    """Its message came again: a crash, a lost lease, or a duplicate."""
+    """The job's message was received again: after a crash, a lost lease, or as a duplicate."""
 
     status: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobSealed(JobEvent):
+    """All tasks of the job are listed."""
+
     total_tasks: int
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCompleted(JobEvent):
+    """A task was completed and counted."""
+
     task_id: str
     bytes_processed: int
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed(JobEvent):
+    """A task failed for good and was counted."""
+
     task_id: str
     code: str
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRetried(JobEvent):
-    """Its worker died, hung or ran out of memory; somebody else does it."""
+    """The task's worker died, hung or ran out of memory, so another worker does the task."""
 
     task_id: str
     attempt: int
@@ -55,7 +63,7 @@ class TaskRetried(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobFinished(JobEvent):
-    """The job is terminal; whoever waited for it was told."""
+    """The job is terminal, and its outcome was sent if it has a token."""
 
     status: str
     completed_tasks: int
@@ -65,34 +73,36 @@ class JobFinished(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobStalled(JobEvent):
-    """No task was finished for too long: given up, no heartbeat hides it any more."""
+    """No task was finished for too long, so the job is failed despite its heartbeats."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class JobCancelled(JobEvent):
-    """Nobody waits for it any more: its tasks are dropped."""
+    """The job's outcome is not wanted any more, so its tasks are dropped."""
 
     code: str
 
 
 @dataclass(frozen=True, slots=True)
 class JobNotReconciled(JobEvent):
-    """It could not be looked after this time; the next pass tries again."""
+    """The reconciler could not check the job; the next pass tries again."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepFunctionsTimedOut(JobEvent):
-    """Step Functions gave up on a job that was being worked on."""
+    """Step Functions gave up on a job that was still running."""
 
     code: str
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSent(JobEvent):
+    """Step Functions accepted a heartbeat."""
+
     completed_tasks: int
     total_tasks: int
     percent: int
@@ -101,7 +111,7 @@ class HeartbeatSent(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFailed(JobEvent):
-    """`code` is what the service answered; the job goes on regardless."""
+    """A heartbeat failed with the service's error `code`; the job goes on regardless."""
 
     code: str
     seconds: float
@@ -109,39 +119,45 @@ class HeartbeatFailed(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class CallbackSent(JobEvent):
+    """Step Functions accepted the job's outcome."""
+
     status: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackFailed(JobEvent):
-    """It stays in the outbox and is tried again."""
+    """The outcome was not sent; it stays in the outbox and is tried again."""
 
     code: str
 
 
 @dataclass(frozen=True, slots=True)
 class OrchestratorStarted(Event):
+    """The heartbeat orchestrator started."""
+
     interval_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class OrchestratorDisabled(Event):
-    """By STEP_FUNCTIONS_HEARTBEAT_ENABLED: Step Functions will time out longer jobs."""
+    """STEP_FUNCTIONS_HEARTBEAT_ENABLED is off, so Step Functions will time out long jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrchestratorStopping(Event):
+    """The heartbeat orchestrator is stopping, with so many heartbeats in flight."""
+
     in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
 class OrchestratorStopped(Event):
-    """No beat is under way, and none will be."""
+    """No heartbeat is in flight, and none will be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveJobs(Event):
-    """What the orchestrator found at the beginning of a cycle."""
+    """How many active jobs the orchestrator listed at the beginning of a cycle."""
 
     with_token: int
     without_token: int
@@ -149,7 +165,7 @@ class ActiveJobs(Event):
 
 @dataclass(frozen=True, slots=True)
 class ActiveJobsUnknown(Event):
-    """The store did not answer; those known from before are beaten."""
+    """The store did not respond; jobs known from before still get heartbeats."""
 
     error: str
     in_a_row: int
@@ -157,12 +173,14 @@ class ActiveJobsUnknown(Event):
 
 @dataclass(frozen=True, slots=True)
 class PoolWorkerStarted(Event):
+    """A worker process was started."""
+
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class PoolWorkerEnded(Event):
-    """It is replaced, and what it was doing is done again."""
+    """A worker process ended. It is replaced, and its tasks are done again."""
 
     pid: int
     reason: str
@@ -170,7 +188,10 @@ class PoolWorkerEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class IntervalTight(Event):
-    """One failed beat that is not made up for within the interval ends the job."""
+    """The interval is long for HeartbeatSeconds.
+
+    If one heartbeat fails and no retry succeeds within the interval, the job ends.
+    """
 
     interval_seconds: float
     heartbeat_timeout_seconds: float

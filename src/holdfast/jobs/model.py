@@ -4,9 +4,9 @@
         │              └─────────▶ FAILED      some task failed, or the job was given up
         └────────────────────────▶ FAILED
 
-A job that has a task token is not finished before the token was answered:
+A job that has a task token becomes terminal only after its outcome was sent:
 
-    active, no callback ── outcome decided ─▶ callback pending ── answered ─▶ terminal
+    active, no callback ── outcome decided ─▶ callback pending ── sent ─▶ terminal
 """
 
 import hashlib
@@ -19,16 +19,20 @@ from holdfast.jobs.errors import IllegalTransition
 
 
 class JobStatus(StrEnum):
+    """The status of a job; COMPLETED and FAILED are final."""
+
     PROCESSING = "PROCESSING"  # its tasks are being listed
-    DOWNLOADING = "DOWNLOADING"  # its tasks are being worked on
+    DOWNLOADING = "DOWNLOADING"  # its tasks are being processed
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
 
     @property
     def terminal(self) -> bool:
+        """Whether the status is final."""
         return self in (JobStatus.COMPLETED, JobStatus.FAILED)
 
-    def may_become(self, other: "JobStatus") -> bool:
+    def can_become(self, other: "JobStatus") -> bool:
+        """Return whether a job with this status may move to `other`."""
         return other in _NEXT[self]
 
 
@@ -42,16 +46,18 @@ ACTIVE = (JobStatus.PROCESSING, JobStatus.DOWNLOADING)
 
 
 class TaskStatus(StrEnum):
+    """The status of a task; COMPLETED and FAILED are final."""
+
     PENDING = "PENDING"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
 
 
 class TaskToken:
-    """A Step Functions task token: a secret. Whoever has it can answer for the job.
+    """A Step Functions task token. It is a secret, because its owner can complete the job.
 
-    Nothing that prints it shows it; `reveal()` is for the call to Step Functions and for
-    the store alone.
+    Printing a token shows only a mask. Only the call to Step Functions and the store may
+    call `reveal()`.
     """
 
     __slots__ = ("_token",)
@@ -60,11 +66,12 @@ class TaskToken:
         self._token = token
 
     def reveal(self) -> str:
+        """Return the secret text of the token."""
         return self._token
 
     @property
     def mark(self) -> str:
-        """Tells this token from any other, and cannot be answered with."""
+        """A digest that identifies this token and cannot be used in its place."""
         return hashlib.sha256(self._token.encode()).hexdigest()[:32]
 
     def __str__(self) -> str:
@@ -80,13 +87,16 @@ class TaskToken:
 
 
 def mask_task_token(token: str) -> str:
-    """Enough to tell two tokens apart in a log, nothing to answer with."""
+    """Return a short digest that tells two tokens apart in a log and reveals neither."""
     return f"token#{hashlib.sha256(token.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """Why a job or a task failed. Shown to people: no token, no body, no credentials."""
+    """Why a job or a task failed.
+
+    Operators see it, so it must not contain a token, a message body or credentials.
+    """
 
     code: str
     message: str
@@ -94,7 +104,7 @@ class JobError:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """Where a job stands. `total_tasks` is 0 until the job is sealed."""
+    """A job's status and counters. `total_tasks` is 0 until the job is sealed."""
 
     status: JobStatus = JobStatus.PROCESSING
     total_tasks: int = 0
@@ -104,7 +114,7 @@ class JobState:
     def __post_init__(self) -> None:
         for name in ("total_tasks", "completed_tasks", "failed_tasks"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} cannot be below 0")
+                raise ValueError(f"{name} must be 0 or more; got {getattr(self, name)}")
 
     @classmethod
     def create(
@@ -114,49 +124,54 @@ class JobState:
         completed_tasks: int = 0,
         failed_tasks: int = 0,
     ) -> Self:
+        """Create a state; `status` may be given as text."""
         return cls(JobStatus(status), total_tasks, completed_tasks, failed_tasks)
 
     @property
     def processed_tasks(self) -> int:
+        """The number of tasks that completed or failed."""
         return self.completed_tasks + self.failed_tasks
 
     @property
     def percent(self) -> int:
-        """Completed tasks of all, rounded; 0 while nothing is known."""
-        return _percent(self.completed_tasks, self.total_tasks)
+        """Completed tasks as a rounded percentage; 0 while the total is unknown."""
+        return _compute_percent(self.completed_tasks, self.total_tasks)
 
     @property
     def percent_processed(self) -> int:
-        """The same with failed tasks counted too: it reaches 100 whatever happens."""
-        return _percent(self.processed_tasks, self.total_tasks)
+        """Completed and failed tasks as a percentage; it reaches 100 even if tasks fail."""
+        return _compute_percent(self.processed_tasks, self.total_tasks)
 
     def moved_to(self, status: JobStatus) -> Self:
-        """Raises IllegalTransition."""
-        if not self.status.may_become(status):
+        """Return this state with another status; raises IllegalTransition."""
+        if not self.status.can_become(status):
             raise IllegalTransition(f"a job that is {self.status} cannot become {status}")
         return replace(self, status=status)
 
 
-def _percent(part: int, whole: int) -> int:
+def _compute_percent(part: int, whole: int) -> int:
     return round(100 * part / whole) if whole else 0
 
 
 class CallbackState(StrEnum):
-    NONE = "none"  # the outcome is open
-    PENDING = "pending"  # decided; Step Functions is to be told
-    SENT = "sent"  # told, or there was nobody to tell
+    """How far the callback to Step Functions is."""
+
+    NONE = "none"  # the outcome is not decided
+    PENDING = "pending"  # the outcome is decided and must be sent to Step Functions
+    SENT = "sent"  # sent, or the job has no token
 
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """The answer the job owes to Step Functions: its outbox.
+    """The callback that the job owes to Step Functions: its outbox.
 
-    `in_doubt`: some attempt to send may have been acted on, its answer never came.
-    `attempted_at`: an attempt is under way since then; None: anybody may try.
+    `in_doubt` means that an attempt to send got no response, so it is unknown whether Step
+    Functions acted on it. `attempted_at` is the time when the current attempt began; None
+    means that any process may try.
     """
 
     state: CallbackState = CallbackState.NONE
-    status: JobStatus = JobStatus.FAILED  # what the answer will say, once decided
+    status: JobStatus = JobStatus.FAILED  # the outcome to send, once it is decided
     error: JobError | None = None
     attempts: int = 0
     in_doubt: bool = False
@@ -170,9 +185,9 @@ NO_CALLBACK = Callback()
 class ExportJob:
     """One job as it is stored. Times are seconds since the epoch.
 
-    `remaining_tasks` is the tasks not counted yet. Before the seal it is below 0 when
-    results came early; the seal adds the total.
-    `last_progress_at` moves with results and with `note_progress`; never with heartbeats.
+    `remaining_tasks` is the number of tasks that are not counted yet. Before the seal it is
+    negative if results came early, because the seal adds the total.
+    Results and `note_progress` move `last_progress_at`; heartbeats never do.
     """
 
     job_id: str
@@ -181,7 +196,7 @@ class ExportJob:
     state: JobState = JobState()
     task_token: TaskToken | None = None
     token_generation: int = 0
-    seen_tokens: frozenset[str] = frozenset()  # marks of all it ever answered to
+    seen_tokens: frozenset[str] = frozenset()  # marks of all tokens the job ever had
     sealed: bool = False
     remaining_tasks: int = 0
     callback: Callback = NO_CALLBACK
@@ -205,6 +220,7 @@ class ExportJob:
         now: float = 0.0,
         metadata: Mapping[str, Any] | None = None,
     ) -> Self:
+        """Create a new job; `now` becomes the time of its creation and last progress."""
         token = TaskToken(task_token) if isinstance(task_token, str) else task_token
         return cls(
             job_id,
@@ -220,31 +236,35 @@ class ExportJob:
         )
 
     def has_task_token(self) -> bool:
+        """Return whether an execution of Step Functions waits for the job."""
         return self.task_token is not None
 
     def has_seen(self, token: TaskToken) -> bool:
-        """Does it answer to that token, or did it once?"""
+        """Return whether the job has that token now or had it before."""
         return token == self.task_token or token.mark in self.seen_tokens
 
-    def awaits_answer_to(self, token: TaskToken | None) -> bool:
-        """Whether its outcome is open, and that token is the one to be answered.
+    def is_awaiting_outcome(self, token: TaskToken | None) -> bool:
+        """Return whether the outcome is open and that token is the job's current one.
 
-        If not, a refusal of that token is to be expected, and says nothing about the job.
+        If not, Step Functions is expected to refuse that token, and the refusal says
+        nothing about the job.
         """
         undecided = not self.terminal and self.callback.state is CallbackState.NONE
         return undecided and self.task_token == token
 
     @property
     def status(self) -> JobStatus:
+        """The job's status."""
         return self.state.status
 
     @property
     def terminal(self) -> bool:
+        """Whether the job's status is final."""
         return self.state.status.terminal
 
     @property
     def all_counted(self) -> bool:
-        """Every task is accounted for and the outcome is not decided yet."""
+        """Whether every task is counted and the outcome is not decided yet."""
         return (
             self.status is JobStatus.DOWNLOADING
             and self.sealed
@@ -255,8 +275,11 @@ class ExportJob:
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """One file to fetch. `key` is its name below the target; `checksum` is what the file
-    must have, as `sha256:<hex>` or `md5:<hex>`."""
+    """One file to fetch.
+
+    `key` is its name below the target. `checksum` is the checksum that the file must have,
+    as `sha256:<hex>` or `md5:<hex>`.
+    """
 
     job_id: str
     task_id: str
@@ -269,7 +292,7 @@ class ExportTask:
     error: JobError | None = None
 
     @classmethod
-    def of(
+    def create(
         cls,
         job_id: str,
         url: str,
@@ -277,18 +300,21 @@ class ExportTask:
         checksum: str | None = None,
         size: int | None = None,
     ) -> Self:
-        """A new task. Its id follows from what it is: listing a job twice finds the same
-        tasks again."""
-        return cls(job_id, task_id_of(job_id, url, key), url, key, checksum, size)
+        """Create a pending task.
+
+        Its id is derived from its arguments, so listing a job twice gives the same tasks.
+        """
+        return cls(job_id, derive_task_id(job_id, url, key), url, key, checksum, size)
 
 
-def task_id_of(job_id: str, url: str, key: str) -> str:
+def derive_task_id(job_id: str, url: str, key: str) -> str:
+    """Return the id of the task that fetches `url` to `key` for this job."""
     return hashlib.sha256("\0".join((job_id, url, key)).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What became of a task, for good: it was done, or it will not be."""
+    """The final result of a task: it completed, or it failed and is not tried again."""
 
     job_id: str
     task_id: str

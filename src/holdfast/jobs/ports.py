@@ -1,4 +1,4 @@
-"""What jobs need from the world: a store that counts exactly, and Step Functions."""
+"""The ports of jobs: a store that counts exactly, and Step Functions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,79 +17,78 @@ from holdfast.jobs.model import (
 
 
 class JobStateRepository(ABC):
-    """Jobs and their tasks. Safe for threads, processes and hosts.
+    """The store of jobs and their tasks. Safe for threads, processes and hosts.
 
     Promises of every method:
-    - it is one transaction, or a row of them of which each leaves the job consistent:
-      `completed_tasks + failed_tasks` is the number of finished task rows, always;
-    - it is safe to call again after StoreUnavailable;
-    - JobNotFound when there is no such job, but for `find_by_id`; never a job made up on
-      the way;
-    - every write moves `updated_at`.
+    - It is one transaction, or several of which each leaves the job consistent:
+      `completed_tasks + failed_tasks` is always the number of finished task rows.
+    - It is safe to call again after StoreUnavailable.
+    - It raises JobNotFound if there is no such job, and never creates one. Only `save`
+      creates jobs, and `find_by_id` returns None instead.
+    - Every write moves `updated_at`.
     """
 
     # -- the seed's operations
 
     @abstractmethod
     def save(self, job: ExportJob) -> None:
-        """Create the job. JobExists, and nothing changed, when its id is there already."""
+        """Create the job. Raises JobExists, and changes nothing, if its id is in use."""
 
     @abstractmethod
     def find_by_id(self, job_id: str) -> ExportJob | None:
-        """The job as the last write left it, never older; None when there is none."""
+        """Return the job as the last write left it, never an older one, or None."""
 
     @abstractmethod
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
-        """All jobs of that status, with and without token, however many pages that takes.
+        """Return all jobs of that status, with and without a token, from all pages.
 
-        May be a moment behind: read by id before you act on what it says.
+        The list may be a moment behind, so read a job by its id before acting on it.
         """
 
     @abstractmethod
     def update_job_status(
         self, job_id: str, status: JobStatus, error: JobError | None = None
     ) -> None:
-        """Move the job on. Nothing happens when it is there already.
+        """Move the job to that status. Nothing happens if it has that status already.
 
-        Raises IllegalTransition for a step the model does not know; for a terminal status
-        while a token waits for its answer or an outcome is pending; and for COMPLETED
-        unless the job is sealed, every task is counted and none failed. A job that is
-        terminal then has `completed_at` and nobody left to tell.
+        Raises IllegalTransition in three cases: if the model does not allow the step; for a
+        terminal status while a token waits for the outcome or a callback is pending; and
+        for COMPLETED unless the job is sealed, every task is counted and none failed.
+        A job that becomes terminal gets `completed_at` and owes no callback.
         """
 
     @abstractmethod
     def update_job_state(self, job_id: str, state: JobState) -> None:
-        """Move the job to `state.status`, if its counters are still those of `state`.
+        """Move the job to `state.status` if its counters are still those of `state`.
 
-        Counters follow from results alone, so other ones are refused: IllegalTransition,
-        as for what `update_job_status` refuses.
+        Only results change counters, so other counters raise IllegalTransition, as does
+        everything that `update_job_status` refuses.
         """
 
     @abstractmethod
     def increment_completed_tasks(self, job_id: str, task_id: str | None = None) -> None:
-        """Count one task as done: `record_results` with a single success.
+        """Count one task as completed, as `record_results` does with a single success.
 
-        Without an id a task row of its own is written for it, so that counters and rows
-        agree; calling twice counts twice then.
+        Without an id, a new task row is written for it, so that counters and rows agree.
+        Calling this twice then counts two tasks.
         """
 
     @abstractmethod
     def increment_failed_tasks(self, job_id: str, task_id: str | None = None) -> None:
-        """The same for a task that failed."""
+        """Count one task as failed, in the same way."""
 
     @abstractmethod
     def set_total_tasks(self, job_id: str, total_tasks: int) -> None:
-        """Seal the job: these are all its tasks. Again with the same number: nothing.
+        """Seal the job with the number of its tasks. Repeating the same number is safe.
 
-        Raises AlreadySealed for another number, JobClosed for a job whose outcome is
-        decided.
+        Raises AlreadySealed for another number, and JobClosed if the outcome is decided.
         """
 
     # -- tasks
 
     @abstractmethod
     def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
-        """Store the tasks that are not there yet, as PENDING; those that are stay as they are.
+        """Store the tasks that are not stored yet, as PENDING; leave the others as they are.
 
         Raises AlreadySealed or JobClosed.
         """
@@ -103,79 +102,82 @@ class JobStateRepository(ABC):
         after: str | None = None,
         limit: int = 1000,
     ) -> list[ExportTask]:
-        """Up to `limit` tasks of that status in order of their ids, beginning behind `after`.
+        """Return up to `limit` tasks of that status, ordered by id, that follow `after`.
 
-        Fewer than `limit`: there are no more. Reads what was written last.
+        Fewer than `limit` means that there are no more. Reads the latest writes.
         """
 
     @abstractmethod
     def record_results(self, job_id: str, results: Sequence[TaskResult]) -> int:
-        """Finish task rows and count them, together; how many were counted now.
+        """Finish task rows and count them in one step; return how many were counted.
 
-        A task that is finished already, or unknown, or named twice, is not counted (again);
-        the first result of a task stays. Raises JobClosed when the job is not DOWNLOADING
-        or its outcome is decided: then nothing of that batch is counted.
+        A task that is already finished, or unknown, or named twice is not counted (again),
+        and the first result of a task stays. Raises JobClosed if the job is not
+        DOWNLOADING or its outcome is decided; then nothing of that batch is counted.
         """
 
     @abstractmethod
     def note_progress(self, job_id: str) -> None:
-        """The job moves although no task of it was finished: bytes arrive, it was resumed.
+        """Move `last_progress_at` although no task finished: bytes came, or it was resumed.
 
-        Moves `last_progress_at`. Nothing happens to a job that is terminal.
+        Nothing happens to a job that is terminal.
         """
 
     # -- the outcome and its callback
 
     @abstractmethod
     def claim_outcome(self, job_id: str) -> ExportJob | None:
-        """Decide the outcome of a job whose tasks are all counted: COMPLETED, or FAILED
-        with `JobCompletedWithFailures` when any failed. Its callback is pending then.
+        """Decide the outcome of a job whose tasks are all counted, and return the job.
 
-        One caller wins and gets the job; the others, and whoever comes too early, get None.
+        It is COMPLETED, or FAILED with `JobCompletedWithFailures` if any task failed. Its
+        callback is pending then. Only one caller gets the job. All other callers, and those
+        that call before all tasks are counted, get None.
         """
 
     @abstractmethod
     def give_up(self, job_id: str, error: JobError) -> ExportJob | None:
-        """Decide that an active job failed, whatever its tasks do. As `claim_outcome`."""
+        """Decide that an active job failed, even if tasks run. Returns as `claim_outcome`."""
 
     @abstractmethod
     def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
-        """Note that an answer is about to be sent, before it is.
+        """Note that the outcome is about to be sent; call this before sending it.
 
-        The job as it was before, with `callback.in_doubt` of earlier attempts; from now on
-        the callback counts one more attempt and is in doubt. None when nothing is pending,
-        or another attempt began less than `again_after_seconds` ago and did not end.
+        Returns the job as it was before, so `callback.in_doubt` is that of earlier
+        attempts. From now on the callback counts one more attempt and is in doubt. Returns
+        None if no callback is pending, or if another attempt began less than
+        `again_after_seconds` ago and has not ended.
         """
 
     @abstractmethod
     def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
-        """The attempt failed; whether it, or one before, may have been acted on after all.
+        """Note that the attempt failed, so any process may try again at once.
 
-        Anybody may try again at once. Nothing happens when the callback is not pending.
+        `in_doubt` says whether Step Functions may have acted on this attempt or an earlier
+        one. Nothing happens if no callback is pending.
         """
 
     @abstractmethod
     def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
-        """The answer is out: the job is terminal, its token forgotten. One caller gets True.
+        """Make the job terminal and delete its token, because its outcome was sent.
 
-        The callback is SENT and not in doubt any more; its attempts stay counted.
-
-        Raises ValueError or IllegalTransition for a status that is not terminal.
+        Only one caller gets True. The callback is SENT and not in doubt any more; its
+        number of attempts stays. Raises ValueError or IllegalTransition for a status that
+        is not terminal.
         """
 
     @abstractmethod
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
-        """Have the job answer to another token from now on; `token_generation` rises.
+        """Replace the job's token, increase `token_generation`, and return the job.
 
-        A token that has or had the job: nothing, the job as it is. An execution that was
-        superseded does not get it back. Raises JobClosed once the outcome is decided.
+        Nothing changes if the job has or had that token, because an execution that was
+        superseded does not get the job back. Raises JobClosed if the outcome is decided.
         """
 
     # -- the store itself
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections. Jobs stay."""
+        """Close connections. Jobs stay."""
 
     def __enter__(self) -> "JobStateRepository":
         return self
@@ -185,15 +187,17 @@ class JobStateRepository(ABC):
 
 
 class StepFunctions(Protocol):
-    """The three callbacks. Each returns when Step Functions took it.
+    """The three callbacks. Each returns after Step Functions accepted it.
 
-    Raises TokenClosed, CallbackRefused or CallbackUnclear, and nothing else. No text of
-    theirs holds the token.
+    They raise TokenClosed, CallbackRefused or CallbackUnclear, and nothing else. The texts
+    of these errors never contain the token.
     """
 
-    def send_task_success(self, token: TaskToken, output: Mapping[str, Any]) -> None: ...
+    def send_task_success(self, token: TaskToken, output: Mapping[str, Any]) -> None:
+        """Complete the task with that output."""
 
     def send_task_failure(self, token: TaskToken, error: str, cause: str) -> None:
-        """Texts longer than the service takes are cut, with a mark."""
+        """Fail the task. Texts longer than the service accepts are cut, with a mark."""
 
-    def send_task_heartbeat(self, token: TaskToken) -> None: ...
+    def send_task_heartbeat(self, token: TaskToken) -> None:
+        """Restart the task's heartbeat timeout."""

@@ -1,11 +1,11 @@
-"""The reconciler: what somebody who died left half done is finished, in any process.
+"""The reconciler finishes what crashed processes left unfinished. Any process may run it.
 
     all counted, no outcome        ─▶ outcome, callback
     outcome, callback pending      ─▶ callback
-    no progress for stall_seconds  ─▶ failed; no heartbeat hides it
+    no progress for stall_seconds  ─▶ failed, even if heartbeats are sent for it
     runs here, ended elsewhere     ─▶ stopped here
 
-A pass repeats nothing that was done, so any number of processes may do it at once.
+A pass repeats nothing that was done, so any number of processes may run one at once.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ from holdfast.jobs.tracker import JobTracker
 
 
 class Reconciler:
-    """Looks at all active jobs, every `interval_seconds`."""
+    """Checks all active jobs every `interval_seconds`."""
 
     def __init__(
         self,
@@ -37,7 +37,10 @@ class Reconciler:
         events: Events | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`running` names the jobs that run here; `cancel(job_id, code)` stops one."""
+        """Create a reconciler.
+
+        `running()` returns the ids of the jobs that run here; `cancel(job_id, code)` stops one.
+        """
         self._jobs = jobs
         self._tracker = tracker
         self._running = running
@@ -51,6 +54,7 @@ class Reconciler:
         self._failed_in_a_row = 0
 
     def start(self) -> None:
+        """Start the thread that runs a pass in every interval. Starting twice is safe."""
         if self._thread is None:
             self._stop.clear()
             thread = Thread(target=self._run, name="holdfast-reconciler", daemon=True)
@@ -58,6 +62,7 @@ class Reconciler:
             self._thread = thread
 
     def stop(self) -> None:
+        """Stop the thread and wait for its last pass."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -70,41 +75,44 @@ class Reconciler:
                 return
 
     def tick(self) -> None:
-        """One pass; never raises."""
+        """Run one pass over all active jobs. Never raises."""
         running = list(self._running())
-        self._rule.look()
+        self._rule.check_clock()
         try:
             active = {job.job_id: job for job in chain(*map(self._jobs.find_by_status, ACTIVE))}
-        except Exception as error:  # the next pass asks again
+        except Exception as error:  # the next pass tries again
             self._failed_in_a_row += 1
             name = type(error).__name__
             self._events.emit(ActiveJobsUnknown(name, self._failed_in_a_row))
             return
         self._failed_in_a_row = 0
         for job in active.values():
-            self._tended(job.job_id, partial(self._tend, job))
+            self._reconcile_safely(job.job_id, partial(self._reconcile, job))
         for job_id in running:
             if job_id not in active:
-                self._tended(job_id, partial(self._look_after, job_id))
+                self._reconcile_safely(job_id, partial(self._cancel_if_ended, job_id))
 
-    def _tended(self, job_id: str, tend: Callable[[], None]) -> None:
-        """One job's trouble is not the next one's."""
+    def _reconcile_safely(self, job_id: str, reconcile: Callable[[], None]) -> None:
+        """Emit an event instead of raising, so that one job's error does not stop the pass."""
         try:
-            tend()
+            reconcile()
         except Exception as error:
             self._events.emit(JobNotReconciled(job_id, type(error).__name__))
 
-    def _tend(self, job: ExportJob) -> None:
+    def _reconcile(self, job: ExportJob) -> None:
         if job.all_counted or job.callback.state is CallbackState.PENDING:
             self._tracker.complete(job.job_id)
             return
-        still = self._rule.seconds_stalled(job)
-        if still is None:
+        stalled_seconds = self._rule.measure_stall(job)
+        if stalled_seconds is None:
             return
-        if self._tracker.stalled(job, still).callback.state is not CallbackState.NONE:
+        if (
+            self._tracker.fail_stalled(job, stalled_seconds).callback.state
+            is not CallbackState.NONE
+        ):
             self._cancel(job.job_id, "JobStalled")
 
-    def _look_after(self, job_id: str) -> None:
+    def _cancel_if_ended(self, job_id: str) -> None:
         job = self._jobs.find_by_id(job_id)
         if job is None or job.terminal:
             self._cancel(job_id, "EndedElsewhere")

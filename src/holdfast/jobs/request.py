@@ -1,10 +1,11 @@
-"""What somebody asks for: a job's message, checked. Nothing in it is trusted.
+"""A job's message, checked. Nothing in it is trusted.
 
     {"jobId": "abc-123", "exportId": "export-456", "userId": "user-789",
-     "taskToken": "AAAA…",                                       from Step Functions, if any
+     "taskToken": "AAAA…",                                       optional, from Step Functions
      "tasks": [{"url": "https://…/a.pdf", "key": "a.pdf", "checksum": "sha256:…"}]}
 
-Without `tasks` they are looked up by `exportId`. Names may also be written job_id and so on.
+Without `tasks`, the tasks are looked up by `exportId`. Names may also be in snake case, as
+in job_id.
 """
 
 import re
@@ -16,10 +17,10 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, Vali
 from pydantic.alias_generators import to_camel
 
 from holdfast.jobs.errors import InvalidJob
-from holdfast.jobs.file_names import key_from_url, safe_key
+from holdfast.jobs.file_names import key_from_url, normalize_key
 from holdfast.jobs.model import ExportJob, ExportTask, TaskToken
 
-# A job's id becomes a folder and a part of object names.
+# A job's id becomes the name of a folder and a part of object names.
 _ID = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 _MAX_TOKEN = 2048  # what Step Functions accepts
 _CHECKSUM = re.compile(r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})$", re.IGNORECASE)
@@ -53,7 +54,7 @@ class _Message(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job that can be worked on."""
+    """A valid request for a job."""
 
     job_id: str
     export_id: str
@@ -63,23 +64,24 @@ class JobRequest:
     metadata: Mapping[str, Any] | None = None
 
     @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Self:
-        """Raises InvalidJob: what is wrong, without a word of what was in the message."""
+    def parse(cls, data: Mapping[str, Any]) -> Self:
+        """Check a message. Raises InvalidJob, whose text never quotes the message."""
         try:
-            said = _Message.model_validate(data)
+            message = _Message.model_validate(data)
         except ValidationError as error:
-            raise InvalidJob(_problems(error)) from None
-        token = said.task_token
+            raise InvalidJob(_describe_problems(error)) from None
+        token = message.task_token
         return cls(
-            said.job_id,
-            said.export_id,
-            said.user_id,
+            message.job_id,
+            message.export_id,
+            message.user_id,
             None if token is None else TaskToken(token.get_secret_value()),
-            None if said.tasks is None else tuple(said.tasks),
-            said.metadata,
+            None if message.tasks is None else tuple(message.tasks),
+            message.metadata,
         )
 
-    def job(self, now: float) -> ExportJob:
+    def to_job(self, now: float) -> ExportJob:
+        """Return a new job, created at `now`."""
         return ExportJob.create(
             self.job_id,
             self.export_id,
@@ -90,8 +92,8 @@ class JobRequest:
         )
 
 
-def token_in(data: Mapping[str, Any]) -> TaskToken | None:
-    """The token of a message that may be invalid otherwise: somebody waits behind it."""
+def find_token(data: Mapping[str, Any]) -> TaskToken | None:
+    """Return the token of a message that may be invalid, because an execution waits for it."""
     for name in ("taskToken", "task_token"):
         token = data.get(name)
         if isinstance(token, str) and 0 < len(token) <= _MAX_TOKEN:
@@ -99,10 +101,10 @@ def token_in(data: Mapping[str, Any]) -> TaskToken | None:
     return None
 
 
-def tasks_of(job_id: str, specs: Iterable[TaskSpec]) -> Iterator[ExportTask]:
-    """The tasks of a job; those that are listed twice, once.
+def build_tasks(job_id: str, specs: Iterable[TaskSpec]) -> Iterator[ExportTask]:
+    """Yield the tasks of a job; a file that is listed twice is one task.
 
-    Raises InvalidJob for a name that cannot be used, and for one that two files want.
+    Raises InvalidJob for a name that cannot be used, and for a name of two files.
     """
     seen: set[tuple[str, str | None]] = set()
     names: set[str] = set()
@@ -110,37 +112,43 @@ def tasks_of(job_id: str, specs: Iterable[TaskSpec]) -> Iterator[ExportTask]:
         if (spec.url, spec.key) in seen:
             continue
         seen.add((spec.url, spec.key))
-        key = safe_key(spec.key) if spec.key else key_from_url(spec.url, names)
+        key = normalize_key(spec.key) if spec.key else key_from_url(spec.url, names)
         if key in names:
             raise InvalidJob(f"two files want the name {key!r}: give one of them another key")
         names.add(key)
-        yield ExportTask.of(job_id, spec.url, key, spec.checksum, spec.size)
+        yield ExportTask.create(job_id, spec.url, key, spec.checksum, spec.size)
 
 
-def spec_of(line: str) -> TaskSpec | None:
-    """One line of a manifest: a URL, or a JSON object; None for a blank or a comment."""
+def parse_manifest_line(line: str) -> TaskSpec | None:
+    """Parse one line of a manifest, which is a URL or a JSON object.
+
+    Returns None for an empty line or a comment. Raises InvalidJob.
+    """
     line = line.strip()
     if not line or line.startswith("#"):
         return None
     try:
         return TaskSpec.model_validate_json(line) if line[0] == "{" else TaskSpec(url=line)
     except ValidationError as error:
-        raise InvalidJob(_problems(error)) from None
+        raise InvalidJob(_describe_problems(error)) from None
 
 
-def specs_of(lines: Iterable[str]) -> Iterator[TaskSpec]:
-    """The files that a manifest lists. Raises InvalidJob with the number of the bad line."""
+def parse_manifest(lines: Iterable[str]) -> Iterator[TaskSpec]:
+    """Yield the files that a manifest lists. Raises InvalidJob with the bad line's number."""
     for number, line in enumerate(lines, 1):
         try:
-            spec = spec_of(line)
+            spec = parse_manifest_line(line)
         except InvalidJob as problem:
             raise InvalidJob(f"line {number}: {problem}") from None
         if spec is not None:
             yield spec
 
 
-def _problems(error: ValidationError) -> str:
-    found = error.errors(include_input=False, include_url=False, include_context=False)
-    lines = [f"{'.'.join(map(str, one['loc'])) or 'the job'}: {one['msg']}" for one in found]
+def _describe_problems(error: ValidationError) -> str:
+    problems = error.errors(include_input=False, include_url=False, include_context=False)
+    lines = [
+        f"{'.'.join(map(str, problem['loc'])) or 'the job'}: {problem['msg']}"
+        for problem in problems
+    ]
     more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
     return "; ".join(lines[:5]) + more

@@ -1,10 +1,11 @@
-"""One job from its message to its answer; every line may be the last one this process runs.
+"""Run one job from its message to its outcome. The process may crash after any line.
 
-    asked ─▶ beaten at once ─▶ stored, or found ─▶ tasks stored ─▶ DOWNLOADING ─▶ sealed
-          ─▶ worked on ─▶ outcome ─▶ told ─▶ terminal
+    requested ─▶ heartbeat at once ─▶ stored or resumed ─▶ tasks stored ─▶ DOWNLOADING
+              ─▶ sealed ─▶ worked on ─▶ outcome decided ─▶ outcome sent ─▶ terminal
 
-A message that comes again finds how far the last one came and goes on from there: storing
-a task twice is once, sealing twice is once, and what is terminal only repeats its answer.
+If the message is delivered again, the runner reads from the store how far the job is and
+goes on from there. Storing a task twice or sealing twice has no further effect, and a job
+that is terminal only sends its outcome again.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from typing import Protocol
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
-from holdfast.jobs.dispatcher import TaskDispatcher, decided
+from holdfast.jobs.dispatcher import TaskDispatcher, is_decided
 from holdfast.jobs.errors import (
     AlreadySealed,
     InvalidJob,
@@ -26,83 +27,94 @@ from holdfast.jobs.errors import (
 from holdfast.jobs.events import JobResumed, JobStarted
 from holdfast.jobs.model import ExportJob, ExportTask, JobError, JobStatus, TaskToken
 from holdfast.jobs.ports import JobStateRepository, StepFunctions
-from holdfast.jobs.request import JobRequest, TaskSpec, tasks_of
-from holdfast.jobs.tracker import JobTracker, send_answer
+from holdfast.jobs.request import JobRequest, TaskSpec, build_tasks
+from holdfast.jobs.tracker import JobTracker, send_outcome
 
 Listing = Callable[[JobRequest], Iterable[TaskSpec]]
 
-_LOOK_SECONDS = 0.25
-_PAUSE_SECONDS = 1.0  # between two looks at a job that somebody else is about to finish
+_LOCK_POLL_SECONDS = 0.25
+_PAUSE_SECONDS = 1.0  # between two reads of a job that another process is about to finish
 
 
 class JobHeartbeats(Protocol):
-    """What a job needs of the orchestrator."""
+    """The part of the orchestrator that a job uses."""
 
-    def beat_now(self, job: ExportJob) -> None: ...
+    def beat_now(self, job: ExportJob) -> None:
+        """Send a heartbeat for the job at once, and then regularly."""
 
-    def forget(self, job_id: str) -> None: ...
+    def forget(self, job_id: str) -> None:
+        """Send no more heartbeats for the job."""
 
 
 class JobRunner:
-    """Runs jobs, one per calling thread. Two calls for one job take turns."""
+    """Runs jobs, one per calling thread. Two calls for the same job run one after the other."""
 
     def __init__(
         self,
         jobs: JobStateRepository,
         tracker: JobTracker,
         dispatcher: TaskDispatcher,
-        beats: JobHeartbeats,
+        heartbeats: JobHeartbeats,
         listing: Listing,
         step_functions: StepFunctions | None = None,
         *,
         events: Events | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`listing` says which files a job asks for; it raises InvalidJob when there is
-        no telling, now or later."""
+        """Create a runner; `listing` returns the files that a job requests.
+
+        `listing` raises InvalidJob if the files cannot be listed, now or later.
+        """
         self._jobs = jobs
         self._tracker = tracker
         self._dispatcher = dispatcher
-        self._beats = beats
+        self._heartbeats = heartbeats
         self._listing = listing
         self._step_functions = step_functions
         self._events = Events() if events is None else events
         self._clock = clock
-        self._turns = _Turns()
+        self._locks = _JobLocks()
 
     def run(
         self,
         request: JobRequest,
         *,
         lost: Event,
-        leave: Callable[[], bool] = lambda: False,
-        moved: Callable[[ExportJob], None] = lambda job: None,
+        should_leave: Callable[[], bool] = lambda: False,
+        on_progress: Callable[[ExportJob], None] = lambda job: None,
     ) -> ExportJob:
-        """Work on the job until it is terminal and whoever waits for it was told.
+        """Work on the job until it is terminal and its outcome was sent, and return it.
 
-        Ends early, with a job that is not terminal, when `lost` is set or `leave()` says
-        so. Raises InvalidJob for a token nobody here can answer, StoreUnavailable,
-        CallbackRefused or CallbackUnclear: ask again later.
+        Returns early, with a job that is not terminal, if `lost` is set or
+        `should_leave()` is true. Raises InvalidJob if the job has a token and Step
+        Functions is not configured. Raises StoreUnavailable, CallbackRefused or
+        CallbackUnclear if the caller should try again later.
         """
         if request.token is not None and self._step_functions is None:
             raise InvalidJob(
                 "the job has a task token, and Step Functions is not configured here"
             )
-        asked = request.job(self._clock.time())
-        if asked.has_task_token():
-            # Before anything else: the clock of the state machine runs since the message
-            # was sent, and the message may have waited.
-            self._beats.beat_now(asked)
+        requested = request.to_job(self._clock.time())
+        if requested.has_task_token():
+            # Before anything else, because the state machine's timeout has been running
+            # since the message was sent, and the message may have waited in the queue.
+            self._heartbeats.beat_now(requested)
         try:
-            # Before its turn: whoever has it now answers to this token from here on.
-            job = self._admitted(asked)
-            with self._turns.of(request.job_id, lambda: lost.is_set() or leave(), lost) as mine:
-                if not mine:
+            # Before taking the lock, so that a thread that already runs this job sends its
+            # outcome to this token.
+            job = self._admit(requested)
+
+            def give_up() -> bool:
+                return lost.is_set() or should_leave()
+
+            with self._locks.hold(request.job_id, give_up, lost) as locked:
+                if not locked:
                     return job
-                fresh = job is asked
-                return self._run(self._read(job.job_id), fresh, request, lost, leave, moved)
+                fresh = job is requested
+                job = self._read(job.job_id)
+                return self._run(job, fresh, request, lost, should_leave, on_progress)
         finally:
-            self._beats.forget(request.job_id)
+            self._heartbeats.forget(request.job_id)
 
     def _run(
         self,
@@ -110,69 +122,75 @@ class JobRunner:
         fresh: bool,
         request: JobRequest,
         lost: Event,
-        leave: Callable[[], bool],
-        moved: Callable[[ExportJob], None],
+        should_leave: Callable[[], bool],
+        on_progress: Callable[[ExportJob], None],
     ) -> ExportJob:
-        answers_us = job.task_token == request.token
-        if not decided(job):
-            job = self._sealed(job, request, fresh=fresh)
-        job = self._dispatcher.run(job, lost=lost, leave=leave, moved=moved)
-        job = self._told(job, lost, leave)
-        if job.terminal and request.token is not None and not answers_us:
-            self._repeat_answer(job, request)
+        has_our_token = job.task_token == request.token
+        if not is_decided(job):
+            job = self._seal(job, request, fresh=fresh)
+        job = self._dispatcher.run(
+            job, lost=lost, should_leave=should_leave, on_progress=on_progress
+        )
+        job = self._deliver_outcome(job, lost, should_leave)
+        if job.terminal and request.token is not None and not has_our_token:
+            self._repeat_outcome(job, request)
         return job
 
     # -- the start
 
-    def _admitted(self, asked: ExportJob) -> ExportJob:
-        """The job as it is stored, and answering to the token that was asked with."""
+    def _admit(self, requested: ExportJob) -> ExportJob:
+        """Return the stored job; the requested token gets its outcome, if that is possible."""
         try:
-            self._jobs.save(asked)
+            self._jobs.save(requested)
         except JobExists:
-            return self._found(asked)
-        self._events.emit(JobStarted(asked.job_id, asked.has_task_token()))
-        return asked
+            return self._resume(requested)
+        self._events.emit(JobStarted(requested.job_id, requested.has_task_token()))
+        return requested
 
-    def _found(self, asked: ExportJob) -> ExportJob:
-        job = self._jobs.find_by_id(asked.job_id)
+    def _resume(self, requested: ExportJob) -> ExportJob:
+        job = self._jobs.find_by_id(requested.job_id)
         if job is None:
-            raise JobNotFound(f"job {asked.job_id!r} was deleted a moment ago")
+            raise JobNotFound(f"job {requested.job_id!r} was deleted a moment ago")
         self._events.emit(JobResumed(job.job_id, job.status))
-        if decided(job):
+        if is_decided(job):
             return job
-        if asked.task_token is not None and asked.task_token != job.task_token:
-            job = self._taken_over(job, asked)
-        # It waited for somebody to come back; that is over.
+        if requested.task_token is not None and requested.task_token != job.task_token:
+            job = self._take_over(job, requested)
+        # The job may have waited long for this message, and that is not a stall.
         self._jobs.note_progress(job.job_id)
         return job
 
-    def _taken_over(self, job: ExportJob, asked: ExportJob) -> ExportJob:
-        """Another execution asks for a job that runs: it has the job from now on, unless it
-        had it before: then its message came again, and the other one keeps it.
+    def _take_over(self, job: ExportJob, requested: ExportJob) -> ExportJob:
+        """Give a running job to the execution that requests it now, and return the job.
 
-        The row changes first, who lost it is told afterwards. The other way round, a
-        heartbeat in between would find the row's own token closed and fail the job. Who
-        dies in between leaves the loser to its message, or to its own timeout.
+        If that execution had the job before, this is its old message delivered again, and
+        the other execution keeps the job.
+
+        The row changes first, and the superseded execution is notified afterwards. In the
+        opposite order, a heartbeat in between would find the row's own token closed and
+        fail the job. If this process crashes in between, the superseded execution is
+        notified when its own message is delivered again, or it times out.
         """
-        assert asked.task_token is not None
-        if not self._waits(asked.task_token):
+        assert requested.task_token is not None
+        if not self._is_open(requested.task_token):
             return job
         try:
-            taken = self._jobs.attach_token(job.job_id, asked.task_token)
-        except JobClosed:  # decided a moment ago: the answer is repeated to us
+            taken = self._jobs.attach_token(job.job_id, requested.task_token)
+        except JobClosed:  # decided a moment ago, so the outcome is repeated to this token
             return self._read(job.job_id)
-        ours = taken.task_token == asked.task_token
-        self._tell_superseded(taken.job_id, job.task_token if ours else asked.task_token)
+        has_new_token = taken.task_token == requested.task_token
+        superseded = job.task_token if has_new_token else requested.task_token
+        self._fail_superseded(taken.job_id, superseded)
         return taken
 
-    def _tell_superseded(self, job_id: str, token: TaskToken | None) -> None:
+    def _fail_superseded(self, job_id: str, token: TaskToken | None) -> None:
         if token is not None and self._step_functions is not None:
             with suppress(TokenClosed):
                 self._step_functions.send_task_failure(
                     token, "Superseded", f"another execution took over job {job_id}"
                 )
 
-    def _waits(self, token: TaskToken) -> bool:
+    def _is_open(self, token: TaskToken) -> bool:
         assert self._step_functions is not None
         try:
             self._step_functions.send_task_heartbeat(token)
@@ -180,7 +198,7 @@ class JobRunner:
             return False
         return True
 
-    def _sealed(self, job: ExportJob, request: JobRequest, *, fresh: bool) -> ExportJob:
+    def _seal(self, job: ExportJob, request: JobRequest, *, fresh: bool) -> ExportJob:
         if not job.sealed:
             try:
                 total = self._store_tasks(job, request, fresh=fresh)
@@ -188,28 +206,29 @@ class JobRunner:
                 return self._tracker.seal(job.job_id, total)
             except InvalidJob as problem:
                 return self._tracker.fail(job.job_id, JobError("InvalidJob", str(problem)))
-            except (AlreadySealed, JobClosed):  # somebody else has this job, too
+            except (AlreadySealed, JobClosed):  # another process works on this job, too
                 job = self._read(job.job_id)
-        if decided(job):
+        if is_decided(job):
             return job
-        # Somebody died between the last count and the outcome, or has it still.
+        # A process crashed between the last count and the outcome, or still works on it.
         return self._tracker.complete(job.job_id)
 
     def _store_tasks(self, job: ExportJob, request: JobRequest, *, fresh: bool) -> int:
         specs = request.tasks if request.tasks is not None else self._listing(request)
         listed = 0
 
-        def counted() -> Iterator[ExportTask]:
+        def count_tasks() -> Iterator[ExportTask]:
             nonlocal listed
-            for task in tasks_of(job.job_id, specs):
+            for task in build_tasks(job.job_id, specs):
                 listed += 1
                 yield task
 
-        self._jobs.add_tasks(job.job_id, counted())
-        # Somebody who died may have stored tasks of a list that was another one then.
-        return listed if fresh else self._stored(job.job_id)
+        self._jobs.add_tasks(job.job_id, count_tasks())
+        # A process that crashed may have stored tasks of a list that has changed since, so
+        # only a fresh job has exactly the tasks that were listed now.
+        return listed if fresh else self._count_stored_tasks(job.job_id)
 
-    def _stored(self, job_id: str) -> int:
+    def _count_stored_tasks(self, job_id: str) -> int:
         count, after = 0, None
         while page := self._jobs.tasks(job_id, after=after):
             count, after = count + len(page), page[-1].task_id
@@ -217,19 +236,21 @@ class JobRunner:
 
     # -- the end
 
-    def _told(self, job: ExportJob, lost: Event, leave: Callable[[], bool]) -> ExportJob:
-        """Until the answer is out; the tracker may have to try more than once."""
-        while decided(job) and not (job.terminal or lost.is_set() or leave()):
+    def _deliver_outcome(
+        self, job: ExportJob, lost: Event, should_leave: Callable[[], bool]
+    ) -> ExportJob:
+        """Repeat until the outcome is sent; the tracker may need more than one attempt."""
+        while is_decided(job) and not (job.terminal or lost.is_set() or should_leave()):
             job = self._tracker.complete(job.job_id)
             if not job.terminal:
                 self._clock.wait(lost, _PAUSE_SECONDS)
         return job
 
-    def _repeat_answer(self, job: ExportJob, request: JobRequest) -> None:
+    def _repeat_outcome(self, job: ExportJob, request: JobRequest) -> None:
         assert self._step_functions is not None
         assert request.token is not None
-        with suppress(TokenClosed):  # it was told before; the message came once more
-            send_answer(self._step_functions, request.token, job)
+        with suppress(TokenClosed):  # the token has the outcome; its message came once more
+            send_outcome(self._step_functions, request.token, job)
 
     def _read(self, job_id: str) -> ExportJob:
         job = self._jobs.find_by_id(job_id)
@@ -238,10 +259,10 @@ class JobRunner:
         return job
 
 
-class _Turns:
-    """One job, one thread of this process: a message that comes twice waits for the first.
+class _JobLocks:
+    """Lets one thread of this process work on a job; a second message waits for the first.
 
-    It may be the same message, lost and received again: its first run is about to end.
+    It may be the same message, lost and received again, while its first run is ending.
     """
 
     def __init__(self) -> None:
@@ -249,19 +270,20 @@ class _Turns:
         self._busy: set[str] = set()
 
     @contextmanager
-    def of(self, job_id: str, give_up: Callable[[], bool], pause: Event) -> Iterator[bool]:
-        while not self._take(job_id):
+    def hold(self, job_id: str, give_up: Callable[[], bool], pause: Event) -> Iterator[bool]:
+        """Hold the job's lock; yields False if `give_up()` became true before it was free."""
+        while not self._try_lock(job_id):
             if give_up():
                 yield False
                 return
-            pause.wait(_LOOK_SECONDS)
+            pause.wait(_LOCK_POLL_SECONDS)
         try:
             yield True
         finally:
             with self._lock:
                 self._busy.discard(job_id)
 
-    def _take(self, job_id: str) -> bool:
+    def _try_lock(self, job_id: str) -> bool:
         with self._lock:
             if job_id in self._busy:
                 return False

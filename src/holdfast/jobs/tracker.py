@@ -1,4 +1,4 @@
-"""From the last result to the answer: one outcome, told once.
+"""Count results, decide each job's outcome once, and send it to Step Functions.
 
     results ─▶ counted ─┐
     seal ───────────────┴▶ all counted? ─▶ claim_outcome   one caller wins
@@ -8,10 +8,11 @@
                                              │
              begin_callback ─▶ SendTaskSuccess or SendTaskFailure ─▶ settle
                     ▲                        │
-                    └── end_callback ◀── no answer, or refused: tried again
+                    └── end_callback ◀── no response, or refused: tried again
 
-Whatever dies in between leaves a state from which `complete` goes on, in any process: all
-counted and no outcome, or an outcome whose callback is pending. The reconciler sees to it.
+A process that crashes in between leaves a job from which `complete` can go on in any
+process: all tasks are counted and there is no outcome, or the outcome's callback is
+pending. The reconciler calls `complete` for such jobs.
 """
 
 from collections.abc import Sequence
@@ -44,13 +45,13 @@ from holdfast.jobs.model import (
 )
 from holdfast.jobs.ports import JobStateRepository, StepFunctions
 
-# Somebody who died while sending is waited for as long as this; a living one is done well
-# before, for the client gives up after a few seconds.
+# If a process crashes while it sends, others wait so long before they try. A process that
+# lives is done well before, because the client gives up after a few seconds.
 _AGAIN_AFTER_SECONDS = 20.0
 
 
 class JobTracker:
-    """Counts results and sees each job to its answer. Safe for threads and processes."""
+    """Counts results and sends the outcome of each job. Safe for threads and processes."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class JobTracker:
         events: Events | None = None,
         again_after_seconds: float = _AGAIN_AFTER_SECONDS,
     ) -> None:
-        """Without Step Functions, jobs that have a token are not answered here."""
+        """Create a tracker. Without Step Functions, jobs that have a token are not settled."""
         self._jobs = jobs
         self._step_functions = step_functions
         self._events = Events() if events is None else events
@@ -69,21 +70,22 @@ class JobTracker:
     # -- counting
 
     def count(self, job_id: str, results: Sequence[TaskResult]) -> ExportJob:
-        """Count results and finish the job if they were the last; the job as it is now.
+        """Count results, finish the job if they were the last, and return the job.
 
-        Results of a closed job are dropped: it says so by being terminal or decided. Also
-        when none counted, the job is looked at: whoever counted them may have died before.
+        Results of a closed job are dropped; the returned job is then terminal or decided.
+        The job is checked even if no result counted, because the process that counted them
+        before may have crashed before it finished the job.
         """
         try:
             self._jobs.record_results(job_id, results)
         except JobClosed:
             return self._read(job_id)
         for result in results:
-            self._tell(result)
+            self._emit_result(result)
         return self.complete(job_id)
 
     def seal(self, job_id: str, total_tasks: int) -> ExportJob:
-        """These are all tasks. Finishes a job that has none, or whose tasks were quicker."""
+        """Set the number of tasks. Finishes the job if all its tasks are counted already."""
         self._jobs.set_total_tasks(job_id, total_tasks)
         self._events.emit(JobSealed(job_id, total_tasks))
         return self.complete(job_id)
@@ -91,46 +93,50 @@ class JobTracker:
     # -- the outcome
 
     def complete(self, job_id: str) -> ExportJob:
-        """Decide the outcome once every task is counted, and tell it."""
+        """Decide the outcome if every task is counted, send it, and return the job."""
         job = self._read(job_id)
         if job.all_counted:
             job = self._jobs.claim_outcome(job_id) or self._read(job_id)
-        return self._delivered(job)
+        return self._send_pending(job)
 
     def fail(self, job_id: str, error: JobError) -> ExportJob:
-        """Give the job up, unless its outcome is decided, and tell that."""
+        """Fail the job unless its outcome is decided, send the outcome, and return the job."""
         job = self._jobs.give_up(job_id, error) or self._read(job_id)
-        return self._delivered(job)
+        return self._send_pending(job)
 
-    def stalled(self, job: ExportJob, seconds: float) -> ExportJob:
-        """No progress for so long, as a listing said that may be old: look again first."""
-        now = self._read(job.job_id)
-        if now.last_progress_at > job.last_progress_at or now.terminal:
-            return now
+    def fail_stalled(self, job: ExportJob, seconds: float) -> ExportJob:
+        """Fail a job that made no progress for so long, and return it.
+
+        `job` comes from a listing that may be old, so the row is read again first.
+        """
+        stored = self._read(job.job_id)
+        if stored.last_progress_at > job.last_progress_at or stored.terminal:
+            return stored
         self._events.emit(JobStalled(job.job_id, seconds))
-        why = f"no task was finished and no byte arrived for {seconds:.0f} s"
-        return self.fail(job.job_id, JobError("JobStalled", why))
+        message = f"no task was finished and no byte arrived for {seconds:.0f} s"
+        return self.fail(job.job_id, JobError("JobStalled", message))
 
     def token_closed(self, job: ExportJob, code: str) -> ExportJob:
-        """A heartbeat was told that nobody waits for this token: judge by our own books.
+        """Decide by the stored job what it means that a heartbeat found its token closed.
 
-        A job that is finished, or about to be, closed it by itself. A job with another
-        token by now has somebody who waits. Any other was given up by Step Functions.
+        A job that is finished, or about to be, closed the token itself. For a job that has
+        another token by now, another execution waits. Step Functions gave up on any other
+        job, so that job is failed. Returns the job.
         """
-        now = self._read(job.job_id)
-        if not now.awaits_answer_to(job.task_token):
-            return now
-        # Told as any other: should another execution take it over at this very moment,
-        # that one is answered. To the closed token the answer makes no difference.
-        return self.fail(job.job_id, _nobody_waits(code))
+        stored = self._read(job.job_id)
+        if not stored.is_awaiting_outcome(job.task_token):
+            return stored
+        # The failure is sent as for any job: if another execution takes the job over at
+        # this very moment, it gets the outcome. For the closed token it changes nothing.
+        return self.fail(job.job_id, _make_token_error(code))
 
     # -- the callback
 
-    def _delivered(self, job: ExportJob) -> ExportJob:
+    def _send_pending(self, job: ExportJob) -> ExportJob:
         if job.callback.state is not CallbackState.PENDING:
             return job
         if job.task_token is not None and self._step_functions is None:
-            return job  # another host has to
+            return job  # a host with Step Functions has to send it
         before = self._jobs.begin_callback(
             job.job_id, again_after_seconds=self._again_after_seconds
         )
@@ -142,29 +148,29 @@ class JobTracker:
         callback = job.callback
         status, error = callback.status, callback.error
         try:
-            self._answer(job)
+            self._send_callback(job)
         except TokenClosed as closed:
             if not callback.in_doubt:
-                # A definite answer to the first attempt: it was not us who closed it.
+                # No earlier attempt can have closed the token, so Step Functions gave up.
                 self._events.emit(StepFunctionsTimedOut(job.job_id, closed.code))
                 if status is JobStatus.COMPLETED:
-                    status, error = JobStatus.FAILED, _nobody_waits(closed.code)
+                    status, error = JobStatus.FAILED, _make_token_error(closed.code)
         except CallbackRefused as refused:
-            self._failed(job, refused, in_doubt=callback.in_doubt)
+            self._note_failure(job, refused, in_doubt=callback.in_doubt)
             return
         except CallbackUnclear as unclear:
-            self._failed(job, unclear, in_doubt=True)
+            self._note_failure(job, unclear, in_doubt=True)
             return
         self._settle(job.job_id, status, error)
 
-    def _answer(self, job: ExportJob) -> None:
+    def _send_callback(self, job: ExportJob) -> None:
         if job.task_token is None:
             return
         assert self._step_functions is not None
-        send_answer(self._step_functions, job.task_token, job)
+        send_outcome(self._step_functions, job.task_token, job)
         self._events.emit(CallbackSent(job.job_id, job.callback.status))
 
-    def _failed(self, job: ExportJob, error: Exception, *, in_doubt: bool) -> None:
+    def _note_failure(self, job: ExportJob, error: Exception, *, in_doubt: bool) -> None:
         self._events.emit(CallbackFailed(job.job_id, type(error).__name__))
         self._jobs.end_callback(job.job_id, in_doubt=in_doubt)
 
@@ -183,8 +189,8 @@ class JobTracker:
             raise JobNotFound(f"there is no job {job_id!r}")
         return job
 
-    def _tell(self, result: TaskResult) -> None:
-        if not self._events.listening:
+    def _emit_result(self, result: TaskResult) -> None:
+        if not self._events.has_subscribers:
             return
         if result.success:
             done = TaskCompleted(result.job_id, result.task_id, result.bytes_processed)
@@ -194,11 +200,11 @@ class JobTracker:
             self._events.emit(TaskFailed(result.job_id, result.task_id, code))
 
 
-def send_answer(step_functions: StepFunctions, token: TaskToken, job: ExportJob) -> None:
-    """Tell the holder of a token how the job went, as its callback or its status says."""
-    decided = job.callback.state is CallbackState.PENDING
-    status = job.callback.status if decided else job.status
-    error = job.callback.error if decided else job.error
+def send_outcome(step_functions: StepFunctions, token: TaskToken, job: ExportJob) -> None:
+    """Send the job's outcome to a token, as its pending callback or its status says."""
+    pending = job.callback.state is CallbackState.PENDING
+    status = job.callback.status if pending else job.status
+    error = job.callback.error if pending else job.error
     if status is JobStatus.COMPLETED:
         output = {
             "jobId": job.job_id,
@@ -212,7 +218,10 @@ def send_answer(step_functions: StepFunctions, token: TaskToken, job: ExportJob)
         step_functions.send_task_failure(token, error.code, error.message)
 
 
-def _nobody_waits(code: str) -> JobError:
-    """D-27: the service's code does not tell a timeout from a foreign token."""
+def _make_token_error(code: str) -> JobError:
+    """Return the error for a closed token.
+
+    The service's code does not tell a timeout from a foreign token.
+    """
     name = "TaskTimedOut" if code == "TaskTimedOut" else "TaskTokenInvalid"
     return JobError(name, f"Step Functions does not wait for this job any more ({code})")

@@ -1,1 +1,1 @@
-"""Heartbeats to Step Functions, for every job that moves."""
+"""Heartbeats to Step Functions for every job that makes progress."""

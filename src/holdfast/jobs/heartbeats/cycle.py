@@ -1,10 +1,10 @@
-"""A triggered cycle, for whoever waits for it."""
+"""A triggered heartbeat cycle that its caller waits for."""
 
 from threading import Event, Lock
 
 
 class HeartbeatCycle:
-    """Ended when all its parts are; the listing is the first of them."""
+    """A cycle with several parts. It ends with its last part; the first is the listing."""
 
     def __init__(self) -> None:
         self.ended = Event()
@@ -12,18 +12,19 @@ class HeartbeatCycle:
         self._parts = 1
         self._lock = Lock()
 
-    def join(self) -> None:
+    def add_part(self) -> None:
+        """Add a part that the cycle waits for."""
         with self._lock:
             self._parts += 1
 
-    def leave(self, *, sent: bool = False) -> None:
-        """One part is done; whether a beat was sent in it."""
+    def finish_part(self, *, sent: bool = False) -> None:
+        """Finish one part; `sent` says whether it sent a heartbeat."""
         with self._lock:
             self.sent += sent
             self._parts -= 1
             if self._parts == 0:
                 self.ended.set()
 
-    def end(self) -> None:
-        """Do not wait for what is left: the orchestrator is stopped."""
+    def abort(self) -> None:
+        """End without waiting for the remaining parts, because the orchestrator stops."""
         self.ended.set()

@@ -1,4 +1,4 @@
-"""What heartbeats may be told: what cannot work is refused before anything starts."""
+"""Check the settings of heartbeats before anything starts."""
 
 from holdfast.core.checks import CheckLevel, CheckResult, fail, ok, warn
 from holdfast.core.errors import ConfigError
@@ -9,19 +9,20 @@ MIN_INTERVAL_MS = 1000
 def check_interval(interval_seconds: float, heartbeat_seconds: float) -> CheckResult:
     """Compare the interval with HeartbeatSeconds. This is the only place with that rule.
 
-    Below twice the interval one late beat ends the job, so it is refused. From three times
-    on a beat may fail with all its retries. In between it works, with a warning.
+    If HeartbeatSeconds is below twice the interval, one late heartbeat ends the job, so the
+    check fails. From three times the interval on, a heartbeat may fail with all its
+    retries. In between it works, with a warning.
     """
-    found = f"HeartbeatSeconds {heartbeat_seconds:g}, a beat every {interval_seconds:g} s"
+    settings = f"HeartbeatSeconds {heartbeat_seconds:g}, a beat every {interval_seconds:g} s"
     remedy = f"set HeartbeatSeconds to {3 * interval_seconds:g} or more"
     if (fitting_ms := int(heartbeat_seconds * 1000 / 3)) >= MIN_INTERVAL_MS:
         remedy += f", or STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS to {fitting_ms} or less"
     if heartbeat_seconds < 2 * interval_seconds:
-        problem = f"{found}: below twice the interval, one late beat ends the job"
+        problem = f"{settings}: below twice the interval, one late beat ends the job"
         return fail("heartbeat", problem, remedy)
     if heartbeat_seconds < 3 * interval_seconds:
-        return warn("heartbeat", f"{found}: little room for a beat that is late", remedy)
-    return ok("heartbeat", found)
+        return warn("heartbeat", f"{settings}: little room for a beat that is late", remedy)
+    return ok("heartbeat", settings)
 
 
 def check_heartbeat_settings(
@@ -30,13 +31,13 @@ def check_heartbeat_settings(
     stall_seconds: float | None,
     concurrency: int,
 ) -> None:
-    """Raises ConfigError."""
+    """Check the settings of an orchestrator. Raises ConfigError."""
     if not interval_seconds > 0:
         raise ConfigError(f"the heartbeat interval must be above 0, not {interval_seconds:g} s")
     if heartbeat_timeout_seconds is not None:
-        finding = check_interval(interval_seconds, heartbeat_timeout_seconds)
-        if finding.level is CheckLevel.FAIL:
-            raise ConfigError(f"{finding.found}; {finding.remedy}")
+        result = check_interval(interval_seconds, heartbeat_timeout_seconds)
+        if result.level is CheckLevel.FAIL:
+            raise ConfigError(f"{result.found}; {result.remedy}")
     if stall_seconds is not None and not stall_seconds > 0:
         raise ConfigError(f"stall_seconds must be above 0, not {stall_seconds:g}")
     if concurrency < 1:

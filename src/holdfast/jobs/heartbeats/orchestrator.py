@@ -1,15 +1,14 @@
-"""The heartbeat orchestrator: keeps Step Functions waiting for every job that moves.
+"""The heartbeat orchestrator keeps Step Functions waiting for every job that makes progress.
 
-    loop ──┬─ each interval ─▶ census ─┬─▶ agenda          which jobs are active
-           │                           ├─▶ stalled          (own thread)
-           │                           └─▶ each_cycle       (own thread)
-           └─ what is due ───▶ beaters ─┬─ taken ──▶ agenda, at its next place
-              (up to 32 threads)        ├─ failed ─▶ agenda, in 2, 4, 8, 8 s
-                                        └─ closed ─▶ token_closed (own thread) ─▶ agenda
+    loop ──┬─ each interval ─▶ lister ──▶ schedule        which jobs are active
+           │                   (own thread)
+           └─ what is due ───▶ senders ─┬─ accepted ▶ schedule, at its next offset
+              (up to 32 threads)        ├─ failed ──▶ schedule, in 2, 4, 8, 8 s
+                                        └─ closed ──▶ token_closed (own thread) ─▶ schedule
 
-The loop itself waits for nobody: a slow store, a slow reconciler or a job whose beat hangs
-costs no other job its beat. Any number of orchestrators may run at once; heartbeats can be
-sent twice without harm, and when one ends the others go on.
+The loop itself never waits for a call. So a slow store, a slow reconciler or a heartbeat
+that hangs does not delay the heartbeats of other jobs. Any number of orchestrators may run
+at once, because sending a heartbeat twice is safe, and when one ends the others go on.
 """
 
 import logging
@@ -34,7 +33,7 @@ from holdfast.jobs.heartbeats.schedule import (
     HeartbeatTiming,
     ScheduledHeartbeat,
 )
-from holdfast.jobs.heartbeats.sender import HeartbeatAnswer, HeartbeatCall, HeartbeatSender
+from holdfast.jobs.heartbeats.sender import HeartbeatResponse, HeartbeatResult, HeartbeatSender
 from holdfast.jobs.heartbeats.thread_pool import ThreadPool, close_all
 from holdfast.jobs.model import ExportJob
 from holdfast.jobs.ports import StepFunctions
@@ -42,24 +41,27 @@ from holdfast.jobs.stall import StallRule
 
 _log = logging.getLogger("holdfast")
 
-# A wait does not count while the machine is suspended, the clock does: look now and then.
+# A wait does not count the time in which the machine is suspended, but the clock does. So
+# the loop checks the clock at least this often.
 _MAX_WAIT_SECONDS = 1.0
 
 
 class _Phase(Enum):
     NEW = "new"
-    DISABLED = "disabled"  # started, and told not to run
+    DISABLED = "disabled"  # started, but configured not to run
     RUNNING = "running"
     STOPPED = "stopped"
 
 
 class HeartbeatOrchestrator:
-    """Beats each active job that has a token: at once when it is received here, then every
-    `interval_seconds`, whoever works on it, until it is terminal or stalled.
+    """Sends heartbeats for each active job that has a token.
 
-    `token_closed(job, code)` is called when nobody waits for a job's token any more, with
-    the job as it was beaten. What it raises is logged; it delays no beat.
-    A job that does not move is not beaten; the reconciler fails it.
+    The first is sent at once when the job is received here, then one every
+    `interval_seconds`, in whichever process the job runs, until it is terminal or stalled.
+
+    If Step Functions no longer waits for a job's token, `token_closed(job, code)` is called
+    with the job as it was when the heartbeat was sent. Its errors are logged, and it delays
+    no heartbeat. A stalled job gets no heartbeats; the reconciler fails it.
     """
 
     def __init__(
@@ -82,40 +84,41 @@ class HeartbeatOrchestrator:
         self._jobs = jobs
         self._clock = clock
         self._events = events or Events()
-        self._heart = HeartbeatSender(step_functions, self._events, clock)
+        self._sender = HeartbeatSender(step_functions, self._events, clock)
         self._token_closed = token_closed
         self._interval_seconds = interval_seconds
         self._timeout_seconds = heartbeat_timeout_seconds
         self._enabled = enabled
         self._rule = StallRule(stall_seconds, 2 * interval_seconds, clock)
-        self._rhythm = HeartbeatTiming(interval_seconds, clock.monotonic())
-        self._agenda = HeartbeatSchedule(self._rhythm)
-        self._beaters = ThreadPool("holdfast-heartbeat", concurrency)
-        self._census = ThreadPool("holdfast-census")
-        self._judges = ThreadPool("holdfast-judge")
-        self._crews = (self._census, self._beaters, self._judges)
+        self._timing = HeartbeatTiming(interval_seconds, clock.monotonic())
+        self._schedule = HeartbeatSchedule(self._timing)
+        self._sending = ThreadPool("holdfast-heartbeat", concurrency)
+        self._listing = ThreadPool("holdfast-active-jobs")
+        self._closing = ThreadPool("holdfast-token-closed")
+        self._pools = (self._listing, self._sending, self._closing)
         self._phase = _Phase.NEW
         self._thread: Thread | None = None
-        self._cycle_at = self._rhythm.began_at
-        self._looks_at = self._cycle_at  # until when the loop sleeps, unless it is woken
+        self._cycle_at = self._timing.began_at
+        self._next_tick_at = self._cycle_at  # until when the loop sleeps, unless it is woken
         self._unknown_in_a_row = 0
-        self._rounds: set[HeartbeatCycle] = set()
+        self._cycles: set[HeartbeatCycle] = set()
         self._wake = Event()
         self._lock = Lock()
 
-    # -- its life: NEW, RUNNING, STOPPED, each once
+    # -- the phases NEW, RUNNING and STOPPED, each once
 
     @property
     def running(self) -> bool:
+        """Whether the orchestrator was started and not stopped."""
         return self._phase is _Phase.RUNNING
 
     @property
-    def under_way(self) -> int:
-        """How many beats, listings and judgements are handed out and not done."""
-        return sum(crew.load for crew in self._crews)
+    def in_flight(self) -> int:
+        """The number of heartbeats, listings and `token_closed` calls that are not done."""
+        return sum(pool.load for pool in self._pools)
 
     def start(self) -> None:
-        """HeartbeatCall in the background. Does nothing when that is so already, or was stopped."""
+        """Start the loop in the background. Does nothing if it was started or stopped."""
         with self._lock:
             if self._phase is not _Phase.NEW:
                 return
@@ -124,163 +127,177 @@ class HeartbeatOrchestrator:
                 thread.start()
                 self._thread = thread
             self._phase = _Phase.RUNNING if self._enabled else _Phase.DISABLED
-        self._tell_started()
+        self._emit_started()
 
     def stop(self, wait_seconds: float = 10.0) -> None:
-        """No new beat after this; waits so long for those under way. The last thing at
-        shutdown: while tasks are drained their jobs must be beaten.
+        """Send no new heartbeats, and wait so long for those in flight.
 
-        A stopped orchestrator stays so. Stopping again changes nothing.
+        Stop the orchestrator last at shutdown, because jobs need heartbeats while their
+        tasks are drained. It cannot be started again. Stopping twice is safe.
         """
         with self._lock:
-            was, self._phase = self._phase, _Phase.STOPPED
-        if was is _Phase.STOPPED:
+            previous, self._phase = self._phase, _Phase.STOPPED
+        if previous is _Phase.STOPPED:
             return
-        if was is _Phase.RUNNING:
-            self._events.emit(ev.OrchestratorStopping(self._beaters.load))
+        if previous is _Phase.RUNNING:
+            self._events.emit(ev.OrchestratorStopping(self._sending.load))
         ended = self._end(wait_seconds)
         if not ended:
-            _log.warning("heartbeats were still under way after %g s", wait_seconds)
-        elif was is _Phase.RUNNING:
+            _log.warning("heartbeats were still in flight after %g s", wait_seconds)
+        elif previous is _Phase.RUNNING:
             self._events.emit(ev.OrchestratorStopped())
 
     # -- jobs of this process
 
     def beat_now(self, job: ExportJob) -> None:
-        """The job was received here: beat it at once, in another thread, and from now on,
-        though the store's listing may not have it yet."""
+        """Send heartbeats for a job that was received here, the first one at once.
+
+        Another thread sends them. They go on even if the store's listing does not have the
+        job yet.
+        """
         if job.has_task_token() and not job.terminal and self._enabled:
-            moves = self._rule.seconds_stalled(job) is None
-            self._agenda.receive(job, self._clock.monotonic(), beat=moves)
+            moves = self._rule.measure_stall(job) is None
+            self._schedule.receive(job, self._clock.monotonic(), beat=moves)
             self._wake.set()
 
     def forget(self, job_id: str) -> None:
-        """The job is terminal here: no more beats."""
-        self._agenda.forget(job_id, self._clock.monotonic())
+        """Send no more heartbeats for the job, because it is terminal here."""
+        self._schedule.forget(job_id, self._clock.monotonic())
 
     def trigger_heartbeat(self) -> int:
-        """One whole cycle here and now, started or not: list, judge, beat every job once,
-        and all that follows from it. How many beats were sent, taken or not."""
+        """Run one whole cycle now, started or not, and return how many beats were sent.
+
+        The cycle lists the jobs, finds the stalled ones and sends one heartbeat for each of
+        the others. It ends after all calls that follow from that. Heartbeats that were not
+        accepted are counted, too.
+        """
         cycle = HeartbeatCycle()
         with self._lock:
             if self._phase is _Phase.STOPPED:
                 return 0
-            self._rounds.add(cycle)
-        if not self._census.give(partial(self._cycle, cycle)):
-            cycle.end()
+            self._cycles.add(cycle)
+        if not self._listing.submit(partial(self._run_cycle, cycle)):
+            cycle.abort()
         cycle.ended.wait()
-        self._rounds.discard(cycle)
+        self._cycles.discard(cycle)
         return cycle.sent
 
     # -- the loop
 
     def tick(self) -> float:
-        """One pass: begin a cycle if it is time, hand out the beats that are due. When to
-        look again, by the monotonic clock."""
+        """Run one pass: begin a cycle if it is time, and send the due heartbeats.
+
+        Returns when the next pass is due, by the monotonic clock.
+        """
         now = self._clock.monotonic()
         if now >= self._cycle_at:
-            self._cycle_at = self._rhythm.next_place(0.0, now)
-            if self._census.load == 0:  # else one is under way still: never two
-                self._census.give(self._cycle)
-        self._hand_out(self._agenda.take(now))
-        self._looks_at = min(self._cycle_at, self._agenda.first_at())
-        return self._looks_at
+            self._cycle_at = self._timing.compute_next_at(0.0, now)
+            if self._listing.load == 0:  # otherwise a cycle still runs, and two must not
+                self._listing.submit(self._run_cycle)
+        self._submit(self._schedule.take_due(now))
+        self._next_tick_at = min(self._cycle_at, self._schedule.find_next_due_at())
+        return self._next_tick_at
 
     def _run(self) -> None:
         while self._phase is not _Phase.STOPPED:
             self._wake.clear()
             try:
                 seconds = self.tick() - self._clock.monotonic()
-            except Exception:  # a bug here must not cost every job its heartbeats
+            except Exception:  # a bug here must not stop the heartbeats of every job
                 _log.exception("the heartbeat loop failed; it goes on")
                 seconds = _MAX_WAIT_SECONDS
             self._clock.wait(self._wake, min(max(0.0, seconds), _MAX_WAIT_SECONDS))
 
-    def _hand_out(self, pulses: list[ScheduledHeartbeat]) -> None:
-        for pulse in pulses:
-            if not self._beaters.give(partial(self._beat, pulse)):
-                self._back(pulse, sent=False, failed=True)
+    def _submit(self, heartbeats: list[ScheduledHeartbeat]) -> None:
+        for heartbeat in heartbeats:
+            if not self._sending.submit(partial(self._send, heartbeat)):
+                self._reschedule(heartbeat, sent=False, failed=True)
 
-    def _beat(self, pulse: ScheduledHeartbeat) -> None:
-        if pulse.forgotten:  # while it waited for its turn
-            self._back(pulse, sent=False)
+    def _send(self, heartbeat: ScheduledHeartbeat) -> None:
+        if heartbeat.forgotten:  # while it waited for a thread
+            self._reschedule(heartbeat, sent=False)
             return
-        job = pulse.job
-        beat = self._heart.beat(job)
-        if beat.answer is not HeartbeatAnswer.CLOSED:
-            self._back(pulse, failed=beat.answer is HeartbeatAnswer.FAILED)
-        # Judged elsewhere: that reads and writes the store, and beaters are few.
-        elif not self._judges.give(partial(self._judge_closed, pulse, job, beat)):
-            self._heart.tell(job, beat)
-            self._back(pulse)
+        job = heartbeat.job
+        result = self._sender.send(job)
+        if result.response is not HeartbeatResponse.CLOSED:
+            self._reschedule(heartbeat, failed=result.response is HeartbeatResponse.FAILED)
+        # Handled in another thread, because that reads and writes the store, and the threads
+        # that send are few.
+        elif not self._closing.submit(partial(self._handle_closed, heartbeat, job, result)):
+            self._sender.emit_event(job, result)
+            self._reschedule(heartbeat)
 
-    def _judge_closed(
-        self, pulse: ScheduledHeartbeat, job: ExportJob, beat: HeartbeatCall
+    def _handle_closed(
+        self, heartbeat: ScheduledHeartbeat, job: ExportJob, result: HeartbeatResult
     ) -> None:
         try:
-            # Before `token_closed`: that fails the job, and would explain every refusal.
-            if self._was_lost(job):
-                self._heart.tell(job, beat)
-            self._token_closed(job, beat.code)
+            # Before `token_closed`, which fails the job and so would explain every refusal.
+            if self._was_needed(job):
+                self._sender.emit_event(job, result)
+            self._token_closed(job, result.code)
         finally:
-            self._back(pulse)
+            self._reschedule(heartbeat)
 
-    def _was_lost(self, job: ExportJob) -> bool:
-        """Whether the token was closed while its job needed it. A job that was answered a
-        moment ago, or has another token by now, explains the refusal by itself."""
+    def _was_needed(self, job: ExportJob) -> bool:
+        """Return whether the token was closed while its job needed it.
+
+        If the job's outcome was sent a moment ago, or the job has another token by now,
+        the refusal is expected.
+        """
         try:
-            now = self._jobs.find_by_id(job.job_id)
-        except Exception:  # not explained
+            stored = self._jobs.find_by_id(job.job_id)
+        except Exception:  # nothing explains the refusal
             return True
-        return now is None or now.awaits_answer_to(job.task_token)
+        return stored is None or stored.is_awaiting_outcome(job.task_token)
 
-    def _back(
-        self, pulse: ScheduledHeartbeat, *, sent: bool = True, failed: bool = False
+    def _reschedule(
+        self, heartbeat: ScheduledHeartbeat, *, sent: bool = True, failed: bool = False
     ) -> None:
         now = self._clock.monotonic()
-        if self._agenda.bring_back(pulse, now, sent=sent, failed=failed) < self._looks_at:
+        due_at = self._schedule.reschedule(heartbeat, now, sent=sent, failed=failed)
+        if due_at < self._next_tick_at:
             self._wake.set()
 
     # -- one cycle
 
-    def _cycle(self, cycle: HeartbeatCycle | None = None) -> None:
+    def _run_cycle(self, cycle: HeartbeatCycle | None = None) -> None:
         try:
-            census = self._listed()
-            if census is not None:
-                self._act_on(census)
+            job_list = self._list_jobs()
+            if job_list is not None:
+                self._apply(job_list)
             if cycle is not None:
-                self._hand_out(self._agenda.take_all(cycle))
+                self._submit(self._schedule.take_all(cycle))
         finally:
             self._wake.set()
             if cycle is not None:
-                cycle.leave()
+                cycle.finish_part()
 
-    def _listed(self) -> ActiveJobList | None:
+    def _list_jobs(self) -> ActiveJobList | None:
         try:
             # A job received in the last interval may not be in the index yet.
             since = self._clock.monotonic() - self._interval_seconds
-            expected = self._agenda.received_before(since)
-            census = list_active_jobs(self._jobs, self._rule, self._clock, expected)
-        except Exception as error:  # beats go on for the jobs known from before
+            expected = self._schedule.list_received_before(since)
+            job_list = list_active_jobs(self._jobs, self._rule, self._clock, expected)
+        except Exception as error:  # heartbeats go on for the jobs known from before
             self._unknown_in_a_row += 1
             self._events.emit(
                 ev.ActiveJobsUnknown(type(error).__name__, self._unknown_in_a_row)
             )
             return None
         self._unknown_in_a_row = 0
-        return census
+        return job_list
 
-    def _act_on(self, census: ActiveJobList) -> None:
+    def _apply(self, job_list: ActiveJobList) -> None:
         now = self._clock.monotonic()
-        self._agenda.listed(census.to_beat, asked_at=census.asked_at, now=now)
-        self._agenda.hold_back(census.stalled)
-        self._agenda.hold_back(census.ended)
-        with_token = sum(job.has_task_token() for job in census.active)
-        self._events.emit(ev.ActiveJobs(with_token, len(census.active) - with_token))
+        self._schedule.apply_listing(job_list.to_beat, asked_at=job_list.asked_at, now=now)
+        self._schedule.hold_back(job_list.stalled)
+        self._schedule.hold_back(job_list.ended)
+        with_token = sum(job.has_task_token() for job in job_list.active)
+        self._events.emit(ev.ActiveJobs(with_token, len(job_list.active) - with_token))
 
-    # -- the ends
+    # -- start and end
 
-    def _tell_started(self) -> None:
+    def _emit_started(self) -> None:
         if not self._enabled:
             self._events.emit(ev.OrchestratorDisabled())
             return
@@ -290,11 +307,11 @@ class HeartbeatOrchestrator:
             self._events.emit(ev.IntervalTight(interval, timeout))
 
     def _end(self, wait_seconds: float) -> bool:
-        """True when nothing is under way any more."""
+        """Stop all threads, and return whether nothing is in flight any more."""
         self._wake.set()
-        for cycle in list(self._rounds):
-            cycle.end()
-        ended = close_all(self._crews, self._clock, wait_seconds)
+        for cycle in list(self._cycles):
+            cycle.abort()
+        ended = close_all(self._pools, self._clock, wait_seconds)
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join(wait_seconds)
         return ended

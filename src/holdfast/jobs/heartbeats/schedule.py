@@ -1,14 +1,14 @@
-"""When to beat which job: the rules, and the agenda that keeps them.
+"""When each job gets its heartbeat: the rules of time, and the schedule that keeps them.
 
-    one interval   ├─ places of the jobs ──────┼─ room for retries ─────────┤
+    one interval   ├─ offsets of the jobs ─────┼─ room for retries ─────────┤
                    ▲ cycle: the store is listed                             ▲ next cycle
 
-Each job has a place of its own in the first half of every interval, by its id. So beats
-are spread, the gap between two of a job's is the interval whoever sends them, and a beat
-that fails at its place can be tried again before the next.
+Each job has a fixed offset in the first half of every interval, computed from its id. So
+heartbeats are spread, and the gap between two heartbeats of a job is the interval even if
+different processes send them. A heartbeat that fails can be retried before the next one.
 
-A job is on the agenda, or handed out and not back yet. That is what makes a second beat
-of the same job at the same time impossible, however slow the first is.
+A job is either scheduled or handed out for sending. So two heartbeats of the same job are
+never sent at the same time, however slow the first one is.
 """
 
 from collections.abc import Iterable
@@ -22,253 +22,269 @@ from threading import Lock
 from holdfast.jobs.heartbeats.cycle import HeartbeatCycle
 from holdfast.jobs.model import ExportJob
 
-# Of 2 s, for intervals of 30 s and more. The last is what lets a job whose HeartbeatSeconds
-# is twice the interval live through an outage of 20 s, wherever in the interval it begins.
+# In units of 2 s for intervals of 30 s and more. Because of the last retry, a job whose
+# HeartbeatSeconds is twice the interval survives an outage of 20 s, wherever in the interval
+# the outage begins.
 _RETRY_UNITS = (1, 2, 4, 4)
-_FEW = 100  # jobs that may be beaten all at once
-_FOUND_PER_SECOND = 500  # what Step Functions takes without throttling, by its quotas
-_SMALL = 1024  # heap entries that are never worth a sweep
-_OUT = -inf  # the due time of what is handed out
+_MAX_SENT_AT_ONCE = 100  # new jobs whose heartbeats may be sent all at once
+_MAX_SENT_PER_SECOND = 500  # what Step Functions accepts without throttling, by its quotas
+_MIN_SWEPT = 1024  # a smaller heap is not worth a sweep
+_IN_FLIGHT = -inf  # the due time of a heartbeat that is handed out
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatTiming:
-    """The rules of time: values in, values out. All times are monotonic."""
+    """The rules of time, as pure functions. All times are monotonic."""
 
     interval_seconds: float
     began_at: float
 
-    def place_seconds(self, job_id: str) -> float:
-        """Where in the interval the job is beaten: always the same, in its first half."""
+    def compute_offset(self, job_id: str) -> float:
+        """Return the job's offset in seconds, always the same and in the first half."""
         digest = blake2b(job_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         return int.from_bytes(digest) / 2**64 * self.interval_seconds / 2
 
-    def next_place(self, place_seconds: float, now: float) -> float:
-        """The first time of that place after `now`: at most an interval away. After a
-        freeze of many intervals it is one time, not many."""
-        first = self.began_at + place_seconds
+    def compute_next_at(self, offset_seconds: float, now: float) -> float:
+        """Return the first time after `now` with that offset, at most an interval away.
+
+        After a freeze of many intervals this is still one time, not many.
+        """
+        first = self.began_at + offset_seconds
         past = floor((now - first) / self.interval_seconds) + 1
         at = first + past * self.interval_seconds
         return at if at > now else at + self.interval_seconds
 
-    def retry_at(self, failures: int, now: float) -> float:
-        """After 2, 4, 8 and 8 s, less for short intervals; then not until its place."""
+    def compute_retry_at(self, failures: int, now: float) -> float:
+        """Return when to retry: after 2, 4, 8 and 8 s, or less for short intervals.
+
+        After these retries it is infinity, so the heartbeat waits for its offset.
+        """
         if failures > len(_RETRY_UNITS):
             return inf
         return now + min(2.0, self.interval_seconds / 15) * _RETRY_UNITS[failures - 1]
 
-    def found_seconds(self, place_seconds: float, found: int) -> float:
-        """How soon to beat a job that was just found, one of `found`.
+    def compute_first_delay(self, offset_seconds: float, new_jobs: int) -> float:
+        """Return how soon to send the first heartbeat of one of `new_jobs` new jobs.
 
-        Nobody knows when it was last beaten, so: as soon as can be. But thousands at once,
-        after a start, would be throttled and beaten later still.
+        It is unknown when the last heartbeat of such a job was sent, so it should be sent
+        at once. But thousands at once, after a start, would be throttled and sent even
+        later.
         """
-        if found <= _FEW:
+        if new_jobs <= _MAX_SENT_AT_ONCE:
             return 0.0
-        return place_seconds * min(1.0, found / _FOUND_PER_SECOND / (self.interval_seconds / 2))
+        return offset_seconds * min(
+            1.0, new_jobs / _MAX_SENT_PER_SECOND / (self.interval_seconds / 2)
+        )
 
 
 class ScheduledHeartbeat:
-    """One job on the agenda."""
+    """One job of the schedule, with the time of its next heartbeat."""
 
     __slots__ = (
-        "again",
+        "beat_again",
+        "cycles",
         "due_at",
         "failures",
         "forgotten",
         "job",
-        "place_seconds",
+        "offset_seconds",
         "received_at",
-        "rounds",
     )
 
-    def __init__(self, job: ExportJob, place_seconds: float) -> None:
+    def __init__(self, job: ExportJob, offset_seconds: float) -> None:
         self.job = job
-        self.place_seconds = place_seconds
+        self.offset_seconds = offset_seconds
         self.due_at = inf
-        self.failures = 0  # in a row, since its place
-        self.received_at = inf  # here: it stays whatever a listing says; inf: elsewhere
-        self.again = False  # asked for while it was handed out
+        self.failures = 0  # consecutive, since its offset
+        # When this process received the job, which keeps it scheduled even if a listing does
+        # not have it. Infinity if the job was received elsewhere.
+        self.received_at = inf
+        self.beat_again = False  # another one was requested while this one was in flight
         self.forgotten = False
-        self.rounds: list[HeartbeatCycle] = []  # that wait until it is back
+        self.cycles: list[HeartbeatCycle] = []  # that wait until it is back
 
 
 class HeartbeatSchedule:
-    """Which job is beaten when. Safe to share between threads."""
+    """The jobs and the times of their next heartbeats. Safe to share between threads."""
 
-    def __init__(self, rhythm: HeartbeatTiming) -> None:
-        self._rhythm = rhythm
-        self._pulses: dict[str, ScheduledHeartbeat] = {}
-        self._gone: dict[str, float] = {}  # forgotten ones, until the listing agrees
+    def __init__(self, timing: HeartbeatTiming) -> None:
+        self._timing = timing
+        self._scheduled: dict[str, ScheduledHeartbeat] = {}
+        self._forgotten_at: dict[str, float] = {}  # until the listing has them no more
         self._heap: list[tuple[float, int, ScheduledHeartbeat]] = []
         self._numbers = count()
-        self._out: dict[str, ScheduledHeartbeat] = {}  # handed out, forgotten ones too
+        self._in_flight: dict[str, ScheduledHeartbeat] = {}  # includes forgotten ones
         self._lock = Lock()
 
-    # -- what to beat
+    # -- what to send
 
     def receive(self, job: ExportJob, now: float, *, beat: bool = True) -> None:
-        """The job is worked on here: beat it now, and on until it is forgotten."""
+        """Schedule a job of this process: a heartbeat now, and more until it is forgotten."""
         with self._lock:
-            self._gone.pop(job.job_id, None)
-            pulse = self._pulses.get(job.job_id)
-            if pulse is None:
-                pulse = self._add(job)
-            pulse.job, pulse.received_at = _newer(pulse.job, job), now
-            if pulse.due_at == _OUT:
-                # The beat under way may be of an older token: this one needs its own.
-                pulse.again = beat
+            self._forgotten_at.pop(job.job_id, None)
+            heartbeat = self._scheduled.get(job.job_id)
+            if heartbeat is None:
+                heartbeat = self._add(job)
+            heartbeat.job, heartbeat.received_at = _pick_newer(heartbeat.job, job), now
+            if heartbeat.due_at == _IN_FLIGHT:
+                # The one in flight may be for an older token, so this token needs its own.
+                heartbeat.beat_again = beat
             else:
-                self._put(pulse, now if beat else self._place(pulse, now))
+                self._put(heartbeat, now if beat else self._compute_next_at(heartbeat, now))
 
     def forget(self, job_id: str, now: float) -> None:
-        """Not beaten any more, even if a listing that is behind still has it."""
+        """Send no more heartbeats, even if a listing that is behind still has the job."""
         with self._lock:
-            self._gone[job_id] = now
+            self._forgotten_at[job_id] = now
             self._drop(job_id)
 
-    def listed(self, jobs: Iterable[ExportJob], *, asked_at: float, now: float) -> None:
-        """What the store says is to be beaten; asked for at `asked_at`.
+    def apply_listing(self, jobs: Iterable[ExportJob], *, asked_at: float, now: float) -> None:
+        """Schedule the jobs of a listing whose call began at `asked_at`.
 
-        What was only known from an earlier listing and is not in this one is dropped.
+        Jobs that are known only from an earlier listing and not in this one are dropped.
         """
         with self._lock:
             active = {job.job_id: job for job in jobs}
-            self._gone = {
+            self._forgotten_at = {
                 job_id: at
-                for job_id, at in self._gone.items()
+                for job_id, at in self._forgotten_at.items()
                 if job_id in active or at >= asked_at
             }
-            for job_id in [k for k, p in self._pulses.items() if k not in active]:
-                if self._pulses[job_id].received_at == inf:
+            for job_id in [known for known in self._scheduled if known not in active]:
+                if self._scheduled[job_id].received_at == inf:
                     self._drop(job_id)
-            found = [job for job in active.values() if not self._knows(job)]
-            for job in found:
-                self._find(job, len(found), now)
+            new_jobs = [job for job in active.values() if not self._update_known(job)]
+            for job in new_jobs:
+                self._schedule_new(job, len(new_jobs), now)
             self._sweep()
 
     def hold_back(self, job_ids: Iterable[str]) -> None:
-        """Do not beat these, local or not, until a listing brings them again."""
+        """Send no heartbeats for these jobs until a listing contains them again."""
         with self._lock:
             for job_id in job_ids:
                 self._drop(job_id)
 
-    def received_before(self, at: float) -> list[str]:
-        """The jobs that were received here before that."""
+    def list_received_before(self, at: float) -> list[str]:
+        """Return the ids of the jobs that this process received before that time."""
         with self._lock:
-            return [k for k, pulse in self._pulses.items() if pulse.received_at < at]
+            return [
+                job_id
+                for job_id, heartbeat in self._scheduled.items()
+                if heartbeat.received_at < at
+            ]
 
     # -- handing out
 
-    def take(self, now: float) -> list[ScheduledHeartbeat]:
-        """Hand out what is due, the longest due first. Bring each back."""
+    def take_due(self, now: float) -> list[ScheduledHeartbeat]:
+        """Hand out the due heartbeats, the longest due first. Give each to `reschedule`."""
         with self._lock:
-            return self._take(now)
+            return self._take_until(now)
 
     def take_all(self, cycle: HeartbeatCycle) -> list[ScheduledHeartbeat]:
-        """Hand out everything. The round waits for these, and for those that are out."""
+        """Hand out all heartbeats. The cycle waits for them and for those in flight."""
         with self._lock:
-            taken = self._take(inf)
-            for pulse in self._out.values():
-                cycle.join()
-                pulse.rounds.append(cycle)
+            taken = self._take_until(inf)
+            for heartbeat in self._in_flight.values():
+                cycle.add_part()
+                heartbeat.cycles.append(cycle)
             return taken
 
-    def bring_back(
-        self, pulse: ScheduledHeartbeat, now: float, *, sent: bool, failed: bool
+    def reschedule(
+        self, heartbeat: ScheduledHeartbeat, now: float, *, sent: bool, failed: bool
     ) -> float:
-        """When it is due again; infinity when it was forgotten meanwhile."""
+        """Take a heartbeat back and return when the next is due; infinity if forgotten."""
         with self._lock:
-            del self._out[pulse.job.job_id]
-            for cycle in pulse.rounds:
-                cycle.leave(sent=sent)
-            pulse.rounds.clear()
-            if not pulse.forgotten:
-                self._put(pulse, self._due_again(pulse, now, failed))
-            return inf if pulse.forgotten else pulse.due_at
+            del self._in_flight[heartbeat.job.job_id]
+            for cycle in heartbeat.cycles:
+                cycle.finish_part(sent=sent)
+            heartbeat.cycles.clear()
+            if not heartbeat.forgotten:
+                self._put(heartbeat, self._compute_due_at(heartbeat, now, failed))
+            return inf if heartbeat.forgotten else heartbeat.due_at
 
-    def first_at(self) -> float:
-        """When the next beat is due; infinity when there is none."""
+    def find_next_due_at(self) -> float:
+        """Return when the next heartbeat is due; infinity if there is none."""
         with self._lock:
-            return self._first_at()
+            return self._find_next_due_at()
 
     def __len__(self) -> int:
-        return len(self._pulses)
+        return len(self._scheduled)
 
     # -- under the lock
 
-    def _take(self, until: float) -> list[ScheduledHeartbeat]:
+    def _take_until(self, until: float) -> list[ScheduledHeartbeat]:
         taken = []
-        while self._first_at() <= until and self._heap:
-            pulse = heappop(self._heap)[2]
-            pulse.due_at = _OUT
-            self._out[pulse.job.job_id] = pulse
-            taken.append(pulse)
+        while self._find_next_due_at() <= until and self._heap:
+            heartbeat = heappop(self._heap)[2]
+            heartbeat.due_at = _IN_FLIGHT
+            self._in_flight[heartbeat.job.job_id] = heartbeat
+            taken.append(heartbeat)
         return taken
 
-    def _due_again(self, pulse: ScheduledHeartbeat, now: float, failed: bool) -> float:
-        if pulse.again:
-            pulse.again, pulse.failures = False, 0
+    def _compute_due_at(self, heartbeat: ScheduledHeartbeat, now: float, failed: bool) -> float:
+        if heartbeat.beat_again:
+            heartbeat.beat_again, heartbeat.failures = False, 0
             return now
-        pulse.failures = pulse.failures + 1 if failed else 0
-        place = self._place(pulse, now)
-        retry = self._rhythm.retry_at(pulse.failures, now) if failed else inf
-        if retry < place:
-            return retry
-        pulse.failures = 0
-        return place
+        heartbeat.failures = heartbeat.failures + 1 if failed else 0
+        regular_at = self._compute_next_at(heartbeat, now)
+        retry_at = self._timing.compute_retry_at(heartbeat.failures, now) if failed else inf
+        if retry_at < regular_at:
+            return retry_at
+        heartbeat.failures = 0
+        return regular_at
 
-    def _knows(self, job: ExportJob) -> bool:
-        """True when it is beaten already, or must not be; takes in what is new of it."""
-        if job.job_id in self._gone:
+    def _update_known(self, job: ExportJob) -> bool:
+        """Update a known job, and return whether it is scheduled or must not be."""
+        if job.job_id in self._forgotten_at:
             return True
-        if (pulse := self._pulses.get(job.job_id)) is None:
+        if (heartbeat := self._scheduled.get(job.job_id)) is None:
             return False
-        pulse.job = _newer(pulse.job, job)
+        heartbeat.job = _pick_newer(heartbeat.job, job)
         return True
 
-    def _find(self, job: ExportJob, found: int, now: float) -> None:
-        pulse = self._add(job)
-        if pulse.due_at != _OUT:
-            self._put(pulse, now + self._rhythm.found_seconds(pulse.place_seconds, found))
+    def _schedule_new(self, job: ExportJob, new_jobs: int, now: float) -> None:
+        heartbeat = self._add(job)
+        if heartbeat.due_at != _IN_FLIGHT:
+            delay = self._timing.compute_first_delay(heartbeat.offset_seconds, new_jobs)
+            self._put(heartbeat, now + delay)
 
     def _add(self, job: ExportJob) -> ScheduledHeartbeat:
-        """One that is still handed out goes on: another would be beaten beside it."""
-        pulse = self._out.get(job.job_id)
-        if pulse is None:
-            pulse = ScheduledHeartbeat(job, self._rhythm.place_seconds(job.job_id))
-        pulse.job, pulse.forgotten = job, False
-        self._pulses[job.job_id] = pulse
-        return pulse
+        """Add a job. One in flight is reused, or two would be sent at the same time."""
+        heartbeat = self._in_flight.get(job.job_id)
+        if heartbeat is None:
+            heartbeat = ScheduledHeartbeat(job, self._timing.compute_offset(job.job_id))
+        heartbeat.job, heartbeat.forgotten = job, False
+        self._scheduled[job.job_id] = heartbeat
+        return heartbeat
 
     def _drop(self, job_id: str) -> None:
-        if (pulse := self._pulses.pop(job_id, None)) is not None:
-            pulse.forgotten = True
+        if (heartbeat := self._scheduled.pop(job_id, None)) is not None:
+            heartbeat.forgotten = True
 
-    def _place(self, pulse: ScheduledHeartbeat, now: float) -> float:
-        return self._rhythm.next_place(pulse.place_seconds, now)
+    def _compute_next_at(self, heartbeat: ScheduledHeartbeat, now: float) -> float:
+        return self._timing.compute_next_at(heartbeat.offset_seconds, now)
 
-    def _put(self, pulse: ScheduledHeartbeat, due_at: float) -> None:
-        pulse.due_at = due_at
-        heappush(self._heap, (due_at, next(self._numbers), pulse))
+    def _put(self, heartbeat: ScheduledHeartbeat, due_at: float) -> None:
+        heartbeat.due_at = due_at
+        heappush(self._heap, (due_at, next(self._numbers), heartbeat))
 
-    def _first_at(self) -> float:
-        while self._heap and _outdated(self._heap[0]):
+    def _find_next_due_at(self) -> float:
+        while self._heap and _is_outdated(self._heap[0]):
             heappop(self._heap)
         return self._heap[0][0] if self._heap else inf
 
     def _sweep(self) -> None:
-        """Outdated entries are few, unless many jobs end early in an interval."""
-        if len(self._heap) > max(_SMALL, 2 * len(self._pulses)):
-            self._heap = [entry for entry in self._heap if not _outdated(entry)]
+        """Remove outdated entries, which are many only if many jobs end early."""
+        if len(self._heap) > max(_MIN_SWEPT, 2 * len(self._scheduled)):
+            self._heap = [entry for entry in self._heap if not _is_outdated(entry)]
             heapify(self._heap)
 
 
-def _outdated(entry: tuple[float, int, ScheduledHeartbeat]) -> bool:
-    due_at, _, pulse = entry
-    return pulse.forgotten or pulse.due_at != due_at
+def _is_outdated(entry: tuple[float, int, ScheduledHeartbeat]) -> bool:
+    due_at, _, heartbeat = entry
+    return heartbeat.forgotten or heartbeat.due_at != due_at
 
 
-def _newer(known: ExportJob, told: ExportJob) -> ExportJob:
-    """A listing may be behind: the token that a job was given last stays."""
-    return known if told.token_generation < known.token_generation else told
+def _pick_newer(known: ExportJob, listed: ExportJob) -> ExportJob:
+    """Return the job with the latest token, because a listing may be behind."""
+    return known if listed.token_generation < known.token_generation else listed

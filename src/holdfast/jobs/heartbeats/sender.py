@@ -1,4 +1,4 @@
-"""One heartbeat: sent, timed, told, and never anything but an answer."""
+"""Send one heartbeat, measure it, and return its result."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -11,63 +11,71 @@ from holdfast.jobs.model import ExportJob
 from holdfast.jobs.ports import StepFunctions
 
 
-class HeartbeatAnswer(Enum):
-    TAKEN = "taken"
-    FAILED = "failed"  # worth another try
-    CLOSED = "closed"  # nobody waits for this token
+class HeartbeatResponse(Enum):
+    """How Step Functions responded to a heartbeat."""
+
+    ACCEPTED = "accepted"
+    FAILED = "failed"  # worth another attempt
+    CLOSED = "closed"  # Step Functions no longer waits for this token
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatCall:
-    answer: HeartbeatAnswer
+class HeartbeatResult:
+    """The response to one heartbeat, the service's error code, and how long the call took."""
+
+    response: HeartbeatResponse
     code: str = ""
     seconds: float = 0.0
 
 
 class HeartbeatSender:
-    """Sends beats. Writes nothing: whether a job moves is not for a heartbeat to say."""
+    """Sends heartbeats. It writes nothing, because a heartbeat is not progress of the job."""
 
     def __init__(self, step_functions: StepFunctions, events: Events, clock: Clock) -> None:
         self._step_functions = step_functions
         self._events = events
         self._clock = clock
 
-    def beat(self, job: ExportJob) -> HeartbeatCall:
-        """Never raises an Exception. One event for each beat, whatever ends it; but none for
-        a CLOSED one: whether that is a failure only the job's row can say. See `tell`."""
-        began_at = self._clock.monotonic()
-        beat = HeartbeatCall(
-            HeartbeatAnswer.FAILED, "Cancelled"
-        )  # until something better is known
-        try:
-            beat = self._send(job)
-        finally:
-            # Here, so that what is cancelled at shutdown is counted too: otherwise the
-            # beats sent would not be those that succeeded and those that failed.
-            beat = replace(beat, seconds=self._clock.monotonic() - began_at)
-            if beat.answer is not HeartbeatAnswer.CLOSED:
-                self.tell(job, beat)
-        return beat
+    def send(self, job: ExportJob) -> HeartbeatResult:
+        """Send a heartbeat and return its result. Never raises an Exception.
 
-    def _send(self, job: ExportJob) -> HeartbeatCall:
+        Emits one event for each heartbeat, however it ends, except for a CLOSED one. Only
+        the job's row can tell whether that is a failure, so the caller decides whether to
+        call `emit_event`.
+        """
+        began_at = self._clock.monotonic()
+        result = HeartbeatResult(
+            HeartbeatResponse.FAILED, "Cancelled"
+        )  # unless `_send` returns
         try:
-            assert job.task_token is not None  # others are never on the agenda
+            result = self._send(job)
+        finally:
+            # In `finally`, so that a heartbeat that is cancelled at shutdown is counted, too.
+            # Otherwise the accepted and the failed heartbeats would not add up to all sent.
+            result = replace(result, seconds=self._clock.monotonic() - began_at)
+            if result.response is not HeartbeatResponse.CLOSED:
+                self.emit_event(job, result)
+        return result
+
+    def _send(self, job: ExportJob) -> HeartbeatResult:
+        try:
+            assert job.task_token is not None  # jobs without a token are never scheduled
             self._step_functions.send_task_heartbeat(job.task_token)
         except TokenClosed as error:
-            return HeartbeatCall(HeartbeatAnswer.CLOSED, error.code)
-        except Exception as error:  # whatever it is: the job goes on, and the next beat comes
-            return HeartbeatCall(
-                HeartbeatAnswer.FAILED, getattr(error, "code", "") or type(error).__name__
+            return HeartbeatResult(HeartbeatResponse.CLOSED, error.code)
+        except Exception as error:  # the job goes on, and the next heartbeat tries again
+            return HeartbeatResult(
+                HeartbeatResponse.FAILED, getattr(error, "code", "") or type(error).__name__
             )
-        return HeartbeatCall(HeartbeatAnswer.TAKEN)
+        return HeartbeatResult(HeartbeatResponse.ACCEPTED)
 
-    def tell(self, job: ExportJob, beat: HeartbeatCall) -> None:
-        """Emit the event of a beat: logs and metrics know of no other."""
-        if not self._events.listening:
+    def emit_event(self, job: ExportJob, result: HeartbeatResult) -> None:
+        """Emit the heartbeat's event, from which logs and metrics are made."""
+        if not self._events.has_subscribers:
             return
-        if beat.answer is not HeartbeatAnswer.TAKEN:
-            self._events.emit(HeartbeatFailed(job.job_id, beat.code, beat.seconds))
+        if result.response is not HeartbeatResponse.ACCEPTED:
+            self._events.emit(HeartbeatFailed(job.job_id, result.code, result.seconds))
             return
         state = job.state
         done, total = state.completed_tasks, state.total_tasks
-        self._events.emit(HeartbeatSent(job.job_id, done, total, state.percent, beat.seconds))
+        self._events.emit(HeartbeatSent(job.job_id, done, total, state.percent, result.seconds))

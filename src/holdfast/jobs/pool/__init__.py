@@ -1,1 +1,1 @@
-"""The worker pool: isolated processes that do tasks, watched and replaced."""
+"""The worker pool: isolated processes that do tasks, supervised and replaced."""

@@ -1,11 +1,11 @@
-"""The worker pool: isolated processes that do tasks, watched and replaced by one thread.
+"""The worker pool: isolated processes that do tasks, supervised and replaced by one thread.
 
     source ── take ─▶ pool ── PROCESS_TASK ─▶ worker process, some slots each
-           ◀ finished ──   ◀─ TASK_COMPLETED ──
+           ◀ finish ──     ◀─ TASK_COMPLETED ──
 
-Each worker has pipes of its own and shares nothing with its neighbours: whatever one does
-or however it ends, the others do not notice. The pool's thread waits for all of them at
-once and for none in particular.
+Each worker has its own pipes and shares nothing with the others, so nothing that one does,
+and no way in which it ends, affects them. The pool's thread waits for all workers at once
+and never for a single one.
 """
 
 import logging
@@ -22,23 +22,23 @@ from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.jobs.pool.ports import (
     Assignment,
+    HandlerFactory,
     RunningTaskInfo,
     TaskHandler,
     TaskSource,
     WorkerInfo,
-    WorkFactory,
 )
-from holdfast.jobs.pool.process import WorkerProcess, pickled
+from holdfast.jobs.pool.process import WorkerProcess, pickle_factory
 from holdfast.jobs.pool.safe_source import SafeTaskSource
-from holdfast.jobs.pool.supervisor import GLANCE_SECONDS, Supervisor
+from holdfast.jobs.pool.supervisor import MAX_TICK_SECONDS, Supervisor
 from holdfast.jobs.pool.worker import PoolLimits, PoolWorker, WorkerState
 
 __all__ = [
     "Assignment",
+    "HandlerFactory",
     "RunningTaskInfo",
     "TaskHandler",
     "TaskSource",
-    "WorkFactory",
     "WorkerInfo",
     "WorkerPool",
 ]
@@ -49,31 +49,37 @@ _log = logging.getLogger("holdfast")
 class WorkerPool:
     """`size` worker processes with `slots` tasks each. Starts once, stops once.
 
-    A task whose worker ends is done again, alone on a worker, up to `max_attempts` times in
-    all; that goes for a task that takes longer than `task_seconds`, too. A worker that is
-    not heard of for `answer_seconds` is ended.
+    If a worker ends, its tasks are done again, each alone on a worker, up to `max_attempts`
+    times in all. The same holds for a task that takes longer than `task_timeout_seconds`. A
+    worker that sends nothing for `response_timeout_seconds` is killed.
     """
 
     def __init__(
         self,
-        make_work: WorkFactory,
+        make_handler: HandlerFactory,
         source: TaskSource,
         *,
         size: int = 4,
         slots: int = 4,
         max_attempts: int = 3,
-        task_seconds: float = 3600.0,
-        answer_seconds: float = 30.0,
+        task_timeout_seconds: float = 3600.0,
+        response_timeout_seconds: float = 30.0,
         events: Events | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Raises ConfigError for work that cannot be sent to a process, or a wrong number."""
+        """Create a pool.
+
+        Raises ConfigError if `make_handler` cannot be pickled or a number is out of range.
+        """
         _check_counts(size=size, slots=slots, max_attempts=max_attempts)
-        _check_seconds(task_seconds=task_seconds, answer_seconds=answer_seconds)
-        limits = PoolLimits(task_seconds, answer_seconds)
+        _check_seconds(
+            task_timeout_seconds=task_timeout_seconds,
+            response_timeout_seconds=response_timeout_seconds,
+        )
+        limits = PoolLimits(task_timeout_seconds, response_timeout_seconds)
         self._clock = clock
-        self._crew = Supervisor(
-            partial(WorkerProcess, pickled(make_work), slots, limits.pulse_seconds),
+        self._supervisor = Supervisor(
+            partial(WorkerProcess, pickle_factory(make_handler), slots, limits.pulse_seconds),
             SafeTaskSource(source),
             size=size,
             slots=slots,
@@ -83,143 +89,147 @@ class WorkerPool:
             clock=clock,
         )
         self._lock = RLock()
-        self._orders: deque[Callable[[], None]] = deque()
-        self._settled = Event()  # started, or not to be started
+        self._commands: deque[Callable[[], None]] = deque()
+        self._started = Event()  # also set if the start failed
         self._thread: Thread | None = None
-        self._bell: WakeupPipe | None = None
+        self._wakeup: WakeupPipe | None = None
         self._stopped = False
 
     # -- from any thread
 
     def start(self) -> None:
-        """Every worker is ready afterwards; tasks are taken from now on. Twice: nothing.
+        """Start all workers and return when each is ready. Starting twice is safe.
 
-        Raises ConfigError, with nothing left running, when the work cannot be made or
-        worker processes end before they begin.
+        Tasks are taken from now on. Raises ConfigError, with no process left, if the task
+        handler cannot be created or worker processes exit before they are ready.
         """
         with self._lock:
             if self._stopped:
-                raise RuntimeError("a worker pool that was stopped stays stopped")
+                raise RuntimeError("a worker pool that was stopped cannot be started again")
             if self._thread is None:
-                self._bell = WakeupPipe()
+                self._wakeup = WakeupPipe()
                 thread = Thread(target=self._run, name="holdfast-pool", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # no more threads to be had
-                    self._bell.close()
-                    self._bell = None
+                except RuntimeError:  # the system has no more threads
+                    self._wakeup.close()
+                    self._wakeup = None
                     raise
                 self._thread = thread
         try:
-            self._settled.wait()
-        except BaseException:  # Ctrl-C while we wait
+            self._started.wait()
+        except BaseException:  # Ctrl-C during the wait
             self.stop(0.0)
             raise
-        if self._crew.failure is not None:
+        if self._supervisor.failure is not None:
             self.stop(0.0)
-            raise ConfigError(self._crew.failure)
+            raise ConfigError(self._supervisor.failure)
 
     def wake(self) -> None:
-        """There may be tasks again. Nothing happens while the pool does not run."""
+        """Take tasks again, because there may be new ones. No effect unless it runs."""
         with self._lock:
-            if self._bell is not None:
-                self._bell.ring()
+            if self._wakeup is not None:
+                self._wakeup.wake()
 
     def cancel(self, job_id: str) -> None:
-        """Have the job's running tasks stop soon; they are returned, unless they were done.
+        """Stop the job's running tasks soon, and give back those that were not done.
 
-        Tasks of it that are taken afterwards are done as any other.
+        Tasks of the job that are taken afterwards run as any other.
         """
-        self._order(partial(self._crew.cancel, job_id))
+        self._enqueue(partial(self._supervisor.cancel, job_id))
 
     def stop(self, drain_seconds: float) -> None:
-        """Take no more tasks, let those that run finish for so long, end and return the rest.
+        """Take no more tasks, let the running ones finish for so long, and give back the rest.
 
-        Afterwards no thread, process or descriptor is left. Calling again waits, too, and
-        can shorten the time; without a start, nothing happens. Not from the source's
-        methods: the pool's thread cannot wait for itself.
+        Afterwards no thread, process or descriptor is left. A second call waits, too, and
+        can shorten the time. Without a start, nothing happens. The source's methods must
+        not call this, because the pool's thread cannot wait for itself.
         """
         with self._lock:
             self._stopped = True
-        self._order(partial(self._crew.stop, drain_seconds))
+        self._enqueue(partial(self._supervisor.stop, drain_seconds))
         if self._thread is not None:
             self._thread.join()
 
-    def view(self) -> list[WorkerInfo]:
-        """What each worker does right now."""
+    def list_workers(self) -> list[WorkerInfo]:
+        """Return what each worker is doing now."""
         now = self._clock.monotonic()
-        return [worker.view(now) for worker in self._crew.workers]
+        return [worker.to_info(now) for worker in self._supervisor.workers]
 
-    def bytes_of(self, job_id: str) -> int:
-        """How far the tasks of that job that run now have come, in bytes."""
-        running = (task for worker in self.view() for task in worker.tasks)
+    def count_running_bytes(self, job_id: str) -> int:
+        """Return how many bytes the running tasks of that job have processed."""
+        running = (task for worker in self.list_workers() for task in worker.tasks)
         return sum(task.bytes_processed for task in running if task.job_id == job_id)
 
-    def _order(self, order: Callable[[], None]) -> None:
+    def _enqueue(self, command: Callable[[], None]) -> None:
         with self._lock:
-            self._orders.append(order)
+            self._commands.append(command)
             self.wake()
 
     # -- the pool's thread
 
     def _run(self) -> None:
-        bell = self._bell
-        assert bell is not None
+        wakeup = self._wakeup
+        assert wakeup is not None
         try:
-            while not self._crew.ended:
-                pause = self._pass()
-                bell.wait(self._crew.workers, pause)
+            while not self._supervisor.ended:
+                pause = self._run_pass()
+                wakeup.wait(self._supervisor.workers, pause)
         finally:
-            self._settled.set()
+            self._started.set()
             with self._lock:
-                self._bell = None
-                bell.close()
+                self._wakeup = None
+                wakeup.close()
 
-    def _pass(self) -> float:
+    def _run_pass(self) -> float:
         try:
-            while self._orders:
-                self._orders.popleft()()
-            pause = self._crew.tick()
-        except Exception as error:  # a surprise; the tasks that run must not pay for it
+            while self._commands:
+                self._commands.popleft()()
+            pause = self._supervisor.tick()
+        except Exception as error:  # a bug in the pool must not end the running tasks
             _log.exception("a pass of the worker pool failed")
-            pause = GLANCE_SECONDS
-            if not self._settled.is_set():
-                self._crew.failure = f"a pass failed: {type(error).__name__}"
-        if self._crew.failure is not None:
-            self._crew.stop(0.0)
-        elif self._crew.complete:
-            self._settled.set()
+            pause = MAX_TICK_SECONDS
+            if not self._started.is_set():
+                self._supervisor.failure = f"a pass failed: {type(error).__name__}"
+        if self._supervisor.failure is not None:
+            self._supervisor.stop(0.0)
+        elif self._supervisor.all_were_ready:
+            self._started.set()
         return pause
 
 
 class WakeupPipe:
-    """Wakes the pool's thread where it waits for its workers."""
+    """A pipe that wakes the pool's thread while it waits for its workers."""
 
     def __init__(self) -> None:
         self._reads, self._writes = os.pipe()
         for pipe in (self._reads, self._writes):
             os.set_blocking(pipe, False)
 
-    def ring(self) -> None:
-        with suppress(BlockingIOError):  # it rings already
+    def wake(self) -> None:
+        """End the current or the next `wait`."""
+        with suppress(BlockingIOError):  # the pipe is full, so the thread wakes anyway
             os.write(self._writes, b"!")
 
     def wait(self, workers: list[PoolWorker], seconds: float) -> None:
-        """Until it rings, a worker says or takes something, or time is up."""
-        news = poll()
-        news.register(self._reads, POLLIN)
+        """Wait for a wake-up, or until a worker can be read from or written to.
+
+        Returns after so many seconds at the latest.
+        """
+        ready = poll()
+        ready.register(self._reads, POLLIN)
         for worker in workers:
-            if (
-                worker.state is not WorkerState.ENDING
-            ):  # its pipe is at its end, and always ready
-                news.register(worker.process.answers, POLLIN)
+            # The pipe of a worker that is ENDING is at its end, so it would always be ready.
+            if worker.state is not WorkerState.ENDING:
+                ready.register(worker.process.messages, POLLIN)
                 if worker.process.unsent:
-                    news.register(worker.process.orders, POLLOUT)
-        news.poll(seconds * 1000)
+                    ready.register(worker.process.commands, POLLOUT)
+        ready.poll(seconds * 1000)
         with suppress(BlockingIOError):
             os.read(self._reads, 4096)
 
     def close(self) -> None:
+        """Close both ends."""
         os.close(self._reads)
         os.close(self._writes)
 

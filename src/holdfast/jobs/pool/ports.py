@@ -1,4 +1,4 @@
-"""What a worker pool is given, and what it shows: work, tasks and a view of both."""
+"""The ports of the worker pool: the task handler, the source of tasks, and their views."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,40 +8,43 @@ from holdfast.jobs.model import TaskResult
 
 
 class TaskHandler(Protocol):
-    """What is done with a task. Made once in each worker process, and lives there.
+    """The code that does tasks. Each worker process creates one and keeps it.
 
-    It knows of no other worker, has no task token and nobody to answer but the pool.
+    It knows no other worker, has no task token and talks only to the pool.
     """
 
     def process(
         self, task: Mapping[str, Any], report: Callable[[int], None]
     ) -> Mapping[str, Any]:
-        """Do one task: the payload of PROCESS_TASK in, `{"success": bool, "bytesProcessed":
-        int, "error": {"code": str, "message": str} | None}` out.
+        """Do one task, given the payload of PROCESS_TASK, and return its result.
 
-        Called from several threads at once, one for each slot. `report(n)`: n bytes more
-        were done. An exception is a failed task; a MemoryError ends the process, and the
-        task is done again in a fresh one.
+        The result is `{"success": bool, "bytesProcessed": int, "error": {"code": str,
+        "message": str} | None}`. Several threads call this at once, one for each slot. Call
+        `report(n)` when n more bytes were processed. If it raises, the task failed. If it
+        raises MemoryError, the process ends and a new one does the task again.
         """
 
     def cancel(self, job_id: str) -> None:
-        """Stop what runs for that job soon; its `process` fails with the code wire.CANCELLED.
+        """Stop the running tasks of that job soon; they fail with the code wire.CANCELLED.
 
-        Called every second while such a task runs: it may be called before the task came
-        so far that there is something to stop.
+        The pool calls this every second while such a task runs, because a call may come
+        before the task has begun.
         """
 
     def close(self) -> None:
-        """No task runs and none will. Soon after, the process ends."""
+        """Release resources. No task runs, none will, and the process ends soon after."""
 
 
-WorkFactory = Callable[[], TaskHandler]  # it is pickled: of an importable module
+HandlerFactory = Callable[[], TaskHandler]  # it is pickled, so its module must be importable
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A task as the pool is given it. `payload` is plain data, as JSON has it; the pool
-    adds `jobId`, `taskId`, `attempt` and `nonce`."""
+    """A task as the source gives it to the pool.
+
+    `payload` is plain data that JSON can represent. The pool adds `jobId`, `taskId`,
+    `attempt` and `nonce`.
+    """
 
     job_id: str
     task_id: str
@@ -49,25 +52,28 @@ class Assignment:
 
 
 class TaskSource(Protocol):
-    """Where tasks come from and go to: each taken one is finished or returned, once.
+    """The source of tasks. Each task that was taken is finished or given back, once.
 
-    All three are called in the pool's thread. They must not block, and must not raise:
-    an error is logged, and what it was about is lost.
+    The pool's thread calls all three methods. They must neither block nor raise; an error
+    is logged, and the task or result that it concerns is lost.
     """
 
     def take(self) -> Assignment | None:
-        """The next task; None: there is none now. Then `WorkerPool.wake` tells of new ones."""
+        """Return the next task, or None if there is none now.
 
-    def finished(self, result: TaskResult) -> None:
-        """For good: done, failed by the work, or out of attempts."""
+        After None, call `WorkerPool.wake` when there are new tasks.
+        """
 
-    def returned(self, assignment: Assignment) -> None:
-        """Not done and not failed: the pool stopped, or the job was cancelled."""
+    def finish(self, result: TaskResult) -> None:
+        """Accept the final result: the task is done, or failed, or out of attempts."""
+
+    def give_back(self, assignment: Assignment) -> None:
+        """Take back a task without a result: the pool stops, or the job was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningTaskInfo:
-    """One running task."""
+    """A view of one running task."""
 
     job_id: str
     task_id: str
@@ -78,7 +84,7 @@ class RunningTaskInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One worker process and what it is doing."""
+    """A view of one worker process and its running tasks."""
 
     pid: int
     tasks: tuple[RunningTaskInfo, ...]

@@ -1,7 +1,7 @@
-"""The pool's hold on one worker process: start it, talk to it, see it end.
+"""The pool's end of one worker process: start it, exchange frames with it, see it end.
 
-Not by `multiprocessing`: that would import the program's main module in every worker, and
-more than twice of what is needed. Nothing in here ever waits.
+It does not use `multiprocessing`, which would import the program's main module in every
+worker and more than twice as much as a worker needs. No function in this module waits.
 """
 
 import os
@@ -12,119 +12,138 @@ from contextlib import suppress
 
 from holdfast.core.errors import ConfigError
 from holdfast.core.process.frames import MAX_FRAME_BYTES, Frames
-from holdfast.core.process.process_group import born_deaf, death_of, group_is_gone, kill_group
+from holdfast.core.process.process_group import (
+    block_sigint,
+    describe_exit,
+    is_group_gone,
+    kill_group,
+)
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.ports import WorkFactory
+from holdfast.jobs.pool.ports import HandlerFactory
 from holdfast.jobs.pool.worker_main import OUT_OF_MEMORY
 
-# It finds modules where we do: a folder that only this program has on its path included.
-_PROGRAM = "import sys; sys.path[:] = sys.argv[5:]; from holdfast.jobs.pool.worker_main import main; main()"
+# The worker gets our module path, which may have a folder that only this program added.
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[5:]; "
+    "from holdfast.jobs.pool.worker_main import main; main()"
+)
 
 
-def pickled(make_work: WorkFactory) -> bytes:
-    """The factory as a worker process can find it. Raises ConfigError when it cannot."""
+def pickle_factory(make_handler: HandlerFactory) -> bytes:
+    """Return the pickled factory. Raises ConfigError if a worker could not load it."""
     try:
-        factory = pickle.dumps(make_work)
-    except Exception as error:  # whatever the object does when pickled
+        factory = pickle.dumps(make_handler)
+    except Exception as error:  # pickling an object can raise anything
         raise ConfigError(
-            f"the work cannot be sent to a worker process ({type(error).__name__}: {error}): "
-            "use a function at the top of an importable module, or a partial of one"
+            "the task handler cannot be sent to a worker process "
+            f"({type(error).__name__}: {error}): use a function at the top of an importable "
+            "module, or a partial of one"
         ) from None
     if len(factory) > MAX_FRAME_BYTES:
         raise ConfigError(
-            f"the work is {len(factory):,} bytes when pickled, the limit is "
+            f"the task handler has {len(factory):,} bytes when pickled, the limit is "
             f"{MAX_FRAME_BYTES:,}: let it load its data from a file"
         )
     return factory
 
 
 class WorkerProcess:
-    """One process, its pipes and its process group. For one thread, which must live on:
-    Linux ends the process with the thread that started it."""
+    """One process, its pipes and its process group, for one thread.
+
+    That thread must outlive the process, because Linux ends the process with the thread
+    that started it.
+    """
 
     def __init__(self, factory: bytes, slots: int, pulse_seconds: float) -> None:
-        """Raises OSError when no process can be started now."""
-        theirs, ours = _pipes()
+        """Start the process. Raises OSError if no process can be started now."""
+        child_ends, parent_ends = _open_pipes()
         try:
-            self._process = _started(*theirs)
+            self._process = _start_process(*child_ends)
         except BaseException:
-            _close(*ours)
+            _close(*parent_ends)
             raise
         finally:
-            _close(*theirs)
+            _close(*child_ends)
         self.pid = self._process.pid
-        self.answers, self.orders, self._lifeline = ours
-        for pipe in (self.answers, self.orders):
+        self.messages, self.commands, self._sentinel = parent_ends
+        for pipe in (self.messages, self.commands):
             os.set_blocking(pipe, False)
-        self._frames = Frames(self.answers, self.orders)
+        self._frames = Frames(self.messages, self.commands)
         self._open = True
         self.send(wire.pack_start(slots, pulse_seconds))
         self.send(factory)
 
-    # -- talking
+    # -- frames
 
     def read(self) -> bytes | None:
-        """The next frame, None when there is none yet. EOFError: there will be no more."""
+        """Return the next frame, or None if there is none yet.
+
+        Raises EOFError if there will be no more.
+        """
         return self._frames.read()
 
     def send(self, frame: bytes) -> None:
-        """Never waits for a worker that does not read: `unsent` says whether it did."""
+        """Send a frame without waiting; `unsent` says whether a part of it is buffered."""
         self.unsent = self._open and not self._frames.send(frame)
 
     def flush(self) -> None:
+        """Send buffered bytes without waiting."""
         self.unsent = self._open and not self._frames.flush()
 
-    def hang_up(self) -> None:
-        """No more orders: it ends by itself."""
+    def close_commands(self) -> None:
+        """Close the pipe of commands, so that the process ends by itself."""
         if self._open:
             self._open = self.unsent = False
-            os.close(self.orders)
+            os.close(self.commands)
 
     # -- ending
 
-    def death(self) -> str | None:
-        """How it died; None while it lives."""
+    def poll_exit(self) -> str | None:
+        """Return how the process ended, or None while it runs."""
         code = self._process.poll()
         if code is None:
             return None
-        return "out of memory" if code == OUT_OF_MEMORY else death_of(code)
+        return "out of memory" if code == OUT_OF_MEMORY else describe_exit(code)
 
     def kill(self) -> None:
-        """Kill it and all it started, at once."""
+        """Kill the process and all that it started, at once."""
         if self._process.poll() is None:
-            self._process.kill()  # it may be too young to have a group
+            self._process.kill()  # it may be too young to have a process group
         kill_group(self.pid)
 
-    def gone(self) -> bool:
-        """Whether neither it nor anything it started is left. Ask after `kill`."""
-        return self._process.poll() is not None and group_is_gone(self.pid)
+    def is_gone(self) -> bool:
+        """Return whether the process and all that it started have ended. Call after `kill`."""
+        return self._process.poll() is not None and is_group_gone(self.pid)
 
-    def let_go(self) -> None:
-        """Close the pipes. The last call."""
-        self.hang_up()
-        _close(self.answers, self._lifeline)
+    def close(self) -> None:
+        """Close the pipes. This is the last call."""
+        self.close_commands()
+        _close(self.messages, self._sentinel)
 
 
-def _pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Their ends: orders, answers, lifeline; ours: answers, orders, lifeline."""
-    made: list[int] = []
+def _open_pipes() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Return the child's ends (commands, messages, sentinel) and ours.
+
+    Ours are in the order messages, commands, sentinel.
+    """
+    pipes: list[int] = []
     try:
         for _ in range(3):
-            made += os.pipe()
+            pipes += os.pipe()
     except OSError:
-        _close(*made)
+        _close(*pipes)
         raise
-    orders, our_orders, our_answers, answers, lifeline, our_lifeline = made
-    return (orders, answers, lifeline), (our_answers, our_orders, our_lifeline)
+    commands, our_commands, our_messages, messages, sentinel, our_sentinel = pipes
+    return (commands, messages, sentinel), (our_messages, our_commands, our_sentinel)
 
 
-def _started(orders: int, answers: int, lifeline: int) -> "subprocess.Popen[bytes]":
-    words = (os.getpid(), orders, answers, lifeline)
-    with born_deaf():
+def _start_process(commands: int, messages: int, sentinel: int) -> "subprocess.Popen[bytes]":
+    arguments = (os.getpid(), commands, messages, sentinel)
+    with block_sigint():
         return subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *map(str, words), *sys.path],
+            [sys.executable, "-c", _PROGRAM, *map(str, arguments), *sys.path],
             stdin=subprocess.DEVNULL,
-            pass_fds=(orders, answers, lifeline),
+            pass_fds=(commands, messages, sentinel),
         )
 
 

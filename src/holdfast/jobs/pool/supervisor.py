@@ -1,12 +1,12 @@
-"""The workers of a pool and one pass over them: listen, judge, bury, replace, assign.
+"""The workers of a pool, and one pass over them: read, check, reap, spawn, assign.
 
-Everything in here runs in the pool's thread and never waits for a worker.
+All of this runs in the pool's thread and never waits for a worker.
 
-    a worker        what becomes of its tasks
-    says so         finished, as it says
-    ends in any     done again, alone on a worker, if attempts are left; else failed
-    way             with WorkerDied or TaskTimedOut
-    the pool stops  finished in time, or returned
+    the worker       its tasks
+    reports a task   finished with the reported result
+    ends in any      done again, alone on a worker, if attempts are left; otherwise failed
+    way              with WorkerDied or TaskTimedOut
+    the pool stops   finished in time, or given back
 """
 
 import logging
@@ -30,20 +30,23 @@ from holdfast.jobs.pool.worker import (
 )
 from holdfast.jobs.pool.worker_slot import WorkerSlot
 
-GLANCE_SECONDS = 1.0  # a pass at least that often
+MAX_TICK_SECONDS = 1.0  # a pass at least so often
 _ENDING_SECONDS = 0.005  # while a worker is ending
 _STOPPING_SECONDS = 0.02
-_FRAMES_AT_ONCE = 100  # of one worker, before the others have their turn
+_MAX_FRAMES = 100  # of one worker, before the others are read
 
 _log = logging.getLogger("holdfast")
 
 
 class Supervisor:
-    """`seats` may be looked at from any thread; all else is for the pool's thread."""
+    """The worker slots and their workers, for the pool's thread.
+
+    Any thread may read `worker_slots` and `workers`.
+    """
 
     def __init__(
         self,
-        hire: Callable[[], WorkerProcess],
+        spawn: Callable[[], WorkerProcess],
         source: SafeTaskSource,
         *,
         size: int,
@@ -53,232 +56,250 @@ class Supervisor:
         events: Events,
         clock: Clock,
     ) -> None:
-        self.seats = tuple(WorkerSlot() for _ in range(size))
+        self.worker_slots = tuple(WorkerSlot() for _ in range(size))
         self.failure: str | None = None  # why the pool cannot start
-        self._hire = hire
+        self._spawn = spawn
         self._source = source
         self._slots = slots
         self._max_attempts = max_attempts
         self._limits = limits
         self._events = events
         self._clock = clock
-        self._again: deque[TaskAttempt] = deque()
+        self._retries: deque[TaskAttempt] = deque()
         self._nonces = count(1)
         self._stop_at: float | None = None
-        self._looked_at = clock.monotonic()
-        self._asked_at = self._looked_at
+        self._last_tick_at = clock.monotonic()
+        self._cancels_sent_at = self._last_tick_at
 
-    # -- what the pool asks
+    # -- for the pool
 
     @property
     def workers(self) -> list[PoolWorker]:
-        found = [seat.worker for seat in self.seats]  # each looked at once: any thread may ask
-        return [worker for worker in found if worker is not None]
+        """The workers that exist now."""
+        # Each slot is read once, because another thread may call this.
+        workers = [slot.worker for slot in self.worker_slots]
+        return [worker for worker in workers if worker is not None]
 
     @property
-    def complete(self) -> bool:
-        """Whether every seat had a worker that was ready."""
-        return all(seat.begun for seat in self.seats)
+    def all_were_ready(self) -> bool:
+        """Whether every slot had a worker that was ready."""
+        return all(slot.was_ready for slot in self.worker_slots)
 
     @property
     def ended(self) -> bool:
+        """Whether the pool was stopped and no worker is left."""
         return self._stop_at is not None and not self.workers
 
     def cancel(self, job_id: str) -> None:
-        """What runs of it is asked to stop; what waits for another attempt goes back."""
+        """Stop the running tasks of that job, and give back those that wait for a retry."""
         for worker in self.workers:
             worker.cancel(job_id)
-            worker.ask_again_to_cancel()
-        for attempt in [one for one in self._again if one.assignment.job_id == job_id]:
-            self._again.remove(attempt)
-            self._source.returned(attempt.assignment)
+            worker.send_cancels()
+        cancelled = [retry for retry in self._retries if retry.assignment.job_id == job_id]
+        for attempt in cancelled:
+            self._retries.remove(attempt)
+            self._source.give_back(attempt.assignment)
 
     def stop(self, drain_seconds: float) -> None:
-        """Take no more tasks; what runs has that long. Less than before is less."""
+        """Take no more tasks, and let the running ones finish for so long.
+
+        A second call can shorten the time, but not extend it.
+        """
         stop_at = self._clock.monotonic() + drain_seconds
         self._stop_at = stop_at if self._stop_at is None else min(stop_at, self._stop_at)
 
     def tick(self) -> float:
-        """One pass. How long may be waited for news before the next, in seconds."""
+        """Run one pass, and return how many seconds to wait at most before the next."""
         now = self._clock.monotonic()
-        self._forgive(now)
+        self._extend_timeouts(now)
         for worker in self.workers:
-            self._listen(worker, now)
-            self._judge(worker, now)
-        for seat in self.seats:
-            self._bury(seat, now)
+            self._read_messages(worker, now)
+            self._check_health(worker, now)
+        for slot in self.worker_slots:
+            self._reap(slot, now)
         if self._stop_at is None:
-            self._fill(now)
+            self._fill_slots(now)
             self._assign(now)
         else:
             self._wind_down(now, self._stop_at)
-        self._remind(now)
-        return self._pause(now)
+        self._repeat_cancels(now)
+        return self._compute_pause(now)
 
-    # -- listening and judging
+    # -- reading and checking
 
-    def _forgive(self, now: float) -> None:
-        """A pass is due every second. Was it longer, we were kept from looking: by a suspended
-        machine, a debugger, a stop. Workers were perhaps kept from telling, then."""
-        unseen = now - self._looked_at - 2 * GLANCE_SECONDS
-        self._looked_at = now
-        if unseen > 0:
+    def _extend_timeouts(self, now: float) -> None:
+        """Extend all timeouts if this pass is late.
+
+        A pass is due every second. A longer gap means that this process was kept from
+        running by a suspended machine, a debugger or a stop signal. The workers may have
+        been kept from sending for that time, too.
+        """
+        missed_seconds = now - self._last_tick_at - 2 * MAX_TICK_SECONDS
+        self._last_tick_at = now
+        if missed_seconds > 0:
             for worker in self.workers:
-                worker.forgive(unseen)
+                worker.extend_timeouts(missed_seconds)
 
-    def _listen(self, worker: PoolWorker, now: float) -> None:
-        if worker.garbled:
+    def _read_messages(self, worker: PoolWorker, now: float) -> None:
+        if worker.unreadable:
             return
         try:
-            for _ in range(_FRAMES_AT_ONCE):
+            for _ in range(_MAX_FRAMES):
                 if (frame := worker.process.read()) is None:
                     break
                 worker.heard_at = now
-                self._take_in(worker, wire.unpack_said(frame), now)
+                self._handle_message(worker, wire.unpack_message(frame), now)
             worker.process.flush()
         except EOFError:
-            worker.end(None, now)  # it is dying; we shall see of what
+            worker.end(None, now)  # it is dying, and its exit code will give the reason
         except wire.BrokenFrame:
-            worker.garbled = True
-            worker.end("sent what is no message", now)
+            worker.unreadable = True
+            worker.end("sent an invalid message", now)
 
-    def _take_in(self, worker: PoolWorker, said: wire.Said, now: float) -> None:
-        match said:
+    def _handle_message(
+        self, worker: PoolWorker, message: wire.WorkerMessage, now: float
+    ) -> None:
+        match message:
             case wire.WorkerReady():
-                worker.ready(now)
+                worker.mark_ready(now)
             case wire.WorkerBroken(code, reason):
-                self._broken(worker, code, reason, now)
+                self._handle_broken(worker, code, reason, now)
             case wire.WorkerPulse():
-                worker.pulsed(said)
+                worker.record_pulse(message)
             case wire.TaskReport(nonce):
-                # Any other nonce is an answer to what was given away: not aboard any more.
-                if (run := worker.aboard.pop(nonce, None)) is not None:
-                    worker.proved = True
-                    self._source.completed(run, said)
+                # Any other nonce belongs to an attempt that this worker no longer has.
+                if (run := worker.running.pop(nonce, None)) is not None:
+                    worker.finished_task = True
+                    self._source.complete(run, message)
             case _:
-                assert_never(said)
+                assert_never(message)
 
-    def _broken(self, worker: PoolWorker, code: str, reason: str, now: float) -> None:
-        """Before the start is through it is the pool that is broken; later a successor may
-        have more luck, when the deployment that ran into it is over."""
-        worker.end(f"the work cannot be made: {code}", now)
-        if not self.complete:
-            self.failure = f"the work cannot be made: {code}: {reason}"
+    def _handle_broken(self, worker: PoolWorker, code: str, reason: str, now: float) -> None:
+        """End a worker that could not create the task handler.
 
-    def _judge(self, worker: PoolWorker, now: float) -> None:
-        if worker.state is not WorkerState.ENDING and (why := worker.wrong(self._limits, now)):
-            worker.end(why, now)
+        While the pool starts, this fails the start. Later, the next worker may succeed, for
+        example after a deployment that caused it has finished.
+        """
+        worker.end(f"the task handler cannot be created: {code}", now)
+        if not self.all_were_ready:
+            self.failure = f"the task handler cannot be created: {code}: {reason}"
+
+    def _check_health(self, worker: PoolWorker, now: float) -> None:
+        if worker.state is WorkerState.ENDING:
+            return
+        if problem := worker.find_problem(self._limits, now):
+            worker.end(problem, now)
 
     # -- the end of a worker
 
-    def _bury(self, seat: WorkerSlot, now: float) -> None:
-        worker = seat.worker
-        if worker is None or worker.state is not WorkerState.ENDING or not worker.gone(now):
+    def _reap(self, slot: WorkerSlot, now: float) -> None:
+        worker = slot.worker
+        if worker is None or worker.state is not WorkerState.ENDING or not worker.is_gone(now):
             return
-        self._last_words(worker, now)
-        worker.process.let_go()
-        seat.vacate(now)
-        self._give_up_start(seat, worker.reason)
+        self._read_remaining(worker, now)
+        worker.process.close()
+        slot.vacate(now)
+        self._fail_start(slot, worker.reason)
         if self._stop_at is None:
             self._events.emit(PoolWorkerEnded(worker.process.pid, worker.reason))
-        self._clear(worker)
+        self._requeue_tasks(worker)
 
-    def _last_words(self, worker: PoolWorker, now: float) -> None:
-        """What it finished before its end is finished; half a message is none."""
-        if worker.garbled:
+    def _read_remaining(self, worker: PoolWorker, now: float) -> None:
+        """Handle the messages sent before the end; an incomplete message is ignored."""
+        if worker.unreadable:
             return
         try:
             while (frame := worker.process.read()) is not None:
-                self._take_in(worker, wire.unpack_said(frame), now)
+                self._handle_message(worker, wire.unpack_message(frame), now)
         except (EOFError, wire.BrokenFrame):
             return
 
-    def _give_up_start(self, seat: WorkerSlot, reason: str) -> None:
-        if seat.hopeless and self.failure is None:
-            self.failure = f"worker processes end before they begin: {reason}"
+    def _fail_start(self, slot: WorkerSlot, reason: str) -> None:
+        if slot.has_failed and self.failure is None:
+            self.failure = f"worker processes exit before they are ready: {reason}"
 
-    def _clear(self, worker: PoolWorker) -> None:
-        runs = list(worker.aboard.values())
-        worker.aboard.clear()
+    def _requeue_tasks(self, worker: PoolWorker) -> None:
+        runs = list(worker.running.values())
+        worker.running.clear()
         for run in runs:
-            self._unfinished(run, len(runs) == 1, worker.reason)
+            self._requeue(run, len(runs) == 1, worker.reason)
 
-    def _unfinished(self, run: RunningTask, alone: bool, reason: str) -> None:
-        """It is blamed for the end when nobody else can be."""
+    def _requeue(self, run: RunningTask, alone: bool, reason: str) -> None:
+        """Give the task another attempt, or fail it if it must have caused the worker's end."""
         task, number = run.attempt.assignment, run.attempt.number
         if run.cancelled or self._stop_at is not None:
-            self._source.returned(task)
+            self._source.give_back(task)
         elif (alone or run.overdue) and number >= self._max_attempts:
             code = "TaskTimedOut" if run.overdue else "WorkerDied"
-            self._source.failed(
+            self._source.fail(
                 task, code, f"given up after attempt {number}; the worker: {reason}"
             )
         else:
-            self._again.append(TaskAttempt(task, number + 1, suspect=True))
+            self._retries.append(TaskAttempt(task, number + 1, suspect=True))
             self._events.emit(TaskRetried(task.job_id, task.task_id, number + 1, reason))
 
-    # -- workers and tasks to work on
+    # -- new workers and new tasks
 
-    def _fill(self, now: float) -> None:
-        for seat in self.seats:
-            if seat.worker is None and now >= seat.not_before:
-                self._seat_worker(seat, now)
+    def _fill_slots(self, now: float) -> None:
+        for slot in self.worker_slots:
+            if slot.worker is None and now >= slot.not_before:
+                self._spawn_worker(slot, now)
 
-    def _seat_worker(self, seat: WorkerSlot, now: float) -> None:
+    def _spawn_worker(self, slot: WorkerSlot, now: float) -> None:
         try:
-            process = self._hire()
-        except OSError as error:  # no memory, no process number, no descriptor left
+            process = self._spawn()
+        except OSError as error:  # no memory, no process id or no descriptor is left
             _log.warning("no worker process can be started: %s", error)
-            seat.put_off(now)
-            self._give_up_start(seat, str(error))
+            slot.delay_next(now)
+            self._fail_start(slot, str(error))
             return
-        seat.worker = PoolWorker(process, self._slots, now, now, now)
+        slot.worker = PoolWorker(process, self._slots, now, now, now)
         self._events.emit(PoolWorkerStarted(process.pid))
 
     def _assign(self, now: float) -> None:
-        # Suspects have the empty workers. There is one for them by and by: each came from
-        # a worker that ended, and its successor is empty until it took a suspect.
-        while self._again and (worker := self._idle()):
-            self._give(worker, self._again.popleft(), now)
-        while (worker := self._least_busy()) and (task := self._source.take()):
+        # Suspects get the idle workers first. There will be one for each, because each came
+        # from a worker that ended, and its successor is idle until it gets a suspect.
+        while self._retries and (worker := self._find_idle()):
+            self._give(worker, self._retries.popleft(), now)
+        while (worker := self._find_least_busy()) and (task := self._source.take()):
             self._give(worker, TaskAttempt(task), now)
 
-    def _idle(self) -> PoolWorker | None:
-        return next((worker for worker in self.workers if worker.empty), None)
+    def _find_idle(self) -> PoolWorker | None:
+        return next((worker for worker in self.workers if worker.is_idle), None)
 
-    def _least_busy(self) -> PoolWorker | None:
+    def _find_least_busy(self) -> PoolWorker | None:
         able = [worker for worker in self.workers if worker.has_room]
-        return min(able, key=lambda worker: len(worker.aboard), default=None)
+        return min(able, key=lambda worker: len(worker.running), default=None)
 
     def _give(self, worker: PoolWorker, attempt: TaskAttempt, now: float) -> None:
         try:
-            worker.give(attempt, next(self._nonces), now)
+            worker.assign(attempt, next(self._nonces), now)
         except (TypeError, ValueError, RecursionError):
-            # Without its text: that quotes the payload.
+            # The error's own text is left out, because it quotes the payload.
             problem = "the task is not plain data, or larger than 2 MiB"
-            self._source.failed(attempt.assignment, "InvalidTask", problem)
+            self._source.fail(attempt.assignment, "InvalidTask", problem)
 
-    def _remind(self, now: float) -> None:
-        if now - self._asked_at >= GLANCE_SECONDS:
-            self._asked_at = now
+    def _repeat_cancels(self, now: float) -> None:
+        if now - self._cancels_sent_at >= MAX_TICK_SECONDS:
+            self._cancels_sent_at = now
             for worker in self.workers:
-                worker.ask_again_to_cancel()
+                worker.send_cancels()
 
     # -- stopping
 
     def _wind_down(self, now: float, stop_at: float) -> None:
-        while self._again:
-            self._source.returned(self._again.popleft().assignment)
+        while self._retries:
+            self._source.give_back(self._retries.popleft().assignment)
         for worker in self.workers:
-            if worker.empty:
+            if worker.is_idle:
                 worker.leave(now)
-            elif worker.state is WorkerState.STARTING or (worker.aboard and now >= stop_at):
+            elif worker.state is WorkerState.STARTING or (worker.running and now >= stop_at):
                 worker.end("the pool stops", now)
 
-    def _pause(self, now: float) -> float:
+    def _compute_pause(self, now: float) -> float:
         if any(worker.state is WorkerState.ENDING for worker in self.workers):
             return _ENDING_SECONDS
         if self._stop_at is not None:
             return _STOPPING_SECONDS
-        due = [seat.not_before - now for seat in self.seats if seat.worker is None]
-        return max(0.0, min([GLANCE_SECONDS, *due]))
+        due = [slot.not_before - now for slot in self.worker_slots if slot.worker is None]
+        return max(0.0, min([MAX_TICK_SECONDS, *due]))

@@ -1,10 +1,10 @@
-"""One worker as the pool sees it: its state, what is aboard, and whether it is well.
+"""One worker as the pool sees it: its state, its running tasks, and its health.
 
-    STARTING ──▶ READY ──▶ LEAVING     told to end, nothing aboard
+    STARTING ──▶ READY ──▶ LEAVING     asked to end, nothing runs
         └──────────┴──────────┴──────▶ ENDING ──▶ gone
 
-What is aboard a worker that is ENDING stays there until it is gone for certain: nobody is
-given a task that may still be worked on.
+The tasks of a worker that is ENDING stay with it until it is certainly gone, so that no
+other worker gets a task that may still be worked on.
 """
 
 from dataclasses import dataclass, field
@@ -14,14 +14,16 @@ from holdfast.jobs.pool import wire
 from holdfast.jobs.pool.ports import Assignment, RunningTaskInfo, WorkerInfo
 from holdfast.jobs.pool.process import WorkerProcess
 
-_START_SECONDS = 120.0  # imports on a busy machine
-_LONG_SECONDS = 60.0  # who lived that long did not die of its start
-_CLOSE_SECONDS = 2.0  # for Work.close
-_GROUP_SECONDS = 1.0  # where nobody buries orphans, a group never empties
-_DEATH_SECONDS = 10.0  # after SIGKILL; only the kernel itself can take longer
+_START_TIMEOUT_SECONDS = 120.0  # imports on a busy machine
+_PROVED_SECONDS = 60.0  # a worker that lived so long did not die of its start
+_CLOSE_TIMEOUT_SECONDS = 2.0  # for TaskHandler.close
+_GROUP_TIMEOUT_SECONDS = 1.0  # where no process reaps orphans, a group never becomes empty
+_KILL_TIMEOUT_SECONDS = 10.0  # after SIGKILL; only the kernel itself can take longer
 
 
 class WorkerState(Enum):
+    """The phase of a worker's life."""
+
     STARTING = auto()
     READY = auto()
     LEAVING = auto()
@@ -30,22 +32,23 @@ class WorkerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """How long a worker may take."""
+    """How long a task may run and a worker may be silent."""
 
-    task_seconds: float
-    answer_seconds: float
+    task_timeout_seconds: float
+    response_timeout_seconds: float
 
     @property
     def pulse_seconds(self) -> float:
-        return min(1.0, self.answer_seconds / 4)
+        """The interval in which a worker must send its pulse."""
+        return min(1.0, self.response_timeout_seconds / 4)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAttempt:
     """A task and the number of this attempt at it.
 
-    A suspect was aboard a worker that ended. Perhaps it was the reason: it has the next
-    worker to itself, or it would take its neighbours down with it again and again.
+    A suspect ran on a worker that ended, and may be the reason. So it gets the next worker
+    to itself. Otherwise it could take other tasks down with it again and again.
     """
 
     assignment: Assignment
@@ -55,7 +58,7 @@ class TaskAttempt:
 
 @dataclass(slots=True)
 class RunningTask:
-    """An attempt aboard a worker."""
+    """An attempt that runs on a worker."""
 
     attempt: TaskAttempt
     started_at: float
@@ -63,7 +66,8 @@ class RunningTask:
     cancelled: bool = False
     overdue: bool = False
 
-    def view(self, now: float) -> RunningTaskInfo:
+    def to_info(self, now: float) -> RunningTaskInfo:
+        """Return a view of the task."""
         task, number = self.attempt.assignment, self.attempt.number
         seconds = max(0.0, now - self.started_at)
         return RunningTaskInfo(task.job_id, task.task_id, number, seconds, self.bytes_processed)
@@ -71,130 +75,144 @@ class RunningTask:
 
 @dataclass(slots=True)
 class PoolWorker:
-    """A worker process with its tasks, for the pool's thread; `view` is for any."""
+    """A worker process and its tasks, for the pool's thread. Any thread may call `to_info`."""
 
     process: WorkerProcess
     slots: int
-    since: float  # when it came into its state
+    state_since: float
     heard_at: float
-    born_at: float
+    started_at: float
     state: WorkerState = WorkerState.STARTING
-    aboard: dict[int, RunningTask] = field(default_factory=dict)
-    begun: bool = False  # it was ready once
-    proved: bool = False  # it did a task: what ends it now is not how it was started
-    garbled: bool = False  # nothing it says can be believed any more
+    running: dict[int, RunningTask] = field(default_factory=dict)
+    was_ready: bool = False
+    finished_task: bool = False  # so its start is not what ends it now
+    unreadable: bool = False  # it sent an invalid message, so no later one can be trusted
     _reason: str | None = None
 
     # -- tasks
 
     @property
-    def empty(self) -> bool:
-        return self.state is WorkerState.READY and not self.aboard
+    def is_idle(self) -> bool:
+        """Whether the worker is ready and runs no task."""
+        return self.state is WorkerState.READY and not self.running
 
     @property
     def has_room(self) -> bool:
-        """For a task that is no suspect."""
-        alone = any(run.attempt.suspect for run in self.aboard.values())
-        return self.state is WorkerState.READY and len(self.aboard) < self.slots and not alone
+        """Whether the worker can take a task that is not a suspect."""
+        has_suspect = any(run.attempt.suspect for run in self.running.values())
+        has_free_slot = len(self.running) < self.slots
+        return self.state is WorkerState.READY and has_free_slot and not has_suspect
 
-    def give(self, attempt: TaskAttempt, nonce: int, now: float) -> None:
-        """Raises TypeError, ValueError or RecursionError; nothing was given then."""
+    def assign(self, attempt: TaskAttempt, nonce: int, now: float) -> None:
+        """Send the task to the worker.
+
+        Raises TypeError, ValueError or RecursionError if the task cannot be packed; then
+        nothing was sent.
+        """
         task = attempt.assignment
         ids = (task.job_id, task.task_id, attempt.number, nonce)
         frame = wire.pack_task(task.payload, *ids)
-        self.aboard[nonce] = RunningTask(attempt, now)
+        self.running[nonce] = RunningTask(attempt, now)
         self.process.send(frame)
 
     def cancel(self, job_id: str) -> None:
-        for run in self.aboard.values():
+        """Mark the running tasks of that job as cancelled."""
+        for run in self.running.values():
             run.cancelled |= run.attempt.assignment.job_id == job_id
 
-    def ask_again_to_cancel(self) -> None:
-        """It may have been told before the task had begun. Not one that does not read."""
-        jobs = {run.attempt.assignment.job_id for run in self.aboard.values() if run.cancelled}
+    def send_cancels(self) -> None:
+        """Send a cancel for each job with cancelled tasks, because an earlier one may have
+        come before the task had begun. Skip a worker that does not read its pipe."""
+        jobs = {run.attempt.assignment.job_id for run in self.running.values() if run.cancelled}
         if self.state is WorkerState.READY and not self.process.unsent:
             for job_id in jobs:
                 self.process.send(wire.pack_cancel(job_id))
 
     # -- signs of life
 
-    def ready(self, now: float) -> None:
+    def mark_ready(self, now: float) -> None:
+        """Note that the worker has started."""
         if self.state is WorkerState.STARTING:
-            self.begun = True
-            self._become(WorkerState.READY, now)
+            self.was_ready = True
+            self._move_to(WorkerState.READY, now)
 
-    def pulsed(self, pulse: wire.WorkerPulse) -> None:
+    def record_pulse(self, pulse: wire.WorkerPulse) -> None:
+        """Note how many bytes each running task has processed."""
         for nonce, done in pulse.bytes_by_nonce.items():
-            if nonce in self.aboard:
-                self.aboard[nonce].bytes_processed = done
+            if nonce in self.running:
+                self.running[nonce].bytes_processed = done
 
-    def forgive(self, seconds: float) -> None:
-        """Time in which we did not look, or the machine slept, is not held against it."""
-        self.since += seconds
+    def extend_timeouts(self, seconds: float) -> None:
+        """Ignore a time in which the pool did not run or the machine was suspended."""
+        self.state_since += seconds
         self.heard_at += seconds
-        for run in list(self.aboard.values()):
+        for run in list(self.running.values()):
             run.started_at += seconds
 
-    def wrong(self, limits: PoolLimits, now: float) -> str | None:
-        """The reason to end it, or None while all is well."""
-        if (death := self.process.death()) is not None:
-            return death
+    def find_problem(self, limits: PoolLimits, now: float) -> str | None:
+        """Return the reason to end the worker, or None while it is healthy."""
+        if (exit_reason := self.process.poll_exit()) is not None:
+            return exit_reason
+        in_state_seconds = now - self.state_since
         match self.state:
-            case WorkerState.STARTING if now - self.since >= _START_SECONDS:
-                return f"not ready after {_START_SECONDS:g} s"
-            case WorkerState.LEAVING if now - self.since >= _CLOSE_SECONDS:
-                return f"did not end within {_CLOSE_SECONDS:g} s"
+            case WorkerState.STARTING if in_state_seconds >= _START_TIMEOUT_SECONDS:
+                return f"not ready after {_START_TIMEOUT_SECONDS:g} s"
+            case WorkerState.LEAVING if in_state_seconds >= _CLOSE_TIMEOUT_SECONDS:
+                return f"did not end within {_CLOSE_TIMEOUT_SECONDS:g} s"
             case WorkerState.READY:
-                return self._silent(limits, now) or self._late(limits, now)
+                return self._check_silence(limits, now) or self._check_overdue(limits, now)
         return None
 
-    def _silent(self, limits: PoolLimits, now: float) -> str | None:
-        if now - self.heard_at < limits.answer_seconds:
+    def _check_silence(self, limits: PoolLimits, now: float) -> str | None:
+        if now - self.heard_at < limits.response_timeout_seconds:
             return None
-        return f"no sign of life for {limits.answer_seconds:g} s"
+        return f"no sign of life for {limits.response_timeout_seconds:g} s"
 
-    def _late(self, limits: PoolLimits, now: float) -> str | None:
-        for run in self.aboard.values():
-            run.overdue = now - run.started_at >= limits.task_seconds
-        if not any(run.overdue for run in self.aboard.values()):
+    def _check_overdue(self, limits: PoolLimits, now: float) -> str | None:
+        for run in self.running.values():
+            run.overdue = now - run.started_at >= limits.task_timeout_seconds
+        if not any(run.overdue for run in self.running.values()):
             return None
-        return f"a task took longer than {limits.task_seconds:g} s"
+        return f"a task took longer than {limits.task_timeout_seconds:g} s"
 
-    # -- its end
+    # -- the end
 
     def leave(self, now: float) -> None:
-        """Nothing more is for it: let it close what it has."""
-        self.process.hang_up()
-        self._become(WorkerState.LEAVING, now)
+        """Let the worker close its handler and end, because it gets no more tasks."""
+        self.process.close_commands()
+        self._move_to(WorkerState.LEAVING, now)
 
     def end(self, reason: str | None, now: float) -> None:
-        """`reason` is None where its own death will tell."""
+        """Kill the worker. If `reason` is None, its exit code gives the reason."""
         if self.state is not WorkerState.ENDING:
             self._reason = reason
             self.process.kill()
-            self._become(WorkerState.ENDING, now)
+            self._move_to(WorkerState.ENDING, now)
 
-    def gone(self, now: float) -> bool:
-        """Whether nothing of it can do anything any more. Ask while it is ENDING."""
-        if self.process.death() is None:
-            return now - self.since >= _DEATH_SECONDS  # hangs in the kernel, never returns
-        return self.process.gone() or now - self.since >= _GROUP_SECONDS
+    def is_gone(self, now: float) -> bool:
+        """Return whether no part of the worker can act any more. Call while it is ENDING."""
+        if self.process.poll_exit() is None:
+            # It hangs in the kernel and will never return to its code.
+            return now - self.state_since >= _KILL_TIMEOUT_SECONDS
+        return self.process.is_gone() or now - self.state_since >= _GROUP_TIMEOUT_SECONDS
 
     @property
     def reason(self) -> str:
-        """Why it ended."""
-        return self._reason or self.process.death() or "cannot be killed"
+        """Why the worker ended."""
+        return self._reason or self.process.poll_exit() or "cannot be killed"
 
-    def was_of_use(self, now: float) -> bool:
-        return self.proved or now - self.born_at >= _LONG_SECONDS
+    def has_proved_itself(self, now: float) -> bool:
+        """Return whether the worker finished a task or lived long enough."""
+        return self.finished_task or now - self.started_at >= _PROVED_SECONDS
 
-    def _become(self, state: WorkerState, now: float) -> None:
+    def _move_to(self, state: WorkerState, now: float) -> None:
         self.state = state
-        self.since = self.heard_at = now
+        self.state_since = self.heard_at = now
 
-    # -- for people
+    # -- for other threads
 
-    def view(self, now: float) -> WorkerInfo:
-        # `list` of a dict's values is one step: the pool's thread cannot get in between.
-        runs = list(self.aboard.values())
-        return WorkerInfo(self.process.pid, tuple(run.view(now) for run in runs))
+    def to_info(self, now: float) -> WorkerInfo:
+        """Return a view of the worker and its tasks."""
+        # `list` of a dict's values is one step, so the pool's thread cannot interrupt it.
+        runs = list(self.running.values())
+        return WorkerInfo(self.process.pid, tuple(run.to_info(now) for run in runs))

@@ -1,10 +1,12 @@
-"""Inside a worker process of the pool: some slots for tasks, one pulse, no neighbours.
+"""The program of a worker process: a few slots for tasks, and a pulse.
 
-The main thread reads orders, a thread for each slot does tasks, and the pulse says every
-moment that the interpreter answers and how far each task is. Memory that ran out cannot be
-trusted to be whole again, so a MemoryError ends the process and a fresh one goes on.
+The main thread reads commands, one thread for each slot does tasks, and another thread
+sends the pulse. The pulse shows that the interpreter responds and how far each task is.
+After a MemoryError the state of the process cannot be trusted, so the process ends and a
+new one goes on.
 
-Imports little, and the user's code last: there are several of these processes.
+This module imports little, and the user's code last, because there are several of these
+processes.
 """
 
 import os
@@ -18,40 +20,47 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.process.frames import Frames
-from holdfast.core.process.orphan_guard import end_in_peace, end_with, leave_terminal
+from holdfast.core.process.orphan_guard import (
+    detach_from_terminal,
+    start_guard,
+    stop_guard_and_kill_group,
+)
 from holdfast.jobs.pool import wire
 
 if TYPE_CHECKING:
     from holdfast.jobs.pool.ports import TaskHandler
 
-OUT_OF_MEMORY = 112  # our exit code for it; no shell or signal has that one
+OUT_OF_MEMORY = 112  # an exit code that no shell and no signal uses
 
 _Task = Mapping[str, Any]
 
 
 def main() -> None:
-    """What the pool starts: its process id and the pipes are in the arguments."""
-    parent, orders, answers, lifeline = (int(word) for word in sys.argv[1:5])
-    leave_terminal()
-    guard = end_with(parent, lifeline)
-    os.close(lifeline)  # the guard has it
-    for pipe in (orders, answers):
-        os.set_inheritable(pipe, False)  # what the work starts must not hold them open
-    _or_end(_serve, Frames(orders, answers), guard)
+    """Run a worker process. The arguments are the pool's process id and the pipes."""
+    parent, commands, messages, sentinel = (int(argument) for argument in sys.argv[1:5])
+    detach_from_terminal()
+    guard = start_guard(parent, sentinel)
+    os.close(sentinel)  # the guard has its own copy
+    for pipe in (commands, messages):
+        os.set_inheritable(pipe, False)  # processes of the handler must not hold them open
+    _run_or_exit(_serve, Frames(commands, messages), guard)
 
 
-def _or_end(do: Callable[..., None], *args: Any) -> None:
-    """No thread of ours may end without the others: half a worker takes tasks for nothing."""
+def _run_or_exit(run: Callable[..., None], *args: Any) -> None:
+    """Run one thread's function, and end the whole process when it returns or raises.
+
+    A process that lost one of its threads would take tasks and never finish them.
+    """
     code = 1
     try:
-        do(*args)
+        run(*args)
     except MemoryError:
         code = OUT_OF_MEMORY
     except BaseException as error:
         with suppress(Exception):
-            sys.stderr.write(f"holdfast worker: {wire.told(error)}\n")
+            sys.stderr.write(f"holdfast worker: {wire.describe_error(error)}\n")
     _flush()
-    # Not by the interpreter's own end: it would wait for threads that do not listen.
+    # Not by sys.exit, because the interpreter would wait for threads that never end.
     os._exit(code)
 
 
@@ -62,117 +71,135 @@ def _flush() -> None:
 
 
 def _serve(frames: Frames, guard: int) -> None:
-    desk = PoolConnection(frames)
-    _, settings = wire.unpack_order(desk.next_order() or b"")
-    work = _made(desk)
-    if work is not None:
-        _work(work, desk, **settings)
+    connection = PoolConnection(frames)
+    _, settings = wire.unpack_command(connection.read_command() or b"")
+    handler = _make_handler(connection)
+    if handler is not None:
+        _work(handler, connection, **settings)
     _flush()
-    end_in_peace(guard)
+    stop_guard_and_kill_group(guard)
 
 
 def _work(
-    work: "TaskHandler", desk: "PoolConnection", *, slots: int, pulse_seconds: float
+    handler: "TaskHandler", connection: "PoolConnection", *, slots: int, pulse_seconds: float
 ) -> None:
-    _start(_pulse, desk, pulse_seconds)
+    _start_thread("pulse", _send_pulses, connection, pulse_seconds)
     tasks: SimpleQueue[_Task] = SimpleQueue()
     for _ in range(slots):
-        _start(_slot, work, tasks, desk)
-    desk.send(wire.pack_ready())
-    while (order := desk.next_order()) is not None:
-        _obey(order, work, tasks, desk)
-    work.close()
+        _start_thread("slot", _run_slot, handler, tasks, connection)
+    connection.send(wire.pack_ready())
+    while (command := connection.read_command()) is not None:
+        _handle_command(command, handler, tasks, connection)
+    handler.close()
 
 
-def _start(do: Callable[..., None], *args: Any) -> None:
-    name = f"holdfast-{do.__name__.strip('_')}"
-    Thread(target=_or_end, args=(do, *args), name=name, daemon=True).start()
+def _start_thread(name: str, run: Callable[..., None], *args: Any) -> None:
+    target_args = (run, *args)
+    Thread(target=_run_or_exit, args=target_args, name=f"holdfast-{name}", daemon=True).start()
 
 
-def _made(desk: "PoolConnection") -> "TaskHandler | None":
-    """The work, made from the pickled factory: to load that is to import the user's code."""
+def _make_handler(connection: "PoolConnection") -> "TaskHandler | None":
+    """Create the handler from the pickled factory. Loading that imports the user's code."""
     try:
-        work: TaskHandler = pickle.loads(desk.next_order() or b"")()  # noqa: S301  # of our parent
+        # The bytes come from the process that started this one.
+        make_handler = pickle.loads(connection.read_command() or b"")  # noqa: S301
+        handler: TaskHandler = make_handler()
     except MemoryError:
         raise
     except BaseException as error:
-        desk.send(wire.pack_broken(error))
+        connection.send(wire.pack_broken(error))
         return None
-    return work
+    return handler
 
 
-def _obey(
-    frame: bytes, work: "TaskHandler", tasks: "SimpleQueue[_Task]", desk: "PoolConnection"
+def _handle_command(
+    frame: bytes,
+    handler: "TaskHandler",
+    tasks: "SimpleQueue[_Task]",
+    connection: "PoolConnection",
 ) -> None:
-    kind, payload = wire.unpack_order(frame)
+    kind, payload = wire.unpack_command(frame)
     if kind == "PROCESS_TASK":
-        desk.begin(payload["nonce"])
+        connection.begin_task(payload["nonce"])
         tasks.put(payload)
     elif kind == "CANCEL_JOB":
         try:
-            work.cancel(payload["jobId"])
+            handler.cancel(payload["jobId"])
         except MemoryError:
             raise
-        except Exception as error:  # the task goes on; it will be asked again
-            sys.stderr.write(f"holdfast worker: cancel failed: {wire.told(error)}\n")
+        except Exception as error:  # the task goes on, and the pool sends the cancel again
+            sys.stderr.write(f"holdfast worker: cancel failed: {wire.describe_error(error)}\n")
 
 
-def _slot(work: "TaskHandler", tasks: "SimpleQueue[_Task]", desk: "PoolConnection") -> None:
+def _run_slot(
+    handler: "TaskHandler", tasks: "SimpleQueue[_Task]", connection: "PoolConnection"
+) -> None:
     while True:
         task = tasks.get()
-        desk.end(task, _result(work, task, desk))
+        connection.end_task(task, _process_task(handler, task, connection))
 
 
-def _result(work: "TaskHandler", task: _Task, desk: "PoolConnection") -> Mapping[str, Any]:
+def _process_task(
+    handler: "TaskHandler", task: _Task, connection: "PoolConnection"
+) -> Mapping[str, Any]:
     nonce = task["nonce"]
     try:
-        return wire.checked(work.process(task, lambda more: desk.add(nonce, more)))
+        result = handler.process(task, lambda more: connection.add_bytes(nonce, more))
+        return wire.check_result(result)
     except MemoryError:
         raise
     except BaseException as error:
-        return wire.failure(error)
+        return wire.result_from_error(error)
 
 
-def _pulse(desk: "PoolConnection", seconds: float) -> None:
+def _send_pulses(connection: "PoolConnection", seconds: float) -> None:
     while True:
-        desk.send(wire.pack_pulse(desk.so_far()))
+        connection.send(wire.pack_pulse(connection.list_progress()))
         SYSTEM_CLOCK.sleep(seconds)
 
 
 class PoolConnection:
-    """The pipe to the pool and the tallies of what runs, for all threads in here."""
+    """The pipes to the pool and the byte counts of the running tasks, for all threads."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
         self._sending = Lock()
         self._counting = Lock()
-        self._done: dict[int, int] = {}
+        self._bytes_by_nonce: dict[int, int] = {}
 
-    def next_order(self) -> bytes | None:
-        """Wait for it; None: there will be no more."""
+    def read_command(self) -> bytes | None:
+        """Wait for the next command; None means that there will be no more."""
         try:
             return self._frames.read()
         except EOFError:
             return None
 
     def send(self, frame: bytes) -> None:
+        """Send a frame to the pool."""
         with self._sending:
             self._frames.send(frame)
 
-    def begin(self, nonce: int) -> None:
+    def begin_task(self, nonce: int) -> None:
+        """Begin to count the bytes of a task."""
         with self._counting:
-            self._done[nonce] = 0
+            self._bytes_by_nonce[nonce] = 0
 
-    def add(self, nonce: int, more: int) -> None:
+    def add_bytes(self, nonce: int, more: int) -> None:
+        """Add bytes to a task's count."""
         with self._counting:
-            if nonce in self._done:  # not for one that reports on after its end
-                self._done[nonce] += int(more)
+            if nonce in self._bytes_by_nonce:  # a task may report even after its end
+                self._bytes_by_nonce[nonce] += int(more)
 
-    def end(self, task: _Task, result: Mapping[str, Any]) -> None:
+    def end_task(self, task: _Task, result: Mapping[str, Any]) -> None:
+        """Stop counting the task's bytes, and send its result."""
         with self._counting:
-            del self._done[task["nonce"]]
+            del self._bytes_by_nonce[task["nonce"]]
         self.send(wire.pack_completed(task, result))
 
-    def so_far(self) -> list[tuple[int, int]]:
+    def list_progress(self) -> list[tuple[int, int]]:
+        """Return the nonce and the byte count of each running task."""
         with self._counting:
-            return [(n, min(max(0, done), wire.MOST_BYTES)) for n, done in self._done.items()]
+            return [
+                (nonce, min(max(0, done), wire.MAX_BYTES))
+                for nonce, done in self._bytes_by_nonce.items()
+            ]
