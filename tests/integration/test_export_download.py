@@ -246,7 +246,7 @@ def test_a_wait_between_attempts_ends_when_the_job_is_called_off(place: ExportPl
     place.clock = SYSTEM_CLOCK
     url = place.server.on("/a", status("503 Later", "Retry-After: 3000"))
     results = []
-    with place.work(longest_wait_seconds=3000) as work:
+    with place.work(max_wait_seconds=3000) as work:
         task = place.task(url)
         thread = Thread(target=lambda: results.append(work.process(task, lambda _: None)))
         thread.start()

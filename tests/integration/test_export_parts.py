@@ -24,7 +24,7 @@ def parts(tmp_path: Path) -> Iterator[PartialFiles]:
 
 def opened(parts: PartialFiles, url: str = URL) -> PartialFile:
     part = parts.open("task", url, Digests(["sha256"]))
-    part.resume(any_boot=False, chunk_read=lambda count: None)
+    part.resume(trust_other_boots=False, on_chunk=lambda count: None)
     return part
 
 
@@ -40,11 +40,11 @@ def test_the_next_process_has_the_bytes_and_their_digest(parts: PartialFiles) ->
     killed(first)
     second = opened(parts)
     assert (second.size, second.validator, second.length) == (2 * MIB, '"v1"', 3 * MIB)
-    assert not second.whole
+    assert not second.complete
     second.write(bytes(MIB))
-    whole = Digests(["sha256"])
-    whole.update(bytes(3 * MIB))
-    assert second.digests.has(Checksum("sha256", whole.raw("sha256").hex()))
+    complete = Digests(["sha256"])
+    complete.update(bytes(3 * MIB))
+    assert second.digests.has(Checksum("sha256", complete.get_digest("sha256").hex()))
     second.close(keep=False)
 
 
@@ -108,7 +108,7 @@ def test_after_publishing_the_name_is_not_ours_to_remove(
 ) -> None:
     first = opened(parts)
     os.rename(tmp_path / "parts" / first.name, tmp_path / "published")
-    first.published()
+    first.mark_published()
     second = opened(parts)
     assert second.name == first.name
     first.close(keep=False)

@@ -37,7 +37,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     with mock_aws():
-        client = clients.patient("s3")
+        client = clients.make_retrying_client("s3")
         client.create_bucket(Bucket="exports")
         yield client
 
@@ -108,8 +108,8 @@ def test_a_bucket_that_is_not_there_is_told_at_once_and_the_file_kept(
 
 
 def _part(target: S3Target, data: bytes) -> PartialFile:
-    part = target.parts.open("task", "http://x/", Digests(target.digests))
-    part.resume(any_boot=True, chunk_read=lambda count: None)
+    part = target.partial_files.open("task", "http://x/", Digests(target.digests))
+    part.resume(trust_other_boots=True, on_chunk=lambda count: None)
     part.write(data)
     return part
 
@@ -133,7 +133,7 @@ def test_an_upload_that_fails_is_abandoned(
     s3.meta.events.register(f"before-call.s3.{operation}", fail)
     with pytest.raises(TaskError, match="UploadFailed") as failure:
         target.publish(part, "big", RUN)
-    assert failure.value.again is passing
+    assert failure.value.retryable is passing
     assert "secret" not in str(failure.value)
     assert _uploads(s3) == []
     assert _objects(s3) == []
@@ -150,7 +150,7 @@ def test_bytes_that_changed_on_disk_are_not_published(tmp_path: Path, s3: Any) -
         somebody.write(b"changed")
     with pytest.raises(TaskError, match="StorageError") as failure:
         target.publish(part, "big", RUN)
-    assert failure.value.afresh
+    assert failure.value.start_over
     assert (_objects(s3), _uploads(s3)) == ([], [])
 
 

@@ -7,17 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.adapters.export.errors import TaskError, of_storage
+from holdfast.adapters.export.errors import (TaskError, from_os_error)
 from holdfast.adapters.export.ip_policy import HOST_SERVICES as HOST_SERVICES_TABLE
-from holdfast.adapters.export.ip_policy import (
-    AddressScope,
-    address_scope,
-    is_host_service,
-    read_address,
-)
+from holdfast.adapters.export.ip_policy import (AddressScope, classify_address, is_host_service, parse_address)
 from holdfast.adapters.export.response_head import HeadReader, ResponseHead
-from holdfast.adapters.export.retries import RetryCounter, retry_after
-from holdfast.adapters.export.url_guard import UrlGuard, read_url
+from holdfast.adapters.export.retries import (RetryCounter, parse_retry_after)
+from holdfast.adapters.export.url_guard import (UrlGuard, parse_url)
 from holdfast.core.errors import ConfigError
 
 PUBLIC = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.0.1 172.32.0.1 192.167.0.1 "
@@ -45,9 +40,9 @@ SPECIAL += "64:ff9b::a9fe:a9fe 4000::1"
 )
 def test_every_address_has_its_reach(addresses: str, reach: AddressScope) -> None:
     for text in addresses.split():
-        address = read_address(text)
+        address = parse_address(text)
         assert address is not None, text
-        assert address_scope(address) is reach, text
+        assert classify_address(address) is reach, text
 
 
 @given(st.ip_addresses())
@@ -56,29 +51,29 @@ def test_what_is_public_is_global_by_the_register_too(address: object) -> None:
     from ipaddress import IPv4Address, IPv6Address
 
     assert isinstance(address, IPv4Address | IPv6Address)
-    if address_scope(address) is AddressScope.PUBLIC:
+    if classify_address(address) is AddressScope.PUBLIC:
         mapped = getattr(address, "ipv4_mapped", None)
         assert mapped is not None or address.is_global
         assert not address.is_multicast
 
 
-def lets(guard: UrlGuard, url: str, address: str) -> bool:
-    place = read_url(url)
-    return guard.lets(place, address, place.port)
+def can_connect(guard: UrlGuard, url: str, address: str) -> bool:
+    place = parse_url(url)
+    return guard.can_connect(place, address, place.port)
 
 
 def test_only_public_addresses_are_open_unless_somebody_says_so() -> None:
     guard = UrlGuard(allow_private=False)
-    assert lets(guard, "http://a.example/", "8.8.8.8")
+    assert can_connect(guard, "http://a.example/", "8.8.8.8")
     for address in (PRIVATE + " " + SPECIAL).split():
-        assert not lets(guard, "http://a.example/", address)
-    assert not lets(guard, "http://a.example/", "not an address")
+        assert not can_connect(guard, "http://a.example/", address)
+    assert not can_connect(guard, "http://a.example/", "not an address")
 
 
 def test_private_ones_can_be_opened_and_special_ones_stay_shut() -> None:
     guard = UrlGuard(allow_private=True)
-    assert all(lets(guard, "http://a.example/", address) for address in PRIVATE.split())
-    assert not any(lets(guard, "http://a.example/", address) for address in SPECIAL.split())
+    assert all(can_connect(guard, "http://a.example/", address) for address in PRIVATE.split())
+    assert not any(can_connect(guard, "http://a.example/", address) for address in SPECIAL.split())
 
 
 HOST_SERVICES = "169.254.169.254 169.254.169.253 169.254.169.123 169.254.170.2 169.254.170.23 "
@@ -113,12 +108,12 @@ def spellings(text: str) -> list[str]:
 def test_a_service_of_the_cloud_stays_shut_whatever_is_allowed(address: str) -> None:
     named = UrlGuard(allow_private=True, allow_hosts=["0.0.0.0/0", "::/0", "a.example"])
     for text in spellings(address):
-        assert not lets(named, "http://a.example/", text), text
-        found = read_address(text)
+        assert not can_connect(named, "http://a.example/", text), text
+        found = parse_address(text)
         assert found is not None
-        assert address_scope(found) is not AddressScope.PUBLIC, text
+        assert classify_address(found) is not AddressScope.PUBLIC, text
     neighbour = str(ip_address(address) + 1)
-    assert lets(named, "http://a.example/", neighbour) or is_host_service(ip_address(neighbour))
+    assert can_connect(named, "http://a.example/", neighbour) or is_host_service(ip_address(neighbour))
 
 
 @pytest.mark.parametrize("entry", ["169.254.169.254", "[fd00:ec2::23]:80", "168.63.129.16/32"])
@@ -131,7 +126,7 @@ def test_every_service_of_the_cloud_has_its_source() -> None:
     assert len({service.network for service in HOST_SERVICES_TABLE}) == len(HOST_SERVICES_TABLE)
     for service in HOST_SERVICES_TABLE:
         assert service.provider
-        assert service.what
+        assert service.purpose
         assert service.document
 
 
@@ -139,13 +134,13 @@ def test_an_address_that_is_named_is_open_on_its_port_alone() -> None:
     guard = UrlGuard(
         allow_private=False, allow_hosts=["127.0.0.1:8080", "[::1]:81", "10.1.0.0/16"]
     )
-    assert lets(guard, "http://any.name:8080/", "127.0.0.1")
-    assert lets(guard, "http://any.name:8080/", "::ffff:127.0.0.1")
-    assert not lets(guard, "http://any.name:8081/", "127.0.0.1")
-    assert lets(guard, "http://x:81/", "::1")
-    assert lets(guard, "http://x/", "10.1.2.3")
-    assert not lets(guard, "http://x/", "10.2.0.1")
-    assert lets(
+    assert can_connect(guard, "http://any.name:8080/", "127.0.0.1")
+    assert can_connect(guard, "http://any.name:8080/", "::ffff:127.0.0.1")
+    assert not can_connect(guard, "http://any.name:8081/", "127.0.0.1")
+    assert can_connect(guard, "http://x:81/", "::1")
+    assert can_connect(guard, "http://x/", "10.1.2.3")
+    assert not can_connect(guard, "http://x/", "10.2.0.1")
+    assert can_connect(
         UrlGuard(allow_private=False, allow_hosts=["169.254.0.0/16"]),
         "http://x/",
         "169.254.1.1",
@@ -156,13 +151,13 @@ def test_a_name_opens_private_addresses_for_itself_alone() -> None:
     guard = UrlGuard(
         allow_private=False, allow_hosts=["Intranet.Example.", "other.example:8443"]
     )
-    assert lets(guard, "http://intranet.example/", "10.0.0.1")
-    assert lets(guard, "https://INTRANET.example.:99/", "10.0.0.1")
-    assert not lets(guard, "http://intranet.example/", "169.254.169.254")
-    assert not lets(guard, "http://evil.example/", "10.0.0.1")
-    assert not lets(guard, "http://intranet.example.evil.example/", "10.0.0.1")
-    assert lets(guard, "https://other.example:8443/", "10.0.0.1")
-    assert not lets(guard, "https://other.example/", "10.0.0.1")
+    assert can_connect(guard, "http://intranet.example/", "10.0.0.1")
+    assert can_connect(guard, "https://INTRANET.example.:99/", "10.0.0.1")
+    assert not can_connect(guard, "http://intranet.example/", "169.254.169.254")
+    assert not can_connect(guard, "http://evil.example/", "10.0.0.1")
+    assert not can_connect(guard, "http://intranet.example.evil.example/", "10.0.0.1")
+    assert can_connect(guard, "https://other.example:8443/", "10.0.0.1")
+    assert not can_connect(guard, "https://other.example/", "10.0.0.1")
 
 
 @pytest.mark.parametrize("entry", ["", "http://x", "10.0.0.0/99", "a b", "user@host", "x/y"])
@@ -203,9 +198,9 @@ def test_an_entry_that_names_nothing_is_refused(entry: str) -> None:
 )
 def test_what_is_no_plain_address_is_refused_without_a_word_of_it(url: str, code: str) -> None:
     with pytest.raises(TaskError) as refusal:
-        read_url(url)
+        parse_url(url)
     assert refusal.value.code == code
-    assert not refusal.value.again
+    assert not refusal.value.retryable
     assert "passwd" not in refusal.value.message
 
 
@@ -224,10 +219,10 @@ def test_what_is_no_plain_address_is_refused_without_a_word_of_it(url: str, code
 def test_a_plain_address_is_written_so_that_it_can_be_read_one_way_only(
     url: str, read: str, origin: str
 ) -> None:
-    place = read_url(url)
+    place = parse_url(url)
     assert (place.url, place.origin) == (read, origin)
     assert place.url not in repr(place) or place.url == f"{place.scheme}://{place.origin}/"
-    assert read_url(place.url) == place
+    assert parse_url(place.url) == place
 
 
 # -- the parts beside it that are values in, values out
@@ -235,15 +230,15 @@ def test_a_plain_address_is_written_so_that_it_can_be_read_one_way_only(
 
 def test_waits_double_with_jitter_up_to_a_limit() -> None:
     tries = RetryCounter(20, 10.0, chance=lambda: 1.0)
-    passing = TaskError("X", "", again=True)
-    waits = [tries.wait_after(passing, 0) for _ in range(8)]
+    passing = TaskError("X", "", retryable=True)
+    waits = [tries.record_failure(passing, 0) for _ in range(8)]
     assert waits == [0.5, 1, 2, 4, 8, 10, 10, 10]
-    assert RetryCounter(20, 10.0, chance=lambda: 0.0).wait_after(passing, 0) == 0.25
+    assert RetryCounter(20, 10.0, chance=lambda: 0.0).record_failure(passing, 0) == 0.25
 
 
 def test_what_does_not_pass_is_not_tried_again() -> None:
     with pytest.raises(TaskError):
-        RetryCounter(20, 10.0).wait_after(TaskError("X", ""), 0)
+        RetryCounter(20, 10.0).record_failure(TaskError("X", ""), 0)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +255,7 @@ def test_what_does_not_pass_is_not_tried_again() -> None:
     ],
 )
 def test_a_time_to_stay_away_is_a_number_or_a_date(text: str | None, seconds: float) -> None:
-    assert retry_after(text, now=60.0) == seconds
+    assert parse_retry_after(text, now=60.0) == seconds
 
 
 @pytest.mark.parametrize(
@@ -274,7 +269,7 @@ def test_a_time_to_stay_away_is_a_number_or_a_date(text: str | None, seconds: fl
     ],
 )
 def test_what_the_disk_says_has_a_word(number: int, code: str) -> None:
-    assert of_storage(OSError(number, "text", "/a/path"), "key").code == code
+    assert from_os_error(OSError(number, "text", "/a/path"), "key").code == code
 
 
 @pytest.mark.parametrize("lengths", [("3", "4"), ("-1",), ("",), ("1e3",), ("9" * 20,)])
@@ -294,5 +289,5 @@ def test_a_head_of_any_bytes_is_read_or_refused(lines: list[bytes]) -> None:
         except TaskError:
             return
     if answer is not None:
-        for look in ("validator", "range", "encoded", "chunked"):
-            getattr(answer, look)
+        for name in ("validator", "range", "is_encoded", "is_chunked"):
+            getattr(answer, name)

@@ -1,4 +1,4 @@
-"""What a worker process does with one export task: download, check, publish.
+"""Exports: download, verify and publish one file for each task.
 
 Needs `pip install 'holdfast[export]'`.
 """

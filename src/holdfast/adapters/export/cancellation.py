@@ -1,4 +1,4 @@
-"""Ending what runs for a job, and telling the pool that something still moves."""
+"""Running downloads: how to cancel them, and how they report progress to the pool."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,103 +8,110 @@ from holdfast.adapters.export.errors import TaskError
 from holdfast.core.clock import Clock
 from holdfast.jobs.pool.wire import CANCELLED
 
-_TELL_SECONDS = 0.5
-_GLANCE_SECONDS = 1.0
-_END_SECONDS = 5.0  # libcurl looks up once a second
+_REPORT_INTERVAL_SECONDS = 0.5
+_CHECK_INTERVAL_SECONDS = 1.0
+_CLOSE_TIMEOUT_SECONDS = 5.0  # libcurl checks for cancellation once a second
 
 
 class RunningDownload:
-    """One task under way: it can be stopped, it can wait, and it tells how far it is."""
+    """One running task, which can be stopped, can wait, and reports its progress."""
 
     def __init__(self, report: Callable[[int], None], clock: Clock) -> None:
         self._report = report
         self._clock = clock
         self._stopped = Event()
-        self._untold = 0
-        self._told_at = clock.monotonic()
+        self._unreported = 0
+        self._reported_at = clock.monotonic()
 
     def stop(self) -> None:
-        """End it soon. What it has so far stays, for somebody who comes again."""
+        """Have the task end soon. Its partial file is kept for the next attempt."""
         self._stopped.set()
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
+        """Whether the task is to end."""
         return self._stopped.is_set()
 
     def check(self) -> None:
-        """Raises TaskError when it is to end."""
-        if self.stopped:
-            raise TaskError(CANCELLED, "it was called off", keep=True)
+        """Raise TaskError if the task is to end."""
+        if self.is_stopped:
+            raise TaskError(CANCELLED, "it was cancelled", keep=True)
 
-    def moved(self, count: int) -> bool:
-        """So many bytes more. True when it is time to tell, and was told."""
-        self._untold += count
+    def report_bytes(self, count: int) -> bool:
+        """Count more bytes, and report them if a report is due. Return whether it was."""
+        self._unreported += count
         now = self._clock.monotonic()
-        if now - self._told_at < _TELL_SECONDS:
+        if now - self._reported_at < _REPORT_INTERVAL_SECONDS:
             return False
-        self.tell(now)
+        self._send_report(now)
         return True
 
-    def tell(self, now: float) -> None:
-        count, self._untold, self._told_at = self._untold, 0, now
+    def _send_report(self, now: float) -> None:
+        count, self._unreported, self._reported_at = self._unreported, 0, now
         self._report(count)
 
     def finish(self) -> None:
-        if self._untold:
-            self.tell(self._clock.monotonic())
+        """Report the bytes that were not reported yet."""
+        if self._unreported:
+            self._send_report(self._clock.monotonic())
 
-    def still_waiting(self) -> None:
-        """Waiting is not hanging: say so."""
+    def report_waiting(self) -> None:
+        """Report that the task waits, so that the pool does not take it for stalled.
+
+        Raises TaskError if the task is to end.
+        """
         self.check()
-        self.moved(0)
+        self.report_bytes(0)
 
     def wait(self, seconds: float) -> None:
-        """Let that long pass. Raises TaskError as soon as the task is to end."""
+        """Wait that long. Raises TaskError as soon as the task is to end."""
         until = self._clock.monotonic() + seconds
         while (left := until - self._clock.monotonic()) > 0:
-            self.still_waiting()
-            self._clock.wait(self._stopped, min(left, _GLANCE_SECONDS))
+            self.report_waiting()
+            self._clock.wait(self._stopped, min(left, _CHECK_INTERVAL_SECONDS))
         self.check()
 
 
 class RunningDownloads:
-    """All tasks under way, by job. Safe for threads."""
+    """All running tasks, by job. Safe for threads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ended = Condition()
-        self._of_job: dict[str, set[RunningDownload]] = {}
+        self._by_job: dict[str, set[RunningDownload]] = {}
         self._closed = False
 
     @contextmanager
-    def one(self, job_id: str, report: Callable[[int], None]) -> Iterator[RunningDownload]:
+    def start(self, job_id: str, report: Callable[[int], None]) -> Iterator[RunningDownload]:
+        """Keep a running task in the job's set for as long as the context lasts."""
         run = RunningDownload(report, self._clock)
         with self._ended:
-            self._of_job.setdefault(job_id, set()).add(run)
+            self._by_job.setdefault(job_id, set()).add(run)
             if self._closed:
                 run.stop()
         try:
             yield run
         finally:
             with self._ended:
-                self._of_job[job_id].discard(run)
-                if not self._of_job[job_id]:
-                    del self._of_job[job_id]
+                self._by_job[job_id].discard(run)
+                if not self._by_job[job_id]:
+                    del self._by_job[job_id]
                 self._ended.notify_all()
 
     def stop(self, job_id: str) -> None:
+        """Stop all running tasks of a job."""
         with self._ended:
-            for run in self._of_job.get(job_id, ()):
+            for run in self._by_job.get(job_id, ()):
                 run.stop()
 
     def close(self) -> bool:
-        """End all and wait for it; False when it was done before."""
+        """Stop all tasks and wait for their end. Return False if it was closed before."""
         with self._ended:
             if self._closed:
                 return False
             self._closed = True
-            for runs in self._of_job.values():
+            for runs in self._by_job.values():
                 for run in runs:
                     run.stop()
-            self._ended.wait_for(lambda: not self._of_job, _END_SECONDS)
+            self._ended.wait_for(lambda: not self._by_job, _CLOSE_TIMEOUT_SECONDS)
         return True

@@ -1,11 +1,12 @@
-"""One attempt at getting a file into its part.
+"""One attempt to download a file into its partial file.
 
-- What is there already is not asked for again: `Range` from where we are, `If-Range` so
-  that a file that changed comes whole.
-- A body without a stated length ends when the connection does, so half of it looks like
-  all. It is taken only when size or checksum will tell; else LengthUnknown.
-- A body that is encoded (gzip) although we asked for the file as it is: taken as it comes
-  when a checksum will tell; else EncodedBody.
+- Bytes that are on disk are not requested again. `Range` asks for the rest, and `If-Range`
+  makes the server send a file that has changed from its beginning.
+- A body without a declared length ends when the connection does, so an incomplete body
+  looks complete. It is accepted only if the size or a checksum is known, because they show
+  the difference. Otherwise the error is LengthUnknown.
+- A body may be encoded (gzip) although the request asked for the plain file. It is accepted
+  as it comes if a checksum is known. Otherwise the error is EncodedBody.
 """
 
 from dataclasses import dataclass
@@ -16,22 +17,22 @@ from holdfast.adapters.export.cancellation import RunningDownload
 from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.hosts import HostSlots
 from holdfast.adapters.export.partial_files import PartialFile
-from holdfast.adapters.export.response_head import ResponseHead, bad_answer
-from holdfast.adapters.export.retries import retry_after
+from holdfast.adapters.export.response_head import ResponseHead, make_bad_response
+from holdfast.adapters.export.retries import parse_retry_after
 from holdfast.adapters.export.task_input import TaskInput
 from holdfast.adapters.export.transfer import CurlHandles, DownloadRequest
-from holdfast.adapters.export.url_guard import MOST_REDIRECTS, CheckedUrl, UrlGuard, read_url
+from holdfast.adapters.export.url_guard import MAX_REDIRECTS, CheckedUrl, UrlGuard, parse_url
 from holdfast.core.clock import Clock
 
 _REDIRECTS = (301, 302, 303, 307, 308)
-# libcurl hands over 16 KiB at a time. To hash and write them one by one costs a third of
-# the speed, in system calls and in waits for the interpreter's lock.
-_GATHERED = 256 << 10
+# libcurl hands over 16 KiB at a time. To hash and write each piece by itself would cost a
+# third of the speed, in system calls and in waits for the interpreter's lock.
+_WRITE_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Downloader:
-    """Gets files. Safe for threads."""
+    """Downloads files. Safe for threads."""
 
     guard: UrlGuard
     handles: CurlHandles
@@ -39,53 +40,66 @@ class Downloader:
     max_bytes: int | None
     clock: Clock
 
-    def fill(
-        self, part: PartialFile, order: TaskInput, run: RunningDownload, *, alone: bool
+    def download(
+        self,
+        part: PartialFile,
+        task_input: TaskInput,
+        run: RunningDownload,
+        *,
+        own_connection: bool,
     ) -> None:
-        """Afterwards the part is whole. Raises TaskError or OSError; what came stays. `alone`:
-        each request has its own connection."""
+        """Complete the part. With `own_connection`, each request has its own connection.
+
+        Raises TaskError or OSError. The bytes that were received stay in the part.
+        """
         if part.length is not None and part.size == part.length:
-            part.whole = True  # the connection broke right behind the last byte
+            part.complete = True  # the connection broke directly after the last byte
             return
-        body = ResponseBody(part, order, self.max_bytes, run)
+        body = ResponseBody(part, task_input, self.max_bytes, run)
         try:
-            job_id = None if alone else order.job_id
-            answer = self._answer(read_url(order.url), body, run, job_id)
+            job_id = None if own_connection else task_input.job_id
+            checked_url, head = self._fetch(parse_url(task_input.url), body, run, job_id)
         finally:
             body.flush()
-        self._judge(answer, body)
+        self._check_response(checked_url, head, body)
 
-    def _answer(
-        self, place: CheckedUrl, body: "ResponseBody", run: RunningDownload, job_id: str | None
+    def _fetch(
+        self,
+        checked_url: CheckedUrl,
+        body: "ResponseBody",
+        run: RunningDownload,
+        job_id: str | None,
     ) -> tuple[CheckedUrl, ResponseHead]:
-        """The answer behind all redirects."""
-        for _ in range(MOST_REDIRECTS + 1):
-            request = DownloadRequest(place, self.guard, body, run)
+        """Follow all redirects; return the last URL and the head of its response."""
+        for _ in range(MAX_REDIRECTS + 1):
+            request = DownloadRequest(checked_url, self.guard, body, run)
             with (
-                self.hosts.place(place.origin, run.still_waiting),
-                self.handles.one(place, job_id) as curl,
+                self.hosts.take_slot(checked_url.origin, run.report_waiting),
+                self.handles.lend(checked_url, job_id) as curl,
             ):
-                answer = request.perform(curl, body.wanted())
-            location = answer.field("location")
-            if answer.status not in _REDIRECTS or not location:
-                return place, answer
-            place = self.guard.redirected(place, _readable(location))
-        text = f"{place.origin}: more than {MOST_REDIRECTS} redirects"
+                head = request.perform(curl, body.get_range_headers())
+            location = head.get_field("location")
+            if head.status not in _REDIRECTS or not location:
+                return checked_url, head
+            checked_url = self.guard.follow_redirect(checked_url, _encode_location(location))
+        text = f"{checked_url.origin}: more than {MAX_REDIRECTS} redirects"
         raise TaskError("TooManyRedirects", text)
 
-    def _judge(self, answered: tuple[CheckedUrl, ResponseHead], body: "ResponseBody") -> None:
-        place, answer = answered
-        if answer.status == 416 and body.resumed:
+    def _check_response(
+        self, checked_url: CheckedUrl, head: ResponseHead, body: "ResponseBody"
+    ) -> None:
+        if head.status == 416 and body.resumed:
             body.part.restart()
-            raise TaskError("RangeRefused", f"{place.origin}: it starts over", again=True)
-        if answer.status not in (200, 206):
-            after = retry_after(answer.field("retry-after"), self.clock.time())
-            raise errors.of_status(place.origin, answer.status, after)
-        body.end(place.origin)
+            text = f"{checked_url.origin}: the download starts over"
+            raise TaskError("RangeRefused", text, retryable=True)
+        if head.status not in (200, 206):
+            after = parse_retry_after(head.get_field("retry-after"), self.clock.time())
+            raise errors.from_http_status(checked_url.origin, head.status, after)
+        body.finish(checked_url.origin)
 
 
-def _readable(location: str) -> str:
-    """Fields come as Latin-1; what is not ASCII in them is meant as UTF-8, mostly."""
+def _encode_location(location: str) -> str:
+    """Percent-encode what is not ASCII: fields come as Latin-1 and mostly mean UTF-8."""
     return location if location.isascii() else quote(location.encode("latin-1"), safe=_ASCII)
 
 
@@ -93,85 +107,97 @@ _ASCII = "".join(chr(code) for code in range(128))
 
 
 class ResponseBody:
-    """The body of one answer, on its way into the part."""
+    """The body of one response, on its way into the part."""
 
     def __init__(
-        self, part: PartialFile, order: TaskInput, max_bytes: int | None, run: RunningDownload
+        self,
+        part: PartialFile,
+        task_input: TaskInput,
+        max_bytes: int | None,
+        run: RunningDownload,
     ) -> None:
         if part.size and not part.validator:
-            part.restart()  # nothing says that the rest would be of the same file
+            part.restart()  # without a validator, the rest may be of another file
         self.part = part
         self.resumed = part.size > 0
-        self._order = order
+        self._task_input = task_input
         self._max_bytes = max_bytes
         self._run = run
-        self._gathered: list[bytes] = []
-        self._waiting = 0
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
 
-    def wanted(self) -> list[str]:
-        """Header lines that ask for the rest."""
+    def get_range_headers(self) -> list[str]:
+        """Return the header lines that request the rest of the file."""
         if not self.resumed:
             return []
         return [f"Range: bytes={self.part.size}-", f"If-Range: {self.part.validator}"]
 
-    def begin(self, answer: ResponseHead) -> None:
-        order, length = self._order, answer.length
-        if answer.encoded and order.checksum is None:
+    def begin(self, head: ResponseHead) -> None:
+        """Prepare the part for the body. Raises TaskError if the body is not acceptable."""
+        task_input, length = self._task_input, head.length
+        if head.is_encoded and task_input.checksum is None:
             raise TaskError("EncodedBody", "the file comes encoded, and no checksum is known")
-        if answer.status == 206:
-            self._go_on(answer)
+        if head.status == 206:
+            self._continue(head)
         else:
-            self._start(answer)
-        open_end = length is None and not answer.chunked
-        if open_end and order.checksum is None and order.size is None:
-            text = "no length is stated, and neither size nor checksum is known"
+            self._start(head)
+        has_open_end = length is None and not head.is_chunked
+        if has_open_end and task_input.checksum is None and task_input.size is None:
+            text = "no length is declared, and neither size nor checksum is known"
             raise TaskError("LengthUnknown", text)
         self._check_size(self.part.length or 0)
 
-    def _start(self, answer: ResponseHead) -> None:
+    def _start(self, head: ResponseHead) -> None:
         if self.part.size:
             self.part.restart()
-        self.part.begin(answer.validator, answer.length)
-        if self.part.length is not None and self._order.size not in (None, self.part.length):
-            raise self._order.wrong_size(self.part.length)
+        self.part.begin(head.validator, head.length)
+        expected = self._task_input.size
+        if self.part.length is not None and expected not in (None, self.part.length):
+            raise self._task_input.make_size_error(self.part.length)
 
-    def _go_on(self, answer: ResponseHead) -> None:
-        """Raises TaskError unless it is the very rest of what we have."""
-        part, said = self.part, answer.range
-        if not self.resumed or said is None:
-            raise bad_answer("it is a part of a file, and not the one we asked for")
-        first, last, total = said
-        fits = first == part.size and last == total - 1 and answer.is_of(part.validator or "")
+    def _continue(self, head: ResponseHead) -> None:
+        """Raise TaskError unless the body is exactly the rest of the part's file."""
+        part, content_range = self.part, head.range
+        if not self.resumed or content_range is None:
+            raise make_bad_response("it is a range of a file, but not the requested range")
+        first, last, total = content_range
+        fits = (
+            first == part.size
+            and last == total - 1
+            and head.has_validator(part.validator or "")
+        )
         if not fits or part.length not in (None, total):
             part.restart()
-            raise TaskError("RangeRefused", "the rest is of another file", again=True)
+            raise TaskError("RangeRefused", "the rest is of another file", retryable=True)
         part.length = total
 
     def write(self, data: bytes) -> None:
-        self._gathered.append(data)
-        self._waiting += len(data)
-        told = self._run.moved(len(data))
-        if told or self._waiting >= _GATHERED:
+        """Add bytes, and write them to the part when there are enough of them."""
+        self._buffer.append(data)
+        self._buffered_bytes += len(data)
+        reported = self._run.report_bytes(len(data))
+        if reported or self._buffered_bytes >= _WRITE_BYTES:
             self.flush()
             self._check_size(self.part.size)
 
     def flush(self) -> None:
-        data = b"".join(self._gathered)
-        self._gathered, self._waiting = [], 0
+        """Write all buffered bytes to the part."""
+        data = b"".join(self._buffer)
+        self._buffer, self._buffered_bytes = [], 0
         if data:
             self.part.write(data)
 
     def _check_size(self, size: int) -> None:
         if self._max_bytes is not None and size > self._max_bytes:
             raise TaskError("TooLarge", f"more than {self._max_bytes} bytes are not allowed")
-        if self._order.size is not None and size > self._order.size:
-            raise self._order.wrong_size(size)
+        if self._task_input.size is not None and size > self._task_input.size:
+            raise self._task_input.make_size_error(size)
 
-    def end(self, origin: str) -> None:
-        """Nothing failed. Is it all?"""
+    def finish(self, origin: str) -> None:
+        """Mark the part as complete. Raises TaskError if bytes are missing."""
         part = self.part
         self._check_size(part.size)
-        expected = self._order.size if part.length is None else part.length
+        expected = self._task_input.size if part.length is None else part.length
         if expected is not None and part.size < expected:
-            raise errors.of_transfer(origin, 18)
-        part.whole = True
+            raise errors.from_curl_code(origin, 18)
+        part.complete = True

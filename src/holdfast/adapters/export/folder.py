@@ -1,8 +1,8 @@
-"""A folder as target: a file is visible under its name when it is whole, never before.
+"""A folder as target: a file is visible under its name only when it is complete.
 
-Half-done files are below the target, so that a rename within one file system publishes
-them. The way to the name is walked folder by folder without following links: whoever can
-write into the target cannot have a file put outside of it.
+Partial files are inside the target, so that a rename within one file system publishes
+them. The path to the name is walked folder by folder without following links, so a process
+that can write into the target cannot make an export write outside of it.
 """
 
 import contextlib
@@ -16,20 +16,23 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class FolderTarget:
-    """Safe for threads and processes. `durable`: what is published survives a power cut."""
+    """An export target on disk. Safe for threads and processes.
+
+    `durable`: published files survive a power cut.
+    """
 
     digests: tuple[str, ...] = ()
     bucket: str | None = None
 
     def __init__(self, path: str, *, durable: bool) -> None:
-        """The folder is made if it is not there. Raises OSError."""
+        """Open the folder; make it if it is missing. Raises OSError."""
         os.makedirs(path, exist_ok=True)
         self._root = os.open(path, _FOLDER)
         self._durable = durable
-        self.parts = PartialFiles(os.path.join(path, OWN_FOLDER))
+        self.partial_files = PartialFiles(os.path.join(path, OWN_FOLDER))
 
     def publish(self, part: PartialFile, key: str, run: RunningDownload) -> None:
-        """Give the part its name; a file that has it is replaced. Raises OSError."""
+        """Give the part its name, and replace a file that has it. Raises OSError."""
         run.check()
         *folders, name = key.split("/")
         if self._durable:
@@ -41,10 +44,10 @@ class FolderTarget:
                 os.fsync(folder)
         finally:
             os.close(folder)
-        part.published()
+        part.mark_published()
 
     def _walk(self, folders: list[str]) -> int:
-        """A descriptor of the innermost folder; those that are missing are made."""
+        """Return a descriptor of the innermost folder; make the folders that are missing."""
         at = os.dup(self._root)
         for name in folders:
             try:
@@ -65,5 +68,6 @@ class FolderTarget:
             return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
 
     def close(self) -> None:
-        self.parts.close()
+        """Close the folder and its partial files."""
+        self.partial_files.close()
         os.close(self._root)

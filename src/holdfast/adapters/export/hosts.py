@@ -1,15 +1,15 @@
-"""So many connections to one host at a time, however many slots there are."""
+"""A limit on the connections to one host, however many worker slots there are."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Condition
 
-_GLANCE_SECONDS = 0.25  # how soon one that waits notices that it need not any more
+_CHECK_INTERVAL_SECONDS = 0.25  # how soon a waiting task notices that it is cancelled
 
 
 class HostSlots:
-    """Places at hosts. Safe for threads; of this process only."""
+    """Connection slots of hosts, for this process only. Safe for threads."""
 
     def __init__(self, per_host: int) -> None:
         self._per_host = per_host
@@ -17,26 +17,29 @@ class HostSlots:
         self._freed = Condition()
 
     @contextmanager
-    def place(self, origin: str, still_waiting: Callable[[], None]) -> Iterator[None]:
-        """Wait for a place and keep it. `still_waiting` is called now and then meanwhile;
-        what it raises ends the wait."""
-        while not self._taken(origin):
-            still_waiting()
+    def take_slot(self, origin: str, report_waiting: Callable[[], None]) -> Iterator[None]:
+        """Wait for a slot and keep it while the context lasts.
+
+        Calls `report_waiting` from time to time while it waits. If that raises, the wait
+        ends.
+        """
+        while not self._try_take(origin):
+            report_waiting()
         try:
             yield
         finally:
-            self._give(origin)
+            self._release(origin)
 
-    def _taken(self, origin: str) -> bool:
+    def _try_take(self, origin: str) -> bool:
         with self._freed:
             if self._busy[origin] >= self._per_host:
-                self._freed.wait(_GLANCE_SECONDS)
+                self._freed.wait(_CHECK_INTERVAL_SECONDS)
             if self._busy[origin] >= self._per_host:
                 return False
             self._busy[origin] += 1
             return True
 
-    def _give(self, origin: str) -> None:
+    def _release(self, origin: str) -> None:
         with self._freed:
             self._busy[origin] -= 1
             if not self._busy[origin]:

@@ -1,5 +1,7 @@
-"""Which addresses may be reached: public ones, those of our own network, and those of the
-machine's own cloud, which stay refused whatever is allowed."""
+"""The policy for IP addresses: public, private, or a service of the machine's cloud.
+
+Services of the cloud stay refused whatever is allowed.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +14,11 @@ Network = IPv4Network | IPv6Network
 
 
 class AddressScope(Enum):
+    """The part of the network that an address belongs to."""
+
     PUBLIC = "public"
-    PRIVATE = "private"  # ours or a neighbour's: loopback, private, unique local, CGNAT
-    SPECIAL = "special"  # nothing to fetch a file from: metadata, multicast, reserved, …
+    PRIVATE = "private"  # this host or its network: loopback, private, unique local, CGNAT
+    SPECIAL = "special"  # not for downloads: metadata, multicast, reserved, …
 
 
 _PRIVATE = [
@@ -52,19 +56,20 @@ class HostService:
 
     network: Network
     provider: str
-    what: str
+    purpose: str
     document: str
 
     @classmethod
-    def at(cls, network: str, provider: str, what: str, document: str) -> Self:
-        return cls(ip_network(network), provider, what, document)
+    def from_row(cls, network: str, provider: str, purpose: str, document: str) -> Self:
+        """Build a service from a row of the table below."""
+        return cls(ip_network(network), provider, purpose, document)
 
 
-# They give the machine's credentials, or its configuration, to every process that asks. Some
-# are inside private ranges and one is public: to allow a file server is no reason to allow
-# these. metadata.google.internal and its like are names of 169.254.169.254.
+# These services give the machine's credentials, or its configuration, to every process that
+# asks. Some are inside private ranges and one is public, but allowing a file server must not
+# allow them. metadata.google.internal and similar names resolve to 169.254.169.254.
 HOST_SERVICES = tuple(
-    HostService.at(*row)
+    HostService.from_row(*row)
     for row in (
         (
             "169.254.169.254",
@@ -147,7 +152,7 @@ HOST_SERVICES = tuple(
         ("fe80::a9fe:a9fe", "OpenStack", "instance metadata", "Nova: Metadata service"),
     )
 )
-# All public addresses of version 6 are in here, but for these.
+# All public IPv6 addresses are in the first range, except those in the second list.
 _GLOBAL_V6 = IPv6Address("2000::"), IPv6Address("3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")
 _SPECIAL_V6 = [
     ip_network(text)
@@ -158,11 +163,11 @@ _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 _COMPATIBLE = ip_network("::/96")
 
 
-def address_scope(address: Address) -> AddressScope:
-    """Whose address it is. One that stands for another is judged by that other."""
+def classify_address(address: Address) -> AddressScope:
+    """Return the scope of an address. A mapped or translated address has its target's."""
     if is_host_service(address):
         return AddressScope.SPECIAL
-    address = meant_by(address)
+    address = unwrap_ipv4(address)
     if any(address in network for network in _PRIVATE):
         return AddressScope.PRIVATE
     if isinstance(address, IPv4Address):
@@ -176,16 +181,16 @@ def address_scope(address: Address) -> AddressScope:
 
 
 def is_host_service(address: Address) -> bool:
-    """Is it a service of the machine's cloud, or may a translator lead from it to one?"""
+    """Return whether an address is, or may be translated to, a service of the cloud."""
     return any(
         target in service.network
-        for target in (address, *_embedded(address))
+        for target in (address, *_list_embedded(address))
         for service in HOST_SERVICES
     )
 
 
-def _embedded(address: Address) -> Iterator[IPv4Address]:
-    """All IPv4 addresses that an IPv6 address may stand for, in any way of writing them."""
+def _list_embedded(address: Address) -> Iterator[IPv4Address]:
+    """Yield all IPv4 addresses that an IPv6 address may stand for, in any notation."""
     if isinstance(address, IPv4Address):
         return
     low_32, interface = int(address) & 0xFFFFFFFF, int(address) >> 32 & 0xFFFFFFFF
@@ -203,8 +208,8 @@ def _embedded(address: Address) -> Iterator[IPv4Address]:
         yield IPv4Address((int(address) >> 64 & 0xFFFF) << 16 | int(address) >> 40 & 0xFFFF)
 
 
-def meant_by(address: Address) -> Address:
-    """The IPv4 address that a mapped or translated one leads to; others are themselves."""
+def unwrap_ipv4(address: Address) -> Address:
+    """Return the IPv4 address of a mapped or translated one; return others unchanged."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -213,7 +218,8 @@ def meant_by(address: Address) -> Address:
     return address
 
 
-def read_address(text: str) -> Address | None:
+def parse_address(text: str) -> Address | None:
+    """Parse an IP address, without its zone; return None if it is not one."""
     try:
         return ip_address(text.partition("%")[0])
     except ValueError:

@@ -1,11 +1,11 @@
-"""Half-done files: hidden, one for each task, found again by whoever does the task next.
+"""Partial files: hidden, one for each task, so that the next process can continue them.
 
-    <folder>/<task>.part              the bytes so far, locked by whoever adds to them
-    <folder>/<task>.part.json         what they are the beginning of
-    <folder>/<task>.<random>.part     when the first is locked: a second process is at it
+    <folder>/<task>.part              the bytes so far, locked by the process that adds to them
+    <folder>/<task>.part.json         the resume note: the file that the bytes belong to
+    <folder>/<task>.<random>.part     used while a second process has locked the first
 
-A process that is killed leaves its lock with the kernel, which drops it, and its bytes to
-the next. Two at the same task never share a file, so neither can spoil the other's.
+When a process is killed, the kernel drops its lock, and the next process continues with its
+bytes. Two processes at the same task never share a file, so neither can corrupt the other's.
 """
 
 import contextlib
@@ -23,89 +23,93 @@ from holdfast.adapters.export.checksums import Digests
 from holdfast.adapters.modes import make_folders
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_OURS = re.compile(r"[A-Za-z0-9_-]{1,64}(\.[0-9a-f]{16})?\.part(\.json)?")
+_OWN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}(?P<private>\.[0-9a-f]{16})?\.part(\.json)?")
 _CHUNK = 1 << 20
-_WORTH_NOTING = 1 << 20  # a file below that is fetched anew sooner than its note is written
+_MIN_NOTE_BYTES = 1 << 20  # a smaller file is downloaded again faster than its note is written
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-# A pipe in place of a note would make us wait for its other end.
+# Without O_NONBLOCK, a pipe in place of a note would make the process wait for its other end.
 _NOTE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class PartialFiles:
-    """The folder of half-done files. Safe for threads and processes."""
+    """The folder of partial files. Safe for threads and processes."""
 
     def __init__(self, folder: str) -> None:
-        """Made if it is not there. A link in its place is refused: OSError."""
+        """Open the folder; make it if it is missing. Raises OSError for a link."""
         make_folders(Path(folder))
         self.fd = os.open(folder, _FOLDER)
 
     def open(self, task_id: str, url: str, digests: Digests) -> "PartialFile":
-        """The task's part, with what is there of it; a private one while that is in use."""
+        """Open the task's part with its bytes so far, or a private part while it is in use."""
         stem = task_id if _PLAIN_ID.fullmatch(task_id) else _hash(task_id)
         while True:
-            # By the umask, as it is published by a rename; until then its folder hides it.
+            # Its mode follows the umask, because a rename publishes this file. Until then
+            # its folder hides it.
             fd = os.open(f"{stem}.part", _FILE | os.O_CREAT, 0o666, dir_fd=self.fd)
-            if not _locked(fd):
+            if not _try_lock(fd):
                 os.close(fd)
-                return self._private(stem, url, digests)
-            # It may have been published, or removed, between our open and our lock. Then
-            # this is a finished file: to write to it would spoil what people see.
+                return self._open_private(stem, url, digests)
+            # It may have been published or removed between open and lock. Then this is a
+            # finished file, and to write to it would corrupt what readers see.
             if _is_at(fd, f"{stem}.part", self.fd):
                 return PartialFile(
                     self.fd, f"{stem}.part", fd, _hash(url), digests, shared=True
                 )
             os.close(fd)
 
-    def _private(self, stem: str, url: str, digests: Digests) -> "PartialFile":
+    def _open_private(self, stem: str, url: str, digests: Digests) -> "PartialFile":
         while True:
             name = f"{stem}.{secrets.token_hex(8)}.part"
             fd = os.open(name, _FILE | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=self.fd)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # a sweeper, which may be frozen: take another name
+            except BlockingIOError:  # a sweep locked it and may be frozen: take another name
                 os.close(fd)
                 continue
             except OSError:
-                pass  # no locks here, so it is not swept either
-            if _is_at(fd, name, self.fd):  # not swept before it was locked
+                pass  # locks do not work here, so a sweep does not remove it either
+            if _is_at(fd, name, self.fd):  # no sweep removed it before it was locked
                 return PartialFile(self.fd, name, fd, _hash(url), digests, shared=False)
             os.close(fd)
 
     def sweep(self, older_than: float) -> int:
-        """Remove what nobody works on: private parts, and all that were last written
-        before `older_than`, in seconds since the epoch. How many there were."""
-        return sum(self._swept(name, older_than) for name in os.listdir(self.fd))
+        """Remove unlocked files: private parts, and those last written before `older_than`.
 
-    def _swept(self, name: str, older_than: float) -> bool:
-        match = _OURS.fullmatch(name)
+        `older_than` is in seconds since the epoch. Returns how many files were removed.
+        """
+        return sum(self._sweep_file(name, older_than) for name in os.listdir(self.fd))
+
+    def _sweep_file(self, name: str, older_than: float) -> bool:
+        match = _OWN_NAME.fullmatch(name)
         try:
-            if match is None or not (match[1] or self._changed(name) < older_than):
+            if match is None or not (match["private"] or self._read_mtime(name) < older_than):
                 return False
             fd = os.open(name, _FILE, dir_fd=self.fd)
             try:
-                if not _locked(fd):
+                if not _try_lock(fd):
                     return False
                 os.unlink(name, dir_fd=self.fd)
                 return True
             finally:
                 os.close(fd)
-        except OSError:  # somebody else was quicker, or it is no file: not ours to judge
+        except OSError:  # another process removed it first, or it is not a regular file
             return False
 
-    def _changed(self, name: str) -> float:
+    def _read_mtime(self, name: str) -> float:
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mtime
 
     def close(self) -> None:
+        """Close the folder."""
         os.close(self.fd)
 
 
 class PartialFile:
-    """One half-done file, locked.
+    """One partial file, locked.
 
-    `validator` says which version of the file the bytes are of, `length` how long it is in
-    all; None: nobody said. `whole`: all bytes are there.
+    `validator` names the version of the file that the bytes belong to, and `length` is its
+    size; each is None if the server did not send it. `complete`: all bytes are on disk.
     """
 
     def __init__(
@@ -118,36 +122,38 @@ class PartialFile:
         self.size = 0
         self.validator: str | None = None
         self.length: int | None = None
-        self.whole = False
+        self.complete = False
         self._url_hash = url_hash
         self._shared = shared
-        self._noted = False
-        self._gone = False  # its name may be another process's part by now
+        self._has_note = False
+        # Whether this name was given up. Then it may be another process's part by now.
+        self._has_released_name = False
 
-    def resume(self, *, any_boot: bool, chunk_read: Callable[[int], None]) -> None:
-        """Go on behind what an earlier process left, if that can be trusted; or from zero.
+    def resume(self, *, trust_other_boots: bool, on_chunk: Callable[[int], None]) -> None:
+        """Continue after the bytes of an earlier process if they can be trusted, or at zero.
 
-        After a power cut a file may have its size and not its bytes. Only a checksum can
-        tell: without one, `any_boot` is False and only bytes of this boot count.
+        After a power cut a file may have its size but not its bytes. Only a checksum shows
+        the difference. Without one, `trust_other_boots` is False, and only bytes that were
+        written since this boot are trusted.
         """
-        self._noted = self._shared  # there may be a useless one, which must go as well
-        note = self._note() if self._shared and os.fstat(self.fd).st_size else {}
-        if not note or not (any_boot or _of_this_boot(note)):
+        self._has_note = self._shared  # a useless note may exist, which must be removed too
+        note = self._read_note() if self._shared and os.fstat(self.fd).st_size else {}
+        if not note or not (trust_other_boots or _is_of_this_boot(note)):
             self.restart()
             return
-        for data in self._reading():
+        for data in self._read_chunks():
             self.digests.update(data)
             self.size += len(data)
-            chunk_read(len(data))
+            on_chunk(len(data))
         self.validator, self.length = note["validator"], note["length"]
-        self.whole = self.size == self.length
+        self.complete = self.size == self.length
 
-    def _reading(self) -> Iterator[bytes]:
+    def _read_chunks(self) -> Iterator[bytes]:
         os.lseek(self.fd, 0, os.SEEK_SET)
         while data := os.read(self.fd, _CHUNK):
             yield data
 
-    def _note(self) -> dict[str, Any]:
+    def _read_note(self) -> dict[str, Any]:
         try:
             fd = os.open(f"{self.name}.json", os.O_RDONLY | _NOTE, dir_fd=self.folder)
             with open(fd, "rb") as file:
@@ -157,7 +163,7 @@ class PartialFile:
         return note if _is_note(note) and note["url"] == self._url_hash else {}
 
     def begin(self, validator: str | None, length: int | None) -> None:
-        """The bytes that follow are of this version."""
+        """Set the version of the file that the following bytes belong to."""
         self.validator, self.length = validator, length
 
     def write(self, data: bytes) -> None:
@@ -168,64 +174,67 @@ class PartialFile:
             written = os.write(self.fd, view)
             self.size += written
             view = view[written:]
-        if not self._noted and self.size >= _WORTH_NOTING:
-            self.note_down()
+        if not self._has_note and self.size >= _MIN_NOTE_BYTES:
+            self.write_resume_note()
 
-    def note_down(self) -> None:
-        """Leave word for the next process. Half a note is none: then it starts at zero."""
+    def write_resume_note(self) -> None:
+        """Write the note from which the next process resumes.
+
+        An incomplete resume note is ignored, and the next process starts at zero.
+        """
         if not self._shared or not self.validator:
             return
         note = {
             "url": self._url_hash,
             "validator": self.validator,
             "length": self.length,
-            "boot": _boot_id(),
+            "boot": _read_boot_id(),
         }
-        self._noted = True  # whatever becomes of it: half a note has to be removed too
+        self._has_note = True  # even if writing fails: an incomplete note must be removed too
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NOTE
         fd = os.open(f"{self.name}.json", flags, 0o600, dir_fd=self.folder)
         with open(fd, "wb") as file:
             file.write(json.dumps(note).encode())
 
     def restart(self) -> None:
-        """Forget all bytes. The note goes last: without bytes it says nothing."""
+        """Remove all bytes, and then the note, which means nothing without bytes."""
         os.ftruncate(self.fd, 0)
         os.lseek(self.fd, 0, os.SEEK_SET)
         self.digests.restart()
-        self.size, self.validator, self.length, self.whole = 0, None, None, False
-        self._forget_note()
+        self.size, self.validator, self.length, self.complete = 0, None, None, False
+        self._remove_note()
 
-    def _forget_note(self) -> None:
-        if self._shared and self._noted:
+    def _remove_note(self) -> None:
+        if self._shared and self._has_note:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self.name}.json", dir_fd=self.folder)
-        self._noted = False
+        self._has_note = False
 
-    def published(self) -> None:
-        """Its bytes have another name now."""
-        self._gone = True
-        self._forget_note()
+    def mark_published(self) -> None:
+        """Note that the file has its final name now, and remove the resume note."""
+        self._has_released_name = True
+        self._remove_note()
 
     def remove(self) -> None:
-        """Nobody can use it. The note goes first, as long as the name is ours."""
-        self._forget_note()
-        self._gone = True
+        """Remove the file. The note goes first, while the name still belongs to this part."""
+        self._remove_note()
+        self._has_released_name = True
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.name, dir_fd=self.folder)
 
     def close(self, *, keep: bool) -> None:
-        """Let go of it; `keep` what the next process can use."""
+        """Close the file. With `keep`, leave the bytes that the next process can use."""
         try:
             if keep and self._shared and self.size and self.validator:
-                self.note_down()
-            elif not self._gone:
+                self.write_resume_note()
+            elif not self._has_released_name:
                 self.remove()
         finally:
             os.close(self.fd)
 
 
-def _locked(fd: int) -> bool:
-    """Is it ours alone now? A file system without locks answers no."""
+def _try_lock(fd: int) -> bool:
+    """Lock the file; return False if it is locked, or if the file system has no locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -247,19 +256,22 @@ def _hash(text: str) -> str:
 
 
 def _is_note(value: object) -> TypeGuard[dict[str, Any]]:
-    """Has it all that a note has? A validator is sent back to the server in a header."""
+    """Return whether a value is a complete note.
+
+    Its validator must be printable, because it is sent to the server in a header.
+    """
     match value:
         case {"url": str(), "validator": str(validator), "length": length}:
-            known = length is None or (type(length) is int and length >= 0)
-            return known and validator != "" and validator.isprintable()
+            is_length = length is None or (type(length) is int and length >= 0)
+            return is_length and validator != "" and validator.isprintable()
     return False
 
 
-def _of_this_boot(note: dict[str, Any]) -> bool:
-    return note.get("boot") == _boot_id() != ""
+def _is_of_this_boot(note: dict[str, Any]) -> bool:
+    return note.get("boot") == _read_boot_id() != ""
 
 
-def _boot_id() -> str:
+def _read_boot_id() -> str:
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

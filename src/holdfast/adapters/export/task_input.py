@@ -1,4 +1,4 @@
-"""One task as the pool hands it over, checked once more: it came over a wire."""
+"""One task as the pool hands it over, checked once more because it came over a pipe."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Any, Self
 from holdfast.adapters.export.checksums import Checksum, Digests
 from holdfast.adapters.export.errors import TaskError
 from holdfast.jobs.errors import InvalidJob
-from holdfast.jobs.file_names import safe_key
+from holdfast.jobs.file_names import normalize_key
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInput:
-    """What to fetch, what it is called then, and what is known of it."""
+    """The URL of a file, its name in the target, and what is known about its bytes."""
 
     task_id: str
     job_id: str
@@ -23,17 +23,17 @@ class TaskInput:
     size: int | None = None
 
     @classmethod
-    def read(cls, task: Mapping[str, Any]) -> Self:
-        """Raises TaskError."""
+    def parse(cls, task: Mapping[str, Any]) -> Self:
+        """Parse a task from the pool. Raises TaskError."""
         try:
             checksum, size = task.get("checksum"), task.get("size")
             return cls(
                 str(task["taskId"]),
                 str(task["jobId"]),
                 str(task["url"]),
-                safe_key(str(task["s3Key"])),
+                normalize_key(str(task["s3Key"])),
                 task.get("s3Bucket"),
-                Checksum.read(str(checksum)) if checksum else None,
+                Checksum.parse(str(checksum)) if checksum else None,
                 None if size is None else int(size),
             )
         except InvalidJob as error:
@@ -44,18 +44,23 @@ class TaskInput:
             raise TaskError("InvalidTask", "the size is not a number") from None
 
     def verify(self, size: int, digests: Digests) -> None:
-        """Raises TaskError unless these bytes are the file."""
+        """Raise TaskError unless the received bytes are the expected file."""
         if self.size is not None and size != self.size:
-            raise self.wrong_size(size)
+            raise self.make_size_error(size)
         if self.checksum is not None and not digests.has(self.checksum):
-            text = f"the bytes do not have the {self.checksum.algorithm} they should have"
+            text = f"the bytes do not have the expected {self.checksum.algorithm} checksum"
             raise TaskError(
-                "ChecksumMismatch", f"{self.key}: {text}", again=True, afresh=True, keep=False
+                "ChecksumMismatch",
+                f"{self.key}: {text}",
+                retryable=True,
+                start_over=True,
+                keep=False,
             )
 
-    def wrong_size(self, size: int) -> TaskError:
+    def make_size_error(self, size: int) -> TaskError:
+        """Return the error of a file that has another size than expected."""
         text = f"{self.key}: {size} bytes or more, {self.size} were expected"
-        return TaskError("SizeMismatch", text, again=True, afresh=True, keep=False)
+        return TaskError("SizeMismatch", text, retryable=True, start_over=True, keep=False)
 
     def __repr__(self) -> str:
-        return f"Order({self.task_id})"
+        return f"TaskInput({self.task_id})"

@@ -1,17 +1,19 @@
-"""One request by libcurl: where it connects, what it asks, what comes back.
+"""One request by libcurl: the connection, the request and the response.
 
-libcurl is chosen for its speed and for one callback: it hands over the very address before
-it connects, so what is judged is what is used. It calls back while `perform` runs; the
-interpreter's lock is free in between, so slots of one process work side by side.
+libcurl is chosen for its speed and for one callback, which gets the exact address before
+libcurl connects. So the address that is checked is the address that is used. libcurl calls
+back while `perform` runs. The interpreter's lock is free in between, so the worker slots of
+one process work side by side.
 
-Redirects are not libcurl's to follow: each is a request of its own, judged like the first.
+libcurl does not follow redirects. Each redirect is a request of its own, which is checked
+like the first.
 
 Bytes behind the declared end of a body may be a complete response. On a connection that is
 used again, libcurl would read them as the response to the next request. Therefore
 
-- a request whose bytes no checksum will prove has its own connection;
+- a request whose bytes cannot be checked by a checksum has its own connection;
 - other requests use only connections that served the same job;
-- a body that is longer than declared fails, as far as the surplus has arrived by then.
+- a body that is longer than declared fails, if the surplus has arrived by then.
 """
 
 import os
@@ -28,15 +30,15 @@ import pycurl
 from holdfast.adapters.export import errors
 from holdfast.adapters.export.cancellation import RunningDownload
 from holdfast.adapters.export.errors import TaskError
-from holdfast.adapters.export.response_head import HeadReader, ResponseHead, bad_answer
+from holdfast.adapters.export.response_head import HeadReader, ResponseHead, make_bad_response
 from holdfast.adapters.export.url_guard import CheckedUrl, UrlGuard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_BUFFER = 256 << 10
-_MOST_IDLE = 16  # handles, each with a connection and a buffer
-_MAX_ASIDE = 64 << 10  # bytes of an error page that are read to keep the connection
+_BUFFER_BYTES = 256 << 10
+_MAX_IDLE_HANDLES = 16  # handles, each with a connection and a buffer
+_MAX_ERROR_PAGE_BYTES = 64 << 10  # bytes of an error page that are read to keep the connection
 _BODY_STATUSES = (200, 206)
 
 _Server = tuple[str, str, int]
@@ -44,44 +46,55 @@ _Owner = tuple[str, _Server] | None  # the job and the server; None: a single re
 
 
 class BodyReceiver(Protocol):
-    """Takes the body of a 200 or 206."""
+    """The receiver of the body of a 200 or 206."""
 
-    def begin(self, answer: ResponseHead) -> None:
-        """The head is there. Raises TaskError to have nothing of the body."""
+    def begin(self, head: ResponseHead) -> None:
+        """Receive the complete head. Raises TaskError to refuse the body."""
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes) -> None:
+        """Receive some bytes of the body."""
 
 
 class DownloadRequest:
-    """One request, and libcurl's callbacks for it. No exception may leave a callback: it
-    would be printed and forgotten. They keep it, and `answer` raises it."""
+    """One request, and libcurl's callbacks for it.
+
+    No exception may leave a callback, because pycurl would print and drop it. The callbacks
+    keep it, and `_get_response` raises it.
+    """
 
     def __init__(
-        self, place: CheckedUrl, guard: UrlGuard, receiver: BodyReceiver, run: RunningDownload
+        self,
+        checked_url: CheckedUrl,
+        guard: UrlGuard,
+        receiver: BodyReceiver,
+        run: RunningDownload,
     ) -> None:
-        self._place = place
+        self._checked_url = checked_url
         self._guard = guard
         self._receiver = receiver
         self._run = run
-        self._head = HeadReader()
+        self._reader = HeadReader()
         self._error: BaseException | None = None
-        self._let = False
-        self._refused = False
-        self._aside = 0
+        self._has_allowed = False
+        self._has_refused = False
+        self._error_page_bytes = 0
         self._opened: list[socket.socket] = []
         self._kept_fd = -1  # the connection that libcurl may use again
-        self._received = 0  # bytes of the body, and those behind its end
-        self._taken = 0
+        self._received = 0  # bytes of the body and of the surplus behind its end
+        self._accepted = 0
 
     def perform(self, curl: Any, headers: Sequence[str]) -> ResponseHead:
-        """Send it. Raises TaskError, or OSError of the receiver."""
-        curl.setopt(pycurl.URL, self._place.url)
+        """Send the request and return the head of the response.
+
+        Raises TaskError, or an OSError of the receiver.
+        """
+        curl.setopt(pycurl.URL, self._checked_url.url)
         curl.setopt(pycurl.HTTPHEADER, ["Accept-Encoding: identity", "Accept: */*", *headers])
-        curl.setopt(pycurl.OPENSOCKETFUNCTION, self._connect)
-        curl.setopt(pycurl.HEADERFUNCTION, self._header)
-        curl.setopt(pycurl.WRITEFUNCTION, self._body)
-        curl.setopt(pycurl.XFERINFOFUNCTION, self._progress)
-        curl.setopt(pycurl.DEBUGFUNCTION, self._debug)
+        curl.setopt(pycurl.OPENSOCKETFUNCTION, self._open_socket)
+        curl.setopt(pycurl.HEADERFUNCTION, self._receive_header)
+        curl.setopt(pycurl.WRITEFUNCTION, self._receive_body)
+        curl.setopt(pycurl.XFERINFOFUNCTION, self._check_cancelled)
+        curl.setopt(pycurl.DEBUGFUNCTION, self._count_received)
         self._kept_fd = curl.getinfo(pycurl.ACTIVESOCKET)
         number = 0
         try:
@@ -91,116 +104,128 @@ class DownloadRequest:
         finally:
             for opened in self._opened:
                 opened.close()
-        return self._answer(number)
+        return self._get_response(number)
 
-    def _connect(self, _purpose: int, address: Any) -> Any:
+    def _open_socket(self, _purpose: int, address: Any) -> Any:
         try:
             if address.family in (socket.AF_INET, socket.AF_INET6):
                 host, port = address.addr[:2]
-                if self._guard.lets(self._place, host, port):
-                    self._let = True
+                if self._guard.can_connect(self._checked_url, host, port):
+                    self._has_allowed = True
                     opened = socket.socket(address.family, address.socktype, address.protocol)
                     self._opened.append(opened)  # pycurl works with a duplicate of it
                     return opened
-            self._refused = True
+            self._has_refused = True
         except Exception as error:
             self._error = error
         return pycurl.SOCKET_BAD
 
-    def _header(self, line: bytes) -> int | None:
+    def _receive_header(self, line: bytes) -> int | None:
         try:
-            before = self._head.answer
-            answer = self._head.feed(line)
-            if before is None and answer is not None and answer.status in _BODY_STATUSES:
-                self._receiver.begin(answer)
-                self._check_end(answer)
+            before = self._reader.head
+            response = self._reader.feed(line)
+            if before is None and response is not None and response.status in _BODY_STATUSES:
+                self._receiver.begin(response)
+                self._check_end(response)
         except BaseException as error:
             self._error = error
             return -1
         return None
 
-    def _body(self, data: bytes) -> int | None:
+    def _receive_body(self, data: bytes) -> int | None:
         try:
-            return self._take(data)
+            return self._accept(data)
         except BaseException as error:
             self._error = error
             return -1
 
-    def _take(self, data: bytes) -> int | None:
-        answer = self._head.answer
-        if answer is None or answer.status not in _BODY_STATUSES:
-            self._aside += len(data)
-            return -1 if self._aside > _MAX_ASIDE else None
+    def _accept(self, data: bytes) -> int | None:
+        response = self._reader.head
+        if response is None or response.status not in _BODY_STATUSES:
+            self._error_page_bytes += len(data)
+            return -1 if self._error_page_bytes > _MAX_ERROR_PAGE_BYTES else None
         self._receiver.write(data)
-        self._taken += len(data)
-        self._check_end(answer)
+        self._accepted += len(data)
+        self._check_end(response)
         return None
 
-    def _debug(self, kind: int, data: bytes) -> None:
+    def _count_received(self, kind: int, data: bytes) -> None:
         if kind == pycurl.INFOTYPE_DATA_IN:
             self._received += len(data)
 
-    def _check_end(self, answer: ResponseHead) -> None:
+    def _check_end(self, response: ResponseHead) -> None:
         """Raise TaskError when all declared bytes are taken and more bytes wait behind them.
 
-        Behind TLS only libcurl can read what waits, and it does not look.
+        On a TLS connection only libcurl could read the waiting bytes, and it does not.
         """
-        if self._taken == answer.length and self._place.scheme == "http":
+        if self._accepted == response.length and self._checked_url.scheme == "http":
             fds = [opened.fileno() for opened in self._opened] or [self._kept_fd]
             if any(map(_has_bytes, fds)):
-                raise _longer()
+                raise _make_surplus_error()
 
-    def _progress(self, *_: object) -> int:
-        return 1 if self._run.stopped else 0
+    def _check_cancelled(self, *_: object) -> int:
+        return 1 if self._run.is_stopped else 0
 
-    def _answer(self, number: int) -> ResponseHead:
-        """What came of it. What we know ourselves comes before what libcurl says."""
+    def _get_response(self, number: int) -> ResponseHead:
+        """Return the response or raise the error.
+
+        Errors that the callbacks know come before libcurl's, because they are more exact.
+        """
         self._run.check()
         if self._error is not None:
             raise self._error
-        answer, host = self._head.answer, self._place.origin
-        if answer is not None and answer.status not in _BODY_STATUSES:
-            return answer
-        if number and self._refused and not self._let:
-            text = "its address is private or special; allow the host, if it is not the cloud's"
+        response, host = self._reader.head, self._checked_url.origin
+        if response is not None and response.status not in _BODY_STATUSES:
+            return response
+        if number and self._has_refused and not self._has_allowed:
+            text = (
+                "its address is private or special; allow the host, unless it is a service "
+                "of the cloud"
+            )
             raise TaskError("AddressRefused", f"{host}: {text}")
-        if number or answer is None:
-            raise errors.of_transfer(host, number or pycurl.E_GOT_NOTHING)
-        if answer.length is not None and self._received > answer.length:
-            raise _longer()  # libcurl read the surplus together with the body, and dropped it
-        return answer
+        if number or response is None:
+            raise errors.from_curl_code(host, number or pycurl.E_GOT_NOTHING)
+        if response.length is not None and self._received > response.length:
+            # libcurl read the surplus together with the body, and dropped it.
+            raise _make_surplus_error()
+        return response
 
 
-def _longer() -> TaskError:
-    return bad_answer("more bytes came than it declared")
+def _make_surplus_error() -> TaskError:
+    return make_bad_response("it has more bytes than it declared")
 
 
 def _has_bytes(fd: int) -> bool:
-    """Do bytes wait on this socket? The end of the connection is no byte."""
+    """Return whether bytes wait on this socket. The end of the connection does not count."""
     with socket.socket(fileno=os.dup(fd)) as duplicate, suppress(OSError):
         return bool(duplicate.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
     return False
 
 
 class CurlHandles:
-    """libcurl handles, each with one connection that it keeps open for the next request of
-    the same job to the same server, or with none. Safe for threads."""
+    """libcurl handles with at most one open connection each. Safe for threads.
+
+    A connection is kept open for the next request of the same job to the same server.
+    """
 
     def __init__(
-        self, connect_seconds: float, stall_seconds: float, slowest_bytes_per_second: int
+        self, connect_seconds: float, stall_seconds: float, min_bytes_per_second: int
     ) -> None:
         self._connect_seconds = connect_seconds
         self._stall_seconds = stall_seconds
-        self._slowest = slowest_bytes_per_second
-        self._idle: list[tuple[_Owner, Any]] = []  # the one used last is the last
+        self._min_bytes_per_second = min_bytes_per_second
+        self._idle: list[tuple[_Owner, Any]] = []  # the most recently used is the last
         self._lock = Lock()
         self._closed = False
 
     @contextmanager
-    def one(self, place: CheckedUrl, job_id: str | None) -> "Iterator[Any]":
-        """Lend a handle for one request. Its connection may have served the same job before;
-        for None it is new, and it is closed behind the response."""
-        owner = None if job_id is None else (job_id, place.server)
+    def lend(self, checked_url: CheckedUrl, job_id: str | None) -> "Iterator[Any]":
+        """Lend a handle for one request.
+
+        Its connection may have served the same job before. If `job_id` is None, the
+        connection is new and is closed after the response.
+        """
+        owner = None if job_id is None else (job_id, checked_url.server)
         curl = self._take(owner)
         try:
             yield curl
@@ -220,27 +245,30 @@ class CurlHandles:
                         return curl
                     curl.close()
                     break
-            if len(self._idle) >= _MOST_IDLE:
+            if len(self._idle) >= _MAX_IDLE_HANDLES:
                 # To give it to another owner would give away its connection as well.
                 self._idle.pop(0)[1].close()
-            return self._made(owner)
+            return self._make_handle(owner)
 
-    def forget(self, job_id: str) -> None:
-        """Close the idle connections of a job: one of them brought wrong bytes. It may be one
-        response behind, and would give every request the response to the one before."""
+    def close_job(self, job_id: str) -> None:
+        """Close the idle connections of a job, because one of them delivered wrong bytes.
+
+        That connection may be one response behind. Then it would answer every request with
+        the response to the request before.
+        """
         with self._lock:
             for owner, curl in [*self._idle]:
                 if owner is not None and owner[0] == job_id:
                     self._idle.remove((owner, curl))
                     curl.close()
 
-    def _made(self, owner: _Owner) -> Any:
+    def _make_handle(self, owner: _Owner) -> Any:
         curl = pycurl.Curl()
         for option, value in self._options():
             curl.setopt(option, value)
         curl.setopt(pycurl.FORBID_REUSE, int(owner is None))
-        # DEBUGFUNCTION counts what came. Behind TLS it is called three times for 16 KiB,
-        # which is too dear where a checksum proves the bytes anyway.
+        # DEBUGFUNCTION counts the received bytes. On TLS connections it is called three
+        # times for 16 KiB, which costs too much where a checksum proves the bytes anyway.
         curl.setopt(pycurl.VERBOSE, int(owner is None or owner[1][0] == "http"))
         return curl
 
@@ -249,19 +277,19 @@ class CurlHandles:
             (pycurl.NOSIGNAL, 1),  # signals and threads do not mix
             (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
             (pycurl.FOLLOWLOCATION, 0),
-            # The environment's proxy would connect for us, and to anywhere.
+            # A proxy from the environment would connect to any address, past the guard.
             (pycurl.PROXY, ""),
             (pycurl.NETRC, pycurl.NETRC_IGNORED),
             (pycurl.PATH_AS_IS, 1),
             (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),
             (pycurl.HTTP_CONTENT_DECODING, 0),
             (pycurl.USERAGENT, "holdfast"),
-            (pycurl.BUFFERSIZE, _BUFFER),
+            (pycurl.BUFFERSIZE, _BUFFER_BYTES),
             (pycurl.MAXCONNECTS, 1),
             (pycurl.TCP_KEEPALIVE, 1),
-            (pycurl.NOPROGRESS, 0),  # for XFERINFOFUNCTION, by which we stop
+            (pycurl.NOPROGRESS, 0),  # enables XFERINFOFUNCTION, which stops the transfer
             (pycurl.CONNECTTIMEOUT_MS, max(1, round(self._connect_seconds * 1000))),
-            (pycurl.LOW_SPEED_LIMIT, self._slowest),
+            (pycurl.LOW_SPEED_LIMIT, self._min_bytes_per_second),
             (pycurl.LOW_SPEED_TIME, max(1, round(self._stall_seconds))),
         ]
         # A wheel's libcurl knows the certificates of the machine it was built on.
@@ -271,7 +299,7 @@ class CurlHandles:
         return options
 
     def close(self) -> None:
-        """Close the idle ones now, the others when they come back."""
+        """Close the idle handles now, and the lent ones when they are returned."""
         with self._lock:
             self._closed = True
             for _, curl in self._idle:
@@ -280,9 +308,12 @@ class CurlHandles:
 
 
 def _is_quiet(curl: Any) -> bool:
-    """Can its connection be used again? Not after the server closed it or sent more bytes."""
+    """Return whether a connection can be used again.
+
+    It cannot after the server closed it or sent more bytes.
+    """
     if (fd := curl.getinfo(pycurl.ACTIVESOCKET)) < 0:
         return True
-    look = select.poll()
-    look.register(fd, select.POLLIN)
-    return not look.poll(0)
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return not poller.poll(0)

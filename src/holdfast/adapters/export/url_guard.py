@@ -1,8 +1,9 @@
-"""Where a download may go. The URL comes from a message, so nobody vouches for it.
+"""The guard that decides which URLs and addresses a download may use.
 
-Two looks, both needed: at the text, before anything is sent; and at the very address that
-libcurl is about to connect to, when names, odd spellings (0x7f.1, 2130706433) and a name
-server that changes its mind are all behind us. Redirects go through both again.
+The URL comes from a message, so it cannot be trusted. Two checks are needed. The first
+checks the text, before anything is sent. The second checks the exact address that libcurl
+is about to connect to, after names and odd spellings (0x7f.1, 2130706433) were resolved, so
+that a name server which changes its reply cannot bypass it. Redirects go through both again.
 """
 
 import re
@@ -16,31 +17,35 @@ from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.ip_policy import (
     Address,
     AddressScope,
-    address_scope,
+    classify_address,
     is_host_service,
-    meant_by,
-    read_address,
+    parse_address,
+    unwrap_ipv4,
 )
 from holdfast.core.errors import ConfigError
 
-MOST_REDIRECTS = 5
+MAX_REDIRECTS = 5
 
 _MAX_URL = 16_384
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*))?([^#]*)(?:#.*)?", re.DOTALL)
+_URL = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/?#]*))?(?P<rest>[^#]*)(?:#.*)?",
+    re.DOTALL,
+)
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
-# No backslash, no blank, no second meaning: libcurl must read the same host as we do.
+# Without backslashes, blanks and ambiguous forms, so that libcurl reads the same host as we do.
 _AUTHORITY = re.compile(
     r"(?P<host>[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9_.])?|\[[0-9A-Fa-f:.]{2,45}\])"
     r"(?::(?P<port>[0-9]{1,5}))?"
 )
 _PORTS = {"http": 80, "https": 443}
-# Written as they are; all else is percent-encoded. "%" too: what is encoded stays so.
-_AS_THEY_ARE = "/?:@!$&'()*+,;=-._~%[]|"
+# These characters stay, and all others are percent-encoded. "%" stays, because what is
+# encoded must not be encoded twice.
+_SAFE_CHARACTERS = "/?:@!$&'()*+,;=-._~%[]|"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedUrl:
-    """A checked URL. Only `url` may hold secrets; it is for libcurl alone."""
+    """A checked URL. Only `url` may hold secrets, so only libcurl gets it."""
 
     url: str
     scheme: str
@@ -49,48 +54,48 @@ class CheckedUrl:
 
     @property
     def origin(self) -> str:
-        """For people and for counting: host, and port where it is not the usual one."""
+        """The host, with the port if it is not the default; for texts and for counting."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def server(self) -> tuple[str, str, int]:
-        """Who answers: what a connection is good for."""
+        """The server that responds; a connection can be used again for the same server."""
         return self.scheme, self.host, self.port
 
     def __repr__(self) -> str:
-        return f"Place({self.scheme}://{self.origin})"
+        return f"CheckedUrl({self.scheme}://{self.origin})"
 
 
-def read_url(text: str) -> CheckedUrl:
-    """Raises TaskError when it is not a plain address of http or https."""
+def parse_url(text: str) -> CheckedUrl:
+    """Parse and check a URL. Raises TaskError unless it is a plain http or https URL."""
     match = _URL.fullmatch(text)
     if match is None or len(text) > _MAX_URL or _CONTROLS.search(text):
         raise TaskError(
             "BadUrl", "the address is not a URL, is too long or has control characters"
         )
-    scheme, authority, rest = match[1].lower(), match[2], match[3]
+    scheme, authority, rest = match["scheme"].lower(), match["authority"], match["rest"]
     if scheme not in _PORTS:
         raise TaskError(
-            "SchemeRefused", f"files are fetched by http and https, not by {scheme}"
+            "SchemeRefused", f"files are downloaded by http or https, not by {scheme}"
         )
     if "@" in (authority or ""):
-        raise TaskError("CredentialsInUrl", "the address has a user or a password in it")
-    host, port = _authority(authority or "")
-    place = CheckedUrl("", scheme, host, port or _PORTS[scheme])
-    tail = quote(rest, safe=_AS_THEY_ARE)
+        raise TaskError("CredentialsInUrl", "the address contains a user or a password")
+    host, port = _parse_authority(authority or "")
+    checked_url = CheckedUrl("", scheme, host, port or _PORTS[scheme])
+    tail = quote(rest, safe=_SAFE_CHARACTERS)
     slash = "" if tail.startswith("/") else "/"
-    return replace(place, url=f"{scheme}://{place.origin}{slash}{tail}")
+    return replace(checked_url, url=f"{scheme}://{checked_url.origin}{slash}{tail}")
 
 
-def _authority(text: str) -> tuple[str, int]:
-    match = _AUTHORITY.fullmatch(_in_ascii(text))
+def _parse_authority(text: str) -> tuple[str, int]:
+    match = _AUTHORITY.fullmatch(_to_ascii(text))
     if match is None or int(match["port"] or 1) not in range(1, 65_536):
         raise TaskError("BadUrl", "the address has no host, or one that cannot be read")
     return match["host"].lower().strip("[]"), int(match["port"] or 0)
 
 
-def _in_ascii(text: str) -> str:
+def _to_ascii(text: str) -> str:
     if text.isascii():
         return text
     try:
@@ -100,12 +105,12 @@ def _in_ascii(text: str) -> str:
 
 
 class UrlGuard:
-    """Decides. Safe for threads.
+    """Decides which servers may be reached. Safe for threads.
 
-    `allow_private` opens private addresses, and so does a host named in `allow_hosts`.
-    An address or a network named there is open even if it is neither public nor private.
-    Services of the cloud (metadata, credentials) are never open. Entries may end with a port,
-    and are for that port then.
+    `allow_private` allows private addresses, and so does a host named in `allow_hosts`.
+    An address or a network named there is allowed even if it is neither public nor private.
+    Services of the cloud (metadata, credentials) are never allowed. An entry that ends with
+    a port is for that port only.
     """
 
     def __init__(self, *, allow_private: bool, allow_hosts: Iterable[str] = ()) -> None:
@@ -121,8 +126,8 @@ class UrlGuard:
             network = ip_network(text.strip("[]"))
         except ValueError:
             if not _AUTHORITY.fullmatch(text):
-                _not_allowed(entry)
-            self._names.add((_plain(text), port))
+                _refuse_entry(entry)
+            self._names.add((_normalize_host(text), port))
             return
         if network.num_addresses == 1 and is_host_service(network[0]):
             raise ConfigError(
@@ -131,35 +136,38 @@ class UrlGuard:
             )
         self._networks.append((network, port))
 
-    def redirected(self, before: CheckedUrl, location: str) -> CheckedUrl:
-        """Where a redirect leads. Raises TaskError."""
+    def follow_redirect(self, before: CheckedUrl, location: str) -> CheckedUrl:
+        """Return the URL that a redirect leads to. Raises TaskError if it is refused."""
         try:
-            place = read_url(urljoin(before.url, location))
+            checked_url = parse_url(urljoin(before.url, location))
         except ValueError:
-            raise TaskError("BadUrl", f"{before.origin} leads to what is no URL") from None
-        if before.scheme == "https" and place.scheme == "http":
-            raise TaskError("RedirectRefused", f"{before.origin} leads from https to http")
-        return place
+            text = f"{before.origin} redirects to something that is not a URL"
+            raise TaskError("BadUrl", text) from None
+        if before.scheme == "https" and checked_url.scheme == "http":
+            text = f"{before.origin} redirects from https to http"
+            raise TaskError("RedirectRefused", text)
+        return checked_url
 
-    def lets(self, place: CheckedUrl, address: str, port: int) -> bool:
-        """May we connect there, to fetch that?"""
-        found = read_address(address)
-        if found is None or is_host_service(found):
+    def can_connect(self, checked_url: CheckedUrl, address: str, port: int) -> bool:
+        """Return whether a download of this URL may connect to that address and port."""
+        ip = parse_address(address)
+        if ip is None or is_host_service(ip):
             return False
-        reach = address_scope(found)
-        if reach is AddressScope.PUBLIC or self._is_open(found, port):
+        scope = classify_address(ip)
+        if scope is AddressScope.PUBLIC or self._is_open(ip, port):
             return True
-        return reach is AddressScope.PRIVATE and (self._allow_private or self._is_named(place))
+        is_allowed = self._allow_private or self._is_named(checked_url)
+        return scope is AddressScope.PRIVATE and is_allowed
 
     def _is_open(self, address: Address, port: int) -> bool:
         return any(
-            meant_by(address) in network and only in (None, port)
+            unwrap_ipv4(address) in network and only in (None, port)
             for network, only in self._networks
         )
 
-    def _is_named(self, place: CheckedUrl) -> bool:
-        name = _plain(place.host)
-        return (name, None) in self._names or (name, place.port) in self._names
+    def _is_named(self, checked_url: CheckedUrl) -> bool:
+        name = _normalize_host(checked_url.host)
+        return (name, None) in self._names or (name, checked_url.port) in self._names
 
 
 def _split_port(entry: str) -> tuple[str, int | None]:
@@ -169,11 +177,11 @@ def _split_port(entry: str) -> tuple[str, int | None]:
     return entry, None
 
 
-def _plain(host: str) -> str:
+def _normalize_host(host: str) -> str:
     return host.lower().rstrip(".")
 
 
-def _not_allowed(entry: str) -> NoReturn:
+def _refuse_entry(entry: str) -> NoReturn:
     raise ConfigError(
         f"allowed host {entry[:80]!r}: give a name, an address or a network, with or without "
         "a port: intranet.example, 127.0.0.1:8080, 10.0.0.0/8"

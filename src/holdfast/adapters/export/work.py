@@ -1,9 +1,9 @@
-"""What a worker process does with a task: download, check, publish.
+"""Export tasks in a worker process: download, verify and publish one file per task.
 
-part ── whole ──▶ verified ──▶ published          visible only from here on
- ▲ │                 │
- │ └ lost, 5xx, …    └ not what it should be
- └── wait, go on ◀───┴── once, from zero
+part ── complete ──▶ verified ──▶ published       visible only from here on
+ ▲ │                    │
+ │ └ lost, 5xx, …       └ not the expected file
+ └── wait, continue ◀───┴── once, from zero
 """
 
 from collections.abc import Callable, Mapping
@@ -23,20 +23,21 @@ from holdfast.adapters.export.url_guard import UrlGuard
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 
-_ABANDONED_SECONDS = 7 * 86_400.0  # nobody came back for a half-done file
+# A partial file that no process has continued for this long is removed.
+_ABANDONED_SECONDS = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkSettings:
-    """Plain, so that it can be sent to another process.
+    """Settings of the export work, plain values that can be sent to another process.
 
-    `per_host` is of this process: whoever starts several divides.
-    `stall_seconds`: so long below `slowest_bytes_per_second`, and the attempt ends.
-    `durable`: published files survive a power cut, for the price of a sync each.
+    `per_host` is for this process. A caller that starts several processes divides it.
+    An attempt ends after `stall_seconds` below `min_bytes_per_second`.
+    `durable`: published files survive a power cut, at the cost of one sync each.
     """
 
     target: str  # a folder, or s3://bucket/prefix
-    scratch: str  # half-done files of S3 targets; a folder has them below itself
+    scratch: str  # for partial files of S3 targets; a folder target keeps its own inside
     allow_private: bool = False
     allow_hosts: tuple[str, ...] = ()
     per_host: int = 8
@@ -44,34 +45,38 @@ class WorkSettings:
     max_bytes: int | None = None
     connect_seconds: float = 10.0
     stall_seconds: float = 60.0
-    slowest_bytes_per_second: int = 256
-    longest_wait_seconds: float = 60.0
+    min_bytes_per_second: int = 256
+    max_wait_seconds: float = 60.0
     durable: bool = False
 
 
 class ExportTarget(Protocol):
-    """Where files go. `digests` are those it wants of each file."""
+    """The place where files are published. It needs the `digests` of each file."""
 
-    parts: PartialFiles
+    partial_files: PartialFiles
     digests: tuple[str, ...]
     bucket: str | None
 
     def publish(self, part: PartialFile, key: str, run: RunningDownload) -> None:
-        """Have the whole, verified part appear under its name, at once or not at all."""
+        """Publish the complete, verified part under its name, in one step or not at all."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release the target's resources."""
 
 
 def make_work(settings: WorkSettings) -> Callable[[], "ExportWork"]:
-    """What a worker process calls, once, for its work. It can be pickled."""
+    """Return a function that a worker process calls once to build its work.
+
+    The function can be pickled.
+    """
     return partial(ExportWork, settings)
 
 
 class ExportWork:
-    """Does tasks, several at once. Lives in one process."""
+    """The export tasks of one process, several at once."""
 
     def __init__(self, settings: WorkSettings, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Raises ConfigError when something is missing for this target."""
+        """Open the target. Raises ConfigError if something that it needs is missing."""
         self._settings = settings
         self._runs = RunningDownloads(clock)
         guard = UrlGuard(allow_private=settings.allow_private, allow_hosts=settings.allow_hosts)
@@ -81,112 +86,129 @@ class ExportWork:
         except ImportError:
             raise ConfigError("exports need pycurl: pip install 'holdfast[export]'") from None
         self._handles = CurlHandles(
-            settings.connect_seconds, settings.stall_seconds, settings.slowest_bytes_per_second
+            settings.connect_seconds, settings.stall_seconds, settings.min_bytes_per_second
         )
         self._downloader = Downloader(
             guard, self._handles, HostSlots(settings.per_host), settings.max_bytes, clock
         )
-        self._target = _opened_target(settings)
-        self._target.parts.sweep(clock.time() - _ABANDONED_SECONDS)
+        self._target = _open_target(settings)
+        self._target.partial_files.sweep(clock.time() - _ABANDONED_SECONDS)
 
     def process(
         self, task: Mapping[str, Any], report: Callable[[int], None]
     ) -> Mapping[str, Any]:
-        """Do one task. Whatever becomes of it is in the answer, but for MemoryError."""
+        """Do one task and return its result. Every failure except MemoryError is a result."""
         try:
-            order = TaskInput.read(task)
-            with self._runs.one(order.job_id, report) as run:
-                size = self._export(order, run)
+            task_input = TaskInput.parse(task)
+            with self._runs.start(task_input.job_id, report) as run:
+                size = self._export(task_input, run)
                 run.finish()
-        except TaskError as trouble:
-            return _failure(trouble)
-        except MemoryError:  # the pool has a fresh process do it
+        except TaskError as error:
+            return _make_failure(error)
+        except MemoryError:  # the pool repeats the task in a new process
             raise
-        except Exception as error:  # its text may hold the URL, and that a signature
-            return _failure(TaskError("Unexpected", type(error).__name__))
+        except Exception as error:  # its text may hold the URL, which may hold a signature
+            return _make_failure(TaskError("Unexpected", type(error).__name__))
         return {"success": True, "bytesProcessed": size, "error": None}
 
-    def _export(self, order: TaskInput, run: RunningDownload) -> int:
-        self._check_bucket(order)
-        known = {order.checksum.algorithm} if order.checksum else set()
+    def _export(self, task_input: TaskInput, run: RunningDownload) -> int:
+        self._check_bucket(task_input)
+        known = {task_input.checksum.algorithm} if task_input.checksum else set()
         digests = Digests({*self._target.digests, *known})
         try:
-            part = self._target.parts.open(order.task_id, order.url, digests)
+            part = self._target.partial_files.open(task_input.task_id, task_input.url, digests)
             keep = False
             try:
-                self._until_done(part, order, run)
+                self._export_with_retries(part, task_input, run)
                 return part.size
-            except TaskError as trouble:
-                keep = trouble.keep
+            except TaskError as error:
+                keep = error.keep
                 raise
             finally:
                 part.close(keep=keep)
         except OSError as error:
-            raise errors.of_storage(error, order.key) from error
+            raise errors.from_os_error(error, task_input.key) from error
 
-    def _check_bucket(self, order: TaskInput) -> None:
-        # Whoever writes messages must not choose among all buckets we may write to.
-        if order.bucket not in (None, self._target.bucket):
+    def _check_bucket(self, task_input: TaskInput) -> None:
+        # The sender of a message must not choose among all buckets this process may write to.
+        if task_input.bucket not in (None, self._target.bucket):
             raise TaskError("BucketRefused", "the task names another bucket than the target")
 
-    def _until_done(self, part: PartialFile, order: TaskInput, run: RunningDownload) -> None:
-        tries = RetryCounter(self._settings.attempts, self._settings.longest_wait_seconds)
-        part.resume(any_boot=order.checksum is not None, chunk_read=partial(_reread, run))
-        # A connection that served another file may bring that file's surplus bytes as ours.
-        # Only a checksum proves that it did not: files of one size may have other bytes.
-        alone = order.checksum is None
+    def _export_with_retries(
+        self, part: PartialFile, task_input: TaskInput, run: RunningDownload
+    ) -> None:
+        retries = RetryCounter(self._settings.attempts, self._settings.max_wait_seconds)
+        part.resume(
+            trust_other_boots=task_input.checksum is not None,
+            on_chunk=partial(_report_reread, run),
+        )
+        # A connection that served another file may deliver that file's surplus bytes as the
+        # bytes of this one. Only a checksum proves that it did not, because files of the
+        # same size may have other bytes.
+        own_connection = task_input.checksum is None
         while True:
             try:
-                self._once(part, order, run, alone=alone)
+                self._try_once(part, task_input, run, own_connection=own_connection)
                 return
-            except TaskError as trouble:
-                if trouble.afresh:
-                    self._handles.forget(order.job_id)
-                wait = tries.wait_after(trouble, part.size)
-                if trouble.afresh:
+            except TaskError as error:
+                if error.start_over:
+                    self._handles.close_job(task_input.job_id)
+                wait_seconds = retries.record_failure(error, part.size)
+                if error.start_over:
                     part.restart()
-                alone = True  # what went wrong may have been the connection
-                run.wait(wait)
+                own_connection = True  # the connection may have caused the failure
+                run.wait(wait_seconds)
 
-    def _once(
-        self, part: PartialFile, order: TaskInput, run: RunningDownload, *, alone: bool
+    def _try_once(
+        self,
+        part: PartialFile,
+        task_input: TaskInput,
+        run: RunningDownload,
+        *,
+        own_connection: bool,
     ) -> None:
         run.check()
-        if not part.whole:
-            self._downloader.fill(part, order, run, alone=alone)
-        order.verify(part.size, part.digests)
-        self._target.publish(part, order.key, run)
+        if not part.complete:
+            self._downloader.download(part, task_input, run, own_connection=own_connection)
+        task_input.verify(part.size, part.digests)
+        self._target.publish(part, task_input.key, run)
 
     def cancel(self, job_id: str) -> None:
-        """End what runs for that job, within about a second. What it has stays for a while:
-        a job is also called off where it moves to another process."""
+        """End the job's running downloads within about a second.
+
+        Their partial files are kept for a while, because a job is also cancelled here when
+        it moves to another process.
+        """
         self._runs.stop(job_id)
 
     def close(self) -> None:
-        """End all. What is half done waits for the next process. Twice is once."""
+        """End all downloads. Partial files are kept for the next process.
+
+        Calling it twice is the same as calling it once.
+        """
         if self._runs.close():
             self._handles.close()
             self._target.close()
 
 
-def _failure(trouble: TaskError) -> Mapping[str, Any]:
-    error = {"code": trouble.code, "message": trouble.message}
-    return {"success": False, "bytesProcessed": 0, "error": error}
+def _make_failure(error: TaskError) -> Mapping[str, Any]:
+    details = {"code": error.code, "message": error.message}
+    return {"success": False, "bytesProcessed": 0, "error": details}
 
 
-def _reread(run: RunningDownload, count: int) -> None:
+def _report_reread(run: RunningDownload, count: int) -> None:
     run.check()
-    run.moved(count)
+    run.report_bytes(count)
 
 
-def _opened_target(settings: WorkSettings) -> ExportTarget:
+def _open_target(settings: WorkSettings) -> ExportTarget:
     try:
-        return _target(settings)
+        return _make_target(settings)
     except OSError as error:
         raise ConfigError(f"target {settings.target}: {error.strerror or error}") from error
 
 
-def _target(settings: WorkSettings) -> ExportTarget:
+def _make_target(settings: WorkSettings) -> ExportTarget:
     if settings.target.startswith("s3://"):
         from holdfast.adapters.aws.s3 import S3Target
 
