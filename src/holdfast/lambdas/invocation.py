@@ -18,7 +18,7 @@ from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Claimed, Completed
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import Lease
-from holdfast.core.queue.message import M, lease_of
+from holdfast.core.queue.message import (M, get_lease)
 from holdfast.core.worker.context import LeaseContext
 from holdfast.core.worker.executor import DirectExecutor
 from holdfast.core.worker.handler import Handler
@@ -57,12 +57,12 @@ class Invocation(Generic[M]):
         self,
         queue: "SQSQueue[M]",
         batch: Sequence[SqsRecord],
-        terms: BatchOptions,
+        options: BatchOptions,
         times: InvocationDeadlines,
     ) -> None:
         self._queue, self._batch = queue, batch
-        self._terms, self._times, self._clock = terms, times, terms.clock
-        self._keeper = LeaseKeeper(terms.clock, queue.events)
+        self._terms, self._times, self._clock = options, times, options.clock
+        self._keeper = LeaseKeeper(options.clock, queue.events)
         self._lanes: FifoGroups[M] = FifoGroups(())
         self._open: dict[BatchEntry[M], float | None] = {}  # when it was started, if it was
         self._done: list[Lease] = []
@@ -91,7 +91,7 @@ class Invocation(Generic[M]):
 
     def _take_over(self) -> list[BatchEntry[M]]:
         """Lease what is ours, line it up; those behind one that is not ours are returned."""
-        taken = self._queue.take_over(
+        taken = self._queue.adopt_deliveries(
             [delivery.raw for delivery in self._batch], until=self._times.cut_at
         )
         lined_up: list[BatchEntry[M]] = []
@@ -111,7 +111,7 @@ class Invocation(Generic[M]):
         return behind
 
     def _hold(self, entry: BatchEntry[M]) -> None:
-        lease = lease_of(entry.message)
+        lease = get_lease(entry.message)
         self._open[entry] = None
         self._keeper.hold(lease)
         self._queue.events.emit(Claimed(self._queue.name, lease.message_id, lease.attempt))
@@ -142,7 +142,7 @@ class Invocation(Generic[M]):
         timeout, now = self._terms.timeout_seconds, self._clock.monotonic()
         for entry, started in self._unsettled():
             if timeout is not None and started is not None and now - started >= timeout:
-                lease_of(entry.message).lose(f"timed out after {timeout:g} s")
+                get_lease(entry.message).lose(f"timed out after {timeout:g} s")
 
     def _unsettled(self) -> list[tuple[BatchEntry[M], float | None]]:
         with self._writing:
@@ -158,7 +158,7 @@ class Invocation(Generic[M]):
         self._stopping.set()
         self._give_up.set()
         for entry, _ in self._unsettled():
-            lease_of(entry.message).lose("the invocation ended before the work was done")
+            get_lease(entry.message).lose("the invocation ended before the work was done")
         try:
             self._in_thread("farewell", self._let_go)
         except RuntimeError:  # no more threads to be had
@@ -213,7 +213,7 @@ class Invocation(Generic[M]):
             if started >= self._times.start_until:  # nobody has closed the lanes yet
                 settled = self._settle(entry, GiveBack(), 0.0)
             elif self._is_ours(entry):
-                outcome = executor.execute(entry.message, lease_of(entry.message))
+                outcome = executor.execute(entry.message, get_lease(entry.message))
                 settled = self._settle(entry, outcome, self._clock.monotonic() - started)
         finally:
             self._note(entry, settled)
@@ -225,7 +225,7 @@ class Invocation(Generic[M]):
     def _is_ours(self, entry: BatchEntry[M]) -> bool:
         """It may have been lost while it waited for its turn."""
         try:
-            lease_of(entry.message).check(self._clock.monotonic())
+            get_lease(entry.message).check(self._clock.monotonic())
         except LeaseLost:
             return False
         return True
@@ -248,7 +248,7 @@ class Invocation(Generic[M]):
         """
         if not self._is_ours(entry):
             return SettleResult.ABANDONED
-        lease = lease_of(entry.message)
+        lease = get_lease(entry.message)
         done = Completed(self._queue.name, lease.message_id, lease.attempt, seconds)
         self._queue.events.emit(done)
         self._done.append(lease)

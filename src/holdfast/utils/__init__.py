@@ -1,1 +1,1 @@
-"""Where the founding documents look for `SQSHeartbeat`. It lives with its adapter."""
+"""The import path that the requirements document for `SQSHeartbeat`. Its code is an adapter."""

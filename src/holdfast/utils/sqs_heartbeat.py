@@ -1,4 +1,4 @@
-"""`from holdfast.utils.sqs_heartbeat import SQSHeartbeat`"""
+"""Export `SQSHeartbeat` for `from holdfast.utils.sqs_heartbeat import SQSHeartbeat`."""
 
 from holdfast.adapters.aws.heartbeat import (
     DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC,

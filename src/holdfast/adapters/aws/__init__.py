@@ -1,1 +1,1 @@
-"""Amazon's services. Needs `pip install 'holdfast[aws]'`."""
+"""Adapters for Amazon's services. They need `pip install 'holdfast[aws]'`."""

@@ -1,12 +1,13 @@
-"""Making boto3 clients: one session per process, timeouts chosen on purpose.
+"""Make boto3 clients: one session per process, with deliberately chosen timeouts.
 
-patient   receive and send: waits out a long poll, retries by itself
-prompt    renew and settle: answers soon or fails; whoever asked tries again while the
-          lease lives, which a client that retries for minutes would only hide
+make_retrying_client    for receive and send. It outlasts a long poll and retries by itself.
+make_fail_fast_client   for renew and settle. It gets a response soon or fails. The caller
+                        tries again while the lease is valid; a client that retried for
+                        minutes would only hide the failure.
 
-The region is the one that is given, then AWS_REGION, then what boto3 finds by itself:
-AWS_DEFAULT_REGION or the profile. (boto3 does not read AWS_REGION.) An `endpoint_url` is
-where a queue's URL points; an endpoint that is configured for boto3 wins over it.
+The region is the one that the caller gives, then AWS_REGION, then what boto3 finds by itself,
+which is AWS_DEFAULT_REGION or the profile. (boto3 does not read AWS_REGION.) An `endpoint_url`
+comes from a queue's URL; an endpoint that is configured for boto3 takes precedence over it.
 """
 
 import os
@@ -19,35 +20,49 @@ from holdfast.core.errors import ConfigError
 
 LONG_POLL_SECONDS = 20
 
-# Making a session or a client is not thread-safe in boto3; using a client is. A fork must
-# not inherit the lock held.
-_making = Lock()
-os.register_at_fork(before=_making.acquire, after_in_parent=_making.release)
-os.register_at_fork(after_in_child=_making.release)
+# Making a session or a client is not thread-safe in boto3; using a client is. The lock is
+# taken around a fork, so that a child never inherits it locked.
+_client_lock = Lock()
+os.register_at_fork(before=_client_lock.acquire, after_in_parent=_client_lock.release)
+os.register_at_fork(after_in_child=_client_lock.release)
 
-_sessions: dict[int, Any] = {}  # by process: a fork makes its own connections
-
-
-def patient(service: str, **where: str | None) -> Any:
-    """A client for calls that may take their time."""
-    return _client(service, where, read=LONG_POLL_SECONDS + 10.0, connect=5.0, attempts=4)
+# The key is the process id, because a forked child must make its own connections.
+_sessions: dict[int, Any] = {}
 
 
-def prompt(service: str, lease_seconds: float, **where: str | None) -> Any:
-    """A client for calls a lease hangs on: two that hang leave time for a third."""
+def make_retrying_client(service: str, **location: str | None) -> Any:
+    """Make a client for calls that may take their time."""
+    return _make_client(
+        service, location, read_timeout=LONG_POLL_SECONDS + 10.0, connect_timeout=5.0, tries=4
+    )
+
+
+def make_fail_fast_client(service: str, lease_seconds: float, **location: str | None) -> Any:
+    """Make a client for calls that a lease depends on.
+
+    Its timeouts are so short that two calls that hang leave time for a third.
+    """
     seconds = min(5.0, max(0.25, lease_seconds / 8))
-    # To check ten of our own entries costs a fifth of the call, for every renewal.
-    return _client(service, where, read=seconds, connect=seconds, attempts=1, checked=False)
+    # Validating the parameters of ten entries costs a fifth of each renewal call, and the
+    # entries are Holdfast's own.
+    return _make_client(
+        service,
+        location,
+        read_timeout=seconds,
+        connect_timeout=seconds,
+        tries=1,
+        validate=False,
+    )
 
 
-def _client(
+def _make_client(
     service: str,
-    where: dict[str, str | None],
+    location: dict[str, str | None],
     *,
-    read: float,
-    connect: float,
-    attempts: int,
-    checked: bool = True,
+    read_timeout: float,
+    connect_timeout: float,
+    tries: int,
+    validate: bool = True,
 ) -> Any:
     try:
         import boto3
@@ -56,48 +71,50 @@ def _client(
     except ImportError:
         raise ConfigError("Amazon's services need boto3: pip install 'holdfast[aws]'") from None
     config = Config(
-        connect_timeout=connect,
-        read_timeout=read,
-        retries={"mode": "standard", "total_max_attempts": attempts},
+        connect_timeout=connect_timeout,
+        read_timeout=read_timeout,
+        retries={"mode": "standard", "total_max_attempts": tries},
         max_pool_connections=32,
-        parameter_validation=checked,
+        parameter_validation=validate,
         tcp_keepalive=True,
-        # Made once here: botocore makes its own anew for every call, for a tenth of its cost.
-        user_agent=_user_agent(),
+        # Made once here, because botocore would make its own for every call, which takes a
+        # tenth of the call's CPU time.
+        user_agent=_make_user_agent(),
     )
-    with _making:
+    with _client_lock:
         try:
             if (session := _sessions.get(os.getpid())) is None:
                 session = _sessions[os.getpid()] = boto3.Session()
-            region = where.get("region_name") or os.environ.get("AWS_REGION") or None
+            region = location.get("region_name") or os.environ.get("AWS_REGION") or None
             make = partial(session.client, service, region_name=region)
-            endpoint = _endpoint(make, where.get("endpoint_url"))
+            endpoint = _choose_endpoint(make, location.get("endpoint_url"))
             return make(config=config, endpoint_url=endpoint)
         except NoRegionError:
-            url = ", or use the queue's whole URL" if service == "sqs" else ""
+            url = ", or use the queue's complete URL" if service == "sqs" else ""
             raise ConfigError(
                 f"no region for {service}: set AWS_REGION or AWS_DEFAULT_REGION{url}"
             ) from None
         except (BotoCoreError, ValueError) as error:
-            raise ConfigError(f"no {service} client can be made: {error}") from error
+            raise ConfigError(f"cannot make the {service} client: {error}") from error
 
 
-def _endpoint(make: Callable[..., Any], host: str | None) -> str | None:
-    """Return `host` unless an endpoint is configured (AWS_ENDPOINT_URL, the profile); then
-    None, which leaves it to boto3. Only boto3 knows its settings, so it is asked with and
-    without them.
+def _choose_endpoint(make: Callable[..., Any], host: str | None) -> str | None:
+    """Return `host`, or None if boto3 has a configured endpoint (AWS_ENDPOINT_URL, a profile).
+
+    None leaves the choice to boto3. Only boto3 knows its settings, so this makes one client
+    with the configured endpoints and one without, and compares their URLs.
     """
     from botocore.config import Config
 
     if host is None:
         return None
     configured = make(config=Config())
-    plain = make(config=Config(ignore_configured_endpoint_urls=True))
-    is_configured = configured.meta.endpoint_url != plain.meta.endpoint_url
+    default = make(config=Config(ignore_configured_endpoint_urls=True))
+    is_configured = configured.meta.endpoint_url != default.meta.endpoint_url
     return None if is_configured else host
 
 
-def _user_agent() -> str:
+def _make_user_agent() -> str:
     from importlib.metadata import version
 
     return f"holdfast/{version('holdfast')} boto3/{version('boto3')}"

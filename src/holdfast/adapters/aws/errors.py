@@ -1,15 +1,15 @@
-"""What Amazon's error codes mean for a lease and for a person. The one table.
+"""What Amazon's error codes mean for a lease and for an operator. This is the only table.
 
-Codes are matched, never texts. A code that is not here passes through as a refusal when
-the service says that the sender is at fault, as an outage otherwise.
+Codes are matched, never texts. A code that is not in the table counts as a refusal if the
+service says that the sender is at fault, and as an outage otherwise.
 """
 
 from typing import Any
 
 from holdfast.core.errors import ConfigError, HoldfastError, QueueUnavailable
 
-# The handle is not good any more, in the words of every version of the API.
-GONE = frozenset(
+# The receipt handle is no longer valid; each version of the API has its own code for it.
+RECEIPT_GONE = frozenset(
     {
         "ReceiptHandleIsInvalid",
         "InvalidParameterValue",
@@ -32,7 +32,8 @@ BAD_CREDENTIALS = frozenset(
     }
 )
 
-# The message itself is refused: too large, or with something that SQS does not carry.
+# SQS refuses the message itself: it is too large, or contains characters that SQS does not
+# carry.
 MESSAGE_REFUSED = frozenset(
     {
         "AWS.SimpleQueueService.BatchRequestTooLong",
@@ -43,8 +44,8 @@ MESSAGE_REFUSED = frozenset(
     }
 )
 
-# Worth another try, whoever is said to be at fault.
-PASSING = frozenset(
+# Worth another try, even if the response says that the sender is at fault.
+TRANSIENT = frozenset(
     {
         "InternalError",
         "InternalFailure",
@@ -61,47 +62,57 @@ PASSING = frozenset(
 )
 
 
-def code_of(error: BaseException) -> str:
-    """The service's code; empty when it never answered."""
+def get_error_code(error: BaseException) -> str:
+    """Return the service's error code, or "" if the service did not respond."""
     response: Any = getattr(error, "response", None)
     details = response.get("Error", {}) if isinstance(response, dict) else {}
     return str(details.get("Code", ""))
 
 
-def status_of(error: BaseException) -> int:
+def get_http_status(error: BaseException) -> int:
+    """Return the HTTP status of the response, or 0 if the service did not respond."""
     response: Any = getattr(error, "response", None)
     metadata = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
     return int(metadata.get("HTTPStatusCode") or 0)
 
 
-def passes(error: BaseException) -> bool:
-    """Is it worth another try: no answer, throttled, or the service's own fault?"""
-    code = code_of(error)
-    return not code or code in PASSING or status_of(error) >= 500 or status_of(error) == 429
+def is_transient(error: BaseException) -> bool:
+    """Return whether another try may succeed.
+
+    It may if the service did not respond, throttled the call, or failed by its own fault.
+    """
+    code, status = get_error_code(error), get_http_status(error)
+    return not code or code in TRANSIENT or status >= 500 or status == 429
 
 
-def passes_by(code: str, sender_fault: bool) -> bool:
-    """The same for one entry of a batch."""
-    return code in PASSING or not (sender_fault or code in GONE)
+def is_transient_code(code: str, sender_fault: bool) -> bool:
+    """Return whether another try may succeed for one entry of a batch."""
+    return code in TRANSIENT or not (sender_fault or code in RECEIPT_GONE)
 
 
-def explained(where: str, error: BaseException) -> HoldfastError:
-    """One clear line, with the way out. No request, handle or body is in it."""
-    code = code_of(error)
+def translate_error(subject: str, error: BaseException) -> HoldfastError:
+    """Return an error whose one line names the problem and the remedy.
+
+    The line contains no request, receipt handle or message body.
+    """
+    code = get_error_code(error)
     if code in NO_QUEUE:
-        return ConfigError(f"{where}: there is no such queue: check name, region and account")
+        return ConfigError(f"{subject}: there is no such queue: check name, region and account")
     if code in DENIED:
-        return ConfigError(f"{where}: access denied: the role needs {_action(error)}")
+        return ConfigError(
+            f"{subject}: access denied: the role needs {_name_permission(error)}"
+        )
     if code in BAD_CREDENTIALS:
-        return ConfigError(f"{where}: the credentials are not accepted ({code})")
+        return ConfigError(f"{subject}: the credentials are not accepted ({code})")
     if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError"):
-        return ConfigError(f"{where}: no AWS credentials found: set a profile or a role")
-    if passes(error):
-        return QueueUnavailable(f"{where}: {code or type(error).__name__}")
-    # Called an outage, it would be repeated as long as a lease can be held: twelve hours.
-    return ConfigError(f"{where}: the request was refused ({code}), repeating it cannot help")
+        return ConfigError(f"{subject}: no AWS credentials found: set a profile or a role")
+    if is_transient(error):
+        return QueueUnavailable(f"{subject}: {code or type(error).__name__}")
+    # If this were reported as an outage, callers would repeat the call for as long as a
+    # lease can be held, which is twelve hours.
+    return ConfigError(f"{subject}: the request was refused ({code}), repeating it cannot help")
 
 
-def _action(error: BaseException) -> str:
+def _name_permission(error: BaseException) -> str:
     operation = getattr(error, "operation_name", "")
     return f"sqs:{operation}" if operation else "permission for this call"

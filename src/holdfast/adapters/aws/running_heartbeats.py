@@ -1,4 +1,4 @@
-"""Which heartbeats of this process are beating, so that none is forgotten."""
+"""The running heartbeats of this process, so that all of them can be stopped."""
 
 import atexit
 import os
@@ -9,54 +9,62 @@ from weakref import WeakSet
 
 
 class Stoppable(Protocol):
+    """A heartbeat that can be stopped."""
+
     def end(self) -> None:
-        """Make no further call; do not wait for one under way."""
+        """Make no further call, and do not wait for one in progress."""
 
     def stop(self) -> None:
-        """The same, and wait."""
+        """Make no further call, and wait for one in progress."""
 
 
-_beating: WeakSet[Stoppable] = WeakSet()
+_running: WeakSet[Stoppable] = WeakSet()
 
-# A fork must not inherit the lock held.
-_listing = Lock()
-os.register_at_fork(before=_listing.acquire, after_in_parent=_listing.release)
-os.register_at_fork(after_in_child=_listing.release)
+# The lock is taken around a fork, so that a child never inherits it locked.
+_lock = Lock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release)
+os.register_at_fork(after_in_child=_lock.release)
 
 
 def add(heartbeat: Stoppable) -> None:
+    """Add a heartbeat that starts to run."""
     _end_all_at_exit()
-    with _listing:
-        _beating.add(heartbeat)
+    with _lock:
+        _running.add(heartbeat)
 
 
 def discard(heartbeat: Stoppable) -> None:
-    with _listing:
-        _beating.discard(heartbeat)
+    """Remove a heartbeat that has ended. Does nothing if it was removed before."""
+    with _lock:
+        _running.discard(heartbeat)
 
 
 def discard_in_child(heartbeat: Stoppable) -> None:
-    """Takes no lock: which of the callbacks after a fork comes first is not known."""
-    _beating.discard(heartbeat)
+    """Remove a heartbeat in a forked child.
+
+    This takes no lock, because the order of the callbacks after a fork is unknown.
+    """
+    _running.discard(heartbeat)
 
 
 def stop_all() -> int:
-    """Stop every heartbeat of this process that was left running; how many there were.
+    """Stop all heartbeats that still run in this process, and return their number.
 
-    For the entry and the exit of a Lambda handler: what an invocation leaves running is
-    frozen with it, and beats for a message of the past when the next one thaws it.
+    Call it at the start and at the end of a Lambda handler. Lambda freezes a heartbeat that
+    an invocation leaves running, and the next invocation thaws it; it would then extend a
+    message that was settled long ago.
     """
-    heartbeats = _all()
-    for heartbeat in heartbeats:  # all at first, so that their last calls end side by side
+    heartbeats = _list_running()
+    for heartbeat in heartbeats:  # end all first, so that their last calls finish in parallel
         heartbeat.end()
     for heartbeat in heartbeats:
         heartbeat.stop()
     return len(heartbeats)
 
 
-def _all() -> list[Stoppable]:
-    with _listing:
-        return list(_beating)
+def _list_running() -> list[Stoppable]:
+    with _lock:
+        return list(_running)
 
 
 @cache
@@ -65,6 +73,6 @@ def _end_all_at_exit() -> None:
 
 
 def _end_all() -> None:
-    """Without waiting: a daemon thread never keeps the interpreter from ending."""
-    for heartbeat in _all():
+    """End all without waiting, because heartbeats must not delay the interpreter's exit."""
+    for heartbeat in _list_running():
         heartbeat.end()

@@ -1,11 +1,11 @@
-"""One message's visibility as a lease: what a heartbeat holds from start to stop.
+"""One message's visibility as a lease, which a heartbeat holds from start to stop.
 
     start ──── first beat ──── beat ──── beat ─ ─ ─ ─ ─ last beat ───── cap
-      │ interval, or sooner      │ interval               │ asks for      │ given up
-      │ when little is left      │                        │ what is left  │
+      │ interval, or sooner      │ interval               │ requests the  │ given up
+      │ if little time is left   │                        │ time left     │
 
-SQS counts visibility from the receive and refuses (it does not shorten) what would go
-beyond twelve hours of it.
+SQS allows twelve hours of visibility, counted from the receive. It does not shorten an
+extension that would exceed them; it refuses it.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,119 +13,132 @@ from functools import cache
 from math import inf
 from threading import Event, Lock
 
-from holdfast.adapters.aws.errors import code_of, passes
-from holdfast.adapters.aws.heartbeat_options import MAX_SECONDS, HeartbeatOptions
+from holdfast.adapters.aws.errors import get_error_code, is_transient
+from holdfast.adapters.aws.heartbeat_options import MAX_VISIBILITY_SECONDS, HeartbeatOptions
 from holdfast.core.clock import Clock
 from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Events
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
-from holdfast.core.lease.renewal_schedule import over_at
+from holdfast.core.lease.renewal_schedule import compute_loss_time
 
-_CAP_MARGIN_SECONDS = 1.0  # Amazon's second and ours need not begin together
+_CAP_MARGIN_SECONDS = 1.0  # SQS's clock and this process's may differ by part of a second
 _CAP_WARNING_SECONDS = 60.0
 
 
 class CallLock:
-    """One call at a time, whichever run makes it: a run that was stopped may be in its
-    last one when the next run wants to make its first.
+    """A lock that allows one call at a time over all runs of a heartbeat.
+
+    A run that was stopped may still be in its last call when the next run makes its first.
     """
 
     def __init__(self) -> None:
         self._free = Event()
         self._free.set()
-        self._taking = Lock()
+        self._lock = Lock()
 
-    def take(self) -> bool:
-        """Without waiting: it may take longer than the lease does."""
-        with self._taking:
+    def try_acquire(self) -> bool:
+        """Acquire the lock if it is free, and return whether it was.
+
+        This does not wait, because the call in progress may outlast the lease.
+        """
+        with self._lock:
             if not self._free.is_set():
                 return False
             self._free.clear()
             return True
 
-    def give(self) -> None:
+    def release(self) -> None:
+        """Release the lock after a call."""
         self._free.set()
 
     def wait(self, seconds: float) -> bool:
-        """Until nobody is on it: True."""
+        """Wait until no call is in progress, and return False if that takes too long."""
         return self._free.wait(seconds)
 
 
 class VisibilitySource:
-    """The lease source: asks SQS for one message, and keeps the first error unrecovered."""
+    """A lease source for one message, remembering the first error since a success."""
 
     renew_batch = 1
 
     def __init__(
-        self, name: str, ask: Callable[[int], object], line: CallLock, max_failures: int | None
+        self,
+        name: str,
+        change_visibility: Callable[[int], object],
+        call_lock: CallLock,
+        max_failures: int | None,
     ) -> None:
         self.name = name
-        self.error: BaseException | None = None  # the first since the last success
+        self.error: BaseException | None = None
         self.transient_errors = 0
-        self._ask = ask
-        self._line = line
+        self._change_visibility = change_visibility
+        self._call_lock = call_lock
         self._max_failures = inf if max_failures is None else max_failures
-        self._in_a_row = 0
+        self._consecutive_failures = 0
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
-        if not self._line.take():
-            return [Unanswered("an earlier call is still under way")]
+        if not self._call_lock.try_acquire():
+            return [Unanswered("an earlier call is still in progress")]
         try:
-            self._ask(int(seconds))
-        except Exception as error:  # whatever it is, the answer says what it means
-            return [self._failed(error)]
+            self._change_visibility(int(seconds))
+        except Exception as error:  # any kind: the renewal says what it means for the lease
+            return [self._to_renewal(error)]
         finally:
-            self._line.give()
-        self.error, self._in_a_row = None, 0
+            self._call_lock.release()
+        self.error, self._consecutive_failures = None, 0
         return [RENEWED]
 
-    def _failed(self, error: Exception) -> Renewal:
+    def _to_renewal(self, error: Exception) -> Renewal:
         self.error = self.error or error
         if not _is_outage(error):
-            return Refused(in_a_word(error))
+            return Refused(summarize_error(error))
         self.transient_errors += 1
-        self._in_a_row += 1
-        if self._in_a_row > self._max_failures:
-            return Refused(f"{in_a_word(error)}, {self._in_a_row} in a row")
-        return Unanswered(in_a_word(error))
+        self._consecutive_failures += 1
+        if self._consecutive_failures > self._max_failures:
+            return Refused(f"{summarize_error(error)}, {self._consecutive_failures} in a row")
+        return Unanswered(summarize_error(error))
 
 
-def in_a_word(error: BaseException) -> str:
-    """For logs. Never its text: SQS quotes the receipt handle in some."""
-    return code_of(error) or type(error).__name__
+def summarize_error(error: BaseException) -> str:
+    """Return the error's code or type, for logs.
+
+    Its text must not be logged, because SQS quotes the receipt handle in some errors.
+    """
+    return get_error_code(error) or type(error).__name__
 
 
 def _is_outage(error: Exception) -> bool:
-    """Is it the network's or Amazon's trouble, and worth another try?
+    """Return whether the network or the service failed, and another try may succeed.
 
-    An error of any other make is a bug on this side of the wire: trying again would only
-    keep the handler from hearing of it.
+    Any other error is a bug in this process, and trying again would only delay the report
+    to the handler.
     """
-    outages, bugs = _kinds()
-    return isinstance(error, outages) and not isinstance(error, bugs) and passes(error)
+    outages, bugs = _load_error_types()
+    return isinstance(error, outages) and not isinstance(error, bugs) and is_transient(error)
 
 
 @cache
-def _kinds() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
+def _load_error_types() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
     try:
         from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
-    except ImportError:  # somebody brought a client of their own
+    except ImportError:  # the caller gave a client that is not boto3's
         return (OSError,), ()
     return (OSError, BotoCoreError, ClientError), (ParamValidationError,)
 
 
 class HeartbeatRun:
-    """From one start to its stop: a stop event, a lease and a keeper of its own.
+    """One run of a heartbeat, from its start to its stop.
 
-    So a run that hung in a call while it was stopped cannot come back to life, or be
-    taken for its successor, when the next one starts. All times are monotonic.
+    Each run has its own stop event, lease and keeper. So a run that hung in a call while it
+    was stopped does not resume when the next run starts, and cannot be mistaken for it. All
+    times are monotonic.
     """
 
     def __init__(
         self,
         visibility: VisibilitySource,
-        terms: HeartbeatOptions,
+        options: HeartbeatOptions,
         *,
         label: str,
         received_at: float,
@@ -133,83 +146,89 @@ class HeartbeatRun:
         clock: Clock,
         events: Events,
     ) -> None:
-        self.stopping = Event()
+        self.stop_event = Event()
         self.visibility = visibility
         self._clock = clock
         now = clock.monotonic()
-        self.lease = _lease(visibility, terms, label, received_at, trusted_until, now)
+        self.lease = _make_lease(visibility, options, label, received_at, trusted_until, now)
         self.keeper = LeaseKeeper(
             clock,
             events,
-            renew_after=terms.interval_sec / terms.visibility_timeout_sec,
-            cap_warning_seconds=_warning_seconds(self.lease, now),
+            renew_after=options.interval_sec / options.visibility_timeout_sec,
+            cap_warning_seconds=_compute_warning_seconds(self.lease, now),
         )
-        self.keeper.hold(self.lease, stall_seconds=terms.stall_timeout_sec)
-        self.first_at = first_beat_at(self.lease, terms, now)
+        self.keeper.hold(self.lease, stall_seconds=options.stall_timeout_sec)
+        self.first_at = compute_first_beat_at(self.lease, options, now)
 
-    def judge(self) -> None:
-        """Notice a deadline that passed, though the thread may not have woken up yet."""
+    def check_deadline(self) -> None:
+        """Mark the lease as lost if its deadline has passed.
+
+        The run's thread may not have woken up since then.
+        """
         try:
             self.lease.check(self._clock.monotonic())
         except LeaseLost:
-            return  # its callbacks have told everybody
+            return  # the lease's callbacks have reported the loss
 
     def end(self) -> None:
-        """No call goes out after this; how one under way is answered counts no more."""
-        self.judge()
+        """Make no further call, and ignore the response of a call in progress."""
+        self.check_deadline()
         self.lease.release("stopped")
-        self.stopping.set()
+        self.stop_event.set()
 
     def fail(self, error: BaseException) -> None:
-        """Something broke that should not: nobody beats any more, so it is lost."""
+        """Lose the lease after an unexpected error, because the thread no longer extends it."""
         self.visibility.error = self.visibility.error or error
-        self.lease.lose(in_a_word(error))
+        self.lease.lose(summarize_error(error))
 
 
-def first_beat_at(lease: Lease, terms: HeartbeatOptions, started_at: float) -> float:
-    """When to look first: one interval after the start if all is as usual.
+def compute_first_beat_at(lease: Lease, options: HeartbeatOptions, started_at: float) -> float:
+    """Return when to extend first, which is normally one interval after the start.
 
-    Where less is left than usual (the message was received some time ago, or with a
-    shorter visibility), within half of what is left: the other half is for retries.
-    Where more is left, so much later: a beat would shorten it.
+    If less time is left than usual (the message was received some time ago, or with a
+    shorter visibility), extend within half of it, so that the other half remains for
+    retries. If more time is left, extend that much later, because an extension would
+    shorten it.
     """
-    if terms.initial_beat:
+    if options.initial_beat:
         return started_at
     left_seconds = lease.deadline - started_at
-    renew_after = terms.interval_sec / terms.visibility_timeout_sec
+    renew_after = options.interval_sec / options.visibility_timeout_sec
     usual_at = lease.deadline - (1 - renew_after) * lease.seconds  # as the keeper counts
-    soon_at = started_at + min(terms.interval_sec, left_seconds / 2)
-    return min(max(usual_at, soon_at), over_at(lease))
+    soon_at = started_at + min(options.interval_sec, left_seconds / 2)
+    return min(max(usual_at, soon_at), compute_loss_time(lease))
 
 
-def _lease(
+def _make_lease(
     visibility: VisibilitySource,
-    terms: HeartbeatOptions,
+    options: HeartbeatOptions,
     label: str,
     received_at: float,
     trusted_until: float,
     now: float,
 ) -> Lease:
-    cap_at = received_at + MAX_SECONDS - _CAP_MARGIN_SECONDS
-    enough_at = inf if terms.max_duration_sec is None else now + terms.max_duration_sec
+    cap_at = received_at + MAX_VISIBILITY_SECONDS - _CAP_MARGIN_SECONDS
+    duration_end_at = (
+        inf if options.max_duration_sec is None else now + options.max_duration_sec
+    )
     lease = Lease(
         visibility,
-        None,  # the handle stays with the heartbeat, where the seed's code finds it
+        None,  # the receipt handle stays in the heartbeat's documented attribute
         message_id=label,
         attempt=1,
         fence=0,
-        claimed_at=now if enough_at < cap_at else received_at,
-        seconds=terms.visibility_timeout_sec,
-        cap_at=min(enough_at, cap_at),
+        claimed_at=now if duration_end_at < cap_at else received_at,
+        seconds=options.visibility_timeout_sec,
+        cap_at=min(duration_end_at, cap_at),
     )
     lease.deadline = trusted_until
-    if terms.initial_beat:  # count on no more than makes a renewal due now
-        rest_seconds = terms.visibility_timeout_sec - terms.interval_sec
+    if options.initial_beat:  # an earlier deadline makes a renewal due now
+        rest_seconds = options.visibility_timeout_sec - options.interval_sec
         lease.deadline = min(trusted_until, now + rest_seconds)
     return lease
 
 
-def _warning_seconds(lease: Lease, now: float) -> float:
-    """Short runs are warned when a quarter of them is left."""
+def _compute_warning_seconds(lease: Lease, now: float) -> float:
+    """Return how early to warn of the cap; short runs are warned at their last quarter."""
     left_seconds = inf if lease.cap_at is None else lease.cap_at - now
     return max(0.0, min(_CAP_WARNING_SECONDS, left_seconds / 4))

@@ -1,4 +1,4 @@
-"""Amazon SQS behind the queue contract."""
+"""The queue contract on Amazon SQS."""
 
 from holdfast.adapters.aws.sqs.queue import SQSQueue
 

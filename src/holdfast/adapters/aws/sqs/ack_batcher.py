@@ -1,18 +1,20 @@
-"""Acks that come together leave together: ten to a call, after a few milliseconds at most.
+"""Send acks of several threads together, ten to a call, after a few milliseconds at most.
 
-Nobody deletes for others in the background, so no ack returns before SQS has answered.
-The first to come leads: it waits a moment for company, takes up to ten along in one call,
-and hands each its answer. Whoever comes while it calls leads the next one.
+No thread deletes for others in the background, so no ack returns before SQS has responded.
+The first thread to arrive leads: it waits a moment for others, sends up to ten items in one
+call, and passes each thread its result. A thread that arrives during that call leads the
+next one.
 
-Each sleeps until its own answer is there, and the leader until all are: were everybody
-woken by everybody's coming, ten threads would spend more time waking than working.
+Each thread sleeps until its own result arrives, and the leader sleeps until the batch is
+complete. If every arrival woke every thread, ten threads would spend more time waking up
+than working.
 """
 
 from collections.abc import Callable, Sequence
 from threading import Condition, Lock
 from typing import Generic, TypeVar
 
-from holdfast.adapters.aws.sqs.queue_client import BATCH
+from holdfast.adapters.aws.sqs.queue_client import MAX_BATCH_ENTRIES
 
 GATHER_SECONDS = 0.005
 
@@ -21,37 +23,40 @@ R = TypeVar("R")
 
 
 class _Ticket(Generic[T, R]):
-    __slots__ = ("answer", "called", "done", "error", "thing")
+    __slots__ = ("done", "error", "item", "result", "wakeup")
 
-    def __init__(self, thing: T) -> None:
-        self.thing = thing
-        self.called = Lock()  # let go of when it is done, or when it is to lead
-        self.called.acquire()
+    def __init__(self, item: T) -> None:
+        self.item = item
+        self.wakeup = Lock()  # released when the item is done, or when its thread is to lead
+        self.wakeup.acquire()
         self.done = False
-        self.answer: R
+        self.result: R
         self.error: BaseException | None = None
 
 
 class AckBatcher(Generic[T, R]):
-    """Calls `together` with what several threads hand in, up to ten things at a time.
+    """Calls `call_batch` with the items of several threads, up to ten at a time.
 
-    `expected` says how many could come at all: nobody waits for company that cannot.
+    `count_expected` returns how many items can arrive at all, so that no leader waits for
+    items that cannot come.
     """
 
     def __init__(
-        self, together: Callable[[Sequence[T]], Sequence[R]], expected: Callable[[], int]
+        self,
+        call_batch: Callable[[Sequence[T]], Sequence[R]],
+        count_expected: Callable[[], int],
     ) -> None:
-        self._together, self._expected = together, expected
-        self._full = Condition()  # only a leader waits for it
+        self._call_batch, self._count_expected = call_batch, count_expected
+        self._complete = Condition()  # only a leader waits for it
         self._waiting: list[_Ticket[T, R]] = []
         self._leader: _Ticket[T, R] | None = None
 
-    def hand_in(self, thing: T) -> R:
-        """The answer for this thing. Raises what the call raised."""
-        ticket: _Ticket[T, R] = _Ticket(thing)
+    def submit(self, item: T) -> R:
+        """Send the item with a batch and return its result. Raises what the call raised."""
+        ticket: _Ticket[T, R] = _Ticket(item)
         try:
-            if not self._joins(ticket):
-                ticket.called.acquire()
+            if not self._join(ticket):
+                ticket.wakeup.acquire()
             if not ticket.done:
                 self._lead(ticket)
         except BaseException:  # Ctrl-C while it waited
@@ -59,54 +64,54 @@ class AckBatcher(Generic[T, R]):
             raise
         if ticket.error is not None:
             raise ticket.error
-        return ticket.answer
+        return ticket.result
 
-    def _joins(self, ticket: _Ticket[T, R]) -> bool:
-        """True for the one that is to lead."""
-        with self._full:
+    def _join(self, ticket: _Ticket[T, R]) -> bool:
+        """Add the ticket and return whether its thread is to lead."""
+        with self._complete:
             self._waiting.append(ticket)
             if self._leader is None:
                 self._leader = ticket
                 return True
-            if self._all_here():
-                self._full.notify()
+            if self._is_complete():
+                self._complete.notify()
             return False
 
     def _lead(self, ticket: _Ticket[T, R]) -> None:
-        with self._full:
-            self._full.wait_for(self._all_here, GATHER_SECONDS)
+        with self._complete:
+            self._complete.wait_for(self._is_complete, GATHER_SECONDS)
             others = [other for other in self._waiting if other is not ticket]
-            batch = [ticket, *others[: BATCH - 1]]
-            self._waiting = others[BATCH - 1 :]
-            self._hand_over()
-        self._call(batch)
+            batch = [ticket, *others[: MAX_BATCH_ENTRIES - 1]]
+            self._waiting = others[MAX_BATCH_ENTRIES - 1 :]
+            self._choose_leader()
+        self._send(batch)
 
     def _leave(self, ticket: _Ticket[T, R]) -> None:
-        """Nobody may wait for a leader who has left."""
-        with self._full:
+        """Remove the ticket, so that no thread waits for a leader that has left."""
+        with self._complete:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
             if self._leader is ticket:
-                self._hand_over()
+                self._choose_leader()
 
-    def _hand_over(self) -> None:
-        """Under the lock."""
+    def _choose_leader(self) -> None:
+        """Let the next waiting thread lead. The caller must hold the lock."""
         self._leader = self._waiting[0] if self._waiting else None
         if self._leader is not None:
-            self._leader.called.release()
+            self._leader.wakeup.release()
 
-    def _all_here(self) -> bool:
-        return len(self._waiting) >= min(BATCH, self._expected())
+    def _is_complete(self) -> bool:
+        return len(self._waiting) >= min(MAX_BATCH_ENTRIES, self._count_expected())
 
-    def _call(self, batch: Sequence[_Ticket[T, R]]) -> None:
+    def _send(self, batch: Sequence[_Ticket[T, R]]) -> None:
         try:
-            answers = self._together([ticket.thing for ticket in batch])
-            for ticket, answer in zip(batch, answers, strict=True):
-                ticket.answer = answer
-        except BaseException as error:  # each who waits must hear of it
+            results = self._call_batch([ticket.item for ticket in batch])
+            for ticket, result in zip(batch, results, strict=True):
+                ticket.result = result
+        except BaseException as error:  # each waiting thread must receive it
             for ticket in batch:
                 ticket.error = error
         finally:
             for ticket in batch:
                 ticket.done = True
-                ticket.called.release()
+                ticket.wakeup.release()

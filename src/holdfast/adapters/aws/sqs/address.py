@@ -1,4 +1,4 @@
-"""Where a queue is: a name in the account at hand, or a queue's URL."""
+"""The address of a queue: a name in the current account, or a queue's URL."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,11 @@ _AWS_HOST = re.compile(r"(?:sqs\.)?([a-z0-9-]+?)(?:\.queue)?\.amazonaws\.com(?:\
 
 @dataclass(frozen=True, slots=True)
 class QueueAddress:
-    """`url` is None for a name: SQS is asked for it. The rest is None for boto3's default."""
+    """The address of one queue.
+
+    `url` is None if only the name is known; SQS is then asked for the URL. `region` and
+    `endpoint` are None if boto3's default applies.
+    """
 
     name: str
     url: str | None = None
@@ -21,26 +25,31 @@ class QueueAddress:
 
     @property
     def fifo(self) -> bool:
+        """Whether it is a FIFO queue."""
         return self.name.endswith(".fifo")
 
 
-def parse(text: str) -> QueueAddress:
-    """`enrich`, `enrich.fifo`, or an http(s) URL of a queue."""
+def parse_address(text: str) -> QueueAddress:
+    """Parse a name such as `enrich` or `enrich.fifo`, or the http(s) URL of a queue.
+
+    Raises ConfigError if SQS does not allow the name.
+    """
     if text.startswith(("http://", "https://")):
-        return _of_url(text)
-    return QueueAddress(_checked(text.strip("/")))
+        return _parse_url(text)
+    return QueueAddress(_check_name(text.strip("/")))
 
 
-def _of_url(url: str) -> QueueAddress:
+def _parse_url(url: str) -> QueueAddress:
     parts = urlsplit(url)
-    name = _checked(parts.path.rstrip("/").rpartition("/")[2])
+    name = _check_name(parts.path.rstrip("/").rpartition("/")[2])
     if amazon := _AWS_HOST.fullmatch(parts.hostname or ""):
         return QueueAddress(name, url, region=amazon[1])
-    # Not Amazon's: a server of your own, unless an endpoint is configured for boto3.
+    # The host is not Amazon's, so it is a server of the user's own. An endpoint that is
+    # configured for boto3 takes precedence over it.
     return QueueAddress(name, url, endpoint=f"{parts.scheme}://{parts.netloc}")
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"SQS queue name {name[:90]!r} cannot be used: it must be 1 to 80 letters, "

@@ -1,12 +1,14 @@
-"""Dead letters: another SQS queue, that of the redrive policy if there is one.
+"""Dead letters: they are in another SQS queue, that of the redrive policy if there is one.
 
-    bury       send a copy with its reason there, then delete: a crash in between leaves
-               two, never none
-    look       receive them all, then make them visible again: SQS cannot be looked into
-    redrive    SQS moves them itself where the policy lets it, else send back, then delete
+    dead-letter   send a copy with its reason there, then delete the message; a crash in
+                  between leaves two messages instead of none
+    list          receive all of them, then make them visible again, because SQS has no
+                  other way to read messages
+    redrive       SQS moves them itself if the policy allows it; otherwise send each back,
+                  then delete it
 
-What the redrive policy moved by itself carries no reason: SQS knows none. Several queues
-may share one for their dead letters; each sees and moves only its own.
+Dead letters that SQS moved by the redrive policy have no reason, because SQS knows none.
+Several queues may share one queue for their dead letters; each lists and moves only its own.
 """
 
 import json
@@ -14,203 +16,222 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, code_of
-from holdfast.adapters.aws.sqs.address import QueueAddress, parse
+from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, get_error_code
+from holdfast.adapters.aws.sqs.address import QueueAddress, parse_address
 from holdfast.adapters.aws.sqs.queue_client import (
-    BATCH,
-    OLDER_LARGEST_BYTES,
+    MAX_BATCH_ENTRIES,
+    OLDER_MAX_MESSAGE_BYTES,
     QueueClient,
-    batches,
+    split_batches,
 )
-from holdfast.adapters.aws.sqs.receipt import Receipt, delete, received, set_visibility
+from holdfast.adapters.aws.sqs.receipt import (
+    Receipt,
+    delete_messages,
+    receipt_from_raw,
+    set_visibility,
+)
 from holdfast.adapters.aws.sqs.republish import (
     ATTEMPTS,
     DETAIL,
     REASON,
     SOURCE,
+    make_dead_letter_notes,
     send_copy,
-    why_dead,
 )
-from holdfast.core.clock import Clock, utc
+from holdfast.core.clock import Clock, to_utc
 from holdfast.core.errors import ConfigError, QueueUnavailable
 from holdfast.core.queue.manager import MessageInfo, MessageState, PastAttempt, Progress
 
-_LOOK_SECONDS = 30  # how long a look may take before what was seen is visible again
-_MOVE_SECONDS = 600.0
+_INSPECT_SECONDS = 30  # listed dead letters are visible again after this time at the latest
+_MOVE_TIMEOUT_SECONDS = 600.0
 
 
 class SQSDeadLetters:
-    def __init__(self, source: QueueClient, asked_for: str | None, clock: Clock) -> None:
-        self._source, self._asked_for, self._clock = source, asked_for, clock
-        self._found: QueueClient | None = None
+    """The dead letters of one queue."""
 
-    # -- where
+    def __init__(self, source: QueueClient, configured: str | None, clock: Clock) -> None:
+        self._source, self._configured, self._clock = source, configured, clock
+        self._queue: QueueClient | None = None
 
-    def place(self) -> QueueClient | None:
-        """The queue they are in; None when there is none yet."""
-        if self._found is None:
-            self._found = self._find()
-        return self._found
+    # -- finding their queue
 
-    def _find(self) -> QueueClient | None:
-        if self._asked_for is not None:
-            return self._source.beside(parse(self._asked_for))
+    def find_queue(self) -> QueueClient | None:
+        """Return the queue for dead letters, or None if it does not exist yet."""
+        if self._queue is None:
+            self._queue = self._look_up_queue()
+        return self._queue
+
+    def _look_up_queue(self) -> QueueClient | None:
+        if self._configured is not None:
+            return self._source.make_sibling(parse_address(self._configured))
         if (arn := self._source.facts.dead_letter_arn) is not None:
             *_, account, name = arn.split(":")
-            answer = self._source.about(
+            response = self._source.call_service(
                 "get_queue_url", QueueName=name, QueueOwnerAWSAccountId=account
             )
-            return self._source.beside(QueueAddress(name, answer["QueueUrl"]))
-        ours = self._source.beside(QueueAddress(self._own_name()))
+            return self._source.make_sibling(QueueAddress(name, response["QueueUrl"]))
+        default = self._source.make_sibling(QueueAddress(self._make_default_name()))
         try:
-            ours.url  # noqa: B018  # asks
+            default.url  # noqa: B018  # asks SQS for it
         except ConfigError as error:
-            if code_of(error.__cause__ or error) in NO_QUEUE:
+            if get_error_code(error.__cause__ or error) in NO_QUEUE:
                 return None
             raise
-        return ours
+        return default
 
-    def _own_name(self) -> str:
-        """Where they go without a redrive policy: a queue of our own making."""
+    def _make_default_name(self) -> str:
+        """Return the name of the queue that Holdfast makes if there is no redrive policy."""
         stem, dot, fifo = self._source.address.name.partition(".")
         return f"{stem}-dead{dot}{fifo}"
 
-    def _made(self) -> QueueClient:
-        if (place := self.place()) is not None:
-            return place
-        name = self._own_name()
+    def _find_or_create_queue(self) -> QueueClient:
+        if (queue := self.find_queue()) is not None:
+            return queue
+        name = self._make_default_name()
         kind = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
         fourteen_days = {"MessageRetentionPeriod": str(14 * 86_400)}
-        answer = self._source.about(
-            "create_queue", QueueName=name, Attributes=kind | fourteen_days | self._own_size()
+        attributes = kind | fourteen_days | self._make_size_attribute()
+        response = self._source.call_service(
+            "create_queue", QueueName=name, Attributes=attributes
         )
-        self._found = self._source.beside(QueueAddress(name, answer["QueueUrl"]))
-        return self._found
+        self._queue = self._source.make_sibling(QueueAddress(name, response["QueueUrl"]))
+        return self._queue
 
-    def _own_size(self) -> dict[str, str]:
-        """The source's, where a server's default may be less: all must fit."""
+    def _make_size_attribute(self) -> dict[str, str]:
+        """Return the source's size limit, because a server's default may be smaller."""
         size = self._source.facts.max_bytes
-        return {"MaximumMessageSize": str(size)} if size > OLDER_LARGEST_BYTES else {}
+        return {"MaximumMessageSize": str(size)} if size > OLDER_MAX_MESSAGE_BYTES else {}
 
-    # -- burying
+    # -- dead-lettering
 
-    def keep(self, hold: Receipt, reason: str, detail: str | None, attempts: int) -> None:
+    def send_copy(
+        self, receipt: Receipt, reason: str, detail: str | None, attempts: int
+    ) -> None:
         """Send a copy with its reason. The caller deletes the original afterwards.
 
-        Raises MessageTooLarge when the queue for dead letters does not take its body.
+        Raises MessageTooLarge if the queue for dead letters does not accept its body.
         """
-        notes = why_dead(self._source.facts.arn, reason, detail, attempts)
-        send_copy(self._made(), hold, notes)
+        notes = make_dead_letter_notes(self._source.facts.arn, reason, detail, attempts)
+        send_copy(self._find_or_create_queue(), receipt, notes)
 
-    # -- for people
+    # -- for operators
 
     def count(self) -> int:
-        if (place := self.place()) is None:
+        """Count the dead letters approximately, as SQS does."""
+        if (queue := self.find_queue()) is None:
             return 0
         names = (
             "ApproximateNumberOfMessages",
             "ApproximateNumberOfMessagesDelayed",
             "ApproximateNumberOfMessagesNotVisible",
         )
-        found = place.attributes(*names)
-        return sum(int(found.get(name, 0)) for name in names)
+        attributes = queue.read_attributes(*names)
+        return sum(int(attributes.get(name, 0)) for name in names)
 
-    def views(self, limit: int) -> list[MessageInfo]:
-        with self._looking(limit) as seen:
-            return [_view(place, raw) for place, raw in seen]
+    def list_messages(self, limit: int) -> list[MessageInfo]:
+        """List up to `limit` dead letters, the oldest first."""
+        with self._receive_briefly(limit) as received:
+            return [_to_message_info(queue, raw) for queue, raw in received]
 
     def drop(self, message_id: str) -> int:
-        with self._looking(None) as seen:
-            ours = [(place, received(raw)) for place, raw in seen if _id(raw) == message_id]
-            for place, hold in ours:
-                _delete(place, [hold])
-        return len(ours)
+        """Delete the dead letters with this id and return their number."""
+        with self._receive_briefly(None) as received:
+            matches = [
+                (queue, receipt_from_raw(raw))
+                for queue, raw in received
+                if _get_message_id(raw) == message_id
+            ]
+            for queue, receipt in matches:
+                _delete_letters(queue, [receipt])
+        return len(matches)
 
     def redrive(self, message_id: str | None, on_progress: Progress) -> int:
-        place = self.place()
-        if place is None:
+        """Move the dead letters with this id, or all of them, back and return their number."""
+        queue = self.find_queue()
+        if queue is None:
             return 0
-        if message_id is None and self._are_all_ours(place):
-            moved = self._let_sqs_move(place, on_progress)
+        if message_id is None and self._has_only_source_letters(queue):
+            moved = self._move_with_sqs(queue, on_progress)
             if moved is not None:
                 return moved
-        with self._looking(None) as seen:
-            ours = [raw for _, raw in seen if message_id in (None, _id(raw))]
-            for raw in ours:
-                self._send_back(place, received(raw))
+        with self._receive_briefly(None) as received:
+            matches = [raw for _, raw in received if message_id in (None, _get_message_id(raw))]
+            for raw in matches:
+                self._send_back(queue, receipt_from_raw(raw))
                 on_progress(1)
-        return len(ours)
+        return len(matches)
 
-    def _send_back(self, place: QueueClient, hold: Receipt) -> None:
-        send_copy(self._source, hold)
-        _delete(place, [hold])
+    def _send_back(self, queue: QueueClient, receipt: Receipt) -> None:
+        send_copy(self._source, receipt)
+        _delete_letters(queue, [receipt])
 
-    def _are_all_ours(self, place: QueueClient) -> bool:
-        """Is it the redrive policy's, and of no other queue?"""
-        if self._source.facts.dead_letter_arn != place.facts.arn:
+    def _has_only_source_letters(self, queue: QueueClient) -> bool:
+        """Return whether the redrive policy of the source, and of no other queue, names it."""
+        if self._source.facts.dead_letter_arn != queue.facts.arn:
             return False
         try:
-            answer = place.patiently("list_dead_letter_source_queues")
+            response = queue.call("list_dead_letter_source_queues")
         except (ConfigError, QueueUnavailable) as error:
-            if code_of(error.__cause__ or error) in _CANNOT_MOVE | DENIED:
+            if get_error_code(error.__cause__ or error) in _CANNOT_MOVE | DENIED:
                 return False
             raise
-        return [url.rpartition("/")[2] for url in answer["queueUrls"]] == [
+        return [url.rpartition("/")[2] for url in response["queueUrls"]] == [
             self._source.address.name
         ]
 
-    def _let_sqs_move(self, place: QueueClient, on_progress: Progress) -> int | None:
-        """How many it moved; None where it cannot.
+    def _move_with_sqs(self, queue: QueueClient, on_progress: Progress) -> int | None:
+        """Let SQS move all dead letters and return their number, or None if it cannot.
 
-        The destination is named: of what we sent there SQS does not know where it came from.
+        The destination is given explicitly, because SQS does not know the source of dead
+        letters that Holdfast sent.
         """
-        arn = place.facts.arn
+        arn = queue.facts.arn
         try:
-            place.about(
+            queue.call_service(
                 "start_message_move_task", SourceArn=arn, DestinationArn=self._source.facts.arn
             )
         except (ConfigError, QueueUnavailable) as error:
-            if code_of(error.__cause__ or error) in _CANNOT_MOVE:
+            if get_error_code(error.__cause__ or error) in _CANNOT_MOVE:
                 return None
             raise
-        give_up_at = self._clock.monotonic() + _MOVE_SECONDS
+        give_up_at = self._clock.monotonic() + _MOVE_TIMEOUT_SECONDS
         reported = 0
         while True:
-            [task] = place.about("list_message_move_tasks", SourceArn=arn)["Results"][:1]
+            [task] = queue.call_service("list_message_move_tasks", SourceArn=arn)["Results"][:1]
             moved = int(task.get("ApproximateNumberOfMessagesMoved", 0))
             on_progress(moved - reported)
             reported = moved
             if task["Status"] == "FAILED":
-                raise QueueUnavailable(f"{place}: {moved} moved, then: {task['FailureReason']}")
+                raise QueueUnavailable(f"{queue}: {moved} moved, then: {task['FailureReason']}")
             if task["Status"] not in ("RUNNING", "CANCELLING"):
                 return moved
             if self._clock.monotonic() >= give_up_at:
-                return moved  # SQS goes on by itself
+                return moved  # SQS continues without this process
             self._clock.sleep(0.5)
 
-    # -- looking: nothing may stay hidden because somebody looked
+    # -- listing: no dead letter may stay hidden because it was listed
 
     @contextmanager
-    def _looking(
+    def _receive_briefly(
         self, limit: int | None
     ) -> Iterator[list[tuple[QueueClient, Mapping[str, Any]]]]:
-        place = self.place()
-        seen = [] if place is None else _receive_all(place, limit)
+        queue = self.find_queue()
+        received = [] if queue is None else _receive_all(queue, limit)
         try:
-            ours = [raw for raw in seen if self._is_ours(raw)]
-            yield [(place, raw) for raw in ours] if place is not None else []
+            own = [raw for raw in received if self._is_from_source(raw)]
+            yield [(queue, raw) for raw in own] if queue is not None else []
         finally:
-            if place is not None:
-                for ten in batches([received(raw) for raw in seen]):
-                    set_visibility(place, ten, 0)
+            if queue is not None:
+                for batch in split_batches([receipt_from_raw(raw) for raw in received]):
+                    set_visibility(queue, batch, 0)
 
-    def _is_ours(self, raw: Mapping[str, Any]) -> bool:
-        said = raw.get("MessageAttributes", {}).get(SOURCE, {}).get("StringValue")
-        source = said or raw.get("Attributes", {}).get("DeadLetterQueueSourceArn")
+    def _is_from_source(self, raw: Mapping[str, Any]) -> bool:
+        note = raw.get("MessageAttributes", {}).get(SOURCE, {}).get("StringValue")
+        source = note or raw.get("Attributes", {}).get("DeadLetterQueueSourceArn")
         return source in (None, self._source.facts.arn)
 
 
-# A server that cannot; AWS itself can.
+# Codes of servers that have no move tasks. AWS itself has them.
 _CANNOT_MOVE = frozenset(
     {
         "AWS.SimpleQueueService.UnsupportedOperation",
@@ -222,63 +243,70 @@ _CANNOT_MOVE = frozenset(
 )
 
 
-def _receive_all(place: QueueClient, limit: int | None) -> list[Mapping[str, Any]]:
-    """In the order they came. Two empty answers in a row: SQS asks a part of its servers."""
-    seen: dict[str, Mapping[str, Any]] = {}
+def _receive_all(queue: QueueClient, limit: int | None) -> list[Mapping[str, Any]]:
+    """Receive all dead letters, the oldest first.
+
+    This stops after two empty responses in a row, because SQS asks only some of its servers
+    each time.
+    """
+    received: dict[str, Mapping[str, Any]] = {}
     empty = 0
-    while empty < 2 and (limit is None or len(seen) < limit):
-        answer = place.patiently(
+    while empty < 2 and (limit is None or len(received) < limit):
+        left = MAX_BATCH_ENTRIES if limit is None else limit - len(received)
+        response = queue.call(
             "receive_message",
-            MaxNumberOfMessages=min(BATCH, BATCH if limit is None else limit - len(seen)),
-            VisibilityTimeout=_LOOK_SECONDS,
+            MaxNumberOfMessages=min(MAX_BATCH_ENTRIES, left),
+            VisibilityTimeout=_INSPECT_SECONDS,
             WaitTimeSeconds=0,
             AttributeNames=["All"],
             MessageAttributeNames=["All"],
         )
-        batch = answer.get("Messages", [])
+        batch = response.get("Messages", [])
         empty = 0 if batch else empty + 1
-        seen |= {raw["MessageId"]: raw for raw in batch}
-    return sorted(seen.values(), key=lambda raw: int(raw["Attributes"].get("SentTimestamp", 0)))
+        received |= {raw["MessageId"]: raw for raw in batch}
+    return sorted(
+        received.values(), key=lambda raw: int(raw["Attributes"].get("SentTimestamp", 0))
+    )
 
 
-def _delete(place: QueueClient, holds: Sequence[Receipt]) -> None:
-    for failure in delete(place, holds):
+def _delete_letters(queue: QueueClient, receipts: Sequence[Receipt]) -> None:
+    for failure in delete_messages(queue, receipts):
         if failure is not None:
-            raise QueueUnavailable(f"{place}: a dead letter was not removed ({failure.code})")
+            raise QueueUnavailable(f"{queue}: a dead letter was not removed ({failure.code})")
 
 
-def _view(place: QueueClient, raw: Mapping[str, Any]) -> MessageInfo:
+def _to_message_info(queue: QueueClient, raw: Mapping[str, Any]) -> MessageInfo:
     attributes = raw.get("Attributes", {})
-    said = {
+    notes = {
         name: value.get("StringValue", "")
         for name, value in raw.get("MessageAttributes", {}).items()
     }
     receives = int(attributes.get("ApproximateReceiveCount", 1)) - 1
-    attempts = int(said[ATTEMPTS]) if said.get(ATTEMPTS, "").isdecimal() else receives
+    attempts = int(notes[ATTEMPTS]) if notes.get(ATTEMPTS, "").isdecimal() else receives
     moved = "moved here by the queue's redrive policy: received too often, never completed"
-    reason = said.get(REASON) or moved
-    at = utc(int(attributes.get("SentTimestamp", 0)) / 1000)
+    reason = notes.get(REASON) or moved
+    at = to_utc(int(attributes.get("SentTimestamp", 0)) / 1000)
     return MessageInfo(
-        id=_id(raw),
+        id=_get_message_id(raw),
         key=str(raw["MessageId"]),
         state=MessageState.FAILED,
         attempts=attempts,
         fence=attempts,
-        where=f"sqs:{place.address.name}/{raw['MessageId']}",
+        where=f"sqs:{queue.address.name}/{raw['MessageId']}",
         reason=reason,
-        past=[PastAttempt(attempts, "dead-lettered", at, "", reason, said.get(DETAIL))],
-        body=_plain(str(raw.get("Body", ""))),
+        past=[PastAttempt(attempts, "dead-lettered", at, "", reason, notes.get(DETAIL))],
+        body=_parse_body(str(raw.get("Body", ""))),
     )
 
 
-def _id(raw: Mapping[str, Any]) -> str:
-    """The message's own id, or SQS's where the body has none."""
-    body = _plain(str(raw.get("Body", "")))
-    found = body.get("id") if body else None
-    return found if isinstance(found, str) else str(raw["MessageId"])
+def _get_message_id(raw: Mapping[str, Any]) -> str:
+    """Return the message's own id, or that of SQS if the body has none."""
+    body = _parse_body(str(raw.get("Body", "")))
+    own_id = body.get("id") if body else None
+    return own_id if isinstance(own_id, str) else str(raw["MessageId"])
 
 
-def _plain(body: str) -> dict[str, Any] | None:
+def _parse_body(body: str) -> dict[str, Any] | None:
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):

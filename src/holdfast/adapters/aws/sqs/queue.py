@@ -1,15 +1,15 @@
 """SQSQueue: the queue contract on Amazon SQS.
 
     push      SendMessage(Batch)
-    poll      ReceiveMessage: long, never more than asked for
-    renew     ChangeMessageVisibilityBatch(lease), ten at a time
-    ack       DeleteMessageBatch, gathered from all threads
-    nack      ChangeMessageVisibility(backoff), or 0, or left to run out
-    dead      SendMessage to the dead-letter queue, then DeleteMessage
+    poll          ReceiveMessage with long polling, never for more than requested
+    renew         ChangeMessageVisibilityBatch(lease), ten at a time
+    ack           DeleteMessageBatch with the acks of all threads
+    nack          ChangeMessageVisibility(backoff), or 0, or the lease is left to expire
+    dead-letter   SendMessage to the dead-letter queue, then DeleteMessage
 
-SQS itself accepts a handle whose time is over, and then deletes or hides what somebody
-else is working on. So the lease's own deadline, counted from before the receive, is
-looked at before every call: a stale handle never leaves this process.
+SQS accepts a receipt handle after its time is over, and then deletes or hides a message that
+another worker has. So every call first checks the lease's own deadline, which counts from
+before the receive. A stale handle never leaves this process.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,20 +18,28 @@ from math import ceil, inf
 from threading import Event
 from typing import Any, ClassVar, Literal
 
-from holdfast.adapters.aws.sqs.address import parse
-from holdfast.adapters.aws.sqs.adopt import Adoption, receive_count
+from holdfast.adapters.aws.sqs.address import parse_address
+from holdfast.adapters.aws.sqs.adopt import Adoption, get_receive_count
 from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
 from holdfast.adapters.aws.sqs.delivery import DeliveryIntake, InFlightIndex
 from holdfast.adapters.aws.sqs.long_poll import LongPoll
-from holdfast.adapters.aws.sqs.queue_client import BATCH, QueueClient
-from holdfast.adapters.aws.sqs.receipt import CAP_SECONDS, Receipt, received, set_visibility
+from holdfast.adapters.aws.sqs.queue_client import MAX_BATCH_ENTRIES, QueueClient
+from holdfast.adapters.aws.sqs.receipt import (
+    CAP_SECONDS,
+    Receipt,
+    receipt_from_raw,
+    set_visibility,
+)
 from holdfast.adapters.aws.sqs.receipt_calls import ReceiptCalls
-from holdfast.adapters.aws.sqs.schema_wait import possible_waits, seconds_since_first_receive
+from holdfast.adapters.aws.sqs.schema_wait import (
+    compute_first_receive_age,
+    count_possible_waits,
+)
 from holdfast.adapters.aws.sqs.sending import (
     MAX_DELAY_SECONDS,
     MessageSender,
     OutgoingMessage,
-    outgoing_message,
+    make_outgoing_message,
 )
 from holdfast.core import events as ev
 from holdfast.core.backoff import Backoff
@@ -52,9 +60,9 @@ from holdfast.core.queue.manager import (
     Progress,
     QueueManager,
     QueueStats,
-    no_progress,
+    ignore_progress,
 )
-from holdfast.core.queue.message import AnyMessage, M, MessageCodec, lease_of
+from holdfast.core.queue.message import AnyMessage, M, MessageCodec, get_lease
 from holdfast.core.worker.settle import SettleResult
 
 MAX_POLL_SECONDS = 20
@@ -71,16 +79,18 @@ OnNack = Literal["backoff", "now", "leave"]
 class SQSQueue(QueueManager[M]):
     """A queue of Amazon SQS, standard or FIFO.
 
-    `on_nack`: what a nack without a delay does: wait by the backoff, come back `now`, or
-    `leave` the message to the end of its lease. `group_by`: the field whose value orders
-    a FIFO queue; without it there is one order for all. `dead_letters`: name or URL of
-    the queue for dead letters; by default that of the redrive policy, else `<name>-dead`.
+    on_nack        what a nack without a delay does: "backoff" waits by the backoff, "now"
+                   makes the message visible at once, "leave" lets its lease expire
+    group_by       the field whose value is the message group of a FIFO queue; without it
+                   all messages have one order
+    dead_letters   name or URL of the queue for dead letters; by default the queue of the
+                   redrive policy, else `<name>-dead`
     """
 
-    renew_batch = BATCH
-    poll_batch = BATCH
-    gather_seconds = 0.003
-    looks_until_empty = 3
+    renew_batch = MAX_BATCH_ENTRIES
+    poll_batch = MAX_BATCH_ENTRIES
+    slot_wait_seconds = 0.003
+    min_empty_checks = 3
     capabilities: ClassVar[frozenset[str]] = frozenset({"redrive_by_id", "drop"})
 
     def __init__(
@@ -99,7 +109,7 @@ class SQSQueue(QueueManager[M]):
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
-        where = parse(address)
+        where = parse_address(address)
         super().__init__(
             f"sqs:{where.name}",
             lease_seconds=lease_seconds,
@@ -118,27 +128,28 @@ class SQSQueue(QueueManager[M]):
                 "use one whose name ends in .fifo, or leave dedupe off"
             )
         self.fifo = where.fifo
-        # Ten of a FIFO queue may be of one group, and would be worked on side by side. One
-        # by one, SQS keeps the group's others back by itself.
-        self._at_once = 1 if self.fifo else BATCH
-        self.on_nack, self._group_by = on_nack, self._checked_group(model, group_by)
-        self._service = QueueClient(where, lease_seconds, client)
+        # One receive from a FIFO queue may return ten messages of one group, which would be
+        # worked on in parallel. If they are received one by one, SQS itself holds back the
+        # group's other messages.
+        self._max_per_receive = 1 if self.fifo else MAX_BATCH_ENTRIES
+        self.on_nack, self._group_by = on_nack, self._check_group(model, group_by)
+        self._client = QueueClient(where, lease_seconds, client)
         self._codec: MessageCodec[M] = MessageCodec(model)
-        self._said_no_checkpoints = False
-        self._sender = MessageSender(self._service, clock, self._random)
-        self._dead = SQSDeadLetters(self._service, dead_letters, clock)
-        self._admission = DeliveryIntake(
-            self._service, self._codec, self._dead, self.name, lease_seconds, self.events
+        self._warned_no_checkpoints = False
+        self._sender = MessageSender(self._client, clock, self._random)
+        self._dead = SQSDeadLetters(self._client, dead_letters, clock)
+        self._intake = DeliveryIntake(
+            self._client, self._codec, self._dead, self.name, lease_seconds, self.events
         )
-        self._become()
-        after_fork.run_after_fork(self, SQSQueue._become)
+        self._reset_after_fork()
+        after_fork.run_after_fork(self, SQSQueue._reset_after_fork)
 
-    def _become(self) -> None:
-        """A fork holds none of its parent's messages, and none of its locks."""
-        self._held = InFlightIndex()
-        self._keeping = ReceiptCalls(self._service, self._dead, self._held)
+    def _reset_after_fork(self) -> None:
+        """Start without messages and locks, because a fork must not use its parent's."""
+        self._in_flight = InFlightIndex()
+        self._receipt_calls = ReceiptCalls(self._client, self._dead, self._in_flight)
 
-    def _checked_group(self, model: type[M], group_by: str | None) -> str | None:
+    def _check_group(self, model: type[M], group_by: str | None) -> str | None:
         if group_by is None:
             return None
         if not self.fifo:
@@ -148,49 +159,55 @@ class SQSQueue(QueueManager[M]):
         return group_by
 
     def check(self) -> None:
-        with suppress(QueueUnavailable):  # it may come back
-            self._service.facts  # noqa: B018  # asks
+        """Raise ConfigError if the queue is missing or may not be read."""
+        with suppress(QueueUnavailable):  # an outage may end
+            self._client.facts  # noqa: B018  # reads them
 
     # -- producing
 
     def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
-        self._sender.send(self._packed(message, delay_seconds))
+        self._sender.send(self._make_outgoing(message, delay_seconds))
         return message.id
 
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
-        """By tens. An error tells which were not accepted; those before them were."""
-        parcels = [self._packed(message, delay_seconds) for message in messages]
-        self._sender.send_all(parcels)
-        return [one.id for one in parcels]
+        """Push the messages, ten to a call.
 
-    def _packed(self, message: M, delay_seconds: float) -> OutgoingMessage:
+        An error names the messages that were not accepted. Those of earlier calls were.
+        """
+        outgoing = [self._make_outgoing(message, delay_seconds) for message in messages]
+        self._sender.send_all(outgoing)
+        return [message.id for message in outgoing]
+
+    def _make_outgoing(self, message: M, delay_seconds: float) -> OutgoingMessage:
         if delay_seconds:
             self._check_push_delay(delay_seconds)
-        packed = outgoing_message(
+        packed = make_outgoing_message(
             message.id,
             self._codec.encode(message),
             delay_seconds=delay_seconds,
             fifo=self.fifo,
             group=str(getattr(message, self._group_by)) if self._group_by else None,
         )
-        self._service.limit_for(packed.id, packed.size)
+        self._client.check_size(packed.id, packed.size)
         return packed
 
     def _check_push_delay(self, seconds: float) -> None:
         if not seconds <= MAX_DELAY_SECONDS:
             raise ValueError(
                 f"delay_seconds must be at most {MAX_DELAY_SECONDS} on SQS, not {seconds}: "
-                "for longer, let a schedule push it"
+                "for a longer delay, let a schedule push it"
             )
         if self.fifo and seconds > 0:
-            raise ValueError("SQS FIFO queues have no delay per message: set the queue's own")
+            raise ValueError(
+                "SQS FIFO queues have no delay per message: set the queue's own DelaySeconds"
+            )
 
     # -- consuming
 
     def poll(
         self, batch_size: int = 1, *, wait_seconds: float = 0.0, stop: Event | None = None
     ) -> list[M]:
-        if wait_seconds <= 0 or self._longest_poll() == 0:
+        if wait_seconds <= 0 or self._max_poll_seconds() == 0:
             return super().poll(batch_size, wait_seconds=wait_seconds, stop=stop)
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, not {batch_size}")
@@ -200,13 +217,16 @@ class SQSQueue(QueueManager[M]):
             if left <= 0:
                 break
             if claimed := self._receive(
-                batch_size, min(self._longest_poll(), ceil(left)), stop
+                batch_size, min(self._max_poll_seconds(), ceil(left)), stop
             ):
                 return claimed
         return []
 
-    def _longest_poll(self) -> int:
-        """Trust counts from before the call, so a long wait must leave most of the lease."""
+    def _max_poll_seconds(self) -> int:
+        """Return the longest wait of a receive.
+
+        The lease counts from before the call, so the wait must leave most of it.
+        """
         return min(MAX_POLL_SECONDS, int(self.lease_seconds / 3))
 
     def _claim(self, limit: int) -> list[M]:
@@ -217,21 +237,23 @@ class SQSQueue(QueueManager[M]):
         try:
             while len(claimed) < limit:
                 asked_at = self.clock.monotonic()
-                raws = self._ask_for(min(self._at_once, limit - len(claimed)), wait, stop)
+                raws = self._receive_raw(
+                    min(self._max_per_receive, limit - len(claimed)), wait, stop
+                )
                 claimed += [m for raw in raws if (m := self._admit(raw, asked_at)) is not None]
                 if not raws or (wait and not self.fifo):
                     break
                 wait = 0
         except HoldfastError:
-            if not claimed:  # what was claimed must not be forgotten for a later error
+            if not claimed:  # messages that were claimed must not be lost by a later error
                 raise
         return claimed
 
-    def _ask_for(
+    def _receive_raw(
         self, count: int, wait: int, stop: Event | None
     ) -> Sequence[Mapping[str, Any]]:
         def receive() -> Sequence[Mapping[str, Any]]:
-            answer = self._service.patiently(
+            answer = self._client.call(
                 "receive_message",
                 MaxNumberOfMessages=count,
                 VisibilityTimeout=ceil(self.lease_seconds),
@@ -247,79 +269,93 @@ class SQSQueue(QueueManager[M]):
         return receive()
 
     def _give_back_unseen(self, raws: Sequence[Mapping[str, Any]]) -> None:
-        """What came after its poller had left. At worst it comes back with its lease."""
+        """Give back messages that arrived after their poller had left.
+
+        If that fails, they become visible when their lease expires.
+        """
         try:
-            set_visibility(self._service, [received(raw) for raw in raws], 0)
+            set_visibility(self._client, [receipt_from_raw(raw) for raw in raws], 0)
         except HoldfastError as error:
             self.events.emit(ev.PollFailed(self.name, str(error)))
 
     def _admit(self, raw: Mapping[str, Any], asked_at: float) -> M | None:
-        """The message of a delivery; None when it must not be handed out."""
-        hold = received(raw)
-        if self._held.adopts(hold, asked_at, self.clock.monotonic(), self.lease_seconds):
+        """Return the message of a delivery, or None if no handler may get it."""
+        receipt = receipt_from_raw(raw)
+        if self._in_flight.try_adopt(
+            receipt, asked_at, self.clock.monotonic(), self.lease_seconds
+        ):
             return None
-        message = self._admitted(hold, raw, asked_at, self.max_attempts)
+        message = self._admit_delivery(receipt, raw, asked_at, self.max_attempts)
         if message is SettleResult.DEAD_LETTERED:
             self._count_dead_letter()
         return None if isinstance(message, SettleResult) else message
 
-    def take_over(
+    def adopt_deliveries(
         self, deliveries: Sequence[Mapping[str, Any]], *, until: float = inf
     ) -> list[M | SettleResult]:
-        """Lease what somebody else received, such as Lambda's event source.
+        """Lease messages that another receiver got, such as Lambda's event source.
 
-        `deliveries` are as ReceiveMessage gives them. The answers, in order: the message,
-        or what became of it: DEAD_LETTERED when it is malformed or was received too often,
-        GIVEN_BACK when it is newer than the code, ABANDONED when it is not surely ours.
-        All are extended first: nobody knows how long they were held. SQS is asked no more
-        after `until` (monotonic). Raises nothing of SQS's.
+        `deliveries` are as ReceiveMessage returns them. Returns for each, in order, the
+        message or how it was settled: DEAD_LETTERED if it is malformed or was received too
+        often, GIVEN_BACK if it is newer than the code, ABANDONED if it is unknown whether
+        its receipt is still valid. All are extended first, because it is unknown how long
+        they were held. No call to SQS begins after `until` (monotonic). Errors of SQS are
+        reported as events, not raised.
         """
-        holds = [received(raw) for raw in deliveries]
-        takeover = Adoption(
-            lambda ten: self._keeping.extend(ten, self.lease_seconds), self.clock, until
+        receipts = [receipt_from_raw(raw) for raw in deliveries]
+        adoption = Adoption(
+            lambda batch: self._receipt_calls.extend(batch, self.lease_seconds),
+            self.clock,
+            until,
         )
-        takeover.run(holds)
-        ours = takeover.ours
-        if len(ours) < len(holds):
-            for problem in sorted(takeover.problems):
+        adoption.run(receipts)
+        adopted = adoption.adopted
+        if len(adopted) < len(receipts):
+            for problem in sorted(adoption.problems):
                 self.events.emit(ev.PollFailed(self.name, problem))
-        # Who waits behind a failing one of its FIFO group is received as often as that
-        # one: its number says nothing about its own attempts.
+        # A message that waits behind a failing one of its FIFO group is received as often
+        # as that one, so its count says nothing about its own attempts.
         limit = inf if self.fifo else self.max_attempts
         return [
-            self._admitted(hold, raw, ours[hold], limit)
-            if hold in ours
+            self._admit_delivery(receipt, raw, adopted[receipt], limit)
+            if receipt in adopted
             else SettleResult.ABANDONED
-            for hold, raw in zip(holds, deliveries, strict=True)
+            for receipt, raw in zip(receipts, deliveries, strict=True)
         ]
 
-    def _admitted(
-        self, hold: Receipt, raw: Mapping[str, Any], asked_at: float, max_attempts: float
+    def _admit_delivery(
+        self, receipt: Receipt, raw: Mapping[str, Any], asked_at: float, max_attempts: float
     ) -> M | SettleResult:
-        admitted = self._admission.admit(
-            self, hold, receive_count(raw), self._possible_waits(raw), asked_at, max_attempts
+        admitted = self._intake.admit(
+            self,
+            receipt,
+            get_receive_count(raw),
+            self._count_possible_waits(raw),
+            asked_at,
+            max_attempts,
         )
         if not isinstance(admitted, SettleResult):
-            self._held.add(lease_of(admitted))
+            self._in_flight.add(get_lease(admitted))
         return admitted
 
-    def _possible_waits(self, raw: Mapping[str, Any]) -> int:
-        """How many receives an older worker may have spent waiting for this code. Version 1
-        is the first there is: no worker was ever too old for it.
+    def _count_possible_waits(self, raw: Mapping[str, Any]) -> int:
+        """Return how many receives older workers may have spent waiting for this code.
+
+        Version 1 is the first version, so no worker was ever too old for it.
         """
         if not self.fifo or self._codec.model.current_version() <= 1:
             return 0
-        return possible_waits(seconds_since_first_receive(raw, self.clock.time()))
+        return count_possible_waits(compute_first_receive_age(raw, self.clock.time()))
 
     # -- renewing
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
-        return self._keeping.renew([lease.handle for lease in leases], seconds)
+        return self._receipt_calls.renew([lease.handle for lease in leases], seconds)
 
     # -- settling
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
-        return self._keeping.delete([lease.handle for lease in leases])
+        return self._receipt_calls.delete([lease.handle for lease in leases])
 
     def nack(
         self,
@@ -330,72 +366,72 @@ class SQSQueue(QueueManager[M]):
         detail: str | None = None,
     ) -> None:
         if delay_seconds is None and self.on_nack == "leave":
-            self._leave(message)
+            self._abandon(message)
             return
         if delay_seconds is None and self.on_nack == "now":
             delay_seconds = 0.0
         super().nack(message, delay_seconds=delay_seconds, reason=reason, detail=detail)
 
-    def _leave(self, message: M) -> None:
+    def _abandon(self, message: M) -> None:
         if (lease := self._settling(message, "nacked")) is not None:
-            self._keeping.leave(lease.handle)
+            self._receipt_calls.abandon(lease.handle)
             self._finish(lease, "nacked", None)
 
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
         held_seconds = self.clock.monotonic() - lease.claimed_at
-        longest = max(0, int(CAP_SECONDS - held_seconds) - 1)
-        delay = min(ceil(delay_seconds), longest)
-        lost = self._keeping.put_back(lease.handle, delay)
-        if lost is None:  # SQS counts it as in flight until then
-            self.returning_until = max(self.returning_until, self.clock.monotonic() + delay)
+        max_delay = max(0, int(CAP_SECONDS - held_seconds) - 1)
+        delay = min(ceil(delay_seconds), max_delay)
+        lost = self._receipt_calls.make_visible(lease.handle, delay)
+        if lost is None:  # SQS counts the message as in flight until then
+            self.stats_stale_until = max(self.stats_stale_until, self.clock.monotonic() + delay)
         return lost
 
     def _release(self, lease: Lease) -> LeaseLost | None:
-        return self._keeping.put_back(lease.handle, 0)
+        return self._receipt_calls.make_visible(lease.handle, 0)
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
-        return self._keeping.bury(
+        return self._receipt_calls.dead_letter(
             lease.handle, reason, detail, lease.attempt, self.lease_seconds
         )
 
-    # -- checkpoints: SQS has no place for them
+    # -- checkpoints: SQS cannot store them
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
-        if not self._said_no_checkpoints:
-            self._said_no_checkpoints = True
+        if not self._warned_no_checkpoints:
+            self._warned_no_checkpoints = True
             self.events.emit(ev.CheckpointNotKept(self.name, lease.message_id, lease.attempt))
 
     def load_checkpoint(self, message: M) -> Any:
         return None
 
-    # -- for people
+    # -- for operators
 
     def stats(self) -> QueueStats:
-        """Approximate, as SQS says itself: good for people, not for arithmetic."""
+        """Return approximate counts. Do not calculate with them: SQS promises no accuracy."""
         names = {
             "ready": "ApproximateNumberOfMessages",
             "delayed": "ApproximateNumberOfMessagesDelayed",
             "leased": "ApproximateNumberOfMessagesNotVisible",
         }
-        found = self._service.attributes(*names.values())
-        counts = {ours: int(found.get(theirs, 0)) for ours, theirs in names.items()}
+        attributes = self._client.read_attributes(*names.values())
+        counts = {state: int(attributes.get(name, 0)) for state, name in names.items()}
         return QueueStats(expired=0, completed=None, failed=self._dead.count(), **counts)
 
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
         if state is not MessageState.FAILED:
             raise Unsupported(
-                f"SQS does not show {state.value} messages: `holdfast status` counts them, "
-                "`holdfast dead list` shows the dead letters"
+                f"SQS cannot list {state.value} messages: `holdfast status` counts them, "
+                "`holdfast dead list` lists the dead letters"
             )
-        yield from self._dead.views(limit)
+        yield from self._dead.list_messages(limit)
 
     def find(self, message_id: str) -> list[MessageInfo]:
-        raise Unsupported("SQS cannot be searched: only dead letters can (`holdfast dead`)")
+        raise Unsupported("SQS cannot be searched; only dead letters can (`holdfast dead`)")
 
     def redrive(
-        self, message_id: str | None = None, *, on_progress: Progress = no_progress
+        self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
     ) -> int:
         return self._dead.redrive(message_id, on_progress)
 
@@ -403,7 +439,7 @@ class SQSQueue(QueueManager[M]):
         return self._dead.drop(message_id)
 
     def purge(self, older_than_seconds: float) -> int:
-        raise Unsupported("SQS keeps nothing of completed messages: there is nothing to purge")
+        raise Unsupported("SQS keeps no completed messages, so there is nothing to purge")
 
     def close(self) -> None:
-        self._service.close()
+        self._client.close()

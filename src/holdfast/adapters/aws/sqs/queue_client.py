@@ -1,4 +1,4 @@
-"""One SQS queue as a thing to call: its clients, its URL, its attributes."""
+"""Calls to one SQS queue: its boto3 clients, its URL and its attributes."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,19 +6,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.errors import DENIED, MESSAGE_REFUSED, code_of, explained
+from holdfast.adapters.aws.errors import (
+    DENIED,
+    MESSAGE_REFUSED,
+    get_error_code,
+    translate_error,
+)
 from holdfast.adapters.aws.sqs.address import QueueAddress
 from holdfast.core.errors import ConfigError, MalformedMessage, MessageTooLarge
 from holdfast.core.process import after_fork
 
-BATCH = 10  # entries, in every batch call
-LARGEST_BYTES = 1_048_576
-OLDER_LARGEST_BYTES = 262_144  # of queues made before SQS took more
+MAX_BATCH_ENTRIES = 10  # in every batch call
+MAX_MESSAGE_BYTES = 1_048_576
+OLDER_MAX_MESSAGE_BYTES = 262_144  # of queues made before SQS allowed more
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """What is read once. A refusal reads it again."""
+    """The queue's settings, which are read once, and again after SQS refused a message."""
 
     arn: str
     visibility_seconds: float
@@ -28,169 +33,190 @@ class QueueFacts:
 
 
 class QueueClient:
-    """Calls one queue. Safe to share between threads; a forked child connects anew."""
+    """A client for one queue. Threads may share it; a forked child makes new connections."""
 
     def __init__(self, address: QueueAddress, lease_seconds: float, client: Any = None) -> None:
         self.address = address
         self._lease_seconds = lease_seconds
-        self._given = client
-        self._begin()
-        after_fork.run_after_fork(self, QueueClient._begin)
+        self._given_client = client
+        self._reset()
+        after_fork.run_after_fork(self, QueueClient._reset)
 
-    def _begin(self) -> None:
-        self._patient = self._prompt = self._given
+    def _reset(self) -> None:
+        self._retrying_client = self._fail_fast_client = self._given_client
         self._url = self.address.url
         self._facts: QueueFacts | None = None
-        self._may_look = True
+        self._can_read_facts = True
 
     def __str__(self) -> str:
         return f"queue 'sqs:{self.address.name}'"
 
-    def beside(self, address: QueueAddress) -> "QueueClient":
-        """Another queue of the same account, region and server."""
-        there = QueueAddress(
+    def make_sibling(self, address: QueueAddress) -> "QueueClient":
+        """Make a client for another queue of the same account, region and server."""
+        location = QueueAddress(
             address.name,
             address.url,
             address.region or self.address.region,
             address.endpoint or self.address.endpoint,
         )
-        return QueueClient(there, self._lease_seconds, self._given)
+        return QueueClient(location, self._lease_seconds, self._given_client)
 
     @property
-    def patient(self) -> Any:
-        if self._patient is None:
+    def retrying_client(self) -> Any:
+        """The boto3 client for calls that may take their time."""
+        if self._retrying_client is None:
             self._connect()
-        return self._patient
+        return self._retrying_client
 
     @property
-    def prompt(self) -> Any:
-        if self._prompt is None:
+    def fail_fast_client(self) -> Any:
+        """The boto3 client for calls that a lease depends on."""
+        if self._fail_fast_client is None:
             self._connect()
-        return self._prompt
+        return self._fail_fast_client
 
     def _connect(self) -> None:
-        """Both at once: making a client takes a tenth of a second, which is not to be
-        spent when the first lease is due.
+        """Make both clients at once.
+
+        Making one takes a tenth of a second, which must not be spent when the first lease
+        is due.
         """
-        there = {"region_name": self.address.region, "endpoint_url": self.address.endpoint}
-        self._patient = clients.patient("sqs", **there)
-        self._prompt = clients.prompt("sqs", self._lease_seconds, **there)
+        location = {"region_name": self.address.region, "endpoint_url": self.address.endpoint}
+        self._retrying_client = clients.make_retrying_client("sqs", **location)
+        self._fail_fast_client = clients.make_fail_fast_client(
+            "sqs", self._lease_seconds, **location
+        )
 
     @property
     def url(self) -> str:
+        """The queue's URL, which SQS is asked for once if only the name is known."""
         if self._url is None:
-            answer = self._ask(self.patient, "get_queue_url", QueueName=self.address.name)
-            self._url = str(answer["QueueUrl"])
+            response = self._request(
+                self.retrying_client, "get_queue_url", QueueName=self.address.name
+            )
+            self._url = str(response["QueueUrl"])
         return self._url
 
-    # -- calls; what the SDK raises becomes one clear line
+    # -- calls; an error of the SDK becomes one clear line
 
-    def soon(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """For what a lease hangs on: answers soon, or fails."""
-        return self._ask(self.prompt, operation, QueueUrl=self.url, **arguments)
+    def call_fail_fast(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """Call an operation that a lease depends on. It responds soon or fails."""
+        return self._request(self.fail_fast_client, operation, QueueUrl=self.url, **arguments)
 
-    def patiently(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        return self._ask(self.patient, operation, QueueUrl=self.url, **arguments)
+    def call(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """Call an operation that may take its time, with retries."""
+        return self._request(self.retrying_client, operation, QueueUrl=self.url, **arguments)
 
     def send(self, message_id: str, size: int, **arguments: Any) -> None:
-        """Send one message of `size` bytes, attributes counted.
+        """Send one message of `size` bytes, including its attributes.
 
-        Raises MessageTooLarge or MalformedMessage when SQS refuses the message itself.
+        Raises MessageTooLarge or MalformedMessage if SQS refuses the message itself.
         """
         try:
-            self.patiently("send_message", **arguments)
+            self.call("send_message", **arguments)
         except ConfigError as error:
-            if (code := code_of(error.__cause__ or error)) not in MESSAGE_REFUSED:
+            if (code := get_error_code(error.__cause__ or error)) not in MESSAGE_REFUSED:
                 raise
-            raise self.refusal(message_id, size, code) from error
+            raise self.make_refusal(message_id, size, code) from error
 
-    def refusal(
+    def make_refusal(
         self, message_id: str, size: int, code: str
     ) -> MessageTooLarge | MalformedMessage:
-        """Say why SQS refused a message. Its code does not tell, so the size is compared
-        with the limit of the queue, which may have changed since it was read.
+        """Return the error that says why SQS refused a message.
+
+        SQS's code does not tell, so the size is compared with the queue's limit, which is
+        read again because it may have changed.
         """
         self._facts = None
         try:
-            self.limit_for(message_id, size)
+            self.check_size(message_id, size)
         except MessageTooLarge as error:
             return error
         return MalformedMessage(f"{self}: message {message_id!r} was refused ({code})")
 
-    def about(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """For what is not a call to one queue."""
-        return self._ask(self.patient, operation, **arguments)
+    def call_service(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """Call an operation that takes no queue URL, with retries."""
+        return self._request(self.retrying_client, operation, **arguments)
 
-    def _ask(self, client: Any, operation: str, **arguments: Any) -> Mapping[str, Any]:
+    def _request(self, client: Any, operation: str, **arguments: Any) -> Mapping[str, Any]:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            answer: Mapping[str, Any] = getattr(client, operation)(**arguments)
+            response: Mapping[str, Any] = getattr(client, operation)(**arguments)
         except (BotoCoreError, ClientError) as error:
-            raise explained(str(self), error) from error
-        return answer
+            raise translate_error(str(self), error) from error
+        return response
 
     # -- attributes
 
-    def attributes(self, *names: str) -> Mapping[str, str]:
-        answer = self.patiently("get_queue_attributes", AttributeNames=list(names))
-        found: Mapping[str, str] = answer.get("Attributes", {})
-        return found
+    def read_attributes(self, *names: str) -> Mapping[str, str]:
+        """Read the queue's attributes with these names from SQS."""
+        response = self.call("get_queue_attributes", AttributeNames=list(names))
+        attributes: Mapping[str, str] = response.get("Attributes", {})
+        return attributes
 
     @property
     def facts(self) -> QueueFacts:
-        if (known := self._facts) is None:  # another thread may forget them meanwhile
-            known = self._facts = _facts(self.attributes("All"))
-        return known
+        """The queue's settings, read on first use."""
+        if (facts := self._facts) is None:  # a local, because another thread may reset it
+            facts = self._facts = _parse_facts(self.read_attributes("All"))
+        return facts
 
-    def limit_for(self, message_id: str, size: int) -> int:
-        """Return the most bytes the queue takes. Raises MessageTooLarge when `size` is more,
-        after the limit was read again: it may have been raised.
+    def check_size(self, message_id: str, size: int) -> int:
+        """Return how many bytes the queue accepts.
+
+        Raises MessageTooLarge if `size` is more, after reading the limit again, because it
+        may have been raised.
         """
         if size > self._max_bytes(size):
             self._facts = None
         if size > (limit := self._max_bytes(size)):
             raise MessageTooLarge(
-                f"{self}: message {message_id!r} has {size:,} bytes and the queue takes at "
-                f"most {limit:,}: raise its MaximumMessageSize (SQS allows {LARGEST_BYTES:,}), "
-                "or store the payload elsewhere and push its address"
+                f"{self}: message {message_id!r} has {size:,} bytes and the queue accepts at "
+                f"most {limit:,}: raise its MaximumMessageSize (SQS allows "
+                f"{MAX_MESSAGE_BYTES:,}), or store the payload elsewhere and push its address"
             )
         return limit
 
     def _max_bytes(self, size: int) -> int:
-        """A role that may send need not have the right to ask for the limit. Then the older
-        one is assumed for all that fits into it.
+        """Return the queue's limit, or an assumed one if the role may not read it.
+
+        A role that may send may lack that permission. Then the older limit is assumed for
+        every message that fits into it.
         """
         try:
-            if self._may_look:
+            if self._can_read_facts:
                 return self.facts.max_bytes
         except ConfigError as error:
-            if code_of(error.__cause__ or error) not in DENIED:
+            if get_error_code(error.__cause__ or error) not in DENIED:
                 raise
-            self._may_look = False
-        return OLDER_LARGEST_BYTES if size <= OLDER_LARGEST_BYTES else LARGEST_BYTES
+            self._can_read_facts = False
+        return OLDER_MAX_MESSAGE_BYTES if size <= OLDER_MAX_MESSAGE_BYTES else MAX_MESSAGE_BYTES
 
     def close(self) -> None:
-        """Let go of the connections; the next call makes new ones."""
-        for client in {
-            id(c): c for c in (self._patient, self._prompt) if c is not None
-        }.values():
-            if client is not self._given:
+        """Close the connections. The next call makes new ones."""
+        made = (self._retrying_client, self._fail_fast_client)
+        for client in {id(c): c for c in made if c is not None}.values():
+            if client is not self._given_client:
                 client.close()
-        self._begin()
+        self._reset()
 
 
-def _facts(found: Mapping[str, str]) -> QueueFacts:
-    policy = json.loads(found.get("RedrivePolicy") or "{}")
+def _parse_facts(attributes: Mapping[str, str]) -> QueueFacts:
+    policy = json.loads(attributes.get("RedrivePolicy") or "{}")
     receives = policy.get("maxReceiveCount")
     return QueueFacts(
-        arn=found.get("QueueArn", ""),
-        visibility_seconds=float(found.get("VisibilityTimeout", 30)),
-        max_bytes=int(found.get("MaximumMessageSize", LARGEST_BYTES)),
+        arn=attributes.get("QueueArn", ""),
+        visibility_seconds=float(attributes.get("VisibilityTimeout", 30)),
+        max_bytes=int(attributes.get("MaximumMessageSize", MAX_MESSAGE_BYTES)),
         dead_letter_arn=policy.get("deadLetterTargetArn"),
         max_receives=int(receives) if receives is not None else None,
     )
 
 
-def batches(things: Sequence[Any]) -> list[Sequence[Any]]:
-    return [things[start : start + BATCH] for start in range(0, len(things), BATCH)]
+def split_batches(items: Sequence[Any]) -> list[Sequence[Any]]:
+    """Split the items into batches of ten."""
+    return [
+        items[start : start + MAX_BATCH_ENTRIES]
+        for start in range(0, len(items), MAX_BATCH_ENTRIES)
+    ]

@@ -1,20 +1,20 @@
-"""What a received message is held by, and calls about many of them at once."""
+"""The receipt of a delivery, and batch calls with many receipts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from holdfast.adapters.aws.errors import passes_by
+from holdfast.adapters.aws.errors import is_transient_code
 from holdfast.adapters.aws.sqs.queue_client import QueueClient
 
 CAP_SECONDS = 12 * 3600.0  # from the receive; SQS refuses to extend beyond it
 
 
 class Receipt:
-    """The receipt of one delivery. Never printed, never serialised."""
+    """The receipt of one delivery. It is never printed and never serialised."""
 
-    __slots__ = ("attributes", "body", "closed", "group", "handle", "kept", "lock", "sqs_id")
+    __slots__ = ("attributes", "body", "copied", "group", "handle", "lock", "settled", "sqs_id")
 
     def __init__(
         self,
@@ -25,18 +25,19 @@ class Receipt:
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         self.sqs_id = sqs_id
-        self.handle = handle  # the newest: SQS may deliver a message twice
+        self.handle = handle  # the newest, because SQS may deliver a message twice
         self.body = body
         self.group = group
-        self.attributes = attributes or {}  # somebody's own, for copies
-        # An extension that is under way must not overtake a nack: it would hide the
-        # message again for a whole lease.
+        self.attributes = attributes or {}  # the sender's own, for copies
+        # An extension in progress must not overtake a nack, because it would hide the
+        # message again for a complete lease.
         self.lock = Lock()
-        self.closed = False
-        self.kept = False  # as a dead letter
+        self.settled = False
+        self.copied = False  # whether the dead letters have a copy
 
 
-def received(raw: Mapping[str, Any]) -> Receipt:
+def receipt_from_raw(raw: Mapping[str, Any]) -> Receipt:
+    """Make the receipt of a message as ReceiveMessage returns it."""
     attributes = raw.get("Attributes", {})
     return Receipt(
         str(raw["MessageId"]),
@@ -49,40 +50,49 @@ def received(raw: Mapping[str, Any]) -> Receipt:
 
 @dataclass(frozen=True, slots=True)
 class EntryFailure:
-    """Why one entry of a batch was not done."""
+    """Why one entry of a batch failed."""
 
     code: str
-    passing: bool  # worth another try
+    transient: bool  # whether another try may succeed
 
 
-def batch(
-    service: QueueClient, operation: str, entries: Sequence[Mapping[str, Any]]
+def call_batch(
+    client: QueueClient, operation: str, entries: Sequence[Mapping[str, Any]]
 ) -> list[EntryFailure | None]:
-    """Up to ten entries in one call; each entry's own result, in order."""
+    """Call a batch operation with up to ten entries, and return their failures in order.
+
+    The failure is None for an entry that succeeded.
+    """
     numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
-    answer = service.soon(operation, Entries=numbered)
-    done = {entry["Id"] for entry in answer.get("Successful", ())}
-    failed = {entry["Id"]: failure_of(entry) for entry in answer.get("Failed", ())}
-    silent = EntryFailure("NoAnswer", passing=True)
+    response = client.call_fail_fast(operation, Entries=numbered)
+    done = {entry["Id"] for entry in response.get("Successful", ())}
+    failed = {entry["Id"]: parse_failure(entry) for entry in response.get("Failed", ())}
+    no_response = EntryFailure("NoAnswer", transient=True)
     return [
-        None if (id := entry["Id"]) in done else failed.get(id, silent) for entry in numbered
+        None if (id := entry["Id"]) in done else failed.get(id, no_response)
+        for entry in numbered
     ]
 
 
-def failure_of(entry: Mapping[str, Any]) -> EntryFailure:
+def parse_failure(entry: Mapping[str, Any]) -> EntryFailure:
+    """Parse one of the `Failed` entries of a batch response."""
     code = str(entry.get("Code", "Unknown"))
-    return EntryFailure(code, passes_by(code, bool(entry.get("SenderFault"))))
+    return EntryFailure(code, is_transient_code(code, bool(entry.get("SenderFault"))))
 
 
 def set_visibility(
-    service: QueueClient, holds: Sequence[Receipt], seconds: int
+    client: QueueClient, receipts: Sequence[Receipt], seconds: int
 ) -> list[EntryFailure | None]:
-    """For up to ten."""
-    entries = [{"ReceiptHandle": hold.handle, "VisibilityTimeout": seconds} for hold in holds]
-    return batch(service, "change_message_visibility_batch", entries)
+    """Set the visibility timeout of up to ten messages; `call_batch` says what it returns."""
+    entries = [
+        {"ReceiptHandle": receipt.handle, "VisibilityTimeout": seconds} for receipt in receipts
+    ]
+    return call_batch(client, "change_message_visibility_batch", entries)
 
 
-def delete(service: QueueClient, holds: Sequence[Receipt]) -> list[EntryFailure | None]:
-    """For up to ten."""
-    entries = [{"ReceiptHandle": hold.handle} for hold in holds]
-    return batch(service, "delete_message_batch", entries)
+def delete_messages(
+    client: QueueClient, receipts: Sequence[Receipt]
+) -> list[EntryFailure | None]:
+    """Delete up to ten messages; `call_batch` says what it returns."""
+    entries = [{"ReceiptHandle": receipt.handle} for receipt in receipts]
+    return call_batch(client, "delete_message_batch", entries)

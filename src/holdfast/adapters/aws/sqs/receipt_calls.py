@@ -1,14 +1,19 @@
-"""Holding on and letting go: the calls that a receipt is good for, and what they answer."""
+"""Renew and settle messages by their receipts."""
 
 from collections.abc import Callable, Sequence
 from math import ceil
 
-from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, code_of
+from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, get_error_code
 from holdfast.adapters.aws.sqs.ack_batcher import AckBatcher
 from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
 from holdfast.adapters.aws.sqs.delivery import InFlightIndex
-from holdfast.adapters.aws.sqs.queue_client import QueueClient, batches
-from holdfast.adapters.aws.sqs.receipt import EntryFailure, Receipt, delete, set_visibility
+from holdfast.adapters.aws.sqs.queue_client import QueueClient, split_batches
+from holdfast.adapters.aws.sqs.receipt import (
+    EntryFailure,
+    Receipt,
+    delete_messages,
+    set_visibility,
+)
 from holdfast.core.errors import ConfigError, LeaseLost, QueueUnavailable
 from holdfast.core.lease.lease import RENEWED, Refused, Renewal, Renewed, Unanswered
 
@@ -16,112 +21,129 @@ _BEING_SETTLED = Unanswered("it is being settled")
 
 
 class ReceiptCalls:
-    """Extends, deletes, puts back and buries. Shared by threads, not by forks.
+    """The calls that renew and settle messages. Threads may share it; forks may not.
 
-    Letting go returns LeaseLost when SQS does not know the receipt any more, and raises
-    QueueUnavailable when it may be tried again. What was let go of stays so.
+    A settling call returns LeaseLost if SQS no longer accepts the receipt, and raises
+    QueueUnavailable if the call may be tried again. Settling twice does nothing.
     """
 
-    def __init__(self, service: QueueClient, dead: SQSDeadLetters, held: InFlightIndex) -> None:
-        self._service, self._dead, self._held = service, dead, held
+    def __init__(
+        self, client: QueueClient, dead: SQSDeadLetters, in_flight: InFlightIndex
+    ) -> None:
+        self._client, self._dead, self._in_flight = client, dead, in_flight
         self._deletions: AckBatcher[Receipt, EntryFailure | None] = AckBatcher(
-            lambda holds: delete(service, holds), lambda: len(held)
+            lambda receipts: delete_messages(client, receipts), lambda: len(in_flight)
         )
 
-    # -- holding on
+    # -- renewing
 
-    def renew(self, holds: Sequence[Receipt], seconds: float) -> list[Renewal]:
-        """What is being let go of at this moment is not asked for: it must not be hidden."""
-        locked = [hold for hold in holds if hold.lock.acquire(blocking=False)]
+    def renew(self, receipts: Sequence[Receipt], seconds: float) -> list[Renewal]:
+        """Extend the receipts, except those that are being settled at this moment.
+
+        Those are skipped because an extension would hide a message that was just nacked.
+        """
+        locked = [receipt for receipt in receipts if receipt.lock.acquire(blocking=False)]
         try:
-            answers: dict[Receipt, Renewal] = dict.fromkeys(locked, RENEWED)
-            for ten in batches([hold for hold in locked if not hold.closed]):
-                answers |= zip(ten, self.extend(ten, seconds), strict=True)
+            renewals: dict[Receipt, Renewal] = dict.fromkeys(locked, RENEWED)
+            for batch in split_batches([receipt for receipt in locked if not receipt.settled]):
+                renewals |= zip(batch, self.extend(batch, seconds), strict=True)
         finally:
-            for hold in locked:
-                hold.lock.release()
-        return [answers.get(hold, _BEING_SETTLED) for hold in holds]
+            for receipt in locked:
+                receipt.lock.release()
+        return [renewals.get(receipt, _BEING_SETTLED) for receipt in receipts]
 
-    def extend(self, holds: Sequence[Receipt], seconds: float) -> list[Renewal]:
-        """For up to ten, whoever else may be at them."""
+    def extend(self, receipts: Sequence[Receipt], seconds: float) -> list[Renewal]:
+        """Extend up to ten receipts without taking their locks."""
         try:
-            failures = set_visibility(self._service, holds, ceil(seconds))
+            failures = set_visibility(self._client, receipts, ceil(seconds))
         except ConfigError as error:
-            if code_of(error.__cause__ or error) in NO_QUEUE | DENIED:
-                return [Refused(str(error))] * len(holds)
+            if get_error_code(error.__cause__ or error) in NO_QUEUE | DENIED:
+                return [Refused(str(error))] * len(receipts)
             raise
-        return [_renewal(failure) for failure in failures]
+        return [_to_renewal(failure) for failure in failures]
 
-    # -- letting go
+    # -- settling
 
-    def delete(self, holds: Sequence[Receipt]) -> list[LeaseLost | None]:
-        unsettled = [hold for hold in dict.fromkeys(holds) if not hold.closed]
+    def delete(self, receipts: Sequence[Receipt]) -> list[LeaseLost | None]:
+        """Delete the messages and return for each None, or LeaseLost if SQS refused it."""
+        unsettled = [receipt for receipt in dict.fromkeys(receipts) if not receipt.settled]
         if len(unsettled) == 1:
-            failures = [self._deletions.hand_in(unsettled[0])]
+            failures = [self._deletions.submit(unsettled[0])]
         else:
-            failures = [f for ten in batches(unsettled) for f in delete(self._service, ten)]
+            failures = [
+                f
+                for batch in split_batches(unsettled)
+                for f in delete_messages(self._client, batch)
+            ]
         ends = {
-            hold: self._ended(hold, failure)
-            for hold, failure in zip(unsettled, failures, strict=True)
+            receipt: self._record_end(receipt, failure)
+            for receipt, failure in zip(unsettled, failures, strict=True)
         }
         for end in ends.values():
             if isinstance(end, QueueUnavailable):
                 raise end
-        return [end if isinstance(end := ends.get(hold), LeaseLost) else None for hold in holds]
+        return [
+            end if isinstance(end := ends.get(receipt), LeaseLost) else None
+            for receipt in receipts
+        ]
 
-    def put_back(self, hold: Receipt, seconds: int) -> LeaseLost | None:
-        """Visible again after `seconds`."""
-        return self._let_go(hold, lambda: set_visibility(self._service, [hold], seconds)[0])
+    def make_visible(self, receipt: Receipt, seconds: int) -> LeaseLost | None:
+        """Make the message visible again after `seconds`."""
+        return self._settle(
+            receipt, lambda: set_visibility(self._client, [receipt], seconds)[0]
+        )
 
-    def bury(
-        self, hold: Receipt, reason: str, detail: str | None, attempts: int, seconds: float
+    def dead_letter(
+        self, receipt: Receipt, reason: str, detail: str | None, attempts: int, seconds: float
     ) -> LeaseLost | None:
-        """Keep a copy with its reason, then delete. SQS is asked first whether it is still
-        ours: another holder's message must not get a second copy.
+        """Send a copy with its reason to the dead letters, then delete the message.
+
+        This extends the receipt first, to make sure that it is still valid, because a message
+        that another worker holds must not get a second copy.
         """
-        if not hold.kept:  # once is enough, however often the delete must be repeated
-            match self.extend([hold], seconds)[0]:
-                case Refused(why):
-                    return LeaseLost(why)
-                case Unanswered(why):
-                    raise QueueUnavailable(f"{self._service}: {why}")
+        if not receipt.copied:  # copy once, even if the delete must be repeated
+            match self.extend([receipt], seconds)[0]:
+                case Refused(refusal):
+                    return LeaseLost(refusal)
+                case Unanswered(problem):
+                    raise QueueUnavailable(f"{self._client}: {problem}")
                 case Renewed():
-                    self._dead.keep(hold, reason, detail, attempts)
-                    hold.kept = True
-        return self._let_go(hold, lambda: delete(self._service, [hold])[0])
+                    self._dead.send_copy(receipt, reason, detail, attempts)
+                    receipt.copied = True
+        return self._settle(receipt, lambda: delete_messages(self._client, [receipt])[0])
 
-    def leave(self, hold: Receipt) -> None:
-        """Say nothing to SQS: it comes back when its time has run out."""
-        self._ended(hold, None)
+    def abandon(self, receipt: Receipt) -> None:
+        """Settle the receipt without a call: SQS redelivers the message at its deadline."""
+        self._record_end(receipt, None)
 
-    def _let_go(
-        self, hold: Receipt, call: Callable[[], EntryFailure | None]
+    def _settle(
+        self, receipt: Receipt, call: Callable[[], EntryFailure | None]
     ) -> LeaseLost | None:
-        with hold.lock:
-            if hold.closed:
+        with receipt.lock:
+            if receipt.settled:
                 return None
-            end = self._ended(hold, call())
+            end = self._record_end(receipt, call())
         if isinstance(end, QueueUnavailable):
             raise end
         return end
 
-    def _ended(
-        self, hold: Receipt, failure: EntryFailure | None
+    def _record_end(
+        self, receipt: Receipt, failure: EntryFailure | None
     ) -> LeaseLost | QueueUnavailable | None:
         if failure is None:
-            hold.closed = True
-            self._held.forget(hold)
+            receipt.settled = True
+            self._in_flight.forget(receipt)
             return None
-        if failure.passing:
-            return QueueUnavailable(f"{self._service}: {failure.code}")
-        return LeaseLost(_gone(failure))
+        if failure.transient:
+            return QueueUnavailable(f"{self._client}: {failure.code}")
+        return LeaseLost(_explain_refusal(failure))
 
 
-def _renewal(failure: EntryFailure | None) -> Renewal:
+def _to_renewal(failure: EntryFailure | None) -> Renewal:
     if failure is None:
         return RENEWED
-    return Unanswered(failure.code) if failure.passing else Refused(_gone(failure))
+    return Unanswered(failure.code) if failure.transient else Refused(_explain_refusal(failure))
 
 
-def _gone(failure: EntryFailure) -> str:
+def _explain_refusal(failure: EntryFailure) -> str:
     return f"SQS does not accept the receipt any more ({failure.code})"

@@ -1,4 +1,4 @@
-"""Copies of a message: how it gets to the dead letters, back, or to the end of the line."""
+"""Send copies of a message: to the dead letters, back from them, or to the queue's end."""
 
 import re
 from collections.abc import Mapping
@@ -6,96 +6,106 @@ from typing import Any
 
 from holdfast.adapters.aws.sqs.queue_client import QueueClient
 from holdfast.adapters.aws.sqs.receipt import Receipt
-from holdfast.adapters.aws.sqs.sending import legal
+from holdfast.adapters.aws.sqs.sending import to_sqs_id
 
 Attributes = Mapping[str, Mapping[str, Any]]
 
 REASON, DETAIL = "HoldfastReason", "HoldfastDetail"
 ATTEMPTS, SOURCE = "HoldfastAttempts", "HoldfastSource"
 
-_OURS = frozenset({REASON, DETAIL, ATTEMPTS, SOURCE})
-_MOST = 10  # attributes of one message
+_HOLDFAST_NAMES = frozenset({REASON, DETAIL, ATTEMPTS, SOURCE})
+_MAX_ATTRIBUTES = 10  # attributes of one message
 _VALUES = ("DataType", "StringValue", "BinaryValue")
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_REASON_CHARS, _DETAIL_CHARS = 1_000, 8_000
-_SHORT_BYTES = 150  # of a reason, name and type counted: it is kept before all the rest
+_MAX_REASON_CHARS, _MAX_DETAIL_CHARS = 1_000, 8_000
+_SHORT_REASON_BYTES = 150  # of a reason, name and type counted: it is kept before all the rest
 
 
 def send_copy(
-    place: QueueClient, hold: Receipt, notes: Attributes | None = None, **extra: Any
+    queue: QueueClient, receipt: Receipt, notes: Attributes | None = None, **extra: Any
 ) -> None:
-    """Send the message as a new one, with `notes` in place of what an earlier copy said.
+    """Send the message as a new one, with `notes` instead of the notes of an earlier copy.
 
-    As many notes are sent as the queue takes with this body. Raises MessageTooLarge when
-    it does not take the body. Without notes the sender's own attributes must fit as well:
-    the message is safe where it is, and would come back as less than was sent.
+    It carries as many notes as the queue accepts with this body. Raises MessageTooLarge if
+    the queue does not accept the body. Without notes the sender's own attributes must fit as
+    well; otherwise the copy would have less than the original, which is safe where it is.
     """
-    own = _own_attributes(hold)
-    body_bytes = len(hold.body.encode("utf-8", "surrogatepass"))
-    least = body_bytes + (0 if notes else _bytes(own))
-    room = place.limit_for(hold.sqs_id, least) - body_bytes
-    attributes = _fitting(notes or {}, own, room)
-    place.send(
-        hold.sqs_id,
-        body_bytes + _bytes(attributes),
-        MessageBody=hold.body,
+    sender_attributes = _get_sender_attributes(receipt)
+    body_bytes = len(receipt.body.encode("utf-8", "surrogatepass"))
+    min_bytes = body_bytes + (0 if notes else _count_bytes(sender_attributes))
+    room = queue.check_size(receipt.sqs_id, min_bytes) - body_bytes
+    attributes = _select_fitting(notes or {}, sender_attributes, room)
+    queue.send(
+        receipt.sqs_id,
+        body_bytes + _count_bytes(attributes),
+        MessageBody=receipt.body,
         MessageAttributes=attributes,
-        **_fifo_ids(place, hold),
+        **_make_fifo_ids(queue, receipt),
         **extra,
     )
 
 
-def why_dead(source: str, reason: str, detail: str | None, attempts: int) -> Attributes:
-    """What a dead letter says about itself, the most important first."""
+def make_dead_letter_notes(
+    source: str, reason: str, detail: str | None, attempts: int
+) -> Attributes:
+    """Return the attributes that explain a dead letter, the most important first."""
     notes = {
-        SOURCE: _text(source, _REASON_CHARS),
+        SOURCE: _make_text_attribute(source, _MAX_REASON_CHARS),
         ATTEMPTS: {"DataType": "Number", "StringValue": str(attempts)},
-        REASON: _text(reason, _REASON_CHARS),
+        REASON: _make_text_attribute(reason, _MAX_REASON_CHARS),
     }
-    return notes | {DETAIL: _text(detail, _DETAIL_CHARS)} if detail else notes
+    return (
+        notes | {DETAIL: _make_text_attribute(detail, _MAX_DETAIL_CHARS)} if detail else notes
+    )
 
 
-def _text(text: str, longest: int) -> dict[str, str]:
-    clean = _NOT_XML.sub("?", text)[:longest] or "(none)"
+def _make_text_attribute(text: str, max_chars: int) -> dict[str, str]:
+    clean = _NOT_XML.sub("?", text)[:max_chars] or "(none)"
     return {"DataType": "String", "StringValue": clean}
 
 
-def _own_attributes(hold: Receipt) -> dict[str, Any]:
+def _get_sender_attributes(receipt: Receipt) -> dict[str, Any]:
     return {
         name: {key: value[key] for key in _VALUES if key in value}
-        for name, value in hold.attributes.items()
-        if name not in _OURS
+        for name, value in receipt.attributes.items()
+        if name not in _HOLDFAST_NAMES
     }
 
 
-def _fitting(notes: Attributes, own: Attributes, room: int) -> dict[str, Any]:
-    """Choose what fits into `room` bytes: the notes with a short reason, the sender's own
-    attributes, then as much of the reason and of the detail as there is room for.
+def _select_fitting(
+    notes: Attributes, sender_attributes: Attributes, room: int
+) -> dict[str, Any]:
+    """Select the attributes that fit into `room` bytes.
+
+    First come the notes with a short reason, then the sender's own attributes, then as much
+    of the reason and of the detail as there is room for.
     """
     short = {
-        name: _cut(name, value, _SHORT_BYTES) for name, value in notes.items() if name != DETAIL
+        name: _shorten(name, value, _SHORT_REASON_BYTES)
+        for name, value in notes.items()
+        if name != DETAIL
     }
     fitting: dict[str, Any] = {}
-    for name, value in [*short.items(), *own.items(), *notes.items()]:
+    for name, value in [*short.items(), *sender_attributes.items(), *notes.items()]:
         others = {other: fitting[other] for other in fitting if other != name}
-        cut = _cut(name, value, room - _bytes(others))
-        if len(others) < _MOST and cut.get("StringValue") != "":
+        cut = _shorten(name, value, room - _count_bytes(others))
+        if len(others) < _MAX_ATTRIBUTES and cut.get("StringValue") != "":
             with_it = {**others, name: cut}
-            fitting = with_it if _bytes(with_it) <= room else fitting
+            fitting = with_it if _count_bytes(with_it) <= room else fitting
     return fitting
 
 
-def _cut(name: str, value: Mapping[str, Any], room: int) -> Mapping[str, Any]:
-    """Shorten a reason or a detail to `room` bytes, its name and type counted."""
+def _shorten(name: str, value: Mapping[str, Any], room: int) -> Mapping[str, Any]:
+    """Shorten a reason or a detail to `room` bytes, including its name and type."""
     if name not in (REASON, DETAIL):
         return value
-    left = max(0, room - _bytes({name: {**value, "StringValue": ""}}))
+    left = max(0, room - _count_bytes({name: {**value, "StringValue": ""}}))
     text = str(value["StringValue"]).encode()[:left].decode(errors="ignore")
     return {**value, "StringValue": text}
 
 
-def _bytes(attributes: Attributes) -> int:
-    """What SQS counts: names, types and values."""
+def _count_bytes(attributes: Attributes) -> int:
+    """Count bytes as SQS does: names, types and values."""
     return sum(
         len(part if isinstance(part, bytes) else str(part).encode())
         for name, value in attributes.items()
@@ -103,12 +113,13 @@ def _bytes(attributes: Attributes) -> int:
     )
 
 
-def _fifo_ids(place: QueueClient, hold: Receipt) -> dict[str, str]:
-    if not place.address.fifo:
+def _make_fifo_ids(queue: QueueClient, receipt: Receipt) -> dict[str, str]:
+    if not queue.address.fifo:
         return {}
-    # A copy that had to be sent twice is one. Whatever comes back is a new message to SQS,
-    # with a new id, so what dies again within five minutes is not taken for a repetition.
+    # With SQS's id, a copy that had to be sent twice is stored once. A message that is sent
+    # back is new to SQS and has a new id, so if it is dead-lettered again within five
+    # minutes, its copy is not taken for a duplicate.
     return {
-        "MessageGroupId": legal(hold.group or hold.sqs_id),
-        "MessageDeduplicationId": hold.sqs_id,
+        "MessageGroupId": to_sqs_id(receipt.group or receipt.sqs_id),
+        "MessageDeduplicationId": receipt.sqs_id,
     }

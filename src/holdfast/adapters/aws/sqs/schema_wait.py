@@ -1,8 +1,8 @@
-"""Waiting for newer code in a FIFO queue, without being charged for it.
+"""Let a message of a FIFO queue wait for newer code without using up its attempts.
 
 A standard queue's message waits as a new copy, which SQS counts from 0. In a FIFO queue a
-copy would go to the end of its group, so the message waits where it is: hidden, and
-received again after each wait. SQS counts those receives, and they cannot be taken back:
+copy would go to the end of its group, so the message waits where it is: it stays hidden and
+is received again after each wait. SQS counts those receives, and they cannot be undone:
 
     receive 1 ─ 1 min ─ receive 2 ─ 2 min ─ receive 3 ─ 4 min ─ receive 4 ─ …
 
@@ -23,24 +23,26 @@ _MAX_WAIT_SECONDS = 6 * 3600  # SQS hides a message for twice as long at most
 _MAX_DOUBLINGS = 16
 
 
-def wait_seconds(receives: int) -> int:
-    """Return how long a message waits that was received so often."""
+def compute_wait_seconds(receives: int) -> int:
+    """Return how long a message waits after so many receives."""
     doublings = min(receives - 1, _MAX_DOUBLINGS)
     return min(FIRST_WAIT_SECONDS << doublings, _MAX_WAIT_SECONDS)
 
 
-def possible_waits(seconds: float) -> int:
+def count_possible_waits(seconds: float) -> int:
     """Return how many waits there can have been in `seconds` since the first receive.
 
-    Each is assumed to have taken half its time, because our clock may differ from SQS's.
+    Each is assumed to have taken half its time, because this process's clock may differ
+    from that of SQS.
     """
     waits = 0
-    while seconds >= (needed := wait_seconds(waits + 1) / 2):
+    while seconds >= (needed := compute_wait_seconds(waits + 1) / 2):
         seconds -= needed
         waits += 1
     return waits
 
 
-def seconds_since_first_receive(raw: Mapping[str, Any], now: float) -> float:
+def compute_first_receive_age(raw: Mapping[str, Any], now: float) -> float:
+    """Return the seconds since SQS first delivered the message, or 0.0 if it is unknown."""
     first = raw.get("Attributes", {}).get("ApproximateFirstReceiveTimestamp")
     return 0.0 if first is None else now - int(first) / 1000
