@@ -1,16 +1,16 @@
-"""Step 10: the reply goes out, each part at most once unless somebody wants it otherwise.
+"""Step 10 of a turn: send the reply, each part at most once unless the policy allows more.
 
-    connect ─▶ SendingReply noted ─▶ send ─┬─ taken ─▶ next part
-                                      ├─ surely not sent ─▶ PreparedReply noted, tried again later
-                                      ├─ refused for good ─▶ parked
-                                      └─ no answer, or we die ─▶ in doubt
+    connect ─▶ note SendingReply ─▶ send ─┬─ accepted ─▶ next part
+                                          ├─ not sent ─▶ note PreparedReply, retry later
+                                          ├─ refused for good ─▶ park
+                                          └─ no response, or a crash ─▶ unknown
 
-    in doubt ─▶ ask the provider ─┬─ it has it ─▶ taken
-                                  └─ it has none, or cannot tell ─▶ park, or send again
+    unknown ─▶ look it up at the provider ─┬─ found ─▶ accepted
+                                           └─ not found, or cannot tell ─▶ park, or send again
 
-That a provider has no such message proves little: whoever noted SendingReply may be frozen just
-before his call. So `at_most_once` parks what was not found. A sender that is repeatable is
-simply asked again.
+A provider that has no such message proves little: the process that noted SendingReply may be
+frozen just before its call. So `at_most_once` parks a part that was not found. If the sender
+is repeatable, the part is simply sent again.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,8 @@ from holdfast.conversations.errors import (
     SendStatusUnknown,
     TransientError,
 )
-from holdfast.conversations.merging import split
-from holdfast.conversations.model import mark_of, redacted_id
+from holdfast.conversations.merging import split_text
+from holdfast.conversations.model import digest_texts, redact_id
 from holdfast.conversations.outbox import Outbox, PreparedReply, SendingReply, SentPart
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.ports import ConversationStore, ReplyPart, ReplySender
@@ -38,36 +38,42 @@ from holdfast.core.events import Events
 
 
 class ReplyDelivery:
-    """Sends the parts of a reply that are not out."""
+    """The sender of those parts of a reply that are not sent yet."""
 
     def __init__(
         self,
         store: ConversationStore,
-        equipment: ProviderResolver,
-        terms: ConversationPolicy,
+        resolver: ProviderResolver,
+        policy: ConversationPolicy,
         clock: Clock,
         events: Events,
     ) -> None:
-        self._store, self._equipment = store, equipment
-        self._terms, self._clock, self._events = terms, clock, events
+        self._store, self._resolver = store, resolver
+        self._policy, self._clock, self._events = policy, clock, events
 
     def deliver(self, written: WrittenTurn) -> DeliveredTurn:
-        texts = split(written.answer.text, written.batch.locked.grant.key.channel.longest)
+        """Send every part of the reply that is not sent yet.
+
+        Raises PermanentError when the batch must be parked, TransientError when a retry may
+        help, SendUnclear when it is unknown whether a part was sent, and LeaseLost or
+        LockLost when another worker may have taken over.
+        """
+        key = written.batch.locked.grant.key
+        texts = split_text(written.answer.text, key.channel.max_length)
         parts = list(written.parts)
         if len(parts) >= len(texts):
             return DeliveredTurn(written, tuple(parts))
         config = written.batch.locked.conversation.channel_config
-        sender, secret = self._equipment.sender(config, written.batch.locked.grant.key)
+        sender, secret = self._resolver.resolve_sender(config, key)
         try:
-            if (
-                found := self._resolved(written, texts[len(parts)], sender, secret)
-            ) is not None:
-                parts.append(found)
+            known = self._resolve_unknown(written, texts[len(parts)], sender, secret)
+            if known is not None:
+                parts.append(known)
             while len(parts) < len(texts):
                 parts.append(self._send(written, tuple(parts), texts, sender, secret))
         except AuthenticationFailed:
-            channel = written.batch.locked.grant.key.channel.value
-            self._equipment.distrust(config, f"{channel}_credentials_id", "credentials_id")
+            name = f"{key.channel.value}_credentials_id"
+            self._resolver.forget_secrets(config, name, "credentials_id")
             raise
         return DeliveredTurn(written, tuple(parts))
 
@@ -76,32 +82,35 @@ class ReplyDelivery:
     def _send(
         self,
         written: WrittenTurn,
-        out: tuple[SentPart, ...],
+        accepted: tuple[SentPart, ...],
         texts: list[str],
         sender: ReplySender,
         secret: Secret,
     ) -> SentPart:
-        part = _part(written, texts[len(out)], len(out))
-        # Connected first: a process that is killed while it imports the provider's library
-        # or logs in has surely sent nothing, and must not leave a doubt behind.
-        seconds = self._terms.sender_seconds
+        part = _make_part(written, texts[len(accepted)], len(accepted))
+        # Connect before the note. A process that is killed while it imports the provider's
+        # library or logs in has certainly sent nothing, so it must not leave SendingReply.
+        seconds = self._policy.sender_seconds
         with sender.connect(part, secret, timeout_seconds=seconds) as send:
             since = self._clock.time()
-            self._note(written, SendingReply(_sids(written), written.answer, out, since))
-            taken = self._handed_over(written, out, send)
-        self._events.emit(cv.ReplySent(_name(written), len(out) + 1, len(texts)))
-        return taken
+            self._note(
+                written, SendingReply(written.batch.sids, written.answer, accepted, since)
+            )
+            sent = self._hand_over(written, accepted, send)
+        self._events.emit(cv.ReplySent(_log_name(written), len(accepted) + 1, len(texts)))
+        return sent
 
-    def _handed_over(
-        self, written: WrittenTurn, out: tuple[SentPart, ...], send: Callable[[], SentPart]
+    def _hand_over(
+        self, written: WrittenTurn, accepted: tuple[SentPart, ...], send: Callable[[], SentPart]
     ) -> SentPart:
         try:
             return send()
         except (TransientError, PermanentError):
-            # Surely not sent, so there is no doubt to leave behind. Should this note fail,
-            # there is: the next attempt asks the provider.
+            # The part was certainly not sent, so note that. If this note fails, SendingReply
+            # stays, and the next attempt looks the part up at the provider.
             with suppress(LockLost, StoreUnavailable):
-                self._note(written, PreparedReply(_sids(written), written.answer, out))
+                prepared = PreparedReply(written.batch.sids, written.answer, accepted)
+                self._note(written, prepared)
             raise
 
     def _note(self, written: WrittenTurn, outbox: Outbox) -> None:
@@ -109,53 +118,58 @@ class ReplyDelivery:
         locked.check(self._clock.monotonic())
         self._store.note(locked.grant, outbox, written.thread_id)
 
-    # -- doubt
+    # -- a part of which it is unknown whether it was sent
 
-    def _resolved(
+    def _resolve_unknown(
         self, written: WrittenTurn, text: str, sender: ReplySender, secret: Secret
     ) -> SentPart | None:
-        """The part in doubt, if it is out; None: it may be sent. Raises PermanentError."""
-        if written.doubt_since is None:
+        """Return the part in question if it was sent, or None if it may be sent now.
+
+        Raises PermanentError when the policy demands that the batch is parked.
+        """
+        if written.unknown_since is None:
             return None
-        part = _part(written, text, len(written.parts))
-        found = self._asked(written, part, sender, secret)
-        if found is not None:
-            self._events.emit(cv.SendInDoubt(_name(written), "found"))
-            return found
-        if sender.repeatable or self._terms.in_doubt == "at_least_once":
-            self._events.emit(cv.SendInDoubt(_name(written), "sent again"))
+        part = _make_part(written, text, len(written.parts))
+        known = self._look_up(written, written.unknown_since, part, sender, secret)
+        if known is not None:
+            self._events.emit(cv.SendInDoubt(_log_name(written), "found"))
+            return known
+        if sender.repeatable or self._policy.in_doubt == "at_least_once":
+            self._events.emit(cv.SendInDoubt(_log_name(written), "sent again"))
             return None
-        self._events.emit(cv.SendInDoubt(_name(written), "parked"))
+        self._events.emit(cv.SendInDoubt(_log_name(written), "parked"))
         raise PermanentError("it is not known whether the reply was sent")
 
-    def _asked(
-        self, written: WrittenTurn, part: ReplyPart, sender: ReplySender, secret: Secret
+    def _look_up(
+        self,
+        written: WrittenTurn,
+        since: float,
+        part: ReplyPart,
+        sender: ReplySender,
+        secret: Secret,
     ) -> SentPart | None:
-        known = [*_sent_before(written), *(one.message_sid for one in written.parts)]
+        known = [*_list_earlier_sids(written), *(sent.message_sid for sent in written.parts)]
         try:
-            return sender.find(part, secret, since=written.doubt_since or 0.0, known=known)
+            return sender.find(part, secret, since=since, known=known)
         except SendStatusUnknown:
             return None
 
 
-def _part(written: WrittenTurn, text: str, index: int) -> ReplyPart:
+def _make_part(written: WrittenTurn, text: str, index: int) -> ReplyPart:
     locked = written.batch.locked
     key = locked.grant.key
-    names = (key.primary_channel, key.conversation_id, *_sids(written), str(index), text)
-    return ReplyPart(key, locked.conversation.channel_config, text, mark_of(*names), index)
+    names = (key.primary_channel, key.conversation_id, *written.batch.sids, str(index), text)
+    reference = digest_texts(*names)
+    return ReplyPart(key, locked.conversation.channel_config, text, reference, index)
 
 
-def _sent_before(written: WrittenTurn) -> list[str]:
-    """Messages of earlier replies: the same words may have been said before."""
+def _list_earlier_sids(written: WrittenTurn) -> list[str]:
+    """Return the sids of earlier replies, because an earlier reply may have the same text."""
     conversation = written.batch.locked.conversation
-    earlier = [one for one in conversation.messages if one.role == "assistant"]
-    parts = [str(sid) for one in earlier for sid in one.details.get("sids", ())]
-    return [conversation.last_assistant_message_sid, *parts]
+    earlier = [message for message in conversation.messages if message.role == "assistant"]
+    sids = [str(sid) for message in earlier for sid in message.details.get("sids", ())]
+    return [conversation.last_assistant_message_sid, *sids]
 
 
-def _sids(written: WrittenTurn) -> tuple[str, ...]:
-    return written.batch.sids
-
-
-def _name(written: WrittenTurn) -> str:
-    return redacted_id(written.batch.locked.trigger.conversation_id)
+def _log_name(written: WrittenTurn) -> str:
+    return redact_id(written.batch.locked.trigger.conversation_id)

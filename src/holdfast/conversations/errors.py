@@ -1,45 +1,47 @@
 """What can go wrong with a conversation, and what follows from it.
 
-    TransientError     try again later: throttled, away, timed out
-    PermanentError   no retry helps: the batch is parked for a person
-    SendUnclear the reply may be out: asked of the provider, then by policy
+    TransientError   retry later: throttled, unreachable, timed out
+    PermanentError   no retry helps: the batch is parked for an operator
+    SendUnclear      the reply may have been sent: the provider is queried, then the policy
+                     decides
 
-Their texts go to logs. None holds a body, a number, an address or a secret.
+The texts of these errors go to logs. None of them contains a body, a number, an address or a
+secret.
 """
 
 from holdfast.core.errors import HoldfastError
 
 
 class TransientError(HoldfastError):
-    """It may work later, and nothing was done that cannot be done again."""
+    """The call may work later, and everything done so far can be repeated safely."""
 
 
 class PermanentError(HoldfastError):
-    """It will not work before a person changes something."""
+    """The call will fail until an operator changes something."""
 
 
 class AuthenticationFailed(TransientError):
-    """The provider does not take the secret. It may have been rotated: fetch it anew."""
+    """The provider rejects the secret. It may have been rotated, so fetch it again."""
 
 
 class ThreadGone(HoldfastError):
-    """The writer does not know the thread any more: begin another one."""
+    """The writer no longer knows the thread, so a new one must be opened."""
 
 
 class SendUnclear(HoldfastError):
-    """No answer came. The message may have been sent."""
+    """No response came, so the message may have been sent."""
 
 
 class SendStatusUnknown(HoldfastError):
-    """The provider cannot say whether a message was sent."""
+    """The provider cannot report whether a message was sent."""
 
 
 class LockLost(HoldfastError):
-    """The write was refused: somebody else has the conversation's lock by now."""
+    """The write was refused because this grant no longer holds the conversation's lock."""
 
 
 class InvalidInbound(HoldfastError):
-    """What came in is no message that could be answered, now or later."""
+    """The input is not a message that could be answered, now or later."""
 
 
 class ParkedNotFound(HoldfastError):

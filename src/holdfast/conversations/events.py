@@ -1,7 +1,7 @@
-"""What happens to conversations, told to whoever subscribes: logs and metrics.
+"""Events of conversations, for subscribers such as logs and metrics.
 
-As with all events, nothing in here is a body, a number, an address or a secret:
-`conversation` is what `model.shown` makes of the id, and every reason is in our own words.
+As with all events, no field holds a body, a number, an address or a secret. `conversation` is
+the id as `model.redact_id` returns it, and every reason is a text of Holdfast's own.
 """
 
 from dataclasses import dataclass
@@ -11,67 +11,77 @@ from holdfast.core.events import Event
 
 @dataclass(frozen=True, slots=True)
 class ConversationEvent(Event):
+    """An event of one conversation."""
+
     conversation: str
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentStaged(ConversationEvent):
+    """An inbound message is in the store."""
+
     channel: str
-    new: bool  # False: it was staged before
+    new: bool  # False if it was staged before
 
 
 @dataclass(frozen=True, slots=True)
 class InboundRefused(Event):
-    """Nothing was stored."""
+    """An inbound message was refused, and nothing was stored."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class WindowOpened(ConversationEvent):
+    """A window is open, and its trigger is in the queue."""
+
     delay_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class WindowProlonged(ConversationEvent):
-    """The customer is still typing."""
+    """The customer is still typing, so the window ends later."""
 
     delay_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class LockBusy(ConversationEvent):
-    """Somebody else answers; `own` when an earlier delivery of this trigger does."""
+    """Another worker holds the lock; `own` if an earlier delivery of this trigger does."""
 
     own: bool
 
 
 @dataclass(frozen=True, slots=True)
 class LockTakenOver(ConversationEvent):
-    """Whoever had it did not come to an end."""
+    """The previous holder of the lock left an unfinished reply behind."""
 
-    outbox: str  # how far the reply was
+    outbox: str  # the state of that reply
 
 
 @dataclass(frozen=True, slots=True)
 class LockNotRenewed(ConversationEvent):
-    """The keeper cannot start. The batch is answered as long as the lock lasts by itself."""
+    """The keeper cannot start, so the batch has only the time until the lock's deadline."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class NothingStaged(ConversationEvent):
-    """The trigger came for nothing: answered before, or cleaned up."""
+    """The trigger found no message, because all were answered or removed before."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchBegun(ConversationEvent):
+    """A batch is fixed, and its reply is written next."""
+
     fragments: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyWritten(ConversationEvent):
+    """The writer returned a reply, and the store has it."""
+
     prompt_tokens: int
     completion_tokens: int
     seconds: float
@@ -79,13 +89,18 @@ class ReplyWritten(ConversationEvent):
 
 @dataclass(frozen=True, slots=True)
 class ReplySent(ConversationEvent):
+    """The provider accepted one part of the reply."""
+
     part: int
     of: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendInDoubt(ConversationEvent):
-    """`found` by the provider, `sent again`, `parked`."""
+    """It was unknown whether a part had been sent.
+
+    `outcome` is `found` (the provider has it), `sent again` or `parked`.
+    """
 
     outcome: str
 
@@ -99,21 +114,21 @@ class TurnFinished(ConversationEvent):
 
 @dataclass(frozen=True, slots=True)
 class SentNotRecorded(ConversationEvent):
-    """The reply is out, and the history could not be written. The trigger comes again."""
+    """The reply was sent, but the history could not be written. The trigger is retried."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFailed(ConversationEvent):
-    """It is tried again."""
+    """An attempt failed, and the batch is retried."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class BatchParked(ConversationEvent):
-    """A person must look: `holdfast chat parked`."""
+    """A batch waits for an operator; see `holdfast chat parked`."""
 
     fragments: int
     reason: str
@@ -121,13 +136,15 @@ class BatchParked(ConversationEvent):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFailed(ConversationEvent):
-    """The lock runs out by itself."""
+    """The lock could not be released, so it is free only when it expires."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class SweepFinished(Event):
+    """The sweeper inspected every conversation that has staged messages."""
+
     waiting: int
     triggered: int
     parked: int

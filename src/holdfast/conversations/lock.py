@@ -1,16 +1,16 @@
-"""The conversation's lock as a lease: renewed by the keeper, like any other."""
+"""The conversation's lock as a lease, which the keeper renews like any other."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from holdfast.conversations.model import LockGrant, redacted_id
+from holdfast.conversations.model import LockGrant, redact_id
 from holdfast.conversations.ports import ConversationStore
 from holdfast.core.clock import Clock
 from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
 
 
 class ConversationLocks:
-    """A LeaseSource: the store's locks."""
+    """The LeaseSource that renews locks in the conversation store."""
 
     name = "conversations"
     renew_batch = 1
@@ -18,14 +18,17 @@ class ConversationLocks:
     def __init__(self, store: ConversationStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
 
-    def lease(
+    def make_lease(
         self, grant: LockGrant, *, attempt: int, asked_at: float, seconds: float
     ) -> Lease:
-        """`asked_at`: monotonic, from before the lock was asked for."""
+        """Return the lease of a lock that was acquired.
+
+        `asked_at` is a monotonic time from before the call that acquired the lock.
+        """
         return Lease(
             self,
             grant,
-            message_id=redacted_id(grant.key.conversation_id),
+            message_id=redact_id(grant.key.conversation_id),
             attempt=attempt,
             fence=grant.fence,
             claimed_at=asked_at,
@@ -33,23 +36,25 @@ class ConversationLocks:
         )
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        """Renew each lock in the store, with one call for each."""
         return [self._renew(lease.handle, seconds) for lease in leases]
 
     def _renew(self, grant: LockGrant, seconds: float) -> Renewal:
         now = self._clock.time()
         if self._store.renew(grant, now=now, expires_at=now + seconds):
             return RENEWED
-        return Refused("the conversation's lock was taken over, or ran out")
+        return Refused("the conversation's lock was taken over, or it expired")
 
 
 @contextmanager
-def released_on_error(
+def release_on_error(
     release: Callable[[LockGrant, str | None], None], grant: LockGrant
 ) -> Iterator[None]:
-    """Give the lock back if the block raises anything, and raise that.
+    """Release the lock if the block raises anything, and raise that again.
 
     Otherwise the customer would wait until the lock expires. A release that fails is not
-    told: the lock expires by itself, and a block that ended with it has given it back.
+    reported, because the lock expires by itself, and a block that ended with the lock has
+    already released it.
     """
     try:
         yield

@@ -2,9 +2,9 @@
 
     fragment ──▶ staged ─┐
     fragment ──▶ staged ─┼─ window over ─▶ batch ─▶ reply ─▶ history, both in one write
-    fragment ──▶ staged ─┘                   └─ no retry helps ─▶ parked, for a person
+    fragment ──▶ staged ─┘                   └─ no retry helps ─▶ parked, for an operator
 
-Nothing here prints a body, a number or an address: `repr` leaves them out.
+`repr` leaves out bodies, numbers and addresses, so no value here prints them.
 """
 
 import hashlib
@@ -18,64 +18,70 @@ from holdfast.conversations.outbox import Outbox
 
 
 class Channel(StrEnum):
-    """How the customer is reached, and how much one message of it holds."""
+    """How the customer is reached, and how long one message may be."""
 
     WHATSAPP = "whatsapp"
     SMS = "sms"
     EMAIL = "email"
 
     @classmethod
-    def of(cls, primary_channel: str) -> "Channel":
-        """By the form of the address: whatsapp:+4930…, +4930…, ada@example.org."""
+    def from_address(cls, primary_channel: str) -> "Channel":
+        """Return the channel of an address: whatsapp:+4930…, +4930…, ada@example.org."""
         if primary_channel.startswith("whatsapp:"):
             return cls.WHATSAPP
         return cls.EMAIL if "@" in primary_channel else cls.SMS
 
     @property
-    def longest(self) -> int:
-        """Characters of one message; a longer reply is split."""
+    def max_length(self) -> int:
+        """Return the maximum of characters in one message; a longer reply is split."""
         return 100_000 if self is Channel.EMAIL else 1_600
 
 
 class Status(StrEnum):
-    """What Holdfast writes into `conversation_status`. Others may be there: they stay."""
+    """The values that Holdfast writes into `conversation_status`.
+
+    Values that other programs wrote are left as they are.
+    """
 
     PROCESSING = "processing_reply"
     REPLY_SENT = "reply_sent"
     ERROR = "processing_error"
-    PARKED = "parked"  # its last batch waits for a person; new messages are answered
-    WITH_PERSON = "with_person"  # a person answers: every batch is parked
+    PARKED = "parked"  # its last batch waits for an operator; new messages are answered
+    WITH_PERSON = "with_person"  # an operator answers, so every batch is parked
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationKey:
-    """`primary_channel` is the customer's address, as the seed has it."""
+    """The identity of a conversation; `primary_channel` is the customer's address."""
 
     primary_channel: str = field(repr=False)
     conversation_id: str
 
     @property
     def channel(self) -> Channel:
-        return Channel.of(self.primary_channel)
+        """Return the channel of the customer's address."""
+        return Channel.from_address(self.primary_channel)
 
 
-# Seven digits are a phone number to whoever reads a log.
+# A reader of a log would take seven digits for a phone number.
 _ADDRESS = re.compile(r"@|\d(?:[ ().\-/]?\d){6}")
 
 
-def redacted_id(conversation_id: str) -> str:
-    """The id as logs may have it: one that looks like a number or an address is marked."""
+def redact_id(conversation_id: str) -> str:
+    """Return the id as logs may show it; a number or an address becomes a digest."""
     if conversation_id.isprintable() and not _ADDRESS.search(conversation_id):
         return conversation_id[:80]
-    return "#" + mark_of(conversation_id)[:12]
+    return "#" + digest_texts(conversation_id)[:12]
 
 
 _LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 
 
-def mark_of(*parts: str) -> str:
-    """32 letters that stand for these texts and for no others. No digits: a row of them
-    would look like somebody's number."""
+def digest_texts(*parts: str) -> str:
+    """Return 32 letters that stand for exactly these texts.
+
+    The result has no digits, because a row of them would look like a phone number.
+    """
     text = "".join(f"{len(part)}:{part}" for part in parts)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return digest[:32].translate(_LETTERS)
@@ -83,19 +89,19 @@ def mark_of(*parts: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """One inbound text, staged. Times are seconds since the epoch."""
+    """One staged inbound text. Times are seconds since the epoch."""
 
     key: ConversationKey
     message_sid: str
     body: str = field(repr=False)
     received_at: float
     staged_at: float
-    media: tuple[str, ...] = ()  # content types of what came with it
+    media: tuple[str, ...] = ()  # content types of the attachments
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableFragment:
-    """A staged row that is no fragment: written by somebody else, or damaged."""
+    """A staged row that cannot be read: another program wrote it, or it is damaged."""
 
     message_sid: str
     problem: str
@@ -107,21 +113,21 @@ Staged = Fragment | UnreadableFragment
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The wait that gathers fragments: the row of `conversations-trigger-lock`."""
+    """The delay that collects fragments, stored as a row of `conversations-trigger-lock`."""
 
     conversation_id: str
     trigger_id: str
-    owner_sid: str  # whose message opened it
+    owner_sid: str  # the message that opened it
     opened_at: float
-    expires_at: float  # over by then, whatever became of its trigger
-    triggered: bool = False  # the trigger is surely in the queue
+    expires_at: float  # its end, whatever happened to its trigger
+    triggered: bool = False  # the trigger is certainly in the queue
 
 
 @dataclass(frozen=True, slots=True)
 class LockGrant:
-    """The lock of one conversation, as long as nobody took it over.
+    """The lock of one conversation, valid until another worker takes it over.
 
-    `owner` is new with every acquisition, `fence` rises with each.
+    Each acquisition has a new `owner` and a higher `fence`.
     """
 
     key: ConversationKey
@@ -135,19 +141,22 @@ Role = Literal["user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class HistoryMessage:
-    """One message of the history. A user's one is a whole batch, merged."""
+    """One message of the history. A user message is a complete batch, merged."""
 
     role: Role
     body: str = field(repr=False)
     at: float
-    message_sid: str  # of the batch's first fragment; the provider's for a reply
+    message_sid: str  # of the batch's first fragment, or the provider's id of a reply
     details: Mapping[str, Any] = field(default_factory=dict)
-    seq: int = 0  # from 1; given by the store
+    seq: int = 0  # from 1, assigned by the store
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The canonical row. `messages` is the tail of the history; the store has all of it."""
+    """The canonical row of a conversation.
+
+    `messages` is the end of the history; the store has the complete one.
+    """
 
     key: ConversationKey
     channel_config: Mapping[str, Any] = field(default_factory=dict)
@@ -168,22 +177,25 @@ class Conversation:
     created_at: float = 0.0
     updated_at: float = 0.0
 
-    def locked(self, now: float) -> bool:
+    def is_locked(self, now: float) -> bool:
+        """Check whether a lock is held that has not expired."""
         return self.status == Status.PROCESSING and self.lock_expires_at > now
 
 
-# -- what acquiring the lock can come to
+# -- the results of acquiring the lock
 
 
 @dataclass(frozen=True, slots=True)
 class LockAcquired:
+    """The caller has the lock now."""
+
     grant: LockGrant
     conversation: Conversation  # as it is now, read in the same write
 
 
 @dataclass(frozen=True, slots=True)
 class LockHeld:
-    """Somebody else has it."""
+    """Another caller has the lock."""
 
     trigger_id: str
     expires_at: float
@@ -191,7 +203,7 @@ class LockHeld:
 
 @dataclass(frozen=True, slots=True)
 class ConversationNotFound:
-    """There is no such conversation, and none was made up."""
+    """There is no such conversation, and none was created."""
 
 
 # -- how a batch ends
@@ -199,7 +211,7 @@ class ConversationNotFound:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One batch and its reply: all that becomes history together."""
+    """One batch and its reply, which become history together."""
 
     sids: tuple[str, ...]
     user: HistoryMessage
@@ -212,7 +224,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ParkedBatch:
-    """A batch that waits for a person, with the reason and all that is known of it."""
+    """A batch that waits for an operator, with the reason and the state of its reply."""
 
     parked_id: str
     key: ConversationKey
@@ -223,19 +235,23 @@ class ParkedBatch:
 
     @property
     def sids(self) -> tuple[str, ...]:
-        return tuple(one.message_sid for one in self.staged)
+        """Return the message ids of the batch."""
+        return tuple(row.message_sid for row in self.staged)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingConversation:
-    """Staged rows of one conversation, as a listing saw them: perhaps a moment behind."""
+    """A summary of one conversation's staged rows, which may be slightly out of date."""
 
     key: ConversationKey
     fragments: int
     oldest_staged_at: float
 
 
-def parked_id_of(key: ConversationKey, sids: Iterable[str]) -> str:
-    """The same for the same messages of the same conversation: parking twice is parking
-    once, and nobody else's messages are taken for them."""
-    return mark_of(key.primary_channel, key.conversation_id, *sorted(sids))[:16]
+def make_parked_id(key: ConversationKey, sids: Iterable[str]) -> str:
+    """Return the id under which these messages of this conversation are parked.
+
+    The id depends on nothing else, so parking the same messages twice parks them once, and
+    messages of another conversation never share it.
+    """
+    return digest_texts(key.primary_channel, key.conversation_id, *sorted(sids))[:16]

@@ -1,12 +1,13 @@
-"""The outbox: how far the reply of a batch has come, written down before each step.
+"""The outbox: the state of a batch's reply, noted before each step.
 
-    WritingReply ─▶ PreparedReply ─▶ SendingReply ─▶ SentReply ─▶ (history; the outbox is gone)
-     the batch   the reply   part n is   every part
-     is fixed    is known    on its way  is out
+    WritingReply ─▶ PreparedReply ─▶ SendingReply ─▶ SentReply ─▶ (history, no outbox)
+     the batch       the reply        part n is       every part
+     is fixed        is known         being sent      was sent
 
-Who finds `PreparedReply` sends it, who finds `SentReply` only writes the history. `SendingReply` is the one
-state of doubt: the provider is asked, then the policy decides. A turn that goes well passes
-from the last `SendingReply` to the history in one write; `SentReply` is written when that write fails.
+A worker that finds `PreparedReply` sends it, and one that finds `SentReply` only writes the
+history. `SendingReply` is the only state in which it is unknown whether a part was sent: the
+provider is queried, then the policy decides. A turn without failures goes from the last
+`SendingReply` to the history in one write. `SentReply` is noted only when that write fails.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class WriterAnswer:
-    """What the writer came up with."""
+    """The reply as the writer returned it."""
 
     text: str = field(repr=False)
     thread_mark: str = ""  # the thread's newest item
@@ -26,7 +27,7 @@ class WriterAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SentPart:
-    """One message the provider took."""
+    """One message that the provider accepted."""
 
     message_sid: str
     status: str
@@ -34,12 +35,14 @@ class SentPart:
 
 @dataclass(frozen=True, slots=True)
 class WritingReply:
+    """The batch is fixed, and the writer is being asked for its reply."""
+
     sids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedReply:
-    """`parts` are out, when a later part of a long reply could not be sent."""
+    """The reply is known; `parts` were sent if a later part of a long reply failed."""
 
     sids: tuple[str, ...]
     answer: WriterAnswer
@@ -48,7 +51,11 @@ class PreparedReply:
 
 @dataclass(frozen=True, slots=True)
 class SendingReply:
-    """`parts` are out; the next one may be, since `since` (seconds since the epoch)."""
+    """One part is being sent.
+
+    `parts` were sent before. The next one may have been sent since `since`, in seconds since
+    the epoch.
+    """
 
     sids: tuple[str, ...]
     answer: WriterAnswer
@@ -58,6 +65,8 @@ class SendingReply:
 
 @dataclass(frozen=True, slots=True)
 class SentReply:
+    """Every part was sent, and only the history is missing."""
+
     sids: tuple[str, ...]
     answer: WriterAnswer
     parts: tuple[SentPart, ...]
@@ -74,24 +83,28 @@ _KINDS: dict[str, type[Outbox]] = {
 _STATES = {kind: state for state, kind in _KINDS.items()}
 
 
-def mark_in(outbox: Outbox | None) -> str:
-    """The thread's mark behind its reply; '' when none was written."""
+def get_thread_mark(outbox: Outbox | None) -> str:
+    """Return the thread's mark after the reply, or '' when no reply was written."""
     return (
         "" if outbox is None or isinstance(outbox, WritingReply) else outbox.answer.thread_mark
     )
 
 
-def state_of(outbox: Outbox) -> str:
+def get_outbox_state(outbox: Outbox) -> str:
+    """Return the stored name of the outbox's state."""
     return _STATES[type(outbox)]
 
 
-def plain(outbox: Outbox) -> dict[str, Any]:
-    """As plain data, for a store: texts, numbers, lists and mappings."""
-    return {"state": state_of(outbox), **asdict(outbox)}
+def to_plain_data(outbox: Outbox) -> dict[str, Any]:
+    """Convert the outbox for a store into texts, numbers, lists and mappings."""
+    return {"state": get_outbox_state(outbox), **asdict(outbox)}
 
 
-def outbox_of(data: Mapping[str, Any]) -> Outbox:
-    """What `plain` made. Raises KeyError, TypeError or ValueError for anything else."""
+def outbox_from_data(data: Mapping[str, Any]) -> Outbox:
+    """Convert what `to_plain_data` returned back into an outbox.
+
+    Raises KeyError, TypeError or ValueError for anything else.
+    """
     values = dict(data)
     kind = _KINDS[values.pop("state")]
     values["sids"] = tuple(values["sids"])

@@ -1,4 +1,4 @@
-"""How conversations are held: waits, limits, and what is done in doubt."""
+"""The policy of conversations: waits, limits, and what follows an unclear send."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,20 +11,22 @@ Doubt = Literal["at_most_once", "at_least_once"]
 
 @dataclass(frozen=True, slots=True)
 class ConversationPolicy:
-    """
-    window_seconds      the first message of a batch waits so long for others
-    quiet_seconds       the customer was still typing less than this ago: wait on …
+    """The waits and limits of a conversation.
+
+    window_seconds      how long the first message of a batch waits for others
+    quiet_seconds       if a message came less than this ago, wait for more of them …
     max_wait_seconds    … but no longer than this after the first message
-    lock_seconds        the lock's lease; renewed while the batch is worked on
-    in_doubt            a reply that may or may not be out, and the provider cannot say:
-                        park it for a person, or send it again
-    writer_seconds      the longest wait for the writer
-    sender_seconds      the longest wait for the sender
-    stage_seconds       how long staged rows are kept: longer than any queue keeps triggers
-    remember_seconds    how long a processed message is known, should it come again
-    grace_seconds       so long after its time a trigger is taken for lost
-    park_after_seconds  what could not be answered for so long is parked
-    most_fragments      more than this are answered in turns: one write must hold a batch
+    lock_seconds        the lock's lease, which is renewed while the batch is answered
+    in_doubt            what to do if it is unknown whether a reply was sent and the provider
+                        cannot tell: park it for an operator, or send it again
+    writer_seconds      the timeout of a call to the writer
+    sender_seconds      the timeout of a call to the sender
+    stage_seconds       how long staged rows are kept; longer than any queue keeps triggers
+    remember_seconds    how long a processed message is recognised if it arrives again
+    grace_seconds       how long after its time a trigger counts as lost
+    park_after_seconds  messages that could not be answered for this long are parked
+    most_fragments      the maximum of messages in a batch, because one write must hold it;
+                        the others are answered in later turns
     """
 
     window_seconds: float = 10.0
@@ -59,17 +61,17 @@ class ConversationPolicy:
             (not self.lock_seconds > 0, "lock_seconds must be above 0"),
             (
                 self.in_doubt not in ("at_most_once", "at_least_once"),
-                "in_doubt is at_most_once or at_least_once",
+                "in_doubt must be at_most_once or at_least_once",
             ),
             (not self.writer_seconds > 0, "writer_seconds must be above 0"),
             (not self.sender_seconds > 0, "sender_seconds must be above 0"),
             (
                 self.stage_seconds < 14 * DAY,
-                "stage_seconds must be 14 days or more: a queue can keep a trigger so long",
+                "stage_seconds must be 14 days or more: a queue may keep a trigger so long",
             ),
             (
                 not 0 < self.park_after_seconds < self.stage_seconds,
-                "park_after_seconds must be below stage_seconds, or messages are forgotten",
+                "park_after_seconds must be below stage_seconds, or messages expire unanswered",
             ),
             (
                 self.remember_seconds < self.stage_seconds,
@@ -82,7 +84,7 @@ class ConversationPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ConversationProfile:
-    """What a new conversation begins with, by the address the customer wrote to."""
+    """The configuration that a new conversation starts with."""
 
     channel_config: dict[str, Any] = field(default_factory=dict)
     ai_config: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What conversations need from the world: a store, a writer, a sender, secrets, queues."""
+"""The ports of conversations: a store, a writer, a sender, secrets, providers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,49 +26,62 @@ from holdfast.conversations.secret import Secret
 
 
 class ConversationStore(ABC):
-    """Conversations, what is staged for them, their windows and locks.
+    """The store of conversations, their staged messages, windows and locks.
 
-    Safe for threads, processes and hosts. Promises of every method:
-    - it is one transaction;
-    - StoreUnavailable: nobody knows whether it was done; it is safe to call again;
-    - times are given by the caller and compared by value: a row that should be gone by its
-      `expires_at` may still be there, and counts as gone;
-    - reads see what was written last, but for `waiting`, `parked` and `conversations`.
-    Methods that take a `grant` raise LockLost, and change nothing, unless the lock is still
-    that grant's: same owner, same fence, status `processing_reply`.
+    It is safe for threads, processes and hosts. Every method promises:
+    - It is one transaction.
+    - If it raises StoreUnavailable, it is unknown whether the call was carried out. It is
+      safe to call again.
+    - Times are given by the caller and compared by value. A row whose `expires_at` has passed
+      may still be stored, but it counts as gone.
+    - Reads see the latest write, except `waiting`, `parked` and `conversations`.
+    Methods that take a `grant` raise LockLost, and change nothing, unless that grant still
+    holds the lock: same owner, same fence, status `processing_reply`.
     """
 
     # -- staging
 
     @abstractmethod
     def create(self, conversation: Conversation) -> bool:
-        """Store its key, configs, status and times. False: it is there, and stays."""
+        """Store the key, configs, status and times of a new conversation.
+
+        Returns False, and changes nothing, if it exists already.
+        """
 
     @abstractmethod
     def stage(self, fragment: Fragment, *, expires_at: float) -> bool:
-        """Store it once by its `message_sid`. False: it is staged already, and stays."""
+        """Store the fragment once by its `message_sid`.
+
+        Returns False, and changes nothing, if it is staged already.
+        """
 
     @abstractmethod
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
-        """Open this window unless another one is open. False: another one is.
+        """Open this window, or return False because another one is open.
 
-        Not in the way: one that expired (`expires_at < now`), one of the same `owner_sid`
-        that is not triggered, and one that was opened before `untriggered_before` and is
-        not triggered: whoever opened it died before he could send its trigger.
+        Three kinds of windows do not block a new one: a window that expired
+        (`expires_at < now`), a window of the same `owner_sid` that is not triggered, and a
+        window that was opened before `untriggered_before` and is not triggered. In the last
+        case the process that opened it crashed before it could send the trigger.
         """
 
     @abstractmethod
     def mark_triggered(self, window: Window) -> None:
-        """Its trigger is in the queue. Nothing happens when it is not open any more."""
+        """Record that the window's trigger is in the queue.
+
+        Does nothing if the window is no longer open.
+        """
 
     @abstractmethod
     def window(self, conversation_id: str) -> Window | None:
-        """The window's row, expired or not."""
+        """Return the window's row, whether it expired or not."""
 
     @abstractmethod
     def close_window(self, conversation_id: str, trigger_id: str) -> None:
-        """Whoever comes from now on opens another one. Nothing happens unless it is the
-        window of that trigger."""
+        """Close the window, so that the next message opens another one.
+
+        Does nothing unless it is the window of that trigger.
+        """
 
     # -- the lock
 
@@ -84,34 +97,38 @@ class ConversationStore(ABC):
     ) -> LockAcquired | LockHeld | ConversationNotFound:
         """Take the lock if it is free or expired (`lock_expires_at <= now`).
 
-        Then the status is `processing_reply`, `previous_status` what it was before (kept
-        when an expired lock is taken over), and the fence is one higher than ever.
+        Then the status is `processing_reply`, `previous_status` is what the status was before
+        (kept when an expired lock is taken over), and the fence is higher than ever before.
         """
 
     @abstractmethod
     def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
-        """Hold the lock longer. False: it is not this grant's any more, or it expired."""
+        """Hold the lock longer.
+
+        Returns False if the grant no longer holds the lock, or if the lock expired.
+        """
 
     @abstractmethod
     def release(self, grant: LockGrant, status: str | None) -> None:
-        """Give the lock back without a reply; the outbox stays for the next owner.
+        """Release the lock without a reply; the outbox stays for the next owner.
 
-        None: with the status it had, or the one a person gave it meanwhile.
+        With status None the conversation gets back the status it had before, or the one an
+        operator set meanwhile.
         """
 
     # -- the batch
 
     @abstractmethod
     def staged(self, conversation_id: str) -> list[Staged]:
-        """Every staged row, whatever number of pages that takes; in any order."""
+        """Return every staged row, in any order, however many pages that takes."""
 
     @abstractmethod
     def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
-        """Those of these sids that are in the history, or parked, already."""
+        """Return those of these sids that are in the history or parked already."""
 
     @abstractmethod
     def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
-        """Write down how far the reply has come, and which thread it is written in."""
+        """Store the state of the reply, and the thread it is written in."""
 
     @abstractmethod
     def finish(
@@ -123,79 +140,92 @@ class ConversationStore(ABC):
         remember_until: float,
         parked_id: str | None = None,
     ) -> None:
-        """In one write: both messages are in the history, in order, numbered; tokens are
-        added up, thread and `last_assistant_message_sid` set; its sids are remembered as
-        processed until `remember_until`; their staged rows are gone; the outbox is gone;
-        the lock is free and the status `reply_sent`.
+        """Turn a batch and its reply into history, in one write.
 
-        With `parked_id` what this conversation has parked under it is gone, too;
-        ParkedNotFound, and nothing changed, when there is none.
+        Afterwards both messages are in the history, numbered and in order. The tokens are
+        added up, and the thread and `last_assistant_message_sid` are set. The turn's sids are
+        remembered as processed until `remember_until`, and their staged rows are gone. The
+        outbox is gone, the lock is free, and the status is `reply_sent`.
+
+        With `parked_id` the batch that this conversation has parked under that id is removed,
+        too. If there is none, ParkedNotFound is raised and nothing is changed.
         """
 
     @abstractmethod
     def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
         """Remove staged rows that were processed before."""
 
-    # -- for people
+    # -- for operators
 
     @abstractmethod
     def park(
         self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
     ) -> None:
-        """In one write: `parked` is kept, its staged rows are gone, its sids count as
-        processed; with a grant the outbox is gone, too, the lock is free and the status
-        `parked`, or `with_person` where it was that before. The thread's mark moves behind
-        a reply that was written: it is nothing of the next batch.
+        """Keep a batch for an operator, in one write.
 
-        Without a grant nothing but these rows is touched, and the conversation need not
-        exist; those of its messages that count as processed already are not parked again,
-        their rows are gone all the same, and the id is that of the messages that are left.
-        Parking the same again changes nothing.
+        Afterwards the batch is stored, its staged rows are gone, and its sids count as
+        processed. With a grant the outbox is gone, too, the lock is free, and the status is
+        `parked`, or `with_person` if it was that before. If a reply was written, the thread's
+        mark moves behind it, because it does not belong to the next batch.
+
+        Without a grant only these rows are changed, and the conversation need not exist.
+        Messages that count as processed already are not parked again, but their rows are
+        removed. The id then becomes that of the messages that are left. Parking the same
+        batch again changes nothing.
         """
 
     @abstractmethod
     def parked(self) -> Iterator[ParkedBatch]:
-        """All that is parked, the oldest first where that is cheap."""
+        """Return every parked batch, the oldest first where that is cheap."""
 
     @abstractmethod
     def unpark(
         self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
     ) -> ParkedBatch:
-        """Take it out; with `back_to_stage` its fragments are staged again (`staged_at`
-        is `now`) and its sids are not processed any more. Raises ParkedNotFound.
+        """Remove a parked batch and return it.
+
+        With `back_to_stage` its fragments are staged again (`staged_at` is `now`), and its
+        sids no longer count as processed. Raises ParkedNotFound.
         """
 
     @abstractmethod
     def get(self, key: ConversationKey) -> Conversation | None:
-        """The conversation as the last write left it."""
+        """Return the conversation as the last write left it."""
 
     @abstractmethod
     def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
-        """All, or those with that id, the latest first where that is cheap."""
+        """Return all conversations, or those with that id.
+
+        The most recently changed comes first where that is cheap.
+        """
 
     @abstractmethod
     def set_status(self, key: ConversationKey, status: str) -> bool:
-        """For a person who takes over or hands back. False: there is no such conversation.
+        """Set the status for an operator who takes over or hands back.
 
-        While a batch is being answered it becomes `previous_status`, so that the person's
-        word stands when the lock is given back; a reply already on its way still goes out.
+        Returns False if there is no such conversation. While a batch is being answered, the
+        status becomes `previous_status`, so that the operator's decision holds when the lock
+        is released. A reply that is already being sent is still sent.
         """
 
     @abstractmethod
     def history(
         self, key: ConversationKey, *, before: int | None = None, limit: int = 50
     ) -> list[HistoryMessage]:
-        """Up to `limit` messages in order, the last ones, or the last ones before a seq."""
+        """Return up to `limit` messages in order: the last ones, or the last before a seq."""
 
     # -- for the sweeper
 
     @abstractmethod
     def waiting(self) -> Iterator[WaitingConversation]:
-        """Who has staged rows. May be a moment behind; rows that cannot be read count."""
+        """Return every conversation that has staged rows.
+
+        The listing may be slightly out of date. Rows that cannot be read are counted.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
 
     def __enter__(self) -> "ConversationStore":
         return self
@@ -209,21 +239,29 @@ class ReplyRequest:
     """A merged batch, for the writer."""
 
     thread_id: str
-    thread_mark: str  # what comes after it in the thread is of earlier tries
+    thread_mark: str  # later items of the thread come from earlier attempts
     text: str = field(repr=False)
-    # An earlier try may have been answered without us hearing it. Compare the text: what is
-    # behind the mark may also be of a batch that was parked before its answer was noted.
+    # True if an earlier attempt may have been answered and its response was lost. Compare the
+    # text, because an item behind the mark may also belong to a batch that was parked before
+    # its answer was noted.
     again: bool = False
 
 
 class ReplyWriter(Protocol):
-    """Writes the reply. Raises Passing, Unauthorised, Permanent; `write` ThreadGone, too."""
+    """The writer of replies.
+
+    Its methods raise TransientError, AuthenticationFailed or PermanentError; `write` also
+    raises ThreadGone.
+    """
 
     secret_fields: tuple[str, ...]
-    """What its secret must have: looked at before anything is paid for."""
+    """The fields its secret must have. They are checked before any call that costs money."""
 
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
-        """A thread for a conversation that has none; '' when this writer keeps none."""
+        """Open a thread for a conversation that has none.
+
+        Returns '' if this writer does not use threads.
+        """
 
     def write(
         self,
@@ -233,8 +271,11 @@ class ReplyWriter(Protocol):
         *,
         timeout_seconds: float,
     ) -> WriterAnswer:
-        """The reply. An empty one is returned as it is. With `again` the thread is looked
-        at first: what is answered there already is neither asked nor paid twice."""
+        """Return the reply, even if it is empty.
+
+        With `again` the thread is inspected first, so that a question which is answered there
+        already is neither asked nor paid for twice.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,57 +285,71 @@ class ReplyPart:
     key: ConversationKey
     config: Mapping[str, Any] = field(repr=False)  # the conversation's channel_config
     text: str = field(repr=False)
-    reference: str  # the same for the same part, and for no other
+    reference: str  # always the same for this part, and unique to it
     index: int = 0
 
 
 class ReplySender(Protocol):
-    """Sends the reply over one provider."""
+    """The sender of replies over one provider."""
 
     secret_fields: tuple[str, ...]
-    """What its secret must have."""
+    """The fields its secret must have."""
 
     repeatable: bool
-    """Sending a part again, by its reference, sends nothing twice."""
+    """True if sending a part again, by its reference, cannot send it twice."""
 
     def connect(
         self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> AbstractContextManager[Callable[[], SentPart]]:
-        """Do all that can be done before the part is handed over: import the provider's
-        library, check the part, connect, log in. Raises Permanent (refused for good),
-        Passing or Unauthorised.
+        """Do everything that can be done before the part is handed over.
 
-        The block is given the call that hands the part over, and makes it at most once. It
-        raises the same (surely not sent), or SendUnclear. Until that call nothing may be
-        sent: `Sending` is noted just before it, and a process that is killed earlier leaves
-        no doubt behind. Leaving the block closes what was opened, and raises nothing.
+        That is: import the provider's library, check the part, connect and log in. Raises
+        PermanentError (refused for good), TransientError or AuthenticationFailed.
+
+        The block receives the call that hands the part over, and makes it at most once. That
+        call raises the same errors (then the part was certainly not sent), or SendUnclear.
+        Nothing may be sent before that call. `SendingReply` is noted just before it, so a
+        process that is killed earlier leaves no unclear send behind. Leaving the block closes
+        what was opened, and raises nothing.
         """
 
     def find(
         self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
-        """The part as the provider has it, if it was sent after `since`; messages whose
-        sids are `known` belong to other parts. None: it has none. Raises CannotTell,
-        Passing, Unauthorised."""
+        """Return the part as the provider has it, if it was sent after `since`.
+
+        Messages whose sids are `known` belong to other parts. Returns None if the provider
+        does not have the part. Raises SendStatusUnknown, TransientError or
+        AuthenticationFailed.
+        """
 
 
 class SecretStore(Protocol):
+    """The source of secrets."""
+
     def get(self, reference: str) -> Secret:
-        """Raises Permanent when there is none, Passing when nobody answered."""
+        """Return the secret of that reference.
+
+        Raises PermanentError if there is none, and TransientError if the source cannot be
+        reached.
+        """
 
     def forget(self, reference: str) -> None:
-        """Fetch it anew next time."""
+        """Drop the cached secret, so that the next `get` fetches it again."""
 
 
 class ProviderSource(Protocol):
-    """Who writes and who sends, by the names that configs use. Made on first use."""
+    """The writers and senders by the names that configs use. Each is made on first use."""
 
     @property
-    def secrets(self) -> SecretStore: ...
+    def secrets(self) -> SecretStore:
+        """Return the source of the providers' secrets."""
 
     def writer(self, name: str) -> ReplyWriter:
-        """`openai` or `echo`. Raises Permanent for a name nobody knows or an extra that is
-        not installed."""
+        """Return the writer `openai` or `echo`.
+
+        Raises PermanentError for an unknown name or an extra that is not installed.
+        """
 
     def sender(self, name: str) -> ReplySender:
-        """`twilio`, `smtp` or `outbox`. Raises as `writer`."""
+        """Return the sender `twilio`, `smtp` or `outbox`. Raises the same as `writer`."""

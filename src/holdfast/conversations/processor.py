@@ -1,18 +1,19 @@
-"""Stage 2: a trigger comes, and the whole batch of its conversation is answered once.
+"""Stage 2: a trigger arrives, and the batch of its conversation is answered once.
 
-     1  the trigger is read (the queue's codec; what cannot be read is a dead letter)
-     2  lock       acquire, by owner, fence and expiry; also hydrates the row (step 7)
+     1  the queue's codec reads the trigger; a trigger that cannot be read is dead-lettered
+     2  lock       acquire by owner, fence and expiry; the same write returns the row (step 7)
      3  hold       the keeper renews the lock, as it renews the message
-     4–6  gather   staged rows, less what was answered before; in order, merged
-     7–9  write    configuration and secrets; Writing noted, the writer asked, Prepared noted
-    10  deliver    Sending noted, then sent, part by part
+     4–6  collect  staged rows without those answered before, in order, merged
+     7–9  write    configuration and secrets; note WritingReply, ask the writer, note
+                   PreparedReply
+    10  deliver    note SendingReply, then send, part by part
     11–14  finish  both messages, the processed sids, the cleared outbox, the removed staged
                    rows and the free lock, in one write
-    15  look again whoever came meanwhile and has no trigger gets one; then the trigger is
-                   acked
+    15  check again  send a trigger for messages that arrived meanwhile and have none; then
+                   the trigger is acked
 
-Every way out gives the lock back, and a trigger is acked only when its window is closed and
-the stage was read after that. So nothing is stranded: see windows.py.
+Every exit releases the lock. A trigger is acked only when its window is closed and the staged
+rows were read after that. So no staged message is left without a trigger; see windows.py.
 """
 
 from contextlib import suppress
@@ -31,10 +32,10 @@ from holdfast.conversations.model import (
     ParkedBatch,
     Status,
     Turn,
-    parked_id_of,
-    redacted_id,
+    make_parked_id,
+    redact_id,
 )
-from holdfast.conversations.outbox import SentReply, state_of
+from holdfast.conversations.outbox import SentReply, get_outbox_state
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.ports import ConversationStore, ProviderSource
 from holdfast.conversations.reply_generator import ProviderResolver, ReplyGenerator
@@ -50,19 +51,20 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost, QueueUnavailable, StoreUnavailable
 from holdfast.core.events import Events
 from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import new_id
+from holdfast.core.queue.message import make_id
 from holdfast.core.worker.context import Context
 from holdfast.core.worker.handler import Result
 from holdfast.core.worker.outcome import Done, GiveBack, Retry
 
-_PASSING = (TransientError, StoreUnavailable, QueueUnavailable)
+_TRANSIENT = (TransientError, StoreUnavailable, QueueUnavailable)
 
 
 class BatchProcessor:
-    """The handler of triggers, for a worker or a Lambda. Safe to share between threads.
+    """The handler of triggers, for a worker or a Lambda function.
 
-    `max_attempts` as the queue has it: what fails for an unknown reason is parked with the
-    last one. `keeper` is started on first use; whoever made it stops it.
+    It is safe to share between threads. `max_attempts` must be that of the queue, because a
+    batch that fails for an unknown reason is parked with the last attempt. `keeper` is
+    started on first use; the caller that made it stops it.
     """
 
     def __init__(
@@ -72,111 +74,115 @@ class BatchProcessor:
         queues: Queues,
         *,
         keeper: LeaseKeeper,
-        terms: ConversationPolicy | None = None,
+        policy: ConversationPolicy | None = None,
         max_attempts: int = 5,
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
         self._store, self._keeper, self._clock = store, keeper, clock
-        self._terms = terms = terms or ConversationPolicy()
+        self._policy = policy = policy or ConversationPolicy()
         self._events = events = events or Events()
         self._max_attempts = max_attempts
         self._locks = ConversationLocks(store, clock)
-        self._windows = WindowOpener(store, queues, terms, clock, events)
-        equipment = ProviderResolver(providers)
-        self._gathering = BatchCollector(store, terms, clock, events)
-        self._desk = ReplyGenerator(store, equipment, terms, clock, events)
-        self._delivery = ReplyDelivery(store, equipment, terms, clock, events)
+        self._windows = WindowOpener(store, queues, policy, clock, events)
+        resolver = ProviderResolver(providers)
+        self._collector = BatchCollector(store, policy, clock, events)
+        self._generator = ReplyGenerator(store, resolver, policy, clock, events)
+        self._delivery = ReplyDelivery(store, resolver, policy, clock, events)
 
     def __call__(self, trigger: Trigger, ctx: Context) -> Result:
         try:
-            return self._handled(trigger, ctx)
-        except (
-            PermanentError,
-            *_PASSING,
-        ) as error:  # a row nobody can read is somebody's to mend
-            self._events.emit(cv.BatchFailed(_name(trigger), type(error).__name__))
+            return self._handle(trigger, ctx)
+        except (PermanentError, *_TRANSIENT) as error:
+            # PermanentError comes from a row that cannot be read until an operator repairs it.
+            self._events.emit(cv.BatchFailed(_log_name(trigger), type(error).__name__))
             return Retry(reason=str(error), log_reason=type(error).__name__)
 
-    def _handled(self, trigger: Trigger, ctx: Context) -> Result:
+    def _handle(self, trigger: Trigger, ctx: Context) -> Result:
         asked_at = self._clock.monotonic()
         match self._acquire(trigger):
             case LockHeld(trigger_id, expires_at):
-                return self._busy(trigger, trigger_id, expires_at)
+                return self._handle_busy(trigger, trigger_id, expires_at)
             case ConversationNotFound():
-                return self._unknown(trigger)
+                return self._park_unknown(trigger)
             case LockAcquired(grant, conversation):
-                seconds = self._terms.lock_seconds
-                lease = self._locks.lease(
+                seconds = self._policy.lock_seconds
+                lease = self._locks.make_lease(
                     grant, attempt=ctx.attempt, asked_at=asked_at, seconds=seconds
                 )
-                return self._hold(LockedTurn(trigger, ctx, grant, lease, conversation))
+                return self._run_locked(LockedTurn(trigger, ctx, grant, lease, conversation))
 
     # -- step 2: the lock
 
     def _acquire(self, trigger: Trigger) -> LockAcquired | LockHeld | ConversationNotFound:
-        """Refused, the window is closed before the second and last try. Whoever joined it
-        was staged before that try, and is seen by the owner, who looks again after he gave
-        the lock back. Tried only before, a message could join it after that look (MS-04).
-        """
-        answer = self._try(trigger)
-        if isinstance(answer, LockHeld):
-            self._windows.close(trigger)
-            answer = self._try(trigger)
-        return answer
+        """Acquire the lock, with a second try after the window is closed.
 
-    def _try(self, trigger: Trigger) -> LockAcquired | LockHeld | ConversationNotFound:
+        A message that joined the window was staged before the second try. So the lock's
+        owner sees it, because the owner checks the staged rows again after it released the
+        lock. With only the first try, a message could join the window after that check, and
+        would have no trigger.
+        """
+        result = self._try_acquire(trigger)
+        if isinstance(result, LockHeld):
+            self._windows.close(trigger)
+            result = self._try_acquire(trigger)
+        return result
+
+    def _try_acquire(self, trigger: Trigger) -> LockAcquired | LockHeld | ConversationNotFound:
         now = self._clock.time()
         return self._store.acquire(
             trigger.key,
-            owner=new_id(),
+            owner=make_id(),
             trigger_id=trigger.id,
             now=now,
-            expires_at=now + self._terms.lock_seconds,
+            expires_at=now + self._policy.lock_seconds,
         )
 
-    def _busy(self, trigger: Trigger, owner_trigger: str, expires_at: float) -> Result:
-        """Acked, unless it is the owner's own trigger: should he be dead, it is the only
-        thing that brings somebody to take over (MS-05)."""
+    def _handle_busy(self, trigger: Trigger, owner_trigger: str, expires_at: float) -> Result:
+        """Ack the trigger, unless this trigger took the lock.
+
+        If the lock's holder crashed, only redelivery of its own trigger lets another worker
+        take over.
+        """
         own = owner_trigger == trigger.id
-        self._events.emit(cv.LockBusy(_name(trigger), own))
+        self._events.emit(cv.LockBusy(_log_name(trigger), own))
         if not own:
             return Done()
         left = max(1.0, expires_at - self._clock.time())
         reason = "an earlier delivery of this trigger has the lock"
         return Retry(after_seconds=left, reason=reason, log_reason=reason)
 
-    def _unknown(self, trigger: Trigger) -> Result:
-        """Nothing can be answered, and nothing may be lost: it waits for a person."""
+    def _park_unknown(self, trigger: Trigger) -> Result:
+        """Park the messages of a conversation that does not exist, so that none is lost."""
         self._windows.close(trigger)
         if staged := self._store.staged(trigger.conversation_id):
-            sids = [one.message_sid for one in staged]
+            sids = [row.message_sid for row in staged]
             reason = "there is no such conversation"
             now = self._clock.time()
             parked = ParkedBatch(
-                parked_id_of(trigger.key, sids), trigger.key, reason, now, tuple(staged)
+                make_parked_id(trigger.key, sids), trigger.key, reason, now, tuple(staged)
             )
-            self._store.park(None, parked, remember_until=now + self._terms.remember_seconds)
-            self._events.emit(cv.BatchParked(_name(trigger), len(staged), reason))
+            self._store.park(None, parked, remember_until=now + self._policy.remember_seconds)
+            self._events.emit(cv.BatchParked(_log_name(trigger), len(staged), reason))
         return Done()
 
     # -- step 3: under the lock
 
-    def _hold(self, locked: LockedTurn) -> Result:
+    def _run_locked(self, locked: LockedTurn) -> Result:
         try:
             self._renew(locked)
             if locked.conversation.outbox is not None:
-                state = state_of(locked.conversation.outbox)
-                self._events.emit(cv.LockTakenOver(_name(locked.trigger), state))
-            return self._answered(locked)
+                state = get_outbox_state(locked.conversation.outbox)
+                self._events.emit(cv.LockTakenOver(_log_name(locked.trigger), state))
+            return self._answer(locked)
         except (LeaseLost, LockLost) as error:
             self._give_back(locked, Status.ERROR)
             return Retry(reason=str(error), log_reason=type(error).__name__)
         except SendUnclear as error:
-            # The provider is asked in a while: what it took may not be listed yet.
+            # Query the provider later, because a message it accepted may not be listed yet.
             self._give_back(locked, Status.ERROR)
-            self._events.emit(cv.BatchFailed(_name(locked.trigger), "SendUnclear"))
-            seconds = self._terms.sender_seconds
+            self._events.emit(cv.BatchFailed(_log_name(locked.trigger), "SendUnclear"))
+            seconds = self._policy.sender_seconds
             return Retry(after_seconds=seconds, reason=str(error), log_reason="SendUnclear")
         except BaseException:
             self._give_back(locked, Status.ERROR)
@@ -185,44 +191,50 @@ class BatchProcessor:
             locked.lease.release("given back")
 
     def _renew(self, locked: LockedTurn) -> None:
-        """Have the keeper renew the lock. If it cannot, the batch is answered without: the
-        lock is good until its deadline, at which every note before a step looks first."""
+        """Have the keeper renew the lock.
+
+        If the keeper cannot start, the batch is answered without renewal. The lock is valid
+        until its deadline, and every note before a step checks that deadline.
+        """
         try:
             self._keeper.hold(locked.lease)
             self._keeper.start()
         except Exception as error:
-            self._events.emit(cv.LockNotRenewed(_name(locked.trigger), type(error).__name__))
+            self._events.emit(
+                cv.LockNotRenewed(_log_name(locked.trigger), type(error).__name__)
+            )
 
-    def _answered(self, locked: LockedTurn) -> Result:
-        match batch := self._gathering.gather(locked):
+    def _answer(self, locked: LockedTurn) -> Result:
+        match batch := self._collector.collect(locked):
             case StillTyping(delay_seconds):
-                # The lock first: a trigger that meets it is acked, also this later one.
+                # Release the lock first. A trigger that finds the lock held is acked, and
+                # that would include the later trigger of this window.
                 self._store.release(locked.grant, None)
                 self._windows.prolong(locked.trigger, delay_seconds)
                 return Done()
             case EmptyBatch():
                 self._windows.close(locked.trigger)
                 self._store.release(locked.grant, None)
-                self._events.emit(cv.NothingStaged(_name(locked.trigger)))
+                self._events.emit(cv.NothingStaged(_log_name(locked.trigger)))
             case BatchedTurn() if locked.ctx.stopping.is_set():
                 self._give_back(locked, None)
                 return GiveBack()
             case BatchedTurn():
                 self._windows.close(locked.trigger)
-                self._turn(batch)
-        self._look_again(locked)
+                self._run_turn(batch)
+        self._check_again(locked)
         return Done()
 
     # -- steps 7–14: one turn
 
-    def _turn(self, batch: BatchedTurn) -> None:
-        self._events.emit(cv.BatchBegun(_name(batch.locked.trigger), len(batch.fragments)))
+    def _run_turn(self, batch: BatchedTurn) -> None:
+        self._events.emit(cv.BatchBegun(_log_name(batch.locked.trigger), len(batch.fragments)))
         try:
             self._require_automation(batch)
-            delivered = self._delivery.deliver(self._desk.write(batch))
+            delivered = self._delivery.deliver(self._generator.write(batch))
         except PermanentError as problem:
             self._park(batch, str(problem))
-        except (LeaseLost, LockLost, SendUnclear, *_PASSING):
+        except (LeaseLost, LockLost, SendUnclear, *_TRANSIENT):
             raise
         except Exception as error:
             if batch.locked.ctx.attempt < self._max_attempts:
@@ -232,9 +244,12 @@ class BatchProcessor:
             self._finish(delivered)
 
     def _require_automation(self, batch: BatchedTurn) -> None:
-        """What an earlier attempt began to send is brought to its end all the same."""
+        """Raise PermanentError if a person answers this conversation.
+
+        A reply that an earlier attempt began is completed in any case.
+        """
         with_person = batch.locked.conversation.previous_status == Status.WITH_PERSON
-        if with_person and batch.found is None:
+        if with_person and batch.earlier is None:
             raise PermanentError("a person has taken over this conversation")
 
     def _finish(self, delivered: DeliveredTurn) -> None:
@@ -242,61 +257,75 @@ class BatchProcessor:
         try:
             self._store.finish(
                 locked.grant,
-                turn_of(delivered, now),
+                build_turn(delivered, now),
                 now=now,
-                remember_until=now + self._terms.remember_seconds,
+                remember_until=now + self._policy.remember_seconds,
             )
         except (LockLost, StoreUnavailable) as error:
-            self._events.emit(cv.SentNotRecorded(_name(locked.trigger), type(error).__name__))
+            self._events.emit(
+                cv.SentNotRecorded(_log_name(locked.trigger), type(error).__name__)
+            )
             written = delivered.written
             sent = SentReply(written.batch.sids, written.answer, delivered.parts)
-            # No doubt then for whoever goes on. Refused when the write was done after all.
+            # With this note the next worker knows that the reply was sent. The note is
+            # refused if the write was carried out after all.
             with suppress(LockLost, StoreUnavailable):
                 self._store.note(locked.grant, sent, written.thread_id)
             raise
         fragments = len(delivered.written.batch.fragments)
-        self._events.emit(cv.TurnFinished(_name(locked.trigger), fragments))
+        self._events.emit(cv.TurnFinished(_log_name(locked.trigger), fragments))
 
     def _park(self, batch: BatchedTurn, reason: str) -> None:
         locked, now = batch.locked, self._clock.time()
         conversation = self._store.get(locked.grant.key) or locked.conversation
         parked = ParkedBatch(
-            parked_id_of(locked.grant.key, batch.sids),
+            make_parked_id(locked.grant.key, batch.sids),
             locked.grant.key,
             reason,
             now,
             batch.fragments,
             conversation.outbox,
         )
-        until = now + self._terms.remember_seconds
+        until = now + self._policy.remember_seconds
         self._store.park(locked.grant, parked, remember_until=until)
-        self._events.emit(cv.BatchParked(_name(locked.trigger), len(batch.fragments), reason))
+        self._events.emit(
+            cv.BatchParked(_log_name(locked.trigger), len(batch.fragments), reason)
+        )
 
-    # -- step 15, and every other way out
+    # -- step 15, and every other exit
 
-    def _look_again(self, locked: LockedTurn) -> None:
-        """After the lock is free: a trigger that came meanwhile was acked (MS-03, MS-04)."""
+    def _check_again(self, locked: LockedTurn) -> None:
+        """Send a trigger for messages that have none, after the lock is released.
+
+        A trigger that arrived while the lock was held was acked, so its messages have none.
+        """
         conversation_id = locked.trigger.conversation_id
-        if self._store.staged(conversation_id) and not self._windows.ahead(conversation_id):
-            self._windows.follow(locked.trigger.key)
+        if self._store.staged(conversation_id) and not self._windows.has_trigger(
+            conversation_id
+        ):
+            self._windows.push_trigger(locked.trigger.key)
 
     def _give_back(self, locked: LockedTurn, status: str | None) -> None:
-        """On every way out that did not finish. Somebody else's lock stays his (MS-08)."""
+        """Release the lock on every exit that did not finish.
+
+        If another worker has taken the lock over, it keeps the lock.
+        """
         try:
             self._store.release(locked.grant, status)
         except LockLost:
             pass
-        except Exception as error:  # it runs out by itself; what went wrong before counts
-            self._events.emit(cv.ReleaseFailed(_name(locked.trigger), type(error).__name__))
+        except Exception as error:  # the lock expires by itself; report the first error
+            self._events.emit(cv.ReleaseFailed(_log_name(locked.trigger), type(error).__name__))
         if locked.ctx.lost.is_set() or locked.ctx.seconds_left <= 0:
-            # Somebody else has this trigger, or had it and settled it: then it brings nobody
-            # back, and others that met our lock were acked. One too many finds nothing.
+            # Another worker has this trigger, or had it and settled it, so it may not be
+            # delivered again. Other triggers that found this lock held were acked. A
+            # superfluous trigger finds nothing to do.
             with suppress(QueueUnavailable):
-                self._windows.follow(locked.trigger.key)
+                self._windows.push_trigger(locked.trigger.key)
 
 
-def turn_of(delivered: DeliveredTurn, now: float) -> Turn:
-    """Step 11: both messages of the history."""
+def build_turn(delivered: DeliveredTurn, now: float) -> Turn:
+    """Return the turn with both messages of the history (step 11)."""
     written, batch = delivered.written, delivered.written.batch
     answer, last = written.answer, delivered.parts[-1]
     user = HistoryMessage(
@@ -319,5 +348,5 @@ def turn_of(delivered: DeliveredTurn, now: float) -> Turn:
     )
 
 
-def _name(trigger: Trigger) -> str:
-    return redacted_id(trigger.conversation_id)
+def _log_name(trigger: Trigger) -> str:
+    return redact_id(trigger.conversation_id)

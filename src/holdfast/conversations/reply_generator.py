@@ -1,7 +1,7 @@
-"""Steps 7–9: configuration, secrets, and the reply.
+"""Steps 7–9 of a turn: configuration, secrets, and the reply.
 
-WritingReply ── note first: the batch is fixed, the thread is known ──▶ ask the writer
-PreparedReply ── note before anything is sent ──▶ step 10
+WritingReply ── noted first: the batch is fixed, the thread is known ──▶ ask the writer
+PreparedReply ── noted before anything is sent ──▶ step 10
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from holdfast.conversations.errors import (
     ThreadGone,
     TransientError,
 )
-from holdfast.conversations.model import ConversationKey, redacted_id
+from holdfast.conversations.model import ConversationKey, redact_id
 from holdfast.conversations.outbox import (
     PreparedReply,
     SendingReply,
@@ -37,29 +37,32 @@ from holdfast.core.events import Events
 
 
 class ProviderResolver:
-    """Step 8: who writes and who sends for a conversation, and their secrets.
+    """Step 8: the writer and the sender of a conversation, and their secrets.
 
-    What is missing is said before anything is paid for. Nothing here is kept.
+    A missing secret is reported before any call that costs money. Nothing is cached here.
     """
 
     def __init__(self, providers: ProviderSource) -> None:
         self._providers = providers
 
-    def writer(self, config: Mapping[str, Any]) -> tuple[ReplyWriter, Secret]:
+    def resolve_writer(self, config: Mapping[str, Any]) -> tuple[ReplyWriter, Secret]:
+        """Return the writer that `ai_config` names, and its secret."""
         writer = self._providers.writer(str(config.get("provider") or "openai"))
         reference = str(config.get("ai_api_key_reference") or "")
-        return writer, self._secret(reference, "ai_api_key_reference", writer.secret_fields)
+        secret = self._fetch_secret(reference, "ai_api_key_reference", writer.secret_fields)
+        return writer, secret
 
-    def sender(
+    def resolve_sender(
         self, config: Mapping[str, Any], key: ConversationKey
     ) -> tuple[ReplySender, Secret]:
-        usual = "smtp" if key.channel == "email" else "twilio"
-        sender = self._providers.sender(str(config.get("provider") or usual))
+        """Return the sender that `channel_config` names, and its secret."""
+        default = "smtp" if key.channel == "email" else "twilio"
+        sender = self._providers.sender(str(config.get("provider") or default))
         name = f"{key.channel.value}_credentials_id"
         reference = str(config.get(name) or config.get("credentials_id") or "")
-        return sender, self._secret(reference, name, sender.secret_fields)
+        return sender, self._fetch_secret(reference, name, sender.secret_fields)
 
-    def _secret(self, reference: str, setting: str, fields: tuple[str, ...]) -> Secret:
+    def _fetch_secret(self, reference: str, setting: str, fields: tuple[str, ...]) -> Secret:
         if not reference:
             if fields:
                 raise PermanentError(f"the conversation has no {setting}")
@@ -69,78 +72,82 @@ class ProviderResolver:
             secret.reveal(field)
         return secret
 
-    def distrust(self, config: Mapping[str, Any], *settings: str) -> None:
-        """The provider does not take these secrets: the next attempt fetches them anew."""
+    def forget_secrets(self, config: Mapping[str, Any], *settings: str) -> None:
+        """Drop secrets that the provider rejected, so that the next attempt fetches them."""
         for setting in settings:
             if reference := config.get(setting):
                 self._providers.secrets.forget(str(reference))
 
 
 class ReplyGenerator:
-    """Has the reply written, once."""
+    """The component that has the reply written, once."""
 
     def __init__(
         self,
         store: ConversationStore,
-        equipment: ProviderResolver,
-        terms: ConversationPolicy,
+        resolver: ProviderResolver,
+        policy: ConversationPolicy,
         clock: Clock,
         events: Events,
     ) -> None:
-        self._store, self._equipment = store, equipment
-        self._terms, self._clock, self._events = terms, clock, events
+        self._store, self._resolver = store, resolver
+        self._policy, self._clock, self._events = policy, clock, events
 
     def write(self, batch: BatchedTurn) -> WrittenTurn:
-        """The reply, found or new. After the return it is written down as PreparedReply, or was
-        further already."""
-        written = self._found(batch) or self._ask(batch)
+        """Return the reply that an earlier attempt left, or a new one.
+
+        Afterwards the reply is stored as PreparedReply, or was in a later state before.
+        """
+        written = self._resume(batch) or self._generate(batch)
         if not written.answer.text.strip():
-            raise PermanentError("the writer answered nothing")
+            raise PermanentError("the writer returned an empty reply")
         return written
 
-    def _found(self, batch: BatchedTurn) -> WrittenTurn | None:
+    def _resume(self, batch: BatchedTurn) -> WrittenTurn | None:
         thread_id = batch.locked.conversation.thread_id
-        match batch.found:
+        match batch.earlier:
             case PreparedReply(_, answer, parts) | SentReply(_, answer, parts):
                 return WrittenTurn(batch, answer, thread_id, parts)
             case SendingReply(_, answer, parts, since):
-                return WrittenTurn(batch, answer, thread_id, parts, doubt_since=since)
+                return WrittenTurn(batch, answer, thread_id, parts, unknown_since=since)
             case _:
                 return None
 
-    def _ask(self, batch: BatchedTurn) -> WrittenTurn:
-        config = batch.locked.conversation.ai_config
-        writer, secret = self._equipment.writer(config)
-        # The sender's secret, too: a reply that cannot be sent must not be paid for.
-        self._equipment.sender(batch.locked.conversation.channel_config, batch.locked.grant.key)
+    def _generate(self, batch: BatchedTurn) -> WrittenTurn:
+        conversation = batch.locked.conversation
+        config = conversation.ai_config
+        writer, secret = self._resolver.resolve_writer(config)
+        # Check the sender's secret, too, because a reply that cannot be sent must not be paid
+        # for.
+        self._resolver.resolve_sender(conversation.channel_config, batch.locked.grant.key)
         started = self._clock.monotonic()
         try:
-            answer, thread_id = self._answer(batch, writer, secret)
+            answer, thread_id = self._ask_writer(batch, writer, secret)
         except AuthenticationFailed:
-            self._equipment.distrust(config, "ai_api_key_reference")
+            self._resolver.forget_secrets(config, "ai_api_key_reference")
             raise
         self._note(batch, PreparedReply(batch.sids, answer), thread_id)
-        self._tell(batch, answer, self._clock.monotonic() - started)
+        self._emit_written(batch, answer, self._clock.monotonic() - started)
         return WrittenTurn(batch, answer, thread_id)
 
-    def _answer(
+    def _ask_writer(
         self, batch: BatchedTurn, writer: ReplyWriter, secret: Secret
     ) -> tuple[WriterAnswer, str]:
         conversation = batch.locked.conversation
-        again = isinstance(batch.found, WritingReply)
+        again = isinstance(batch.earlier, WritingReply)
         try:
-            return self._in_thread(
+            return self._ask_in_thread(
                 batch, writer, secret, conversation.thread_id, conversation.thread_mark, again
             )
         except ThreadGone:
             try:
-                return self._in_thread(batch, writer, secret, "", "", again=False)
+                return self._ask_in_thread(batch, writer, secret, "", "", again=False)
             except ThreadGone:
                 raise TransientError(
-                    "the writer does not know the thread it just began"
+                    "the writer does not know the thread that it has just opened"
                 ) from None
 
-    def _in_thread(
+    def _ask_in_thread(
         self,
         batch: BatchedTurn,
         writer: ReplyWriter,
@@ -151,11 +158,11 @@ class ReplyGenerator:
     ) -> tuple[WriterAnswer, str]:
         config = batch.locked.conversation.ai_config
         thread_id = thread_id or writer.open_thread(config, secret)
-        # Before the question, not with the reply: who goes on after a crash must find the
-        # thread, and ask for these messages only (MS-21).
+        # Note this before the question, not with the reply: a worker that continues after a
+        # crash must find the thread, and ask about exactly these messages.
         self._note(batch, WritingReply(batch.sids), thread_id)
         question = ReplyRequest(thread_id, thread_mark, batch.text, again)
-        seconds = self._terms.writer_seconds
+        seconds = self._policy.writer_seconds
         return writer.write(question, config, secret, timeout_seconds=seconds), thread_id
 
     def _note(
@@ -164,8 +171,8 @@ class ReplyGenerator:
         batch.locked.check(self._clock.monotonic())
         self._store.note(batch.locked.grant, outbox, thread_id)
 
-    def _tell(self, batch: BatchedTurn, answer: WriterAnswer, seconds: float) -> None:
-        name = redacted_id(batch.locked.trigger.conversation_id)
+    def _emit_written(self, batch: BatchedTurn, answer: WriterAnswer, seconds: float) -> None:
+        name = redact_id(batch.locked.trigger.conversation_id)
         self._events.emit(
             cv.ReplyWritten(name, answer.prompt_tokens, answer.completion_tokens, seconds)
         )

@@ -1,4 +1,4 @@
-"""A secret: never printed, copied into an error, or pickled."""
+"""A secret that is never printed, copied into an error, or pickled."""
 
 from collections.abc import Mapping
 from typing import NoReturn
@@ -7,17 +7,22 @@ from holdfast.conversations.errors import PermanentError
 
 
 class Secret:
-    """Named values, as in `account_sid` and `auth_token`. `reveal` is for the provider's
-    call alone; everything else shows stars."""
+    """Named values such as `account_sid` and `auth_token`.
+
+    Only the call to the provider uses `reveal`. No other method shows a value.
+    """
 
     __slots__ = ("_name", "_values")
 
     def __init__(self, name: str, values: Mapping[str, str]) -> None:
-        self._name = name  # its reference, for people
+        self._name = name  # its reference, for messages
         self._values = dict(values)
 
     def reveal(self, field: str) -> str:
-        """Raises PermanentError, naming the field, when the secret has no such value."""
+        """Return the value of a field.
+
+        Raises PermanentError, which names the field, if the secret has no such value.
+        """
         if not (value := self._values.get(field)):
             raise PermanentError(f"secret {self._name!r} has no {field!r}")
         return value
@@ -29,7 +34,7 @@ class Secret:
         return f"<Secret {self._name!r}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a secret is not pickled")
+        raise TypeError("a secret must not be pickled")
 
 
-NO_SECRET = Secret("none", {})  # for who needs none
+NO_SECRET = Secret("none", {})  # for providers that need none

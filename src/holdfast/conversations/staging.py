@@ -1,10 +1,10 @@
-"""Stage 1: each inbound message is stored once, and the first of a window sends a trigger.
+"""Stage 1: store each inbound message once, and send a trigger for the first of a window.
 
     validate ─▶ stage, once by sid ─▶ open the window ─▶ delayed trigger ─▶ mark it sent
-                                           └─ one is open: its trigger answers this, too
+                                           └─ one is open: its trigger covers this message, too
 
-Whoever dies on the way leaves nothing behind that the next delivery of the same message,
-the next message of the customer, or the sweeper does not mend.
+If a process crashes on the way, the next delivery of the same message, the next message of
+the customer, or the sweeper completes the work.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from holdfast.conversations import events as cv
 from holdfast.conversations.errors import InvalidInbound
-from holdfast.conversations.messages import Inbound, checked
-from holdfast.conversations.model import Conversation, ConversationKey, Fragment, redacted_id
+from holdfast.conversations.messages import Inbound, check_inbound
+from holdfast.conversations.model import Conversation, ConversationKey, Fragment, redact_id
 from holdfast.conversations.policy import ConversationPolicy, ConversationProfile
 from holdfast.conversations.ports import ConversationStore
 from holdfast.conversations.windows import Queues, WindowOpener
@@ -24,62 +24,65 @@ from holdfast.core.worker.context import Context
 from holdfast.core.worker.handler import Result
 from holdfast.core.worker.outcome import Done, Reject, Retry
 
-_MOST_KNOWN = 10_000  # conversations that are not looked for again
+_MAX_KNOWN = 10_000  # conversations that are certain to exist and are not created again
 
 
 @dataclass(frozen=True, slots=True)
 class StagingResult:
-    """What became of an inbound message."""
+    """The result of staging an inbound message."""
 
     key: ConversationKey
-    new: bool  # False: it was staged before
+    new: bool  # False if it was staged before
     opened: bool  # it opened a window, and a trigger is on its way
 
 
 class Stager:
-    """Stages messages. `profiles`: what a conversation that is not there yet begins with, by
-    the address the customer wrote to, `*` for any. Without one nothing is made up: such
-    messages are parked. Safe to share between threads."""
+    """The handler that stages inbound messages. It is safe to share between threads.
+
+    `profiles` has the configuration of a new conversation by the address the customer wrote
+    to, with `*` for any address. Without a matching profile no conversation is created, and
+    the messages are parked.
+    """
 
     def __init__(
         self,
         store: ConversationStore,
         queues: Queues,
         *,
-        terms: ConversationPolicy | None = None,
+        policy: ConversationPolicy | None = None,
         profiles: Mapping[str, ConversationProfile] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
         self._store, self._clock = store, clock
-        self._terms = terms or ConversationPolicy()
+        self._policy = policy or ConversationPolicy()
         self._events = events or Events()
         self._profiles = profiles or {}
-        self._windows = WindowOpener(store, queues, self._terms, clock, self._events)
+        self._windows = WindowOpener(store, queues, self._policy, clock, self._events)
         self._known: set[ConversationKey] = set()
 
     def stage(self, inbound: Inbound) -> StagingResult:
-        """After the return the message is stored, and will be answered or parked.
+        """Store the message. Afterwards it is certain to be answered or parked.
 
-        Raises InvalidInbound, and nothing is stored; StoreUnavailable or QueueUnavailable:
-        hand it in again.
+        Raises InvalidInbound if the message can never be answered; then nothing is stored.
+        After StoreUnavailable or QueueUnavailable call this again with the same message.
         """
-        fragment = self._fragment(checked(inbound))
-        self._introduce(inbound)
-        expires_at = fragment.staged_at + self._terms.stage_seconds
+        fragment = self._make_fragment(check_inbound(inbound))
+        self._create_conversation(inbound)
+        expires_at = fragment.staged_at + self._policy.stage_seconds
         new = self._store.stage(fragment, expires_at=expires_at)
-        name = redacted_id(fragment.key.conversation_id)
+        name = redact_id(fragment.key.conversation_id)
         self._events.emit(cv.FragmentStaged(name, fragment.key.channel.value, new))
-        # Also for one that was staged before: whoever staged it may have died here.
+        # Also if it was staged before, because that process may have crashed at this point.
         opened = self._windows.open(
             fragment.key,
             owner_sid=fragment.message_sid,
-            delay_seconds=self._terms.window_seconds,
+            delay_seconds=self._policy.window_seconds,
         )
         return StagingResult(fragment.key, new, opened)
 
     def __call__(self, message: Inbound, ctx: Context) -> Result:
-        """For a worker, or a Lambda behind a queue."""
+        """Handle a message of a queue, for a worker or a Lambda function."""
         try:
             self.stage(message)
         except InvalidInbound as problem:
@@ -89,7 +92,7 @@ class Stager:
             return Retry(reason=str(error), log_reason=type(error).__name__)
         return Done()
 
-    def _fragment(self, inbound: Inbound) -> Fragment:
+    def _make_fragment(self, inbound: Inbound) -> Fragment:
         now = self._clock.time()
         return Fragment(
             inbound.key,
@@ -100,12 +103,12 @@ class Stager:
             media=inbound.media,
         )
 
-    def _introduce(self, inbound: Inbound) -> None:
+    def _create_conversation(self, inbound: Inbound) -> None:
         profile = self._profiles.get(inbound.recipient) or self._profiles.get("*")
         if profile is None or inbound.key in self._known:
             return
         channel_config = dict(profile.channel_config)
-        if inbound.recipient:  # replies come from where the customer wrote to
+        if inbound.recipient:  # replies come from the address the customer wrote to
             channel_config.setdefault("sender", inbound.recipient)
         now = self._clock.time()
         self._store.create(
@@ -117,6 +120,6 @@ class Stager:
                 updated_at=now,
             )
         )
-        if len(self._known) >= _MOST_KNOWN:
+        if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
         self._known.add(inbound.key)

@@ -1,7 +1,8 @@
-"""What the calls of a store make of a conversation. Values in, values out.
+"""How each call of a store changes a conversation, as pure functions.
 
-A store puts a transaction around each, so that the conversation it sees is the one there is.
-DynamoDB cannot: its conditions say the same, and the contract suite compares the two.
+A store runs each of them in a transaction, so that the conversation it reads is the current
+one. DynamoDB cannot do that. Its conditions express the same rules, and the contract suite
+compares the two.
 """
 
 from collections.abc import Collection
@@ -17,14 +18,14 @@ from holdfast.conversations.model import (
     Status,
     Turn,
     Window,
-    parked_id_of,
+    make_parked_id,
 )
-from holdfast.conversations.outbox import Outbox, mark_in
-from holdfast.conversations.recent_history import recent_messages
+from holdfast.conversations.outbox import Outbox, get_thread_mark
+from holdfast.conversations.recent_history import keep_recent_messages
 
 
-def created(given: Conversation) -> Conversation:
-    """Only what a new one may bring along."""
+def keep_initial_fields(given: Conversation) -> Conversation:
+    """Return the conversation with only those fields that a new one may set."""
     return Conversation(
         given.key,
         given.channel_config,
@@ -35,22 +36,27 @@ def created(given: Conversation) -> Conversation:
     )
 
 
-def in_the_way(open_one: Window, wanted: Window, now: float, untriggered_before: float) -> bool:
-    if open_one.expires_at < now:
+def is_blocking(
+    existing: Window, wanted: Window, now: float, untriggered_before: float
+) -> bool:
+    """Check whether an existing window keeps another one from being opened."""
+    if existing.expires_at < now:
         return False
-    if open_one.triggered:
+    if existing.triggered:
         return True
-    # Whoever opened it died before he sent its trigger, or comes again to send it.
-    own = open_one.owner_sid == wanted.owner_sid
-    return not own and not open_one.opened_at < untriggered_before
+    # The process that opened it crashed before it sent the trigger, or it is being called
+    # again in order to send it.
+    same_owner = existing.owner_sid == wanted.owner_sid
+    return not same_owner and not existing.opened_at < untriggered_before
 
 
 # -- the lock
 
 
-def acquired(
+def acquire_lock(
     conversation: Conversation, trigger_id: str, now: float, expires_at: float
 ) -> Conversation:
+    """Return the conversation with a new lock and a higher fence."""
     taken_over = conversation.status == Status.PROCESSING
     before = conversation.previous_status if taken_over else conversation.status
     return replace(
@@ -64,9 +70,12 @@ def acquired(
     )
 
 
-def holds(grant: LockGrant, conversation: Conversation, owner: str) -> bool:
-    """Without the owner two stores that lost their fences could let in two; without the
-    fence an owner that uses a name twice could."""
+def has_lock(grant: LockGrant, conversation: Conversation, owner: str) -> bool:
+    """Check whether the grant holds the conversation's lock.
+
+    Without the owner, two stores that lost their fences could accept two grants. Without the
+    fence, an owner that uses its name twice could hold two.
+    """
     return (
         conversation.status == Status.PROCESSING
         and conversation.lock_fence == grant.fence
@@ -74,19 +83,20 @@ def holds(grant: LockGrant, conversation: Conversation, owner: str) -> bool:
     )
 
 
-def status_after(previous: str, status: str | None) -> str:
-    """Return the status of a conversation whose lock is given back.
+def choose_released_status(previous: str, status: str | None) -> str:
+    """Return the status of a conversation whose lock is released.
 
-    A person who took over meanwhile, or before, keeps the conversation.
+    A conversation that is assigned to a person, before or meanwhile, stays assigned.
     """
-    as_before = status is None or previous == Status.WITH_PERSON
-    return previous if as_before else str(status)
+    keep_previous = status is None or previous == Status.WITH_PERSON
+    return previous if keep_previous else str(status)
 
 
-def freed(conversation: Conversation, status: str | None, now: float) -> Conversation:
+def release_lock(conversation: Conversation, status: str | None, now: float) -> Conversation:
+    """Return the conversation without its lock."""
     return replace(
         conversation,
-        status=status_after(conversation.previous_status, status),
+        status=choose_released_status(conversation.previous_status, status),
         previous_status="",
         lock_trigger="",
         lock_expires_at=0.0,
@@ -94,8 +104,11 @@ def freed(conversation: Conversation, status: str | None, now: float) -> Convers
     )
 
 
-def told(conversation: Conversation, status: str, now: float) -> Conversation:
-    """With the status a person gave it."""
+def set_status(conversation: Conversation, status: str, now: float) -> Conversation:
+    """Return the conversation with the status that an operator chose.
+
+    While the lock is held, the status takes effect when the lock is released.
+    """
     if conversation.status == Status.PROCESSING:
         return replace(conversation, previous_status=str(status), updated_at=now)
     return replace(conversation, status=str(status), updated_at=now)
@@ -104,21 +117,22 @@ def told(conversation: Conversation, status: str, now: float) -> Conversation:
 # -- the batch
 
 
-def noted(
+def note_outbox(
     conversation: Conversation, outbox: Outbox, thread_id: str, now: float
 ) -> Conversation:
+    """Return the conversation with a new state of its reply."""
     return replace(conversation, outbox=outbox, thread_id=thread_id, updated_at=now)
 
 
-def finished(
+def finish_turn(
     conversation: Conversation, turn: Turn, now: float
 ) -> tuple[Conversation, tuple[HistoryMessage, HistoryMessage]]:
-    """The conversation after the turn, and its two messages with their numbers."""
+    """Return the conversation after the turn, and the turn's two messages, numbered."""
     count = conversation.message_count
     pair = replace(turn.user, seq=count + 1), replace(turn.assistant, seq=count + 2)
     after = replace(
         conversation,
-        messages=recent_messages(conversation.messages, pair),
+        messages=keep_recent_messages(conversation.messages, pair),
         message_count=count + 2,
         thread_id=turn.thread_id,
         thread_mark=turn.thread_mark,
@@ -127,30 +141,35 @@ def finished(
         completion_tokens=conversation.completion_tokens + turn.completion_tokens,
         outbox=None,
     )
-    return freed(after, Status.REPLY_SENT, now), pair
+    return release_lock(after, Status.REPLY_SENT, now), pair
 
 
-def parked(conversation: Conversation, batch: ParkedBatch) -> Conversation:
-    mark = mark_in(batch.outbox) or conversation.thread_mark
+def park_batch(conversation: Conversation, batch: ParkedBatch) -> Conversation:
+    """Return the conversation after the batch it was answering is parked."""
+    mark = get_thread_mark(batch.outbox) or conversation.thread_mark
     after = replace(conversation, outbox=None, thread_mark=mark)
-    return freed(after, Status.PARKED, batch.parked_at)
+    return release_lock(after, Status.PARKED, batch.parked_at)
 
 
-def still_open(batch: ParkedBatch, known: Collection[str]) -> ParkedBatch:
+def drop_processed(batch: ParkedBatch, known: Collection[str]) -> ParkedBatch:
     """Return the batch without the messages that were answered or parked meanwhile.
 
-    Its id becomes that of the messages that are left: under the old id the whole batch may
-    be parked already, and these messages would be taken for it.
+    Its id becomes that of the messages that are left. The complete batch may already be
+    parked under the old id, so the rest would be mistaken for it.
     """
     left = tuple(row for row in batch.staged if row.message_sid not in known)
     if left == batch.staged:
         return batch
-    left_id = parked_id_of(batch.key, (row.message_sid for row in left))
+    left_id = make_parked_id(batch.key, (row.message_sid for row in left))
     return replace(batch, parked_id=left_id, staged=left)
 
 
-def staged_again(parked: ParkedBatch, now: float) -> list[Staged]:
-    """A row nobody can read goes back as it was: somebody may have learned to read it."""
+def restage(parked: ParkedBatch, now: float) -> list[Staged]:
+    """Return the rows of a parked batch as they are staged again.
+
+    A row that cannot be read goes back unchanged, because a newer version may be able to
+    read it.
+    """
     return [
         replace(row, staged_at=now) if isinstance(row, Fragment) else row
         for row in parked.staged

@@ -1,12 +1,12 @@
-"""The sweeper: whatever went wrong, no staged message is forgotten.
+"""The sweeper: after any failure, every staged message is still answered or parked.
 
-staged longer than the longest wait, no trigger ahead, nobody at work ─▶ a trigger
-staged for days ─▶ parked, with the reason, before the store forgets it
+staged longer than the maximum wait, no trigger on its way, no lock held ─▶ send a trigger
+staged for days ─▶ park it, with the reason, before its row expires
 """
 
 from holdfast.conversations import events as cv
 from holdfast.conversations.errors import LockLost, PermanentError
-from holdfast.conversations.lock import released_on_error
+from holdfast.conversations.lock import release_on_error
 from holdfast.conversations.model import (
     ConversationKey,
     ConversationNotFound,
@@ -16,8 +16,8 @@ from holdfast.conversations.model import (
     ParkedBatch,
     Staged,
     WaitingConversation,
-    parked_id_of,
-    redacted_id,
+    make_parked_id,
+    redact_id,
 )
 from holdfast.conversations.outbox import Outbox
 from holdfast.conversations.policy import ConversationPolicy
@@ -25,58 +25,67 @@ from holdfast.conversations.ports import ConversationStore
 from holdfast.conversations.windows import Queues, WindowOpener
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
-from holdfast.core.queue.message import new_id
+from holdfast.core.queue.message import make_id
 
 OWNER_SID = "sweeper"
-_TOO_LONG = "it was not answered in time"
+_TOO_LATE = "it was not answered in time"
 
 
 class Sweeper:
-    """Any number may run at once, anywhere."""
+    """The sweeper of staged messages. Any number of sweepers may run at the same time."""
 
     def __init__(
         self,
         store: ConversationStore,
         queues: Queues,
         *,
-        terms: ConversationPolicy | None = None,
+        policy: ConversationPolicy | None = None,
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
         self._store, self._clock = store, clock
-        self._terms = terms or ConversationPolicy()
+        self._policy = policy or ConversationPolicy()
         self._events = events or Events()
-        self._windows = WindowOpener(store, queues, self._terms, clock, self._events)
+        self._windows = WindowOpener(store, queues, self._policy, clock, self._events)
 
     def sweep(self) -> cv.SweepFinished:
-        """One pass over all that is staged. Raises StoreUnavailable, QueueUnavailable."""
+        """Inspect everything that is staged, once.
+
+        Raises StoreUnavailable or QueueUnavailable.
+        """
         waiting = triggered = parked = 0
         oldest = 0.0
-        for one in self._store.waiting():
-            age = self._clock.time() - one.oldest_staged_at
+        for conversation in self._store.waiting():
+            age = self._clock.time() - conversation.oldest_staged_at
             waiting, oldest = waiting + 1, max(oldest, age)
             try:
-                if age > self._terms.park_after_seconds:
-                    parked += self._park(one)
-                elif age > self._terms.max_wait_seconds + self._terms.grace_seconds:
-                    triggered += self._trigger(one)
-            except (PermanentError, LockLost) as error:  # the others must not wait for this one
-                name = redacted_id(one.key.conversation_id)
+                if age > self._policy.park_after_seconds:
+                    parked += self._park(conversation)
+                elif age > self._policy.max_wait_seconds + self._policy.grace_seconds:
+                    triggered += self._trigger(conversation)
+            except (PermanentError, LockLost) as error:  # continue with the others
+                name = redact_id(conversation.key.conversation_id)
                 self._events.emit(cv.BatchFailed(name, type(error).__name__))
         swept = cv.SweepFinished(waiting, triggered, parked, oldest)
         self._events.emit(swept)
         return swept
 
     def _trigger(self, waiting: WaitingConversation) -> bool:
-        """Through a window: while its trigger is ahead, no second one is sent."""
+        """Send a trigger by opening a window.
+
+        While that trigger is on its way, no second one is sent.
+        """
         conversation = self._store.get(waiting.key)
-        if conversation is not None and conversation.locked(self._clock.time()):
+        if conversation is not None and conversation.is_locked(self._clock.time()):
             return False
         return self._windows.open(waiting.key, owner_sid=OWNER_SID, delay_seconds=0.0)
 
     def _park(self, waiting: WaitingConversation) -> int:
-        """How many messages. The lock is taken for each part of them: somebody may be
-        answering, and whoever takes the lock over must find all of his batch or none."""
+        """Park all messages of the conversation, and return how many.
+
+        The lock is taken for each portion of them. Another worker may be answering, and a
+        worker that takes over its lock must find the complete batch or none of it.
+        """
         parked = 0
         while (rows := self._park_some(waiting.key)) > 0:
             parked += rows
@@ -84,38 +93,38 @@ class Sweeper:
 
     def _park_some(self, key: ConversationKey) -> int:
         now = self._clock.time()
-        answer = self._store.acquire(
+        result = self._store.acquire(
             key,
-            owner=new_id(),
+            owner=make_id(),
             trigger_id=OWNER_SID,
             now=now,
-            expires_at=now + self._terms.lock_seconds,
+            expires_at=now + self._policy.lock_seconds,
         )
-        match answer:
+        match result:
             case LockHeld():
                 return 0
             case LockAcquired(grant, conversation):
-                with released_on_error(self._store.release, grant):
-                    return self._put_away(key, grant, conversation.outbox)
+                with release_on_error(self._store.release, grant):
+                    return self._park_under_lock(key, grant, conversation.outbox)
             case ConversationNotFound():
-                return self._put_away(key, None, None)
+                return self._park_under_lock(key, None, None)
 
-    def _put_away(
+    def _park_under_lock(
         self, key: ConversationKey, grant: LockGrant | None, outbox: Outbox | None
     ) -> int:
         staged = self._store.staged(key.conversation_id)
-        known = self._store.processed(key, [one.message_sid for one in staged])
+        known = self._store.processed(key, [row.message_sid for row in staged])
         self._store.drop_staged(key.conversation_id, known)
-        left = [one for one in staged if one.message_sid not in known]
-        begun = [one for one in left if outbox and one.message_sid in outbox.sids]
-        rows = begun or left[: self._terms.most_fragments]
+        left = [row for row in staged if row.message_sid not in known]
+        begun = [row for row in left if outbox and row.message_sid in outbox.sids]
+        rows = begun or left[: self._policy.most_fragments]
         if rows:
-            self._put_aside(key, grant, rows, outbox if begun else None)
+            self._park_rows(key, grant, rows, outbox if begun else None)
         elif grant is not None:
             self._store.release(grant, None)
         return len(rows)
 
-    def _put_aside(
+    def _park_rows(
         self,
         key: ConversationKey,
         grant: LockGrant | None,
@@ -123,9 +132,11 @@ class Sweeper:
         outbox: Outbox | None,
     ) -> None:
         now = self._clock.time()
-        sids = [one.message_sid for one in rows]
-        parked = ParkedBatch(parked_id_of(key, sids), key, _TOO_LONG, now, tuple(rows), outbox)
-        until = now + self._terms.remember_seconds
+        sids = [row.message_sid for row in rows]
+        parked = ParkedBatch(
+            make_parked_id(key, sids), key, _TOO_LATE, now, tuple(rows), outbox
+        )
+        until = now + self._policy.remember_seconds
         self._store.park(grant, parked, remember_until=until)
-        name = redacted_id(key.conversation_id)
-        self._events.emit(cv.BatchParked(name, len(rows), _TOO_LONG))
+        name = redact_id(key.conversation_id)
+        self._events.emit(cv.BatchParked(name, len(rows), _TOO_LATE))

@@ -1,4 +1,4 @@
-"""What is known of a batch after each step: a step takes one of these and returns the next.
+"""The state of a turn after each step: a step takes one of these and returns the next.
 
 LockedTurn ─▶ BatchedTurn ─▶ WrittenTurn ─▶ DeliveredTurn ─▶ a Turn of the history
 """
@@ -14,8 +14,11 @@ from holdfast.core.worker.context import Context
 
 @dataclass(frozen=True, slots=True)
 class LockedTurn:
-    """Steps 1–3: the trigger is read, the lock is ours and under renewal. `conversation`
-    is the canonical row, read in the same write: the seed's step 7."""
+    """The state after steps 1–3: the trigger is read, and the lock is held and renewed.
+
+    `conversation` is the canonical row. The write that acquired the lock returned it, so
+    step 7 does not read it again.
+    """
 
     trigger: Trigger
     ctx: Context = field(repr=False)
@@ -24,44 +27,53 @@ class LockedTurn:
     conversation: Conversation
 
     def check(self, now: float) -> None:
-        """Raises LeaseLost unless both the message and the lock are surely still ours."""
+        """Raise LeaseLost unless this worker certainly holds both the message and the lock."""
         self.ctx.raise_if_lost()
         self.lease.check(now)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchedTurn:
-    """Steps 4–6: what is answered together, in order and merged. `found`: how far an
-    earlier attempt at this very batch came."""
+    """The state after steps 4–6: the messages that are answered together, merged.
+
+    `earlier` is the outbox that an earlier attempt at this batch left behind.
+    """
 
     locked: LockedTurn
     fragments: tuple[Fragment, ...]
     text: str = field(repr=False)
-    found: Outbox | None
+    earlier: Outbox | None
 
     @property
     def sids(self) -> tuple[str, ...]:
-        """Those of the reply that was found; it was written for these."""
-        if self.found is not None:
-            return self.found.sids
-        return tuple(one.message_sid for one in self.fragments)
+        """Return the message ids of the batch.
+
+        If an earlier attempt left an outbox, they are its ids, because its reply was written
+        for these.
+        """
+        if self.earlier is not None:
+            return self.earlier.sids
+        return tuple(fragment.message_sid for fragment in self.fragments)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenTurn:
-    """Steps 7–9: the reply is known, and written down. `parts` of it are out already;
-    `doubt_since`: the next one may be, too."""
+    """The state after steps 7–9: the reply is known and stored.
+
+    `parts` of it were sent already. If `unknown_since` is set, the next part may have been
+    sent since that time.
+    """
 
     batch: BatchedTurn
     answer: WriterAnswer
     thread_id: str
     parts: tuple[SentPart, ...] = ()
-    doubt_since: float | None = None
+    unknown_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveredTurn:
-    """Step 10: every part of the reply is out."""
+    """The state after step 10: every part of the reply was sent."""
 
     written: WrittenTurn
     parts: tuple[SentPart, ...]
@@ -69,11 +81,11 @@ class DeliveredTurn:
 
 @dataclass(frozen=True, slots=True)
 class StillTyping:
-    """The customer is: wait on."""
+    """The customer is still typing, so the batch waits longer."""
 
     delay_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class EmptyBatch:
-    """Nothing is staged that was not answered before."""
+    """Every staged message was answered before."""
