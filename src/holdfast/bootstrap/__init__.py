@@ -1,18 +1,23 @@
-"""The composition root: the only place that names an adapter."""
+"""The composition root, which is the only package that chooses adapters."""
 
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.observe import log_events, serve_metrics
-from holdfast.bootstrap.queues import event_source, examine, open_queue, queue_address
+from holdfast.bootstrap.queues import (
+    examine_queue,
+    make_queue_opener,
+    open_queue,
+    parse_queue_address,
+)
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.queues import SQSQueue as SQSQueue
 
 __all__ = [
-    "event_source",
-    "examine",
+    "examine_queue",
     "log_events",
+    "make_queue_opener",
     "open_queue",
-    "queue_address",
+    "parse_queue_address",
     "serve_metrics",
 ]

@@ -1,4 +1,4 @@
-"""Who writes replies and who sends them, by the names that profiles use."""
+"""The writers and senders of replies, by the names that profiles use."""
 
 from collections.abc import Callable, Mapping
 from threading import Lock
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# For trying it out: needs nobody, costs nothing, sends nothing to anybody.
-LOCAL = ConversationProfile(
+# For local use: it needs no account, costs nothing, and sends nothing outside the machine.
+LOCAL_PROFILE = ConversationProfile(
     channel_config={"provider": "outbox"}, ai_config={"provider": "echo"}
 )
 
@@ -24,8 +24,10 @@ SENDERS = ("twilio", "smtp", "outbox")
 
 
 class ChatProviders:
-    """Each is made when it is first asked for, once: local use needs no vendor's package.
-    Safe for threads."""
+    """The providers, each of which is made once, on first use.
+
+    So local use needs no vendor's package. Safe for threads.
+    """
 
     def __init__(self, settings: ChatSettings, env: Mapping[str, str], clock: Clock) -> None:
         self._settings, self._env, self._clock = settings, env, clock
@@ -34,19 +36,23 @@ class ChatProviders:
 
     @property
     def secrets(self) -> "SecretStore":
-        return self._once("secrets", self._secrets)
+        """Return the store of secrets."""
+        return self._make_once("secrets", self._make_secrets)
 
     def writer(self, name: str) -> "ReplyWriter":
-        """Raises PermanentError: nobody of that name, or its package is not installed."""
-        _must_be_one_of(WRITERS, name, "writer")
-        return self._once(f"writer {name}", lambda: self._writer(name))
+        """Return the writer of that name.
+
+        Raises PermanentError if the name is unknown or its package is not installed.
+        """
+        _require_known(WRITERS, name, "writer")
+        return self._make_once(f"writer {name}", lambda: self._make_writer(name))
 
     def sender(self, name: str) -> "ReplySender":
-        """Raises as `writer`."""
-        _must_be_one_of(SENDERS, name, "sender")
-        return self._once(f"sender {name}", lambda: self._sender(name))
+        """Return the sender of that name. Raises as `writer` does."""
+        _require_known(SENDERS, name, "sender")
+        return self._make_once(f"sender {name}", lambda: self._make_sender(name))
 
-    def _writer(self, name: str) -> "ReplyWriter":
+    def _make_writer(self, name: str) -> "ReplyWriter":
         if name == "openai":
             from holdfast.adapters.chat.openai import OpenAIWriter
 
@@ -55,7 +61,7 @@ class ChatProviders:
 
         return EchoWriter()
 
-    def _sender(self, name: str) -> "ReplySender":
+    def _make_sender(self, name: str) -> "ReplySender":
         match name:
             case "twilio":
                 from holdfast.adapters.chat.twilio import TwilioSender
@@ -70,24 +76,24 @@ class ChatProviders:
 
                 return OutboxSender(self._settings.outbox_folder, self._clock)
 
-    def _secrets(self) -> "SecretStore":
+    def _make_secrets(self) -> "SecretStore":
         from holdfast.adapters.chat.secrets import SecretResolver
 
-        return SecretResolver(self._env, self._secrets_manager)
+        return SecretResolver(self._env, self._make_secrets_manager)
 
-    def _secrets_manager(self) -> "SecretStore":
+    def _make_secrets_manager(self) -> "SecretStore":
         from holdfast.adapters.aws.secrets import SecretsManagerSecrets
 
         seconds = self._settings.secrets_cache_seconds
         return SecretsManagerSecrets(cache_seconds=seconds, clock=self._clock)
 
-    def _once(self, key: str, make: Callable[[], T]) -> T:
+    def _make_once(self, key: str, make: Callable[[], T]) -> T:
         with self._making:
             if key not in self._made:
                 self._made[key] = make()
-            return self._made[key]  # type: ignore[return-value]  # what `make` made
+            return self._made[key]  # type: ignore[return-value]  # the type that `make` returned
 
 
-def _must_be_one_of(names: tuple[str, ...], name: str, what: str) -> None:
+def _require_known(names: tuple[str, ...], name: str, role: str) -> None:
     if name not in names:
-        raise PermanentError(f"there is no {what} of that name; there are {', '.join(names)}")
+        raise PermanentError(f"the provider of the {role} must be one of {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""Conversations put together: settings, store, queues, providers, and what uses them."""
+"""Build the conversation application from settings, store, queues and providers."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl
 from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
 from holdfast.bootstrap.chat_providers import ChatProviders
 from holdfast.bootstrap.queues import open_queue
-from holdfast.config.chat import ChatSettings, chat_settings, chat_variable
-from holdfast.config.settings import SqsSettings, queue_settings
+from holdfast.config.chat import ChatSettings, read_chat_settings, to_chat_variable
+from holdfast.config.queue import SqsSettings, read_queue_settings
 from holdfast.conversations.messages import Inbound, Trigger
 from holdfast.conversations.model import Channel
 from holdfast.conversations.policy import ConversationProfile
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 def open_conversations(
     url: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK
 ) -> ConversationStore:
-    """The store of conversations behind a URL.
+    """Open the store of conversations behind a URL.
 
-    chat.db, sqlite:/srv/chat.db     a file, made when it is not there
-    dynamodb:                        the tables of their plain names
+    chat.db, sqlite:/srv/chat.db     a file, created if it does not exist
+    dynamodb:                        the tables without a prefix
     dynamodb:acme-                   the tables acme-…
     """
     text = os.fspath(url)
@@ -49,7 +49,7 @@ def open_conversations(
         return DynamoDBConversations(rest, clock=clock)
     if colon and scheme not in ("sqlite", "file") and scheme.isalnum() and len(scheme) > 1:
         raise ConfigError(
-            f"no conversations in {scheme}: URLs; use a path, sqlite: or dynamodb:"
+            f"{scheme}: URLs cannot hold conversations; use a path, sqlite: or dynamodb:"
         )
     from holdfast.adapters.local.sqlite import SQLiteConversations
 
@@ -57,39 +57,45 @@ def open_conversations(
     return SQLiteConversations(Path(path), clock=clock, durability="power")
 
 
-def file_of(url: str) -> Path | None:
-    """The file of a store; None where it is no file."""
+def to_store_path(url: str) -> Path | None:
+    """Return the path of a store's file, or None for a DynamoDB store."""
     scheme, colon, rest = url.partition(":")
     if colon and scheme == "dynamodb":
         return None
     return Path(rest if colon and scheme in ("sqlite", "file") else url)
 
 
-def sent_to(folder: Path) -> "list[OutboxReply]":
-    """What was laid down in an outbox, the oldest first."""
-    from holdfast.adapters.chat.outbox import letters
+def read_outbox(folder: Path) -> "list[OutboxReply]":
+    """Return the replies in an outbox folder, oldest first."""
+    from holdfast.adapters.chat import outbox
 
-    return letters(folder)
+    return outbox.read_outbox(folder)
 
 
-def trigger_settings(settings: ChatSettings, env: Mapping[str, str]) -> list[SqsSettings]:
-    """Of the queues for triggers, without opening one. Raises ConfigError with what is
-    wrong in the URL of each."""
-    found, problems = [], []
+def read_trigger_settings(settings: ChatSettings, env: Mapping[str, str]) -> list[SqsSettings]:
+    """Return the settings of the trigger queues without opening them.
+
+    Raises ConfigError with the problems in each queue's URL.
+    """
+    read: list[SqsSettings] = []
+    problems = []
     for channel, url in settings.queue_urls.items():
-        asked = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
+        query = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
         try:
-            found.append(queue_settings(env, asked, {}, SqsSettings))
+            read.append(read_queue_settings(env, query, {}, SqsSettings))
         except ConfigError as error:
-            problems.append(f"{chat_variable(f'{channel}_queue')}: {error}")
+            problems.append(f"{to_chat_variable(f'{channel}_queue')}: {error}")
     if problems:
         raise ConfigError("; ".join(problems))
-    return found
+    return read
 
 
 class ChatQueues(Mapping[Channel, QueueManager[Trigger]]):
-    """The queues for triggers by channel, and the one for inbound messages. Each is opened
-    when somebody needs it: a listing must not ask SQS. Safe for threads."""
+    """The trigger queues by channel, and the queue of inbound messages.
+
+    Each is opened on first use, because a command that only lists conversations must not
+    call SQS. Safe for threads.
+    """
 
     def __init__(
         self, settings: ChatSettings, env: Mapping[str, str], clock: Clock, events: Events
@@ -100,7 +106,7 @@ class ChatQueues(Mapping[Channel, QueueManager[Trigger]]):
         self._opened: dict[str, QueueManager[Any]] = {}
 
     def __getitem__(self, channel: Channel) -> QueueManager[Trigger]:
-        return self._one(self._settings.queue_urls[channel], Trigger)
+        return self._open_once(self._settings.queue_urls[channel], Trigger)
 
     def __iter__(self) -> Iterator[Channel]:
         return iter(self._settings.queue_urls)
@@ -109,19 +115,20 @@ class ChatQueues(Mapping[Channel, QueueManager[Trigger]]):
         return len(self._settings.queue_urls)
 
     def inbound(self) -> QueueManager[Inbound]:
-        """Raises ConfigError where none is set."""
+        """Return the queue of inbound messages. Raises ConfigError if none is set."""
         if (url := self._settings.inbound_queue) is None:
             raise ConfigError(
-                f"there is no queue for inbound messages: set {chat_variable('inbound_queue')}"
+                f"no queue for inbound messages is set; set {to_chat_variable('inbound_queue')}"
             )
-        return self._one(url, Inbound)
+        return self._open_once(url, Inbound)
 
     def close(self) -> None:
+        """Close every queue that was opened."""
         with self._opening:
             while self._opened:
                 self._opened.popitem()[1].close()
 
-    def _one(self, url: str, model: type[Any]) -> QueueManager[Any]:
+    def _open_once(self, url: str, model: type[Any]) -> QueueManager[Any]:
         with self._opening:
             if url not in self._opened:
                 self._opened[url] = self._open(url, model)
@@ -130,8 +137,11 @@ class ChatQueues(Mapping[Channel, QueueManager[Trigger]]):
 
 @dataclass(frozen=True, slots=True)
 class ChatApp:
-    """All that conversations need, wired. `processor` handles triggers, `stager` inbound
-    messages; a keeper of its own runs from the first trigger until `close`."""
+    """The wired conversation application.
+
+    `processor` handles triggers and `stager` handles inbound messages. With `own_keeper`,
+    the keeper runs from the first trigger until `close`.
+    """
 
     settings: ChatSettings
     store: ConversationStore
@@ -141,11 +151,11 @@ class ChatApp:
     stager: "Stager"
     processor: "BatchProcessor"
     sweeper: "Sweeper"
-    desk: "Operator"
+    operator: "Operator"
     own_keeper: bool = True
 
     def close(self) -> None:
-        """Let go of everything; to be called when nothing is handled any more."""
+        """Close everything. Call it only when no message is being handled."""
         if self.own_keeper:
             self.keeper.stop()
         self.queues.close()
@@ -166,21 +176,22 @@ def build_chat(
     keeper: LeaseKeeper | None = None,
     fallback: ConversationProfile | None = None,
 ) -> ChatApp:
-    """From the environment. Opens the store, no queue and no provider. `fallback`: what a
-    new conversation begins with when no profile fits.
+    """Build the application from the environment.
 
-    Raises ConfigError with every problem of the settings, StoreUnavailable.
+    It opens the store, but no queue and no provider. `fallback` is the profile of a new
+    conversation that no configured profile fits. Raises ConfigError with every problem of
+    the settings, and StoreUnavailable.
     """
     env = os.environ if env is None else env
-    settings = chat_settings(env)
-    silence_vendor_logs("botocore")  # at DEBUG it logs each call: numbers and texts
-    attempts = min(one.max_attempts for one in trigger_settings(settings, env))
+    settings = read_chat_settings(env)
+    silence_vendor_logs("botocore")  # at DEBUG it logs each call with phone numbers and texts
+    attempts = min(queue.max_attempts for queue in read_trigger_settings(settings, env))
     events = events or Events()
     store = open_conversations(settings.store_url, clock=clock)
-    return _wired(settings, store, env, clock, events, keeper, fallback, attempts)
+    return _wire(settings, store, env, clock, events, keeper, fallback, attempts)
 
 
-def _wired(
+def _wire(
     settings: ChatSettings,
     store: ConversationStore,
     env: Mapping[str, str],
@@ -198,20 +209,20 @@ def _wired(
     queues = ChatQueues(settings, env, clock, events)
     providers = ChatProviders(settings, env, clock)
     profiles = ({"*": fallback} if fallback else {}) | dict(settings.profiles)
-    kept = keeper or LeaseKeeper(clock, events)
-    told: dict[str, Any] = {"terms": settings.terms, "clock": clock, "events": events}
+    used_keeper = keeper or LeaseKeeper(clock, events)
+    shared: dict[str, Any] = {"policy": settings.policy, "clock": clock, "events": events}
     processor = BatchProcessor(
-        store, providers, queues, keeper=kept, max_attempts=attempts, **told
+        store, providers, queues, keeper=used_keeper, max_attempts=attempts, **shared
     )
     return ChatApp(
         settings,
         store,
         queues,
         providers,
-        kept,
-        stager=Stager(store, queues, profiles=profiles, **told),
+        used_keeper,
+        stager=Stager(store, queues, profiles=profiles, **shared),
         processor=processor,
-        sweeper=Sweeper(store, queues, **told),
-        desk=Operator(store, queues, **told),
+        sweeper=Sweeper(store, queues, **shared),
+        operator=Operator(store, queues, **shared),
         own_keeper=keeper is None,
     )

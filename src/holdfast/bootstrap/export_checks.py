@@ -1,4 +1,4 @@
-"""What doctor finds about exports: settings, downloads, job store, target, state machine."""
+"""Check exports for doctor: settings, downloads, job store, target, state machine."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.exports import open_jobs
-from holdfast.config.settings import HeartbeatSettings, heartbeat_settings
-from holdfast.core.checks import CheckLevel, CheckResult, check_inputs, fail, ok, warn
+from holdfast.config.heartbeat import HeartbeatSettings, read_heartbeat_settings
+from holdfast.core.checks import CheckLevel, CheckResult, fail, ok, run_check, warn
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError, HoldfastError
 from holdfast.jobs.errors import JobNotFound
@@ -17,10 +17,10 @@ from holdfast.jobs.model import ACTIVE, CallbackState, ExportJob
 if TYPE_CHECKING:
     from holdfast.adapters.aws.dynamodb.tables import JobTables
 
-_QUIET_SECONDS = 600.0  # without progress: somebody should look
+_QUIET_SECONDS = 600.0  # without progress, after which doctor warns
 
 
-def export_findings(
+def check_exports(
     env: Mapping[str, str],
     *,
     jobs: str | os.PathLike[str],
@@ -28,90 +28,94 @@ def export_findings(
     state_machine: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[CheckResult]:
-    """What doctor finds about exports, one by one: settings, downloads, job store, target,
-    state machine. Nothing is made, and nothing is left behind."""
+    """Check exports and yield the results one by one.
+
+    The target and the state machine are checked only if given. Nothing is left behind.
+    """
     from holdfast.adapters.export import doctor
 
-    interval_seconds: float | None = None  # unknown, when the settings are wrong
+    interval_seconds: float | None = None  # unknown if the settings are wrong
     try:
-        heartbeats = heartbeat_settings(env)
+        heartbeats = read_heartbeat_settings(env)
         interval_seconds = heartbeats.interval_seconds
     except ConfigError as error:
-        yield fail("settings", str(error), "mend it; nothing starts with this")
+        yield fail("settings", str(error), "correct it; nothing starts with this setting")
     else:
-        yield from _heartbeat_findings(heartbeats)
-    yield doctor.downloads()
-    yield from _store_findings(os.fspath(jobs), clock)
+        yield from _check_heartbeats(heartbeats)
+    yield doctor.check_pycurl()
+    yield from _check_store(os.fspath(jobs), clock)
     if to is not None:
-        yield from check_inputs("target", _target_findings, to)
+        yield from run_check("target", _check_target, to)
     if state_machine is not None:
         from holdfast.adapters.aws import stepfunctions_doctor
 
-        yield from check_inputs(
+        yield from run_check(
             "state machine", stepfunctions_doctor.examine, state_machine, interval_seconds
         )
 
 
-def _heartbeat_findings(heartbeats: HeartbeatSettings) -> Iterator[CheckResult]:
+def _check_heartbeats(heartbeats: HeartbeatSettings) -> Iterator[CheckResult]:
     if not heartbeats.enabled:
         yield warn(
             "heartbeats",
-            "are switched off: Step Functions times out jobs that take longer than its "
+            "they are off, so Step Functions times out jobs that take longer than its "
             "HeartbeatSeconds",
-            "set STEP_FUNCTIONS_HEARTBEAT_ENABLED to true, or leave it out",
+            "set STEP_FUNCTIONS_HEARTBEAT_ENABLED to true, or unset it",
         )
     else:
-        yield ok("heartbeats", f"are on, every {heartbeats.interval_seconds:g} s")
-    if (finding := heartbeats.finding()) is not None:
-        yield finding
+        yield ok("heartbeats", f"they are on, every {heartbeats.interval_seconds:g} s")
+    if (result := heartbeats.check_timeout()) is not None:
+        yield result
 
 
-def _store_findings(url: str, clock: Clock) -> Iterator[CheckResult]:
+def _check_store(url: str, clock: Clock) -> Iterator[CheckResult]:
     path = Path(url.partition(":")[2] if url.startswith(("sqlite:", "file:")) else url)
     if url.startswith("dynamodb:"):
-        tables = list(check_inputs("table", job_table_findings, url))
+        tables = list(run_check("table", check_job_tables, url))
         yield from tables
-        if any(one.level is CheckLevel.FAIL for one in tables):
-            return  # the store would say the same again
+        if any(result.level is CheckLevel.FAIL for result in tables):
+            return  # opening the store would only report the same problems
     elif not path.exists():
-        yield ok("job store", f"{path} is not there yet; the first job makes it")
+        yield ok("job store", f"{path} does not exist yet; the first job creates it")
         return
     try:
         with open_jobs(url, clock=clock) as jobs:
             with suppress(JobNotFound):
-                jobs.note_progress("holdfast-doctor")  # a write, and there is no such job
+                jobs.note_progress(
+                    "holdfast-doctor"
+                )  # needs write permission; no such job exists
             active = [job for status in ACTIVE for job in jobs.find_by_status(status)]
     except HoldfastError as error:
-        yield fail("job store", f"{url}: {error}", "see `--jobs`, and who may write there")
+        yield fail("job store", f"{url}: {error}", "check `--jobs` and the permissions")
         return
     yield ok("job store", f"{url} can be read and written")
-    yield from _job_findings(active, clock.time())
+    yield from _check_jobs(active, clock.time())
 
 
-def _job_findings(active: list[ExportJob], now: float) -> Iterator[CheckResult]:
+def _check_jobs(active: list[ExportJob], now: float) -> Iterator[CheckResult]:
     with_token = sum(job.has_task_token() for job in active)
     yield ok("jobs", f"{len(active)} active, {with_token} of them with a task token")
-    owing = sum(job.callback.state is CallbackState.PENDING for job in active)
-    if owing:
+    pending = sum(job.callback.state is CallbackState.PENDING for job in active)
+    if pending:
         yield warn(
             "callbacks",
-            f"{owing} jobs are decided, and Step Functions was not told yet",
-            "see that a service runs that can reach it: `holdfast export serve`",
+            f"{pending} jobs are decided, but their result has not reached Step Functions",
+            "run a service that can reach it, with `holdfast export serve`",
         )
-    still = [job for job in active if now - job.last_progress_at > _QUIET_SECONDS]
-    if still:
+    unmoved = [job for job in active if now - job.last_progress_at > _QUIET_SECONDS]
+    if unmoved:
         yield warn(
             "progress",
-            f"{len(still)} active jobs have not moved for {_QUIET_SECONDS / 60:g} minutes",
-            "`holdfast export list` names them; is a service running?",
+            f"{len(unmoved)} active jobs have not moved for {_QUIET_SECONDS / 60:g} minutes",
+            "`holdfast export list` shows them; check that a service is running",
         )
 
 
-def _target_findings(to: str) -> Iterator[CheckResult]:
+def _check_target(to: str) -> Iterator[CheckResult]:
     if not to.startswith("s3://"):
         from holdfast.adapters.export import doctor
 
-        yield from doctor.folder(to)
+        yield from doctor.check_folder(to)
         return
     from holdfast.adapters.aws import s3_doctor
 
@@ -121,25 +125,28 @@ def _target_findings(to: str) -> Iterator[CheckResult]:
 # -- the tables of DynamoDB
 
 
-def job_table_findings(url: str) -> Iterator[CheckResult]:
-    """What doctor finds about the tables of a dynamodb: store."""
-    from holdfast.adapters.aws.clients import patient
+def check_job_tables(url: str) -> Iterator[CheckResult]:
+    """Check the tables of a dynamodb: store."""
+    from holdfast.adapters.aws.clients import make_retrying_client
     from holdfast.adapters.aws.dynamodb.doctor import examine
 
-    return examine(patient("dynamodb"), _tables_of(url))
+    return examine(make_retrying_client("dynamodb"), _name_tables(url))
 
 
 def create_job_tables(url: str) -> list[str]:
-    """Make those that are not there; their names. Raises ConfigError, StoreUnavailable."""
-    from holdfast.adapters.aws.clients import patient
+    """Create the missing tables and return their names.
+
+    Raises ConfigError and StoreUnavailable.
+    """
+    from holdfast.adapters.aws.clients import make_retrying_client
     from holdfast.adapters.aws.dynamodb.tables import create_tables
 
-    tables = _tables_of(url)
-    client = patient("dynamodb")
+    tables = _name_tables(url)
+    client = make_retrying_client("dynamodb")
     return create_tables(client, jobs_table=tables.jobs, tasks_table=tables.tasks)
 
 
-def _tables_of(url: str) -> "JobTables":
+def _name_tables(url: str) -> "JobTables":
     from holdfast.adapters.aws.dynamodb.tables import JOBS, TASKS, JobTables
 
     prefix = url.removeprefix("dynamodb:")

@@ -1,4 +1,4 @@
-"""Export jobs put together: a store by its URL, a target, Step Functions where it is."""
+"""Build the export engine from a job store, a target and Step Functions."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.config.settings import ExportSettings, HeartbeatSettings
+from holdfast.config.export import ExportSettings
+from holdfast.config.heartbeat import HeartbeatSettings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
@@ -15,12 +16,12 @@ from holdfast.jobs.engine import EngineSettings, JobEngine
 from holdfast.jobs.errors import InvalidJob
 from holdfast.jobs.model import ExportTask
 from holdfast.jobs.ports import JobStateRepository, StepFunctions
-from holdfast.jobs.request import JobRequest, TaskSpec, specs_of
+from holdfast.jobs.request import JobRequest, TaskSpec, parse_manifest
 
 if TYPE_CHECKING:
     from holdfast.adapters.export.work import WorkSettings
 
-KEEP_SECONDS = 30 * 86_400.0  # finished jobs can be looked at for a month
+KEEP_SECONDS = 30 * 86_400.0  # finished jobs can be inspected for a month
 
 
 def open_jobs(
@@ -30,9 +31,9 @@ def open_jobs(
     keep_seconds: float | None = KEEP_SECONDS,
     durable: bool = True,
 ) -> JobStateRepository:
-    """The job store behind a URL. `durable`: what is counted survives a power cut, too.
+    """Open the job store behind a URL. With `durable`, counted tasks survive a power cut.
 
-    jobs.db, sqlite:/srv/jobs.db     a file, made when it is not there
+    jobs.db, sqlite:/srv/jobs.db     a file, created if it does not exist
     dynamodb:                        the tables ExportJobs and ExportTasks
     dynamodb:acme-                   the tables acme-ExportJobs and acme-ExportTasks
     """
@@ -48,7 +49,7 @@ def open_jobs(
             keep_seconds=keep_seconds,
         )
     if colon and scheme not in ("sqlite", "file") and scheme.isalnum() and len(scheme) > 1:
-        raise ConfigError(f"no job store for {scheme}: URLs; use a path, sqlite: or dynamodb:")
+        raise ConfigError(f"{scheme}: URLs cannot hold jobs; use a path, sqlite: or dynamodb:")
     from holdfast.adapters.local.sqlite import SQLiteJobs
 
     path = rest if colon and scheme in ("sqlite", "file") else text
@@ -56,9 +57,11 @@ def open_jobs(
     return SQLiteJobs(Path(path), clock=clock, keep_seconds=keep_seconds, durability=durability)
 
 
-def step_functions(*, needed: bool) -> StepFunctions | None:
-    """Step Functions by the usual AWS settings; None when there are none and nobody
-    insists."""
+def open_step_functions(*, needed: bool) -> StepFunctions | None:
+    """Return a Step Functions client with the usual AWS settings.
+
+    Without AWS settings it returns None, or raises ConfigError if it is `needed`.
+    """
     try:
         from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
 
@@ -69,7 +72,7 @@ def step_functions(*, needed: bool) -> StepFunctions | None:
         return None
 
 
-def export_engine(
+def build_export_engine(
     jobs: JobStateRepository,
     to: str,
     *,
@@ -81,31 +84,33 @@ def export_engine(
     events: Events | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> JobEngine:
-    """What exports files to `to`, a folder or s3://BUCKET/PREFIX.
+    """Build the engine that exports files to `to`, a folder or s3://BUCKET/PREFIX.
 
-    `by_job`: the files of each job go below its id. `manifests`: where the lists of jobs
-    are that name an export only.
+    With `by_job`, the files of each job go below its id. `manifests` is the place of the
+    file lists of jobs that name only an export.
     """
     from holdfast.adapters.export.work import make_work
 
     return JobEngine(
         jobs,
-        make_work(_work_settings(to, settings)),
-        partial(_payload, bucket=_bucket(to), by_job=by_job),
-        _listing(manifests),
+        make_work(_make_work_settings(to, settings)),
+        partial(_make_payload, bucket=_parse_bucket(to), by_job=by_job),
+        _make_list_reader(manifests),
         callbacks,
-        settings=_engine_settings(settings, heartbeats),
+        settings=_make_engine_settings(settings, heartbeats),
         events=events,
         clock=clock,
     )
 
 
-def _engine_settings(settings: ExportSettings, heartbeats: HeartbeatSettings) -> EngineSettings:
+def _make_engine_settings(
+    settings: ExportSettings, heartbeats: HeartbeatSettings
+) -> EngineSettings:
     return EngineSettings(
         pool_size=settings.worker_pool_size,
         slots=settings.downloads,
-        task_attempts=settings.task_attempts,
-        task_seconds=settings.task_seconds,
+        max_task_attempts=settings.task_attempts,
+        task_timeout_seconds=settings.task_seconds,
         interval_seconds=heartbeats.interval_seconds,
         heartbeats=heartbeats.enabled,
         heartbeat_timeout_seconds=heartbeats.heartbeat_timeout_seconds,
@@ -114,11 +119,11 @@ def _engine_settings(settings: ExportSettings, heartbeats: HeartbeatSettings) ->
     )
 
 
-def _work_settings(to: str, settings: ExportSettings) -> "WorkSettings":
+def _make_work_settings(to: str, settings: ExportSettings) -> "WorkSettings":
     from holdfast.adapters.export.work import WorkSettings
 
     return WorkSettings(
-        target=to if _bucket(to) else os.path.abspath(to),
+        target=to if _parse_bucket(to) else os.path.abspath(to),
         scratch=os.path.abspath(Path(settings.data_dir, "exports", "parts")),
         allow_private=settings.allow_private,
         allow_hosts=settings.allow_hosts,
@@ -130,8 +135,8 @@ def _work_settings(to: str, settings: ExportSettings) -> "WorkSettings":
     )
 
 
-def _payload(task: ExportTask, *, bucket: str | None, by_job: bool) -> Mapping[str, Any]:
-    """What a worker is told of a task: references only, and nothing to answer with."""
+def _make_payload(task: ExportTask, *, bucket: str | None, by_job: bool) -> Mapping[str, Any]:
+    """Return what a worker process gets of a task: references only, and no task token."""
     return {
         "url": task.url,
         "s3Bucket": bucket,
@@ -141,40 +146,47 @@ def _payload(task: ExportTask, *, bucket: str | None, by_job: bool) -> Mapping[s
     }
 
 
-def _bucket(to: str) -> str | None:
+def _parse_bucket(to: str) -> str | None:
     return to.removeprefix("s3://").partition("/")[0] if to.startswith("s3://") else None
 
 
 # -- manifests
 
 
-def _listing(manifests: str | None) -> Callable[[JobRequest], Iterator[TaskSpec]]:
+def _make_list_reader(manifests: str | None) -> Callable[[JobRequest], Iterator[TaskSpec]]:
     if manifests is None:
-        return _no_manifests
+        return _refuse_without_manifests
     if manifests.startswith("s3://"):
         from holdfast.adapters.aws.s3 import read_lines
 
-        return partial(_listed, lambda name: read_lines(f"{manifests.rstrip('/')}/{name}"))
-    return partial(_listed, partial(_file_lines, Path(manifests)))
+        return partial(
+            _read_manifest, lambda name: read_lines(f"{manifests.rstrip('/')}/{name}")
+        )
+    return partial(_read_manifest, partial(_read_lines, Path(manifests)))
 
 
-def _no_manifests(request: JobRequest) -> Iterator[TaskSpec]:
+def _refuse_without_manifests(request: JobRequest) -> Iterator[TaskSpec]:
     raise InvalidJob(
-        "the job lists no tasks, and no --manifests were given to look up its exportId in"
+        "the job lists no tasks, and without --manifests its exportId cannot be looked up"
     )
 
 
-def _listed(
-    lines_of: Callable[[str], Iterator[str]], request: JobRequest
+def _read_manifest(
+    read_lines: Callable[[str], Iterator[str]], request: JobRequest
 ) -> Iterator[TaskSpec]:
-    """The manifest of an export: EXPORT_ID.jsonl or .txt, a URL or a JSON object per line."""
+    """Read the manifest of an export, EXPORT_ID.jsonl or .txt.
+
+    It has a URL or a JSON object on each line.
+    """
     for suffix in (".jsonl", ".txt"):
         with suppress(FileNotFoundError):
-            return specs_of(lines_of(f"{request.export_id}{suffix}"))
-    raise InvalidJob(f"there is no manifest {request.export_id}.jsonl or .txt")
+            return parse_manifest(read_lines(f"{request.export_id}{suffix}"))
+    raise InvalidJob(
+        f"there is no manifest {request.export_id}.jsonl or {request.export_id}.txt"
+    )
 
 
-def _file_lines(folder: Path, name: str) -> Iterator[str]:
-    # Opened at once, so that a missing file shows here and not in the middle of a job.
+def _read_lines(folder: Path, name: str) -> Iterator[str]:
+    # Read at once, so that a missing file is noticed here and not in the middle of a job.
     with (folder / name).open(encoding="utf-8", errors="strict") as lines:
         return iter(lines.read().splitlines())

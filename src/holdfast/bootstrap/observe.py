@@ -1,4 +1,4 @@
-"""What watches: log lines and metrics."""
+"""Subscribers that write log lines and serve metrics."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
@@ -13,26 +13,29 @@ def log_events(
     write_line: Callable[[str], None],
     style: Literal["text", "json"] = "text",
     *,
-    at_least: str = "info",
+    min_level: str = "info",
 ) -> Subscriber:
-    """A subscriber that makes one line of each event."""
+    """Return a subscriber that writes one line for each event of at least this level."""
     import logging
 
-    from holdfast.adapters.observe.logging import line_log
+    from holdfast.adapters.observe.logging import make_line_log
 
-    level = logging.getLevelNamesMapping()[at_least.upper()]
-    return line_log(write_line, style, at_least=level)
+    level = logging.getLevelNamesMapping()[min_level.upper()]
+    return make_line_log(write_line, style, min_level=level)
 
 
-def application_log() -> Subscriber:
-    """A subscriber that hands each event to the application's own logging."""
+def make_application_log() -> Subscriber:
+    """Return a subscriber that passes each event to the application's own logging."""
     from holdfast.adapters.observe.logging import EventLog
 
     return EventLog()
 
 
 def serve_metrics(port: int, host: str = "127.0.0.1") -> "MetricsServer":
-    """Prometheus metrics at http://host:port/metrics; subscribe its `subscriber`."""
+    """Serve Prometheus metrics at http://host:port/metrics until the server is closed.
+
+    The caller must subscribe the server's `subscriber` to its events.
+    """
     from holdfast.adapters.observe.metrics import MetricsServer
 
     return MetricsServer(port, host)

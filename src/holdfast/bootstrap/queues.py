@@ -1,4 +1,4 @@
-"""Queues by their URL, and what doctor finds about them."""
+"""Open queues by their URL, and check them for doctor."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
-from holdfast.config.settings import QueueSettings, SqsSettings, queue_settings
+from holdfast.config.queue import QueueSettings, SqsSettings, read_queue_settings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def open_queue(
     url: str | os.PathLike[str],
-    model: type[M] = AnyMessage,  # type: ignore[assignment]  # what M is by default
+    model: type[M] = AnyMessage,  # type: ignore[assignment]  # the default of M
     *,
     create: bool = True,
     clock: Clock = SYSTEM_CLOCK,
@@ -28,13 +28,13 @@ def open_queue(
     env: Mapping[str, str] | None = None,
     **given: Any,
 ) -> QueueManager[M]:
-    """The queue behind a URL; code that uses it need not know which kind it is.
+    """Open the queue behind a URL. Code that uses it need not know which kind it is.
 
         enrich                        data/queues/default/enrich   (data: HOLDFAST_DATA_DIR)
         acme/enrich                   data/queues/acme/enrich
         ./work/acme/enrich            ./work/queues/acme/enrich
         file:/srv/work/acme/enrich    /srv/work/queues/acme/enrich
-        sqs:enrich                    the SQS queue of that name, by the usual AWS settings
+        sqs:enrich                    the SQS queue of that name, with the usual AWS settings
         https://sqs.…/1234/enrich     the SQS queue with that URL
         memory:                       in this process, for tests
 
@@ -42,22 +42,26 @@ def open_queue(
     `on_nack`, `group_by`, `dead_letters`) come from keywords, the URL's query
     (`enrich?lease_seconds=30`), or HOLDFAST_LEASE_SECONDS and so on.
     """
-    scheme, rest = _scheme(os.fspath(url))
-    path, _, query = rest.partition("?")
-    asked = dict(parse_qsl(query, keep_blank_values=True))
+    scheme, rest = _split_scheme(os.fspath(url))
+    path, _, text = rest.partition("?")
+    query = dict(parse_qsl(text, keep_blank_values=True))
     env = os.environ if env is None else env
     match scheme:
         case "file":
-            settings = queue_settings(env, asked, given, QueueSettings)
-            return _file_queue(path, model, settings, create, clock, events)
+            settings = read_queue_settings(env, query, given, QueueSettings)
+            return _open_file_queue(path, model, settings, create, clock, events)
         case "sqs":
-            return _sqs_queue(path, model, _sqs_settings(env, asked, given), clock, events)
+            return _open_sqs_queue(
+                path, model, _read_sqs_settings(env, query, given), clock, events
+            )
         case "http" | "https":
             address = f"{scheme}:{path}"
-            return _sqs_queue(address, model, _sqs_settings(env, asked, given), clock, events)
+            return _open_sqs_queue(
+                address, model, _read_sqs_settings(env, query, given), clock, events
+            )
         case "memory":
-            settings = queue_settings(env, asked, given, QueueSettings)
-            return _memory_queue(path, model, settings, clock, events)
+            settings = read_queue_settings(env, query, given, QueueSettings)
+            return _open_memory_queue(path, model, settings, clock, events)
         case _:
             raise ConfigError(
                 f"no queue for {scheme}: URLs; use a path, file:ROOT/CAMPAIGN/QUEUE, "
@@ -65,20 +69,20 @@ def open_queue(
             )
 
 
-def _sqs_settings(
-    env: Mapping[str, str], asked: Mapping[str, str], given: Mapping[str, Any]
+def _read_sqs_settings(
+    env: Mapping[str, str], query: Mapping[str, str], given: Mapping[str, Any]
 ) -> SqsSettings:
-    return queue_settings(env, asked, given, SqsSettings)
+    return read_queue_settings(env, query, given, SqsSettings)
 
 
-def _scheme(url: str) -> tuple[str, str]:
+def _split_scheme(url: str) -> tuple[str, str]:
     head, colon, rest = url.partition(":")
     if not colon or not head.isalnum():
         return "file", url
     return head.lower(), unquote(rest)
 
 
-def _file_queue(
+def _open_file_queue(
     path: str,
     model: type[M],
     settings: QueueSettings,
@@ -88,7 +92,7 @@ def _file_queue(
 ) -> QueueManager[M]:
     from holdfast.adapters.local.filesystem import FilesystemQueue
 
-    root, campaign, queue = queue_address(path, settings.data_dir)
+    root, campaign, queue = parse_queue_address(path, settings.data_dir)
     return FilesystemQueue(
         root,
         model,
@@ -105,7 +109,7 @@ def _file_queue(
     )
 
 
-def _sqs_queue(
+def _open_sqs_queue(
     address: str,
     model: type[M],
     settings: SqsSettings,
@@ -130,7 +134,7 @@ def _sqs_queue(
     )
 
 
-def event_source(
+def make_queue_opener(
     model: type[M],
     *,
     answer_seconds: float,
@@ -139,25 +143,26 @@ def event_source(
     env: Mapping[str, str] | None = None,
     **given: Any,
 ) -> "Callable[[str], SQSQueue[M]]":
-    """Opens the queue of a Lambda event source: by its ARN, its URL or its name.
+    """Return a function that opens an SQS queue by its ARN, its URL or its name.
 
-    Settings as for open_queue, checked now. A call to SQS that is not answered within
-    `answer_seconds` fails. Without `events` they are logged.
+    It opens the queue of a Lambda event source. Settings are those of open_queue and are
+    checked now. A call to SQS fails if no response comes within `answer_seconds`. Without
+    `events`, events go to the application's log.
     """
-    settings = _sqs_settings(os.environ if env is None else env, {}, given)
+    settings = _read_sqs_settings(os.environ if env is None else env, {}, given)
 
-    def opened(where: str) -> "SQSQueue[M]":
-        from holdfast.adapters.aws.sqs.event_source import client_and_address
+    def open_source(address: str) -> "SQSQueue[M]":
+        from holdfast.adapters.aws.sqs.event_source import make_client_and_address
         from holdfast.adapters.observe.logging import EventLog
 
-        client, address = client_and_address(where.removeprefix("sqs:"), answer_seconds)
-        heard = Events(EventLog()) if events is None else events
-        return _sqs_queue(address, model, settings, clock, heard, client)
+        client, name = make_client_and_address(address.removeprefix("sqs:"), answer_seconds)
+        observed = Events(EventLog()) if events is None else events
+        return _open_sqs_queue(name, model, settings, clock, observed, client)
 
-    return opened
+    return open_source
 
 
-def _memory_queue(
+def _open_memory_queue(
     name: str, model: type[M], settings: QueueSettings, clock: Clock, events: Events | None
 ) -> QueueManager[M]:
     from holdfast.testing.memory_queue import MemoryQueue
@@ -173,57 +178,60 @@ def _memory_queue(
     )
 
 
-def queue_address(path: str, data_dir: str) -> tuple[str, str, str]:
-    """(root, campaign, queue) of a path. The queue's own folder is understood too."""
-    while path.startswith("//"):  # file:///srv/… as browsers write it
+def parse_queue_address(path: str, data_dir: str) -> tuple[str, str, str]:
+    """Return (root, campaign, queue) of a path, which may also be the queue's own folder."""
+    while path.startswith("//"):  # browsers write file:///srv/…
         path = path[1:]
     parts = PurePosixPath(path).parts
     if not parts:
         raise ConfigError("the queue needs a name, for example 'enrich' or 'acme/enrich'")
     *above, queue = parts
     campaign = above.pop() if above and above[-1] != "/" else "default"
-    if above and above[-1] == "queues":  # somebody named the folder itself
+    if above and above[-1] == "queues":  # the path is the queue's own folder
         above.pop()
     root = str(PurePosixPath(*above)) if above else data_dir
     return root, campaign, queue
 
 
-def examine(
+def examine_queue(
     url: str | os.PathLike[str],
     *,
     clock: Clock = SYSTEM_CLOCK,
     env: Mapping[str, str] | None = None,
 ) -> "Iterator[CheckResult]":
-    """What doctor finds about a queue, which need not exist yet; one by one."""
-    scheme, rest = _scheme(os.fspath(url))
-    path, _, query = rest.partition("?")
-    asked = dict(parse_qsl(query, keep_blank_values=True))
+    """Check a queue for doctor, and return the results one by one.
+
+    The queue need not exist yet. Raises ConfigError if this kind of queue has no checks.
+    """
+    scheme, rest = _split_scheme(os.fspath(url))
+    path, _, text = rest.partition("?")
+    query = dict(parse_qsl(text, keep_blank_values=True))
     env = os.environ if env is None else env
     match scheme:
         case "file":
-            settings = queue_settings(env, asked, {}, QueueSettings)
-            return _folder_findings(path, settings, clock)
+            settings = read_queue_settings(env, query, {}, QueueSettings)
+            return _check_folder(path, settings, clock)
         case "sqs":
-            return _sqs_findings(path, _sqs_settings(env, asked, {}), clock)
+            return _check_sqs(path, _read_sqs_settings(env, query, {}), clock)
         case "http" | "https":
-            return _sqs_findings(f"{scheme}:{path}", _sqs_settings(env, asked, {}), clock)
+            return _check_sqs(f"{scheme}:{path}", _read_sqs_settings(env, query, {}), clock)
         case _:
             raise ConfigError(
-                f"doctor looks at folders and at SQS; there is nothing to look at in {scheme}:"
+                f"doctor can check folders and SQS queues, but not {scheme}: URLs"
             )
 
 
-def _folder_findings(
-    path: str, settings: QueueSettings, clock: Clock
-) -> "Iterator[CheckResult]":
+def _check_folder(path: str, settings: QueueSettings, clock: Clock) -> "Iterator[CheckResult]":
     from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
-    from holdfast.adapters.local.filesystem.layout import queue_folder
+    from holdfast.adapters.local.filesystem.layout import get_queue_folder
 
-    root, campaign, queue = queue_address(path, settings.data_dir)
-    return FilesystemDoctor(queue_folder(Path(root), campaign, queue), clock=clock).examine()
+    root, campaign, queue = parse_queue_address(path, settings.data_dir)
+    return FilesystemDoctor(
+        get_queue_folder(Path(root), campaign, queue), clock=clock
+    ).examine()
 
 
-def _sqs_findings(address: str, settings: SqsSettings, clock: Clock) -> "Iterator[CheckResult]":
+def _check_sqs(address: str, settings: SqsSettings, clock: Clock) -> "Iterator[CheckResult]":
     from holdfast.adapters.aws.sqs.doctor import SQSDoctor
 
     return SQSDoctor(

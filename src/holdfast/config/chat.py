@@ -1,4 +1,4 @@
-"""Settings of conversations: from the environment, checked whole and early."""
+"""Settings of conversations, from the environment."""
 
 import json
 import re
@@ -20,18 +20,18 @@ from holdfast.conversations.model import Channel
 from holdfast.conversations.policy import ConversationPolicy, ConversationProfile, Doubt
 from holdfast.core.errors import ConfigError
 
-_PARTS = ("channel_config", "ai_config")
+_PROFILE_PARTS = ("channel_config", "ai_config")
 
 
-def _standard(url: str) -> str:
-    """A queue for triggers: each comes after a delay of its own, which FIFO queues of SQS
-    do not know (MS-29)."""
+def _check_trigger_queue(url: str) -> str:
+    """Refuse a FIFO queue, because each trigger has its own delay and SQS delays only whole
+    FIFO queues."""
     if url.partition("?")[0].lower().endswith(".fifo"):
-        raise ValueError("a FIFO queue delays no single message: use a standard queue")
+        raise ValueError("a FIFO queue cannot delay a single message; use a standard queue")
     return url
 
 
-def _kept_where(url: str) -> str:
+def _check_store_url(url: str) -> str:
     scheme, colon, rest = url.partition(":")
     if colon and scheme == "dynamodb":
         if not re.fullmatch(r"[A-Za-z0-9_.-]{0,200}", rest):
@@ -41,59 +41,65 @@ def _kept_where(url: str) -> str:
     return url
 
 
-def _web_address(url: str) -> str:
+def _check_web_address(url: str) -> str:
     if not re.match(r"https?://[^\s/]+", url):
-        raise ValueError("a URL is needed as Twilio knows it, with https://")
+        raise ValueError("use the URL that Twilio calls, with https://")
     return url
 
 
 def _read_profiles(given: object) -> object:
-    """JSON, or the path of a file with it: {"ADDRESS": {"channel_config": …, "ai_config": …}}.
-    Raises ValueError; no address is named, for it is somebody's."""
+    """Read profiles from JSON, or from the path of a JSON file.
+
+    The JSON is {"ADDRESS": {"channel_config": …, "ai_config": …}}. Raises ValueError, which
+    names no address, because addresses are personal data.
+    """
     if not isinstance(given, str):
         return given
-    text = given if given.lstrip()[:1] in ("{", "[") else _file_text(given)
+    text = given if given.lstrip()[:1] in ("{", "[") else _read_file(given)
     try:
-        found = json.loads(text)
+        profiles = json.loads(text)
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
         raise ValueError(
             f"line {line}: not JSON: {getattr(error, 'msg', 'too deep')}"
         ) from None
-    if not isinstance(found, dict):
-        raise ValueError("a JSON object is needed: profiles by the address written to")
-    return tuple(_profile(n, *named) for n, named in enumerate(found.items(), 1))
+    if not isinstance(profiles, dict):
+        raise ValueError("a JSON object is needed, with a profile for each address written to")
+    return tuple(_read_profile(n, *item) for n, item in enumerate(profiles.items(), 1))
 
 
-def _file_text(path: str) -> str:
+def _read_file(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise ValueError(f"neither JSON nor a file that can be read: {why}") from None
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ValueError(f"neither JSON nor a file that can be read: {reason}") from None
 
 
-def _profile(number: int, address: str, value: object) -> tuple[str, ConversationProfile]:
+def _read_profile(number: int, address: str, value: object) -> tuple[str, ConversationProfile]:
     if not address.strip():
-        raise ValueError(f"profile {number}: the address is empty; '*' stands for any")
-    if not isinstance(value, dict) or not set(value) <= set(_PARTS):
-        raise ValueError(f"profile {number}: an object with channel_config and ai_config")
+        raise ValueError(f"profile {number}: the address is empty; use '*' for any address")
+    if not isinstance(value, dict) or not set(value) <= set(_PROFILE_PARTS):
+        raise ValueError(
+            f"profile {number}: an object with channel_config and ai_config is needed"
+        )
     if not all(isinstance(part, dict) for part in value.values()):
-        raise ValueError(f"profile {number}: channel_config and ai_config are objects")
+        raise ValueError(f"profile {number}: channel_config and ai_config must be objects")
     return address, ConversationProfile(**value)
 
 
-TriggerQueue = Annotated[str, Field(min_length=1), AfterValidator(_standard)]
-StoreUrl = Annotated[str, Field(min_length=1), AfterValidator(_kept_where)]
+TriggerQueue = Annotated[str, Field(min_length=1), AfterValidator(_check_trigger_queue)]
+StoreUrl = Annotated[str, Field(min_length=1), AfterValidator(_check_store_url)]
 Profiles = Annotated[
     tuple[tuple[str, ConversationProfile], ...], BeforeValidator(_read_profiles)
 ]
-_TERMS = ConversationPolicy()
+_DEFAULTS = ConversationPolicy()
 
 
 class ChatSettings(BaseModel):
-    """How conversations are held. Each is also HOLDFAST_CHAT_<NAME>; `data_dir` is
-    HOLDFAST_DATA_DIR. From `window_seconds` on they are those of `ConversationPolicy`."""
+    """The settings of conversations. Each is also HOLDFAST_CHAT_<NAME>, except `data_dir`,
+    which is HOLDFAST_DATA_DIR. From `window_seconds` on they are those of
+    `ConversationPolicy`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -106,31 +112,34 @@ class ChatSettings(BaseModel):
     outbox: str | None = Field(default=None, min_length=1)
     profiles: Profiles = Field(default=(), repr=False)
     twilio_secret: str | None = Field(default=None, min_length=1, repr=False)
-    webhook_url: Annotated[str, AfterValidator(_web_address)] | None = None
+    webhook_url: Annotated[str, AfterValidator(_check_web_address)] | None = None
     secrets_cache_seconds: float = Field(default=300.0, ge=0)
-    window_seconds: float = _TERMS.window_seconds
-    quiet_seconds: float = _TERMS.quiet_seconds
-    max_wait_seconds: float = _TERMS.max_wait_seconds
-    lock_seconds: float = _TERMS.lock_seconds
-    in_doubt: Doubt = _TERMS.in_doubt
-    writer_seconds: float = _TERMS.writer_seconds
-    sender_seconds: float = _TERMS.sender_seconds
-    stage_seconds: float = _TERMS.stage_seconds
-    remember_seconds: float = _TERMS.remember_seconds
-    grace_seconds: float = _TERMS.grace_seconds
-    park_after_seconds: float = _TERMS.park_after_seconds
-    most_fragments: int = _TERMS.most_fragments
+    window_seconds: float = _DEFAULTS.window_seconds
+    quiet_seconds: float = _DEFAULTS.quiet_seconds
+    max_wait_seconds: float = _DEFAULTS.max_wait_seconds
+    lock_seconds: float = _DEFAULTS.lock_seconds
+    in_doubt: Doubt = _DEFAULTS.in_doubt
+    writer_seconds: float = _DEFAULTS.writer_seconds
+    sender_seconds: float = _DEFAULTS.sender_seconds
+    stage_seconds: float = _DEFAULTS.stage_seconds
+    remember_seconds: float = _DEFAULTS.remember_seconds
+    grace_seconds: float = _DEFAULTS.grace_seconds
+    park_after_seconds: float = _DEFAULTS.park_after_seconds
+    most_fragments: int = _DEFAULTS.most_fragments
 
     @property
     def store_url(self) -> str:
+        """Return the store's URL; without a setting it is a file in the data folder."""
         return self.store or str(Path(self.data_dir, "chat.db"))
 
     @property
     def outbox_folder(self) -> Path:
+        """Return the folder that the local outbox writes to."""
         return Path(self.outbox or Path(self.data_dir, "outbox"))
 
     @property
     def queue_urls(self) -> dict[Channel, str]:
+        """Return the URL of each channel's trigger queue."""
         return {
             Channel.WHATSAPP: self.whatsapp_queue,
             Channel.SMS: self.sms_queue,
@@ -138,62 +147,71 @@ class ChatSettings(BaseModel):
         }
 
     @property
-    def terms(self) -> ConversationPolicy:
-        """Raises ConfigError for waits and limits that contradict each other."""
+    def policy(self) -> ConversationPolicy:
+        """Return the policy. Raises ConfigError if waits or limits contradict each other."""
         return ConversationPolicy(
-            **{one.name: getattr(self, one.name) for one in fields(ConversationPolicy)}
+            **{field.name: getattr(self, field.name) for field in fields(ConversationPolicy)}
         )
 
-    def contradictions(self) -> Iterator[str]:
-        """What is right each by itself, and wrong together."""
+    def find_contradictions(self) -> Iterator[str]:
+        """Yield the problems of settings that are valid alone but not together."""
         try:
-            self.terms  # noqa: B018  # it is made to be checked
+            self.policy  # noqa: B018  # building it checks it
         except ConfigError as error:
-            yield from map(_by_variable, str(error).split("; "))
+            yield from map(_name_variables, str(error).split("; "))
         for channel, url in self.queue_urls.items():
             if url == self.inbound_queue:
-                taken = chat_variable(f"{channel}_queue")
-                yield f"{chat_variable('inbound_queue')} is {taken}, too: give it its own"
+                other = to_chat_variable(f"{channel}_queue")
+                yield (
+                    f"{to_chat_variable('inbound_queue')} is the same queue as {other}; "
+                    "use a separate queue"
+                )
 
 
-def chat_variable(name: str) -> str:
+def to_chat_variable(name: str) -> str:
+    """Return the environment variable of a setting."""
     return "HOLDFAST_DATA_DIR" if name == "data_dir" else f"HOLDFAST_CHAT_{name.upper()}"
 
 
-def chat_settings(env: Mapping[str, str]) -> ChatSettings:
-    """From the environment. Raises ConfigError with every problem, by its variable. What
-    was written is not repeated: addresses and secrets may be in there."""
-    said: dict[str, Any] = {
+def read_chat_settings(env: Mapping[str, str]) -> ChatSettings:
+    """Return the settings of conversations from the environment.
+
+    Raises ConfigError with every problem, each with its variable. Values are not repeated,
+    because they may hold addresses and secrets.
+    """
+    values: dict[str, Any] = {
         name: env[variable]
         for name in ChatSettings.model_fields
-        if (variable := chat_variable(name)) in env
+        if (variable := to_chat_variable(name)) in env
     }
-    problems = _problems(said)
-    sound = ChatSettings(**{name: said[name] for name in said if name not in problems})
-    bad = [chat_variable(name) for name in problems]
-    # Beside a default in the place of something bad, what is right may look wrong.
-    more = [one for one in sound.contradictions() if not any(name in one for name in bad)]
-    if problems or more:
-        raise ConfigError("; ".join([*problems.values(), *more]))
-    return sound
+    problems = _find_problems(values)
+    settings = ChatSettings(**{name: values[name] for name in values if name not in problems})
+    bad = [to_chat_variable(name) for name in problems]
+    # A bad value was replaced by its default, and next to that a good value may look wrong.
+    contradictions = [
+        text for text in settings.find_contradictions() if not any(name in text for name in bad)
+    ]
+    if problems or contradictions:
+        raise ConfigError("; ".join([*problems.values(), *contradictions]))
+    return settings
 
 
-def _problems(said: Mapping[str, Any]) -> dict[str, str]:
-    """By the setting's name."""
+def _find_problems(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the problem of each bad value, by the setting's name."""
     try:
-        ChatSettings(**said)
+        ChatSettings(**values)
     except ValidationError as error:
-        told = error.errors(include_url=False, include_context=False, include_input=False)
+        details = error.errors(include_url=False, include_context=False, include_input=False)
         return {
-            (name := str(one["loc"][0])): (
-                f"{chat_variable(name)}: {one['msg'].removeprefix('Value error, ')}"
+            (name := str(detail["loc"][0])): (
+                f"{to_chat_variable(name)}: {detail['msg'].removeprefix('Value error, ')}"
             )
-            for one in told
+            for detail in details
         }
     return {}
 
 
-def _by_variable(problem: str) -> str:
-    """A complaint of `ConversationPolicy`, with the names that the person wrote."""
-    names = "|".join(one.name for one in fields(ConversationPolicy))
-    return re.sub(rf"\b({names})\b", lambda name: chat_variable(name[0]), problem)
+def _name_variables(problem: str) -> str:
+    """Replace the field names in a problem of `ConversationPolicy` by the variables."""
+    names = "|".join(field.name for field in fields(ConversationPolicy))
+    return re.sub(rf"\b({names})\b", lambda name: to_chat_variable(name[0]), problem)
