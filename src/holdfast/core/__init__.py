@@ -1,1 +1,4 @@
-"""The lease engine: everything here is standard library and pydantic."""
+"""The lease engine: leases and their keeper, the queue contract, and the worker.
+
+It depends on the standard library and pydantic only.
+"""

@@ -7,39 +7,46 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time that tests can replace."""
 
     def time(self) -> float:
-        """Seconds since the epoch. May jump: use it for people, never for trust."""
+        """Return the seconds since the epoch.
+
+        This clock may jump, so use it for timestamps and never to judge a lease.
+        """
 
     def monotonic(self) -> float:
-        """Seconds that only grow, and that count while the machine is suspended."""
+        """Return seconds that only grow and that also count while the machine is suspended."""
 
     def wait(self, event: Event, seconds: float | None) -> bool:
-        """Wait until `event` is set (True) or `seconds` have passed (False)."""
+        """Wait until `event` is set (returns True) or `seconds` have passed (False)."""
 
     def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Sleep for `seconds`."""
 
 
-# CLOCK_MONOTONIC stands still while a laptop sleeps; leases do not. Where the
-# system has no CLOCK_BOOTTIME (macOS), its monotonic clock counts suspend already.
+# CLOCK_MONOTONIC stops while a laptop is suspended, but leases keep running out. A system
+# without CLOCK_BOOTTIME (macOS) has a monotonic clock that counts suspended time already.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of the machine."""
 
     def time(self) -> float:
+        """Return the seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
+        """Return the seconds since boot, suspended time included."""
         return time.clock_gettime(_BOOTTIME)
 
     def wait(self, event: Event, seconds: float | None) -> bool:
+        """Wait until `event` is set (returns True) or `seconds` have passed (False)."""
         return event.wait(seconds)
 
     def sleep(self, seconds: float) -> None:
+        """Sleep for `seconds`."""
         time.sleep(seconds)
 
 
@@ -49,8 +56,11 @@ _FIRST = datetime(1, 1, 1, tzinfo=UTC)
 _LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
-def utc(seconds: float) -> datetime:
-    """An epoch time as people read it; beyond the calendar, its first or last moment."""
+def to_utc(seconds: float) -> datetime:
+    """Convert an epoch time to a UTC datetime.
+
+    A time outside the calendar becomes the calendar's first or last moment.
+    """
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
@@ -58,4 +68,5 @@ def utc(seconds: float) -> datetime:
 
 
 def utc_now() -> datetime:
-    return utc(SYSTEM_CLOCK.time())
+    """Return the current time in UTC."""
+    return to_utc(SYSTEM_CLOCK.time())

@@ -1,26 +1,26 @@
-"""What can go wrong, in words a person can act on."""
+"""The errors that Holdfast raises. Each text says what failed and what to do."""
 
 
 class HoldfastError(Exception):
-    """Base of every error Holdfast raises on purpose. Its text is one clear line."""
+    """Base of every error Holdfast raises on purpose. Its text is one line."""
 
 
 class NotLeased(HoldfastError):
-    """The message was not obtained from `poll`, or was settled another way already."""
+    """The message did not come from `poll`, or was already settled in another way."""
 
 
 class LeaseLost(HoldfastError):
-    """The lease is gone: refused by the queue, taken over, or past its deadline."""
+    """The lease is lost: refused by the queue, taken over, or past its deadline."""
 
 
 class MessageTooLarge(HoldfastError):
-    """The message is larger than the queue takes."""
+    """The message is larger than the queue accepts."""
 
 
 class MalformedMessage(HoldfastError):
     """The stored bytes are not a message of the expected model.
 
-    `message_id` is the id they hold, where one can be read.
+    `message_id` is the id they contain, if one could be read.
     """
 
     message_id: str | None = None
@@ -39,20 +39,23 @@ class NewerSchema(HoldfastError):
 
 
 class InvalidName(HoldfastError):
-    """A queue, campaign or id that cannot be used."""
+    """A queue name, campaign or id cannot be used."""
 
 
 class QueueUnavailable(HoldfastError):
-    """The queue cannot be reached or written right now; nothing was changed."""
+    """The queue cannot be reached or written right now. Nothing was changed."""
 
 
 class StoreUnavailable(HoldfastError):
-    """The store of jobs or conversations did not answer. What was asked may or may not have
-    been done; every write to it is safe to ask for again."""
+    """The store of jobs or conversations did not respond.
+
+    It is unknown whether the requested write was done. Every write to the store can be
+    repeated safely.
+    """
 
 
 class Unsupported(HoldfastError):
-    """This kind of queue cannot do that; `capabilities` says what it can."""
+    """This kind of queue cannot do that. `capabilities` lists what it can do."""
 
 
 class ConfigError(HoldfastError):
@@ -60,4 +63,4 @@ class ConfigError(HoldfastError):
 
 
 class HandlerNotFound(HoldfastError):
-    """`MODULE:HANDLER` does not lead to something that can be called."""
+    """`MODULE:HANDLER` does not name a callable, or a child process cannot import it."""

@@ -1,1 +1,1 @@
-"""Subscribers of events: log lines and metrics. Each is optional."""
+"""Optional subscribers of events: log lines and Prometheus metrics."""

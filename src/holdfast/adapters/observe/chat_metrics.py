@@ -1,4 +1,4 @@
-"""What happens to conversations, as Prometheus metrics."""
+"""Events of conversations as Prometheus metrics."""
 
 from functools import partial
 from types import ModuleType
@@ -12,19 +12,22 @@ if TYPE_CHECKING:
 
 _COUNTED: dict[type[Event], tuple[str, str]] = {
     cv.InboundRefused: ("chat_refused", "Inbound messages that could not be answered."),
-    cv.WindowProlonged: ("chat_prolonged", "Windows kept open: the customer was typing."),
-    cv.LockBusy: ("chat_busy", "Triggers that found the conversation being answered."),
-    cv.LockTakenOver: ("chat_taken_over", "Locks of others that had run out."),
-    cv.TurnFinished: ("chat_turns", "Batches answered, reply and history written."),
-    cv.BatchFailed: ("chat_retries", "Batches to be tried again."),
-    cv.BatchParked: ("chat_parked", "Batches that wait for a person."),
-    cv.SentNotRecorded: ("chat_unrecorded", "Replies out whose history could not be written."),
+    cv.WindowProlonged: (
+        "chat_prolonged",
+        "Windows kept open because the customer was typing.",
+    ),
+    cv.LockBusy: ("chat_busy", "Triggers of a conversation that is being answered."),
+    cv.LockTakenOver: ("chat_taken_over", "Expired locks taken over from another worker."),
+    cv.TurnFinished: ("chat_turns", "Batches answered, with reply and history written."),
+    cv.BatchFailed: ("chat_retries", "Batches that will be tried again."),
+    cv.BatchParked: ("chat_parked", "Batches parked for an operator."),
+    cv.SentNotRecorded: ("chat_unrecorded", "Replies sent whose history could not be written."),
 }
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300)
 
 
 class ChatMetrics:
-    """A subscriber that counts what happens to conversations."""
+    """A subscriber that counts events of conversations."""
 
     def __init__(self, client: ModuleType, registry: "CollectorRegistry") -> None:
         self._counters = {
@@ -36,13 +39,15 @@ class ChatMetrics:
         self._staged = counter(
             "holdfast_chat_staged", "Inbound messages staged, once each.", ["channel"]
         )
-        self._doubts = counter(
-            "holdfast_chat_in_doubt", "Replies perhaps sent, by outcome.", ["outcome"]
+        self._unknown_sends = counter(
+            "holdfast_chat_in_doubt",
+            "Replies of which it was unknown whether they were sent, by outcome.",
+            ["outcome"],
         )
-        self._tokens = counter("holdfast_chat_tokens", "Tokens that replies took.", ["kind"])
+        self._tokens = counter("holdfast_chat_tokens", "Tokens used for replies.", ["kind"])
         self._seconds = client.Histogram(
             "holdfast_chat_writer_seconds",
-            "How long replies took to be written.",
+            "Duration of writing replies.",
             buckets=_SECONDS,
             registry=registry,
         )
@@ -60,7 +65,7 @@ class ChatMetrics:
             case cv.FragmentStaged(channel=channel, new=True):
                 self._staged.labels(channel).inc()
             case cv.SendInDoubt(outcome=outcome):
-                self._doubts.labels(outcome).inc()
+                self._unknown_sends.labels(outcome).inc()
             case cv.ReplyWritten(seconds=seconds):
                 self._tokens.labels("prompt").inc(event.prompt_tokens)
                 self._tokens.labels("completion").inc(event.completion_tokens)

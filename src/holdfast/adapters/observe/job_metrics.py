@@ -1,4 +1,4 @@
-"""What happens to jobs, as Prometheus metrics."""
+"""Events of jobs as Prometheus metrics."""
 
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -10,30 +10,33 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 _COUNTED: dict[type[Event], tuple[str, str]] = {
-    ev.HeartbeatSent: ("heartbeat_success", "Heartbeats that Step Functions took."),
-    ev.HeartbeatFailed: ("heartbeat_failure", "Heartbeats refused or without an answer."),
+    ev.HeartbeatSent: ("heartbeat_success", "Heartbeats that Step Functions accepted."),
+    ev.HeartbeatFailed: ("heartbeat_failure", "Heartbeats refused or without a response."),
     ev.StepFunctionsTimedOut: (
         "stepfunctions_timeout",
-        "Jobs being worked on that Step Functions gave up.",
+        "Active jobs that Step Functions timed out.",
     ),
     ev.JobStarted: ("jobs_started", "Jobs received for the first time."),
     ev.JobResumed: ("jobs_resumed", "Jobs received again."),
     ev.JobStalled: ("jobs_stalled", "Jobs found without progress, once per cycle."),
-    ev.JobCancelled: ("jobs_cancelled", "Jobs nobody waited for any more."),
-    ev.TaskCompleted: ("tasks_completed", "Tasks done."),
-    ev.TaskFailed: ("tasks_failed", "Tasks given up."),
+    ev.JobCancelled: ("jobs_cancelled", "Jobs whose execution no longer waits for them."),
+    ev.TaskCompleted: ("tasks_completed", "Tasks completed."),
+    ev.TaskFailed: ("tasks_failed", "Tasks that failed for good."),
     ev.TaskRetried: ("tasks_again", "Tasks given to another worker."),
-    ev.CallbackSent: ("callbacks_sent", "Answers that Step Functions took."),
-    ev.CallbackFailed: ("callbacks_failed", "Answers to be tried again."),
-    ev.ActiveJobsUnknown: ("active_jobs_unknown", "Listings the job store did not answer."),
+    ev.CallbackSent: ("callbacks_sent", "Callbacks that Step Functions accepted."),
+    ev.CallbackFailed: ("callbacks_failed", "Callbacks that will be repeated."),
+    ev.ActiveJobsUnknown: (
+        "active_jobs_unknown",
+        "Listings without a response of the job store.",
+    ),
     ev.PoolWorkerStarted: ("pool_workers_started", "Worker processes started."),
-    ev.PoolWorkerEnded: ("pool_workers_ended", "Worker processes that ended or were ended."),
+    ev.PoolWorkerEnded: ("pool_workers_ended", "Worker processes that ended or were killed."),
 }
 _MILLISECONDS = (1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
 
 
 class JobMetrics:
-    """A subscriber that counts what happens to jobs."""
+    """A subscriber that counts events of jobs."""
 
     def __init__(self, client: ModuleType, registry: "CollectorRegistry") -> None:
         self._counters = {
@@ -41,24 +44,26 @@ class JobMetrics:
             for kind, (name, text) in _COUNTED.items()
         }
         self._sent = client.Counter(
-            "holdfast_heartbeat_sent", "Heartbeats tried.", registry=registry
+            "holdfast_heartbeat_sent", "Heartbeats sent, with any result.", registry=registry
         )
         self._duration = client.Histogram(
             "holdfast_heartbeat_duration_ms",
-            "How long heartbeats took, in milliseconds.",
+            "Duration of heartbeats in milliseconds.",
             buckets=_MILLISECONDS,
             registry=registry,
         )
         self._with_token = client.Gauge(
-            "holdfast_jobs_active_with_token", "Active jobs to beat.", registry=registry
+            "holdfast_jobs_active_with_token",
+            "Active jobs that need heartbeats.",
+            registry=registry,
         )
         self._without_token = client.Gauge(
             "holdfast_jobs_active_without_token",
-            "Active jobs that nobody waits for.",
+            "Active jobs without a task token.",
             registry=registry,
         )
         self._finished = client.Counter(
-            "holdfast_jobs_finished", "Jobs by how they ended.", ["status"], registry=registry
+            "holdfast_jobs_finished", "Finished jobs by status.", ["status"], registry=registry
         )
 
     def __call__(self, event: Event) -> None:

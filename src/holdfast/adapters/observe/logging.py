@@ -1,22 +1,22 @@
-"""Events as log lines: one per transition, key=value, with no body in sight.
+"""Events as log lines: one line of key=value pairs per transition, never with a body.
 
     2026-11-15T20:45:01.123Z level=info event=completed queue=acme/enrich message_id=4f1c…
 
-`EventLog()` speaks through structlog when it is installed (`holdfast[logging]`), else
-through the standard library's `holdfast` logger: an application that has set up either
-needs nothing more. `line_log` makes whole lines of its own, for our command line.
+`EventLog()` writes to structlog if that is installed (`holdfast[logging]`), or else to the
+`holdfast` logger of the standard library. An application that has configured either needs
+nothing more. `make_line_log` formats complete lines itself, for the command line.
 """
 
+import dataclasses
 import json
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any, Literal
 
 from holdfast.conversations import events as cv
 from holdfast.core import events as ev
-from holdfast.core.clock import SYSTEM_CLOCK, Clock, utc
+from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
 from holdfast.core.events import Event, Subscriber
 from holdfast.jobs import events as jv
 
@@ -59,28 +59,31 @@ _LEVELS: dict[type[Event], int] = {
     cv.BatchParked: logging.ERROR,
     cv.SentNotRecorded: logging.CRITICAL,
 }
-_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORD_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-def level_of(event: Event) -> int:
+def get_event_level(event: Event) -> int:
+    """Return the log level of an event."""
     if isinstance(event, jv.ActiveJobs) and event.with_token == 0:
-        return logging.DEBUG  # each cycle of an idle process
+        return logging.DEBUG  # emitted in each cycle of an idle process
     if isinstance(event, cv.SweepFinished) and event.triggered == event.parked == 0:
         return logging.DEBUG
     return _LEVELS.get(type(event), logging.INFO)
 
 
-def name_of(event: Event) -> str:
-    """DeadLettered → dead_lettered."""
-    return _HUMP.sub("_", type(event).__name__).lower()
+def get_event_name(event: Event) -> str:
+    """Return the name of an event in logs, such as dead_lettered for DeadLettered."""
+    return _WORD_BOUNDARY.sub("_", type(event).__name__).lower()
 
 
-def fields_of(event: Event) -> dict[str, Any]:
-    """What the event says; text made safe for one line of a terminal."""
-    return {field.name: _tidy(getattr(event, field.name)) for field in fields(event)}
+def get_event_fields(event: Event) -> dict[str, Any]:
+    """Return the fields of an event, with text made safe for one line of a terminal."""
+    return {
+        field.name: _clean(getattr(event, field.name)) for field in dataclasses.fields(event)
+    }
 
 
-def _tidy(value: Any) -> Any:
+def _clean(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 3)
     if isinstance(value, str) and not value.isprintable():
@@ -89,52 +92,55 @@ def _tidy(value: Any) -> Any:
 
 
 class EventLog:
-    """A subscriber that hands each event to a logger."""
+    """A subscriber that writes each event of at least `min_level` to a logger."""
 
-    def __init__(self, write: Write | None = None, *, at_least: int = logging.INFO) -> None:
-        self._write = write or _logger()
-        self._at_least = at_least
+    def __init__(self, write: Write | None = None, *, min_level: int = logging.INFO) -> None:
+        self._write = write or _find_logger()
+        self._at_least = min_level
 
     def __call__(self, event: Event) -> None:
-        if (level := level_of(event)) >= self._at_least:
-            self._write(level, name_of(event), fields_of(event))
+        if (level := get_event_level(event)) >= self._at_least:
+            self._write(level, get_event_name(event), get_event_fields(event))
 
 
-def _logger() -> Write:
+def _find_logger() -> Write:
     try:
         import structlog
     except ImportError:
-        return _to_stdlib
+        return _write_to_stdlib
     logger = structlog.get_logger("holdfast")
-    return lambda level, name, said: logger.log(level, name, **said)
+    return lambda level, name, fields: logger.log(level, name, **fields)
 
 
-def _to_stdlib(level: int, name: str, said: Mapping[str, Any]) -> None:
-    logging.getLogger("holdfast").log(level, "%s %s", name, pairs(said))
+def _write_to_stdlib(level: int, name: str, fields: Mapping[str, Any]) -> None:
+    logging.getLogger("holdfast").log(level, "%s %s", name, format_pairs(fields))
 
 
-def line_log(
+def make_line_log(
     write_line: Callable[[str], None],
     style: Style = "text",
     *,
-    at_least: int = logging.INFO,
+    min_level: int = logging.INFO,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Subscriber:
-    """Lines for people and grep (`text`), or for machines (`json`)."""
+    """Return a subscriber that writes complete lines, as readable `text` or as `json`."""
 
-    def write(level: int, name: str, said: Mapping[str, Any]) -> None:
-        at = f"{utc(clock.time()).isoformat(timespec='milliseconds')[:-6]}Z"
-        said = {"level": logging.getLevelName(level).lower(), "event": name, **said}
-        line = json.dumps({"at": at, **said}) if style == "json" else f"{at} {pairs(said)}"
-        write_line(line)
+    def write(level: int, name: str, fields: Mapping[str, Any]) -> None:
+        at = f"{to_utc(clock.time()).isoformat(timespec='milliseconds')[:-6]}Z"
+        pairs = {"level": logging.getLevelName(level).lower(), "event": name, **fields}
+        if style == "json":
+            write_line(json.dumps({"at": at, **pairs}))
+        else:
+            write_line(f"{at} {format_pairs(pairs)}")
 
-    return EventLog(write, at_least=at_least)
-
-
-def pairs(said: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={_quoted(v)}" for key, v in said.items() if v is not None)
+    return EventLog(write, min_level=min_level)
 
 
-def _quoted(value: Any) -> str:
+def format_pairs(fields: Mapping[str, Any]) -> str:
+    """Format fields as key=value pairs, without those that are None."""
+    return " ".join(f"{key}={_quote(v)}" for key, v in fields.items() if v is not None)
+
+
+def _quote(value: Any) -> str:
     text = str(value)
     return text if text and not re.search(r'[\s="\\]', text) else json.dumps(text)

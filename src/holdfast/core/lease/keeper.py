@@ -1,14 +1,14 @@
-"""The keeper: one thread that renews every lease held, whatever its kind.
+"""The keeper: one thread that renews every lease held in this process.
 
-    hold ──▶ agenda ──▶ judge ─┬─ past its deadline, cap or stall ─▶ LOST, no call
-               ▲               ├─ near its cap ─▶ warned, once
-               │               └─ due ─▶ batch of one source ─▶ renew
-               │                                                  │ one answer each
-               └──────── at the next renewal or retry ◀───────────┘
+    hold ──▶ schedule ──▶ check ─┬─ past its deadline, cap or stall ─▶ LOST, no call
+                ▲                ├─ near its cap ─▶ NearCap, once
+                │                └─ due ─▶ batch of one source ─▶ renew
+                │                                                   │ one result each
+                └───────── at the next renewal or retry ◀───────────┘
 
-Sources are called one after another, the most urgent lease first. A slow source delays
-the renewals of the others, but never silently: everything is judged again after each
-call, and what ran out meanwhile is LOST before the next call goes out. Give the clients
+Sources are called one after another, the most urgent lease first. A slow source delays the
+renewals of the others, but never silently, because every lease is checked again after each
+call. A lease that ran out meanwhile is LOST before the next call is made. Give the clients
 of sources timeouts well below the lease.
 """
 
@@ -33,20 +33,21 @@ _log = logging.getLogger("holdfast")
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What one pass did."""
+    """The result of one pass."""
 
     renewed: int
-    at_risk: int  # asked for, without an answer
+    at_risk: int  # requested, but without a response
     lost: int
-    next_at: float | None  # monotonic: when there is something to do again
+    next_at: float | None  # monotonic; None when nothing is held
 
 
 class LeaseKeeper:
-    """Renews what is held until it is released or lost. Safe to share between threads.
+    """Renews the leases it holds until they are released or lost. Threads may share it.
 
-    A renewal is asked for when `renew_after` of the lease has passed since the last one.
-    `NearCap` is emitted `cap_warning_seconds` before a source will extend no further.
-    `start` and `stop` may be called from any thread, the callbacks of leases included.
+    A renewal is requested when the fraction `renew_after` of the lease has passed since the
+    last one. `NearCap` is emitted `cap_warning_seconds` before the source stops extending
+    the lease. `start` and `stop` may be called from any thread, also from callbacks of
+    leases.
     """
 
     def __init__(
@@ -68,17 +69,18 @@ class LeaseKeeper:
         self._renew_after = renew_after
         self._cap_warning_seconds = cap_warning_seconds
         self._random = Random()
-        self._begin()
-        # A forked child has none of its parent's threads, but may have a lock that one of
-        # them held. So its keepers begin anew: not running, the leases stay the parent's.
-        after_fork.run_after_fork(self, LeaseKeeper._begin)
+        self._reset()
+        # A forked child has none of its parent's threads, but it may inherit a lock that one
+        # of them held. So its keepers are reset: they do not run, and the leases stay with
+        # the parent.
+        after_fork.run_after_fork(self, LeaseKeeper._reset)
 
-    def _begin(self) -> None:
-        """Nothing held, nothing running."""
-        self._agenda = RenewalSchedule(self._renew_after, self._cap_warning_seconds)
+    def _reset(self) -> None:
+        """Hold no lease and run no thread."""
+        self._schedule = RenewalSchedule(self._renew_after, self._cap_warning_seconds)
         self._changed = Condition()
         self._thread: Thread | None = None
-        self._ended: Thread | None = None  # perhaps still in its last instructions
+        self._ended: Thread | None = None  # it may still run its last instructions
         self._wanted = False
         self._stops = 0
         self._stops_obeyed = 0
@@ -86,11 +88,11 @@ class LeaseKeeper:
     # -- holding
 
     def hold(self, lease: Lease, *, stall_seconds: float | None = None) -> None:
-        """Renew until it is released or lost; nobody needs to tell the keeper which.
+        """Renew the lease until it is released or lost, which the keeper notices itself.
 
-        With `stall_seconds` it is given up when it was not beaten for so long, counted
-        from this call. Holding again changes nothing but the stall time. Raises TypeError,
-        and holds nothing, when the lease's source is not a LeaseSource.
+        With `stall_seconds`, the lease is given up when it was not beaten for that long,
+        counted from this call. A second call changes only the stall time. Raises TypeError,
+        and holds nothing, if the lease's source is not a LeaseSource.
         """
         if not lease.live:
             return
@@ -98,16 +100,16 @@ class LeaseKeeper:
         if stall_seconds is not None and stall_seconds != lease.stall_seconds:
             lease.stall_seconds = stall_seconds
             lease.beat(self._clock.monotonic())
-        if self._agenda.add(lease):
-            lease.on_lost(self._report_gone)
+        if self._schedule.add(lease):
+            lease.on_lost(self._report_loss)
 
     @property
     def held(self) -> int:
-        """How many live leases are held, counted one by one."""
-        return self._agenda.live()
+        """The number of live leases held. Each access counts them all."""
+        return self._schedule.count_live()
 
-    def _report_gone(self, lease: Lease) -> None:
-        """By whoever noticed first: the keeper, the queue or the worker."""
+    def _report_loss(self, lease: Lease) -> None:
+        """Emit the loss, which the keeper, the queue or the worker may have noticed first."""
         self._events.emit(
             MessageLeaseLost(lease.source.name, lease.message_id, lease.attempt, lease.reason)
         )
@@ -115,32 +117,33 @@ class LeaseKeeper:
     # -- one pass
 
     def tick(self) -> Tick:
-        """One pass, here and now: renew what is due, lose what is lost."""
-        return self._pass(lambda: False)
+        """Run one pass in this thread: renew what is due and lose what is over."""
+        return self._run_pass(lambda: False)
 
-    def _pass(self, stopping: Callable[[], bool]) -> Tick:
-        renewal = RenewalPass(self._agenda, self._clock, self._events, self._random)
+    def _run_pass(self, stopping: Callable[[], bool]) -> Tick:
+        renewal = RenewalPass(self._schedule, self._clock, self._events, self._random)
         renewal.run(stopping)
-        first_at = self._agenda.first_at()
+        next_at = self._schedule.get_next_wake_time()
         return Tick(
             renewed=renewal.renewed,
             at_risk=renewal.at_risk,
             lost=renewal.lost,
-            next_at=None if first_at == inf else first_at,
+            next_at=None if next_at == inf else next_at,
         )
 
     # -- the thread
     #
-    # A stop is obeyed between passes and between calls. It waits until the thread has
-    # said so, not until the thread is gone: a start that came meanwhile keeps it, and
-    # there never are two.
+    # The thread obeys a stop between passes and between calls. `stop` waits until the thread
+    # has acknowledged it, not until the thread has ended: a start that comes meanwhile keeps
+    # the same thread, so there are never two.
 
     @property
     def running(self) -> bool:
+        """Whether the keeper renews in the background."""
         return self._wanted and self._thread is not None
 
     def start(self) -> None:
-        """Renew in the background. Does nothing when that is so already."""
+        """Start renewing in the background. Does nothing if the keeper runs already."""
         with self._changed:
             self._wanted = True
             if self._thread is not None:
@@ -150,20 +153,20 @@ class LeaseKeeper:
             self._thread = Thread(target=self._run, name="holdfast-keeper", daemon=True)
             try:
                 self._thread.start()
-            except RuntimeError:  # no more threads to be had: do not seem to run
+            except RuntimeError:  # no thread is available, so do not claim to run
                 self._thread, self._wanted = None, False
                 raise
 
     def stop(self) -> None:
-        """Stop renewing. After the return no source is called; what is held stays held.
+        """Stop renewing. After the return no source is called. All leases stay held.
 
-        Waits for a call that is under way, but not when called by a callback, in the
-        keeper's own thread: then the pass ends before its next call.
+        Waits for a call in progress. If a callback calls this in the keeper's own thread, it
+        does not wait, and the pass ends before its next call.
         """
         with self._changed:
             self._wanted = False
             self._stops += 1
-            self._agenda.wake.set()
+            self._schedule.wake.set()
             stops, thread = self._stops, self._thread
             if thread is current_thread():
                 return
@@ -187,38 +190,39 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         try:
-            while self._goes_on():
-                self._pass_safely()
+            while self._continues():
+                self._run_pass_safely()
                 self._sleep()
         except BaseException:
-            self._end()
+            self._end_thread()
             raise
 
-    def _pass_safely(self) -> None:
+    def _run_pass_safely(self) -> None:
         try:
-            self._pass(self._stop_came)
-        except Exception:  # a bug here must not cost every lease there is
+            self._run_pass(self._is_stop_pending)
+        except Exception:  # a bug in one pass must not lose every lease
             _log.exception("the keeper's pass failed")
 
-    def _stop_came(self) -> bool:
+    def _is_stop_pending(self) -> bool:
         return self._stops > self._stops_obeyed or self._thread is not current_thread()
 
     def _sleep(self) -> None:
-        until = self._agenda.sleep_until()
+        until = self._schedule.begin_sleep()
         seconds = None if until == inf else max(0.0, until - self._clock.monotonic())
-        self._clock.wait(self._agenda.wake, seconds)
+        self._clock.wait(self._schedule.wake, seconds)
 
-    def _goes_on(self) -> bool:
+    def _continues(self) -> bool:
+        """Acknowledge stops, and return whether this thread should run another pass."""
         with self._changed:
-            self._agenda.awake()
+            self._schedule.end_sleep()
             self._stops_obeyed = self._stops
             self._changed.notify_all()
             if not self._wanted:
-                self._end()
+                self._end_thread()
             return self._thread is current_thread()
 
-    def _end(self) -> None:
-        """Once this is done the thread touches nothing any more."""
+    def _end_thread(self) -> None:
+        """Mark this thread as ended. Afterwards it touches no shared state."""
         with self._changed:
             if self._thread is current_thread():
                 self._thread, self._ended = None, current_thread()

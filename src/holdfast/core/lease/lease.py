@@ -7,9 +7,9 @@
                ├───────────────────────────┴────────▶ LOST      (final)
                └─ acked, nacked, dead-lettered ─────▶ RELEASED  (final)
 
-Trust counts from *before* a call: a claim or renewal that was asked for at t is good
-until t + seconds, whenever the answer came. An answer that comes after the old deadline
-proves nothing (somebody may have judged in between), so it loses the lease.
+Trust counts from *before* a call: a claim or renewal that was requested at t is good until
+t + seconds, whenever the response arrives. A response that arrives after the old deadline
+proves nothing, because another worker may have taken over in between. So the lease is lost.
 """
 
 import logging
@@ -26,6 +26,8 @@ _log = logging.getLogger("holdfast")
 
 
 class LeaseState(Enum):
+    """The state of a lease. LOST and RELEASED are final."""
+
     HELD = "held"
     AT_RISK = "at risk"
     LOST = "lost"
@@ -34,19 +36,21 @@ class LeaseState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """The backend granted the extension."""
+    """The backend extended the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The backend says the lease is not ours any more: final."""
+    """The backend reports that this process no longer holds the lease. This is final."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """Throttled, unreachable, timed out: nobody knows; worth another try."""
+    """It is unknown whether the lease was extended: the call was throttled or timed out.
+
+    The keeper tries again."""
 
     reason: str
 
@@ -56,24 +60,25 @@ RENEWED = Renewed()
 
 
 class LeaseSource(Protocol):
-    """Anything that can prolong its leases: a queue, a lock table."""
+    """A queue or a lock table: anything that can extend the leases it granted."""
 
     name: str
-    """For people and events."""
+    """The name in events and logs."""
 
     renew_batch: int
-    """How many leases one `renew` call may carry."""
+    """The maximum number of leases in one `renew` call."""
 
     def renew(self, leases: "Sequence[Lease]", seconds: float) -> Sequence[Renewal]:
-        """Ask for `seconds` from now for each lease; one answer per lease, in order.
+        """Request `seconds` from now for each lease. Return one result per lease, in order.
 
-        Moves no deadline (the caller does, by `Lease.answered`) and raises only when
-        no lease of the batch could be asked, which counts as unanswered for all.
+        This moves no deadline, because the caller does so with `Lease.apply_renewal`. An
+        exception counts as Unanswered for the whole batch, so raise only if the call
+        failed for every lease in it.
         """
 
 
 def check_source(source: LeaseSource) -> None:
-    """Raise TypeError when the keeper could not use the source, and name what is wrong."""
+    """Raise TypeError if the keeper cannot use `source`, and name what is wrong with it."""
     problem = None
     if not isinstance(name := getattr(source, "name", None), str):
         problem = f"its name must be text, not {name!r}"
@@ -86,18 +91,19 @@ def check_source(source: LeaseSource) -> None:
         raise TypeError(f"{type(source).__name__} cannot be a source of leases: {problem}")
 
 
-# Looking up a member of an Enum is a call; these are read many times per message.
+# Reading a member from the Enum is a call, and these are read many times per message.
 HELD, AT_RISK, LOST, RELEASED = LeaseState
 
-# One lock for all transitions: they are a few instructions long, and a lock per lease
-# would cost memory ten thousand times over. A fork must not inherit it locked.
+# All leases share one lock. A transition is a few instructions long, while a lock per lease
+# would cost memory for each of ten thousand leases. The hooks keep a forked child from
+# inheriting the lock while it is locked.
 _transition = Lock()
 os.register_at_fork(before=_transition.acquire, after_in_parent=_transition.release)
 os.register_at_fork(after_in_child=_transition.release)
 
 
 class Lease:
-    """The right to one piece of work. Made by a source, renewed by the keeper."""
+    """The right to one piece of work. A source creates it and the keeper renews it."""
 
     __slots__ = (
         "__weakref__",
@@ -109,8 +115,8 @@ class Lease:
         "deadline",
         "fence",
         "handle",
+        "last_beat_at",
         "message_id",
-        "moved_at",
         "reason",
         "seconds",
         "source",
@@ -131,16 +137,16 @@ class Lease:
         cap_at: float | None = None,
     ) -> None:
         self.source = source
-        self.handle = handle  # the adapter's own receipt: never printed, never serialised
+        self.handle = handle  # the adapter's receipt, which is never printed or serialised
         self.message_id = message_id
         self.attempt = attempt
         self.fence = fence
-        self.claimed_at = claimed_at  # monotonic, from before the claim
+        self.claimed_at = claimed_at  # monotonic, read before the claim
         self.seconds = seconds
         self.deadline = claimed_at + seconds
-        self.cap_at = cap_at  # monotonic; the source extends no further than this
+        self.cap_at = cap_at  # monotonic; the source does not extend the lease beyond this
         self.stall_seconds: float | None = None
-        self.moved_at = claimed_at  # monotonic; the last beat of the work
+        self.last_beat_at = claimed_at  # monotonic
         self.state = HELD
         self.reason = ""
         self._lost: Event | None = None
@@ -151,11 +157,14 @@ class Lease:
 
     @property
     def live(self) -> bool:
+        """Whether the lease is neither lost nor released."""
         return self.state is HELD or self.state is AT_RISK
 
     @property
     def lost(self) -> Event:
-        """Set when the lease is lost. Made on first use: most leases are never watched."""
+        """An event that is set when the lease is lost.
+
+        It is created on first use, because most leases are never watched."""
         with _transition:
             if self._lost is None:
                 self._lost = Event()
@@ -164,17 +173,20 @@ class Lease:
             return self._lost
 
     def on_lost(self, callback: "Callable[[Lease], None]") -> None:
-        """Call back once when lost; at once when it is lost already."""
+        """Call `callback` once when the lease is lost, or now if it is lost already."""
         with _transition:
             if self.state is not LOST:
                 self._on_lost = (*self._on_lost, callback)
                 return
         callback(self)
 
-    def answered(
+    def apply_renewal(
         self, renewal: Renewal, *, asked_at: float, now: float, seconds: float
     ) -> LeaseState:
-        """Take in the backend's answer to a renewal of `seconds` asked for at `asked_at`."""
+        """Apply the result of a renewal of `seconds` that was requested at `asked_at`.
+
+        Return the new state. A result that arrives after the deadline loses the lease.
+        """
         match renewal:
             case Refused(reason):
                 self.lose(reason)
@@ -193,18 +205,21 @@ class Lease:
         return self.state
 
     def check(self, now: float) -> None:
-        """Raise LeaseLost unless the lease is still good at `now`."""
+        """Raise LeaseLost if the lease is lost. It is lost now if its deadline has passed."""
         if now >= self.deadline:
             self.lose("its deadline passed")
         if self.state is LOST:
             raise LeaseLost(f"lease of {self.message_id!r} is lost: {self.reason}")
 
     def beat(self, now: float) -> None:
-        """The work moved."""
-        self.moved_at = now
+        """Record that the work made progress at `now`."""
+        self.last_beat_at = now
 
     def lose(self, reason: str) -> bool:
-        """Mark as lost. True for the call that did it; callbacks run once, in its thread."""
+        """Mark the lease as lost. Return whether this call did it.
+
+        The callbacks run once, in the thread of the call that did.
+        """
         with _transition:
             if not self.live:
                 return False
@@ -215,12 +230,12 @@ class Lease:
         for callback in callbacks:
             try:
                 callback(self)
-            except Exception:  # one that fails must not keep the others from knowing
+            except Exception:  # the remaining callbacks must run
                 _log.exception("a callback failed on the loss of %r", self)
         return True
 
     def release(self, how: str = "") -> bool:
-        """Mark as settled, and how. True for the call that did it."""
+        """Mark the lease as settled and record how. Return whether this call did it."""
         with _transition:
             if self.state is LOST or self.state is RELEASED:
                 return False

@@ -1,4 +1,4 @@
-"""One pass over the agenda: lose what is over, renew what is due, batch by batch."""
+"""One renewal pass: lose the leases that are over and renew those that are due, in batches."""
 
 import logging
 from collections import deque
@@ -20,233 +20,249 @@ from holdfast.core.lease.lease import (
 from holdfast.core.lease.renewal_schedule import (
     RenewalSchedule,
     ScheduledLease,
-    over_at,
-    retry_delay,
-    seconds_to_ask,
-    why_over,
+    compute_loss_time,
+    compute_renewal_seconds,
+    compute_retry_delay,
+    find_loss_reason,
 )
 
 _log = logging.getLogger("holdfast")
 
-_LOOKED_AT = 200  # entries at most, to fill one batch
+_MAX_FILL_ENTRIES = 200  # entries to inspect when filling one batch
 
 
 class _Group:
-    """Leases that one call can carry: same source, same seconds."""
+    """Leases that can share a call, because they have the same source and seconds."""
 
     def __init__(self, first: ScheduledLease, seconds: float) -> None:
         self.source = first.lease.source
         self.seconds = seconds
-        self._most = first.renew_batch
+        self._max_batch = first.renew_batch
         self.waiting: deque[ScheduledLease] = deque()
 
     @property
     def full(self) -> bool:
-        return len(self.waiting) >= self._most
+        """Whether the next batch is full."""
+        return len(self.waiting) >= self._max_batch
 
-    def cut(self) -> list[ScheduledLease]:
-        """The next batch, taken out."""
-        size = min(self._most, len(self.waiting))
+    def take_batch(self) -> list[ScheduledLease]:
+        """Remove and return the next batch."""
+        size = min(self._max_batch, len(self.waiting))
         return [self.waiting.popleft() for _ in range(size)]
 
 
 class RenewalPass:
-    """One pass in the making. Make it, `run` it once, read its counts."""
+    """One pass over the schedule. Create it, call `run` once, then read its counts."""
 
     def __init__(
-        self, agenda: RenewalSchedule, clock: Clock, events: Events, random: Random
+        self, schedule: RenewalSchedule, clock: Clock, events: Events, random: Random
     ) -> None:
         self.renewed = self.at_risk = self.lost = 0
-        self._agenda = agenda
+        self._schedule = schedule
         self._clock = clock
         self._events = events
         self._random = random
         self._started_at = clock.monotonic()
         self._groups: dict[tuple[int, float], _Group] = {}
-        self._asked: list[ScheduledLease] = []
+        self._deferred: list[ScheduledLease] = []
 
     def run(self, stopping: Callable[[], bool]) -> None:
-        """After each call to a source everything is judged anew: it may have been slow."""
+        """Renew everything that is due, or end before the next call if `stopping()` is true.
+
+        All leases are checked again after each call to a source, because the call may have
+        been slow.
+        """
         try:
             while True:
-                self._judge()
-                group = self._most_urgent()
+                self._check_due()
+                group = self._find_most_urgent_group()
                 if group is None or stopping():
                     break
                 self._fill(group)
-                self._renew(group)
+                self._renew_batch(group)
         finally:
-            unasked = [held for group in self._groups.values() for held in group.waiting]
-            self._put_back([*unasked, *self._asked])
+            waiting = [entry for group in self._groups.values() for entry in group.waiting]
+            self._put_back([*waiting, *self._deferred])
 
-    # -- who is due
+    # -- selecting leases
 
-    def _judge(self) -> None:
-        """Look at everything whose time has come. Nothing here calls a source."""
+    def _check_due(self) -> None:
+        """Handle every entry whose wake time has come. This calls no source."""
         now = self._clock.monotonic()
-        while (held := self._agenda.take(now)) is not None:
-            if (reason := why_over(held.lease, now)) is not None:
-                self.lost += self._lose(held.lease, reason)
+        while (entry := self._schedule.take(now)) is not None:
+            if (reason := find_loss_reason(entry.lease, now)) is not None:
+                self.lost += self._lose(entry.lease, reason)
                 continue
-            if self._agenda.warn_at(held) <= now:
-                self._warn_of_cap(held, now)
-            seconds = seconds_to_ask(held.lease, now)
-            if seconds > 0 and self._agenda.due_at(held) <= now and not held.waiting:
-                self._line_up(held, seconds)
-            self._agenda.schedule(held, now)
+            if self._schedule.compute_warning_time(entry) <= now:
+                self._warn_of_cap(entry, now)
+            seconds = compute_renewal_seconds(entry.lease, now)
+            is_due = self._schedule.compute_due_time(entry) <= now
+            if seconds > 0 and is_due and not entry.in_pass:
+                self._select(entry, seconds)
+            self._schedule.reschedule(entry, now)
 
-    def _line_up(self, held: ScheduledLease, seconds: float) -> None:
-        held.waiting = True
-        if held.asked_at >= self._started_at:
-            # Due again already: leave it to the next pass, or a source that is slower
-            # than the interval keeps this one going for ever.
-            self._asked.append(held)
+    def _select(self, entry: ScheduledLease, seconds: float) -> None:
+        entry.in_pass = True
+        if entry.asked_at >= self._started_at:
+            # It was renewed in this pass and is due again. Leave it to the next pass;
+            # otherwise a source slower than the interval would keep this pass running
+            # forever.
+            self._deferred.append(entry)
             return
-        key = id(held.lease.source), seconds
+        key = id(entry.lease.source), seconds
         if key not in self._groups:
-            self._groups[key] = _Group(held, seconds)
-        self._groups[key].waiting.append(held)
+            self._groups[key] = _Group(entry, seconds)
+        self._groups[key].waiting.append(entry)
 
-    def _most_urgent(self) -> _Group | None:
+    def _find_most_urgent_group(self) -> _Group | None:
         waiting = [group for group in self._groups.values() if group.waiting]
         return min(waiting, key=lambda group: group.waiting[0].lease.deadline, default=None)
 
     def _fill(self, group: _Group) -> None:
-        """Pull forward what is due soon: a call that goes out anyway should go out full."""
+        """Add leases that are due soon, because the call is made anyway and can carry them."""
         now = self._clock.monotonic()
-        until = now + self._agenda.soon_seconds(group.waiting[0].lease)
-        looked_at = []
-        for _ in range(_LOOKED_AT):
-            if group.full or (held := self._agenda.take(until)) is None:
+        until = now + self._schedule.compute_early_seconds(group.waiting[0].lease)
+        taken = []
+        for _ in range(_MAX_FILL_ENTRIES):
+            if group.full or (entry := self._schedule.take(until)) is None:
                 break
-            if self._fits(held, group, now, until):
-                self._line_up(held, group.seconds)
-            looked_at.append(held)
-        for held in looked_at:
-            self._agenda.schedule(held, now)
+            if self._fits(entry, group, now, until):
+                self._select(entry, group.seconds)
+            taken.append(entry)
+        for entry in taken:
+            self._schedule.reschedule(entry, now)
 
-    def _fits(self, held: ScheduledLease, group: _Group, now: float, until: float) -> bool:
+    def _fits(self, entry: ScheduledLease, group: _Group, now: float, until: float) -> bool:
         return (
-            held.lease.source is group.source
-            and not held.waiting
-            and held.asked_at < self._started_at
-            and seconds_to_ask(held.lease, now) == group.seconds
-            and self._agenda.due_at(held) <= until
+            entry.lease.source is group.source
+            and not entry.in_pass
+            and entry.asked_at < self._started_at
+            and compute_renewal_seconds(entry.lease, now) == group.seconds
+            and self._schedule.compute_due_time(entry) <= until
         )
 
-    # -- asking
+    # -- calling the source
 
-    def _renew(self, group: _Group) -> None:
-        """Ask for the group's next batch. The source moves no deadline; the answers do."""
-        batch = group.cut()
+    def _renew_batch(self, group: _Group) -> None:
+        """Request the group's next batch. The source moves no deadline; the results do."""
+        batch = group.take_batch()
         try:
             asked_at = self._clock.monotonic()
-            asking = _askable(batch, asked_at)
-            if asking:
-                seconds = min(asking.values())  # caps come nearer while leases wait
-                answers = _ask(group.source, [held.lease for held in asking], seconds)
-                for held, answer in zip(asking, answers, strict=True):
-                    self._take_in(held, answer, asked_at, seconds)
+            seconds_by_entry = _select_renewable(batch, asked_at)
+            if seconds_by_entry:
+                # A cap comes nearer while its lease waits, so request what fits all of them.
+                seconds = min(seconds_by_entry.values())
+                leases = [entry.lease for entry in seconds_by_entry]
+                results = _call_source(group.source, leases, seconds)
+                for entry, result in zip(seconds_by_entry, results, strict=True):
+                    self._apply(entry, result, asked_at, seconds)
         finally:
             self._put_back(batch)
 
-    def _put_back(self, seen_to: Sequence[ScheduledLease]) -> None:
+    def _put_back(self, entries: Sequence[ScheduledLease]) -> None:
         now = self._clock.monotonic()
-        for held in seen_to:
-            held.waiting = False
-            self._agenda.schedule(held, now)
+        for entry in entries:
+            entry.in_pass = False
+            self._schedule.reschedule(entry, now)
 
-    def _take_in(
-        self, held: ScheduledLease, answer: Renewal, asked_at: float, seconds: float
+    def _apply(
+        self, entry: ScheduledLease, result: Renewal, asked_at: float, seconds: float
     ) -> None:
-        lease, now = held.lease, self._clock.monotonic()
-        before, late_seconds = lease.state, asked_at - self._agenda.due_at(held)
-        held.asked_at = asked_at
-        with _callbacks_guarded(lease):
-            lease.answered(answer, asked_at=asked_at, now=now, seconds=seconds)
+        lease, now = entry.lease, self._clock.monotonic()
+        before = lease.state
+        late_seconds = asked_at - self._schedule.compute_due_time(entry)
+        entry.asked_at = asked_at
+        with _log_callback_errors(lease):
+            lease.apply_renewal(result, asked_at=asked_at, now=now, seconds=seconds)
         match lease.state:
             case LeaseState.RELEASED:
-                pass  # settled during the call: even a refusal is no error then
+                pass  # settled during the call, so even a refusal is expected
             case LeaseState.LOST:
                 self.lost += before is not LeaseState.LOST
-            case LeaseState.HELD if isinstance(answer, Renewed):
+            case LeaseState.HELD if isinstance(result, Renewed):
                 self.renewed += 1
-                held.tries = 0
-                self._report_renewed(held, max(0.0, late_seconds))
+                entry.tries = 0
+                self._report_renewed(entry, max(0.0, late_seconds))
             case _:
                 self.at_risk += 1
-                self._retry(held, now)
+                self._schedule_retry(entry, now)
                 if before is LeaseState.HELD:
-                    self._report_at_risk(held, now)
+                    self._report_at_risk(entry, now)
 
-    def _retry(self, held: ScheduledLease, now: float) -> None:
-        held.tries += 1
-        left_seconds = held.lease.deadline - now
-        held.retry_at = now + retry_delay(
-            held.tries, left_seconds, held.lease.seconds, self._random
+    def _schedule_retry(self, entry: ScheduledLease, now: float) -> None:
+        entry.tries += 1
+        left_seconds = entry.lease.deadline - now
+        entry.retry_at = now + compute_retry_delay(
+            entry.tries, left_seconds, entry.lease.seconds, self._random
         )
 
-    # -- telling
+    # -- reporting
 
     def _lose(self, lease: Lease, reason: str) -> bool:
         before = lease.state
-        with _callbacks_guarded(lease):
+        with _log_callback_errors(lease):
             lease.lose(reason)
         return lease.state is LeaseState.LOST and before is not LeaseState.LOST
 
-    def _warn_of_cap(self, held: ScheduledLease, now: float) -> None:
-        held.warned = True
-        if held.lease.cap_at is not None:
-            left_seconds = held.lease.cap_at - now
-            self._events.emit(NearCap(*_subject(held), left_seconds))
+    def _warn_of_cap(self, entry: ScheduledLease, now: float) -> None:
+        entry.warned = True
+        if entry.lease.cap_at is not None:
+            left_seconds = entry.lease.cap_at - now
+            self._events.emit(NearCap(*_get_event_subject(entry), left_seconds))
 
-    def _report_renewed(self, held: ScheduledLease, late_seconds: float) -> None:
-        if self._events.listening:
-            self._events.emit(LeaseRenewed(*_subject(held), late_seconds))
+    def _report_renewed(self, entry: ScheduledLease, late_seconds: float) -> None:
+        if self._events.has_subscribers:
+            self._events.emit(LeaseRenewed(*_get_event_subject(entry), late_seconds))
 
-    def _report_at_risk(self, held: ScheduledLease, now: float) -> None:
-        left_seconds = held.lease.deadline - now
-        self._events.emit(LeaseAtRisk(*_subject(held), held.lease.reason, left_seconds))
-
-
-def _subject(held: ScheduledLease) -> tuple[str, str, int]:
-    return held.source_name, held.lease.message_id, held.lease.attempt
+    def _report_at_risk(self, entry: ScheduledLease, now: float) -> None:
+        subject, lease = _get_event_subject(entry), entry.lease
+        self._events.emit(LeaseAtRisk(*subject, lease.reason, lease.deadline - now))
 
 
-def _askable(batch: Sequence[ScheduledLease], now: float) -> dict[ScheduledLease, float]:
-    """Looked at directly before the call: while others were asked for, a lease may have
-    been settled (and must not be hidden again) or have run out.
+def _get_event_subject(entry: ScheduledLease) -> tuple[str, str, int]:
+    return entry.source_name, entry.lease.message_id, entry.lease.attempt
+
+
+def _select_renewable(
+    batch: Sequence[ScheduledLease], now: float
+) -> dict[ScheduledLease, float]:
+    """Return the entries to request with their seconds, checked directly before the call.
+
+    While other batches were requested, a lease may have run out or have been settled. A
+    settled message must not be hidden again.
     """
-    asking = {}
-    for held in batch:
-        seconds = seconds_to_ask(held.lease, now)
-        if seconds > 0 and held.lease.live and now < over_at(held.lease):
-            asking[held] = seconds
-    return asking
+    renewable = {}
+    for entry in batch:
+        seconds = compute_renewal_seconds(entry.lease, now)
+        if seconds > 0 and entry.lease.live and now < compute_loss_time(entry.lease):
+            renewable[entry] = seconds
+    return renewable
 
 
-def _ask(source: LeaseSource, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
-    """One answer for each lease, whatever the source does."""
+def _call_source(
+    source: LeaseSource, leases: Sequence[Lease], seconds: float
+) -> Sequence[Renewal]:
+    """Return one result for each lease, whatever the source raises or returns."""
     try:
-        answers = list(source.renew(leases, seconds))
+        results = list(source.renew(leases, seconds))
     except (Exception, SystemExit) as error:
-        # Only our own errors are known to carry no receipt in their text.
+        # Only Holdfast's own errors are known to have no receipt in their text.
         text = str(error) if isinstance(error, HoldfastError) else type(error).__name__
         return [Unanswered(text)] * len(leases)
-    if len(answers) != len(leases):
-        text = f"{len(answers)} answers to {len(leases)} renewals"
+    if len(results) != len(leases):
+        text = f"the source returned {len(results)} results for {len(leases)} renewals"
         return [Unanswered(text)] * len(leases)
-    return [answer if isinstance(answer, Renewal) else _not_an_answer for answer in answers]
+    return [result if isinstance(result, Renewal) else _INVALID_RESULT for result in results]
 
 
-_not_an_answer = Unanswered("what the source returned is not an answer")
+_INVALID_RESULT = Unanswered("the source returned an invalid result")
 
 
 @contextmanager
-def _callbacks_guarded(lease: Lease) -> Iterator[None]:
-    """A loss runs callbacks. One that fails must not cost the other leases theirs.
+def _log_callback_errors(lease: Lease) -> Iterator[None]:
+    """Log an exception of a loss callback, so that the other leases are still handled.
 
-    SystemExit too: it would end the keeper's thread without a word.
+    SystemExit is caught too, because it would end the keeper's thread silently.
     """
     try:
         yield

@@ -1,1 +1,1 @@
-"""Child processes: frames on a pipe, process groups, and an end with their parent."""
+"""Child processes: framed messages over pipes, process groups, and a guard for orphans."""

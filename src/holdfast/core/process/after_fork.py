@@ -1,4 +1,4 @@
-"""A forked child must not go on as its parent: same nonces, same worker, locked locks."""
+"""Callbacks in forked children. A child must not reuse its parent's nonces, ids and locks."""
 
 import os
 from collections.abc import Callable
@@ -8,20 +8,20 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
-_reborn: "WeakKeyDictionary[object, Callable[..., None]]" = WeakKeyDictionary()
+_callbacks: "WeakKeyDictionary[object, Callable[..., None]]" = WeakKeyDictionary()
 
 
-def run_after_fork(thing: T, become: Callable[[T], None]) -> None:
-    """Call `become(thing)` in every child forked from here while `thing` lives."""
+def run_after_fork(instance: T, callback: Callable[[T], None]) -> None:
+    """Call `callback(instance)` in every forked child, for as long as `instance` exists."""
     _register()
-    _reborn[thing] = become
+    _callbacks[instance] = callback
 
 
 @cache
 def _register() -> None:
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_run_callbacks)
 
 
-def _after_fork() -> None:
-    for thing, become in list(_reborn.items()):
-        become(thing)
+def _run_callbacks() -> None:
+    for instance, callback in list(_callbacks.items()):
+        callback(instance)

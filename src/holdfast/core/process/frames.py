@@ -1,12 +1,12 @@
-"""Whole frames over a byte stream, on sides that may block and sides that must not."""
+"""Length-prefixed frames over pipes, for descriptors that block and for those that do not."""
 
 import os
 from struct import Struct
 
 from holdfast.core.errors import MessageTooLarge
 
-# A message and a checkpoint have 1 MiB at most, and a head comes on top. What is longer is
-# refused by its length, before it is read: a broken process must not fill our memory.
+# A message or a checkpoint has at most 1 MiB, plus a header. A longer frame is refused by its
+# length before it is read, so that a broken process cannot fill this process's memory.
 MAX_FRAME_BYTES = 2 * 1024 * 1024
 
 _LENGTH = Struct("!I")
@@ -14,30 +14,31 @@ _CHUNK = 1 << 16
 
 
 class BrokenFrame(ValueError):
-    """The other side sent what is not a frame of the protocol. The text quotes none of it."""
+    """The peer sent an invalid frame. The text never quotes the frame."""
 
 
 class Frames:
-    """Frames read from one descriptor and written to another.
+    """Reads frames from one descriptor and writes frames to another.
 
-    On descriptors that do not block, `read` and `flush` never wait: half a frame from
-    a process that was stopped in mid-sentence must not stop its supervisor too.
+    With non-blocking descriptors, `read` and `flush` never wait. So a process that stops in
+    the middle of a frame does not block its supervisor.
     """
 
-    def __init__(self, reads: int, writes: int) -> None:
-        self._reads = reads
-        self._writes = writes
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self._read_fd = read_fd
+        self._write_fd = write_fd
         self._received = bytearray()
         self._unsent = bytearray()
 
     def read(self) -> bytes | None:
-        """The next whole frame, or None when it is not there yet. EOFError: no more.
+        """Return the next complete frame, or None if it has not arrived yet.
 
-        Raises BrokenFrame when it is longer than MAX_FRAME_BYTES; so does every later call.
+        Raises EOFError if the peer closed the pipe. Raises BrokenFrame, now and in every
+        later call, if the frame is longer than MAX_FRAME_BYTES.
         """
-        while (frame := self._cut()) is None:
+        while (frame := self._take_frame()) is None:
             try:
-                chunk = os.read(self._reads, _CHUNK)
+                chunk = os.read(self._read_fd, _CHUNK)
             except BlockingIOError:
                 return None
             if not chunk:
@@ -45,7 +46,7 @@ class Frames:
             self._received += chunk
         return frame
 
-    def _cut(self) -> bytes | None:
+    def _take_frame(self) -> bytes | None:
         received = self._received
         if len(received) < _LENGTH.size:
             return None
@@ -60,9 +61,9 @@ class Frames:
         return frame
 
     def send(self, payload: bytes) -> bool:
-        """Send a frame; False when some of it has to wait for `flush`.
+        """Send a frame. Return False if a part of it stays buffered until `flush`.
 
-        Raises MessageTooLarge, and sends nothing, when the other side would refuse it.
+        Raises MessageTooLarge, and sends nothing, if the peer would refuse the frame.
         """
         if len(payload) > MAX_FRAME_BYTES:
             raise MessageTooLarge(
@@ -74,13 +75,14 @@ class Frames:
 
     @property
     def unsent_bytes(self) -> int:
+        """The number of buffered bytes."""
         return len(self._unsent)
 
     def flush(self) -> bool:
-        """Send on what is left; True when nothing is. To nobody, all is sent."""
+        """Flush buffered bytes. Return True if the buffer is empty or the peer has closed."""
         while self._unsent:
             try:
-                sent = os.write(self._writes, self._unsent)
+                sent = os.write(self._write_fd, self._unsent)
             except BlockingIOError:
                 return False
             except BrokenPipeError:

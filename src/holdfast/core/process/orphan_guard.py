@@ -1,10 +1,10 @@
-"""A child process never outlives its worker, not even one that hangs in C code.
+"""The orphan guard: a child process never outlives its worker, even if it hangs in C code.
 
 A thread in the child could watch for the worker's end, but not while the interpreter is
-stuck. So the child forks a guard before anything else: a process that does nothing but
-wait for the pipe from the worker to break, and then kills the child's whole process group,
-whatever hangs in it and whatever it started. Being a member, the guard also keeps the
-group's number from being given to anybody else while it may still be killed.
+stuck. So the child forks a guard process before anything else. The guard only waits until the
+pipe from the worker breaks, and then kills the child's whole process group, with everything
+the child started. The guard is a member of that group. So the kernel cannot give the group's
+number to another process while the group may still be killed.
 """
 
 import ctypes
@@ -17,67 +17,69 @@ from select import poll
 _PR_SET_PDEATHSIG = 1
 
 
-def leave_terminal() -> None:
-    """A session of our own: Ctrl-C is the worker's to handle, and our group can be killed."""
+def detach_from_terminal() -> None:
+    """Start a new session, so that the worker alone handles Ctrl-C and can kill our group."""
     os.setsid()
-    # The worker blocked it for our start. To ignore a signal drops one that waits; then
-    # it may have its usual meaning again.
+    # The worker blocked SIGINT while it started this process. Ignoring the signal discards
+    # one that is pending. After that, SIGINT gets its usual handler again.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def end_with(parent_pid: int, parent_sentinel: int) -> int:
-    """From here on, the end of the parent is the end of this process group.
-
-    The process id of the guard.
-    """
-    _ask_the_kernel(signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it ended before we asked
-        end_group()
+def start_guard(parent_pid: int, parent_sentinel: int) -> int:
+    """Kill this process group as soon as the parent ends. Return the guard's process id."""
+    _set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent_pid:  # the parent ended before the line above
+        kill_own_group()
     if (guard := os.fork()) == 0:
-        _guard(parent_sentinel)
+        _run_guard(parent_sentinel)
     return guard
 
 
-def end_in_peace(guard: int) -> None:
-    """As `end_group`, for a process that is done: nobody else has to bury its guard."""
-    # Without the guard, the kernel must not end us either before we have ended the group:
-    # the parent may be dying right now, and what we started would be left to nobody.
-    _ask_the_kernel(0)
+def stop_guard_and_kill_group(guard: int) -> None:
+    """End the guard and wait for it, then kill this process group.
+
+    A process that is done calls this, so that no other process has to reap its guard.
+    """
+    # Without the guard, the kernel must not kill this process before it has killed its
+    # group. The parent may be dying right now, and then nothing else would kill what this
+    # process started.
+    _set_parent_death_signal(0)
     with suppress(ProcessLookupError, ChildProcessError):
         os.kill(guard, signal.SIGKILL)
         os.waitpid(guard, 0)
-    end_group()
+    kill_own_group()
 
 
-def end_group() -> None:
-    """Kill this process, its guard and all it started."""
+def kill_own_group() -> None:
+    """Kill this process, its guard and everything it started."""
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def _ask_the_kernel(end: int) -> None:
-    # Linux ends us with the thread that started us. That also helps where a fork of the
-    # worker keeps the pipe open, but does not reach what we started; hence the guard.
+def _set_parent_death_signal(signal_number: int) -> None:
+    # Linux sends this signal when the thread that started this process ends. That works even
+    # if a fork of the worker keeps the pipe open. It does not reach what this process
+    # started, so the guard is needed too.
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, end)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal_number)
 
 
-def _guard(parent_sentinel: int) -> None:
+def _run_guard(parent_sentinel: int) -> None:
     try:
         _close_all_but(parent_sentinel)
-        broken = poll()
-        broken.register(parent_sentinel)
-        broken.poll()
+        sentinel_poll = poll()
+        sentinel_poll.register(parent_sentinel)
+        sentinel_poll.poll()
     finally:
-        end_group()
+        kill_own_group()
         os._exit(1)
 
 
 def _close_all_but(kept: int) -> None:
-    """Nobody shall wait for a pipe to end that only the guard holds open."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+    """Close inherited pipes, because their readers would otherwise never see an end."""
+    devnull = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
-        os.dup2(nothing, standard)
+        os.dup2(devnull, standard)
     os.closerange(3, kept)
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))

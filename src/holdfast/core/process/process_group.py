@@ -1,4 +1,4 @@
-"""Processes we start: born deaf to our Ctrl-C, and ended with all they started."""
+"""Child processes as groups: started without our Ctrl-C, and killed with all they started."""
 
 import os
 import signal
@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def born_deaf() -> Iterator[None]:
-    """Who is started in here is not reached by Ctrl-C until it leaves our terminal.
+def block_sigint() -> Iterator[None]:
+    """Start child processes with SIGINT blocked, until they have a session of their own.
 
-    A process starts in our terminal's process group. Ctrl-C is ours to handle: it is born
-    with that blocked, until it has a session of its own (`lifeline.leave_terminal`).
+    A child starts in the process group of our terminal, but only this process may handle
+    Ctrl-C. The child unblocks the signal in `orphan_guard.detach_from_terminal`.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -21,17 +21,18 @@ def born_deaf() -> Iterator[None]:
 
 
 def kill_group(leader: int) -> None:
-    """Kill all members, at once. Nothing happens when there is no such group."""
+    """Kill all members of the group at once. Does nothing if the group does not exist."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
-def group_is_gone(leader: int) -> bool:
-    """Whether no member is left. Call it when the leader itself was waited for.
+def is_group_gone(leader: int) -> bool:
+    """Return whether no member is left. Call this after waiting for the leader itself.
 
-    Where nobody buries orphans, the dead stay in their group: do not wait for ever.
+    If no process reaps orphans, dead members stay in their group. So do not wait forever
+    for this to become true.
     """
-    _bury(leader)
+    _reap_orphans(leader)
     try:
         os.killpg(leader, 0)
     except (ProcessLookupError, PermissionError):
@@ -39,15 +40,15 @@ def group_is_gone(leader: int) -> bool:
     return False
 
 
-def _bury(leader: int) -> None:
-    """Where we are process 1, as in a container, orphans become our children."""
+def _reap_orphans(leader: int) -> None:
+    """Reap orphans of the group. They are our children if we are process 1 of a container."""
     with suppress(ChildProcessError):
         while os.waitpid(-leader, os.WNOHANG) != (0, 0):
             pass
 
 
-def death_of(exit_code: int) -> str:
-    """How a process ended, in words: a signal's name or the code it exited with."""
+def describe_exit(exit_code: int) -> str:
+    """Return how a process ended: the name of a signal, or its exit code."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:

@@ -1,1 +1,1 @@
-"""The queue contract: messages, their states, and what every queue promises."""
+"""The queue contract: messages, their states, and what every queue guarantees."""

@@ -1,4 +1,4 @@
-"""The queue contract: what every queue promises, whatever it is made of."""
+"""The queue contract: what every queue guarantees, whatever its backend."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,20 +14,20 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost, NotLeased
 from holdfast.core.events import Events
 from holdfast.core.lease.lease import RELEASED, Lease, Renewal, Unanswered
-from holdfast.core.queue.message import M, QueueMessage, lease_of
+from holdfast.core.queue.message import M, QueueMessage, get_lease
 
 MAX_SECONDS = 10 * 366 * 86_400.0
 
 Progress = Callable[[int], None]
-"""Takes how many messages were dealt with since the last call."""
+"""A function that is called with the number of messages handled since its last call."""
 
 
-def no_progress(count: int) -> None:
-    """Report progress to no one."""
+def ignore_progress(count: int) -> None:
+    """Do nothing with the progress."""
 
 
 class MessageState(Enum):
-    """Where a message is. A delayed message is PENDING with a due time ahead."""
+    """The state of a message. A delayed message is PENDING with a due time in the future."""
 
     PENDING = "pending"
     LEASED = "leased"
@@ -37,24 +37,24 @@ class MessageState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Counts for people. Each is exact when nothing moves while it is counted."""
+    """Message counts for operators. A count is exact if no message moves meanwhile."""
 
     ready: int
     delayed: int
     leased: int
-    expired: int  # of the leased: past their deadline, waiting to be taken over
-    completed: int | None  # None where the queue keeps no books of it
+    expired: int  # of the leased: past their deadline and not yet taken over
+    completed: int | None  # None if the queue does not record it
     failed: int
-    foreign: int = 0  # files that are not ours
+    foreign: int = 0  # files that Holdfast did not write
     oldest_ready_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a message: the seed's lease.json."""
+    """The worker that holds a message, with the fields of a lease.json file."""
 
     worker_id: str
-    timestamp: datetime  # since when
+    timestamp: datetime  # of the claim
     attempt: int
     expires_at: datetime
     host: str = ""
@@ -64,7 +64,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class PastAttempt:
-    """How one earlier attempt ended."""
+    """The end of one earlier attempt."""
 
     attempt: int
     outcome: str  # retried | lost | given back | dead-lettered | redriven
@@ -76,13 +76,13 @@ class PastAttempt:
 
 @dataclass(frozen=True, slots=True)
 class MessageInfo:
-    """One message as people see it."""
+    """One message as the command line shows it."""
 
     id: str
-    key: str  # the adapter's own name for this push of the id
+    key: str  # the adapter's name for this push of the id
     state: MessageState
     attempts: int
-    fence: int  # how often it was claimed, charged or not
+    fence: int  # the number of claims, charged or not
     where: str
     due_at: datetime | None = None
     holder: Holder | None = None
@@ -93,47 +93,50 @@ class MessageInfo:
 
 
 class QueueManager(ABC, Generic[M]):
-    """One contract over files, SQS and memory.
+    """The contract of all queues: files, SQS and memory.
 
-    Safe to share between threads. `ack`, `nack`, `release` and `dead_letter` settle a
-    polled message: they raise NotLeased when it holds no lease, LeaseLost when the lease
-    is gone (and then change nothing), and do nothing when the same object is settled the
-    same way again.
+    Threads may share a queue. `ack`, `nack`, `release` and `dead_letter` settle a polled
+    message. They raise NotLeased if the message has no lease. They raise LeaseLost, and
+    change nothing, if the lease is lost. Settling the same object again in the same way
+    does nothing.
     """
 
     renew_batch: int = 10
+    """The maximum number of leases in one `renew` call."""
+
     poll_batch: int = 10
-    """More than this is never worth asking of one `poll`."""
+    """The largest useful `batch_size` of one `poll`."""
 
-    gather_seconds: float = 0.0
-    """How long it is worth waiting for more slots to poll for: a call has its price."""
+    slot_wait_seconds: float = 0.0
+    """How long a worker waits for more free slots before it polls, to save calls."""
 
-    looks_until_empty: int = 1
-    """How often in a row `stats` must say so before the queue may be taken for empty."""
+    min_empty_checks: int = 1
+    """How many consecutive `stats` must show no message before the queue counts as empty."""
 
     dead_lettered_by_poll: int = 0
-    """How many messages `poll` dead-lettered by itself, in this object's life: malformed
-    ones, and those out of attempts. No handler saw them, so a worker asks for them here."""
+    """How many messages `poll` of this object dead-lettered by itself, because they were
+    malformed or out of attempts. No handler saw them, so a worker counts them from here."""
 
-    returning_until: float = 0.0
-    """Monotonic; until when something put back here may be hidden from `stats`."""
+    stats_stale_until: float = 0.0
+    """Monotonic. Until then, a message returned to the queue may be missing in `stats`."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {
-            "books",  # counts are exact, and tell what was completed
+            "exact_counts",  # `stats` is exact and includes completed messages
             "checkpoint",
             "dedupe",
             "drop",
-            "fence",  # the queue itself refuses a holder whose time is over
+            "fence",  # the queue itself refuses calls of a stale holder
             "find",
             "history",
             "peek",
             "purge",
             "redrive_by_id",
-            "refund",  # what is given back unstarted is not charged as an attempt
+            "refund",  # a message given back unstarted is not charged an attempt
         }
     )
-    """All a queue can have. One that cannot says so here, and its documentation why."""
+    """What this queue can do. A queue that lacks a capability leaves it out here, and its
+    documentation says why."""
 
     def __init__(
         self,
@@ -158,23 +161,23 @@ class QueueManager(ABC, Generic[M]):
         self._poll_count = Lock()
 
     def check(self) -> None:
-        """Raise ConfigError when this queue cannot be used at all: no such queue, no
-        permission. What may pass is left to the calls themselves.
+        """Raise ConfigError if this queue can never be used: it is missing or forbidden.
+
+        A transient error is not raised here. The calls themselves report it.
         """
 
     # -- producing
 
     def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
-        """Hand over one message; returns its id. After the return it cannot be lost.
+        """Push one message and return its id. After the return it cannot be lost.
 
-        Raises MessageTooLarge, MalformedMessage or QueueUnavailable; then nothing was
-        pushed.
+        Raises MessageTooLarge, MalformedMessage or QueueUnavailable if nothing was pushed.
         """
         return self.push_many([message], delay_seconds=delay_seconds)[0]
 
     @abstractmethod
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
-        """Hand over many, for the price of few; the ids in order."""
+        """Push many messages with few calls, and return their ids in order."""
 
     # -- consuming
 
@@ -183,19 +186,19 @@ class QueueManager(ABC, Generic[M]):
     ) -> list[M]:
         """Claim up to `batch_size` messages, oldest first as far as that is cheap.
 
-        Returns at once when anything is there; otherwise waits up to `wait_seconds`, or
-        until `stop` is set. Each message returned is leased to the caller for
-        `lease_seconds`. One bad message never costs the others: what cannot be read goes
-        to the dead letters, what is newer than the code is handed back, uncharged.
+        Returns at once if a message is available. Otherwise it waits up to `wait_seconds`,
+        or until `stop` is set. Each message returned is leased to the caller for
+        `lease_seconds`. One bad message does not affect the others: a malformed message is
+        dead-lettered, and one with a newer schema is given back uncharged.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, not {batch_size}")
         claimed = self._claim(batch_size)
         if claimed or wait_seconds <= 0:
             return claimed
-        return self._claim_patiently(batch_size, wait_seconds, stop or Event())
+        return self._claim_with_wait(batch_size, wait_seconds, stop or Event())
 
-    def _claim_patiently(self, batch_size: int, wait_seconds: float, stop: Event) -> list[M]:
+    def _claim_with_wait(self, batch_size: int, wait_seconds: float, stop: Event) -> list[M]:
         give_up_at = self.clock.monotonic() + wait_seconds
         pause = 0.01
         while not stop.is_set() and (left := give_up_at - self.clock.monotonic()) > 0:
@@ -209,26 +212,26 @@ class QueueManager(ABC, Generic[M]):
 
     @abstractmethod
     def _claim(self, limit: int) -> list[M]:
-        """Claim what is there now, without waiting."""
+        """Claim up to `limit` available messages without waiting."""
 
     def ack(self, message: M) -> None:
-        """The work is done: the message will not be delivered again."""
-        if (lease := self._settling(message, "acked")) is not None:
-            self._finish(lease, "acked", self._ack((lease,))[0])
+        """Complete the message, so that it is not delivered again."""
+        if (lease := self._begin_settle(message, "acked")) is not None:
+            self._finish_settle(lease, "acked", self._ack((lease,))[0])
 
     def ack_many(self, messages: Sequence[M]) -> None:
-        """Ack each; the first LeaseLost is raised after all were tried."""
+        """Ack each message, then raise the first LeaseLost if there was one."""
         lost: LeaseLost | None = None
         settling = []
         for message in messages:
             try:
-                if (lease := self._settling(message, "acked")) is not None:
+                if (lease := self._begin_settle(message, "acked")) is not None:
                     settling.append(lease)
             except LeaseLost as error:
                 lost = lost or error
         for lease, result in zip(settling, self._ack(settling), strict=True):
             try:
-                self._finish(lease, "acked", result)
+                self._finish_settle(lease, "acked", result)
             except LeaseLost as error:
                 lost = lost or error
         if lost is not None:
@@ -242,56 +245,65 @@ class QueueManager(ABC, Generic[M]):
         reason: str = "nacked",
         detail: str | None = None,
     ) -> None:
-        """Not done: deliver again after `delay_seconds` (None: by the backoff).
+        """Deliver the message again after `delay_seconds`, or after the backoff if None.
 
-        The attempt stays counted. It never dead-letters; `settle` and `poll` do.
+        The attempt stays counted. This never dead-letters the message; `settle` and `poll`
+        do that.
         """
-        if (lease := self._settling(message, "nacked")) is not None:
+        if (lease := self._begin_settle(message, "nacked")) is not None:
             if delay_seconds is None:
                 delay_seconds = self.backoff.delay(lease.attempt, self._random)
             self._check_delay(delay_seconds)
             lost = self._nack(lease, max(0.0, delay_seconds), reason, detail)
-            self._finish(lease, "nacked", lost)
+            self._finish_settle(lease, "nacked", lost)
 
     def release(self, message: M) -> None:
-        """Give back what was not started: available at once, attempt not counted."""
-        if (lease := self._settling(message, "given back")) is not None:
-            self._finish(lease, "given back", self._release(lease))
+        """Give back an unstarted message. It is available at once, its attempt not counted."""
+        if (lease := self._begin_settle(message, "given back")) is not None:
+            self._finish_settle(lease, "given back", self._release(lease))
 
     def dead_letter(self, message: M, reason: str, *, detail: str | None = None) -> None:
-        """Never deliver again; keep it with `reason` for a person."""
-        if (lease := self._settling(message, "dead-lettered")) is not None:
-            self._finish(lease, "dead-lettered", self._dead_letter(lease, reason, detail))
+        """Store the message with `reason` for an operator, and never deliver it again."""
+        if (lease := self._begin_settle(message, "dead-lettered")) is not None:
+            self._finish_settle(
+                lease, "dead-lettered", self._dead_letter(lease, reason, detail)
+            )
 
     def extend(self, message: M, seconds: float | None = None) -> None:
-        """Hold on for `seconds` from now (default: the lease). Raises LeaseLost."""
-        lease = lease_of(message)
+        """Extend the lease to `seconds` from now, by default the queue's `lease_seconds`.
+
+        Raises LeaseLost, or TimeoutError if it is unknown whether the lease was extended.
+        """
+        lease = get_lease(message)
         seconds = self.lease_seconds if seconds is None else seconds
         self._check_seconds("seconds", seconds)
         asked_at = self.clock.monotonic()
         lease.check(asked_at)
-        [answer] = self.renew([lease], seconds)
-        lease.answered(answer, asked_at=asked_at, now=self.clock.monotonic(), seconds=seconds)
+        [result] = self.renew([lease], seconds)
+        lease.apply_renewal(
+            result, asked_at=asked_at, now=self.clock.monotonic(), seconds=seconds
+        )
         lease.check(self.clock.monotonic())
-        if isinstance(answer, Unanswered):
-            raise TimeoutError(f"no answer to the renewal: {answer.reason}")
+        if isinstance(result, Unanswered):
+            raise TimeoutError(f"no response to the renewal: {result.reason}")
 
     @abstractmethod
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
-        """See LeaseSource.renew."""
+        """Extend leases, as described at LeaseSource.renew."""
 
     def save_checkpoint(self, message: M, checkpoint: Any) -> None:
-        """Keep plain data for the next attempt, should there be one. Raises LeaseLost."""
-        lease = lease_of(message)
+        """Store plain data for the next attempt. Raises LeaseLost."""
+        lease = get_lease(message)
         lease.check(self.clock.monotonic())
         self._save_checkpoint(lease, checkpoint)
 
     @abstractmethod
     def load_checkpoint(self, message: M) -> Any:
-        """What an earlier attempt saved last, or None."""
+        """Return the checkpoint that an earlier attempt saved last, or None."""
 
-    # -- what an adapter does for each verb: change the backend, nothing else.
-    # A lease found gone is returned as LeaseLost, not raised: the caller closes it first.
+    # -- what an adapter implements for each verb: it changes the backend and nothing else.
+    # If the lease is lost, return LeaseLost and do not raise it, because the caller must
+    # first mark the lease as lost.
 
     @abstractmethod
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]: ...
@@ -312,41 +324,44 @@ class QueueManager(ABC, Generic[M]):
     @abstractmethod
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None: ...
 
-    # -- for people
+    # -- for operators
 
     @abstractmethod
-    def stats(self) -> QueueStats: ...
+    def stats(self) -> QueueStats:
+        """Count the messages in each state."""
 
     @abstractmethod
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
-        """Messages in a state, oldest first where that is cheap. Changes nothing."""
+        """Yield messages in `state`, oldest first where that is cheap. Changes nothing."""
 
     @abstractmethod
     def find(self, message_id: str) -> list[MessageInfo]:
-        """Every push of this id that is still there, with all that is known of it."""
+        """Return every stored push of this id, with all that is known about it."""
 
     def dead_letters(self, limit: int = 100) -> Iterator[MessageInfo]:
+        """Yield dead letters. Changes nothing."""
         return self.peek(MessageState.FAILED, limit)
 
     @abstractmethod
     def redrive(
-        self, message_id: str | None = None, *, on_progress: Progress = no_progress
+        self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
     ) -> int:
-        """Put dead letters (all, or those of one id) back, attempts from 0; how many.
+        """Put dead letters back, all of them or those of one id, and return how many.
 
-        `on_progress` is told how many more were dealt with, as often as that is known.
+        Their attempts count from 0 again. `on_progress` is called with the number of
+        messages handled since its last call.
         """
 
     @abstractmethod
     def drop(self, message_id: str) -> int:
-        """Remove the dead letters of one id for good; how many."""
+        """Delete the dead letters of one id and return how many there were."""
 
     @abstractmethod
     def purge(self, older_than_seconds: float) -> int:
-        """Remove messages completed longer ago than that; how many."""
+        """Delete messages completed more than `older_than_seconds` ago; return how many."""
 
     def close(self) -> None:
-        """Let go of files and connections. Leases still held run out by themselves."""
+        """Close files and connections. Leases that are still held run out by themselves."""
 
     def __enter__(self) -> "QueueManager[M]":
         return self
@@ -354,10 +369,10 @@ class QueueManager(ABC, Generic[M]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- numbers that no queue could keep are refused before anything happens
+    # -- checks of numbers that no queue could store, made before anything happens
 
     def _check_seconds(self, name: str, seconds: float) -> None:
-        if not 0 < seconds <= MAX_SECONDS:  # false for NaN, too
+        if not 0 < seconds <= MAX_SECONDS:  # also false for NaN
             raise ValueError(f"{name} must be above 0 and at most ten years, not {seconds}")
 
     def _check_delay(self, seconds: float) -> None:
@@ -367,15 +382,15 @@ class QueueManager(ABC, Generic[M]):
     # -- for adapters
 
     def _count_dead_letter(self) -> None:
-        """Note that a poll dead-lettered a message; polls may run at the same time."""
+        """Count a message that `poll` dead-lettered. Polls may run at the same time."""
         with self._poll_count:
             self.dead_lettered_by_poll += 1
 
-    # -- the one place that guards settling
+    # -- the only place that decides whether a message may be settled
 
-    def _settling(self, message: QueueMessage, how: str) -> Lease | None:
-        """The lease to settle, or None when it was settled this way already."""
-        lease = lease_of(message)
+    def _begin_settle(self, message: QueueMessage, how: str) -> Lease | None:
+        """Return the lease to settle, or None if it was already settled in this way."""
+        lease = get_lease(message)
         if lease.state is RELEASED:
             if lease.reason == how:
                 return None
@@ -383,7 +398,7 @@ class QueueManager(ABC, Generic[M]):
         lease.check(self.clock.monotonic())
         return lease
 
-    def _finish(self, lease: Lease, how: str, lost: LeaseLost | None) -> None:
+    def _finish_settle(self, lease: Lease, how: str, lost: LeaseLost | None) -> None:
         if lost is None:
             lease.release(how)
         else:

@@ -1,4 +1,4 @@
-"""Messages: the typed unit of work, its schema versions, and its bytes."""
+"""Messages: the typed unit of work, its schema versions, and its encoding."""
 
 import json
 import os
@@ -20,40 +20,64 @@ MAX_ID_LENGTH = 512
 Upgrader = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def new_id() -> str:
+def make_id() -> str:
+    """Return a new random message id."""
     return os.urandom(16).hex()
 
 
 class QueueMessage(BaseModel):
-    """What was pushed. Subclass it with your own typed fields.
+    """A message of a queue. Subclass it with your own typed fields.
 
-    `schema_version`'s default is the version this code writes and understands.
-    `upgraders[v]` turns the plain data of version v into version v + 1.
-    `attempts` is filled by `poll`: the number of this delivery, from 1.
+    The default of `schema_version` is the version that this code writes and understands.
+    `upgraders[v]` converts the plain data of version v to version v + 1. `poll` sets
+    `attempts` to the number of this delivery, from 1, and attaches the `lease`.
     """
 
-    # JSON has no NaN and no infinity; as text they come back to a float field unharmed.
+    # JSON has neither NaN nor infinity. Written as text, a float field reads them back.
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
     upgraders: ClassVar[Mapping[int, Upgrader]] = {}
 
-    # The lease lives in a slot: pydantic neither serialises, copies nor pickles it, so
-    # a message that went through JSON can never settle somebody else's work.
+    # The lease is stored in a slot, which pydantic does not serialise, copy or pickle. So a
+    # message that went through JSON can never settle the work of another worker.
     __slots__ = ("_lease",)
 
-    id: str = Field(default_factory=new_id, min_length=1, max_length=MAX_ID_LENGTH)
+    id: str = Field(default_factory=make_id, min_length=1, max_length=MAX_ID_LENGTH)
     schema_version: int = 1
     attempts: int = Field(default=0, ge=0)
     created_at: datetime = Field(default_factory=utc_now)
 
+    if TYPE_CHECKING:
+
+        @property
+        def lease(self) -> "Lease":
+            """The lease of a message that `poll` returned. Raises NotLeased for any other.
+
+            A model that has its own field called `lease` keeps it, and hides the lease.
+            """
+            return get_lease(self)
+
+    else:
+        # A real property would hide the data of models that have a field called `lease`:
+        # pydantic takes a property for the field's default value. Python calls __getattr__
+        # only if the message has no data under that name.
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                if name != "lease":
+                    raise
+            return get_lease(self)
+
     @classmethod
     def current_version(cls) -> int:
+        """Return the schema version that this code writes."""
         version: int = cls.model_fields["schema_version"].default
         return version
 
 
 class AnyMessage(QueueMessage):
-    """A message whose fields are not known beforehand; what the command line pushes."""
+    """A message with any fields. The command line pushes these."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -61,8 +85,11 @@ class AnyMessage(QueueMessage):
 M = TypeVar("M", bound=QueueMessage)
 
 
-def lease_of(message: QueueMessage) -> "Lease":
-    """The lease a polled message carries."""
+def get_lease(message: QueueMessage) -> "Lease":
+    """Return the lease of a polled message, also if a field called `lease` hides it.
+
+    Raises NotLeased if `poll` did not return this object.
+    """
     lease: Lease | None = getattr(message, "_lease", None)
     if lease is None:
         raise NotLeased(
@@ -73,13 +100,13 @@ def lease_of(message: QueueMessage) -> "Lease":
 
 
 def attach_lease(message: QueueMessage, lease: "Lease") -> None:
-    """For queues only: give a polled message its lease and attempt number."""
+    """Attach the lease and the attempt number to a polled message. Only queues call this."""
     object.__setattr__(message, "_lease", lease)
     message.__dict__["attempts"] = lease.attempt
 
 
 class MessageCodec(Generic[M]):
-    """Messages to bytes and back, old versions upgraded on the way."""
+    """Encodes messages as bytes, and decodes bytes with an upgrade from older versions."""
 
     def __init__(self, model: type[M], max_bytes: int = MAX_BYTES) -> None:
         self.model = model
@@ -88,7 +115,7 @@ class MessageCodec(Generic[M]):
         self._validate = model.__pydantic_validator__.validate_json
 
     def encode(self, message: M) -> bytes:
-        """Raises MessageTooLarge, or MalformedMessage for what JSON cannot carry."""
+        """Encode a message as JSON. Raises MessageTooLarge or MalformedMessage."""
         if not isinstance(message, self.model):
             raise MalformedMessage(
                 f"this queue takes {self.model.__name__}, not {type(message).__name__}"
@@ -107,7 +134,10 @@ class MessageCodec(Generic[M]):
         return body
 
     def decode(self, body: bytes) -> M:
-        """Raises MalformedMessage or NewerSchema; never anything else."""
+        """Decode a message of this or an older version.
+
+        Raises MalformedMessage or NewerSchema, and no other exception.
+        """
         try:
             message: M = self._validate(body)
         except Exception as error:  # users' validators may raise anything
@@ -117,11 +147,12 @@ class MessageCodec(Generic[M]):
         return self._decode_other(body, None)
 
     def _decode_other(self, body: bytes, error: Exception | None) -> M:
-        data = _plain(body)
+        """Decode what is not a valid message of the current version."""
+        data = _parse_object(body)
         try:
             return self._decode_data(data, error)
         except MalformedMessage as problem:
-            problem.message_id = _id_in(data)
+            problem.message_id = _find_id(data)
             raise
 
     def _decode_data(self, data: dict[str, Any], error: Exception | None) -> M:
@@ -131,9 +162,9 @@ class MessageCodec(Generic[M]):
                 f"schema_version is a {type(version).__name__}, not a whole number"
             )
         if version > self._version:
-            raise NewerSchema(version, self._version, _id_in(data))
+            raise NewerSchema(version, self._version, _find_id(data))
         if version == self._version and error is not None:
-            raise MalformedMessage(_first_problem(self.model, error)) from None
+            raise MalformedMessage(_describe_first_problem(self.model, error)) from None
         return self._upgrade(data, version)
 
     def _upgrade(self, data: dict[str, Any], version: int) -> M:
@@ -144,17 +175,17 @@ class MessageCodec(Generic[M]):
                     f"no upgrader from schema_version {version} to {version + 1}: add "
                     f"{self.model.__name__}.upgraders[{version}], then redrive"
                 )
-            data = _upgraded(upgrader, data, version)
+            data = _apply_upgrader(upgrader, data, version)
             version += 1
             data["schema_version"] = version
         try:
             return self.model.model_validate(data)
         except Exception as error:
-            raise MalformedMessage(_first_problem(self.model, error)) from None
+            raise MalformedMessage(_describe_first_problem(self.model, error)) from None
 
 
-def _upgraded(upgrader: Upgrader, data: dict[str, Any], version: int) -> dict[str, Any]:
-    """Users' code: whatever it does wrong makes the message malformed, not the worker."""
+def _apply_upgrader(upgrader: Upgrader, data: dict[str, Any], version: int) -> dict[str, Any]:
+    """Run a user's upgrader. An error makes the message malformed but not the worker fail."""
     try:
         upgraded = upgrader(data)
     except Exception as error:
@@ -169,7 +200,7 @@ def _upgraded(upgrader: Upgrader, data: dict[str, Any], version: int) -> dict[st
     return upgraded
 
 
-def _plain(body: bytes) -> dict[str, Any]:
+def _parse_object(body: bytes) -> dict[str, Any]:
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -179,16 +210,17 @@ def _plain(body: bytes) -> dict[str, Any]:
     return data
 
 
-def _id_in(data: dict[str, Any]) -> str | None:
-    """The id of a message that cannot be read, for logs; None when it could not be one."""
-    known_id = data.get("id")
-    if not isinstance(known_id, str) or not 0 < len(known_id) <= MAX_ID_LENGTH:
+def _find_id(data: dict[str, Any]) -> str | None:
+    """Return the id of a message that cannot be decoded, or None if it has no valid id."""
+    message_id = data.get("id")
+    if not isinstance(message_id, str) or not 0 < len(message_id) <= MAX_ID_LENGTH:
         return None
-    return None if any("\ud800" <= letter <= "\udfff" for letter in known_id) else known_id
+    is_text = not any("\ud800" <= letter <= "\udfff" for letter in message_id)
+    return message_id if is_text else None
 
 
-def _first_problem(model: type[BaseModel], error: Exception) -> str:
-    """One line, without the input: bodies do not belong in messages and logs."""
+def _describe_first_problem(model: type[BaseModel], error: Exception) -> str:
+    """Return one line without the input, because bodies do not belong in errors and logs."""
     if not isinstance(error, ValidationError):
         return f"not a valid {model.__name__}: a validator raised {type(error).__name__}"
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]

@@ -1,12 +1,12 @@
-"""A crew of coroutines: one event loop, as many messages at once as there are slots.
+"""The async runner: one event loop that handles as many messages at once as it has slots.
 
-    poller thread ── claims for all free slots ──▶ event loop ── one task per message
-         ▲                                                              │ outcome
-         └────────── a slot is free again ◀── settling threads ◀────────┘
+    poll thread ── claims for all free slots ──▶ event loop ── one task per message
+         ▲                                                            │ outcome
+         └────────── a slot is free again ◀── settle threads ◀────────┘
 
-Neither polling nor settling happens on the loop, so a slow queue delays no coroutine.
-Time limits are kept from outside the loop: a coroutine that blocks it can still lose its
-lease.
+Neither polling nor settling happens on the loop, so a slow queue delays no coroutine. Time
+limits are enforced from outside the loop, so a coroutine that blocks the loop can still lose
+its lease.
 """
 
 import asyncio
@@ -20,32 +20,32 @@ from typing import Generic
 
 from holdfast.core.clock import Clock
 from holdfast.core.lease.lease import Lease, LeaseState
-from holdfast.core.queue.message import M, lease_of
+from holdfast.core.queue.message import M, get_lease
 from holdfast.core.worker.context import LeaseContext
-from holdfast.core.worker.executor import caller, soon
+from holdfast.core.worker.executor import bind_handler, call_soon
 from holdfast.core.worker.fetcher import Fetcher
 from holdfast.core.worker.handler import Handler
 from holdfast.core.worker.in_flight import InFlight
 from holdfast.core.worker.outcome import Abandoned, GiveBack, Outcome, Retry
-from holdfast.core.worker.outcome_mapping import outcome_of, retry_after_error, retry_logged
+from holdfast.core.worker.outcome_mapping import retry_after_error, retry_logged, to_outcome
 from holdfast.core.worker.watchdog import SignsOfLife, WatchdogLimits
 
-_SETTLERS = 8  # enough to hide a network's latency; a local disk gains nothing from more
+_MAX_SETTLE_THREADS = 8  # hides network latency; a local disk gains nothing from more
 
 
 @dataclass(eq=False, slots=True)
-class _Run:
-    """One message on the loop."""
+class _RunningMessage:
+    """One message on the loop. `outcome` is set when the message is cancelled."""
 
     lease: Lease
     started_at: float
     task: "asyncio.Task[None] | None" = None
-    ending: Outcome | None = None  # why it was cancelled, once it was
-    ending_at: float = 0.0
+    outcome: Outcome | None = None
+    cancelled_at: float = 0.0
 
 
 class AsyncRunner(Generic[M]):
-    """The crew of `isolation="async"`."""
+    """Runs handlers as coroutines, for `isolation="async"`."""
 
     exit_timeout_seconds = 1.0
 
@@ -54,162 +54,171 @@ class AsyncRunner(Generic[M]):
         count: int,
         handler: Handler,
         make_context: Callable[[M, Lease], LeaseContext],
-        feed: Fetcher[M],
-        ledger: InFlight[M],
+        fetcher: Fetcher[M],
+        in_flight: InFlight[M],
         limits: WatchdogLimits,
         clock: Clock,
     ) -> None:
         self.error: BaseException | None = None
-        self._call = caller(handler)
+        self._call = bind_handler(handler)
         self._make_context = make_context
-        self._feed = feed
-        self._ledger = ledger
+        self._fetcher = fetcher
+        self._in_flight = in_flight
         self._limits = limits
         self._clock = clock
         self._free = count
         self._lock = Lock()
         self._freed = Event()
-        self._cut_off = False
-        self._runs: set[_Run] = set()
-        self._settlers = ThreadPoolExecutor(min(count, _SETTLERS), "holdfast-settler")
-        self._up = Event()
+        self._cancelled = False
+        self._running: set[_RunningMessage] = set()
+        self._settle_pool = ThreadPoolExecutor(
+            min(count, _MAX_SETTLE_THREADS), "holdfast-settler"
+        )
+        self._loop_started = Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._over = asyncio.Event()
-        self._looper = Thread(target=self._run_loop, name="holdfast-loop", daemon=True)
-        self._poller = Thread(target=self._poll, name="holdfast-poller", daemon=True)
+        self._finished = asyncio.Event()
+        self._loop_thread = Thread(target=self._run_loop, name="holdfast-loop", daemon=True)
+        self._poll_thread = Thread(target=self._poll, name="holdfast-poller", daemon=True)
 
-    # -- for the worker
+    # -- called by the worker
 
     def start(self) -> None:
-        # One settler at least, before anything is claimed: without any, no coroutine that
-        # ended could be settled, and the keeper would hold its message without end.
-        self._settlers.submit(int)
-        self._looper.start()
-        self._up.wait()
+        """Start the threads. Raises RuntimeError if one of them cannot be started."""
+        # Start one settle thread before a message is claimed. Without any, a coroutine that
+        # ended could not be settled, and the keeper would hold its message forever.
+        self._settle_pool.submit(int)
+        self._loop_thread.start()
+        self._loop_started.wait()
         if self.error is not None:
             raise self.error
-        self._poller.start()
+        self._poll_thread.start()
 
     def watch(self, now: float) -> None:
-        for run in tuple(self._runs):
-            if run.ending is None:
-                signs = SignsOfLife(run.started_at, now, run.lease.moved_at)
-                if (reason := signs.missing(self._limits, now)) is not None:
-                    self._end(run, retry_logged(reason))
-            elif now - run.ending_at >= self._limits.kill_grace_seconds:
-                run.lease.lose("it was cancelled and did not end")
+        """Cancel work that breaks a limit, and give up work that ignores its cancellation."""
+        for running in tuple(self._running):
+            if running.outcome is None:
+                signs = SignsOfLife(running.started_at, now, running.lease.last_beat_at)
+                if (reason := signs.find_missing(self._limits, now)) is not None:
+                    self._cancel(running, retry_logged(reason))
+            elif now - running.cancelled_at >= self._limits.kill_grace_seconds:
+                running.lease.lose("it was cancelled and did not end")
 
-    def unfinished(self) -> int:
-        going_on = sum(lease.state is not LeaseState.LOST for lease in self._ledger.open())
-        return going_on + self._poller.is_alive()
+    def count_unfinished(self) -> int:
+        """Return how many messages must be settled, plus one while the poll thread runs."""
+        leases = self._in_flight.get_leases()
+        unsettled = sum(lease.state is not LeaseState.LOST for lease in leases)
+        return unsettled + self._poll_thread.is_alive()
 
     def cancel_running(self) -> None:
-        self._cut_off = True
-        for run in tuple(self._runs):
-            self._end(run, GiveBack())
+        """Cancel all coroutines and give their messages back."""
+        self._cancelled = True
+        for running in tuple(self._running):
+            self._cancel(running, GiveBack())
 
     def join(self, seconds: float) -> None:
+        """Wait at most `seconds` for the work, give up the rest, and end the threads."""
         until = self._clock.monotonic() + seconds
-        while self.unfinished() and self._clock.monotonic() < until:
+        while self.count_unfinished() and self._clock.monotonic() < until:
             self._clock.sleep(0.01)
-        for lease in self._ledger.open():
+        for lease in self._in_flight.get_leases():
             lease.lose("the worker stopped before the work was done")
-        soon(self._loop, self._over.set)
-        if self._looper.is_alive():
-            self._looper.join(max(0.1, until - self._clock.monotonic()))
-        self._settlers.shutdown(wait=False)
+        call_soon(self._loop, self._finished.set)
+        if self._loop_thread.is_alive():
+            self._loop_thread.join(max(0.1, until - self._clock.monotonic()))
+        self._settle_pool.shutdown(wait=False)
 
-    # -- the poller
+    # -- in the poll thread
 
     def _poll(self) -> None:
         try:
-            while (free := self._wait_for_free()) and (messages := self._feed.poll(free)):
+            while (free := self._wait_for_free_slots()) and (
+                messages := self._fetcher.poll(free)
+            ):
                 with self._lock:
                     self._free -= len(messages)
-                soon(self._loop, self._begin, messages)
+                call_soon(self._loop, self._start_tasks, messages)
         except BaseException as error:
             self.error = error
-            self._feed.close()
+            self._fetcher.close()
 
-    def _wait_for_free(self) -> int:
-        """How many slots are free, as soon as one is; 0 when it is over."""
-        while not self._feed.closed:
+    def _wait_for_free_slots(self) -> int:
+        """Return how many slots are free as soon as one is, or 0 once the fetcher is closed."""
+        while not self._fetcher.closed:
             self._freed.clear()
             if self._free:
                 return self._free
             self._clock.wait(self._freed, 0.1)
         return 0
 
-    # -- on the loop
+    # -- in the thread of the loop
 
     def _run_loop(self) -> None:
         try:
-            asyncio.run(self._be_there())
+            asyncio.run(self._run_until_finished())
         except BaseException as error:
             self.error = error
-            self._feed.close()
+            self._fetcher.close()
         finally:
-            self._up.set()
+            self._loop_started.set()
 
-    async def _be_there(self) -> None:
+    async def _run_until_finished(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._up.set()
-        await self._over.wait()
+        self._loop_started.set()
+        await self._finished.wait()
 
-    def _begin(self, messages: list[M]) -> None:
+    def _start_tasks(self, messages: list[M]) -> None:
         for message in messages:
-            run = _Run(lease_of(message), self._clock.monotonic())
-            if self._cut_off:
-                self._settle_soon(run, message, GiveBack())
+            running = _RunningMessage(get_lease(message), self._clock.monotonic())
+            if self._cancelled:
+                self._settle_soon(running, message, GiveBack())
                 continue
-            self._runs.add(run)
-            run.task = asyncio.create_task(self._attempt(run, message))
-            run.lease.on_lost(partial(self._lost, run))
+            self._running.add(running)
+            running.task = asyncio.create_task(self._attempt(running, message))
+            running.lease.on_lost(partial(self._cancel_lost, running))
 
-    def _lost(self, run: _Run, lease: Lease) -> None:
-        self._end(run, Abandoned(lease.reason))
+    def _cancel_lost(self, running: _RunningMessage, lease: Lease) -> None:
+        self._cancel(running, Abandoned(lease.reason))
 
-    async def _attempt(self, run: _Run, message: M) -> None:
+    async def _attempt(self, running: _RunningMessage, message: M) -> None:
         try:
-            result = await self._call(message, self._make_context(message, run.lease))
-            outcome = outcome_of(result)
-        # Whatever it raises ends this attempt only, SystemExit too.
+            result = await self._call(message, self._make_context(message, running.lease))
+            outcome = to_outcome(result)
+        # An exception ends only this attempt, even SystemExit.
         except BaseException as error:
-            outcome = _ended_by(error, run.ending)
-        self._settle_soon(run, message, outcome)
+            outcome = _map_error(error, running.outcome)
+        self._settle_soon(running, message, outcome)
 
-    def _end(self, run: _Run, outcome: Outcome) -> None:
-        """Cancel it, from any thread. The first reason counts."""
-        if run.ending is None and run.task is not None:
-            run.ending, run.ending_at = outcome, self._clock.monotonic()
-            soon(self._loop, run.task.cancel)
+    def _cancel(self, running: _RunningMessage, outcome: Outcome) -> None:
+        """Cancel the coroutine from any thread. Only the first call has an effect."""
+        if running.outcome is None and running.task is not None:
+            running.outcome, running.cancelled_at = outcome, self._clock.monotonic()
+            call_soon(self._loop, running.task.cancel)
 
-    # -- the settlers
+    # -- in the settle threads
 
-    def _settle_soon(self, run: _Run, message: M, outcome: Outcome) -> None:
-        # RuntimeError: it ended after the worker did; or no further thread can be had, then
-        # it waits for one of those there are.
+    def _settle_soon(self, running: _RunningMessage, message: M, outcome: Outcome) -> None:
+        # RuntimeError means that the coroutine ended after the worker did, or that no further
+        # thread is available. In the second case the call waits for an existing thread.
         with suppress(RuntimeError):
-            self._settlers.submit(self._settle, run, message, outcome)
+            self._settle_pool.submit(self._settle, running, message, outcome)
 
-    def _settle(self, run: _Run, message: M, outcome: Outcome) -> None:
+    def _settle(self, running: _RunningMessage, message: M, outcome: Outcome) -> None:
         try:
-            seconds = self._clock.monotonic() - run.started_at
-            self._ledger.settle(message, outcome, seconds)
+            seconds = self._clock.monotonic() - running.started_at
+            self._in_flight.settle(message, outcome, seconds)
         finally:
-            self._runs.discard(run)
+            self._running.discard(running)
             with self._lock:
                 self._free += 1
             self._freed.set()
 
 
-def _ended_by(error: BaseException, ending: Outcome | None) -> Outcome:
-    match ending:
+def _map_error(error: BaseException, cancel_outcome: Outcome | None) -> Outcome:
+    match cancel_outcome:
         case None:
             return retry_after_error(error)
         case Retry(_, reason):
-            return retry_logged(
-                reason, retry_after_error(error).detail
-            )  # where it was, when cancelled
+            # The traceback shows where the coroutine was when it was cancelled.
+            return retry_logged(reason, retry_after_error(error).detail)
         case _:
-            return ending
+            return cancel_outcome

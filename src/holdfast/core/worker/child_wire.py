@@ -1,15 +1,16 @@
-"""What the worker and its child processes tell each other. Plain data, nothing pickled
-but the two things that are code: the handler and the message's model.
+"""The protocol between a worker and its child processes.
 
-    worker ─▶ child   MODEL once per message type, WORK, ANSWER to a question
-    child  ─▶ worker  READY or BROKEN after the start, SAVE and LOAD (questions), OUTCOME
+    worker ─▶ child   MODEL once per message type, WORK, RESPONSE to a request
+    child  ─▶ worker  READY or BROKEN after the start, SAVE and LOAD (requests), OUTCOME
 
-Every frame begins with the number of the attempt it is about, 0 during the start: an answer
-that comes late or twice must not settle the message after it. What a child says is checked
-as if a stranger said it.
+Frames are plain data. Only the handler and the message's model are pickled, because they are
+code. Every frame begins with the number of its attempt, which is 0 during the start. So a
+frame that comes late or twice cannot settle the next message. The worker checks a child's
+frames as strictly as those of an untrusted process.
 
-On the control line go single records without an answer: the worker tells the lease's
-deadline and that it is stopping; the child says that it answers, and whether it moved.
+The control pipe carries single records without a response. The worker sends the lease's
+deadline and whether it is stopping. The child sends pulses, which show whether its handler
+beat since the last one.
 """
 
 import json
@@ -28,9 +29,9 @@ from holdfast.core.errors import (
 from holdfast.core.lease.lease import Lease
 from holdfast.core.process.frames import BrokenFrame
 from holdfast.core.worker.outcome import Done, GiveBack, Outcome, Reject, Retry
-from holdfast.core.worker.outcome_mapping import is_delay, outcome_of
+from holdfast.core.worker.outcome_mapping import is_delay, to_outcome
 
-MODEL, WORK, ANSWER = b"m", b"w", b"a"
+MODEL, WORK, RESPONSE = b"m", b"w", b"a"
 READY, BROKEN, SAVE, LOAD, OUTCOME = b"r", b"b", b"s", b"l", b"o"
 
 PULSE, MOVED = b".", b"+"
@@ -44,13 +45,13 @@ _ERRORS = {
 }
 
 
-def numbered(number: int, frame: bytes) -> bytes:
-    """Mark a frame with the attempt it is about."""
+def add_number(number: int, frame: bytes) -> bytes:
+    """Prefix a frame with the number of its attempt."""
     return _NUMBER.pack(number) + frame
 
 
 def split_number(frame: bytes) -> tuple[int, bytes]:
-    """The number of the attempt, and the frame. Raises BrokenFrame when it has none."""
+    """Split off the attempt number. Raises BrokenFrame if the frame is too short."""
     if len(frame) <= _NUMBER.size:
         raise BrokenFrame("it is too short")
     return _NUMBER.unpack_from(frame)[0], frame[_NUMBER.size :]
@@ -58,7 +59,7 @@ def split_number(frame: bytes) -> tuple[int, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class HandlerCall:
-    """One attempt, as the child is told of it."""
+    """One attempt, as the worker sends it to the child."""
 
     message_id: str
     attempt: int
@@ -69,53 +70,57 @@ class HandlerCall:
 
 
 def pack_call(lease: Lease, body: bytes) -> bytes:
+    """Make a WORK frame."""
     head = [lease.message_id, lease.attempt, lease.fence, lease.deadline, lease.cap_at]
     return WORK + json.dumps(head).encode() + b"\n" + body
 
 
 def unpack_call(frame: bytes) -> HandlerCall:
+    """Parse a WORK frame, which came from the worker and is trusted."""
     head, _, body = frame[1:].partition(b"\n")
     message_id, attempt, fence, deadline, cap_at = json.loads(head)
     return HandlerCall(message_id, attempt, fence, deadline, cap_at, body)
 
 
 def pack_model(model: type) -> bytes:
+    """Make a MODEL frame. Raises whatever pickle raises."""
     return MODEL + pickle.dumps(model)
 
 
 def pack_outcome(outcome: Outcome) -> bytes:
+    """Make an OUTCOME frame. Raises TypeError for an outcome that no handler can return."""
     match outcome:
         case Done():
             return OUTCOME
         case GiveBack():
-            said: list[Any] = ["give back", None, "", None, ""]
-        case Retry(after_seconds, reason, detail, told):
-            said = ["retry", after_seconds, reason, detail, told]
-        case Reject(reason, detail, told):
-            said = ["reject", None, reason, detail, told]
+            fields: list[Any] = ["give back", None, "", None, ""]
+        case Retry(after_seconds, reason, detail, log_reason):
+            fields = ["retry", after_seconds, reason, detail, log_reason]
+        case Reject(reason, detail, log_reason):
+            fields = ["reject", None, reason, detail, log_reason]
         case _:
-            raise TypeError(f"no outcome of a handler: {type(outcome).__name__}")
-    return OUTCOME + json.dumps(said).encode()
+            raise TypeError(f"not an outcome of a handler: {type(outcome).__name__}")
+    return OUTCOME + json.dumps(fields).encode()
 
 
 def unpack_outcome(frame: bytes) -> Outcome:
-    """Raises BrokenFrame for anything but what `pack_outcome` makes."""
+    """Parse an OUTCOME frame. Raises BrokenFrame unless `pack_outcome` could have made it."""
     if frame == OUTCOME:
         return Done()
-    match _parsed(frame[1:]):
-        case ["retry", after_seconds, str(reason), str() | None as detail, str(told)] if (
+    match _parse_json(frame[1:]):
+        case ["retry", after_seconds, str(reason), str() | None as detail, str(log_reason)] if (
             is_delay(after_seconds)
         ):
-            return outcome_of(Retry(after_seconds, reason, detail, told))
-        case ["reject", None, str(reason), str() | None as detail, str(told)]:
-            return outcome_of(Reject(reason, detail, told))
+            return to_outcome(Retry(after_seconds, reason, detail, log_reason))
+        case ["reject", None, str(reason), str() | None as detail, str(log_reason)]:
+            return to_outcome(Reject(reason, detail, log_reason))
         case ["give back", None, "", None, ""]:
             return GiveBack()
-    raise BrokenFrame("its outcome is none")
+    raise BrokenFrame("its outcome is invalid")
 
 
 def pack_save(checkpoint: Any) -> bytes:
-    """Raises MalformedMessage for what is not plain data."""
+    """Make a SAVE frame. Raises MalformedMessage if the checkpoint is not plain data."""
     try:
         return SAVE + json.dumps(checkpoint, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -123,28 +128,31 @@ def pack_save(checkpoint: Any) -> bytes:
 
 
 def unpack_save(frame: bytes) -> Any:
-    """Raises BrokenFrame for anything but what `pack_save` makes."""
-    return _parsed(frame[1:])
+    """Parse a SAVE frame. Raises BrokenFrame unless `pack_save` could have made it."""
+    return _parse_json(frame[1:])
 
 
-def _parsed(text: bytes) -> Any:
+def _parse_json(text: bytes) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        raise BrokenFrame("it is not JSON") from None  # the error's text would quote it
+        raise BrokenFrame(
+            "it is not JSON"
+        ) from None  # the text of `json` would quote the frame
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def pack_answer(value: Any = None, error: Exception | None = None) -> bytes:
+def pack_response(value: Any = None, error: Exception | None = None) -> bytes:
+    """Make a RESPONSE frame with a value or an error."""
     problem = None if error is None else [type(error).__name__, str(error)]
-    return ANSWER + json.dumps([value, problem]).encode()
+    return RESPONSE + json.dumps([value, problem]).encode()
 
 
-def unpack_answer(frame: bytes) -> Any:
-    """The value; raises the error that was answered instead."""
+def unpack_response(frame: bytes) -> Any:
+    """Parse a RESPONSE frame. Return its value or raise its error."""
     value, problem = json.loads(frame[1:])
     if problem is not None:
         name, text = problem

@@ -1,4 +1,4 @@
-"""What a handler may know and say about the attempt it is part of."""
+"""The context: what a handler can read and report about its attempt."""
 
 from abc import ABC, abstractmethod
 from math import inf
@@ -10,15 +10,15 @@ from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import QueueMessage
 
-UNKNOWN = object()  # not loaded yet; None is a checkpoint nobody saved
+UNKNOWN = object()  # not loaded yet; None means that no checkpoint was saved
 
 
 class Context(ABC):
-    """The handler's side of the lease.
+    """The handler's view of its lease.
 
-    `attempt` counts deliveries from 1; `fence` rises with every claim, also those that
-    were not charged: hand it to whatever the work writes to, and let it refuse older ones.
-    `stopping` is set when the worker drains: a good moment to checkpoint and return Retry.
+    `attempt` counts deliveries from 1. `fence` grows with every claim, charged or not; pass
+    it to the systems that the work writes to, and let them refuse smaller ones. `stopping`
+    is set when the worker drains, which is a good moment to checkpoint and return Retry.
     """
 
     __slots__ = ("attempt", "fence", "message_id", "progress", "stopping")
@@ -33,45 +33,50 @@ class Context(ABC):
     @property
     @abstractmethod
     def lost(self) -> Event:
-        """Set when the lease is gone: stop, nothing done from here on may count."""
+        """An event that is set when the lease is lost.
+
+        Stop the work then, because nothing done later may count.
+        """
 
     @property
     @abstractmethod
     def deadline(self) -> float:
-        """Until when the lease holds, by Holdfast's monotonic clock; renewals move it."""
+        """When the lease ends, on Holdfast's monotonic clock. Renewals move it."""
 
     @property
     @abstractmethod
     def seconds_left(self) -> float:
-        """How long the lease holds if it is not renewed."""
+        """The seconds until the lease ends if it is not renewed."""
 
     @property
     @abstractmethod
     def max_seconds_left(self) -> float:
-        """How long it can be held at all: SQS ends it 12 hours after the receive, whatever
-        is renewed; most other queues never do. Checkpoint and return Retry before it is over.
+        """The seconds until the queue stops extending the lease; infinity for most queues.
+
+        SQS ends every lease 12 hours after the receive. Checkpoint and return Retry before
+        that.
         """
 
     @property
     @abstractmethod
     def checkpoint(self) -> Any:
-        """What an earlier attempt saved last, or None. Read from the queue on first use."""
+        """The checkpoint an earlier attempt saved last, or None. Read on first use."""
 
     @abstractmethod
     def beat(self, progress: float | None = None, checkpoint: Any = None) -> None:
-        """Say that the work moves, and save plain data for the next attempt if given.
+        """Report that the work makes progress, and save `checkpoint` for the next attempt.
 
-        Raises LeaseLost when the lease is gone. Saving is I/O: a coroutine with many
-        neighbours does it with `await asyncio.to_thread(ctx.beat, checkpoint=…)`.
+        Raises LeaseLost if the lease is lost. Saving a checkpoint is I/O, so a coroutine
+        should call `await asyncio.to_thread(ctx.beat, checkpoint=…)`.
         """
 
     @abstractmethod
     def raise_if_lost(self) -> None:
-        """Raises LeaseLost when the lease is gone. Call it before what cannot be undone."""
+        """Raise LeaseLost if the lease is lost. Call it before a step that cannot be undone."""
 
 
 class LeaseContext(Context):
-    """The context of a handler that runs beside its lease, in the same process."""
+    """The context of a handler that runs in the process that holds its lease."""
 
     __slots__ = ("_checkpoint", "_clock", "_lease", "_message", "_queue")
 
@@ -104,14 +109,14 @@ class LeaseContext(Context):
 
     @property
     def max_seconds_left(self) -> float:
-        return seconds_until(self._lease.cap_at, self._clock.monotonic())
+        return compute_seconds_until(self._lease.cap_at, self._clock.monotonic())
 
     @property
     def checkpoint(self) -> Any:
         if self._checkpoint is UNKNOWN:
-            # The first claim has nothing before it: no call.
-            earlier = self.fence > 1
-            self._checkpoint = self._queue.load_checkpoint(self._message) if earlier else None
+            # Before the first claim there was no attempt, so there is nothing to load.
+            is_first = self.fence <= 1
+            self._checkpoint = None if is_first else self._queue.load_checkpoint(self._message)
         return self._checkpoint
 
     def beat(self, progress: float | None = None, checkpoint: Any = None) -> None:
@@ -127,5 +132,6 @@ class LeaseContext(Context):
         self._lease.check(self._clock.monotonic())
 
 
-def seconds_until(cap_at: float | None, now: float) -> float:
+def compute_seconds_until(cap_at: float | None, now: float) -> float:
+    """Return the seconds until `cap_at`, or infinity if there is no cap."""
     return inf if cap_at is None else max(0.0, cap_at - now)

@@ -1,15 +1,15 @@
-"""The feed: where slots get their messages.
+"""The fetcher: it claims messages for the slots of a worker.
 
-There is no thread that polls for others, so no message changes hands on the way. A slot
-that needs work and finds none ready polls itself, for all slots that wait at that moment
-(the leader); the others wait for their turn and find the rest ready (the followers):
+No dedicated thread polls for the slots, so messages need no hand-over through one. A slot that
+needs work and finds none ready polls itself, for all slots that wait at that moment (the
+leader). The other slots wait until the leader returns and find their messages ready:
 
-    slot 1  take ── poll(3) ──▶ m1 ─ work …
-    slot 2  take ─ waits ─────▶ m2 ─ work …
-    slot 3  take ─ waits ─────▶ m3 ─ work …
+    slot 1  fetch ── poll(3) ──▶ m1 ─ work …
+    slot 2  fetch ─ waits ─────▶ m2 ─ work …
+    slot 3  fetch ─ waits ─────▶ m3 ─ work …
 
-Never more is claimed than slots wait for, so nothing that is held lies idle, and what is
-claimed is renewed from then on.
+The fetcher never claims more messages than slots are waiting, so a claimed message is worked
+on at once. The keeper renews its lease from the claim on.
 """
 
 from collections import deque
@@ -24,29 +24,29 @@ from holdfast.core.events import Claimed, Events, PollFailed
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import M, lease_of
+from holdfast.core.queue.message import M, get_lease
 from holdfast.core.worker.in_flight import InFlight
 from holdfast.core.worker.outcome import GiveBack
 
-_REST = Backoff(first_seconds=0.1, factor=2.0, max_seconds=10.0)
+_ERROR_BACKOFF = Backoff(first_seconds=0.1, factor=2.0, max_seconds=10.0)
 
-_PATIENCE_SECONDS = 20.0  # SQS's longest; others wake as soon as something is there
-_PATIENCE_UNTIL_EMPTY_SECONDS = 0.1
-_LOOK_SECONDS = 0.5  # between two looks at the queue's books, which may cost a scan
+_POLL_SECONDS = 20.0  # the maximum of SQS; other queues return as soon as a message arrives
+_POLL_UNTIL_EMPTY_SECONDS = 0.1
+_EMPTY_CHECK_SECONDS = 0.5  # between two calls of `stats`, which may scan the queue
 
-# What we gave up is not claimable at our deadline to the millisecond: the queue judges by
-# its own clock.
+# A lease that this worker gave up does not run out exactly at its deadline here, because the
+# queue judges by its own clock.
 _EXPIRY_MARGIN_SECONDS = 1.0
 
 
 class Fetcher(Generic[M]):
-    """Claims messages and has them renewed, until closed. Safe to share between threads."""
+    """Claims messages and has their leases renewed, until closed. Threads may share it."""
 
     def __init__(
         self,
         queue: QueueManager[M],
         keeper: LeaseKeeper,
-        ledger: InFlight[M],
+        in_flight: InFlight[M],
         clock: Clock,
         events: Events,
         *,
@@ -56,54 +56,56 @@ class Fetcher(Generic[M]):
     ) -> None:
         self._queue = queue
         self._keeper = keeper
-        self._ledger = ledger
+        self._in_flight = in_flight
         self._clock = clock
         self._events = events
         self._stall_seconds = stall_seconds
         self._until_empty = until_empty
-        self._turn = Lock()
+        self._leader = Lock()
         self._ready: deque[M] = deque()
-        self._company = min(slots, queue.poll_batch)  # who can be asked for at once
-        self._counting = Condition()
+        self._max_batch = min(slots, queue.poll_batch)
+        self._waiting_changed = Condition()
         self._waiting = 0
         self._closed = Event()
-        self._look_at = 0.0
-        self._empty_looks = 0
+        self._next_empty_check_at = 0.0
+        self._empty_checks = 0
         self._random = Random()
 
-    # -- for slots
+    # -- called by slots
 
-    def take(self) -> M | None:
-        """The next message, whenever it comes; None once the feed is closed."""
-        with self._counting:
+    def fetch(self) -> M | None:
+        """Return the next message as soon as there is one, or None once closed."""
+        with self._waiting_changed:
             self._waiting += 1
-            if self._waiting >= self._company:
-                self._counting.notify()
+            if self._waiting >= self._max_batch:
+                self._waiting_changed.notify()
         try:
-            with self._turn:
-                return self._next()
+            with self._leader:
+                return self._take_ready()
         finally:
-            with self._counting:
+            with self._waiting_changed:
                 self._waiting -= 1
 
-    def _next(self) -> M | None:
+    def _take_ready(self) -> M | None:
         ready = self._ready
         if not ready:
-            ready.extend(self.poll(self._gathered()))
+            ready.extend(self.poll(self._wait_for_slots()))
         if self._closed.is_set():
             self._give_back(ready)
             ready.clear()
         return ready.popleft() if ready else None
 
-    def _gathered(self) -> int:
-        """How many slots wait, after giving others the moment it takes to come."""
-        if seconds := self._queue.gather_seconds:
-            with self._counting:
-                self._counting.wait_for(lambda: self._waiting >= self._company, seconds)
+    def _wait_for_slots(self) -> int:
+        """Wait briefly for more slots and return how many are waiting."""
+        if seconds := self._queue.slot_wait_seconds:
+            with self._waiting_changed:
+                self._waiting_changed.wait_for(
+                    lambda: self._waiting >= self._max_batch, seconds
+                )
         return self._waiting
 
     def poll(self, limit: int) -> list[M]:
-        """Claim up to `limit` messages as soon as there are any; none once closed."""
+        """Claim up to `limit` messages as soon as there are any. Return none once closed."""
         failures = 0
         while not self._closed.is_set():
             try:
@@ -113,68 +115,73 @@ class Fetcher(Generic[M]):
                     return polled
                 self._give_back(polled)
                 self._close_if_empty()
-            except Exception as error:  # the disk or network is away: it will come back
+            except Exception as error:  # the disk or network is unavailable and will return
                 failures += 1
-                self.rest(error, failures)
+                self.back_off(error, failures)
         return []
 
-    def rest(self, error: Exception, failures: int) -> None:
-        """Report an error that may pass, and wait: longer each time, never in step."""
+    def back_off(self, error: Exception, failures: int) -> None:
+        """Report a transient error and wait: longer each time, and with jitter."""
         self._events.emit(PollFailed(self._queue.name, f"{type(error).__name__}: {error}"))
-        self._clock.wait(self._closed, _REST.delay(failures, self._random))
+        self._clock.wait(self._closed, _ERROR_BACKOFF.delay(failures, self._random))
 
-    # -- for the worker
+    # -- called by the worker
 
     @property
     def closed(self) -> bool:
+        """Whether the fetcher claims no more messages."""
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Claim nothing more. What was claimed and not taken is given back."""
+        """Stop claiming. Messages that were claimed but not fetched are given back."""
         self._closed.set()
 
-    # -- parts
+    # -- steps of a poll
 
     def _poll(self, limit: int) -> list[M]:
-        patience = _PATIENCE_UNTIL_EMPTY_SECONDS if self._until_empty else _PATIENCE_SECONDS
+        seconds = _POLL_UNTIL_EMPTY_SECONDS if self._until_empty else _POLL_SECONDS
         polled = self._queue.poll(
-            min(limit, self._queue.poll_batch), wait_seconds=patience, stop=self._closed
+            min(limit, self._queue.poll_batch), wait_seconds=seconds, stop=self._closed
         )
         for message in polled:
-            self._ledger.begin(lease_of(message))
+            self._in_flight.add(get_lease(message))
         try:
             for message in polled:
-                self._hold(lease_of(message))
+                self._hold(get_lease(message))
         except BaseException:
-            # Without a renewal it would be in flight for a whole lease, and not worked on.
+            # Otherwise these messages would stay claimed for a whole lease without any work.
             self._give_back(polled)
             raise
         return polled
 
     def _hold(self, lease: Lease) -> None:
         self._keeper.hold(lease, stall_seconds=self._stall_seconds)
-        if self._events.listening:
+        if self._events.has_subscribers:
             self._events.emit(Claimed(self._queue.name, lease.message_id, lease.attempt))
 
     def _give_back(self, messages: Iterable[M]) -> None:
         for message in messages:
-            self._ledger.settle(message, GiveBack())
+            self._in_flight.settle(message, GiveBack())
 
     def _close_if_empty(self) -> None:
         now = self._clock.monotonic()
-        if not self._until_empty or self._holds_any(now) or now < self._look_at:
+        if (
+            not self._until_empty
+            or self._may_get_messages_back(now)
+            or now < self._next_empty_check_at
+        ):
             return
-        self._look_at = now + _LOOK_SECONDS
+        self._next_empty_check_at = now + _EMPTY_CHECK_SECONDS
         stats = self._queue.stats()
-        empty = stats.ready == stats.delayed == stats.expired == 0
-        self._empty_looks = self._empty_looks + 1 if empty else 0
-        if self._empty_looks >= self._queue.looks_until_empty:
+        is_empty = stats.ready == stats.delayed == stats.expired == 0
+        self._empty_checks = self._empty_checks + 1 if is_empty else 0
+        if self._empty_checks >= self._queue.min_empty_checks:
             self.close()
 
-    def _holds_any(self, now: float) -> bool:
-        """Anything that may come back to us: held, put back, or given up and not expired."""
-        expired = now - _EXPIRY_MARGIN_SECONDS
-        returning_until = max(self._queue.returning_until, self._ledger.lost_until)
-        return expired < returning_until or any(
-            lease.live or expired < lease.deadline for lease in self._ledger.open()
+    def _may_get_messages_back(self, now: float) -> bool:
+        """Return whether a message is held, was put back, or was given up and still leased."""
+        expired_at = now - _EXPIRY_MARGIN_SECONDS
+        returns_until = max(self._queue.stats_stale_until, self._in_flight.lost_until)
+        return expired_at < returns_until or any(
+            lease.live or expired_at < lease.deadline for lease in self._in_flight.get_leases()
         )

@@ -1,7 +1,7 @@
-"""Handlers: how they are found, what they take, and which message they want.
+"""Handlers: how they are loaded, which arguments they take, and which message type.
 
-A handler is `(message, ctx)` or `(message)`, plain or `async`. It returns nothing or Done
-(finished), Retry, Reject or GiveBack; an exception is a failed attempt.
+A handler is a function `(message, ctx)` or `(message)`, plain or `async`. It returns None or
+Done if it finished, or Retry, Reject or GiveBack. An exception is a failed attempt.
 """
 
 import importlib
@@ -20,25 +20,28 @@ from holdfast.core.worker.outcome import Done, GiveBack, Reject, Retry
 Result = Done | Retry | Reject | GiveBack | None
 Handler = Callable[..., Result | Awaitable[Result]]
 
-_SHAPES = "a handler takes (message, ctx) or (message)"
+_SIGNATURES = "a handler takes (message, ctx) or (message)"
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerKind:
-    """How a handler wants to be called."""
+    """How a handler is called."""
 
     takes_context: bool
     is_async: bool
 
 
-def handler_kind(handler: Handler) -> HandlerKind:
-    """Raises ConfigError when it cannot be called with (message, ctx) or (message)."""
-    name = name_of(handler)
+def inspect_handler(handler: Handler) -> HandlerKind:
+    """Return how to call the handler.
+
+    Raises ConfigError if it cannot be called with (message, ctx) or (message).
+    """
+    name = get_handler_name(handler)
     if not callable(handler):
         raise ConfigError(f"{name} is a {type(handler).__name__} and cannot be called")
     if inspect.isclass(handler):
-        raise ConfigError(f"{name} is a class: name a function or an instance; {_SHAPES}")
-    code = _written(handler)
+        raise ConfigError(f"{name} is a class: name a function or an instance; {_SIGNATURES}")
+    code = _unwrap(handler)
     if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
         raise ConfigError(f"{name} yields, so calling it runs nothing: return instead")
     return HandlerKind(_takes_context(handler, name), inspect.iscoroutinefunction(code))
@@ -47,16 +50,16 @@ def handler_kind(handler: Handler) -> HandlerKind:
 def _takes_context(handler: Handler, name: str) -> bool:
     try:
         signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # some builtins do not say
+    except (TypeError, ValueError):  # some builtins have no signature
         return False
-    if _fits(signature, 2):
+    if _accepts(signature, 2):
         return True
-    if _fits(signature, 1):
+    if _accepts(signature, 1):
         return False
-    raise ConfigError(f"{name}{signature} does not fit: {_SHAPES}")
+    raise ConfigError(f"{name}{signature} does not fit: {_SIGNATURES}")
 
 
-def _fits(signature: inspect.Signature, arguments: int) -> bool:
+def _accepts(signature: inspect.Signature, arguments: int) -> bool:
     try:
         signature.bind(*range(arguments))
     except TypeError:
@@ -64,8 +67,8 @@ def _fits(signature: inspect.Signature, arguments: int) -> bool:
     return True
 
 
-def _written(handler: Handler) -> Any:
-    """The function somebody wrote, below partials, decorators and `__call__`."""
+def _unwrap(handler: Handler) -> Any:
+    """Return the user's function below partials, decorators and `__call__`."""
     inner: Any = handler
     while isinstance(inner, partial):
         inner = inner.func
@@ -73,7 +76,8 @@ def _written(handler: Handler) -> Any:
     return inner if inspect.isroutine(inner) else getattr(inner, "__call__", inner)  # noqa: B004
 
 
-def name_of(handler: Any) -> str:
+def get_handler_name(handler: Any) -> str:
+    """Return the qualified name of the function or class, for error messages."""
     inner = handler
     while isinstance(inner, partial):
         inner = inner.func
@@ -81,21 +85,21 @@ def name_of(handler: Any) -> str:
 
 
 def load_handler(path: str) -> Handler:
-    """The handler that `MODULE:NAME` names; NAME may be dotted.
+    """Import and return the handler named `MODULE:NAME`. NAME may be dotted.
 
-    Raises HandlerNotFound: one line that says what is wrong and the way out.
+    Raises HandlerNotFound with one line that says what is wrong and what to do.
     """
     module_name, colon, attribute = path.partition(":")
     if not (module_name and colon and attribute):
         raise HandlerNotFound(f"{path!r} is not MODULE:NAME, as in tasks.enrich:handle")
-    found: Any = _import(module_name)
-    for step in attribute.split("."):
-        found = _attribute(found, step, module_name)
+    target: Any = _import(module_name)
+    for name in attribute.split("."):
+        target = _get_attribute(target, name, module_name)
     try:
-        handler_kind(found)
+        inspect_handler(target)
     except ConfigError as error:
         raise HandlerNotFound(f"{path}: {error}") from None
-    handler: Handler = found
+    handler: Handler = target
     return handler
 
 
@@ -112,27 +116,27 @@ def _import(module_name: str) -> ModuleType:
         raise HandlerNotFound(
             f"{module_name} needs {missing!r}, which is not installed"
         ) from error
-    # Whatever a user's module does while it is imported, sys.exit() included.
+    # A user's module may do anything while it is imported, also call sys.exit().
     except (Exception, SystemExit) as error:
         raise HandlerNotFound(
             f"importing {module_name} failed: {type(error).__name__}: {error}"
         ) from error
 
 
-def _attribute(owner: Any, name: str, module_name: str) -> Any:
+def _get_attribute(owner: Any, name: str, module_name: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
-    known = [word for word in dir(owner) if not word.startswith("_")]
-    near = get_close_matches(name, known, n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    public_names = [word for word in dir(owner) if not word.startswith("_")]
+    similar = get_close_matches(name, public_names, n=3)
+    hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     raise HandlerNotFound(f"{module_name} has no {name!r}{hint}")
 
 
-def message_model(handler: Handler) -> type[QueueMessage]:
-    """The message type of the first parameter's annotation, AnyMessage without one.
+def find_message_model(handler: Handler) -> type[QueueMessage]:
+    """Return the message type that annotates the first parameter, or AnyMessage.
 
-    Raises ConfigError when the annotation names something that cannot be found: guessing
-    would hand the handler untyped messages.
+    Raises ConfigError if the annotation's name cannot be resolved, because a guess would
+    pass untyped messages to the handler.
     """
     try:
         first = next(iter(inspect.signature(handler).parameters.values()), None)
@@ -140,19 +144,19 @@ def message_model(handler: Handler) -> type[QueueMessage]:
         return AnyMessage
     if first is None or first.annotation is inspect.Parameter.empty:
         return AnyMessage
-    model = _resolved(first.annotation, handler)
+    model = _resolve_annotation(first.annotation, handler)
     if isinstance(model, type) and issubclass(model, QueueMessage):
         return AnyMessage if model is QueueMessage else model
     return AnyMessage
 
 
-def _resolved(annotation: Any, handler: Handler) -> Any:
-    # This one annotation alone: the others may name what only type checkers import.
-    one = SimpleNamespace(__annotations__={"message": annotation})
+def _resolve_annotation(annotation: Any, handler: Handler) -> Any:
+    # Resolve only this annotation. Others may use names that only type checkers import.
+    holder = SimpleNamespace(__annotations__={"message": annotation})
     try:
-        return get_type_hints(one, getattr(_written(handler), "__globals__", {}))["message"]
+        return get_type_hints(holder, getattr(_unwrap(handler), "__globals__", {}))["message"]
     except NameError as error:
         raise ConfigError(
-            f"{name_of(handler)}: the message type {annotation!r} cannot be found "
-            f"({error}): import it at the top of the module, for real"
+            f"{get_handler_name(handler)}: the message type {annotation!r} cannot be found "
+            f"({error}): import it at the top of the module, outside of TYPE_CHECKING"
         ) from None

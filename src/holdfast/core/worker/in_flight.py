@@ -1,4 +1,4 @@
-"""The worker's books: every message it took ends here, once."""
+"""The messages that a worker claimed and has not settled yet."""
 
 from dataclasses import dataclass
 from threading import Event, Lock
@@ -7,65 +7,72 @@ from typing import Generic
 from holdfast.core.events import Events
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import M, lease_of
+from holdfast.core.queue.message import M, get_lease
 from holdfast.core.worker.outcome import Outcome
 from holdfast.core.worker.settle import SettleResult, settle
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What one run of a worker did, counted in attempts."""
+    """The attempts of one run of a worker, counted by result."""
 
     completed: int
     retried: int
     dead_lettered: int
     given_back: int
-    abandoned: int  # lost, or left to run out
+    abandoned: int  # lost, or left until the lease runs out
 
 
 class InFlight(Generic[M]):
-    """Settles and counts. `give_up` ends the patience with a queue that does not answer."""
+    """Settles the messages of one run and counts the results.
+
+    When `give_up` is set, settling no longer waits for a queue that does not respond.
+    """
 
     def __init__(self, queue: QueueManager[M], events: Events) -> None:
         self.give_up = Event()
         self.lost_until = 0.0
-        """Monotonic; when the last of the leases that were lost has run out, too."""
+        """Monotonic. When the last of the lost leases has also run out at the queue."""
         self._queue = queue
         self._events = events
-        self._open: set[Lease] = set()
+        self._leases: set[Lease] = set()
         self._counts = dict.fromkeys(SettleResult, 0)
-        self._polled_dead = queue.dead_lettered_by_poll  # before this run
+        self._dead_lettered_before = queue.dead_lettered_by_poll
         self._lock = Lock()
 
-    def begin(self, lease: Lease) -> None:
-        """A message was claimed; its page stays open until it is settled."""
-        self._open.add(lease)
+    def add(self, lease: Lease) -> None:
+        """Add a claimed message. It stays in flight until it is settled."""
+        self._leases.add(lease)
 
-    def open(self) -> tuple[Lease, ...]:
-        """Leases of what was claimed and not settled, also those that are lost."""
-        return tuple(self._open)
+    def get_leases(self) -> tuple[Lease, ...]:
+        """Return the leases of claimed messages that are not settled, also lost ones."""
+        return tuple(self._leases)
 
     def settle(self, message: M, outcome: Outcome, seconds: float = 0.0) -> None:
-        settled = settle(
+        """Settle a message and count the result."""
+        result = settle(
             self._queue, message, outcome, self._events, seconds=seconds, give_up=self.give_up
         )
-        lease = lease_of(message)
-        with self._lock:  # closed and counted at once, or a report could miss it
-            self._counts[settled] += 1
-            self._open.discard(lease)
-            if settled is SettleResult.ABANDONED:
+        lease = get_lease(message)
+        with self._lock:  # remove and count in one step, or a report could miss the message
+            self._counts[result] += 1
+            self._leases.discard(lease)
+            if result is SettleResult.ABANDONED:
                 self.lost_until = max(self.lost_until, lease.deadline)
 
-    def report(self) -> WorkerReport:
-        """What is still open counts as abandoned: its handler may never return. What the
-        queue dead-lettered while it was polled counts, although no handler saw it."""
+    def make_report(self) -> WorkerReport:
+        """Return the counts of this run.
+
+        Messages still in flight count as abandoned, because their handlers may never return.
+        Messages that `poll` dead-lettered are included, although no handler saw them.
+        """
         with self._lock:
-            count, still_open = self._counts.copy(), len(self._open)
-        polled_dead = self._queue.dead_lettered_by_poll - self._polled_dead
+            counts, unsettled = self._counts.copy(), len(self._leases)
+        by_poll = self._queue.dead_lettered_by_poll - self._dead_lettered_before
         return WorkerReport(
-            completed=count[SettleResult.COMPLETED],
-            retried=count[SettleResult.RETRIED],
-            dead_lettered=count[SettleResult.DEAD_LETTERED] + polled_dead,
-            given_back=count[SettleResult.GIVEN_BACK],
-            abandoned=count[SettleResult.ABANDONED] + still_open,
+            completed=counts[SettleResult.COMPLETED],
+            retried=counts[SettleResult.RETRIED],
+            dead_lettered=counts[SettleResult.DEAD_LETTERED] + by_poll,
+            given_back=counts[SettleResult.GIVEN_BACK],
+            abandoned=counts[SettleResult.ABANDONED] + unsettled,
         )

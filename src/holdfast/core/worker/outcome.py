@@ -1,7 +1,8 @@
-"""What became of one attempt. Handlers return these; `settle` acts on them.
+"""The outcome of one attempt. Handlers return these values and `settle` acts on them.
 
-`reason` and `detail` are kept with the message, for whoever asks about it. They may quote
-the message or an error of the handler's, so logs never see them: `told` is what logs say.
+`reason` and `detail` are stored with the message, where operators can read them. They may
+quote the message or an error of the handler, so they are never logged. Logs show
+`log_reason` in their place.
 """
 
 from dataclasses import dataclass
@@ -14,17 +15,17 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try again later: after `after_seconds`, or by the queue's backoff when None."""
+    """Try again after `after_seconds`, or after the queue's backoff if that is None."""
 
     after_seconds: float | None = None
     reason: str = "the handler asked for a retry"
-    detail: str | None = None  # a traceback or stack dump for the person who looks
+    detail: str | None = None  # a traceback or stack dump for operators
     log_reason: str = "the handler asked for a retry"
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Never try again: the message goes to the dead letters with this reason."""
+    """Dead-letter the message with this reason and never try again."""
 
     reason: str
     detail: str | None = None
@@ -33,13 +34,16 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """The work is not done, through no fault of its own: the worker stops. Not charged,
-    where the queue can forget an attempt; somebody else has the message at once."""
+    """The work is unfinished through no fault of its own, because the worker stops.
+
+    Another worker can claim the message at once. The attempt is not charged, if the queue
+    can refund it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The lease is lost: whoever holds it now settles, we must not."""
+    """The lease is lost, so its new holder settles the message and this worker must not."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""What one call of a handler amounts to: its return value or exception as an outcome."""
+"""Maps the return value or the exception of a handler to an outcome."""
 
 import traceback
 from typing import Any
@@ -12,80 +12,88 @@ _MAX_REASON = 500
 _MAX_DETAIL = 16_000
 
 
-def outcome_of(result: Any) -> Outcome:
-    """The outcome a handler returned. Nonsense is rejected: the next try would repeat it."""
+def to_outcome(result: Any) -> Outcome:
+    """Convert a handler's return value to an outcome.
+
+    An invalid value becomes Reject, because the next attempt would return it again.
+    """
     match result:
         case None | Done():
             return DONE
         case GiveBack():
             return GiveBack()
         case Retry(after_seconds=after) if not is_delay(after):
-            return _nonsense(
+            return _reject_result(
                 "the handler returned Retry() with after_seconds that is no number, or more "
                 "than ten years"
             )
-        case Retry(after, reason, detail, told):
-            return Retry(after, _one_line(reason), _cut(detail), _one_line(told))
-        case Reject(reason, detail, told):
-            return Reject(_one_line(reason), _cut(detail), _one_line(told))
+        case Retry(after, reason, detail, log_reason):
+            return Retry(after, _join_lines(reason), _shorten(detail), _join_lines(log_reason))
+        case Reject(reason, detail, log_reason):
+            return Reject(_join_lines(reason), _shorten(detail), _join_lines(log_reason))
         case _:
-            # Its type only: the value may be somebody's data.
-            return _nonsense(
+            # Name only the type, because the value may be private data.
+            return _reject_result(
                 f"the handler returned a value of type {type(result).__name__}; it may "
                 "return nothing, Done(), Retry(…), Reject(…) or GiveBack()"
             )
 
 
 def retry_after_error(error: BaseException) -> Retry:
-    """The outcome of a handler that raised."""
-    text = _text(error)
+    """Return the outcome of a handler that raised `error`. Logs show only its type."""
+    text = _to_text(error)
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Retry(None, _one_line(reason), _trace(error), log_reason=type(error).__name__)
+    return Retry(
+        None, _join_lines(reason), _format_traceback(error), log_reason=type(error).__name__
+    )
 
 
 def retry_logged(reason: str, detail: str | None = None) -> Retry:
-    """The outcome of work that we ended: the words are our own, so logs may have them."""
+    """Return the outcome of an attempt that Holdfast ended, with a reason that logs may show.
+
+    The reason is Holdfast's own text, so it quotes neither the message nor the handler.
+    """
     return Retry(None, reason, detail, log_reason=reason)
 
 
-def _nonsense(reason: str) -> Reject:
+def _reject_result(reason: str) -> Reject:
     return Reject(reason, log_reason=reason)
 
 
 def is_delay(after: Any) -> bool:
-    """Whether a message may wait that long; None: by the queue's backoff."""
+    """Return whether `after` is a valid delay. None is valid and means the queue's backoff."""
     if after is None:
         return True
     is_number = isinstance(after, int | float) and not isinstance(after, bool)
-    return is_number and -MAX_SECONDS <= after <= MAX_SECONDS  # false for NaN, too
+    return is_number and -MAX_SECONDS <= after <= MAX_SECONDS  # also false for NaN
 
 
-def _text(value: Any) -> str:
+def _to_text(value: Any) -> str:
     try:
         return str(value)
-    except Exception:  # a broken __str__ must not cost the message its reason
+    except Exception:  # a broken __str__ must not replace the reason
         return "(its text cannot be shown)"
 
 
-def _trace(error: BaseException) -> str | None:
-    # The first frame is ours, and tells the reader nothing.
+def _format_traceback(error: BaseException) -> str | None:
+    # Skip the first frame, which is Holdfast's own and does not help the reader.
     start = error.__traceback__ and (error.__traceback__.tb_next or error.__traceback__)
     try:
-        return _cut("".join(traceback.format_exception(type(error), error, start)))
+        return _shorten("".join(traceback.format_exception(type(error), error, start)))
     except Exception:
         return None
 
 
-def _one_line(text: Any) -> str:
-    line = " ".join(_text(text).split())
+def _join_lines(text: Any) -> str:
+    line = " ".join(_to_text(text).split())
     return line if len(line) <= _MAX_REASON else line[: _MAX_REASON - 1] + "…"
 
 
-def _cut(detail: Any) -> str | None:
-    """Both ends of a long text: the start says where it began, the end what it was."""
+def _shorten(detail: Any) -> str | None:
+    """Keep both ends of a long text. The start shows the origin and the end the error."""
     if detail is None:
         return None
-    text = _text(detail)
+    text = _to_text(detail)
     if len(text) <= _MAX_DETAIL:
         return text
     half = _MAX_DETAIL // 2

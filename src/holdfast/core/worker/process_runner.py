@@ -1,4 +1,4 @@
-"""A crew of processes: N slots with a child process each."""
+"""The process runner: N slots, each with a child process."""
 
 from collections.abc import Callable
 from threading import Event
@@ -12,27 +12,27 @@ from holdfast.core.worker.runner import SlotRunner
 
 
 class ProcessRunner(SlotRunner[M]):
-    """Each slot watches its own child; all there is to say to them is when to cut off."""
+    """Runs handlers in child processes. The watchdog of each slot enforces the limits."""
 
-    exit_timeout_seconds = (
-        15.0  # for stacks to be written, and the kernel to end what was killed
-    )
+    # For stack dumps to be written, and for the kernel to end killed processes.
+    exit_timeout_seconds = 15.0
 
     def __init__(
         self,
         count: int,
         make_executor: Callable[[], Executor[M]],
-        feed: Fetcher[M],
-        ledger: InFlight[M],
+        fetcher: Fetcher[M],
+        in_flight: InFlight[M],
         clock: Clock,
         *,
         cancel_running: Event,
     ) -> None:
-        super().__init__(count, make_executor, feed, ledger, clock)
-        self._cut_off = cancel_running
+        super().__init__(count, make_executor, fetcher, in_flight, clock)
+        self._cancel_running = cancel_running
 
     def watch(self, now: float) -> None:
-        """Nothing: the watchdog of each slot does."""
+        """Do nothing, because the watchdog of each slot watches its child."""
 
     def cancel_running(self) -> None:
-        self._cut_off.set()
+        """Have every watchdog end its child and give back the message."""
+        self._cancel_running.set()

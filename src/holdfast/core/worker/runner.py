@@ -1,4 +1,4 @@
-"""A crew of threads: N slots that each take, execute and settle, one message at a time."""
+"""Runners do the work of one run. A thread runner has N slots that each handle a message."""
 
 from collections.abc import Callable
 from threading import Event, Thread
@@ -7,7 +7,7 @@ from typing import Generic, Protocol
 from holdfast.core.clock import Clock
 from holdfast.core.errors import HandlerNotFound
 from holdfast.core.lease.lease import LeaseState
-from holdfast.core.queue.message import M, lease_of
+from holdfast.core.queue.message import M, get_lease
 from holdfast.core.worker.executor import Executor
 from holdfast.core.worker.fetcher import Fetcher
 from holdfast.core.worker.in_flight import InFlight
@@ -15,31 +15,32 @@ from holdfast.core.worker.outcome import GiveBack, Outcome
 
 
 class Runner(Protocol):
-    """Those who do the work of one run."""
+    """Fetches, handles and settles messages during one run of a worker."""
 
     error: BaseException | None
-    """What made the run impossible; the feed is closed then."""
+    """The error that made the run impossible. The fetcher is closed in that case."""
 
     exit_timeout_seconds: float
-    """How long ending can take once the grace is over."""
+    """How long running work may take to end after the kill grace."""
 
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Start to fetch and handle messages."""
 
     def watch(self, now: float) -> None:
-        """Look after the running work; called every moment by the worker."""
+        """Enforce the limits of running work. The worker calls this several times a second."""
 
-    def unfinished(self) -> int:
-        """How many slots have something to end before the worker may."""
+    def count_unfinished(self) -> int:
+        """Return how many slots must finish before the worker may stop."""
 
     def cancel_running(self) -> None:
-        """Drain time is over: whatever runs now must end without having been finished."""
+        """End all running work unfinished, because the drain time is over."""
 
     def join(self, seconds: float) -> None:
-        """Wait that long, at most, for all to be gone."""
+        """Wait at most `seconds` until all slots have ended."""
 
 
 class SlotRunner(Generic[M]):
-    """Threads, each with an executor of its own."""
+    """N threads, each with its own executor."""
 
     exit_timeout_seconds = 0.0
 
@@ -47,45 +48,50 @@ class SlotRunner(Generic[M]):
         self,
         count: int,
         make_executor: Callable[[], Executor[M]],
-        feed: Fetcher[M],
-        ledger: InFlight[M],
+        fetcher: Fetcher[M],
+        in_flight: InFlight[M],
         clock: Clock,
     ) -> None:
         self.error: BaseException | None = None
         self._make_executor = make_executor
-        self._feed = feed
-        self._ledger = ledger
+        self._fetcher = fetcher
+        self._in_flight = in_flight
         self._clock = clock
         self._all_started = Event()
-        # Daemons: a handler that never returns must not keep the process from ending.
+        # Daemon threads, so that a handler that never returns does not block the exit.
         self._threads = [
             Thread(target=self._run, name=f"holdfast-slot-{number + 1}", daemon=True)
             for number in range(count)
         ]
 
     def start(self) -> None:
-        """Start every slot. Nothing is claimed before all of them have a thread: if one
-        cannot start, what the others claimed would be cut off in the middle."""
+        """Start every slot.
+
+        No slot claims a message before all of them have a thread. Otherwise, if one thread
+        could not start, messages that others had claimed would be interrupted.
+        """
         try:
             for thread in self._threads:
                 thread.start()
         except RuntimeError:
-            self._feed.close()
+            self._fetcher.close()
             raise
         finally:
             self._all_started.set()
 
-    def unfinished(self) -> int:
+    def count_unfinished(self) -> int:
+        """Return how many slots must finish. A slot whose lease is lost may never finish."""
         alive = sum(thread.is_alive() for thread in self._threads)
-        lost = sum(lease.state is LeaseState.LOST for lease in self._ledger.open())
-        return max(0, alive - lost)  # who lost its lease may never end
+        lost = sum(lease.state is LeaseState.LOST for lease in self._in_flight.get_leases())
+        return max(0, alive - lost)
 
     def join(self, seconds: float) -> None:
+        """Wait at most `seconds` until all threads have ended."""
         until = self._clock.monotonic() + seconds
         for thread in filter(Thread.is_alive, self._threads):
             thread.join(max(0.0, until - self._clock.monotonic()))
 
-    # -- in the thread
+    # -- in the thread of a slot
 
     def _run(self) -> None:
         self._all_started.wait()
@@ -95,69 +101,70 @@ class SlotRunner(Generic[M]):
                 self._work(executor)
             finally:
                 executor.close()
-        # A slot that ends unheard would be missed by nobody: the run ends, and says why.
+        # A slot must not end silently. Its error ends the run, which raises it.
         except BaseException as error:
             self.error = self.error or error
-            self._feed.close()
+            self._fetcher.close()
 
     def _work(self, executor: Executor[M]) -> None:
         failures = 0
-        while not self._feed.closed:
+        while not self._fetcher.closed:
             try:
                 if not executor.prepare():
                     return
                 failures = 0
             except OSError as error:
                 failures += 1
-                self._feed.rest(error, failures)
+                self._fetcher.back_off(error, failures)
                 continue
-            message = self._feed.take()
+            message = self._fetcher.fetch()
             if message is not None:
                 self._handle(executor, message)
 
     def _handle(self, executor: Executor[M], message: M) -> None:
-        lease = lease_of(message)
-        started = self._clock.monotonic()
+        lease = get_lease(message)
+        started_at = self._clock.monotonic()
         outcome: Outcome = GiveBack()
         try:
             outcome = executor.execute(message, lease)
         except OSError:
-            pass  # it was not started; `prepare` will find out more
+            pass  # the handler was not started, and `prepare` will report the error
         except HandlerNotFound:
             raise
         except BaseException as error:
-            # Nobody knows how far it came: let it run out rather than settle it.
+            # It is unknown how far the work came, so let the lease run out unsettled.
             lease.lose(f"the worker failed: {type(error).__name__}: {error}")
             raise
         finally:
-            self._ledger.settle(message, outcome, self._clock.monotonic() - started)
+            self._in_flight.settle(message, outcome, self._clock.monotonic() - started_at)
 
 
 class ThreadRunner(SlotRunner[M]):
-    """Handlers run in the slots' own threads, and can be told to stop, not made to."""
+    """Runs handlers in the threads of the slots. They can be asked to stop but not forced."""
 
     def __init__(
         self,
         count: int,
         make_executor: Callable[[], Executor[M]],
-        feed: Fetcher[M],
-        ledger: InFlight[M],
+        fetcher: Fetcher[M],
+        in_flight: InFlight[M],
         clock: Clock,
         *,
         timeout_seconds: float | None,
     ) -> None:
-        super().__init__(count, make_executor, feed, ledger, clock)
+        super().__init__(count, make_executor, fetcher, in_flight, clock)
         self._timeout_seconds = timeout_seconds
 
     def watch(self, now: float) -> None:
-        """Give up what takes too long. (The keeper gives up what stalls.)"""
+        """Give up the lease of work that takes too long. (The keeper gives up stalled work.)"""
         if self._timeout_seconds is None:
             return
-        for lease in self._ledger.open():
+        for lease in self._in_flight.get_leases():
             if now - lease.claimed_at >= self._timeout_seconds:
                 lease.lose(f"timed out after {self._timeout_seconds:g} s")
 
     def cancel_running(self) -> None:
-        # Not released: the thread may still be at it. It comes back when the lease is over.
-        for lease in self._ledger.open():
+        """Give up all leases, so that the messages come back when the leases run out."""
+        # Do not release the messages, because the threads may still be working on them.
+        for lease in self._in_flight.get_leases():
             lease.lose("the worker stopped before the work was done")

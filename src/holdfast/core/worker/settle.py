@@ -1,4 +1,4 @@
-"""Settling: one outcome becomes one queue call. Nothing else in Holdfast settles."""
+"""Settling turns one outcome into one queue call. No other module settles messages."""
 
 from enum import Enum
 from random import Random
@@ -23,15 +23,14 @@ from holdfast.core.events import (
 )
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import M, lease_of
+from holdfast.core.queue.message import M, get_lease
 from holdfast.core.worker.outcome import Abandoned, Done, GiveBack, Outcome, Reject, Retry
 
-# The queue is asked again soon: the work is done, and only this call stands between it
-# and being done a second time.
-_AGAIN = Backoff(first_seconds=0.05, factor=2.0, max_seconds=2.0)
+# Retry soon. The work is done, and if this call fails, the work is done a second time.
+_RETRY_BACKOFF = Backoff(first_seconds=0.05, factor=2.0, max_seconds=2.0)
 
-# An error that is not the queue being away may well be a bug, and would come for ever.
-_TRIES_IF_UNKNOWN = 5
+# An error that does not mean "unavailable" may be a bug, and would repeat forever.
+_MAX_UNKNOWN_TRIES = 5
 
 # The queue would refuse the same message again, however long the lease is held.
 _PERMANENT = (MalformedMessage, MessageTooLarge)
@@ -40,9 +39,9 @@ _random = Random()
 
 
 class SettleResult(Enum):
-    """What became of the message in the end."""
+    """What happened to the message."""
 
-    # Enum hashes by name, in Python; the books are kept once per message.
+    # Enum hashes by name in Python code, which is slow for a count per message.
     __hash__ = object.__hash__
 
     COMPLETED = "completed"
@@ -61,14 +60,14 @@ def settle(
     seconds: float = 0.0,
     give_up: Event | None = None,
 ) -> SettleResult:
-    """Tell the queue what became of the message; never raises.
+    """Make the queue call for `outcome` and return its result. This never raises.
 
-    An error of the backend is retried while the lease lives, or until `give_up` is set. A
-    refusal that is permanent is not retried. Then the lease is let go, and the message
-    comes back when it runs out. A lease found lost is ABANDONED: its new holder settles the
-    message. (The keeper reports the loss itself, once.)
+    A backend error is retried while the lease lives, or until `give_up` is set. A permanent
+    refusal is not retried. After that the lease is given up, and the message comes back when
+    the lease runs out. ABANDONED also means that the lease was lost, so its new holder
+    settles the message. (The keeper reports the loss once.)
     """
-    lease = lease_of(message)
+    lease = get_lease(message)
     tries = 0
     while True:
         try:
@@ -77,7 +76,7 @@ def settle(
             return SettleResult.ABANDONED
         except Exception as error:
             tries += 1
-            if not _wait_to_try_again(queue, lease, error, tries, events, give_up or Event()):
+            if not _wait_for_retry(queue, lease, error, tries, events, give_up or Event()):
                 return SettleResult.ABANDONED
 
 
@@ -93,21 +92,21 @@ def _settle(
     match outcome:
         case Done():
             queue.ack(message)
-            if events.listening:
+            if events.has_subscribers:
                 events.emit(Completed(name, id, attempt, seconds))
             return SettleResult.COMPLETED
-        case Retry(_, reason, detail, told) if attempt >= queue.max_attempts:
+        case Retry(_, reason, detail, log_reason) if attempt >= queue.max_attempts:
             failed = "failed once" if attempt == 1 else f"failed {attempt} times"
             queue.dead_letter(message, f"{failed}, last: {reason}", detail=detail)
-            events.emit(DeadLettered(name, id, attempt, f"{failed}, last: {told}"))
+            events.emit(DeadLettered(name, id, attempt, f"{failed}, last: {log_reason}"))
             return SettleResult.DEAD_LETTERED
-        case Retry(after_seconds, reason, detail, told):
+        case Retry(after_seconds, reason, detail, log_reason):
             queue.nack(message, delay_seconds=after_seconds, reason=reason, detail=detail)
-            events.emit(Retried(name, id, attempt, after_seconds, told))
+            events.emit(Retried(name, id, attempt, after_seconds, log_reason))
             return SettleResult.RETRIED
-        case Reject(reason, detail, told):
+        case Reject(reason, detail, log_reason):
             queue.dead_letter(message, reason, detail=detail)
-            events.emit(DeadLettered(name, id, attempt, told))
+            events.emit(DeadLettered(name, id, attempt, log_reason))
             return SettleResult.DEAD_LETTERED
         case GiveBack():
             queue.release(message)
@@ -119,7 +118,7 @@ def _settle(
             assert_never(outcome)
 
 
-def _wait_to_try_again(
+def _wait_for_retry(
     queue: QueueManager[M],
     lease: Lease,
     error: Exception,
@@ -127,18 +126,18 @@ def _wait_to_try_again(
     events: Events,
     give_up: Event,
 ) -> bool:
-    """True when it is time for another try; False when the lease was let go instead."""
+    """Wait before the next try and return True, or give up the lease and return False."""
     name, id, attempt = queue.name, lease.message_id, lease.attempt
     problem = f"{type(error).__name__}: {error}"
     left = lease.deadline - queue.clock.monotonic()
     if tries == 1:
         events.emit(LeaseAtRisk(name, id, attempt, problem, left))
-    known = isinstance(error, OSError | QueueUnavailable)
-    may_pass = known or tries < _TRIES_IF_UNKNOWN
-    if may_pass and not isinstance(error, _PERMANENT):
-        pause = min(_AGAIN.delay(tries, _random), max(left, 0.0))
+    is_unavailable = isinstance(error, OSError | QueueUnavailable)
+    may_succeed = is_unavailable or tries < _MAX_UNKNOWN_TRIES
+    if may_succeed and not isinstance(error, _PERMANENT):
+        pause = min(_RETRY_BACKOFF.delay(tries, _random), max(left, 0.0))
         if not queue.clock.wait(give_up, pause):
             return True
-    # Not renewed any more, it comes back by itself; held on to, it never would.
+    # Renewing would hold the message forever, so stop renewing and let it be redelivered.
     lease.lose(f"it could not be settled: {problem}")
     return False

@@ -1,12 +1,13 @@
-"""The watchdog: handlers in processes of their own, watched by three signs.
+"""The watchdog runs a handler in a child process and watches three signs of life.
 
     alive        the process exists
-    answering    its interpreter sends a pulse; one stuck in C code cannot
+    responding   its interpreter sends a pulse, which it cannot while stuck in C code
     progressing  its handler beats
 
-The worker owns the lease, the child only works. Where a sign fails, the child's stacks
-are written down, it is terminated, then killed with all it started. Only when it is dead
-the message is settled: nobody can be given work that is still being done.
+The worker holds the lease and the child only works. If a sign is missing, the watchdog
+records the child's stacks, terminates the child, and then kills it with everything it
+started. The message is settled only after the child is dead, so that no other worker gets
+work that is still being done.
 """
 
 from collections.abc import Callable
@@ -28,52 +29,53 @@ from holdfast.core.worker.outcome import Abandoned, GiveBack, Outcome, Reject
 from holdfast.core.worker.outcome_mapping import retry_logged
 
 _START_SECONDS = 120.0
-_FRAMES_AT_ONCE = 100  # of a child that asks on and on, before its signs are looked at
-_TERMINATED_FROM_OUTSIDE = ("SIGTERM", "SIGINT")
+_MAX_FRAMES_AT_ONCE = 100  # of a child that never stops asking, before its signs are checked
+_OUTSIDE_SIGNALS = ("SIGTERM", "SIGINT")
 
 
 @dataclass(frozen=True, slots=True)
 class WatchdogLimits:
-    """How long each sign may be missing."""
+    """How long each sign of life may be missing."""
 
     stall_seconds: float | None = None
     timeout_seconds: float | None = None
     pulse_seconds: float = 30.0
     kill_grace_seconds: float = 2.0
 
-    def tick_seconds(self, lease_seconds: float) -> float:
-        """How often to look: soon enough for the shortest limit to be kept."""
+    def compute_tick_seconds(self, lease_seconds: float) -> float:
+        """Return the seconds between two checks, short enough to enforce the shortest limit."""
         limits = (self.stall_seconds, self.timeout_seconds, self.pulse_seconds, lease_seconds)
         shortest = min(limit for limit in limits if limit is not None)
         return min(0.25, max(0.01, shortest / 10))
 
-    def pulse_interval(self, lease_seconds: float) -> float:
+    def compute_pulse_seconds(self, lease_seconds: float) -> float:
+        """Return the seconds between two pulses of a child."""
         limits = (self.stall_seconds, self.pulse_seconds, lease_seconds)
         return min(1.0, *(limit / 4 for limit in limits if limit is not None))
 
 
 @dataclass(slots=True)
 class SignsOfLife:
-    """When each sign was last seen."""
+    """When each sign of life was last seen."""
 
     started_at: float
-    pulsed_at: float
-    moved_at: float
+    last_pulse_at: float
+    last_beat_at: float
 
-    def missing(self, limits: WatchdogLimits, now: float) -> str | None:
-        """The reason to end the work, or None while all is well."""
+    def find_missing(self, limits: WatchdogLimits, now: float) -> str | None:
+        """Return the reason to end the work, or None while no limit is exceeded."""
         timeout, stall = limits.timeout_seconds, limits.stall_seconds
         if timeout is not None and now - self.started_at >= timeout:
             return f"timed out after {timeout:g} s"
-        if now - self.pulsed_at >= limits.pulse_seconds:
+        if now - self.last_pulse_at >= limits.pulse_seconds:
             return f"the worker process did not answer for {limits.pulse_seconds:g} s"
-        if stall is not None and now - self.moved_at >= stall:
+        if stall is not None and now - self.last_beat_at >= stall:
             return f"stalled: no beat for {stall:g} s"
         return None
 
 
 class Watchdog(Executor[M]):
-    """An executor with one persistent child process."""
+    """An executor with one child process that it reuses for many messages."""
 
     def __init__(
         self,
@@ -92,18 +94,19 @@ class Watchdog(Executor[M]):
         self._limits = limits
         self._make_context = make_context
         self._queue_name = queue_name
-        self._tick = limits.tick_seconds(lease_seconds)
-        self._interval = limits.pulse_interval(lease_seconds)
+        self._tick = limits.compute_tick_seconds(lease_seconds)
+        self._interval = limits.compute_pulse_seconds(lease_seconds)
         self._stopping = stopping
-        self._cut_off = cancel_running
+        self._cancel_running = cancel_running
         self._clock = clock
         self._events = events
         self._child: ChildProcess | None = None
 
-    # -- the executor's three verbs
+    # -- the methods of an executor
 
     def prepare(self) -> bool:
-        if self._child is not None:  # whether it lives is asked when there is work for it
+        """Start a child and wait until it has imported the handler."""
+        if self._child is not None:  # `execute` checks whether it is alive
             return True
         child = self._child = ChildProcess(self._handler, self._interval, self._clock)
         until = self._clock.monotonic() + _START_SECONDS
@@ -116,8 +119,10 @@ class Watchdog(Executor[M]):
         raise HandlerNotFound(f"the handler was not imported within {_START_SECONDS:g} s")
 
     def execute(self, message: M, lease: Lease) -> Outcome:
-        # It died while idle, or said more than its outcome: a fresh one costs no attempt.
-        if self._child is not None and not self._child.idle:
+        """Have the child handle the message, and watch it until it ends."""
+        # The child died while idle, or sent more than its outcome. A new child costs no
+        # attempt.
+        if self._child is not None and not self._child.is_idle:
             self._discard()
         if not self.prepare():
             return GiveBack()
@@ -129,14 +134,15 @@ class Watchdog(Executor[M]):
         now = self._clock.monotonic()
         try:
             return self._watch(self._child, message, lease, SignsOfLife(now, now, now))
-        except OSError as error:  # from now on it does not mean "not started"
+        except OSError as error:  # here OSError no longer means "not started"
             self._discard()
             raise RuntimeError(f"the watch over a child failed: {error}") from error
 
     def close(self) -> None:
+        """End the child, after a grace unless running work must be cancelled."""
         child, self._child = self._child, None
         if child is not None:
-            grace = 0.0 if self._cut_off.is_set() else self._limits.kill_grace_seconds
+            grace = 0.0 if self._cancel_running.is_set() else self._limits.kill_grace_seconds
             child.close(grace)
 
     def _discard(self) -> str | None:
@@ -149,15 +155,15 @@ class Watchdog(Executor[M]):
         try:
             frame = child.read()
         except EOFError:
-            child.dead_within(self._limits.kill_grace_seconds)
+            child.wait_until_dead(self._limits.kill_grace_seconds)
             raise HandlerNotFound(
-                f"the worker process ended while starting ({child.how_it_died()}); see its "
+                f"the worker process ended while starting ({child.describe_exit()}); see its "
                 'output above, and keep `if __name__ == "__main__":` around what a script runs'
             ) from None
         except BrokenFrame as error:
-            raise HandlerNotFound(_invalid(error, " while starting")) from None
+            raise HandlerNotFound(_describe_invalid(error, " while starting")) from None
         if frame not in (None, child_wire.READY):
-            raise HandlerNotFound(_invalid("it is not READY", " while starting"))
+            raise HandlerNotFound(_describe_invalid("it is not READY", " while starting"))
         return frame is not None
 
     # -- watching
@@ -165,125 +171,131 @@ class Watchdog(Executor[M]):
     def _watch(
         self, child: ChildProcess, message: M, lease: Lease, signs: SignsOfLife
     ) -> Outcome:
-        told_to_stop = False
+        was_stopping = False
         while True:
             child.wait(self._tick)
             try:
-                if (outcome := self._hear(child, message, lease)) is not None:
+                if (outcome := self._read_frames(child, message, lease)) is not None:
                     return outcome
-                if not child.alive:
-                    return self._hear(child, message, lease) or self._died(child, lease)
+                if not child.is_alive:
+                    outcome = self._read_frames(child, message, lease)
+                    return outcome or self._handle_death(child, lease)
                 now = self._clock.monotonic()
-                self._take_pulse(child, lease, signs, now)
+                self._update_signs(child, lease, signs, now)
             except EOFError:
-                return self._died(child, lease)
+                return self._handle_death(child, lease)
             except BrokenFrame as error:
-                return self._distrusted(child, lease, error)
-            if (outcome := self._judge(child, message, lease, signs, now)) is not None:
+                return self._handle_broken_frame(child, lease, error)
+            if (outcome := self._check_signs(child, message, lease, signs, now)) is not None:
                 return outcome
-            child.tell_deadline(lease.deadline)
-            if not told_to_stop and self._stopping.is_set():
-                child.tell_stopping()
-                told_to_stop = True
+            child.send_deadline(lease.deadline)
+            if not was_stopping and self._stopping.is_set():
+                child.send_stopping()
+                was_stopping = True
 
-    def _hear(self, child: ChildProcess, message: M, lease: Lease) -> Outcome | None:
-        """Answer what the child asks; the outcome once it has one."""
-        for _ in range(_FRAMES_AT_ONCE):
+    def _read_frames(self, child: ChildProcess, message: M, lease: Lease) -> Outcome | None:
+        """Respond to the child's requests. Return the outcome when it sends one."""
+        for _ in range(_MAX_FRAMES_AT_ONCE):
             if (frame := child.read()) is None:
                 break
             if frame[:1] == child_wire.OUTCOME:
                 return child_wire.unpack_outcome(frame)
-            child.answer(self._answer(frame, message, lease))
+            child.respond(self._handle_request(frame, message, lease))
         return None
 
-    def _answer(self, question: bytes, message: M, lease: Lease) -> bytes:
+    def _handle_request(self, request: bytes, message: M, lease: Lease) -> bytes:
         ctx = self._make_context(message, lease)
-        match question[:1]:
-            case child_wire.LOAD if question == child_wire.LOAD:
-                return _answered(lambda: ctx.checkpoint)
+        match request[:1]:
+            case child_wire.LOAD if request == child_wire.LOAD:
+                return _pack_result(lambda: ctx.checkpoint)
             case child_wire.SAVE:
-                checkpoint = child_wire.unpack_save(question)
-                return _answered(lambda: ctx.beat(checkpoint=checkpoint))
+                checkpoint = child_wire.unpack_save(request)
+                return _pack_result(lambda: ctx.beat(checkpoint=checkpoint))
             case _:
                 raise BrokenFrame("it is of no known kind")
 
-    def _take_pulse(
+    def _update_signs(
         self, child: ChildProcess, lease: Lease, signs: SignsOfLife, now: float
     ) -> None:
-        if signs_of_life := child.pulses():
-            signs.pulsed_at = now
-            if child_wire.MOVED in signs_of_life:
-                signs.moved_at = now
+        if pulses := child.read_pulses():
+            signs.last_pulse_at = now
+            if child_wire.MOVED in pulses:
+                signs.last_beat_at = now
                 lease.beat(now)
 
-    def _judge(
+    def _check_signs(
         self, child: ChildProcess, message: M, lease: Lease, signs: SignsOfLife, now: float
     ) -> Outcome | None:
         if not lease.live or now >= lease.deadline:
-            return self._kill(child, lease)
-        if self._cut_off.is_set():
-            return self._put_down(child, message, lease, "the worker stops", GiveBack())
-        if (reason := signs.missing(self._limits, now)) is not None:
-            stacks = child.stacks() or "no stack: the process did not answer"
-            ended = retry_logged(reason, stacks)
-            return self._put_down(child, message, lease, reason, ended)
+            return self._kill_without_lease(child, lease)
+        if self._cancel_running.is_set():
+            return self._terminate(child, message, lease, "the worker stops", GiveBack())
+        if (reason := signs.find_missing(self._limits, now)) is not None:
+            stacks = child.dump_stacks() or "no stack: the process did not answer"
+            return self._terminate(child, message, lease, reason, retry_logged(reason, stacks))
         return None
 
     # -- ending
 
-    def _died(self, child: ChildProcess, lease: Lease) -> Outcome:
-        child.dead_within(self._limits.kill_grace_seconds)
-        last_words = child.last_words()
-        if (how := self._discard()) is None:
-            return self._undead(lease)
-        # Those who stop a whole group of processes mean the worker.
-        if how in _TERMINATED_FROM_OUTSIDE and self._clock.wait(self._stopping, 0.5):
+    def _handle_death(self, child: ChildProcess, lease: Lease) -> Outcome:
+        child.wait_until_dead(self._limits.kill_grace_seconds)
+        stacks = child.read_crash_stacks()
+        if (exit_text := self._discard()) is None:
+            return self._abandon_unkillable(lease)
+        # A process that signals a whole process group wants to stop the worker.
+        if exit_text in _OUTSIDE_SIGNALS and self._clock.wait(self._stopping, 0.5):
             return GiveBack()
-        return retry_logged(f"the worker process died ({how})", last_words or None)
+        return retry_logged(f"the worker process died ({exit_text})", stacks or None)
 
-    def _distrusted(self, child: ChildProcess, lease: Lease, error: BrokenFrame) -> Outcome:
-        """Nothing it says can be believed any more, so its death is the end of the work."""
-        how = self._discard()
-        self._report(child, lease, _invalid(error))
-        return self._undead(lease) if how is None else retry_logged(_invalid(error))
+    def _handle_broken_frame(
+        self, child: ChildProcess, lease: Lease, error: BrokenFrame
+    ) -> Outcome:
+        """Kill the child, because no later frame of it can be trusted."""
+        exit_text = self._discard()
+        problem = _describe_invalid(error)
+        self._report(child, lease, problem)
+        return self._abandon_unkillable(lease) if exit_text is None else retry_logged(problem)
 
-    def _kill(self, child: ChildProcess, lease: Lease) -> Outcome:
-        """The lease is gone: without delay, somebody else may have started."""
+    def _kill_without_lease(self, child: ChildProcess, lease: Lease) -> Outcome:
+        """Kill the child without delay, because another worker may have its message already."""
         self._discard()
         lease.lose("its deadline passed")
         self._report(child, lease, lease.reason)
         return Abandoned(lease.reason)
 
-    def _put_down(
-        self, child: ChildProcess, message: M, lease: Lease, reason: str, ended: Outcome
+    def _terminate(
+        self, child: ChildProcess, message: M, lease: Lease, reason: str, outcome: Outcome
     ) -> Outcome:
-        """End the work, then say how it ended; in this order."""
+        """End the child first. Then return its own last outcome, or else `outcome`."""
         child.terminate()
-        finished = self._last_words(child, message, lease)
-        how = self._discard()
+        own_outcome = self._wait_for_last_outcome(child, message, lease)
+        exit_text = self._discard()
         self._report(child, lease, reason)
-        if how is None:
-            return self._undead(lease)
-        return finished or ended
+        if exit_text is None:
+            return self._abandon_unkillable(lease)
+        return own_outcome or outcome
 
-    def _undead(self, lease: Lease) -> Outcome:
-        # Waiting in the kernel, for a dead file server perhaps. Nobody may be given the
-        # work while it could go on; nor may it be held for ever.
+    def _abandon_unkillable(self, lease: Lease) -> Outcome:
+        # The child waits in the kernel, perhaps for a file server that does not respond. No
+        # other worker may get the message while the child could continue, and this worker
+        # must not hold it forever. So let the lease run out.
         lease.lose("its process cannot be killed")
         return Abandoned(lease.reason)
 
-    def _last_words(self, child: ChildProcess, message: M, lease: Lease) -> Outcome | None:
-        """Time for `finally` blocks: they may save a checkpoint, or even finish."""
+    def _wait_for_last_outcome(
+        self, child: ChildProcess, message: M, lease: Lease
+    ) -> Outcome | None:
+        """Give the child time for its `finally` blocks. They may checkpoint or even finish."""
         until = self._clock.monotonic() + self._limits.kill_grace_seconds
         try:
-            while child.alive and self._clock.monotonic() < until:
+            while child.is_alive and self._clock.monotonic() < until:
                 child.wait(0.05)
-                if (outcome := self._hear(child, message, lease)) is not None:
+                if (outcome := self._read_frames(child, message, lease)) is not None:
                     return outcome
         except EOFError:
-            child.dead_within(until - self._clock.monotonic())
+            child.wait_until_dead(until - self._clock.monotonic())
         except BrokenFrame:
-            return None  # it is being ended anyway
+            return None  # the child is about to be killed anyway
         return None
 
     def _report(self, child: ChildProcess, lease: Lease, reason: str) -> None:
@@ -292,12 +304,12 @@ class Watchdog(Executor[M]):
         )
 
 
-def _answered(ask: Callable[[], Any]) -> bytes:
+def _pack_result(call: Callable[[], Any]) -> bytes:
     try:
-        return child_wire.pack_answer(ask())
-    except Exception as error:  # the handler asked, so the handler gets it
-        return child_wire.pack_answer(error=error)
+        return child_wire.pack_response(call())
+    except Exception as error:  # the handler made the request, so the handler gets the error
+        return child_wire.pack_response(error=error)
 
 
-def _invalid(error: BrokenFrame | str, when: str = "") -> str:
+def _describe_invalid(error: BrokenFrame | str, when: str = "") -> str:
     return f"its process sent an invalid frame{when}: {error}"

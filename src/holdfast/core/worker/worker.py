@@ -1,11 +1,11 @@
-"""The worker: takes messages from a queue, has them handled, settles them.
+"""The worker: it claims messages from a queue, runs the handler, and settles them.
 
-A run's life; leases are renewed from the first line to the last:
+The phases of a run. Leases are renewed during all of them:
 
-    running ── stop() ─▶ no more polling ─▶ what was not started is given back
-            ─▶ running work may finish, for drain_seconds        (stop_now(): for none)
-            ─▶ the rest is ended: processes killed and coroutines cancelled, then released;
-               threads told that they lost, and left to run out
+    running ── stop() ─▶ polling stops ─▶ unstarted messages are given back
+            ─▶ running work may finish within drain_seconds      (stop_now(): 0 seconds)
+            ─▶ the rest is ended: processes are killed and coroutines cancelled, and their
+               messages given back; a thread is notified and its lease left to run out
             ─▶ renewing stops
 """
 
@@ -22,11 +22,11 @@ from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import M
 from holdfast.core.worker.async_runner import AsyncRunner
-from holdfast.core.worker.child_process import pickled
+from holdfast.core.worker.child_process import pickle_handler
 from holdfast.core.worker.context import LeaseContext
 from holdfast.core.worker.executor import DirectExecutor
 from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.handler import Handler, handler_kind, name_of
+from holdfast.core.worker.handler import Handler, get_handler_name, inspect_handler
 from holdfast.core.worker.in_flight import InFlight, WorkerReport
 from holdfast.core.worker.process_runner import ProcessRunner
 from holdfast.core.worker.runner import Runner, ThreadRunner
@@ -42,11 +42,11 @@ _TICK_SECONDS = 0.1
 class Worker(Generic[M]):
     """Handles the messages of one queue until stopped.
 
-    `stall_seconds` is the longest a handler may go without `ctx.beat()`, `timeout_seconds`
-    the longest it may take; `pulse_seconds` is how long a child process may not answer at
-    all. Beyond them a process is killed and a coroutine cancelled, and the message is
-    retried; a thread can only be told, so its message comes back when the lease runs out.
-    Process isolation lives in real time: it needs the system's clock.
+    A handler may run `stall_seconds` without a `ctx.beat()`, and `timeout_seconds` in all. A
+    child process may be unresponsive for `pulse_seconds`. Beyond these limits a process is
+    killed or a coroutine cancelled, and the message is retried. A thread can only be
+    notified, so its message comes back when the lease runs out. Process isolation works in
+    real time, so it needs the system's clock.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Worker(Generic[M]):
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
-        """Raises ConfigError for what could never run."""
+        """Check the settings. Raises ConfigError if they could never work."""
         _check_above_zero(concurrency=concurrency, pulse_seconds=pulse_seconds)
         _check_above_zero(stall_seconds=stall_seconds, timeout_seconds=timeout_seconds)
         self.concurrency = concurrency
         self.isolation = isolation
         self._queue = queue
         self._handler = handler
-        self._pickled = _fitting(handler, isolation)
+        self._pickled_handler = _check_handler(handler, isolation)
         self._limits = WatchdogLimits(
             stall_seconds, timeout_seconds, pulse_seconds, kill_grace_seconds
         )
@@ -82,19 +82,19 @@ class Worker(Generic[M]):
         self._events = queue.events if events is None else events
         self._running = Lock()
         self._wake = Event()
-        self._stop_asked = False
-        self._hurried = False
+        self._stop_requested = False
+        self._stop_now_requested = False
 
     def run(self, *, until_empty: bool = False) -> WorkerReport:
-        """Work until stopped; with `until_empty`, until nothing is left to wait for.
+        """Handle messages until stopped, or with `until_empty` until the queue is empty.
 
-        Raises HandlerNotFound when child processes cannot load the handler, ConfigError
-        when the queue cannot be used at all; no message was charged for it then. A worker
-        that was stopped stays stopped.
+        Raises HandlerNotFound if child processes cannot load the handler, and ConfigError if
+        the queue can never be used. In both cases no message was charged an attempt. A
+        worker that was stopped cannot run again.
         """
         if not self._running.acquire(blocking=False):
             raise RuntimeError("this worker is running already")
-        if self._stop_asked:
+        if self._stop_requested:
             self._running.release()
             return WorkerReport(0, 0, 0, 0, 0)
         keeper = self._keeper or LeaseKeeper(self._clock, self._events)
@@ -104,83 +104,89 @@ class Worker(Generic[M]):
                 keeper.start()
             return self._run(keeper, until_empty)
         finally:
-            # Last of all: leases must outlive the work.
+            # Stop the keeper last, because leases must outlive the work.
             if self._keeper is None:
                 keeper.stop()
             self._running.release()
 
     def stop(self) -> None:
-        """Drain and end. From any thread, a signal handler or the work itself; repeatable."""
-        self._stop_asked = True
-        # In the main thread this may be a signal handler that interrupted the waiting run:
-        # to set the event it waits for would deadlock. It looks often enough.
+        """Finish running work, then end the run.
+
+        Any thread, a signal handler or the handler itself may call this, also repeatedly.
+        """
+        self._stop_requested = True
+        # In the main thread this may be a signal handler that interrupted `run` in its wait.
+        # Setting the event that it waits for would deadlock. `run` checks often enough.
         if current_thread() is not main_thread():
             self._wake.set()
 
     def stop_now(self) -> None:
-        """End at once: what runs is killed or cancelled, and given back where that is safe."""
-        self._hurried = True
+        """End the run at once: kill or cancel the work, and give it back where that is safe."""
+        self._stop_now_requested = True
         self.stop()
 
     # -- one run
 
     def _run(self, keeper: LeaseKeeper, until_empty: bool) -> WorkerReport:
         name = self._queue.name
-        ledger = InFlight(self._queue, self._events)
-        feed = self._make_feed(keeper, ledger, until_empty)
+        in_flight = InFlight(self._queue, self._events)
+        fetcher = self._make_fetcher(keeper, in_flight, until_empty)
         stopping = Event()
-        crew = self._make_crew(feed, ledger, stopping)
+        runner = self._make_runner(fetcher, in_flight, stopping)
         self._events.emit(WorkerStarted(name, self.concurrency, self.isolation))
         try:
-            crew.start()
-            while not (self._stop_asked or feed.closed):
-                self._tend(crew, self._tick_seconds)
-        except BaseException:  # Ctrl-C where nobody handles signals
-            self._hurried = True
+            runner.start()
+            while not (self._stop_requested or fetcher.closed):
+                self._watch(runner, self._compute_tick_seconds())
+        except BaseException:  # Ctrl-C without a signal handler
+            self._stop_now_requested = True
             raise
         finally:
-            self._shut_down(crew, feed, ledger, stopping)
-            report = ledger.report()
+            self._shut_down(runner, fetcher, in_flight, stopping)
+            report = in_flight.make_report()
             self._events.emit(WorkerStopped(name, report.abandoned))
-        if crew.error is not None:
-            raise crew.error
+        if runner.error is not None:
+            raise runner.error
         return report
 
     def _shut_down(
-        self, crew: Runner, feed: Fetcher[M], ledger: InFlight[M], stopping: Event
+        self, runner: Runner, fetcher: Fetcher[M], in_flight: InFlight[M], stopping: Event
     ) -> None:
         stopping.set()
-        feed.close()
-        running = sum(lease.live for lease in ledger.open())
+        fetcher.close()
+        running = sum(lease.live for lease in in_flight.get_leases())
         self._events.emit(WorkerStopping(self._queue.name, running))
         until = self._clock.monotonic() + self._drain_seconds
-        while crew.unfinished() and not self._hurried and self._clock.monotonic() < until:
-            self._tend(crew, 0.02)
-        ledger.give_up.set()
-        crew.cancel_running()
-        crew.join(self._limits.kill_grace_seconds + crew.exit_timeout_seconds)
+        while (
+            runner.count_unfinished()
+            and not self._stop_now_requested
+            and self._clock.monotonic() < until
+        ):
+            self._watch(runner, 0.02)
+        in_flight.give_up.set()
+        runner.cancel_running()
+        runner.join(self._limits.kill_grace_seconds + runner.exit_timeout_seconds)
 
-    def _tend(self, crew: Runner, seconds: float) -> None:
+    def _watch(self, runner: Runner, seconds: float) -> None:
         self._clock.wait(self._wake, seconds)
         self._wake.clear()
-        crew.watch(self._clock.monotonic())
+        runner.watch(self._clock.monotonic())
 
-    @property
-    def _tick_seconds(self) -> float:
-        return min(_TICK_SECONDS, self._limits.tick_seconds(self._queue.lease_seconds))
+    def _compute_tick_seconds(self) -> float:
+        return min(_TICK_SECONDS, self._limits.compute_tick_seconds(self._queue.lease_seconds))
 
-    # -- the parts of a run
+    # -- components of a run
 
-    def _make_feed(
-        self, keeper: LeaseKeeper, ledger: InFlight[M], until_empty: bool
+    def _make_fetcher(
+        self, keeper: LeaseKeeper, in_flight: InFlight[M], until_empty: bool
     ) -> Fetcher[M]:
-        # Only a thread's stall is the keeper's business: it gives up the lease, while a
-        # process or coroutine has to be ended before its message may go to anybody else.
+        # The keeper handles only the stall of a thread, by giving up the lease. A process or
+        # a coroutine must be ended before another worker may get its message.
         stall_seconds = self._limits.stall_seconds if self.isolation == "thread" else None
         return Fetcher(
             self._queue,
             keeper,
-            ledger,
+            in_flight,
             self._clock,
             self._events,
             slots=self.concurrency,
@@ -188,8 +194,10 @@ class Worker(Generic[M]):
             until_empty=until_empty,
         )
 
-    def _make_crew(self, feed: Fetcher[M], ledger: InFlight[M], stopping: Event) -> Runner:
-        def context(message: M, lease: Lease) -> LeaseContext:
+    def _make_runner(
+        self, fetcher: Fetcher[M], in_flight: InFlight[M], stopping: Event
+    ) -> Runner:
+        def make_context(message: M, lease: Lease) -> LeaseContext:
             return LeaseContext(self._queue, message, lease, stopping, self._clock)
 
         cancel_running = Event()
@@ -198,36 +206,36 @@ class Worker(Generic[M]):
             case "thread":
                 return ThreadRunner(
                     count,
-                    lambda: DirectExecutor(self._handler, context),
-                    feed,
-                    ledger,
+                    lambda: DirectExecutor(self._handler, make_context),
+                    fetcher,
+                    in_flight,
                     clock,
                     timeout_seconds=self._limits.timeout_seconds,
                 )
             case "process":
                 return ProcessRunner(
                     count,
-                    lambda: self._make_watchdog(context, stopping, cancel_running),
-                    feed,
-                    ledger,
+                    lambda: self._make_watchdog(make_context, stopping, cancel_running),
+                    fetcher,
+                    in_flight,
                     clock,
                     cancel_running=cancel_running,
                 )
             case "async":
                 return AsyncRunner(
-                    count, self._handler, context, feed, ledger, self._limits, clock
+                    count, self._handler, make_context, fetcher, in_flight, self._limits, clock
                 )
 
     def _make_watchdog(
         self,
-        context: Callable[[M, Lease], LeaseContext],
+        make_context: Callable[[M, Lease], LeaseContext],
         stopping: Event,
         cancel_running: Event,
     ) -> Watchdog[M]:
         return Watchdog(
-            self._pickled,
+            self._pickled_handler,
             self._limits,
-            context,
+            make_context,
             queue_name=self._queue.name,
             lease_seconds=self._queue.lease_seconds,
             stopping=stopping,
@@ -237,25 +245,25 @@ class Worker(Generic[M]):
         )
 
 
-def _fitting(handler: Handler, isolation: str) -> bytes:
-    """Check that the handler can run that way; as bytes, where it has to travel."""
-    shape = handler_kind(handler)
+def _check_handler(handler: Handler, isolation: str) -> bytes:
+    """Check that the handler can run with `isolation`, and pickle it for child processes."""
+    kind = inspect_handler(handler)
     match isolation:
         case "thread":
             return b""
         case "process" if current_process().daemon:
             raise ConfigError("isolation 'process' cannot work inside a daemonic process")
         case "process":
-            return pickled(handler)
-        case "async" if shape.is_async:
+            return pickle_handler(handler)
+        case "async" if kind.is_async:
             return b""
         case "async":
             raise ConfigError(
-                f"{name_of(handler)} is no `async def`, and would block the event loop: use "
-                "isolation 'thread' or 'process'"
+                f"{get_handler_name(handler)} is not an `async def`, so it would block the "
+                "event loop: use isolation 'thread' or 'process'"
             )
         case _:
-            raise ConfigError(f"isolation is thread, process or async, not {isolation!r}")
+            raise ConfigError(f"isolation must be thread, process or async, not {isolation!r}")
 
 
 def _check_above_zero(**settings: float | None) -> None:
