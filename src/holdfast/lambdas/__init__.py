@@ -1,4 +1,7 @@
-"""Entry points for AWS Lambda. Loaded on first use: a cold start pays for what it needs."""
+"""Entry points for AWS Lambda.
+
+Each is loaded on first use, so that a cold start imports only what it needs.
+"""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,22 +1,22 @@
 """A Lambda entry point for SQS batches: `lambda_handler = sqs_batch(handle)`.
 
-    Lambda ─▶ extend all ─▶ handle, each under renewal ─▶ settle ─▶ stop renewing ─▶ answer
+    Lambda ─▶ extend all ─▶ handle, each under renewal ─▶ settle ─▶ stop renewing ─▶ return
 
-    record                          what SQS is told              in batchItemFailures
+    record                          call to SQS                   in batchItemFailures
     ──────────────────────────────  ────────────────────────────  ────────────────────
-    done                            nothing: Lambda deletes it,   no
-                                    and until then it is renewed
+    done                            none; renewed until Lambda    no
+                                    deletes it
     Retry, an exception             visible after the backoff     yes
     Reject, attempts used up        moved to the dead letters     no
     malformed                       moved to the dead letters     no
-    newer than the code             visible in a while            yes
+    newer than the code             visible after a delay         yes
     not started, no time left       visible at once               yes
     behind a failed one (FIFO)      visible at once               yes
-    lost, or refused at the start   nothing: it is not ours       yes
-    cut off at the end              nothing: its lease runs out   yes
+    lost, or refused at the start   none; another holder has it   yes
+    cut off at the end              none; its lease expires       yes
 
-Those behind a failed one are given back after it: SQS hands out nothing of a group while
-one of it is hidden, and then begins with the oldest. So they can be visible at once.
+Records behind a failed one are released after it. SQS delivers no message of a group while an
+earlier one is hidden, and then begins with the oldest. So they can be visible at once.
 """
 
 import logging
@@ -24,14 +24,14 @@ from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic
 
-from holdfast.bootstrap import event_source
+from holdfast.bootstrap import make_queue_opener
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError, HoldfastError
 from holdfast.core.events import Events
 from holdfast.core.queue.message import M
-from holdfast.core.worker.handler import Handler, handler_kind, message_model
+from holdfast.core.worker.handler import Handler, find_message_model, inspect_handler
 from holdfast.lambdas.deadlines import plan_deadlines, seconds_left
-from holdfast.lambdas.event import BatchResponse, SqsRecord, deliveries, response
+from holdfast.lambdas.event import BatchResponse, SqsRecord, parse_records, report_failures
 from holdfast.lambdas.invocation import BatchOptions, Invocation
 
 if TYPE_CHECKING:
@@ -54,40 +54,40 @@ def sqs_batch(
     events: Events | None = None,
     **settings: Any,
 ) -> EntryPoint:
-    """A function for Lambda that has each message of a batch handled and reports the rest.
+    """Return a Lambda function that handles each message of a batch and reports failures.
 
-    The event source mapping must have `ReportBatchItemFailures`: without it Lambda takes
-    every batch for done, and deletes what failed.
+    The event source mapping must have `ReportBatchItemFailures`. Without it Lambda treats
+    every batch as done, and deletes messages that failed.
 
     handler          `(message, ctx)` as for a Worker, plain or async
-    model            the message type; by default that of the handler's first parameter
-    queue            its URL, or an SQSQueue with settings and events of its own; by
-                     default that of the event source
+    model            the message type; by default the type of the handler's first parameter
+    queue            its URL, or an SQSQueue with its own settings and events; by default
+                     the queue of the event source
     concurrency      how many messages are handled at once, each in a thread
-    reserve_seconds  how long before the function's end no record is started any more.
-                     Half of it is left to what runs; then that is cut off and reported
-    timeout_seconds  the longest a handler may take; none is started with less left
+    reserve_seconds  how long before the function's end no further record is started.
+                     Running handlers have half of it; then they are cut off and reported
+    timeout_seconds  the maximum for one handler; none is started with less time left
     settings         `lease_seconds`, `max_attempts`, `on_nack`, `dead_letters` as for
                      open_queue; HOLDFAST_LEASE_SECONDS and so on apply
 
-    Raises ConfigError for what could never work. The entry point raises ValueError for an
-    event that has no SQS records, and nothing else: whatever goes wrong, what is not
-    surely done is among the failures.
+    Raises ConfigError for settings that can never work. The entry point raises ValueError for
+    an event without SQS records, and nothing else. After any other error, every record that
+    is not certainly done is among the failures.
     """
-    handler_kind(handler)
+    inspect_handler(handler)
     if queue is not None and not isinstance(queue, str) and (settings or events):
         raise ConfigError("this queue has settings and events of its own: set them there")
     _check_above_zero(concurrency=concurrency, reserve_seconds=reserve_seconds)
     _check_above_zero(timeout_seconds=timeout_seconds)
-    open_source: Callable[[str], SQSQueue[M]] = event_source(
-        model or message_model(handler),  # type: ignore[arg-type]  # what M is without one
-        answer_seconds=reserve_seconds / 4,  # one that hangs must not cost the answer
+    open_source: Callable[[str], SQSQueue[M]] = make_queue_opener(
+        model or find_message_model(handler),  # type: ignore[arg-type]  # M is unbound without a model
+        answer_seconds=reserve_seconds / 4,  # a call that hangs must not delay the response
         clock=clock,
         events=events,
         **settings,
     )
-    terms = BatchOptions(handler, concurrency, reserve_seconds, timeout_seconds, clock)
-    return _Batches(_Source(queue, open_source), terms)
+    options = BatchOptions(handler, concurrency, reserve_seconds, timeout_seconds, clock)
+    return _BatchEntryPoint(_QueueCache(queue, open_source), options)
 
 
 def _check_above_zero(**settings: float | None) -> None:
@@ -96,8 +96,8 @@ def _check_above_zero(**settings: float | None) -> None:
             raise ConfigError(f"{name} must be above 0, not {value}")
 
 
-class _Source(Generic[M]):
-    """The queues of the event sources, opened once: making a client costs a cold start."""
+class _QueueCache(Generic[M]):
+    """The queues of the event sources, each opened once because making a client is slow."""
 
     def __init__(
         self,
@@ -108,36 +108,37 @@ class _Source(Generic[M]):
         self._opened: dict[str, SQSQueue[M]] = {}
         self._opening = Lock()
 
-    def of(self, delivery: SqsRecord) -> "SQSQueue[M]":
+    def get(self, record: SqsRecord) -> "SQSQueue[M]":
         if self._queue is not None and not isinstance(self._queue, str):
             return self._queue
-        where = self._queue or delivery.source_arn
+        address = self._queue or record.source_arn
         with self._opening:
-            if where not in self._opened:
-                self._opened[where] = self._open(where)
-            return self._opened[where]
+            if address not in self._opened:
+                self._opened[address] = self._open(address)
+            return self._opened[address]
 
 
-class _Batches(Generic[M]):
-    """The entry point: one call, one invocation. Nothing of it outlives the call."""
+class _BatchEntryPoint(Generic[M]):
+    """The entry point. Each call is one invocation, and keeps no state afterwards."""
 
-    def __init__(self, source: _Source[M], terms: BatchOptions) -> None:
-        self._source, self._terms = source, terms
+    def __init__(self, queues: _QueueCache[M], options: BatchOptions) -> None:
+        self._queues, self._options = queues, options
 
     def __call__(self, event: Any, context: Any) -> BatchResponse:
-        now, left = self._terms.clock.monotonic(), seconds_left(context)
-        batch = deliveries(event)
+        now, left = self._options.clock.monotonic(), seconds_left(context)
+        batch = parse_records(event)
         settled: set[str] = set()
         try:
             if batch:
                 times = plan_deadlines(
-                    now, left, self._terms.reserve_seconds, self._terms.timeout_seconds
+                    now, left, self._options.reserve_seconds, self._options.timeout_seconds
                 )
-                queue = self._source.of(batch[0])
-                settled = Invocation(queue, batch, self._terms, times).run()
-        # Lambda would take an exception for the failure of all, the dead-lettered included.
+                queue = self._queues.get(batch[0])
+                settled = Invocation(queue, batch, self._options, times).run()
+        # Lambda would treat an exception as the failure of all records, including those that
+        # were dead-lettered.
         except Exception as error:
-            # Only our own errors are known to carry no receipt and no body in their text.
-            told = error if isinstance(error, HoldfastError) else type(error).__name__
-            _log.error("batch_failed records=%d error=%s", len(batch), told)
-        return response(one.id for one in batch if one.id not in settled)
+            # Only the texts of HoldfastError are certain to contain no receipt and no body.
+            reason = error if isinstance(error, HoldfastError) else type(error).__name__
+            _log.error("batch_failed records=%d error=%s", len(batch), reason)
+        return report_failures(record.id for record in batch if record.id not in settled)

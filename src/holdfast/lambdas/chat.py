@@ -1,7 +1,7 @@
-"""Conversations in a Lambda function: put together with the first event, kept for the next.
+"""Conversations in a Lambda function: built with the first event, and kept for the next.
 
-Never at import: a function that is only being published has no tables and no secrets yet,
-and an error there would hide the log line that says what is missing.
+Nothing is built at import. A function that is only being published has no tables and no
+secrets yet, and an error there would hide the log line that says what is missing.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from holdfast.bootstrap.observe import application_log
+from holdfast.bootstrap.observe import make_application_log
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError, HoldfastError
 from holdfast.core.events import Events
@@ -23,27 +23,30 @@ log = logging.getLogger("holdfast")
 
 
 class ChatRuntime:
-    """The app of this process and what only Lambda needs of it. Safe for threads. What
-    fails is tried again with the next event."""
+    """The chat application of this process, with what only Lambda needs.
+
+    It is safe for threads. If something cannot be built, the next event tries again.
+    """
 
     def __init__(self, env: Mapping[str, str] | None = None, clock: Clock = SYSTEM_CLOCK):
         self.env = os.environ if env is None else env
         self._clock = clock
-        self._making = Lock()
+        self._building = Lock()
         self._app: ChatApp | None = None
         self._events: Events | None = None
         self._signatures: SignatureCheck | None = None
 
     @property
     def events(self) -> Events:
+        """Return the events of this process, which go to the application's log."""
         if self._events is None:
-            self._events = Events(application_log())
+            self._events = Events(make_application_log())
         return self._events
 
     @property
     def app(self) -> "ChatApp":
-        """Raises ConfigError, StoreUnavailable."""
-        with self._making:
+        """Return the application. Raises ConfigError or StoreUnavailable."""
+        with self._building:
             if self._app is None:
                 from holdfast.bootstrap.chats import build_chat
 
@@ -52,27 +55,36 @@ class ChatRuntime:
 
     @property
     def signatures(self) -> "SignatureCheck":
-        """Raises as `app`; ConfigError, too, when nobody said where Twilio's token is."""
+        """Return the check of Twilio's signatures.
+
+        Raises the same as `app`, and ConfigError if the token's location is not set.
+        """
         app = self.app
-        with self._making:
+        with self._building:
             if self._signatures is None:
                 if (reference := app.settings.twilio_secret) is None:
                     raise ConfigError(
                         "HOLDFAST_CHAT_TWILIO_SECRET is not set: without Twilio's token "
-                        "nobody can tell its requests from others"
+                        "its requests cannot be distinguished from forged ones"
                     )
                 from holdfast.lambdas.webhook import SignatureCheck
 
                 self._signatures = SignatureCheck(app.providers.secrets, reference, self._clock)
             return self._signatures
 
-    def rest(self) -> None:
-        """Between two events nothing is renewed, so no thread need be there. One that was
-        cut off keeps its lock while it still works; what hangs there must not be waited for."""
+    def stop_idle_keeper(self) -> None:
+        """Stop the keeper between two events, when it has nothing to renew.
+
+        A handler that was cut off and still runs keeps its lock. Its keeper is not stopped,
+        because this would wait for a call that may hang.
+        """
         if self._app is not None and not self._app.keeper.held:
             self._app.keeper.stop()
 
 
-def told(error: Exception) -> Any:
-    """What a log may have: only our own errors are known to hold no body and no number."""
+def log_safe_error(error: Exception) -> Any:
+    """Return what a log may show of an error.
+
+    Only the texts of HoldfastError are certain to contain no body and no number.
+    """
     return error if isinstance(error, HoldfastError) else type(error).__name__

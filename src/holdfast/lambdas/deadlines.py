@@ -1,4 +1,4 @@
-"""An invocation's end, planned from its beginning.
+"""The deadlines of an invocation, planned at its start.
 
 entry ─── records start ─── │ ─── ctx.stopping ─── │ ─── cut off ─── │ return ─── killed
                        start_until              stop_at           cut_at  return_by   (end)
@@ -12,21 +12,22 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class InvocationDeadlines:
-    """Monotonic times."""
+    """The deadlines of one invocation, as monotonic times."""
 
     start_until: float
-    """No record is started from here on: it would not have its time."""
+    """From here on no record is started, because its time would not suffice."""
     stop_at: float
-    """Handlers are told to come to an end."""
+    """Handlers are asked to stop."""
     cut_at: float
-    """Whoever still works loses its lease: the answer must go out."""
+    """Handlers that still run lose their leases, because the function must return."""
     return_by: float
-    """Not even a thread that does not end is waited for any longer."""
+    """The function returns without waiting for threads that still run."""
 
 
 def plan_deadlines(
     now: float, left_seconds: float, reserve_seconds: float, timeout_seconds: float | None
 ) -> InvocationDeadlines:
+    """Return the deadlines of an invocation that has this much time left."""
     end = now + left_seconds
     stop_at = end - reserve_seconds
     return InvocationDeadlines(
@@ -38,6 +39,6 @@ def plan_deadlines(
 
 
 def seconds_left(context: Any) -> float:
-    """Of the invocation; without a Lambda context there is no end."""
-    ask = getattr(context, "get_remaining_time_in_millis", None)
-    return inf if ask is None else float(ask()) / 1000
+    """Return the time left of the invocation, or infinity without a Lambda context."""
+    get_remaining = getattr(context, "get_remaining_time_in_millis", None)
+    return inf if get_remaining is None else float(get_remaining()) / 1000

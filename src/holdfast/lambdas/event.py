@@ -1,4 +1,4 @@
-"""What Lambda hands to a function whose event source is an SQS queue, and takes back."""
+"""The event that Lambda passes for an SQS event source, and the response it expects."""
 
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,55 +13,55 @@ class SqsRecord:
     """One record of the batch."""
 
     id: str
-    """SQS's own message id: what Lambda calls the itemIdentifier."""
+    """The message id of SQS, which Lambda calls itemIdentifier."""
     group: str
-    """Its FIFO group; empty when it has none."""
+    """Its FIFO group, or '' if it has none."""
     source_arn: str
     raw: Mapping[str, Any] = field(repr=False)
-    """As `ReceiveMessage` would have given it."""
+    """The message as `ReceiveMessage` would have returned it."""
 
 
-def deliveries(event: Any) -> list[SqsRecord]:
-    """The records in order. The last delivery of a message counts, should it come twice.
+def parse_records(event: Any) -> list[SqsRecord]:
+    """Return the records in order. If a message occurs twice, its last delivery counts.
 
-    Raises ValueError when this is no event of an SQS event source.
+    Raises ValueError if this is not an event of an SQS event source.
     """
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, Sequence) or isinstance(records, str):
         raise ValueError("not an SQS event: it has no list of Records")
-    return list({one.id: one for one in map(_delivery, records)}.values())
+    return list({record.id: record for record in map(_parse_record, records)}.values())
 
 
-def _delivery(record: Any) -> SqsRecord:
-    identity = record.get("messageId") if isinstance(record, Mapping) else None
-    if not isinstance(identity, str) or not identity:
+def _parse_record(record: Any) -> SqsRecord:
+    message_id = record.get("messageId") if isinstance(record, Mapping) else None
+    if not isinstance(message_id, str) or not message_id:
         raise ValueError("not an SQS event: a record has no messageId")
     attributes = record.get("attributes") or {}
     raw = {
-        "MessageId": identity,
+        "MessageId": message_id,
         "ReceiptHandle": record.get("receiptHandle") or "",
         "Body": record.get("body") or "",
         "Attributes": attributes,
-        "MessageAttributes": _own_attributes(record.get("messageAttributes") or {}),
+        "MessageAttributes": _convert_attributes(record.get("messageAttributes") or {}),
     }
     group = str(attributes.get("MessageGroupId", ""))
-    return SqsRecord(identity, group, str(record.get("eventSourceARN", "")), raw)
+    return SqsRecord(message_id, group, str(record.get("eventSourceARN", "")), raw)
 
 
-def _own_attributes(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The sender's, in the words of SQS; Lambda writes bytes as base64."""
-    return {name: _own_attribute(value) for name, value in found.items()}
+def _convert_attributes(attributes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Convert the sender's attributes to the names of SQS; Lambda encodes bytes as base64."""
+    return {name: _convert_attribute(value) for name, value in attributes.items()}
 
 
-def _own_attribute(found: Mapping[str, Any]) -> dict[str, Any]:
-    value: dict[str, Any] = {"DataType": found.get("dataType", "String")}
-    if found.get("stringValue") is not None:
-        value["StringValue"] = found["stringValue"]
-    if found.get("binaryValue") is not None:
-        value["BinaryValue"] = b64decode(found["binaryValue"])
+def _convert_attribute(attribute: Mapping[str, Any]) -> dict[str, Any]:
+    value: dict[str, Any] = {"DataType": attribute.get("dataType", "String")}
+    if attribute.get("stringValue") is not None:
+        value["StringValue"] = attribute["stringValue"]
+    if attribute.get("binaryValue") is not None:
+        value["BinaryValue"] = b64decode(attribute["binaryValue"])
     return value
 
 
-def response(failed: Iterable[str]) -> BatchResponse:
-    """What is not named here, Lambda deletes."""
-    return {"batchItemFailures": [{"itemIdentifier": identity} for identity in failed]}
+def report_failures(failed: Iterable[str]) -> BatchResponse:
+    """Return the response for Lambda, which deletes every message not named in it."""
+    return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}

@@ -1,7 +1,7 @@
-"""Whose turn it is: the messages of a batch, in lanes.
+"""The order in which the messages of a batch are started.
 
-In a FIFO batch a group is a lane: one message at a time, and none after one that failed.
-Elsewhere each message has a lane of its own.
+In a FIFO batch each group is a lane: one message of it runs at a time, and none is started
+after a message that failed. In other batches each message has a lane of its own.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from holdfast.core.queue.message import M
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchEntry(Generic[M]):
-    """One message of the batch that is ours."""
+    """One message of the batch whose lease this invocation holds."""
 
     id: str
     lane: str
@@ -23,7 +23,7 @@ class BatchEntry(Generic[M]):
 
 
 class FifoGroups(Generic[M]):
-    """Safe to share between threads."""
+    """The messages of a batch that wait to be started. It is safe to share between threads."""
 
     def __init__(self, entries: Iterable[BatchEntry[M]]) -> None:
         self._waiting = deque(entries)
@@ -31,7 +31,7 @@ class FifoGroups(Generic[M]):
         self._changed = Condition()
 
     def take(self) -> BatchEntry[M] | None:
-        """The next that may be started, as soon as there is one; None when none will be."""
+        """Wait for the next message that may be started, or return None if there is no more."""
         with self._changed:
             while self._waiting:
                 if (entry := self._first_free()) is not None:
@@ -42,24 +42,27 @@ class FifoGroups(Generic[M]):
         return None
 
     def _first_free(self) -> BatchEntry[M] | None:
-        return next((e for e in self._waiting if e.lane not in self._busy), None)
+        return next((entry for entry in self._waiting if entry.lane not in self._busy), None)
 
-    def finished(self, entry: BatchEntry[M]) -> None:
-        """It was taken and is done: the next of its lane may start."""
+    def finish(self, entry: BatchEntry[M]) -> None:
+        """Record that a taken message is done, so that the next of its lane may start."""
         with self._changed:
             self._busy.discard(entry.lane)
             self._changed.notify_all()
 
-    def failed(self, entry: BatchEntry[M]) -> list[BatchEntry[M]]:
-        """It was taken and is not done: the rest of its lane, which will not be started."""
+    def fail(self, entry: BatchEntry[M]) -> list[BatchEntry[M]]:
+        """Record that a taken message failed, and return the rest of its lane.
+
+        The returned messages will not be started.
+        """
         with self._changed:
             rest = [waiting for waiting in self._waiting if waiting.lane == entry.lane]
-            self._waiting = deque(e for e in self._waiting if e.lane != entry.lane)
+            self._waiting = deque(other for other in self._waiting if other.lane != entry.lane)
             self._changed.notify_all()
         return rest
 
     def close(self) -> list[BatchEntry[M]]:
-        """Nothing more is started: all that was not."""
+        """Start nothing more, and return the messages that were not started."""
         with self._changed:
             rest, self._waiting = list(self._waiting), deque()
             self._changed.notify_all()

@@ -1,8 +1,7 @@
-"""One invocation: a batch from the extension of all its records to the answer.
+"""One invocation: a batch from the extension of all its records to the response.
 
-Handlers run in threads of their own, so that one which takes too long cannot keep the
-answer from going out. Whatever may wait for SQS waits in a thread, too; this one's only
-duty is to be back in time.
+Handlers run in threads of their own, so that a slow one cannot delay the response. Calls to
+SQS that may wait run in threads, too. The calling thread only has to return in time.
 """
 
 import logging
@@ -18,7 +17,7 @@ from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Claimed, Completed
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import Lease
-from holdfast.core.queue.message import (M, get_lease)
+from holdfast.core.queue.message import M, get_lease
 from holdfast.core.worker.context import LeaseContext
 from holdfast.core.worker.executor import DirectExecutor
 from holdfast.core.worker.handler import Handler
@@ -33,15 +32,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
-_TICK_SECONDS = 0.1  # between two looks at handlers that may take too long
+_TICK_SECONDS = 0.1  # between two checks for handlers that take too long
 
 _SETTLED = frozenset({SettleResult.COMPLETED, SettleResult.DEAD_LETTERED})
-"""Need not come again."""
+"""The results after which a message need not be delivered again."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """How every batch of one function is handled."""
+    """The options of one function, for all its batches."""
 
     handler: Handler
     concurrency: int
@@ -51,7 +50,7 @@ class BatchOptions:
 
 
 class Invocation(Generic[M]):
-    """Make it, `run` it once."""
+    """One batch in one invocation. Call `run` once."""
 
     def __init__(
         self,
@@ -61,10 +60,10 @@ class Invocation(Generic[M]):
         times: InvocationDeadlines,
     ) -> None:
         self._queue, self._batch = queue, batch
-        self._terms, self._times, self._clock = options, times, options.clock
+        self._options, self._times, self._clock = options, times, options.clock
         self._keeper = LeaseKeeper(options.clock, queue.events)
         self._lanes: FifoGroups[M] = FifoGroups(())
-        self._open: dict[BatchEntry[M], float | None] = {}  # when it was started, if it was
+        self._open: dict[BatchEntry[M], float | None] = {}  # the start time, if it was started
         self._done: list[Lease] = []
         self._results: dict[str, SettleResult] = {}
         self._writing = Lock()
@@ -72,42 +71,48 @@ class Invocation(Generic[M]):
         self._threads: list[Thread] = []
 
     def run(self) -> set[str]:
-        """The ids of what need not come again. Everything else is not surely done."""
+        """Handle the batch, and return the ids of messages that need not be delivered again.
+
+        All other messages are not certainly done.
+        """
         try:
-            behind = self._take_over()
+            behind = self._claim_batch()
             if self._open:
                 self._keeper.start()
             if behind:
-                self._in_thread("give-back", lambda: self._give_back(behind))
-            for number in range(min(self._terms.concurrency, len(self._open))):
-                self._in_thread(f"slot-{number + 1}", self._work)
+                self._start_thread("give-back", lambda: self._give_back(behind))
+            for number in range(min(self._options.concurrency, len(self._open))):
+                self._start_thread(f"slot-{number + 1}", self._work)
             self._wait()
         finally:
             self._end()
         with self._writing:
             return {id for id, settled in self._results.items() if settled in _SETTLED}
 
-    # -- the beginning
+    # -- the start
 
-    def _take_over(self) -> list[BatchEntry[M]]:
-        """Lease what is ours, line it up; those behind one that is not ours are returned."""
+    def _claim_batch(self) -> list[BatchEntry[M]]:
+        """Lease the messages and queue them, and return those that must not be started.
+
+        These are behind a message of the same lane whose lease could not be taken.
+        """
         taken = self._queue.adopt_deliveries(
-            [delivery.raw for delivery in self._batch], until=self._times.cut_at
+            [record.raw for record in self._batch], until=self._times.cut_at
         )
-        lined_up: list[BatchEntry[M]] = []
+        queued: list[BatchEntry[M]] = []
         behind: list[BatchEntry[M]] = []
         broken: set[str] = set()
-        for delivery, message in zip(self._batch, taken, strict=True):
-            lane = f"group {delivery.group}" if self._queue.fifo else delivery.id
+        for record, message in zip(self._batch, taken, strict=True):
+            lane = f"group {record.group}" if self._queue.fifo else record.id
             if isinstance(message, SettleResult):
-                self._results[delivery.id] = message
+                self._results[record.id] = message
                 if message not in _SETTLED:
                     broken.add(lane)
                 continue
-            entry = BatchEntry(delivery.id, lane, message)
+            entry = BatchEntry(record.id, lane, message)
             self._hold(entry)
-            (behind if lane in broken else lined_up).append(entry)
-        self._lanes = FifoGroups(lined_up)
+            (behind if lane in broken else queued).append(entry)
+        self._lanes = FifoGroups(queued)
         return behind
 
     def _hold(self, entry: BatchEntry[M]) -> None:
@@ -116,22 +121,22 @@ class Invocation(Generic[M]):
         self._keeper.hold(lease)
         self._queue.events.emit(Claimed(self._queue.name, lease.message_id, lease.attempt))
 
-    # -- waiting: the thread that Lambda called
+    # -- waiting, in the thread that Lambda called
 
     def _wait(self) -> None:
         self._wait_until(self._times.start_until)
         rest = self._lanes.close()
         if rest:
-            self._in_thread("give-back", lambda: self._give_back(rest))
+            self._start_thread("give-back", lambda: self._give_back(rest))
         self._wait_until(self._times.stop_at)
         self._stopping.set()
         self._wait_until(self._times.cut_at)
 
     def _wait_until(self, at: float) -> None:
-        """Or until all is settled."""
+        """Wait until that time, or until all messages are settled."""
         while not self._all_settled() and (left := at - self._clock.monotonic()) > 0:
             self._give_up_overdue()
-            tick = left if self._terms.timeout_seconds is None else min(left, _TICK_SECONDS)
+            tick = left if self._options.timeout_seconds is None else min(left, _TICK_SECONDS)
             self._clock.wait(self._over, None if tick == inf else tick)
 
     def _all_settled(self) -> bool:
@@ -139,7 +144,7 @@ class Invocation(Generic[M]):
             return not self._open
 
     def _give_up_overdue(self) -> None:
-        timeout, now = self._terms.timeout_seconds, self._clock.monotonic()
+        timeout, now = self._options.timeout_seconds, self._clock.monotonic()
         for entry, started in self._unsettled():
             if timeout is not None and started is not None and now - started >= timeout:
                 get_lease(entry.message).lose(f"timed out after {timeout:g} s")
@@ -151,8 +156,10 @@ class Invocation(Generic[M]):
     # -- the end
 
     def _end(self) -> None:
-        """Nothing renews, settles or waits for us after this, but for a handler that runs
-        on: no thread can be killed. Its lease is lost, so it can do no more harm here.
+        """Stop everything that renews, settles or waits for this invocation.
+
+        Only a handler may continue to run, because a thread cannot be killed. Its lease is
+        lost, so it cannot settle its message.
         """
         self._lanes.close()
         self._stopping.set()
@@ -160,48 +167,48 @@ class Invocation(Generic[M]):
         for entry, _ in self._unsettled():
             get_lease(entry.message).lose("the invocation ended before the work was done")
         try:
-            self._in_thread("farewell", self._let_go)
-        except RuntimeError:  # no more threads to be had
+            self._start_thread("farewell", self._let_go)
+        except RuntimeError:  # no more threads can be started
             self._let_go()
         for thread in self._threads:
-            thread.join(self._grace_seconds())
+            thread.join(self._max_join_seconds())
         if survivors := [thread.name for thread in self._threads if thread.is_alive()]:
             _log.warning(
                 "batch_overrun queue=%s running=%d threads=%s: a thread cannot be killed; its "
-                "message comes back when its lease has run out",
+                "message is delivered again when its lease has expired",
                 self._queue.name,
                 len(survivors),
                 ",".join(survivors),
             )
 
     def _let_go(self) -> None:
-        """Stop renewing; may wait for a call. What is done is Lambda's from here on."""
+        """Stop renewing, which may wait for a call, and leave the done messages to Lambda."""
         self._keeper.stop()
         for lease in self._done:
             lease.release("left to the event source")
 
-    def _grace_seconds(self) -> float:
-        longest = self._terms.reserve_seconds / 4
-        return max(0.01, min(longest, self._times.return_by - self._clock.monotonic()))
+    def _max_join_seconds(self) -> float:
+        quarter = self._options.reserve_seconds / 4
+        return max(0.01, min(quarter, self._times.return_by - self._clock.monotonic()))
 
-    def _in_thread(self, name: str, work: Callable[[], None]) -> None:
-        # Daemons: a handler that never returns must not keep the runtime from ending.
-        run = copy_context().run  # what the caller's tracing and logging know
+    def _start_thread(self, name: str, work: Callable[[], None]) -> None:
+        # Daemon threads: a handler that never returns must not keep the runtime from exiting.
+        run = copy_context().run  # keeps the context of the caller's tracing and logging
         thread = Thread(target=run, args=(work,), name=f"holdfast-{name}", daemon=True)
         thread.start()
         self._threads.append(thread)
 
-    # -- working: the threads
+    # -- working, in the threads
 
     def _work(self) -> None:
-        executor = DirectExecutor(self._terms.handler, self._context)
+        executor = DirectExecutor(self._options.handler, self._make_context)
         try:
             while (entry := self._lanes.take()) is not None:
                 self._handle(executor, entry)
         finally:
             executor.close()
 
-    def _context(self, message: M, lease: Lease) -> LeaseContext:
+    def _make_context(self, message: M, lease: Lease) -> LeaseContext:
         return LeaseContext(self._queue, message, lease, self._stopping, self._clock)
 
     def _handle(self, executor: DirectExecutor[M], entry: BatchEntry[M]) -> None:
@@ -210,20 +217,20 @@ class Invocation(Generic[M]):
             self._open[entry] = started
         settled = SettleResult.ABANDONED
         try:
-            if started >= self._times.start_until:  # nobody has closed the lanes yet
+            if started >= self._times.start_until:  # the lanes are not closed yet
                 settled = self._settle(entry, GiveBack(), 0.0)
-            elif self._is_ours(entry):
+            elif self._is_held(entry):
                 outcome = executor.execute(entry.message, get_lease(entry.message))
                 settled = self._settle(entry, outcome, self._clock.monotonic() - started)
         finally:
             self._note(entry, settled)
         if settled in _SETTLED:
-            self._lanes.finished(entry)
+            self._lanes.finish(entry)
         else:
-            self._give_back(self._lanes.failed(entry))
+            self._give_back(self._lanes.fail(entry))
 
-    def _is_ours(self, entry: BatchEntry[M]) -> bool:
-        """It may have been lost while it waited for its turn."""
+    def _is_held(self, entry: BatchEntry[M]) -> bool:
+        """Check the lease, which may have been lost while the message waited to be started."""
         try:
             get_lease(entry.message).check(self._clock.monotonic())
         except LeaseLost:
@@ -243,10 +250,12 @@ class Invocation(Generic[M]):
         )
 
     def _complete(self, entry: BatchEntry[M], seconds: float) -> SettleResult:
-        """Not released: Lambda deletes it when all are through, and until then it must not
-        come back. The keeper renews it until it is stopped.
+        """Record that the message is done, without releasing its lease.
+
+        Lambda deletes the message when the function returns. It must not be delivered again
+        before that, so the keeper renews it until the keeper is stopped.
         """
-        if not self._is_ours(entry):
+        if not self._is_held(entry):
             return SettleResult.ABANDONED
         lease = get_lease(entry.message)
         done = Completed(self._queue.name, lease.message_id, lease.attempt, seconds)

@@ -2,8 +2,8 @@
 
     SQS, W seconds after the first message ─▶ one batch answered ─▶ batchItemFailures
 
-Each trigger of the event goes through `BatchProcessor`; what `sqs_batch` says of records
-holds here. It never raises. What it reports are ids of this event's records, each once.
+`BatchProcessor` handles each trigger of the event, with the rules of `sqs_batch` for records.
+The function never raises. It reports only ids of this event's records, each once.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,35 +17,38 @@ from holdfast.lambdas.sources import EventSources
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
 
-_STORE_SECONDS = 20.0  # for all that is neither the writer nor the sender
+_STORE_SECONDS = 20.0  # for everything except the calls to writer and sender
 
 
-def batch_seconds(terms: ConversationPolicy) -> float:
-    """The longest one batch may take; none is begun with less left of the invocation. Cut
-    off between two steps it would go on from there, but a minute's waiting would be lost."""
-    return terms.writer_seconds + terms.sender_seconds + _STORE_SECONDS
+def max_batch_seconds(policy: ConversationPolicy) -> float:
+    """Return the maximum time of one batch; none is started with less time left.
+
+    A batch that is cut off between two steps would continue from there, but a minute of
+    waiting would be lost.
+    """
+    return policy.writer_seconds + policy.sender_seconds + _STORE_SECONDS
 
 
 class MessagingFunction:
-    """The entry point. Safe for threads."""
+    """The entry point of stage 2. It is safe for threads."""
 
     def __init__(self, chat: ChatRuntime) -> None:
         self._chat = chat
-        self._sources = EventSources(chat, _processor, Trigger, _work_seconds)
+        self._sources = EventSources(chat, _get_processor, Trigger, _get_work_seconds)
 
     def __call__(self, event: Any, context: Any) -> BatchResponse:
         try:
             return self._sources.handle(event, context)
         finally:
-            self._chat.rest()
+            self._chat.stop_idle_keeper()
 
 
-def _processor(app: "ChatApp") -> Any:
+def _get_processor(app: "ChatApp") -> Any:
     return app.processor
 
 
-def _work_seconds(app: "ChatApp") -> float:
-    return batch_seconds(app.settings.terms)
+def _get_work_seconds(app: "ChatApp") -> float:
+    return max_batch_seconds(app.settings.policy)
 
 
 handler = MessagingFunction(ChatRuntime())

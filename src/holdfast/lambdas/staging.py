@@ -2,13 +2,13 @@
 
 Behind an HTTP API, a REST API or a function URL it is Twilio's webhook:
 
-    200   staged, or nothing to stage: an empty TwiML response, the reply comes later
-    400   no message that could ever be answered
-    403   not signed by Twilio with our token; nothing is stored, nothing is told
+    200   staged, or nothing to stage; an empty TwiML response, because the reply comes later
+    400   not a message that could ever be answered
+    403   not signed by Twilio with the configured token; nothing is stored or explained
     405   not a POST
-    503   store, queue or secrets are away: Twilio tries its fallback URL
+    503   store, queue or secrets are unavailable; Twilio tries its fallback URL
 
-Behind an SQS queue it stages what producers push there, as `Inbound`. It never raises.
+Behind an SQS queue it stages the `Inbound` messages that producers push. It never raises.
 """
 
 from collections.abc import Mapping
@@ -17,27 +17,27 @@ from typing import Any
 from holdfast.conversations import events as cv
 from holdfast.conversations.errors import InvalidInbound
 from holdfast.conversations.messages import Inbound
-from holdfast.lambdas.chat import ChatRuntime, log, told
+from holdfast.lambdas.chat import ChatRuntime, log, log_safe_error
 from holdfast.lambdas.sources import EventSources
 from holdfast.lambdas.webhook import (
     SIGNATURE,
     BadRequest,
     WebhookRequest,
-    answer,
-    form_of,
-    message_of,
-    request_of,
-    says_nothing,
+    is_empty_form,
+    make_response,
+    parse_form,
+    parse_message,
+    parse_request,
 )
 
 _UNSIGNED = (
-    "the signature is missing or does not fit: is HOLDFAST_CHAT_WEBHOOK_URL the URL that "
-    "Twilio was told?"
+    "the signature is missing or does not match: check that HOLDFAST_CHAT_WEBHOOK_URL is the "
+    "URL configured at Twilio"
 )
 
 
 class StagingFunction:
-    """The entry point. Safe for threads."""
+    """The entry point of stage 1. It is safe for threads."""
 
     def __init__(self, chat: ChatRuntime) -> None:
         self._chat = chat
@@ -47,27 +47,27 @@ class StagingFunction:
         if isinstance(event, Mapping) and "Records" in event:
             return self._sources.handle(event, context)
         try:
-            return answer(self._status(event))
-        except Exception as error:  # an exception is a 502 to Twilio, and tells the body
-            log.error("webhook_failed error=%s", told(error))
-            return answer(503)
+            return make_response(self._handle_request(event))
+        except Exception as error:  # Twilio would get a 502, and Lambda would log the body
+            log.error("webhook_failed error=%s", log_safe_error(error))
+            return make_response(503)
 
-    def _status(self, event: Any) -> int:
+    def _handle_request(self, event: Any) -> int:
         try:
-            request = request_of(event)
+            request = parse_request(event)
             return 405 if request.method != "POST" else self._stage(request)
         except (BadRequest, InvalidInbound) as problem:
             return self._refuse(400, str(problem))
 
     def _stage(self, request: WebhookRequest) -> int:
-        form = form_of(request)
+        form = parse_form(request)
         app, signatures = self._chat.app, self._chat.signatures
         url = app.settings.webhook_url or request.url
-        if not signatures.fit(url, form, request.headers.get(SIGNATURE, "")):
+        if not signatures.is_valid(url, form, request.headers.get(SIGNATURE, "")):
             return self._refuse(403, _UNSIGNED)
-        if says_nothing(form):
+        if is_empty_form(form):
             return self._refuse(200, "the message is empty: no text, nothing attached")
-        app.stager.stage(message_of(form))
+        app.stager.stage(parse_message(form))
         return 200
 
     def _refuse(self, status: int, reason: str) -> int:

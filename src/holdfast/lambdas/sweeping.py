@@ -1,7 +1,7 @@
 """The sweeper in Lambda: `holdfast.lambdas.sweeping.handler`, for a schedule.
 
-One pass with each event, whatever it is: staged messages that no trigger is coming for get
-one, and what was not answered for days is parked. The answer tells the counts.
+Each event of any kind causes one sweep. Staged messages without a trigger get one, and
+messages that were not answered for days are parked. The response contains the counts.
 """
 
 from dataclasses import asdict
@@ -12,8 +12,11 @@ from holdfast.lambdas.chat import ChatRuntime
 
 
 class SweepingFunction:
-    """The entry point. It raises what the sweep raised, so that the function's errors can
-    be alarmed on; Lambda asks again by itself, and a second pass does no harm."""
+    """The entry point of the sweeper.
+
+    It raises the errors of the sweep, so that alarms can use the function's error count.
+    Lambda retries by itself, and a second sweep is safe.
+    """
 
     def __init__(self, chat: ChatRuntime) -> None:
         self._chat = chat
@@ -23,7 +26,7 @@ class SweepingFunction:
             return asdict(self._chat.app.sweeper.sweep())
         except HoldfastError:
             raise
-        except Exception as error:  # Lambda logs what is raised, and a text may tell a number
+        except Exception as error:  # Lambda logs the error, whose text may contain a number
             raise HoldfastError(f"the sweep failed: {type(error).__name__}") from None
 
 

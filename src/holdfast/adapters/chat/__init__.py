@@ -1,1 +1,1 @@
-"""Who writes replies, who sends them, and where their secrets come from."""
+"""Writers and senders of replies, and the sources of their secrets."""

@@ -1,4 +1,4 @@
-"""A writer that needs nobody: for trying things out, offline."""
+"""A writer that needs no service, for trials without a network."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,11 +9,12 @@ from holdfast.conversations.secret import Secret
 
 
 class EchoWriter:
-    """Says again what was said; the same for the same text. Keeps no thread."""
+    """A writer that repeats the customer's text. It uses no threads."""
 
     secret_fields: tuple[str, ...] = ()
 
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
+        """Return no thread."""
         return ""
 
     def write(
@@ -24,4 +25,5 @@ class EchoWriter:
         *,
         timeout_seconds: float,
     ) -> WriterAnswer:
+        """Return the customer's text; the reply is always the same for the same text."""
         return WriterAnswer(f"You said: {question.text}")

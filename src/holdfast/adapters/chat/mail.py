@@ -1,5 +1,8 @@
-"""A reply as a mail. Nothing a customer or a config says can become a header or a second
-recipient: an address that is more than one address is refused."""
+"""A reply as a mail.
+
+No text of a customer or a config can become a header or a second recipient, because an
+address that is more than one address is refused.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -9,9 +12,9 @@ from email.policy import SMTP, SMTPUTF8
 from email.utils import format_datetime, parseaddr
 
 from holdfast.conversations.errors import PermanentError
-from holdfast.conversations.model import mark_of
+from holdfast.conversations.model import digest_texts
 from holdfast.conversations.ports import ReplyPart
-from holdfast.core.clock import utc
+from holdfast.core.clock import to_utc
 
 _WORD = r"""[^\s@<>(),;:\\"\[\]\x00-\x1f\x7f]+"""
 _ADDRESS = re.compile(f"{_WORD}@{_WORD}")
@@ -19,7 +22,7 @@ _ADDRESS = re.compile(f"{_WORD}@{_WORD}")
 
 @dataclass(frozen=True, slots=True)
 class MailMessage:
-    """The envelope and what is in it."""
+    """The envelope of a mail and its content."""
 
     sender: str = field(repr=False)
     recipient: str = field(repr=False)
@@ -28,49 +31,57 @@ class MailMessage:
 
     @property
     def domain(self) -> str:
-        """Ours, for the greeting: this host's own name may take long to find out."""
+        """Return the sender's domain for the greeting.
+
+        It is used because looking up the name of this host may be slow.
+        """
         domain = self.sender.rpartition("@")[2]
         return domain if domain.isascii() else "localhost"
 
     @property
-    def international(self) -> bool:
+    def is_international(self) -> bool:
+        """Check whether an address has characters beyond ASCII."""
         return not (self.sender + self.recipient).isascii()
 
 
-def mail_message(part: ReplyPart, now: float) -> MailMessage:
-    """Its Message-ID is the same for the same part. Raises PermanentError."""
+def build_mail(part: ReplyPart, now: float) -> MailMessage:
+    """Return the mail for a part. The same part always has the same Message-ID.
+
+    Raises PermanentError if an address, the subject or the text cannot be used in a mail.
+    """
     origin = str(part.config.get("sender") or "")
-    sender = _checked(parseaddr(origin)[1], "channel_config: sender")
-    recipient = _checked(part.key.primary_channel, "the customer's address")
+    sender = _check_address(parseaddr(origin)[1], "channel_config: sender")
+    recipient = _check_address(part.key.primary_channel, "the customer's address")
     domain = sender.rpartition("@")[2]
-    message_id = f"<{mark_of(part.reference)}@{domain}>"
+    message_id = f"<{digest_texts(part.reference)}@{domain}>"
     headers = {
         "From": origin,
         "To": recipient,
         "Subject": str(part.config.get("subject") or "Your message"),
-        "Date": format_datetime(utc(now)),
+        "Date": format_datetime(to_utc(now)),
         "Message-ID": message_id,
-        "Auto-Submitted": "auto-replied",  # or two machines might answer each other for ever
+        "Auto-Submitted": "auto-replied",  # prevents two machines from answering each other
     }
-    plain = (sender + recipient).isascii()
-    return MailMessage(sender, recipient, message_id, _data(headers, part.text, plain))
+    is_ascii = (sender + recipient).isascii()
+    return MailMessage(sender, recipient, message_id, _encode(headers, part.text, is_ascii))
 
 
-def _data(headers: dict[str, str], text: str, plain: bool) -> bytes:
-    message = EmailMessage(SMTP if plain else SMTPUTF8)
+def _encode(headers: dict[str, str], text: str, is_ascii: bool) -> bytes:
+    message = EmailMessage(SMTP if is_ascii else SMTPUTF8)
     try:
         for name, value in headers.items():
             message[name] = value
-        # Base64: lines that begin with a dot, that are too long or that run from right to
-        # left arrive as they are.
+        # Use base64, so that lines arrive unchanged which begin with a dot, are too long, or
+        # run from right to left.
         message.set_content(text, charset="utf-8", cte="base64")
         return message.as_bytes()
     except (ValueError, MessageError, IndexError):
-        # A line break in a header, or half a character somewhere. Its text would tell.
+        # A header has a line break, or a text has an incomplete character. The error's text is
+        # not used, because it would quote them.
         raise PermanentError("subject, sender or text cannot be put into a mail") from None
 
 
-def _checked(address: str, what: str) -> str:
+def _check_address(address: str, name: str) -> str:
     if not _ADDRESS.fullmatch(address) or len(address) > 254:
-        raise PermanentError(f"{what} is not one mail address")
+        raise PermanentError(f"{name} is not one mail address")
     return address

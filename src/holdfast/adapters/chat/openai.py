@@ -1,13 +1,13 @@
-"""Replies written by OpenAI, or by a service that speaks as it does.
+"""Replies written by OpenAI, or by a service with the same API.
 
-A thread is a Conversation, a reply one Response in it. (The Assistants of the seed are gone
-from the API since August 2026.) OpenAI adds question and answer to the conversation together,
-when the answer is there; so whoever asks again looks first at what came after the thread's
-mark, which is all of earlier tries of the same batch:
+A thread is a Conversation, and a reply is one Response in it. (OpenAI removed Assistants from
+the API in August 2026.) OpenAI adds question and answer to the conversation together, when
+the answer is complete. So a repeated request first inspects the items after the thread's
+mark, which all come from earlier attempts at the same batch:
 
-    question and answer      that answer, nothing is asked or paid again
-    the question alone       answered without adding it once more: `input` may be left out
-    nothing                  asked
+    question and answer      return that answer; nothing is asked or paid for again
+    only the question        have it answered without adding it again: `input` may be omitted
+    nothing                  ask
 
 ai_config: model, instructions, max_output_tokens, base_url. Secret: api_key.
 """
@@ -22,18 +22,21 @@ from typing import Any
 from holdfast.adapters.chat import openai_errors
 from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
 from holdfast.conversations.errors import PermanentError, ThreadGone, TransientError
-from holdfast.conversations.model import mark_of
+from holdfast.conversations.model import digest_texts
 from holdfast.conversations.outbox import WriterAnswer
 from holdfast.conversations.ports import ReplyRequest
 from holdfast.conversations.secret import Secret
 
 _CONNECT_SECONDS = 5.0
 _OPEN_SECONDS = 20.0
-_PAGE = 100  # items; the most OpenAI gives at once
+_PAGE = 100  # items; the maximum that OpenAI returns at once
 
 
 class OpenAIWriter:
-    """Safe for threads, and for processes that were forked: each has its connections."""
+    """A writer that uses OpenAI. It is safe for threads and for forked processes.
+
+    Each process has connections of its own.
+    """
 
     secret_fields: tuple[str, ...] = ("api_key",)
 
@@ -41,9 +44,9 @@ class OpenAIWriter:
         try:
             import openai
             import openai.resources.conversations
-            import openai.resources.responses  # all that a call would import
+            import openai.resources.responses  # everything that a call would import
         except ImportError:
-            text = "OpenAI's replies need its library: pip install 'holdfast[openai]'"
+            text = "replies by OpenAI need its library: pip install 'holdfast[openai]'"
             raise PermanentError(text) from None
         silence_vendor_logs("openai", "httpx", "httpx2", "httpcore", "httpcore2")
         self._sdk = openai
@@ -51,9 +54,10 @@ class OpenAIWriter:
         self._lock = Lock()
 
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
-        _model(config)  # or a thread would be left behind that nothing is written in
+        """Create a conversation at OpenAI and return its id."""
+        _get_model(config)  # checked first, or an unused thread would be left behind
         client = self._client(config, secret, _OPEN_SECONDS)
-        with self._translated():
+        with self._translate_errors():
             return str(client.conversations.create().id)
 
     def write(
@@ -64,48 +68,56 @@ class OpenAIWriter:
         *,
         timeout_seconds: float,
     ) -> WriterAnswer:
-        order = _order(question, config)
+        """Return OpenAI's reply, or the one that an earlier attempt left in the thread."""
+        request = _build_request(question, config)
         if not question.thread_id:
             raise ThreadGone("there is no thread to write in")
         client = self._client(config, secret, timeout_seconds)
         if question.again:
-            earlier = self._earlier(client, question)
+            earlier = self._find_earlier(client, question)
             if earlier.text is not None:
                 return WriterAnswer(_clean(earlier.text), earlier.newest)
             if earlier.asked:
-                del order["input"]
-        with self._translated(client, question.thread_id):
-            return _answer(client.responses.create(**order), question)
+                del request["input"]
+        with self._translate_errors(client, question.thread_id):
+            return _parse_response(client.responses.create(**request), question)
 
-    # -- inside
+    # -- the calls
 
     def _client(self, config: Mapping[str, Any], secret: Secret, seconds: float) -> Any:
-        """No retries of its own: they would outlast the timeout, and ours know the lock."""
-        options: dict[str, Any] = {"api_key": _key(secret)}
+        """Return a client that does not retry.
+
+        Its retries would exceed the timeout, and Holdfast's retries respect the lock.
+        """
+        options: dict[str, Any] = {"api_key": _check_key(secret)}
         if address := config.get("base_url"):
             options["base_url"] = address
         connect = min(_CONNECT_SECONDS, seconds)
         with self._lock:
-            if (first := self._clients.get(os.getpid())) is None:
-                first = self._clients[os.getpid()] = self._sdk.OpenAI(
+            if (shared := self._clients.get(os.getpid())) is None:
+                shared = self._clients[os.getpid()] = self._sdk.OpenAI(
                     api_key="-", max_retries=0
                 )
         timeout = self._sdk.Timeout(seconds, connect=connect)
-        return first.with_options(**options, timeout=timeout)
+        return shared.with_options(**options, timeout=timeout)
 
     @contextmanager
-    def _translated(self, client: Any = None, thread_id: str = "") -> Iterator[None]:
+    def _translate_errors(self, client: Any = None, thread_id: str = "") -> Iterator[None]:
         try:
             yield
         except self._sdk.OpenAIError as error:
-            if client and openai_errors.unclear_404(error) and self._gone(client, thread_id):
-                raise ThreadGone("OpenAI knows no such conversation") from None
-            raise openai_errors.explained(error) from None
+            if (
+                client
+                and openai_errors.is_unclear_404(error)
+                and self._is_gone(client, thread_id)
+            ):
+                raise ThreadGone("OpenAI does not know this conversation") from None
+            raise openai_errors.translate_error(error) from None
         except (ValueError, TypeError, AttributeError):
-            # It may be in the thread all the same: asked again, it is looked for there.
-            raise TransientError("OpenAI's answer cannot be read") from None
+            # The answer may be in the thread, where the next attempt looks for it.
+            raise TransientError("OpenAI's response cannot be read") from None
 
-    def _gone(self, client: Any, thread_id: str) -> bool:
+    def _is_gone(self, client: Any, thread_id: str) -> bool:
         try:
             client.conversations.retrieve(thread_id)
         except self._sdk.APIStatusError as error:
@@ -114,76 +126,76 @@ class OpenAIWriter:
             return False
         return False
 
-    def _earlier(self, client: Any, question: ReplyRequest) -> "_Earlier":
-        where = {"after": question.thread_mark} if question.thread_mark else {}
+    def _find_earlier(self, client: Any, question: ReplyRequest) -> "_Earlier":
+        position = {"after": question.thread_mark} if question.thread_mark else {}
         items = client.conversations.items
         try:
-            with self._translated():
-                pages = items.list(question.thread_id, order="asc", limit=_PAGE, **where)
-                return _Earlier.of(list(pages), question.text)
+            with self._translate_errors():
+                pages = items.list(question.thread_id, order="asc", limit=_PAGE, **position)
+                return _Earlier.from_items(list(pages), question.text)
         except (PermanentError, ThreadGone):
-            if self._gone(client, question.thread_id):
-                raise ThreadGone("OpenAI knows no such conversation") from None
-            # The mark is not there any more: without it an older answer might be taken.
+            if self._is_gone(client, question.thread_id):
+                raise ThreadGone("OpenAI does not know this conversation") from None
+            # The mark no longer exists. Without it an older answer might be returned.
             return _Earlier()
 
 
 @dataclass(frozen=True, slots=True)
 class _Earlier:
-    """What earlier tries left in the thread."""
+    """What earlier attempts left in the thread."""
 
     asked: bool = False
     text: str | None = field(default=None, repr=False)
     newest: str = ""
 
     @classmethod
-    def of(cls, items: list[Any], wanted: str) -> "_Earlier":
-        """Of the last time this text was asked."""
-        asked, said = False, list[str]()
+    def from_items(cls, items: list[Any], wanted: str) -> "_Earlier":
+        """Return the result of the last time this text was asked."""
+        asked, answers = False, list[str]()
         for item in items:
             if item.type != "message" or item.status == "in_progress":
                 continue
             if item.role == "user":
-                asked, said = _text(item) == wanted, []
+                asked, answers = _join_text(item) == wanted, []
             elif item.role == "assistant" and asked:
-                said.append(_text(item))
-        return cls(asked, "".join(said) if said else None, items[-1].id if items else "")
+                answers.append(_join_text(item))
+        return cls(asked, "".join(answers) if answers else None, items[-1].id if items else "")
 
 
-def _text(message: Any) -> str:
+def _join_text(message: Any) -> str:
     kinds = ("input_text", "output_text", "text")
-    return "".join(one.text for one in message.content if one.type in kinds)
+    return "".join(item.text for item in message.content if item.type in kinds)
 
 
-def _order(question: ReplyRequest, config: Mapping[str, Any]) -> dict[str, Any]:
-    order = {
-        "model": _model(config),
+def _build_request(question: ReplyRequest, config: Mapping[str, Any]) -> dict[str, Any]:
+    request = {
+        "model": _get_model(config),
         "input": [{"role": "user", "content": question.text}],
         "conversation": question.thread_id,
         "store": True,
-        "metadata": {"holdfast_batch": mark_of(question.thread_mark, question.text)},
+        "metadata": {"holdfast_batch": digest_texts(question.thread_mark, question.text)},
     }
     if instructions := config.get("instructions"):
-        order["instructions"] = str(instructions)
-    if (most := config.get("max_output_tokens")) is not None:
-        order["max_output_tokens"] = _whole("max_output_tokens", most)
-    return order
+        request["instructions"] = str(instructions)
+    if (max_tokens := config.get("max_output_tokens")) is not None:
+        request["max_output_tokens"] = _to_count("max_output_tokens", max_tokens)
+    return request
 
 
-def _model(config: Mapping[str, Any]) -> str:
+def _get_model(config: Mapping[str, Any]) -> str:
     model = config.get("model")
     if isinstance(model, str) and model.strip():
         return model.strip()
     if config.get("assistant_id"):
         raise PermanentError(
-            "ai_config has an assistant_id and no model: OpenAI's Assistants are gone; "
+            "ai_config has an assistant_id and no model: OpenAI removed Assistants; "
             "set model, and instructions to those of the assistant"
         )
     raise PermanentError("ai_config has no model")
 
 
-def _whole(name: str, value: Any) -> int:
-    """Stores give numbers back as texts or decimals."""
+def _to_count(name: str, value: Any) -> int:
+    """Convert a number, which stores may return as text or as a decimal."""
     try:
         number = int(value)
     except (TypeError, ValueError):
@@ -193,18 +205,20 @@ def _whole(name: str, value: Any) -> int:
     return number
 
 
-def _key(secret: Secret) -> str:
-    """Checked, as the HTTP client would print a header that it cannot send."""
+def _check_key(secret: Secret) -> str:
+    """Return the key, checked because the HTTP client would print a header it cannot send."""
     key = secret.reveal("api_key").strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise PermanentError("the secret's api_key has characters that no key has")
+        raise PermanentError(
+            "the secret's api_key has characters that are not allowed in a key"
+        )
     return key
 
 
-def _answer(response: Any, question: ReplyRequest) -> WriterAnswer:
-    """Half an answer is one: the model came to `max_output_tokens`."""
+def _parse_response(response: Any, question: ReplyRequest) -> WriterAnswer:
+    """Return the answer, also if it is incomplete because of `max_output_tokens`."""
     if response.status not in ("completed", "incomplete"):
-        raise openai_errors.failed(getattr(response.error, "code", None))
+        raise openai_errors.translate_failure(getattr(response.error, "code", None))
     newest, usage = question.thread_mark, response.usage
     if response.output:
         newest = str(response.output[-1].id)
@@ -217,6 +231,8 @@ def _answer(response: Any, question: ReplyRequest) -> WriterAnswer:
 
 
 def _clean(text: str) -> str:
-    """Half a character, as a model that is cut off may leave it, can be neither kept nor
-    sent."""
+    """Replace incomplete characters, which can be neither stored nor sent.
+
+    A model whose output is cut off may leave one at the end.
+    """
     return text.encode("utf-8", "replace").decode()

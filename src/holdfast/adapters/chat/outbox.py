@@ -1,5 +1,7 @@
-"""Replies laid down in a folder, one file each: for trying things out, and for whoever
-fetches them there. The files hold what was said: only their owner can read them."""
+"""Replies written to a folder, one file each, for trials and for programs that read them.
+
+Only the files' owner can read them, because they contain the texts of conversations.
+"""
 
 import json
 import os
@@ -13,14 +15,14 @@ from typing import Any
 
 from holdfast.adapters.modes import make_folders
 from holdfast.conversations.errors import PermanentError, TransientError
-from holdfast.conversations.model import mark_of
+from holdfast.conversations.model import digest_texts
 from holdfast.conversations.outbox import SentPart
 from holdfast.conversations.ports import ReplyPart
 from holdfast.conversations.secret import Secret
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
 _STATUS = "laid down"
-_LARGEST = 4 << 20
+_MAX_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,10 @@ class OutboxReply:
 
 
 class OutboxSender:
-    """Safe for threads and processes. A part is there whole or not at all, and once."""
+    """A sender that writes each part to a file. It is safe for threads and processes.
+
+    A file is either complete or absent, and each part has one.
+    """
 
     secret_fields: tuple[str, ...] = ()
     repeatable = True
@@ -50,35 +55,37 @@ class OutboxSender:
     def connect(
         self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
-        mark = mark_of(part.reference)
-        data = self._data(part, mark)
-        with _written():
+        """Create the folder, and provide the call that writes the file."""
+        name = digest_texts(part.reference)
+        data = self._encode(part, name)
+        with _translate_write_errors():
             make_folders(self._folder)
-        yield partial(self._lay_down, mark, data)
+        yield partial(self._write, name, data)
 
-    def _lay_down(self, mark: str, data: bytes) -> SentPart:
-        path = self._path(mark)
-        with _written():
-            if _read(path) is None:  # not there, or damaged: a letter of ours is neither
-                _place(path, data)
-        return SentPart(mark, _STATUS)
+    def _write(self, name: str, data: bytes) -> SentPart:
+        path = self._get_path(name)
+        with _translate_write_errors():
+            if _read(path) is None:  # absent or damaged; a complete reply stays
+                _publish(path, data)
+        return SentPart(name, _STATUS)
 
     def find(
         self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
-        mark = mark_of(part.reference)
+        """Return the part if its file exists."""
+        name = digest_texts(part.reference)
         try:
-            laid = _read(self._path(mark))
+            reply = _read(self._get_path(name))
         except OSError as error:
             raise TransientError(f"the outbox cannot be read: {type(error).__name__}") from None
-        return SentPart(mark, _STATUS) if laid else None
+        return SentPart(name, _STATUS) if reply else None
 
-    def _path(self, mark: str) -> Path:
-        return self._folder / f"{mark}.json"
+    def _get_path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
 
-    def _data(self, part: ReplyPart, mark: str) -> bytes:
-        laid = OutboxReply(
-            message_sid=mark,
+    def _encode(self, part: ReplyPart, name: str) -> bytes:
+        reply = OutboxReply(
+            message_sid=name,
             conversation_id=part.key.conversation_id,
             to=part.key.primary_channel,
             sender=str(part.config.get("sender") or ""),
@@ -87,33 +94,38 @@ class OutboxSender:
             sent_at=self._clock.time(),
         )
         try:
-            return json.dumps(asdict(laid), ensure_ascii=False, indent=1).encode()
+            return json.dumps(asdict(reply), ensure_ascii=False, indent=1).encode()
         except UnicodeEncodeError:
             raise PermanentError("the reply is not valid Unicode") from None
 
 
 @contextmanager
-def _written() -> Iterator[None]:
+def _translate_write_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise TransientError(f"the outbox cannot be written: {type(error).__name__}") from None
 
 
-def letters(folder: Path | str) -> list[OutboxReply]:
-    """What was laid down there, the oldest first. Files that are none of ours, half ones,
-    and those that vanish meanwhile are left out. Raises OSError."""
-    found = []
+def read_outbox(folder: Path | str) -> list[OutboxReply]:
+    """Return the replies in the folder, the oldest first.
+
+    Files of other programs, incomplete files and files that disappear meanwhile are left out.
+    Raises OSError.
+    """
+    read = []
     for path in Path(folder).glob("*.json"):
         with suppress(OSError):
-            found.append(_read(path))
-    laid = [one for one in found if one is not None]
-    return sorted(laid, key=lambda one: (one.sent_at, one.conversation_id, one.index))
+            read.append(_read(path))
+    replies = [reply for reply in read if reply is not None]
+    return sorted(replies, key=lambda item: (item.sent_at, item.conversation_id, item.index))
 
 
-def _place(path: Path, data: bytes) -> None:
-    """Under its name when it is whole, and on the disk. Another one's letter stays; a
-    damaged file gives way."""
+def _publish(path: Path, data: bytes) -> None:
+    """Give the file its name once it is complete and on the disk.
+
+    If another process wrote the same reply first, its file stays. A damaged file is replaced.
+    """
     handle, scratch = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -140,23 +152,23 @@ def _sync(folder: Path) -> None:
 
 
 def _read(path: Path) -> OutboxReply | None:
-    """None: nothing is there, or nothing of ours."""
+    """Return the reply in the file, or None if there is none or it is not valid."""
     try:
-        if not path.is_file() or path.stat().st_size > _LARGEST:
+        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
             return None
-        return _laid(json.loads(path.read_bytes()), path.stem)
+        return _parse_reply(json.loads(path.read_bytes()), path.stem)
     except (FileNotFoundError, ValueError, RecursionError):
         return None
 
 
-def _laid(data: Any, name: str) -> OutboxReply | None:
+def _parse_reply(data: Any, name: str) -> OutboxReply | None:
     try:
-        laid = OutboxReply(**data)
+        reply = OutboxReply(**data)
     except TypeError:
         return None
-    texts = (laid.message_sid, laid.conversation_id, laid.to, laid.sender, laid.text)
-    if not all(isinstance(one, str) for one in texts) or laid.message_sid != name:
+    texts = (reply.message_sid, reply.conversation_id, reply.to, reply.sender, reply.text)
+    if not all(isinstance(text, str) for text in texts) or reply.message_sid != name:
         return None
-    if not isinstance(laid.sent_at, int | float) or not isinstance(laid.index, int):
+    if not isinstance(reply.sent_at, int | float) or not isinstance(reply.index, int):
         return None
-    return laid
+    return reply

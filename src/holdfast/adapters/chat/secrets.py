@@ -1,6 +1,6 @@
-"""Secrets by reference: `env:NAME`, `file:PATH`, anything else is Amazon's Secrets Manager.
+"""Secrets by reference: `env:NAME`, `file:PATH`, or a name in AWS Secrets Manager.
 
-A secret is a JSON object of texts. A plain text is taken for a key and for a password.
+A secret is a JSON object of texts. A plain text serves as key and as password.
 """
 
 import json
@@ -14,11 +14,14 @@ from holdfast.conversations.ports import SecretStore
 from holdfast.conversations.secret import Secret
 from holdfast.core.errors import ConfigError
 
-_LARGEST = 64 << 10
+_MAX_BYTES = 64 << 10
 
 
-def secret_of(reference: str, text: str) -> Secret:
-    """Raises PermanentError. Nothing of the text is told."""
+def parse_secret(reference: str, text: str) -> Secret:
+    """Return the secret that the text contains.
+
+    Raises PermanentError, whose message never contains the text.
+    """
     text = text.strip()
     if not text:
         raise PermanentError(f"secret {reference!r} is empty")
@@ -29,49 +32,53 @@ def secret_of(reference: str, text: str) -> Secret:
     except (ValueError, RecursionError):
         raise PermanentError(f"secret {reference!r} is not valid JSON") from None
     if wrong := [name for name, value in values.items() if not isinstance(value, str)]:
-        raise PermanentError(f"secret {reference!r}: the value of {wrong[0][:40]!r} is no text")
+        raise PermanentError(
+            f"secret {reference!r}: the value of {wrong[0][:40]!r} is not a text"
+        )
     return Secret(reference, values)
 
 
 class LocalSecrets:
-    """Of the environment and of files. Read anew each time: nothing to forget."""
+    """Secrets in the environment and in files, which are read each time."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
 
     def get(self, reference: str) -> Secret:
+        """Return the secret of an `env:` or `file:` reference."""
         kind, _, name = reference.partition(":")
         if kind == "env" and name:
-            return self._of_environment(reference, name)
+            return self._get_from_environment(reference, name)
         if kind == "file" and name:
-            return secret_of(reference, _contents(reference, name))
+            return parse_secret(reference, _read_file(reference, name))
         raise PermanentError(f"secret {reference!r}: it must be env:NAME or file:PATH")
 
     def forget(self, reference: str) -> None:
+        """Do nothing, because nothing is cached."""
         return
 
-    def _of_environment(self, reference: str, name: str) -> Secret:
+    def _get_from_environment(self, reference: str, name: str) -> Secret:
         if (text := self._environment.get(name)) is None:
             raise PermanentError(f"secret {reference!r}: there is no such variable")
-        return secret_of(reference, text)
+        return parse_secret(reference, text)
 
 
-def _contents(reference: str, path: str) -> str:
+def _read_file(reference: str, path: str) -> str:
     try:
-        # A pipe would wait for its writer for ever.
+        # Without O_NONBLOCK, opening a pipe would wait for its writer forever.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise PermanentError(f"secret {reference!r} is not a file")
-            data = os.read(handle, _LARGEST + 1)
+            data = os.read(handle, _MAX_BYTES + 1)
         finally:
             os.close(handle)
     except (FileNotFoundError, NotADirectoryError, PermissionError, ValueError) as error:
         raise PermanentError(f"secret {reference!r}: {type(error).__name__}") from None
     except OSError as error:
         raise TransientError(f"secret {reference!r}: {type(error).__name__}") from None
-    if len(data) > _LARGEST:
-        raise PermanentError(f"secret {reference!r} is larger than {_LARGEST >> 10} KB")
+    if len(data) > _MAX_BYTES:
+        raise PermanentError(f"secret {reference!r} is larger than {_MAX_BYTES >> 10} KB")
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -79,7 +86,10 @@ def _contents(reference: str, path: str) -> str:
 
 
 class SecretResolver:
-    """Chooses by the reference. Amazon's is made when the first secret of its is wanted."""
+    """The secret store that chooses a source by the form of the reference.
+
+    The client of AWS Secrets Manager is made when the first secret from there is requested.
+    """
 
     def __init__(
         self,
@@ -87,24 +97,26 @@ class SecretResolver:
         aws_factory: Callable[[], SecretStore] | None = None,
     ) -> None:
         self._local = LocalSecrets(environment)
-        self._aws_factory = aws_factory or _secrets_manager
+        self._aws_factory = aws_factory or _make_secrets_manager
         self._aws: SecretStore | None = None
         self._lock = Lock()
 
     def get(self, reference: str) -> Secret:
+        """Return the secret from the source that the reference names."""
         _check(reference)
-        return self._of(reference).get(reference)
+        return self._choose_store(reference).get(reference)
 
     def forget(self, reference: str) -> None:
+        """Drop the cached secret, so that the next `get` fetches it again."""
         if reference.strip():
-            self._of(reference).forget(reference)
+            self._choose_store(reference).forget(reference)
 
-    def _of(self, reference: str) -> SecretStore:
+    def _choose_store(self, reference: str) -> SecretStore:
         if reference.startswith(("env:", "file:")):
             return self._local
         with self._lock:
             if self._aws is None:
-                self._aws = _made(self._aws_factory)
+                self._aws = _make_store(self._aws_factory)
             return self._aws
 
 
@@ -112,17 +124,17 @@ def _check(reference: str) -> None:
     if not reference.strip():
         raise PermanentError("the config names no secret")
     if reference.startswith("sk-"):
-        # Named in a log, it would be there for all to read.
-        raise PermanentError("the config holds a key, where the name of a secret should be")
+        # It is a key. The error must not quote it, because errors are logged.
+        raise PermanentError("the config contains a key where the name of a secret should be")
 
 
-def _secrets_manager() -> SecretStore:
+def _make_secrets_manager() -> SecretStore:
     from holdfast.adapters.aws.secrets import SecretsManagerSecrets
 
     return SecretsManagerSecrets()
 
 
-def _made(factory: Callable[[], SecretStore]) -> SecretStore:
+def _make_store(factory: Callable[[], SecretStore]) -> SecretStore:
     try:
         return factory()
     except ConfigError as error:

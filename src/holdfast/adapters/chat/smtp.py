@@ -1,10 +1,10 @@
-"""Replies sent as mail, through a server that takes them.
+"""Replies sent as mail through an SMTP server.
 
 channel_config: sender, subject, host, port, tls (starttls, tls or none). Secret: username
-and password, if the server wants them.
+and password, if the server requires them.
 
-SMTP has one moment of doubt: after the text was handed over, and before the server's last
-word. Nobody can be asked about it later.
+After the text is handed over and before the server's final response, it is unknown whether
+the mail was accepted. The server cannot be queried about it later.
 """
 
 import re
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from holdfast.adapters.chat.mail import MailMessage, mail_message
+from holdfast.adapters.chat.mail import MailMessage, build_mail
 from holdfast.conversations.errors import (
     AuthenticationFailed,
     PermanentError,
@@ -30,7 +30,7 @@ from holdfast.conversations.secret import Secret
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
-_GO_ON = 354  # the server waits for the text
+_START_DATA = 354  # the server is ready for the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class _Server:
     tls: str
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "_Server":
+    def from_config(cls, config: Mapping[str, Any]) -> "_Server":
         host, tls = str(config.get("host") or ""), str(config.get("tls") or "starttls")
         if tls not in _PORTS:
-            raise PermanentError("channel_config: tls is starttls, tls or none")
+            raise PermanentError("channel_config: tls must be starttls, tls or none")
         try:
             port = int(config.get("port") or _PORTS[tls])
         except (TypeError, ValueError):
@@ -54,9 +54,9 @@ class _Server:
 
 
 class SmtpSender:
-    """Safe for threads: a connection for each mail."""
+    """A sender of mails. It is safe for threads, because each mail has its own connection."""
 
-    secret_fields: tuple[str, ...] = ()  # many servers of one's own ask for none
+    secret_fields: tuple[str, ...] = ()  # many private servers require none
     repeatable = False
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -66,38 +66,41 @@ class SmtpSender:
     def connect(
         self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
-        """Go as far as the recipient, whom the server may refuse: only the text is left."""
-        server, letter = _Server.of(part.config), mail_message(part, self._clock.time())
-        with _connected(server, letter.domain, timeout_seconds) as smtp:
+        """Proceed until the server accepted the recipient, so that only the text is left."""
+        server, mail = _Server.from_config(part.config), build_mail(part, self._clock.time())
+        with _open_session(server, mail.domain, timeout_seconds) as smtp:
             _log_in(smtp, secret)
-            _address(smtp, letter)
-            yield partial(_hand_over, smtp, letter)
+            _set_addresses(smtp, mail)
+            yield partial(_hand_over, smtp, mail)
 
     def find(
         self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
-        raise SendStatusUnknown("a mail server does not say what it took")
+        """Raise SendStatusUnknown, because SMTP has no lookup."""
+        raise SendStatusUnknown("a mail server does not report what it accepted")
 
 
 @contextmanager
-def _connected(server: _Server, name: str, seconds: float) -> Iterator[smtplib.SMTP]:
-    """A connection, greeted, and secured as wished: a server that offers no TLS gets
-    neither the password nor the text."""
-    with _before_the_text("no connection to the mail server"):
-        smtp = _opened(server, name, seconds)
+def _open_session(server: _Server, name: str, seconds: float) -> Iterator[smtplib.SMTP]:
+    """Connect, greet, and secure the connection as configured.
+
+    A server that does not offer TLS receives neither the password nor the text.
+    """
+    with _before_text("no connection to the mail server"):
+        smtp = _connect(server, name, seconds)
     try:
-        with _before_the_text("the mail server's greeting"):
+        with _before_text("the mail server's greeting"):
             if server.tls == "starttls":
                 smtp.starttls(context=ssl.create_default_context())
             smtp.ehlo_or_helo_if_needed()
         yield smtp
     finally:
-        with suppress(OSError):  # what it took, it took; smtplib's errors are OSErrors
+        with suppress(OSError):  # the mail is settled by now; smtplib's errors are OSErrors
             smtp.quit()
         smtp.close()
 
 
-def _opened(server: _Server, name: str, seconds: float) -> smtplib.SMTP:
+def _connect(server: _Server, name: str, seconds: float) -> smtplib.SMTP:
     if server.tls == "tls":
         context = ssl.create_default_context()
         return smtplib.SMTP_SSL(
@@ -107,68 +110,70 @@ def _opened(server: _Server, name: str, seconds: float) -> smtplib.SMTP:
 
 
 @contextmanager
-def _before_the_text(doing: str) -> Iterator[None]:
-    """Whatever fails in here, nothing was sent. Only codes are told: servers repeat the
-    address, and some the password."""
+def _before_text(step: str) -> Iterator[None]:
+    """Translate the errors of a step that comes before the text, so nothing was sent.
+
+    The errors contain only codes, because servers repeat the address, and some the password.
+    """
     try:
         yield
     except smtplib.SMTPResponseException as error:
-        raise _refused(doing, error.smtp_code) from None
+        raise _translate_code(step, error.smtp_code) from None
     except (OSError, ValueError) as error:
-        raise TransientError(f"{doing}: {type(error).__name__}") from None
+        raise TransientError(f"{step}: {type(error).__name__}") from None
 
 
 def _log_in(smtp: smtplib.SMTP, secret: Secret) -> None:
     if "username" not in secret and "password" not in secret:
         return
-    name, word = secret.reveal("username"), secret.reveal("password")
-    if not f"{name}{word}".isascii():
-        raise PermanentError("the secret has characters that SMTP cannot carry")
+    name, password = secret.reveal("username"), secret.reveal("password")
+    if not f"{name}{password}".isascii():
+        raise PermanentError("the secret has characters that SMTP cannot transmit")
     try:
-        with _before_the_text("logging in to the mail server"):
-            smtp.login(name, word)
-    except PermanentError as refused:  # it may have been rotated
+        with _before_text("logging in to the mail server"):
+            smtp.login(name, password)
+    except PermanentError as refused:  # the secret may have been rotated
         raise AuthenticationFailed(str(refused)) from None
 
 
-def _address(smtp: smtplib.SMTP, letter: MailMessage) -> None:
-    if letter.international and not smtp.has_extn("smtputf8"):
-        raise PermanentError("the mail server takes no addresses with such letters")
-    options = ["SMTPUTF8", "BODY=8BITMIME"] if letter.international else []
-    with _before_the_text("the mail server and the sender"):
-        _expect(smtp.mail(letter.sender, options))
-    with _before_the_text("the mail server and the customer's address"):
-        _expect(smtp.rcpt(letter.recipient))
+def _set_addresses(smtp: smtplib.SMTP, mail: MailMessage) -> None:
+    if mail.is_international and not smtp.has_extn("smtputf8"):
+        raise PermanentError("the mail server does not support non-ASCII addresses")
+    options = ["SMTPUTF8", "BODY=8BITMIME"] if mail.is_international else []
+    with _before_text("the mail server and the sender's address"):
+        _expect_success(smtp.mail(mail.sender, options))
+    with _before_text("the mail server and the customer's address"):
+        _expect_success(smtp.rcpt(mail.recipient))
 
 
-def _expect(reply: tuple[int, bytes]) -> None:
-    if not 200 <= reply[0] < 300:
-        raise smtplib.SMTPResponseException(reply[0], "")
+def _expect_success(response: tuple[int, bytes]) -> None:
+    if not 200 <= response[0] < 300:
+        raise smtplib.SMTPResponseException(response[0], "")
 
 
-def _hand_over(smtp: smtplib.SMTP, letter: MailMessage) -> SentPart:
-    # A call of its own: a server that closed the connection meanwhile has no text.
-    with _before_the_text("the mail server and the text"):
+def _hand_over(smtp: smtplib.SMTP, mail: MailMessage) -> SentPart:
+    # DATA is a separate call: if the server closed the connection meanwhile, it has no text.
+    with _before_text("the mail server and the text"):
         code, _ = smtp.docmd("DATA")
-        if code != _GO_ON:
+        if code != _START_DATA:
             raise smtplib.SMTPResponseException(code, "")
     try:
-        smtp.send(_dotted(letter.data))
+        smtp.send(_escape_dots(mail.data))
         code, _ = smtp.getreply()
     except (OSError, ValueError) as error:
-        text = f"the mail server did not answer: {type(error).__name__}"
+        text = f"the mail server did not respond: {type(error).__name__}"
         raise SendUnclear(text) from None
     if not 200 <= code < 300:
-        raise _refused("the mail server and the text", code)
-    return SentPart(letter.message_id, "accepted")
+        raise _translate_code("the mail server and the text", code)
+    return SentPart(mail.message_id, "accepted")
 
 
-def _dotted(data: bytes) -> bytes:
-    """Return the text as SMTP wants it: a line with one dot is its end, and nothing else."""
-    whole = data if data.endswith(b"\r\n") else data + b"\r\n"
-    return re.sub(rb"(?m)^\.", b"..", whole) + b".\r\n"
+def _escape_dots(data: bytes) -> bytes:
+    """Return the text as SMTP requires it, where only its end is a line with a single dot."""
+    complete = data if data.endswith(b"\r\n") else data + b"\r\n"
+    return re.sub(rb"(?m)^\.", b"..", complete) + b".\r\n"
 
 
-def _refused(doing: str, code: int) -> TransientError | PermanentError:
-    said = f"{doing}: {code}"
-    return PermanentError(said) if 500 <= code < 600 else TransientError(said)
+def _translate_code(step: str, code: int) -> TransientError | PermanentError:
+    text = f"{step}: {code}"
+    return PermanentError(text) if 500 <= code < 600 else TransientError(text)

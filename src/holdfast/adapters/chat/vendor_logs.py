@@ -1,14 +1,13 @@
-"""Vendors' own log lines that would tell what ours keep back."""
+"""Log lines of vendors' libraries that would reveal what Holdfast's logs leave out."""
 
 import logging
 
 
 def silence_vendor_logs(*names: str) -> None:
-    """Let only warnings of these loggers through, unless somebody set a level for them on
-    purpose.
+    """Set these loggers to the level WARNING, unless the application set a level for them.
 
-    Otherwise an application that logs everything, as many a Lambda does, would have
-    numbers, bodies and keys in its log: the vendors' clients write down their calls.
+    Otherwise an application that logs everything, as many Lambda functions do, would have
+    numbers, bodies and keys in its log, because the vendors' clients log their calls.
     """
     for name in names:
         logger = logging.getLogger(name)
