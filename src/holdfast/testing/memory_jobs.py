@@ -1,4 +1,4 @@
-"""Jobs in memory: what the port promises, on plain values. Stores are compared with it."""
+"""A job store in memory, on plain values. Other stores are compared with it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ from holdfast.jobs.ports import JobStateRepository
 
 
 class JobMemory:
-    """What is stored. Several MemoryJobs may look at one."""
+    """The stored jobs and tasks. Several MemoryJobs may share them."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, ExportJob] = {}
@@ -38,7 +38,7 @@ class JobMemory:
 
 
 class MemoryJobs(JobStateRepository):
-    """A job store that lives as long as its memory. Safe for threads."""
+    """A job store that lasts as long as its memory. Safe for threads."""
 
     def __init__(
         self,
@@ -68,17 +68,17 @@ class MemoryJobs(JobStateRepository):
         self, job_id: str, status: JobStatus, error: JobError | None = None
     ) -> None:
         with self._memory.lock:
-            job = self._job(job_id)
+            job = self._read(job_id)
             if job.status is status:
                 return
             state = job.state.moved_to(status)
-            if status.terminal and not _may_end(job, status):
+            if status.terminal and not _can_end(job, status):
                 raise IllegalTransition(job_id)
-            self._put(self._ended(job, status, error) if status.terminal else job, state=state)
+            self._put(self._end(job, status, error) if status.terminal else job, state=state)
 
     def update_job_state(self, job_id: str, state: JobState) -> None:
         with self._memory.lock:
-            if replace(self._job(job_id).state, status=state.status) != state:
+            if replace(self._read(job_id).state, status=state.status) != state:
                 raise IllegalTransition(job_id)
             self.update_job_status(job_id, state.status)
 
@@ -90,7 +90,7 @@ class MemoryJobs(JobStateRepository):
 
     def _increment(self, job_id: str, task_id: str | None, success: bool) -> None:
         with self._memory.lock:
-            self._open(job_id)
+            self._check_counting(job_id)
             if task_id is None:
                 rows = self._memory.tasks[job_id]
                 task_id = f"~{len(rows)}"
@@ -99,10 +99,10 @@ class MemoryJobs(JobStateRepository):
 
     def set_total_tasks(self, job_id: str, total_tasks: int) -> None:
         with self._memory.lock:
-            job = self._job(job_id)
+            job = self._read(job_id)
             if job.sealed and job.state.total_tasks == total_tasks:
                 return
-            self._undecided(job)
+            self._check_undecided(job)
             if job.sealed:
                 raise AlreadySealed(job_id)
             state = replace(job.state, total_tasks=total_tasks)
@@ -111,8 +111,8 @@ class MemoryJobs(JobStateRepository):
 
     def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
         with self._memory.lock:
-            job = self._job(job_id)
-            self._undecided(job)
+            job = self._read(job_id)
+            self._check_undecided(job)
             if job.sealed:
                 raise AlreadySealed(job_id)
             for task in tasks:
@@ -129,14 +129,14 @@ class MemoryJobs(JobStateRepository):
         limit: int = 1000,
     ) -> list[ExportTask]:
         with self._memory.lock:
-            self._job(job_id)
+            self._read(job_id)
             rows = sorted(self._memory.tasks[job_id].values(), key=lambda task: task.task_id)
-        found = [task for task in rows if after is None or task.task_id > after]
-        return [task for task in found if status in (None, task.status)][:limit]
+        following = [task for task in rows if after is None or task.task_id > after]
+        return [task for task in following if status in (None, task.status)][:limit]
 
     def record_results(self, job_id: str, results: Sequence[TaskResult]) -> int:
         with self._memory.lock:
-            self._open(job_id)
+            self._check_counting(job_id)
             return sum(self._count(job_id, result) for result in results)
 
     def _count(self, job_id: str, result: TaskResult) -> bool:
@@ -148,7 +148,7 @@ class MemoryJobs(JobStateRepository):
         rows[result.task_id] = replace(
             task, status=status, bytes_processed=result.bytes_processed, error=result.error
         )
-        job = self._job(job_id)
+        job = self._read(job_id)
         field = "completed_tasks" if result.success else "failed_tasks"
         self._put(
             job,
@@ -160,13 +160,13 @@ class MemoryJobs(JobStateRepository):
 
     def note_progress(self, job_id: str) -> None:
         with self._memory.lock:
-            job = self._job(job_id)
+            job = self._read(job_id)
             if not job.terminal:
                 self._put(job, last_progress_at=self._clock.time())
 
     def claim_outcome(self, job_id: str) -> ExportJob | None:
         with self._memory.lock:
-            job = self._job(job_id)
+            job = self._read(job_id)
             if not job.all_counted:
                 return None
             failures = job.state.failed_tasks
@@ -177,7 +177,7 @@ class MemoryJobs(JobStateRepository):
 
     def give_up(self, job_id: str, error: JobError) -> ExportJob | None:
         with self._memory.lock:
-            job = self._job(job_id)
+            job = self._read(job_id)
             if job.terminal or job.callback.state is not CallbackState.NONE:
                 return None
             return self._decide(job, JobStatus.FAILED, error)
@@ -187,7 +187,7 @@ class MemoryJobs(JobStateRepository):
 
     def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
         with self._memory.lock:
-            job, now = self._job(job_id), self._clock.time()
+            job, now = self._read(job_id), self._clock.time()
             since = job.callback.attempted_at
             if job.callback.state is not CallbackState.PENDING:
                 return None
@@ -200,7 +200,7 @@ class MemoryJobs(JobStateRepository):
 
     def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
         with self._memory.lock:
-            job = self._job(job_id)
+            job = self._read(job_id)
             if job.callback.state is CallbackState.PENDING:
                 ended = replace(job.callback, in_doubt=in_doubt, attempted_at=None)
                 self._put(job, callback=ended)
@@ -209,18 +209,18 @@ class MemoryJobs(JobStateRepository):
         if not status.terminal:
             raise IllegalTransition(job_id)
         with self._memory.lock:
-            job = self._job(job_id)
+            job = self._read(job_id)
             if job.callback.state is not CallbackState.PENDING:
                 return False
-            self._put(self._ended(job, status, error), state=job.state.moved_to(status))
+            self._put(self._end(job, status, error), state=job.state.moved_to(status))
             return True
 
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
         with self._memory.lock:
-            job = self._job(job_id)
+            job = self._read(job_id)
             if job.has_seen(token):
                 return job
-            self._undecided(job)
+            self._check_undecided(job)
             return self._put(
                 job,
                 task_token=token,
@@ -233,19 +233,19 @@ class MemoryJobs(JobStateRepository):
 
     # -- what the methods share
 
-    def _job(self, job_id: str) -> ExportJob:
+    def _read(self, job_id: str) -> ExportJob:
         try:
             return self._memory.jobs[job_id]
         except KeyError:
             raise JobNotFound(job_id) from None
 
-    def _undecided(self, job: ExportJob) -> None:
+    def _check_undecided(self, job: ExportJob) -> None:
         if job.status not in ACTIVE or job.callback.state is not CallbackState.NONE:
             raise JobClosed(job.job_id)
 
-    def _open(self, job_id: str) -> None:
-        self._undecided(self._job(job_id))
-        if self._job(job_id).status is not JobStatus.DOWNLOADING:
+    def _check_counting(self, job_id: str) -> None:
+        self._check_undecided(self._read(job_id))
+        if self._read(job_id).status is not JobStatus.DOWNLOADING:
             raise JobClosed(job_id)
 
     def _put(self, job: ExportJob, **changes: object) -> ExportJob:
@@ -253,7 +253,7 @@ class MemoryJobs(JobStateRepository):
         self._memory.jobs[job.job_id] = changed
         return changed
 
-    def _ended(self, job: ExportJob, status: JobStatus, error: JobError | None) -> ExportJob:
+    def _end(self, job: ExportJob, status: JobStatus, error: JobError | None) -> ExportJob:
         now = self._clock.time()
         return replace(
             job,
@@ -265,7 +265,7 @@ class MemoryJobs(JobStateRepository):
         )
 
 
-def _may_end(job: ExportJob, status: JobStatus) -> bool:
+def _can_end(job: ExportJob, status: JobStatus) -> bool:
     if job.has_task_token() or job.callback.state is not CallbackState.NONE:
         return False
     done = job.sealed and job.remaining_tasks == 0 and job.state.failed_tasks == 0

@@ -1,11 +1,12 @@
-"""Step Functions as its callers see it: tokens, two clocks, and the answers of the service.
+"""A simulation of Step Functions: tokens, two timeouts, and the errors of the service.
 
     open ──▶ OPEN ─┬─ success or failure was accepted ───────▶ CLOSED
                    ├─ no heartbeat for heartbeat_seconds ────▶ TIMED_OUT
-                   └─ timeout_seconds since it was opened ───▶ TIMED_OUT, beaten or not
+                   └─ timeout_seconds since it was opened ───▶ TIMED_OUT, even with heartbeats
 
-A token that is not open any more is answered with TaskTimedOut, whatever ended it: that is
-what Amazon does, and why the code alone decides nothing. One nobody gave out: InvalidToken.
+A call with a token that is not open any more gets TaskTimedOut, whatever ended it. Amazon
+does the same, so the code alone decides nothing. A token that was never issued gets
+InvalidToken.
 """
 
 from collections import deque
@@ -25,6 +26,8 @@ Kind = Literal["success", "failure", "heartbeat"]
 
 
 class TokenState(Enum):
+    """The state of a task token."""
+
     OPEN = "open"
     CLOSED = "closed"
     TIMED_OUT = "timed out"
@@ -32,7 +35,7 @@ class TokenState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AcceptedCallback:
-    """A callback the service took, at a time of the monotonic clock."""
+    """A callback that the service accepted, at a time of the monotonic clock."""
 
     kind: Kind
     token: TaskToken
@@ -51,24 +54,24 @@ class _Task:
     closed: bool = False
     heartbeats: list[float] = field(default_factory=list)
 
-    def times_out_at(self) -> float:
+    def compute_timeout_at(self) -> float:
         return min(
             self.heard_at + self.heartbeat_seconds, self.opened_at + self.timeout_seconds
         )
 
-    def state(self, now: float) -> TokenState:
+    def get_state(self, now: float) -> TokenState:
         if self.closed:
             return TokenState.CLOSED
-        return TokenState.TIMED_OUT if now >= self.times_out_at() else TokenState.OPEN
+        return TokenState.TIMED_OUT if now >= self.compute_timeout_at() else TokenState.OPEN
 
 
 class SimulatedStepFunctions:
-    """A StepFunctions that keeps the rules, and breaks when it is told to.
+    """A StepFunctions that keeps the rules of the service and fails on request.
 
-    `latency_seconds` passes before each call is acted on. Faults are used up call by call,
-    each in its turn: `throttle(3)` refuses the next three, `lose_replies(2)` acts on two
-    and answers neither. `down = True` answers nothing and acts on nothing.
-    Safe to share between threads.
+    `latency_seconds` passes before each call is acted on. Faults are used up one per call,
+    in the order in which they were added: `throttle(3)` refuses the next three calls, and
+    `lose_replies(2)` acts on two calls without a response. While `down` is True, it neither
+    acts nor responds. Safe to share between threads.
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, *, latency_seconds: float = 0.0) -> None:
@@ -86,7 +89,10 @@ class SimulatedStepFunctions:
     def open(
         self, *, heartbeat_seconds: float = inf, timeout_seconds: float = inf
     ) -> TaskToken:
-        """A state is entered and waits for its token: both its clocks run from now on."""
+        """Enter a state that waits for a new token, and return the token.
+
+        Both timeouts run from now on.
+        """
         now = self._clock.monotonic()
         with self._lock:
             token = TaskToken(f"simulated-task-{len(self._tasks)}")
@@ -94,16 +100,17 @@ class SimulatedStepFunctions:
         return token
 
     def state(self, token: TaskToken) -> TokenState:
+        """Return the state of that token."""
         with self._lock:
-            return self._tasks[token].state(self._clock.monotonic())
+            return self._tasks[token].get_state(self._clock.monotonic())
 
     def heartbeats(self, token: TaskToken) -> list[float]:
-        """When the service took heartbeats of that token."""
+        """Return when the service accepted heartbeats of that token."""
         with self._lock:
             return list(self._tasks[token].heartbeats)
 
-    def longest_gap(self, token: TaskToken) -> float:
-        """The longest silence of that token until now, since its state was entered."""
+    def measure_max_gap(self, token: TaskToken) -> float:
+        """Return the longest time without a heartbeat since the state was entered."""
         with self._lock:
             task = self._tasks[token]
             heard = [task.opened_at, *task.heartbeats, self._clock.monotonic()]
@@ -112,14 +119,18 @@ class SimulatedStepFunctions:
     # -- faults
 
     def throttle(self, calls: int = 1) -> None:
+        """Refuse so many calls."""
         self._faults.extend(["throttle"] * calls)
 
     def lose_replies(self, calls: int = 1) -> None:
+        """Act on so many calls and lose the response."""
         self._faults.extend(["lose"] * calls)
 
     # -- the callbacks
 
     def send_task_success(self, token: TaskToken, output: Mapping[str, Any]) -> None:
+        """Close the token with a success."""
+
         def accept(task: _Task, now: float) -> AcceptedCallback:
             task.closed = True
             return AcceptedCallback("success", token, now, output=dict(output))
@@ -127,6 +138,8 @@ class SimulatedStepFunctions:
         self._call(token, accept)
 
     def send_task_failure(self, token: TaskToken, error: str, cause: str) -> None:
+        """Close the token with a failure."""
+
         def accept(task: _Task, now: float) -> AcceptedCallback:
             task.closed = True
             return AcceptedCallback("failure", token, now, error=error, cause=cause)
@@ -134,6 +147,8 @@ class SimulatedStepFunctions:
         self._call(token, accept)
 
     def send_task_heartbeat(self, token: TaskToken) -> None:
+        """Restart the heartbeat timeout."""
+
         def accept(task: _Task, now: float) -> AcceptedCallback:
             task.heard_at = now
             task.heartbeats.append(now)
@@ -163,6 +178,6 @@ class SimulatedStepFunctions:
         now = self._clock.monotonic()
         if (task := self._tasks.get(token)) is None:
             raise TokenClosed("InvalidToken")
-        if task.state(now) is not TokenState.OPEN:
+        if task.get_state(now) is not TokenState.OPEN:
             raise TokenClosed("TaskTimedOut")
         self.accepted.append(accept(task, now))

@@ -1,1 +1,1 @@
-"""What a job store promises, one module per kind of promise; see contract.py."""
+"""The contract suite of job stores, one module per kind of promise. See contract.py."""

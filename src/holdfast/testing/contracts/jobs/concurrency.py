@@ -1,4 +1,4 @@
-"""Crowds: whoever is there at once, each task counts once and one decides."""
+"""With many callers at once, each task counts once and one caller decides."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,35 +14,38 @@ from holdfast.testing import ManualClock
 from holdfast.testing.contracts.jobs.support import (
     GIVEN_UP,
     OpenRepository,
-    all_done,
-    assert_books_agree,
-    counters,
-    decided,
-    failed,
-    job_of,
+    assert_counters_match_rows,
+    decide_job,
+    finish_all_tasks,
+    make_failure,
+    make_success,
     new_job,
-    sealed,
-    started,
-    succeeded,
+    read_counters,
+    read_job,
+    start_job,
+    start_sealed_job,
 )
 
 THREADS = 8
 
 
-def together(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
-    """Run `work(0)`, `work(1)` … at the same moment; their results."""
+def run_together(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
+    """Run `work(0)`, `work(1)` … at the same moment, and return their results."""
     start = Barrier(threads)
 
-    def one(number: int) -> Any:
+    def run(number: int) -> Any:
         start.wait(30)
         return work(number)
 
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(one, range(threads)))
+        return list(pool.map(run, range(threads)))
 
 
 class JobConcurrencyPromises:
-    """R004-049, R004-069, R004-105; JB-01, JB-02, JB-26, JB-44, I-JB-1, I-JB-3."""
+    """The promises for threads and processes.
+
+    R004-049, R004-069, R004-105 (JB-01, JB-02, JB-26, JB-44).
+    """
 
     @pytest.fixture(params=["one repository", "a repository for each"])
     def crowd(
@@ -51,6 +54,7 @@ class JobConcurrencyPromises:
         open_repository: OpenRepository,
         clock: ManualClock,
     ) -> list[JobStateRepository]:
+        """Return a repository for each thread."""
         if request.param == "one repository":
             return [open_repository(clock)] * THREADS
         return [open_repository(clock) for _ in range(THREADS)]
@@ -58,16 +62,18 @@ class JobConcurrencyPromises:
     def test_three_increments_at_once_are_three(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
-        started(crowd[0], clock, 0)
-        together(lambda n: crowd[n].increment_completed_tasks("job"), threads=3)
-        assert counters(crowd[0]) == (3, 0)
-        assert_books_agree(crowd[0])
+        start_job(crowd[0], clock, 0)
+        run_together(lambda n: crowd[n].increment_completed_tasks("job"), threads=3)
+        assert read_counters(crowd[0]) == (3, 0)
+        assert_counters_match_rows(crowd[0])
 
     def test_the_same_results_from_all_sides_are_counted_once(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
-        tasks = sealed(crowd[0], clock, 24)
-        results = [failed(t) if n % 3 == 0 else succeeded(t) for n, t in enumerate(tasks)]
+        tasks = start_sealed_job(crowd[0], clock, 24)
+        results = [
+            make_failure(t) if n % 3 == 0 else make_success(t) for n, t in enumerate(tasks)
+        ]
 
         def report(number: int) -> int:
             ordered = results[number:] + results[:number]
@@ -76,103 +82,103 @@ class JobConcurrencyPromises:
                 for at in range(0, len(ordered), 5)
             )
 
-        assert sum(together(report)) == 24
-        assert counters(crowd[0]) == (16, 8)
-        assert job_of(crowd[0]).all_counted
-        assert_books_agree(crowd[0])
+        assert sum(run_together(report)) == 24
+        assert read_counters(crowd[0]) == (16, 8)
+        assert read_job(crowd[0]).all_counted
+        assert_counters_match_rows(crowd[0])
 
-    def test_a_task_said_to_be_done_and_failed_at_once_is_one_of_them(
+    def test_a_task_reported_as_done_and_failed_at_once_is_counted_once(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
-        [task] = sealed(crowd[0], clock, 1)
-        says = [succeeded(task), failed(task)]
-        counted = together(lambda n: crowd[n].record_results("job", [says[n % 2]]))
+        [task] = start_sealed_job(crowd[0], clock, 1)
+        results = [make_success(task), make_failure(task)]
+        counted = run_together(lambda n: crowd[n].record_results("job", [results[n % 2]]))
         assert sorted(counted) == [0] * (THREADS - 1) + [1]
-        assert sum(counters(crowd[0])) == 1
-        assert_books_agree(crowd[0])
+        assert sum(read_counters(crowd[0])) == 1
+        assert_counters_match_rows(crowd[0])
 
-    def test_of_many_who_claim_the_outcome_one_gets_it(
+    def test_one_of_many_callers_claims_the_outcome(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
-        all_done(crowd[0], clock)
-        won = [job for job in together(lambda n: crowd[n].claim_outcome("job")) if job]
+        finish_all_tasks(crowd[0], clock)
+        won = [job for job in run_together(lambda n: crowd[n].claim_outcome("job")) if job]
         assert len(won) == 1
 
-    def test_the_last_workers_decide_once_whoever_was_last(
+    def test_workers_that_finish_last_together_decide_once(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
-        """JB-02: each counts its task, then looks whether the job is done."""
-        tasks = sealed(crowd[0], clock, THREADS)
+        """Each worker counts its task, then checks whether the job is done (JB-02)."""
+        tasks = start_sealed_job(crowd[0], clock, THREADS)
 
-        def last(number: int) -> bool:
-            crowd[number].record_results("job", [succeeded(tasks[number])])
+        def finish(number: int) -> bool:
+            crowd[number].record_results("job", [make_success(tasks[number])])
             return crowd[number].claim_outcome("job") is not None
 
-        assert sum(together(last)) == 1
+        assert sum(run_together(finish)) == 1
 
-    def test_of_claiming_and_giving_up_one_wins(
+    def test_either_claiming_or_giving_up_wins(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
-        all_done(crowd[0], clock)
+        finish_all_tasks(crowd[0], clock)
 
         def decide(number: int) -> JobStatus | None:
             if number % 2:
                 return JobStatus.FAILED if crowd[number].give_up("job", GIVEN_UP) else None
             return JobStatus.COMPLETED if crowd[number].claim_outcome("job") else None
 
-        [status] = [status for status in together(decide) if status]
-        assert job_of(crowd[0]).callback.status is status
+        [status] = [status for status in run_together(decide) if status]
+        assert read_job(crowd[0]).callback.status is status
 
     def test_results_and_the_end_at_once_agree_afterwards(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
-        tasks = sealed(crowd[0], clock, THREADS)
+        tasks = start_sealed_job(crowd[0], clock, THREADS)
 
         def work(number: int) -> int:
             if number == THREADS - 1:
                 crowd[number].give_up("job", GIVEN_UP)
                 return 0
             try:
-                return crowd[number].record_results("job", [succeeded(tasks[number])])
+                return crowd[number].record_results("job", [make_success(tasks[number])])
             except JobClosed:
                 return 0
 
-        assert sum(together(work)) == counters(crowd[0])[0]
-        assert_books_agree(crowd[0])
+        assert sum(run_together(work)) == read_counters(crowd[0])[0]
+        assert_counters_match_rows(crowd[0])
 
-    def test_of_many_attempts_at_the_callback_one_begins(
+    def test_one_of_many_attempts_at_the_callback_begins(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
-        decided(crowd[0], clock)
-        begun = together(lambda n: crowd[n].begin_callback("job", again_after_seconds=5.0))
+        decide_job(crowd[0], clock)
+        begun = run_together(lambda n: crowd[n].begin_callback("job", again_after_seconds=5.0))
         assert len([job for job in begun if job]) == 1
-        assert job_of(crowd[0]).callback.attempts == 1
+        assert read_job(crowd[0]).callback.attempts == 1
 
-    def test_of_many_who_settle_one_did(
+    def test_one_of_many_callers_settles(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
-        decided(crowd[0], clock)
-        said = together(lambda n: crowd[n].settle("job", JobStatus.COMPLETED, None))
-        assert sorted(said) == [False] * (THREADS - 1) + [True]
+        decide_job(crowd[0], clock)
+        settled = run_together(lambda n: crowd[n].settle("job", JobStatus.COMPLETED, None))
+        assert sorted(settled) == [False] * (THREADS - 1) + [True]
 
-    def test_of_many_who_save_one_id_one_did(
+    def test_one_of_many_callers_saves_an_id(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
         def save(number: int) -> bool:
             try:
-                crowd[number].save(new_job(clock, metadata={"of": number}))
+                crowd[number].save(new_job(clock, metadata={"thread": number}))
             except JobExists:
                 return False
             return True
 
-        saved = together(save)
+        saved = run_together(save)
         assert sum(saved) == 1
-        assert job_of(crowd[0]).metadata == {"of": saved.index(True)}
+        assert read_job(crowd[0]).metadata == {"thread": saved.index(True)}
 
-    def test_of_many_numbers_of_tasks_one_stays(
+    def test_one_of_many_numbers_of_tasks_stays(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
-        started(crowd[0], clock, 0)
+        start_job(crowd[0], clock, 0)
 
         def seal(number: int) -> bool:
             try:
@@ -181,7 +187,7 @@ class JobConcurrencyPromises:
                 return False
             return True
 
-        said = together(seal)
-        assert sum(said) == 1
-        job = job_of(crowd[0])
-        assert job.state.total_tasks == job.remaining_tasks == said.index(True)
+        sealed = run_together(seal)
+        assert sum(sealed) == 1
+        job = read_job(crowd[0])
+        assert job.state.total_tasks == job.remaining_tasks == sealed.index(True)

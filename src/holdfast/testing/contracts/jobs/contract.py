@@ -1,5 +1,7 @@
-"""What every job store must pass. Subclass JobStoreContract as Test…, and give it one
-fixture."""
+"""The tests that every job store must pass.
+
+Subclass JobStoreContract as Test…, and override its fixture `open_repository`.
+"""
 
 from typing import ClassVar
 
@@ -33,33 +35,37 @@ class SequentialJobPromises(
     TokenPromises,
     LookupPromises,
 ):
-    """All promises but those of crowds, for stores in tests that are not thread-safe."""
+    """All promises except concurrency, for stores in tests that are not thread-safe."""
 
     examples: ClassVar[int] = 30
-    """How many lives of a job are tried against the model."""
+    """How many sequences of calls are compared with the model."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
+        """Return the clock of the store."""
         return ManualClock()
 
     @pytest.fixture
     def open_repository(self) -> OpenRepository:
-        """`open_repository(clock, keep_seconds=None)`: the store of this test, which is
-        empty at first, opened once more. The fixture closes what it opened."""
+        """Return a function that opens this test's store, which is empty at first.
+
+        Every call opens the same store once more. The fixture closes what it opened.
+        """
         raise NotImplementedError
 
     @pytest.fixture
     def repository(
         self, open_repository: OpenRepository, clock: ManualClock
     ) -> JobStateRepository:
+        """Return the store, opened once."""
         return open_repository(clock)
 
     def test_any_order_of_calls_does_what_the_model_says(
         self, open_repository: OpenRepository, clock: ManualClock
     ) -> None:
-        """I-JB-1…4, LO-03."""
+        """Counters match rows, and each call does what the model does."""
         run_machine(open_repository, clock, self.examples)
 
 
 class JobStoreContract(SequentialJobPromises, JobConcurrencyPromises):
-    """All of it."""
+    """All promises of a job store."""

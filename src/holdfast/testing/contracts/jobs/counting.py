@@ -1,4 +1,4 @@
-"""Each task is counted once, whoever reports it how often."""
+"""Each task is counted once, however often it is reported."""
 
 from dataclasses import replace
 
@@ -12,126 +12,137 @@ from holdfast.testing.contracts.jobs.support import (
     BROKEN,
     GIVEN_UP,
     MANY,
-    assert_books_agree,
-    counters,
-    decided,
-    failed,
-    job_of,
+    assert_counters_match_rows,
+    decide_job,
+    make_failure,
+    make_success,
+    make_tasks,
     new_job,
-    rows,
-    sealed,
-    started,
-    succeeded,
-    tasks_of,
+    read_counters,
+    read_job,
+    read_rows,
+    start_job,
+    start_sealed_job,
 )
 
 
 class CountingPromises:
-    """R004-049, R004-057, R004-058, R004-103, R004-190, R004-191; JB-01, JB-30, I-JB-1."""
+    """The promises about counters.
+
+    R004-049, R004-057, R004-058, R004-103, R004-190, R004-191 (JB-01, JB-30).
+    """
 
     def test_results_finish_rows_and_are_counted(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = sealed(repository, clock, 3)
+        tasks = start_sealed_job(repository, clock, 3)
         assert (
-            repository.record_results("job", [succeeded(tasks[0], 11), failed(tasks[1])]) == 2
+            repository.record_results(
+                "job", [make_success(tasks[0], 11), make_failure(tasks[1])]
+            )
+            == 2
         )
-        assert counters(repository) == (1, 1)
-        done, broken, waiting = rows(repository)
+        assert read_counters(repository) == (1, 1)
+        done, broken, waiting = read_rows(repository)
         assert (done.status, done.bytes_processed) == (TaskStatus.COMPLETED, 11)
         assert (broken.status, broken.error) == (TaskStatus.FAILED, BROKEN)
         assert waiting == tasks[2]
-        assert job_of(repository).remaining_tasks == 1
-        assert_books_agree(repository)
+        assert read_job(repository).remaining_tasks == 1
+        assert_counters_match_rows(repository)
 
     def test_a_result_reported_again_is_not_counted_again(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = started(repository, clock)
-        assert repository.record_results("job", [succeeded(tasks[0])]) == 1
-        assert repository.record_results("job", [succeeded(tasks[0])]) == 0
-        assert repository.record_results("job", [succeeded(t) for t in tasks]) == 2
-        assert counters(repository) == (3, 0)
+        tasks = start_job(repository, clock)
+        assert repository.record_results("job", [make_success(tasks[0])]) == 1
+        assert repository.record_results("job", [make_success(tasks[0])]) == 0
+        assert repository.record_results("job", [make_success(t) for t in tasks]) == 2
+        assert read_counters(repository) == (3, 0)
 
     def test_the_first_result_of_a_task_stays(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = started(repository, clock, 2)
-        repository.record_results("job", [succeeded(tasks[0]), failed(tasks[1])])
-        before = rows(repository)
-        assert repository.record_results("job", [failed(tasks[0]), succeeded(tasks[1])]) == 0
-        assert counters(repository) == (1, 1)
-        assert rows(repository) == before
+        tasks = start_job(repository, clock, 2)
+        repository.record_results("job", [make_success(tasks[0]), make_failure(tasks[1])])
+        before = read_rows(repository)
+        assert (
+            repository.record_results("job", [make_failure(tasks[0]), make_success(tasks[1])])
+            == 0
+        )
+        assert read_counters(repository) == (1, 1)
+        assert read_rows(repository) == before
 
     def test_a_task_named_twice_in_one_batch_is_counted_once(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = started(repository, clock, 2)
+        tasks = start_job(repository, clock, 2)
         batch = [
-            succeeded(tasks[0]),
-            failed(tasks[0]),
-            succeeded(tasks[1]),
-            succeeded(tasks[1]),
+            make_success(tasks[0]),
+            make_failure(tasks[0]),
+            make_success(tasks[1]),
+            make_success(tasks[1]),
         ]
         assert repository.record_results("job", batch) == 2
-        assert counters(repository) == (2, 0)
-        assert_books_agree(repository)
+        assert read_counters(repository) == (2, 0)
+        assert_counters_match_rows(repository)
 
     def test_results_of_unknown_tasks_are_not_counted_and_leave_no_rows(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = started(repository, clock, 1)
+        tasks = start_job(repository, clock, 1)
         unknown = TaskResult("job", "unknown", True)
-        assert repository.record_results("job", [unknown, succeeded(tasks[0]), unknown]) == 1
+        assert repository.record_results("job", [unknown, make_success(tasks[0]), unknown]) == 1
         assert repository.record_results("job", [unknown]) == 0
-        assert counters(repository) == (1, 0)
-        assert len(rows(repository)) == 1
+        assert read_counters(repository) == (1, 0)
+        assert len(read_rows(repository)) == 1
 
     def test_no_results_are_counted_as_none(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        started(repository, clock)
+        start_job(repository, clock)
         assert repository.record_results("job", []) == 0
 
     def test_a_batch_may_be_larger_than_any_transaction(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = sealed(repository, clock, MANY)
-        repository.record_results("job", [succeeded(t) for t in tasks[:40]])
-        results = [failed(t) if n % 5 == 0 else succeeded(t) for n, t in enumerate(tasks)]
+        tasks = start_sealed_job(repository, clock, MANY)
+        repository.record_results("job", [make_success(t) for t in tasks[:40]])
+        results = [
+            make_failure(t) if n % 5 == 0 else make_success(t) for n, t in enumerate(tasks)
+        ]
         twice = [*results, *results[:60]]
         assert repository.record_results("job", twice) == MANY - 40
-        assert sum(counters(repository)) == MANY
-        assert job_of(repository).remaining_tasks == 0
-        assert_books_agree(repository)
+        assert sum(read_counters(repository)) == MANY
+        assert read_job(repository).remaining_tasks == 0
+        assert_counters_match_rows(repository)
 
-    # -- one at a time, as the seed has it
+    # -- the increments of the seed
 
     def test_increments_of_a_task_count_it_once(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = started(repository, clock, 3)
+        tasks = start_job(repository, clock, 3)
         for _ in range(2):
             repository.increment_completed_tasks("job", tasks[0].task_id)
             repository.increment_failed_tasks("job", tasks[1].task_id)
             repository.increment_failed_tasks("job", tasks[0].task_id)
             repository.increment_completed_tasks("job", "unknown")
-        assert counters(repository) == (1, 1)
-        assert_books_agree(repository)
+        assert read_counters(repository) == (1, 1)
+        assert_counters_match_rows(repository)
 
     def test_increments_without_a_task_count_each_time(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        started(repository, clock, 0)
+        start_job(repository, clock, 0)
         for _ in range(3):
             repository.increment_completed_tasks("job")
         for _ in range(2):
             repository.increment_failed_tasks("job")
         repository.set_total_tasks("job", 5)
-        assert counters(repository) == (3, 2)
-        assert job_of(repository).all_counted
-        assert len(rows(repository)) == 5
-        assert_books_agree(repository)
+        assert read_counters(repository) == (3, 2)
+        assert read_job(repository).all_counted
+        assert len(read_rows(repository)) == 5
+        assert_counters_match_rows(repository)
 
     # -- when counting is over, or has not begun
 
@@ -139,12 +150,12 @@ class CountingPromises:
     def test_a_job_that_is_not_downloading_or_is_decided_counts_nothing(
         self, repository: JobStateRepository, clock: ManualClock, state: str
     ) -> None:
-        tasks = tasks_of("job", 3)
+        tasks = make_tasks("job", 3)
         repository.save(new_job(clock))
         repository.add_tasks("job", tasks)
         if state != "processing":
             repository.update_job_status("job", JobStatus.DOWNLOADING)
-            repository.record_results("job", [succeeded(tasks[0])])
+            repository.record_results("job", [make_success(tasks[0])])
         if state == "decided":
             repository.set_total_tasks("job", 1)
             assert repository.claim_outcome("job")
@@ -157,25 +168,26 @@ class CountingPromises:
         self.assert_closed(repository)
 
     def assert_closed(self, repository: JobStateRepository) -> None:
-        was, before = job_of(repository), rows(repository)
+        """Check that the job counts nothing."""
+        job, tasks = read_job(repository), read_rows(repository)
         with pytest.raises(JobClosed):
-            repository.record_results("job", [succeeded(task) for task in before])
-        for task_id in (None, before[-1].task_id):
+            repository.record_results("job", [make_success(task) for task in tasks])
+        for task_id in (None, tasks[-1].task_id):
             with pytest.raises(JobClosed):
                 repository.increment_completed_tasks("job", task_id)
             with pytest.raises(JobClosed):
                 repository.increment_failed_tasks("job", task_id)
-        assert job_of(repository) == was
-        assert rows(repository) == before
+        assert read_job(repository) == job
+        assert read_rows(repository) == tasks
 
     def test_a_batch_of_any_size_for_a_decided_job_leaves_no_trace(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = started(repository, clock, MANY)
+        tasks = start_job(repository, clock, MANY)
         repository.give_up("job", GIVEN_UP)
         with pytest.raises(JobClosed):
-            repository.record_results("job", [succeeded(task) for task in tasks])
-        assert counters(repository) == (0, 0)
+            repository.record_results("job", [make_success(task) for task in tasks])
+        assert read_counters(repository) == (0, 0)
         assert repository.tasks("job", status=TaskStatus.COMPLETED) == []
 
     # -- times
@@ -184,21 +196,21 @@ class CountingPromises:
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
         """R004-060."""
-        tasks = sealed(repository, clock, 2)
+        tasks = start_sealed_job(repository, clock, 2)
         clock.advance(1.0)
-        repository.record_results("job", [succeeded(tasks[0])])
-        assert job_of(repository).updated_at == clock.time()
+        repository.record_results("job", [make_success(tasks[0])])
+        assert read_job(repository).updated_at == clock.time()
         clock.advance(1.0)
         repository.increment_failed_tasks("job", tasks[1].task_id)
-        assert job_of(repository).updated_at == clock.time()
+        assert read_job(repository).updated_at == clock.time()
 
     def test_of_results_only_those_that_count_move_last_progress_at(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        """JB-17, I-JB-7."""
+        """(JB-17)"""
         repository.save(new_job(clock))
         begun = clock.time()
-        tasks = tasks_of("job", 2)
+        tasks = make_tasks("job", 2)
         for write in (
             lambda: repository.add_tasks("job", tasks),
             lambda: repository.update_job_status("job", JobStatus.DOWNLOADING),
@@ -207,44 +219,44 @@ class CountingPromises:
         ):
             clock.advance(1.0)
             write()
-            assert job_of(repository).last_progress_at == begun
+            assert read_job(repository).last_progress_at == begun
         clock.advance(1.0)
-        repository.record_results("job", [failed(tasks[0])])
+        repository.record_results("job", [make_failure(tasks[0])])
         progressed = clock.time()
         clock.advance(1.0)
-        repository.record_results("job", [succeeded(tasks[0])])
-        assert job_of(repository).last_progress_at == progressed
+        repository.record_results("job", [make_success(tasks[0])])
+        assert read_job(repository).last_progress_at == progressed
 
     @pytest.mark.parametrize("status", [JobStatus.PROCESSING, JobStatus.DOWNLOADING])
-    def test_an_active_job_may_be_said_to_move(
+    def test_noting_progress_of_an_active_job_moves_last_progress_at(
         self, repository: JobStateRepository, clock: ManualClock, status: JobStatus
     ) -> None:
         repository.save(new_job(clock))
         repository.update_job_status("job", status)
-        was = job_of(repository)
+        before = read_job(repository)
         clock.advance(1.0)
         repository.note_progress("job")
         now = clock.time()
-        assert job_of(repository) == replace(was, last_progress_at=now, updated_at=now)
+        assert read_job(repository) == replace(before, last_progress_at=now, updated_at=now)
 
-    def test_a_job_that_ended_does_not_move(
+    def test_noting_progress_of_an_ended_job_changes_nothing(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        started(repository, clock)
+        start_job(repository, clock)
         repository.update_job_status("job", JobStatus.FAILED)
-        was = job_of(repository)
+        before = read_job(repository)
         clock.advance(1.0)
         repository.note_progress("job")
-        assert job_of(repository) == was
+        assert read_job(repository) == before
 
-    def test_callbacks_are_no_progress(
+    def test_callbacks_do_not_count_as_progress(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        job = decided(repository, clock)
+        job = decide_job(repository, clock)
         clock.advance(1.0)
         repository.begin_callback("job", again_after_seconds=5.0)
         repository.end_callback("job", in_doubt=False)
         repository.settle("job", JobStatus.COMPLETED, None)
-        ended = job_of(repository)
+        ended = read_job(repository)
         assert ended.callback.state is CallbackState.SENT
         assert ended.last_progress_at == job.last_progress_at

@@ -1,22 +1,28 @@
-"""Jobs are found by their status, all of them."""
+"""All jobs are found by their status."""
 
 import pytest
 
 from holdfast.jobs.model import JobStatus
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.support import GIVEN_UP, TOKEN, decided, new_job, started
+from holdfast.testing.contracts.jobs.support import (
+    GIVEN_UP,
+    TOKEN,
+    decide_job,
+    new_job,
+    start_job,
+)
 
-CROWD = 40
+JOBS = 40
 LARGE = "x" * 40_000
-"""Of metadata: forty of these are more than the megabyte that DynamoDB answers at once."""
+"""Metadata. Forty of these are more than the megabyte that DynamoDB returns at once."""
 
 
 class LookupPromises:
-    """R004-091, R004-127, R004-193, R004-198; D-20, JB-23, I-JB-10."""
+    """The promises of `find_by_status` (R004-091, R004-127, R004-193, R004-198, JB-23)."""
 
     @pytest.mark.parametrize("status", JobStatus)
-    def test_where_there_is_nothing_nothing_is_found(
+    def test_an_empty_store_has_no_jobs_of_any_status(
         self, repository: JobStateRepository, status: JobStatus
     ) -> None:
         assert repository.find_by_status(status) == []
@@ -24,13 +30,13 @@ class LookupPromises:
     def test_jobs_are_found_whole_with_and_without_token(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        waiting = new_job(clock, "waiting", task_token=TOKEN, metadata={"a": [1]})
-        free = new_job(clock, "free")
-        repository.save(waiting)
-        repository.save(free)
-        started(repository, clock, job_id="another")
-        found = repository.find_by_status(JobStatus.PROCESSING)
-        assert sorted(found, key=lambda job: job.job_id) == [free, waiting]
+        with_token = new_job(clock, "with", task_token=TOKEN, metadata={"a": [1]})
+        without_token = new_job(clock, "without")
+        repository.save(with_token)
+        repository.save(without_token)
+        start_job(repository, clock, job_id="another")
+        jobs = repository.find_by_status(JobStatus.PROCESSING)
+        assert sorted(jobs, key=lambda job: job.job_id) == [with_token, without_token]
         assert [j.job_id for j in repository.find_by_status(JobStatus.DOWNLOADING)] == [
             "another"
         ]
@@ -38,15 +44,15 @@ class LookupPromises:
     def test_all_pages_are_read(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        for n in range(CROWD):
+        for n in range(JOBS):
             repository.save(new_job(clock, f"{n:02}", metadata={"large": LARGE}))
-        found = repository.find_by_status(JobStatus.PROCESSING)
-        assert sorted(job.job_id for job in found) == [f"{n:02}" for n in range(CROWD)]
+        jobs = repository.find_by_status(JobStatus.PROCESSING)
+        assert sorted(job.job_id for job in jobs) == [f"{n:02}" for n in range(JOBS)]
 
-    def test_a_job_is_found_where_it_is_now(
+    def test_a_job_is_found_by_its_current_status(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        decided(repository, clock)
+        decide_job(repository, clock)
         assert [j.job_id for j in repository.find_by_status(JobStatus.DOWNLOADING)] == ["job"]
         repository.settle("job", JobStatus.FAILED, GIVEN_UP)
         assert repository.find_by_status(JobStatus.DOWNLOADING) == []

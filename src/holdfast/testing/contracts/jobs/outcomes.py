@@ -1,4 +1,4 @@
-"""One caller decides how a job ended."""
+"""One caller decides the outcome of a job."""
 
 import pytest
 
@@ -8,24 +8,27 @@ from holdfast.testing import ManualClock
 from holdfast.testing.contracts.jobs.support import (
     GIVEN_UP,
     TOKEN,
-    all_done,
-    decided,
-    failed,
-    job_of,
+    decide_job,
+    finish_all_tasks,
+    make_failure,
+    make_success,
     new_job,
-    sealed,
-    started,
-    succeeded,
+    read_job,
+    start_job,
+    start_sealed_job,
 )
 
 
 class OutcomePromises:
-    """R004-115, R004-116, R004-118, R004-121, R004-123; D-14, D-15; JB-02…06, JB-11."""
+    """The promises of `claim_outcome` and `give_up`.
+
+    R004-115, R004-116, R004-118, R004-121, R004-123 (JB-02 to JB-06, JB-11).
+    """
 
     def test_a_job_whose_tasks_all_succeeded_is_completed(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        all_done(repository, clock, task_token=TOKEN)
+        finish_all_tasks(repository, clock, task_token=TOKEN)
         clock.advance(1.0)
         job = repository.claim_outcome("job")
         assert job is not None
@@ -33,13 +36,13 @@ class OutcomePromises:
         assert (job.callback.status, job.callback.error) == (JobStatus.COMPLETED, None)
         assert job.callback.attempts == 0
         assert (job.callback.in_doubt, job.callback.attempted_at) == (False, None)
-        assert job == job_of(repository)
+        assert job == read_job(repository)
         assert job.updated_at == clock.time()
 
-    def test_a_decided_job_is_active_until_the_answer_is_out(
+    def test_a_decided_job_is_active_until_its_outcome_is_sent(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        job = decided(repository, clock)
+        job = decide_job(repository, clock)
         assert (job.status, job.task_token, job.completed_at) == (
             JobStatus.DOWNLOADING,
             TOKEN,
@@ -50,9 +53,9 @@ class OutcomePromises:
     def test_a_job_with_failed_tasks_failed(
         self, repository: JobStateRepository, clock: ManualClock, failures: int
     ) -> None:
-        tasks = sealed(repository, clock, 3)
-        repository.record_results("job", [failed(task) for task in tasks[:failures]])
-        repository.record_results("job", [succeeded(task) for task in tasks[failures:]])
+        tasks = start_sealed_job(repository, clock, 3)
+        repository.record_results("job", [make_failure(task) for task in tasks[:failures]])
+        repository.record_results("job", [make_success(task) for task in tasks[failures:]])
         job = repository.claim_outcome("job")
         assert job is not None
         assert job.callback.status is JobStatus.FAILED
@@ -63,45 +66,45 @@ class OutcomePromises:
     def test_a_job_of_no_tasks_is_completed(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        sealed(repository, clock, 0)
+        start_sealed_job(repository, clock, 0)
         job = repository.claim_outcome("job")
         assert job is not None
         assert job.callback.status is JobStatus.COMPLETED
 
     @pytest.mark.parametrize("early", ["processing", "not sealed", "one left"])
-    def test_whoever_comes_too_early_gets_nothing(
+    def test_a_claim_before_all_tasks_are_counted_gets_nothing(
         self, repository: JobStateRepository, clock: ManualClock, early: str
     ) -> None:
         if early == "processing":
             repository.save(new_job(clock))
             repository.set_total_tasks("job", 0)
         elif early == "not sealed":
-            started(repository, clock, 0)
+            start_job(repository, clock, 0)
         else:
-            tasks = sealed(repository, clock, 2)
-            repository.record_results("job", [succeeded(tasks[0])])
-        was = job_of(repository)
+            tasks = start_sealed_job(repository, clock, 2)
+            repository.record_results("job", [make_success(tasks[0])])
+        before = read_job(repository)
         assert repository.claim_outcome("job") is None
-        assert job_of(repository) == was
+        assert read_job(repository) == before
 
     def test_the_outcome_is_claimed_once(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        job = decided(repository, clock)
+        job = decide_job(repository, clock)
         assert repository.claim_outcome("job") is None
         assert repository.give_up("job", GIVEN_UP) is None
-        assert job_of(repository) == job
+        assert read_job(repository) == job
         repository.settle("job", JobStatus.COMPLETED, None)
-        settled = job_of(repository)
+        settled = read_job(repository)
         assert repository.claim_outcome("job") is None
         assert repository.give_up("job", GIVEN_UP) is None
-        assert job_of(repository) == settled
+        assert read_job(repository) == settled
 
     @pytest.mark.parametrize("status", [JobStatus.PROCESSING, JobStatus.DOWNLOADING])
     def test_an_active_job_can_be_given_up(
         self, repository: JobStateRepository, clock: ManualClock, status: JobStatus
     ) -> None:
-        """JB-13, JB-39."""
+        """(JB-13, JB-39)"""
         repository.save(new_job(clock, task_token=TOKEN))
         repository.update_job_status("job", status)
         clock.advance(1.0)
@@ -110,23 +113,23 @@ class OutcomePromises:
         assert (job.status, job.task_token) == (status, TOKEN)
         assert job.callback.state is CallbackState.PENDING
         assert (job.callback.status, job.callback.error) == (JobStatus.FAILED, GIVEN_UP)
-        assert job == job_of(repository)
+        assert job == read_job(repository)
         assert job.updated_at == clock.time()
 
     def test_a_given_up_job_is_not_completed_by_its_last_task(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        all_done(repository, clock)
+        finish_all_tasks(repository, clock)
         assert repository.give_up("job", GIVEN_UP)
         assert repository.claim_outcome("job") is None
-        assert job_of(repository).callback.error == GIVEN_UP
+        assert read_job(repository).callback.error == GIVEN_UP
 
     def test_a_job_that_ended_cannot_be_given_up(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        started(repository, clock)
+        start_job(repository, clock)
         repository.update_job_status("job", JobStatus.FAILED)
-        was = job_of(repository)
+        before = read_job(repository)
         assert repository.give_up("job", GIVEN_UP) is None
         assert repository.claim_outcome("job") is None
-        assert job_of(repository) == was
+        assert read_job(repository) == before

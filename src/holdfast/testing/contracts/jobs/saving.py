@@ -1,4 +1,4 @@
-"""Jobs are made once, by `save` alone, and come back as they were."""
+"""Only `save` creates jobs, once for each id, and they come back as they were."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,16 +13,16 @@ from holdfast.testing.contracts.jobs.support import (
     GIVEN_UP,
     TOKEN,
     OpenRepository,
-    counters,
-    job_of,
+    make_success,
+    make_tasks,
     new_job,
-    rows,
-    started,
-    succeeded,
-    tasks_of,
+    read_counters,
+    read_job,
+    read_rows,
+    start_job,
 )
 
-NOBODY = "nobody"
+UNKNOWN = "unknown"
 METADATA = {
     "text": "日本語 \U0001f642 \n",
     "empty": "",
@@ -45,36 +45,39 @@ HOSTILE_IDS = [
     "x" * 255,
 ]
 WRITES: dict[str, Callable[[JobStateRepository], object]] = {
-    "update_job_status": lambda r: r.update_job_status(NOBODY, JobStatus.DOWNLOADING),
+    "update_job_status": lambda r: r.update_job_status(UNKNOWN, JobStatus.DOWNLOADING),
     "update_job_status to the first one": lambda r: r.update_job_status(
-        NOBODY, JobStatus.PROCESSING
+        UNKNOWN, JobStatus.PROCESSING
     ),
-    "update_job_state": lambda r: r.update_job_state(NOBODY, JobState(JobStatus.DOWNLOADING)),
-    "increment_completed_tasks": lambda r: r.increment_completed_tasks(NOBODY),
-    "increment_completed_tasks of a task": lambda r: r.increment_completed_tasks(NOBODY, "t"),
-    "increment_failed_tasks": lambda r: r.increment_failed_tasks(NOBODY),
-    "increment_failed_tasks of a task": lambda r: r.increment_failed_tasks(NOBODY, "t"),
-    "set_total_tasks": lambda r: r.set_total_tasks(NOBODY, 3),
-    "set_total_tasks to none": lambda r: r.set_total_tasks(NOBODY, 0),
-    "add_tasks": lambda r: r.add_tasks(NOBODY, tasks_of(NOBODY, 3)),
-    "add_tasks without any": lambda r: r.add_tasks(NOBODY, []),
-    "tasks": lambda r: r.tasks(NOBODY),
+    "update_job_state": lambda r: r.update_job_state(UNKNOWN, JobState(JobStatus.DOWNLOADING)),
+    "increment_completed_tasks": lambda r: r.increment_completed_tasks(UNKNOWN),
+    "increment_completed_tasks of a task": lambda r: r.increment_completed_tasks(UNKNOWN, "t"),
+    "increment_failed_tasks": lambda r: r.increment_failed_tasks(UNKNOWN),
+    "increment_failed_tasks of a task": lambda r: r.increment_failed_tasks(UNKNOWN, "t"),
+    "set_total_tasks": lambda r: r.set_total_tasks(UNKNOWN, 3),
+    "set_total_tasks to none": lambda r: r.set_total_tasks(UNKNOWN, 0),
+    "add_tasks": lambda r: r.add_tasks(UNKNOWN, make_tasks(UNKNOWN, 3)),
+    "add_tasks without any": lambda r: r.add_tasks(UNKNOWN, []),
+    "tasks": lambda r: r.tasks(UNKNOWN),
     "record_results": lambda r: r.record_results(
-        NOBODY, [succeeded(task) for task in tasks_of(NOBODY, 3)]
+        UNKNOWN, [make_success(task) for task in make_tasks(UNKNOWN, 3)]
     ),
-    "record_results without any": lambda r: r.record_results(NOBODY, []),
-    "note_progress": lambda r: r.note_progress(NOBODY),
-    "claim_outcome": lambda r: r.claim_outcome(NOBODY),
-    "give_up": lambda r: r.give_up(NOBODY, GIVEN_UP),
-    "begin_callback": lambda r: r.begin_callback(NOBODY, again_after_seconds=0.0),
-    "end_callback": lambda r: r.end_callback(NOBODY, in_doubt=True),
-    "settle": lambda r: r.settle(NOBODY, JobStatus.FAILED, GIVEN_UP),
-    "attach_token": lambda r: r.attach_token(NOBODY, TOKEN),
+    "record_results without any": lambda r: r.record_results(UNKNOWN, []),
+    "note_progress": lambda r: r.note_progress(UNKNOWN),
+    "claim_outcome": lambda r: r.claim_outcome(UNKNOWN),
+    "give_up": lambda r: r.give_up(UNKNOWN, GIVEN_UP),
+    "begin_callback": lambda r: r.begin_callback(UNKNOWN, again_after_seconds=0.0),
+    "end_callback": lambda r: r.end_callback(UNKNOWN, in_doubt=True),
+    "settle": lambda r: r.settle(UNKNOWN, JobStatus.FAILED, GIVEN_UP),
+    "attach_token": lambda r: r.attach_token(UNKNOWN, TOKEN),
 }
 
 
 class SavePromises:
-    """R004-048, R004-051…065, R004-082…087, R004-187, R004-188; JB-14, JB-36."""
+    """The promises of `save` and `find_by_id`.
+
+    R004-048, R004-051…065, R004-082…087, R004-187, R004-188 (JB-14, JB-36).
+    """
 
     def test_a_job_comes_back_as_it_was_saved(
         self, repository: JobStateRepository, clock: ManualClock
@@ -82,78 +85,80 @@ class SavePromises:
         job = new_job(clock, task_token=TOKEN, metadata=METADATA)
         repository.save(job)
         assert repository.find_by_id("job") == job
-        assert job_of(repository).status is JobStatus.PROCESSING
-        assert job_of(repository).state.total_tasks == 0
+        assert read_job(repository).status is JobStatus.PROCESSING
+        assert read_job(repository).state.total_tasks == 0
 
     def test_a_job_without_token_and_metadata_comes_back_without(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
         repository.save(new_job(clock))
-        job = job_of(repository)
+        job = read_job(repository)
         assert not job.has_task_token()
         assert job.metadata == {}
         assert (job.error, job.completed_at, job.ttl) == (None, None, None)
         assert job.created_at == job.updated_at == job.last_progress_at == clock.time()
 
-    def test_the_longest_token_there_may_be_comes_back_whole(
+    def test_a_token_of_the_maximum_length_comes_back_whole(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
         token = TaskToken("AQ" * 1024)
         repository.save(new_job(clock, task_token=token))
-        assert job_of(repository).task_token == token
+        assert read_job(repository).task_token == token
 
-    def test_a_job_is_there_for_whoever_opens_the_store_later(
+    def test_a_job_is_readable_after_the_store_was_opened_again(
         self, open_repository: OpenRepository, clock: ManualClock
     ) -> None:
-        """R004-051: state survives the process that wrote it."""
+        """State survives the process that wrote it (R004-051)."""
         with open_repository(clock) as first:
-            tasks = started(first, clock)
-            first.record_results("job", [succeeded(tasks[0])])
+            tasks = start_job(first, clock)
+            first.record_results("job", [make_success(tasks[0])])
         second = open_repository(clock)
-        assert counters(second) == (1, 0)
-        assert [task.task_id for task in rows(second)] == [task.task_id for task in tasks]
+        assert read_counters(second) == (1, 0)
+        assert [task.task_id for task in read_rows(second)] == [task.task_id for task in tasks]
 
     def test_saving_an_id_again_is_refused_and_changes_nothing(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = started(repository, clock, task_token=TOKEN)
-        repository.record_results("job", [succeeded(tasks[0])])
-        before = job_of(repository)
+        tasks = start_job(repository, clock, task_token=TOKEN)
+        repository.record_results("job", [make_success(tasks[0])])
+        before = read_job(repository)
         clock.advance(1.0)
         with pytest.raises(JobExists):
-            repository.save(replace(new_job(clock), user_id="somebody else"))
-        assert job_of(repository) == before
-        assert len(rows(repository)) == 3
+            repository.save(replace(new_job(clock), user_id="another"))
+        assert read_job(repository) == before
+        assert len(read_rows(repository)) == 3
 
-    def test_there_is_no_job_that_nobody_saved(self, repository: JobStateRepository) -> None:
-        assert repository.find_by_id(NOBODY) is None
+    def test_a_job_that_was_never_saved_does_not_exist(
+        self, repository: JobStateRepository
+    ) -> None:
+        assert repository.find_by_id(UNKNOWN) is None
 
     @pytest.mark.parametrize("write", WRITES)
-    def test_no_call_makes_up_a_job(
+    def test_only_save_creates_a_job(
         self, repository: JobStateRepository, clock: ManualClock, write: str
     ) -> None:
         with pytest.raises(JobNotFound):
             WRITES[write](repository)
-        assert repository.find_by_id(NOBODY) is None
+        assert repository.find_by_id(UNKNOWN) is None
         assert [job for status in JobStatus for job in repository.find_by_status(status)] == []
-        # Nor rows, which a job of that id would find later and count as its own.
-        repository.save(new_job(clock, NOBODY))
-        assert repository.tasks(NOBODY) == []
+        # No task rows either, because a later job of that id would count them as its own.
+        repository.save(new_job(clock, UNKNOWN))
+        assert repository.tasks(UNKNOWN) == []
 
     @pytest.mark.parametrize("job_id", HOSTILE_IDS)
     def test_any_text_is_an_id(
         self, repository: JobStateRepository, clock: ManualClock, job_id: str
     ) -> None:
-        tasks = started(repository, clock, 1, job_id=job_id)
-        assert repository.record_results(job_id, [succeeded(tasks[0])]) == 1
-        assert counters(repository, job_id) == (1, 0)
+        tasks = start_job(repository, clock, 1, job_id=job_id)
+        assert repository.record_results(job_id, [make_success(tasks[0])]) == 1
+        assert read_counters(repository, job_id) == (1, 0)
 
     def test_jobs_do_not_share_tasks_or_counters(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        mine = started(repository, clock, job_id="job")
-        started(repository, clock, job_id="job2")
-        repository.record_results("job", [succeeded(task) for task in mine])
-        assert counters(repository, "job") == (3, 0)
-        assert counters(repository, "job2") == (0, 0)
-        assert repository.record_results("job2", [succeeded(mine[0])]) == 0
+        tasks = start_job(repository, clock, job_id="job")
+        start_job(repository, clock, job_id="job2")
+        repository.record_results("job", [make_success(task) for task in tasks])
+        assert read_counters(repository, "job") == (3, 0)
+        assert read_counters(repository, "job2") == (0, 0)
+        assert repository.record_results("job2", [make_success(tasks[0])]) == 0

@@ -8,26 +8,26 @@ from holdfast.jobs.ports import JobStateRepository
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.jobs.support import (
     GIVEN_UP,
-    assert_books_agree,
-    job_of,
+    assert_counters_match_rows,
+    make_success,
     new_job,
-    sealed,
-    started,
-    succeeded,
+    read_job,
+    start_job,
+    start_sealed_job,
 )
 
 
 class SealPromises:
-    """R004-056, R004-192; JB-03, JB-04, JB-05, I-JB-2."""
+    """The promises about the number of tasks (R004-056, R004-192, JB-03, JB-04, JB-05)."""
 
     def test_the_seal_says_how_many_tasks_there_are(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        started(repository, clock, 3)
-        assert not job_of(repository).sealed
+        start_job(repository, clock, 3)
+        assert not read_job(repository).sealed
         clock.advance(1.0)
         repository.set_total_tasks("job", 3)
-        job = job_of(repository)
+        job = read_job(repository)
         assert (job.sealed, job.state.total_tasks, job.remaining_tasks) == (True, 3, 3)
         assert job.updated_at == clock.time()
 
@@ -37,34 +37,34 @@ class SealPromises:
         repository.save(new_job(clock))
         repository.set_total_tasks("job", 2)
         repository.update_job_status("job", JobStatus.DOWNLOADING)
-        assert (job_of(repository).sealed, job_of(repository).remaining_tasks) == (True, 2)
+        assert (read_job(repository).sealed, read_job(repository).remaining_tasks) == (True, 2)
 
     def test_the_same_number_again_changes_nothing(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = sealed(repository, clock, 3)
-        repository.record_results("job", [succeeded(tasks[0])])
-        was = job_of(repository)
+        tasks = start_sealed_job(repository, clock, 3)
+        repository.record_results("job", [make_success(tasks[0])])
+        before = read_job(repository)
         clock.advance(1.0)
         repository.set_total_tasks("job", 3)
-        assert job_of(repository) == was
+        assert read_job(repository) == before
 
     @pytest.mark.parametrize("other", [0, 2, 4])
     def test_another_number_is_refused(
         self, repository: JobStateRepository, clock: ManualClock, other: int
     ) -> None:
-        sealed(repository, clock, 3)
-        was = job_of(repository)
+        start_sealed_job(repository, clock, 3)
+        before = read_job(repository)
         with pytest.raises(AlreadySealed):
             repository.set_total_tasks("job", other)
-        assert job_of(repository) == was
+        assert read_job(repository) == before
 
-    def test_a_job_sealed_with_no_tasks_keeps_to_that(
+    def test_a_job_sealed_with_no_tasks_takes_no_other_number(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        started(repository, clock, 0)
+        start_job(repository, clock, 0)
         repository.set_total_tasks("job", 0)
-        job = job_of(repository)
+        job = read_job(repository)
         assert (job.sealed, job.remaining_tasks, job.all_counted) == (True, 0, True)
         with pytest.raises(AlreadySealed):
             repository.set_total_tasks("job", 1)
@@ -72,25 +72,25 @@ class SealPromises:
     def test_results_may_come_before_the_seal(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = started(repository, clock, 3)
-        repository.record_results("job", [succeeded(task) for task in tasks])
-        assert job_of(repository).remaining_tasks == -3
-        assert not job_of(repository).all_counted
+        tasks = start_job(repository, clock, 3)
+        repository.record_results("job", [make_success(task) for task in tasks])
+        assert read_job(repository).remaining_tasks == -3
+        assert not read_job(repository).all_counted
         assert repository.claim_outcome("job") is None
         repository.set_total_tasks("job", 3)
-        assert job_of(repository).remaining_tasks == 0
-        assert job_of(repository).all_counted
-        assert_books_agree(repository)
+        assert read_job(repository).remaining_tasks == 0
+        assert read_job(repository).all_counted
+        assert_counters_match_rows(repository)
 
     @pytest.mark.parametrize("ended", [False, True])
     def test_a_job_whose_outcome_is_decided_is_not_sealed(
         self, repository: JobStateRepository, clock: ManualClock, ended: bool
     ) -> None:
-        started(repository, clock, 3)
+        start_job(repository, clock, 3)
         repository.give_up("job", GIVEN_UP)
         if ended:
             repository.settle("job", JobStatus.FAILED, GIVEN_UP)
-        was = job_of(repository)
+        before = read_job(repository)
         with pytest.raises(JobClosed):
             repository.set_total_tasks("job", 3)
-        assert job_of(repository) == was
+        assert read_job(repository) == before

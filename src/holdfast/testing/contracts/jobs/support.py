@@ -1,4 +1,4 @@
-"""Words the promises are written in."""
+"""Helpers that prepare jobs for the contract tests."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -20,11 +20,11 @@ OTHER_TOKEN = TaskToken("the-token-of-a-later-execution")
 GIVEN_UP = JobError("JobStalled", "no task was finished for too long")
 BROKEN = JobError("DownloadFailed", "the server answered 404")
 MANY = 250
-"""More rows than one DynamoDB transaction takes (100), and more than two of them."""
+"""More rows than two DynamoDB transactions take (100 each)."""
 
 
 class OpenRepository(Protocol):
-    """Open the test's store once more: every opening sees the same jobs."""
+    """A function that opens the test's store once more; every opening has the same jobs."""
 
     def __call__(
         self, clock: ManualClock, keep_seconds: float | None = None
@@ -32,93 +32,100 @@ class OpenRepository(Protocol):
 
 
 def new_job(clock: ManualClock, job_id: str = "job", **fields: Any) -> ExportJob:
+    """Make a job that is not stored."""
     return ExportJob.create(job_id, "export", "user", now=clock.time(), **fields)
 
 
-def tasks_of(job_id: str, count: int, first: int = 0) -> list[ExportTask]:
-    """`count` tasks, in order of their ids."""
-    made = (
-        ExportTask.of(job_id, f"https://files.example/{n}", f"{n:05}.bin")
+def make_tasks(job_id: str, count: int, first: int = 0) -> list[ExportTask]:
+    """Make `count` tasks, ordered by their ids."""
+    tasks = (
+        ExportTask.create(job_id, f"https://files.example/{n}", f"{n:05}.bin")
         for n in range(first, first + count)
     )
-    return sorted(made, key=lambda task: task.task_id)
+    return sorted(tasks, key=lambda task: task.task_id)
 
 
-def succeeded(task: ExportTask, bytes_processed: int = 7) -> TaskResult:
+def make_success(task: ExportTask, bytes_processed: int = 7) -> TaskResult:
+    """Make the result of a task that succeeded."""
     return TaskResult(task.job_id, task.task_id, True, bytes_processed)
 
 
-def failed(task: ExportTask) -> TaskResult:
+def make_failure(task: ExportTask) -> TaskResult:
+    """Make the result of a task that failed."""
     return TaskResult(task.job_id, task.task_id, False, 0, BROKEN)
 
 
-def job_of(repository: JobStateRepository, job_id: str = "job") -> ExportJob:
-    """The job there must be."""
+def read_job(repository: JobStateRepository, job_id: str = "job") -> ExportJob:
+    """Return the stored job, which must exist."""
     job = repository.find_by_id(job_id)
     assert job is not None
     return job
 
 
-def started(
+def start_job(
     repository: JobStateRepository, clock: ManualClock, count: int = 3, **fields: Any
 ) -> list[ExportTask]:
-    """A job in DOWNLOADING with so many tasks, not sealed yet."""
+    """Store a job in DOWNLOADING with so many tasks, not sealed yet; return the tasks."""
     job = new_job(clock, **fields)
     repository.save(job)
-    tasks = tasks_of(job.job_id, count)
+    tasks = make_tasks(job.job_id, count)
     repository.add_tasks(job.job_id, tasks)
     repository.update_job_status(job.job_id, JobStatus.DOWNLOADING)
     return tasks
 
 
-def sealed(
+def start_sealed_job(
     repository: JobStateRepository, clock: ManualClock, count: int = 3, **fields: Any
 ) -> list[ExportTask]:
-    tasks = started(repository, clock, count, **fields)
+    """Store a sealed job in DOWNLOADING with so many tasks; return the tasks."""
+    tasks = start_job(repository, clock, count, **fields)
     repository.set_total_tasks(tasks[0].job_id if tasks else fields.get("job_id", "job"), count)
     return tasks
 
 
-def all_done(
+def finish_all_tasks(
     repository: JobStateRepository, clock: ManualClock, count: int = 2, **fields: Any
 ) -> list[ExportTask]:
-    """A sealed job of which every task succeeded and was counted."""
-    tasks = sealed(repository, clock, count, **fields)
-    repository.record_results(fields.get("job_id", "job"), [succeeded(task) for task in tasks])
+    """Store a sealed job of which every task succeeded; return the tasks."""
+    tasks = start_sealed_job(repository, clock, count, **fields)
+    repository.record_results(
+        fields.get("job_id", "job"), [make_success(task) for task in tasks]
+    )
     return tasks
 
 
-def decided(repository: JobStateRepository, clock: ManualClock, **fields: Any) -> ExportJob:
-    """A job with a token whose tasks are done and whose callback is pending."""
-    all_done(repository, clock, **{"task_token": TOKEN} | fields)
+def decide_job(repository: JobStateRepository, clock: ManualClock, **fields: Any) -> ExportJob:
+    """Store a job with a token, finished tasks and a pending callback; return it."""
+    finish_all_tasks(repository, clock, **{"task_token": TOKEN} | fields)
     job = repository.claim_outcome(fields.get("job_id", "job"))
     assert job is not None
     return job
 
 
-def counters(repository: JobStateRepository, job_id: str = "job") -> tuple[int, int]:
-    state = job_of(repository, job_id).state
+def read_counters(repository: JobStateRepository, job_id: str = "job") -> tuple[int, int]:
+    """Return the numbers of completed and of failed tasks."""
+    state = read_job(repository, job_id).state
     return state.completed_tasks, state.failed_tasks
 
 
-def rows(repository: JobStateRepository, job_id: str = "job") -> list[ExportTask]:
-    """Every task row, page by page."""
-    found: list[ExportTask] = []
+def read_rows(repository: JobStateRepository, job_id: str = "job") -> list[ExportTask]:
+    """Return every task row, page by page."""
+    tasks: list[ExportTask] = []
     while True:
-        after = found[-1].task_id if found else None
+        after = tasks[-1].task_id if tasks else None
         page = repository.tasks(job_id, after=after, limit=100)
-        found += page
+        tasks += page
         if len(page) < 100:
-            return found
+            return tasks
 
 
-def assert_books_agree(repository: JobStateRepository, job_id: str = "job") -> None:
-    """I-JB-1 and I-JB-2: counters are the finished rows, and the rest is what remains."""
-    job = job_of(repository, job_id)
-    found = rows(repository, job_id)
-    assert counters(repository, job_id) == (
-        _count(found, TaskStatus.COMPLETED),
-        _count(found, TaskStatus.FAILED),
+def assert_counters_match_rows(repository: JobStateRepository, job_id: str = "job") -> None:
+    """Check that the counters equal the finished rows, and that the rest remains."""
+    job = read_job(repository, job_id)
+    tasks = read_rows(repository, job_id)
+    assert read_counters(repository, job_id) == (
+        _count(tasks, TaskStatus.COMPLETED),
+        _count(tasks, TaskStatus.FAILED),
     )
     assert job.remaining_tasks == job.state.total_tasks - job.state.processed_tasks
 

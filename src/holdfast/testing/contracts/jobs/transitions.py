@@ -1,4 +1,4 @@
-"""A job moves forward only, and not past what it owes."""
+"""A job moves only forward, and does not end while it owes a callback."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,51 +15,54 @@ from holdfast.testing.contracts.jobs.support import (
     GIVEN_UP,
     TOKEN,
     OpenRepository,
-    all_done,
-    decided,
-    failed,
-    job_of,
+    decide_job,
+    finish_all_tasks,
+    make_failure,
+    make_success,
     new_job,
-    sealed,
-    started,
-    succeeded,
+    read_job,
+    start_job,
+    start_sealed_job,
 )
 
 Move = Callable[[JobStateRepository, JobStatus], None]
 
 
-def by_status(repository: JobStateRepository, status: JobStatus) -> None:
+def move_by_status(repository: JobStateRepository, status: JobStatus) -> None:
+    """Move the job with `update_job_status`."""
     repository.update_job_status("job", status)
 
 
-def by_state(repository: JobStateRepository, status: JobStatus) -> None:
-    repository.update_job_state("job", replace(job_of(repository).state, status=status))
+def move_by_state(repository: JobStateRepository, status: JobStatus) -> None:
+    """Move the job with `update_job_state`."""
+    repository.update_job_state("job", replace(read_job(repository).state, status=status))
 
 
-def brought_to(repository: JobStateRepository, clock: ManualClock, status: JobStatus) -> None:
-    """A sealed job of no tasks, so that nothing but the model can refuse a step."""
+def bring_to(repository: JobStateRepository, clock: ManualClock, status: JobStatus) -> None:
+    """Store a sealed job without tasks, so that only the model can refuse a step."""
     repository.save(new_job(clock))
     repository.set_total_tasks("job", 0)
     if status in (JobStatus.DOWNLOADING, JobStatus.COMPLETED):
         repository.update_job_status("job", JobStatus.DOWNLOADING)
     if status.terminal:
-        repository.update_job_status("job", status, GIVEN_UP if _failed(status) else None)
+        repository.update_job_status("job", status, GIVEN_UP if _is_failed(status) else None)
 
 
-def _failed(status: JobStatus) -> bool:
+def _is_failed(status: JobStatus) -> bool:
     return status is JobStatus.FAILED
 
 
 class StatusMovePromises:
-    """R004-055, R004-189, R004-194; I-JB-4, JB-12."""
+    """The promises of both ways to set a status (R004-055, R004-189, R004-194, JB-12)."""
 
-    @pytest.fixture(params=[by_status, by_state])
+    @pytest.fixture(params=[move_by_status, move_by_state])
     def move(self, request: pytest.FixtureRequest) -> Move:
+        """Return each way to set a job's status."""
         move: Move = request.param
         return move
 
     @pytest.mark.parametrize(("before", "after"), list(product(JobStatus, JobStatus)))
-    def test_only_steps_of_the_model_are_taken(
+    def test_only_transitions_of_the_model_are_allowed(
         self,
         repository: JobStateRepository,
         clock: ManualClock,
@@ -67,91 +70,93 @@ class StatusMovePromises:
         before: JobStatus,
         after: JobStatus,
     ) -> None:
-        brought_to(repository, clock, before)
-        was = job_of(repository)
+        bring_to(repository, clock, before)
+        before_job = read_job(repository)
         clock.advance(1.0)
         if before is after:
             move(repository, after)
-            assert job_of(repository) == was
-        elif before.may_become(after):
+            assert read_job(repository) == before_job
+        elif before.can_become(after):
             move(repository, after)
-            assert job_of(repository).status is after
-            assert job_of(repository).updated_at == clock.time()
+            assert read_job(repository).status is after
+            assert read_job(repository).updated_at == clock.time()
         else:
             with pytest.raises(IllegalTransition):
                 move(repository, after)
-            assert job_of(repository) == was
+            assert read_job(repository) == before_job
 
     @pytest.mark.parametrize("status", [JobStatus.COMPLETED, JobStatus.FAILED])
     def test_a_job_whose_token_waits_is_not_ended(
         self, repository: JobStateRepository, clock: ManualClock, move: Move, status: JobStatus
     ) -> None:
-        all_done(repository, clock, task_token=TOKEN)
-        was = job_of(repository)
+        finish_all_tasks(repository, clock, task_token=TOKEN)
+        before_job = read_job(repository)
         with pytest.raises(IllegalTransition):
             move(repository, status)
-        assert job_of(repository) == was
+        assert read_job(repository) == before_job
 
     @pytest.mark.parametrize("status", [JobStatus.COMPLETED, JobStatus.FAILED])
     def test_a_job_whose_outcome_is_pending_is_not_ended_by_others(
         self, repository: JobStateRepository, clock: ManualClock, move: Move, status: JobStatus
     ) -> None:
-        decided(repository, clock, task_token=None)
-        was = job_of(repository)
+        decide_job(repository, clock, task_token=None)
+        before_job = read_job(repository)
         with pytest.raises(IllegalTransition):
             move(repository, status)
-        assert job_of(repository) == was
+        assert read_job(repository) == before_job
 
     @pytest.mark.parametrize("lack", ["not sealed", "one left", "one failed"])
     def test_a_job_is_not_completed_before_all_is_done(
         self, repository: JobStateRepository, clock: ManualClock, move: Move, lack: str
     ) -> None:
-        """JB-04, JB-11."""
-        prepare = started if lack == "not sealed" else sealed
+        """(JB-04, JB-11)"""
+        prepare = start_job if lack == "not sealed" else start_sealed_job
         tasks = prepare(repository, clock, 2)
-        last = [] if lack == "one left" else [succeeded(tasks[1])]
+        last = [] if lack == "one left" else [make_success(tasks[1])]
         if lack == "one failed":
-            last = [failed(tasks[1])]
-        repository.record_results("job", [succeeded(tasks[0]), *last])
-        was = job_of(repository)
+            last = [make_failure(tasks[1])]
+        repository.record_results("job", [make_success(tasks[0]), *last])
+        before_job = read_job(repository)
         with pytest.raises(IllegalTransition):
             move(repository, JobStatus.COMPLETED)
-        assert job_of(repository) == was
+        assert read_job(repository) == before_job
 
     def test_a_job_of_which_all_is_done_can_be_completed(
         self, repository: JobStateRepository, clock: ManualClock, move: Move
     ) -> None:
-        all_done(repository, clock)
+        finish_all_tasks(repository, clock)
         clock.advance(5.0)
         move(repository, JobStatus.COMPLETED)
-        job = job_of(repository)
+        job = read_job(repository)
         assert (job.status, job.completed_at) == (JobStatus.COMPLETED, clock.time())
         assert job.callback.state is CallbackState.SENT
 
 
 class TransitionPromises:
+    """The promises about errors, expiry and counters of a transition."""
+
     @pytest.mark.parametrize("error", [None, BROKEN])
     def test_a_job_that_fails_keeps_the_reason(
         self, repository: JobStateRepository, clock: ManualClock, error: JobError | None
     ) -> None:
         """R004-061, R004-063."""
-        started(repository, clock)
+        start_job(repository, clock)
         clock.advance(5.0)
         repository.update_job_status("job", JobStatus.FAILED, error)
-        job = job_of(repository)
+        job = read_job(repository)
         assert (job.error, job.completed_at) == (error, clock.time())
         assert job.callback.state is CallbackState.SENT
         assert job.ttl is None
 
-    def test_a_job_ended_without_an_answer_may_be_forgotten_in_time_too(
+    def test_a_job_that_ended_without_a_callback_gets_a_ttl_too(
         self, open_repository: OpenRepository, clock: ManualClock
     ) -> None:
         """R004-065."""
         repository = open_repository(clock, keep_seconds=60.0)
-        started(repository, clock)
-        assert job_of(repository).ttl is None
+        start_job(repository, clock)
+        assert read_job(repository).ttl is None
         repository.update_job_status("job", JobStatus.FAILED, BROKEN)
-        assert job_of(repository).ttl == clock.time() + 60
+        assert read_job(repository).ttl == clock.time() + 60
 
     def test_a_given_up_job_may_still_begin_but_its_outcome_stands(
         self, repository: JobStateRepository, clock: ManualClock
@@ -159,7 +164,7 @@ class TransitionPromises:
         repository.save(new_job(clock))
         repository.give_up("job", GIVEN_UP)
         repository.update_job_status("job", JobStatus.DOWNLOADING)
-        job = job_of(repository)
+        job = read_job(repository)
         assert job.status is JobStatus.DOWNLOADING
         assert (job.callback.state, job.callback.error) == (CallbackState.PENDING, GIVEN_UP)
 
@@ -176,19 +181,21 @@ class TransitionPromises:
         counters: dict[str, int],
         status: JobStatus,
     ) -> None:
-        """Counters follow from results alone; what was read before is no reason to write."""
-        tasks = sealed(repository, clock, 3)
-        repository.record_results("job", [succeeded(tasks[0]), failed(tasks[1])])
-        was = job_of(repository)
+        """Only results change counters, so a state that was read before must not."""
+        tasks = start_sealed_job(repository, clock, 3)
+        repository.record_results("job", [make_success(tasks[0]), make_failure(tasks[1])])
+        before_job = read_job(repository)
         with pytest.raises(IllegalTransition):
-            repository.update_job_state("job", replace(was.state, status=status, **counters))
-        assert job_of(repository) == was
+            repository.update_job_state(
+                "job", replace(before_job.state, status=status, **counters)
+            )
+        assert read_job(repository) == before_job
 
-    def test_a_state_that_is_the_job_s_own_changes_nothing(
+    def test_the_current_state_again_changes_nothing(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        sealed(repository, clock, 3)
-        was = job_of(repository)
+        start_sealed_job(repository, clock, 3)
+        before_job = read_job(repository)
         clock.advance(1.0)
         repository.update_job_state("job", JobState(JobStatus.DOWNLOADING, total_tasks=3))
-        assert job_of(repository) == was
+        assert read_job(repository) == before_job
