@@ -1,9 +1,9 @@
-"""DynamoDBJobs keeps the promises of a job store, on two servers that nobody here wrote.
+"""DynamoDBJobs keeps the promises of a job store, on two independent servers.
 
-All of them on ministack, over HTTP, where each call is one step, so that crowds can meet.
-Those of the outcome also on moto, in this process, where the tests of its own are
-too (tests/unit/test_dynamodb_jobs_*.py): what one of the two gets wrong, the other
-should not. moto is not thread-safe, and slow with many rows.
+All promises are tested on ministack, over HTTP, where each call is one step, so that many
+threads can conflict. Those of the outcome are also tested on moto, in this process, like the
+unit tests (tests/unit/test_dynamodb_jobs_*.py). A fault of one server should not be a fault of
+the other. moto is not thread-safe, and slow with many rows.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ import pytest
 from moto import mock_aws
 
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb.tables import JobTables, definitions
+from holdfast.adapters.aws.dynamodb.tables import JobTables, define_tables
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.jobs.callbacks import CallbackPromises
@@ -32,14 +32,14 @@ pytest_plugins = ["ministack_server"]
 _numbers = count()
 
 
-def store_of(client: Any) -> OpenRepository:
-    """JobTables of one test only."""
+def make_opener(client: Any) -> OpenRepository:
+    """Create tables for one test and return a function that opens a store on them."""
     number = next(_numbers)
     tables = JobTables(f"Jobs{number}", f"Tasks{number}")
-    for definition in definitions(tables):
+    for definition in define_tables(tables):
         client.create_table(**definition)
 
-    def open_one(clock: ManualClock, keep_seconds: float | None = None) -> DynamoDBJobs:
+    def open_store(clock: ManualClock, keep_seconds: float | None = None) -> DynamoDBJobs:
         return DynamoDBJobs(
             jobs_table=tables.jobs,
             tasks_table=tables.tasks,
@@ -48,22 +48,22 @@ def store_of(client: Any) -> OpenRepository:
             keep_seconds=keep_seconds,
         )
 
-    return open_one
+    return open_store
 
 
 @pytest.fixture(scope="module")
-def over_http(ministack: "Ministack") -> Any:
+def http_client(ministack: "Ministack") -> Any:
     return ministack.client("dynamodb")
 
 
 class TestDynamoDBJobs(JobStoreContract):
-    """R004-048…065, R004-069, R004-186…195, R004-198, R004-199; JB-44."""
+    """R004-048…065, R004-069, R004-186…195, R004-198, R004-199 (JB-44)."""
 
     examples = 1  # of thirty calls, with twenty reads after each
 
     @pytest.fixture
-    def open_repository(self, over_http: Any) -> OpenRepository:
-        return store_of(over_http)
+    def open_repository(self, http_client: Any) -> OpenRepository:
+        return make_opener(http_client)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ class TestDynamoDBJobsOnMoto(SealPromises, OutcomePromises, CallbackPromises):
 
     @pytest.fixture
     def open_repository(self, moto: Any) -> OpenRepository:
-        return store_of(moto)
+        return make_opener(moto)
 
     @pytest.fixture
     def repository(

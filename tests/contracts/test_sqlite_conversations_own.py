@@ -1,4 +1,6 @@
-"""What is SQLiteConversations' own: its file, its cost, its forgetting, rows of others."""
+"""Tests of SQLiteConversations beside the contract: its file, cost, retention and
+foreign rows.
+"""
 
 import sqlite3
 import stat
@@ -15,10 +17,33 @@ from holdfast.adapters.local.sqlite import SQLiteConversations, SQLiteJobs
 from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.conversations.errors import LockLost
 from holdfast.conversations.model import Fragment, LockGrant, UnreadableFragment
-from holdfast.conversations.outbox import (PreparedReply, SendingReply, SentReply, WriterAnswer, WritingReply, get_outbox_state)
+from holdfast.conversations.outbox import (
+    PreparedReply,
+    SendingReply,
+    SentReply,
+    WriterAnswer,
+    WritingReply,
+    get_outbox_state,
+)
 from holdfast.core.errors import ConfigError, StoreUnavailable
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.conversations.support import (KEY, LATER, NOW, OTHER, acquire_lock, answer_messages, create_conversation, get_conversation, make_fragment, acquire_grant, make_parked, stage_messages, list_staged_sids, make_turn, make_window)
+from holdfast.testing.contracts.conversations.support import (
+    KEY,
+    LATER,
+    NOW,
+    OTHER,
+    acquire_grant,
+    acquire_lock,
+    answer_messages,
+    create_conversation,
+    get_conversation,
+    list_staged_sids,
+    make_fragment,
+    make_parked,
+    make_turn,
+    make_window,
+    stage_messages,
+)
 
 
 @pytest.fixture
@@ -32,7 +57,8 @@ def store(path: Path) -> Iterator[SQLiteConversations]:
         yield store
 
 
-def sql(store: SQLiteConversations, statement: str, *values: object) -> list[Any]:
+def run_sql(store: SQLiteConversations, statement: str, *values: object) -> list[Any]:
+    """Run a statement in a transaction and return its rows."""
     with store._database.begin_write() as connection:
         return connection.execute(statement, values).fetchall()
 
@@ -49,7 +75,7 @@ def test_only_the_owner_can_read_what_customers_wrote(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
-def test_each_commit_reaches_the_disk_unless_told_otherwise(
+def test_each_commit_reaches_the_disk_unless_configured_otherwise(
     path: Path, durability: Durability, synchronous: int
 ) -> None:
     for store, expected in (
@@ -60,40 +86,46 @@ def test_each_commit_reaches_the_disk_unless_told_otherwise(
             assert connection.execute("PRAGMA synchronous").fetchone() == (expected,)
 
 
-def test_what_must_outlast_a_power_cut_is_on_the_disk_when_the_call_returns(path: Path) -> None:
-    """The message, and that it is being sent, before it is; the rest goes with the next."""
-    said: list[str] = []
+def test_writes_that_must_survive_a_power_cut_are_on_disk_when_the_call_returns(
+    path: Path,
+) -> None:
+    """These are the message, and the note that it is being sent, before it is sent. Other
+    writes reach the disk with the next durable one.
+    """
+    statements: list[str] = []
 
-    def lasting(call: Callable[[], object]) -> bool:
-        said.clear()
+    def is_durable(call: Callable[[], object]) -> bool:
+        statements.clear()
         call()
-        before_the_commit = said[: said.index("COMMIT")]
+        before_the_commit = statements[: statements.index("COMMIT")]
         return "PRAGMA synchronous = NORMAL" not in before_the_commit
 
     with SQLiteConversations(path) as store:
         create_conversation(store)
         [opened] = store._database._idle
-        opened.connection.set_trace_callback(said.append)
-        answer = WriterAnswer("reply")
-        lasts = {
-            "stage": lasting(lambda: stage_messages(store, "m1")),
-            "acquire": lasting(lambda: acquire_grant(store, "next", now=NOW + 999.0)),
+        opened.connection.set_trace_callback(statements.append)
+        written_reply = WriterAnswer("reply")
+        durable_by_call = {
+            "stage": is_durable(lambda: stage_messages(store, "m1")),
+            "acquire": is_durable(lambda: acquire_grant(store, "next", now=NOW + 999.0)),
         }
         grant = acquire_grant(store, "last", now=NOW + 9999.0)
         for outbox in (
             WritingReply(("m1",)),
-            PreparedReply(("m1",), answer),
-            SendingReply(("m1",), answer, (), NOW),
-            SentReply(("m1",), answer, ()),
+            PreparedReply(("m1",), written_reply),
+            SendingReply(("m1",), written_reply, (), NOW),
+            SentReply(("m1",), written_reply, ()),
         ):
-            lasts[get_outbox_state(outbox)] = lasting(partial(store.note, grant, outbox, "thread"))
-        lasts["finish"] = lasting(
+            durable_by_call[get_outbox_state(outbox)] = is_durable(
+                partial(store.note, grant, outbox, "thread")
+            )
+        durable_by_call["finish"] = is_durable(
             lambda: store.finish(grant, make_turn("m1"), now=NOW, remember_until=LATER)
         )
-        lasts["park"] = lasting(
+        durable_by_call["park"] = is_durable(
             lambda: store.park(None, make_parked(make_fragment("m2")), remember_until=LATER)
         )
-    assert {name for name, lasting in lasts.items() if lasting} == {
+    assert {name for name, durable in durable_by_call.items() if durable} == {
         "stage",
         "sending",
         "sent",
@@ -103,7 +135,7 @@ def test_what_must_outlast_a_power_cut_is_on_the_disk_when_the_call_returns(path
 
 
 @pytest.mark.parametrize("content", ["my notes of the year\n" * 400, "a short note"])
-def test_a_file_that_is_no_database_is_refused_and_kept(path: Path, content: str) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_kept(path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"conversation store .* not a SQLite database"):
         SQLiteConversations(path)
@@ -123,30 +155,30 @@ def test_a_file_whose_beginning_is_damaged_is_refused_and_kept(path: Path) -> No
 def test_a_store_whose_pages_are_damaged_says_so(path: Path) -> None:
     with SQLiteConversations(path) as store:
         create_conversation(store)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    intact = path.read_bytes()
+    path.write_bytes(intact[:4096] + b"\xff" * (len(intact) - 4096))
     store = SQLiteConversations(path)
-    with store, pytest.raises(StoreUnavailable, match="damaged: restore it from a copy"):
+    with store, pytest.raises(StoreUnavailable, match="damaged: restore it from a backup"):
         store.get(KEY)
 
 
-def test_the_database_of_something_else_is_refused_and_kept(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as theirs:
-        theirs.execute("CREATE TABLE photos (name)")
-        theirs.commit()
+def test_the_database_of_another_application_is_refused_and_kept(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE photos (name)")
+        other.commit()
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match="something else, not a conversation store"):
+    with pytest.raises(ConfigError, match="another application, not a conversation store"):
         SQLiteConversations(path)
     assert path.read_bytes() == before
 
 
 def test_jobs_and_conversations_do_not_share_a_file(path: Path) -> None:
-    """Both have version 1 of their tables."""
+    """Both schemas have version 1."""
     SQLiteConversations(path).close()
-    with pytest.raises(ConfigError, match="something else, not a job store"):
+    with pytest.raises(ConfigError, match="another application, not a job store"):
         SQLiteJobs(path)
     SQLiteJobs(path.with_name("jobs.db")).close()
-    with pytest.raises(ConfigError, match="something else, not a conversation store"):
+    with pytest.raises(ConfigError, match="another application, not a conversation store"):
         SQLiteConversations(path.with_name("jobs.db"))
 
 
@@ -154,15 +186,15 @@ def test_a_store_of_newer_code_is_refused(path: Path) -> None:
     SQLiteConversations(path).close()
     with closing(sqlite3.connect(path)) as newer:
         newer.execute("PRAGMA user_version = 2")
-    with pytest.raises(ConfigError, match="schema 2, this code knows 1: update"):
+    with pytest.raises(ConfigError, match=r"schema 2, .* supports 1: update"):
         SQLiteConversations(path)
 
 
-def test_a_folder_and_a_place_below_a_file_are_no_store(path: Path) -> None:
-    with pytest.raises(ConfigError, match="name a file for the conversations"):
+def test_a_folder_and_a_path_below_a_file_are_refused(path: Path) -> None:
+    with pytest.raises(ConfigError, match="give the path of a file for the conversations"):
         SQLiteConversations(path.parent)
     path.write_text("")
-    with pytest.raises(ConfigError, match="no conversations can be kept"):
+    with pytest.raises(ConfigError, match="cannot store conversations"):
         SQLiteConversations(path / "c.db")
 
 
@@ -175,12 +207,12 @@ def test_a_store_that_others_keep_locked_is_unavailable_and_then_works_again(
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match=r"the conversation store .* locked"):
             acquire_grant(store)
-        assert not get_conversation(store).locked(NOW)  # who reads does not wait for who writes
+        assert not get_conversation(store).is_locked(NOW)  # readers do not wait for writers
     acquire_grant(store)
     store.close()
 
 
-def test_no_text_of_the_store_shows_a_number_or_what_was_said(
+def test_no_text_of_the_store_shows_a_phone_number_or_a_message(
     store: SQLiteConversations,
 ) -> None:
     create_conversation(store)
@@ -189,9 +221,9 @@ def test_no_text_of_the_store_shows_a_number_or_what_was_said(
     store.release(grant, "")
     with pytest.raises(LockLost) as lost:
         store.finish(grant, make_turn("m1"), now=NOW, remember_until=LATER)
-    said = repr(store) + str(lost.value) + repr(store.staged("chat")) + repr(store.get(KEY))
-    assert KEY.primary_channel not in said
-    assert "text of m1" not in said
+    texts = repr(store) + str(lost.value) + repr(store.staged("chat")) + repr(store.get(KEY))
+    assert KEY.primary_channel not in texts
+    assert "text of m1" not in texts
 
 
 def test_updated_at_is_the_caller_s_time_or_the_clock_s(path: Path) -> None:
@@ -211,7 +243,7 @@ def test_updated_at_is_the_caller_s_time_or_the_clock_s(path: Path) -> None:
             assert get_conversation(store).updated_at == clock.time()
 
 
-# -- rows of others
+# -- rows of other software
 
 
 @pytest.mark.parametrize(
@@ -229,46 +261,46 @@ def test_updated_at_is_the_caller_s_time_or_the_clock_s(path: Path) -> None:
         "unreadable = '[]'",
     ],
 )
-def test_a_row_nobody_can_read_is_found_beside_the_others(
+def test_an_unreadable_row_is_returned_beside_the_others(
     store: SQLiteConversations, damage: str
 ) -> None:
-    """MS-18: it is neither lost nor in the way."""
-    whole, _ = stage_messages(store, "m1", "m2")
-    sql(store, f"UPDATE stage SET {damage} WHERE message_sid = 'm2'")
+    """It is neither lost nor does it block other rows (MS-18)."""
+    readable, _ = stage_messages(store, "m1", "m2")
+    run_sql(store, f"UPDATE stage SET {damage} WHERE message_sid = 'm2'")
     rows = {row.message_sid: row for row in store.staged(KEY.conversation_id)}
-    assert rows["m1"] == whole
-    if damage == "body = 7":  # a column of texts makes one of it
+    assert rows["m1"] == readable
+    if damage == "body = 7":  # SQLite converts it to a text
         assert isinstance(rows["m2"], Fragment)
         return
     assert isinstance(rows["m2"], UnreadableFragment)
     assert "text of" not in repr(rows["m2"])
     [waiting] = store.waiting()
     assert (waiting.key, waiting.fragments) == (KEY, 2)
-    one = make_parked(*rows.values())
-    store.park(None, one, remember_until=LATER)
+    batch = make_parked(*rows.values())
+    store.park(None, batch, remember_until=LATER)
     assert [row.message_sid for row in next(store.parked()).staged] == ["m1", "m2"]
     assert list_staged_sids(store) == []
-    store.unpark(one.parked_id, back_to_stage=True, now=NOW, expires_at=LATER)
+    store.unpark(batch.parked_id, back_to_stage=True, now=NOW, expires_at=LATER)
     kinds = {row.message_sid: type(row) for row in store.staged(KEY.conversation_id)}
     assert kinds == {"m1": Fragment, "m2": UnreadableFragment}
 
 
-# -- what it costs
+# -- cost
 
 
 @contextmanager
-def traced(store: SQLiteConversations) -> Iterator[list[str]]:
-    """Every statement that is run meanwhile."""
-    seen: list[str] = []
+def trace_statements(store: SQLiteConversations) -> Iterator[list[str]]:
+    """Collect every statement that is run in the block."""
+    statements: list[str] = []
     with store._database.begin_read() as connection:
-        connection.set_trace_callback(seen.append)
-    yield seen
+        connection.set_trace_callback(statements.append)
+    yield statements
     with store._database.begin_read() as connection:
         connection.set_trace_callback(None)
 
 
-def a_whole_life(store: SQLiteConversations) -> None:
-    """Every call of a turn, and what people may do with it."""
+def make_every_call(store: SQLiteConversations) -> None:
+    """Make every call of a turn, and those of an operator."""
     store.create(replace(get_conversation(store), status="again"))
     fragments = stage_messages(store, "m1", "m2", "m3", "m4")
     opened = make_window()
@@ -285,40 +317,51 @@ def a_whole_life(store: SQLiteConversations) -> None:
     store.history(KEY, before=9)
     store.drop_staged(KEY.conversation_id, ["m3"])
     store.set_status(KEY, "vip")
-    one = make_parked(fragments[3])
-    store.park(acquire_grant(store), one, remember_until=LATER)
-    store.unpark(one.parked_id, back_to_stage=True, now=NOW, expires_at=LATER)
+    batch = make_parked(fragments[3])
+    store.park(acquire_grant(store), batch, remember_until=LATER)
+    store.unpark(batch.parked_id, back_to_stage=True, now=NOW, expires_at=LATER)
     store.drop_staged(KEY.conversation_id, ["m4"])
     list(store.conversations(KEY.conversation_id))
 
 
 def test_no_call_of_a_turn_reads_a_table_from_end_to_end(store: SQLiteConversations) -> None:
-    """I-MS-10: with a hundred thousand messages a turn costs what it cost with two."""
+    """With a hundred thousand messages a turn costs as much as with two (I-MS-10)."""
     create_conversation(store)
-    with traced(store) as seen:
-        a_whole_life(store)
-    statements = [one for one in seen if one.split()[0] in ("SELECT", "UPDATE", "DELETE")]
+    with trace_statements(store) as traced:
+        make_every_call(store)
+    statements = [
+        statement
+        for statement in traced
+        if statement.split()[0] in ("SELECT", "UPDATE", "DELETE")
+    ]
     with store._database.begin_read() as connection:
         plans = {
-            one: [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {one}")]
-            for one in statements
+            statement: [
+                step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {statement}")
+            ]
+            for statement in statements
         }
     tables = {"conversations", "messages", "stage", "windows", "processed", "parked"}
-    assert {word for one in plans for word in one.split()} >= tables
-    scans = {one: plan for one, plan in plans.items() if any("SCAN" in step for step in plan)}
+    assert {word for statement in plans for word in statement.split()} >= tables
+    scans = {
+        statement: plan
+        for statement, plan in plans.items()
+        if any("SCAN" in step for step in plan)
+    }
     assert scans == {}
-    unindexed = [one for one, plan in plans.items() if not _uses_a_key(plan)]
+    unindexed = [statement for statement, plan in plans.items() if not _uses_a_key(plan)]
     assert unindexed == []
 
 
 def _uses_a_key(plan: list[str]) -> bool:
     searches = [step for step in plan if step.startswith("SEARCH")]
-    return bool(searches) and all("INDEX" in one or "KEY" in one for one in searches)
+    return bool(searches) and all("INDEX" in step or "KEY" in step for step in searches)
 
 
 def test_a_turn_costs_the_same_with_a_long_history(store: SQLiteConversations) -> None:
-    """I-MS-10, a hundred thousand messages. In steps of SQLite's machine, which do not
-    depend on the computer's."""
+    """The history has a hundred thousand messages. The cost is counted in steps of SQLite's
+    virtual machine, which do not depend on the computer (I-MS-10).
+    """
     create_conversation(store)
     create_conversation(store, OTHER)
     for number in range(10):
@@ -334,50 +377,52 @@ def test_a_turn_costs_the_same_with_a_long_history(store: SQLiteConversations) -
         )
         connection.execute("UPDATE conversations SET message_count = 100020")
         connection.execute("UPDATE conversations SET message_count = 0 WHERE conversation_no=2")
-    long = _steps(store, lambda: answer_messages(store, "m1", key=KEY))
-    short = _steps(store, lambda: answer_messages(store, "m1", key=OTHER))
+    long = _count_steps(store, lambda: answer_messages(store, "m1", key=KEY))
+    short = _count_steps(store, lambda: answer_messages(store, "m1", key=OTHER))
     assert short > 50
     assert long <= 1.2 * short
 
 
-def _steps(store: SQLiteConversations, call: Callable[[], None]) -> int:
-    ran: list[int] = []
+def _count_steps(store: SQLiteConversations, call: Callable[[], None]) -> int:
+    steps: list[int] = []
     with store._database.begin_read() as connection:
-        connection.set_progress_handler(lambda: ran.append(1), 1)  # type: ignore[arg-type]
+        connection.set_progress_handler(lambda: steps.append(1), 1)  # type: ignore[arg-type]
     call()
     with store._database.begin_read() as connection:
         connection.set_progress_handler(None, 0)
-    return len(ran)
+    return len(steps)
 
 
-# -- forgetting
+# -- retention
 
 
-def count(store: SQLiteConversations, table: str) -> int:
-    return int(sql(store, f"SELECT count(*) FROM {table}")[0][0])
+def count_rows(store: SQLiteConversations, table: str) -> int:
+    return int(run_sql(store, f"SELECT count(*) FROM {table}")[0][0])
 
 
-def test_what_is_processed_is_forgotten_when_its_time_is_over(
+def test_processed_sids_are_forgotten_when_they_expire(
     store: SQLiteConversations,
 ) -> None:
-    """MS-20."""
+    """The sids are deleted with later turns (MS-20)."""
     create_conversation(store)
     for number in range(3):
         grant = acquire_grant(store)
         until = NOW + 100.0 * (number + 1)
         store.finish(grant, make_turn(f"m{number}"), now=NOW, remember_until=until)
     sids = {"m0", "m1", "m2"}
-    for now, known in ((NOW + 100.0, sids), (NOW + 100.5, sids - {"m0"})):
+    for now, remembered in ((NOW + 100.0, sids), (NOW + 100.5, sids - {"m0"})):
         store.finish(acquire_grant(store), make_turn("x"), now=now, remember_until=LATER)
-        assert store.processed(KEY, sids) == known
-    store.park(None, make_parked(make_fragment("y"), parked_at=NOW + 201.0), remember_until=LATER)
+        assert store.processed(KEY, sids) == remembered
+    store.park(
+        None, make_parked(make_fragment("y"), parked_at=NOW + 201.0), remember_until=LATER
+    )
     assert store.processed(KEY, sids) == {"m2"}
 
 
-def test_a_staged_row_is_forgotten_when_its_time_is_over_and_not_before(
+def test_a_staged_row_is_deleted_when_it_expires_and_not_before(
     store: SQLiteConversations,
 ) -> None:
-    """MS-16, R002-094; I-MS-1: whoever is to park it has until then."""
+    """R002-094: until then the row can be parked (MS-16, I-MS-1)."""
     create_conversation(store)
     store.stage(make_fragment("old", OTHER), expires_at=NOW + 100.0)
     store.stage(make_fragment("new", OTHER), expires_at=NOW + 200.0)
@@ -401,8 +446,8 @@ def test_a_turn_forgets_a_bounded_number_of_rows_the_oldest_first(
         )
     for left in (150, 50, 0):
         answer_messages(store, "m1")
-        assert (count(store, "processed") - 1, count(store, "stage")) == (left, left)
-        oldest = sql(store, "SELECT min(message_sid) FROM stage")[0][0]
+        assert (count_rows(store, "processed") - 1, count_rows(store, "stage")) == (left, left)
+        oldest = run_sql(store, "SELECT min(message_sid) FROM stage")[0][0]
         assert oldest == (f"old{250 - left:03}" if left else None)
 
 
@@ -419,6 +464,8 @@ def test_the_latest_conversations_and_the_oldest_parked_come_first(
         grant = acquire_grant(store, key=key)
         now = NOW + 10.0 + number
         store.finish(grant, make_turn("m1"), now=now, remember_until=LATER)
-        store.park(None, make_parked(make_fragment(f"p{number}"), parked_at=now), remember_until=LATER)
-    assert [one.key.conversation_id for one in store.conversations()] == ["2", "1", "0"]
-    assert [one.sids for one in store.parked()] == [("p0",), ("p1",), ("p2",)]
+        store.park(
+            None, make_parked(make_fragment(f"p{number}"), parked_at=now), remember_until=LATER
+        )
+    assert [entry.key.conversation_id for entry in store.conversations()] == ["2", "1", "0"]
+    assert [entry.sids for entry in store.parked()] == [("p0",), ("p1",), ("p2",)]

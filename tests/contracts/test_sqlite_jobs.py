@@ -1,4 +1,4 @@
-"""SQLiteJobs keeps the contract of job stores; and where it may lie."""
+"""SQLiteJobs keeps the contract of job stores, and refuses unsuitable files."""
 
 import sqlite3
 import stat
@@ -14,12 +14,7 @@ from holdfast.jobs.errors import JobExists
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.jobs.contract import JobStoreContract
-from holdfast.testing.contracts.jobs.support import (
-    TOKEN,
-    OpenRepository,
-    job_of,
-    new_job,
-)
+from holdfast.testing.contracts.jobs.support import TOKEN, OpenRepository, new_job, read_job
 
 
 @pytest.fixture
@@ -30,46 +25,46 @@ def clock() -> ManualClock:
 class TestSQLiteJobs(JobStoreContract):
     @pytest.fixture
     def open_repository(self, fast_path: Path) -> Iterator[OpenRepository]:
-        with ExitStack() as opened:
+        with ExitStack() as stack:
 
-            def one_more(
+            def open_store(
                 clock: ManualClock, keep_seconds: float | None = None
             ) -> JobStateRepository:
                 path = fast_path / "jobs.db"
-                return opened.enter_context(
+                return stack.enter_context(
                     SQLiteJobs(path, clock=clock, keep_seconds=keep_seconds)
                 )
 
-            yield one_more
+            yield open_store
 
 
-# -- the place
+# -- the file
 
 
-def bits(path: Path) -> int:
+def get_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
 def test_only_the_owner_can_read_the_tokens(tmp_path: Path, clock: ManualClock) -> None:
-    """JB-35: tokens lie in the file and in its log."""
+    """Tokens are in the file and in its log (JB-35)."""
     with SQLiteJobs(tmp_path / "new" / "jobs.db", clock=clock) as jobs:
         jobs.save(new_job(clock, task_token=TOKEN))
         files = list((tmp_path / "new").iterdir())
         assert {path.name for path in files} == {"jobs.db", "jobs.db-wal", "jobs.db-shm"}
-        assert {bits(path) for path in files} == {0o600}
+        assert {get_mode(path) for path in files} == {0o600}
 
 
 def test_no_text_of_the_store_shows_a_token(tmp_path: Path, clock: ManualClock) -> None:
-    """I-JB-13."""
+    """Neither repr nor errors contain it (I-JB-13)."""
     jobs = SQLiteJobs(tmp_path / "jobs.db", clock=clock)
     jobs.save(new_job(clock, task_token=TOKEN))
-    assert TOKEN.reveal() not in repr(jobs) + repr(job_of(jobs))
+    assert TOKEN.reveal() not in repr(jobs) + repr(read_job(jobs))
     with pytest.raises(JobExists) as refused:
         jobs.save(new_job(clock, task_token=TOKEN))
     assert TOKEN.reveal() not in str(refused.value)
 
 
-def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("my notes of the year\n" * 100)
     with pytest.raises(ConfigError, match="not a SQLite database"):
@@ -77,13 +72,13 @@ def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
     assert path.read_text() == "my notes of the year\n" * 100
 
 
-def test_the_database_of_something_else_is_refused_and_kept(tmp_path: Path) -> None:
+def test_the_database_of_another_application_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "photos.db"
-    with closing(sqlite3.connect(path)) as theirs:
-        theirs.execute("CREATE TABLE photos (name)")
-        theirs.commit()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE photos (name)")
+        other.commit()
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match="something else"):
+    with pytest.raises(ConfigError, match="another application"):
         SQLiteJobs(path)
     assert path.read_bytes() == before
 
@@ -93,36 +88,36 @@ def test_a_store_of_newer_code_is_refused(tmp_path: Path) -> None:
     SQLiteJobs(path).close()
     with closing(sqlite3.connect(path)) as newer:
         newer.execute("PRAGMA user_version = 2")
-    with pytest.raises(ConfigError, match="schema 2, this code knows 1: update"):
+    with pytest.raises(ConfigError, match=r"schema 2, .* supports 1: update"):
         SQLiteJobs(path)
 
 
-def test_a_folder_is_no_store(tmp_path: Path) -> None:
+def test_a_folder_is_refused_as_a_job_store(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a folder"):
         SQLiteJobs(tmp_path)
 
 
-def test_a_place_below_a_file_is_no_place(tmp_path: Path) -> None:
+def test_a_path_below_a_file_is_refused_as_a_job_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="no jobs can be kept"):
+    with pytest.raises(ConfigError, match="cannot store jobs"):
         SQLiteJobs(tmp_path / "file" / "jobs.db")
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs", "ceph"])
 def test_a_network_filesystem_is_refused(tmp_path: Path, kind: str) -> None:
-    """LO-01: the log is kept in step by memory that other machines do not share."""
+    """The log relies on memory that other machines do not share (LO-01)."""
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/root / ext4 rw 0 0\nserver:/x {tmp_path} {kind} rw 0 0\n")
     with pytest.raises(ConfigError, match=f"is on {kind}.*local disk"):
-        path_check.prepare(tmp_path / "jobs.db", mounts)
+        path_check.prepare_file(tmp_path / "jobs.db", mounts)
     assert not (tmp_path / "jobs.db").exists()
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "overlay", "tmpfs", "fuseblk"])
-def test_a_local_filesystem_is_taken(tmp_path: Path, kind: str) -> None:
+def test_a_local_filesystem_is_accepted(tmp_path: Path, kind: str) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"server:/x / nfs4 rw 0 0\n/dev/x {tmp_path} {kind} rw 0 0\n")
-    path_check.prepare(tmp_path / "jobs.db", mounts)
+    path_check.prepare_file(tmp_path / "jobs.db", mounts)
     assert (tmp_path / "jobs.db").exists()
 
 

@@ -1,4 +1,6 @@
-"""What is SQLiteJobs' own: its transactions, its connections, its cost, its forgetting."""
+"""Tests of SQLiteJobs beside the contract: its transactions, connections, cost and
+retention.
+"""
 
 import os
 import sqlite3
@@ -18,15 +20,15 @@ from holdfast.adapters.local.sqlite.jobs.tasks import PAGE
 from holdfast.jobs.errors import StoreUnavailable
 from holdfast.jobs.model import ExportTask, JobStatus
 from holdfast.testing import ManualClock
-from holdfast.testing.contracts.jobs.concurrency import THREADS, together
+from holdfast.testing.contracts.jobs.concurrency import THREADS, run_together
 from holdfast.testing.contracts.jobs.support import (
     GIVEN_UP,
-    decided,
-    job_of,
+    decide_job,
+    make_success,
+    make_tasks,
     new_job,
-    started,
-    succeeded,
-    tasks_of,
+    read_job,
+    start_job,
 )
 
 
@@ -35,14 +37,14 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-# -- safety of what is written
+# -- safety of writes
 
 
 @pytest.mark.parametrize(("durability", "synchronous"), [("power", 2), ("process", 1)])
-def test_each_commit_reaches_the_disk_unless_told_otherwise(
+def test_each_commit_reaches_the_disk_unless_configured_otherwise(
     tmp_path: Path, durability: Durability, synchronous: int
 ) -> None:
-    """LO-01. 2 is FULL: synced with every commit; 1 is NORMAL: when the log is folded in."""
+    """2 is FULL, which syncs every commit; 1 is NORMAL, which syncs at checkpoints (LO-01)."""
     default = SQLiteJobs(tmp_path / "default.db")
     with default._database.begin_read() as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
@@ -62,12 +64,12 @@ def test_a_store_that_others_keep_locked_is_unavailable_and_then_works_again(
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match="locked for too long"):
             jobs.set_total_tasks("job", 3)
-        assert not job_of(jobs).sealed  # who reads does not wait for who writes
+        assert not read_job(jobs).sealed  # readers do not wait for writers
     jobs.set_total_tasks("job", 3)
-    assert job_of(jobs).remaining_tasks == 3
+    assert read_job(jobs).remaining_tasks == 3
 
 
-def test_a_full_disk_is_told_apart(tmp_path: Path) -> None:
+def test_a_full_disk_has_its_own_message(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "tiny.db")) as tiny:
         tiny.execute("PRAGMA max_page_count = 1")
         with pytest.raises(sqlite3.Error) as full:
@@ -77,7 +79,7 @@ def test_a_full_disk_is_told_apart(tmp_path: Path) -> None:
     assert "free some space" in str(error)
 
 
-def test_an_error_nobody_foresaw_is_not_explained_away(tmp_path: Path) -> None:
+def test_an_unknown_sqlite_error_is_raised_unchanged(tmp_path: Path) -> None:
     jobs = SQLiteJobs(tmp_path / "jobs.db")
     with (
         pytest.raises(sqlite3.OperationalError, match="no such table"),
@@ -88,7 +90,7 @@ def test_an_error_nobody_foresaw_is_not_explained_away(tmp_path: Path) -> None:
 
 
 def test_a_store_that_was_removed_takes_no_writes(tmp_path: Path, clock: ManualClock) -> None:
-    """An open file takes them all the same, and nobody would ever read them."""
+    """An open file still accepts writes, but no process would ever read them."""
     path = tmp_path / "jobs.db"
     jobs = SQLiteJobs(path, clock=clock)
     jobs.save(new_job(clock))
@@ -101,17 +103,19 @@ def test_a_store_that_was_removed_takes_no_writes(tmp_path: Path, clock: ManualC
     assert jobs.find_by_id("another") is not None
 
 
-def test_eight_who_make_the_store_at_once_make_one(tmp_path: Path, clock: ManualClock) -> None:
+def test_eight_threads_that_create_the_store_at_once_create_one(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     def make(number: int) -> None:
         SQLiteJobs(tmp_path / "jobs.db", clock=clock).save(new_job(clock, f"{number}"))
 
-    together(make)
-    found = SQLiteJobs(tmp_path / "jobs.db").find_by_status(JobStatus.PROCESSING)
-    assert sorted(job.job_id for job in found) == [f"{n}" for n in range(THREADS)]
+    run_together(make)
+    jobs = SQLiteJobs(tmp_path / "jobs.db").find_by_status(JobStatus.PROCESSING)
+    assert sorted(job.job_id for job in jobs) == [f"{n}" for n in range(THREADS)]
 
 
-def test_whoever_makes_the_store_waits_for_others_who_do(tmp_path: Path) -> None:
-    """SQLite alone gives up at once when it is to begin the log and another one writes."""
+def test_creating_the_store_waits_for_another_writer(tmp_path: Path) -> None:
+    """SQLite itself gives up at once if it must enable the log while another process writes."""
     path = tmp_path / "jobs.db"
     path_check.prepare_file(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -123,7 +127,7 @@ def test_whoever_makes_the_store_waits_for_others_who_do(tmp_path: Path) -> None
     SQLiteJobs(path, busy_seconds=0.2)
 
 
-def test_tables_that_appear_between_two_looks_are_not_taken_for_a_stranger_s(
+def test_tables_that_appear_during_the_check_are_not_mistaken_for_another_application_s(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "jobs.db"
@@ -147,10 +151,10 @@ def test_a_slow_listing_is_stored_as_it_comes_and_others_may_write(
     jobs.save(new_job(clock))
 
     def listing() -> Iterator[ExportTask]:
-        yield from tasks_of("job", 2_000)
+        yield from make_tasks("job", 2_000)
         assert count_rows(other) >= 1_000
         other.note_progress("job")
-        yield from tasks_of("job", 5, first=2_000)
+        yield from make_tasks("job", 5, first=2_000)
 
     jobs.add_tasks("job", listing())
     assert count_rows(jobs) == 2_005
@@ -159,8 +163,8 @@ def test_a_slow_listing_is_stored_as_it_comes_and_others_may_write(
 # -- connections
 
 
-def open_files(path: Path) -> int:
-    """How often this process has the store open."""
+def count_open_files(path: Path) -> int:
+    """Return how often this process has the store open."""
     links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     return links.count(str(path))
 
@@ -169,7 +173,7 @@ def open_files(path: Path) -> int:
 def test_threads_that_ended_leave_no_connection_behind(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    """LO-02, I-JB-14."""
+    """LO-02 (I-JB-14)."""
     path = tmp_path / "jobs.db"
     jobs = SQLiteJobs(path, clock=clock)
     jobs.save(new_job(clock))
@@ -177,12 +181,12 @@ def test_threads_that_ended_leave_no_connection_behind(
         thread = Thread(target=jobs.note_progress, args=("job",))
         thread.start()
         thread.join()
-    assert open_files(path) == 1
+    assert count_open_files(path) == 1
     jobs.close()
-    assert open_files(path) == 0
-    assert job_of(jobs).status is JobStatus.PROCESSING  # and it opens again
+    assert count_open_files(path) == 0
+    assert read_job(jobs).status is JobStatus.PROCESSING  # and it opens again
     jobs.close()
-    assert open_files(path) == 0
+    assert count_open_files(path) == 0
 
 
 def test_a_connection_in_use_is_closed_when_its_transaction_is_over(
@@ -196,19 +200,23 @@ def test_a_connection_in_use_is_closed_when_its_transaction_is_over(
         connection.execute("SELECT 1")
 
 
-# -- what it costs
+# -- cost
 
 
 def test_a_result_costs_the_same_in_a_large_job(fast_path: Path, clock: ManualClock) -> None:
-    """JB-44. Counted in steps of SQLite's machine, which do not depend on the computer's."""
+    """The cost is counted in steps of SQLite's virtual machine, which do not depend on the
+    computer (JB-44).
+    """
     jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock)
     steps = {}
     for count in (100, 5_000):
-        tasks = started(jobs, clock, count, job_id=f"{count}")
+        tasks = start_job(jobs, clock, count, job_id=f"{count}")
         ran = []
         with jobs._database.begin_read() as connection:
             connection.set_progress_handler(lambda ran=ran: ran.append(1), 1)
-        assert jobs.record_results(f"{count}", [succeeded(task) for task in tasks[:50]]) == 50
+        assert (
+            jobs.record_results(f"{count}", [make_success(task) for task in tasks[:50]]) == 50
+        )
         with jobs._database.begin_read() as connection:
             connection.set_progress_handler(None, 0)
         steps[count] = len(ran)
@@ -227,13 +235,13 @@ def test_jobs_are_found_by_status_without_reading_the_others(tmp_path: Path) -> 
 def test_a_page_of_tasks_is_read_in_order_without_the_pages_before(tmp_path: Path) -> None:
     jobs = SQLiteJobs(tmp_path / "jobs.db")
     with jobs._database.begin_read() as connection:
-        asked = (1, "after", None, None, 10)
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {PAGE}", asked).fetchall()
+        parameters = (1, "after", None, None, 10)
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {PAGE}", parameters).fetchall()
     [step] = plan
     assert "USING PRIMARY KEY (job_no=? AND task_id>?)" in step[3]
 
 
-# -- forgetting
+# -- retention
 
 
 def test_finished_jobs_are_forgotten_with_their_tasks_when_their_time_has_come(
@@ -242,8 +250,8 @@ def test_finished_jobs_are_forgotten_with_their_tasks_when_their_time_has_come(
     """R004-065, R004-129."""
     jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock, keep_seconds=60.0)
     for number in range(3):
-        decided(jobs, clock, job_id=f"{number}")
-    started(jobs, clock, job_id="active")
+        decide_job(jobs, clock, job_id=f"{number}")
+    start_job(jobs, clock, job_id="active")
     jobs.settle("0", JobStatus.COMPLETED, None)
     clock.advance(59.0)
     jobs.settle("1", JobStatus.COMPLETED, None)
@@ -260,7 +268,8 @@ def test_a_large_job_is_forgotten_in_slices_and_its_id_is_free_at_once(
 ) -> None:
     jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock, keep_seconds=60.0)
     jobs.save(new_job(clock, "first"))
-    started(jobs, clock, 2_600, job_id="large")  # the last: its number must not be used again
+    # the last one, whose number must not be used again
+    start_job(jobs, clock, 2_600, job_id="large")
     jobs.update_job_status("large", JobStatus.FAILED)
     clock.advance(61.0)
     jobs.give_up("first", GIVEN_UP)
@@ -270,7 +279,7 @@ def test_a_large_job_is_forgotten_in_slices_and_its_id_is_free_at_once(
     jobs.save(new_job(clock, "large"))
     assert jobs.tasks("large") == []
     for number in range(3):
-        settle_a_small_one(jobs, clock, f"{number}")
+        settle_small_job(jobs, clock, f"{number}")
     assert count_rows(jobs) == 0
     assert jobs.find_by_id("large") is not None
 
@@ -279,8 +288,8 @@ def test_a_job_is_settled_even_if_others_cannot_be_forgotten_now(
     fast_path: Path, clock: ManualClock
 ) -> None:
     jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock, keep_seconds=60.0, busy_seconds=0.05)
-    settle_a_small_one(jobs, clock, "old")
-    decided(jobs, clock)
+    settle_small_job(jobs, clock, "old")
+    decide_job(jobs, clock)
     clock.advance(61.0)
     with closing(sqlite3.connect(fast_path / "jobs.db", isolation_level=None)) as other:
 
@@ -293,20 +302,22 @@ def test_a_job_is_settled_even_if_others_cannot_be_forgotten_now(
         assert jobs.settle("job", JobStatus.COMPLETED, None) is True
         assert other.in_transaction
     assert jobs.find_by_id("old") is not None
-    settle_a_small_one(jobs, clock, "next")
+    settle_small_job(jobs, clock, "next")
     assert jobs.find_by_id("old") is None
 
 
-def test_without_a_time_to_keep_jobs_are_kept(fast_path: Path, clock: ManualClock) -> None:
+def test_without_keep_seconds_jobs_are_kept_forever(
+    fast_path: Path, clock: ManualClock
+) -> None:
     jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock)
-    decided(jobs, clock, job_id="old")
+    decide_job(jobs, clock, job_id="old")
     jobs.settle("old", JobStatus.COMPLETED, None)
     clock.advance(1e9)
-    settle_a_small_one(jobs, clock, "new")
+    settle_small_job(jobs, clock, "new")
     assert jobs.find_by_id("old") is not None
 
 
-def settle_a_small_one(jobs: SQLiteJobs, clock: ManualClock, job_id: str) -> None:
+def settle_small_job(jobs: SQLiteJobs, clock: ManualClock, job_id: str) -> None:
     jobs.save(new_job(clock, job_id))
     assert jobs.give_up(job_id, GIVEN_UP)
     assert jobs.settle(job_id, JobStatus.FAILED, GIVEN_UP)

@@ -1,4 +1,4 @@
-"""Processes that share a store of conversations; run as a script: `… ROLE PATH NUMBER`."""
+"""Roles of processes that share a conversation store; run as a script: `… ROLE PATH NUMBER`."""
 
 import os
 import signal
@@ -19,20 +19,22 @@ from holdfast.conversations.model import (
 )
 from holdfast.conversations.outbox import WritingReply
 
-PATIENCE_SECONDS = 60.0
+WAIT_TIMEOUT_SECONDS = 60.0
 TURNS = 15
 NOW, LATER = 1_000.0, 9_000.0
 KEY = ConversationKey("+4915700000001", "chat")
 
 
-def taken(
+def acquire_grant(
     store: SQLiteConversations, owner: str, expires_at: float = LATER
 ) -> LockGrant | None:
-    said = store.acquire(KEY, owner=owner, trigger_id=owner, now=NOW, expires_at=expires_at)
-    return said.grant if isinstance(said, LockAcquired) else None
+    """Return the grant of the conversation's lock, or None if another process holds it."""
+    outcome = store.acquire(KEY, owner=owner, trigger_id=owner, now=NOW, expires_at=expires_at)
+    return outcome.grant if isinstance(outcome, LockAcquired) else None
 
 
-def turn_of(*sids: str) -> Turn:
+def make_turn(*sids: str) -> Turn:
+    """Return a turn that answers these sids."""
     return Turn(
         sids,
         HistoryMessage("user", f"asked {sids[0]}", NOW, sids[0]),
@@ -41,52 +43,60 @@ def turn_of(*sids: str) -> Turn:
     )
 
 
-def fragment(sid: str) -> Fragment:
+def make_fragment(sid: str) -> Fragment:
+    """Return a fragment with this sid."""
     return Fragment(KEY, sid, f"text of {sid}", NOW, NOW)
 
 
-def answerer(path: Path, number: int) -> None:
-    """Answer so many turns, whenever the lock is free; say the fences. Every third lock has
-    run out as soon as it is taken: another one may be faster than the finish."""
-    store = SQLiteConversations(path, durability="process", busy_seconds=PATIENCE_SECONDS)
+def answer_turns(path: Path, number: int) -> None:
+    """Answer a number of turns whenever the lock is free, and print the fences.
+
+    Every third lock expires as soon as it is taken, so another process may take it over before
+    this one finishes.
+    """
+    store = SQLiteConversations(path, durability="process", busy_seconds=WAIT_TIMEOUT_SECONDS)
     turns = tries = 0
     while turns < TURNS:
         tries += 1
-        runs_out = turns % 3 == 2
-        grant = taken(store, f"{number}-{tries}", NOW if runs_out else LATER)
+        expires = turns % 3 == 2
+        grant = acquire_grant(store, f"{number}-{tries}", NOW if expires else LATER)
         if grant is None:
             continue
         turns += 1
         try:
             sid = f"m{grant.fence}"
-            store.finish(grant, turn_of(sid), now=NOW, remember_until=LATER)
+            store.finish(grant, make_turn(sid), now=NOW, remember_until=LATER)
             print("finished", grant.fence, flush=True)
         except LockLost:
             print("lost", grant.fence, flush=True)
 
 
-def crasher(folder: Path, _: int) -> None:
-    """Die at each statement of a call, one after the other; say how often. The stores are
-    named after the calls."""
+def crash_at_each_statement(folder: Path, _: int) -> None:
+    """Die at each statement of a call, one after the other, and print how often.
+
+    The stores are named after the calls.
+    """
     for name, call in CALLS.items():
-        store = SQLiteConversations(folder / name, busy_seconds=PATIENCE_SECONDS)
-        grant = taken(store, "crasher")
+        store = SQLiteConversations(folder / name, busy_seconds=WAIT_TIMEOUT_SECONDS)
+        grant = acquire_grant(store, "crasher")
         assert grant is not None
         store.note(grant, WritingReply(("m1", "m2")), "thread")
-        print(_deaths(store, lambda store=store, call=call, grant=grant: call(store, grant)))
+        print(
+            _count_deaths(store, lambda store=store, call=call, grant=grant: call(store, grant))
+        )
 
 
-def _deaths(store: SQLiteConversations, call: Callable[[], None]) -> int:
-    before, deaths = seen(store), 0
-    while not _survives(store, call, deaths):
+def _count_deaths(store: SQLiteConversations, call: Callable[[], None]) -> int:
+    before, deaths = read_everything(store), 0
+    while not _has_survived(store, call, deaths):
         deaths += 1
-        assert seen(store) == before, deaths
-    assert seen(store) != before
+        assert read_everything(store) == before, deaths
+    assert read_everything(store) != before
     return deaths
 
 
-def _survives(store: SQLiteConversations, call: Callable[[], None], statement: int) -> bool:
-    """Whether a child that is to die at this statement came to its end before."""
+def _has_survived(store: SQLiteConversations, call: Callable[[], None], statement: int) -> bool:
+    """Return whether a child that should die at this statement ended before it."""
     child = os.fork()
     if child == 0:
         _die_at(store, statement)
@@ -100,11 +110,13 @@ def _survives(store: SQLiteConversations, call: Callable[[], None], statement: i
 
 
 def _finish(store: SQLiteConversations, grant: LockGrant) -> None:
-    store.finish(grant, turn_of("m1", "m2"), now=NOW, remember_until=LATER, parked_id="parked")
+    store.finish(
+        grant, make_turn("m1", "m2"), now=NOW, remember_until=LATER, parked_id="parked"
+    )
 
 
 def _park(store: SQLiteConversations, grant: LockGrant) -> None:
-    rows = (fragment("m1"), fragment("m2"))
+    rows = (make_fragment("m1"), make_fragment("m2"))
     store.park(grant, ParkedBatch("new", KEY, "why", NOW, rows), remember_until=LATER)
 
 
@@ -115,26 +127,26 @@ def _unpark(store: SQLiteConversations, _: LockGrant) -> None:
 CALLS = {"finish": _finish, "park": _park, "unpark": _unpark}
 
 
-def seen(store: SQLiteConversations) -> object:
-    """All there is."""
+def read_everything(store: SQLiteConversations) -> object:
+    """Return the complete content of the store."""
     return (
         store.get(KEY),
         store.history(KEY),
         sorted(row.message_sid for row in store.staged(KEY.conversation_id)),
         store.processed(KEY, ["m1", "m2", "m3", "m4"]),
-        [one.parked_id for one in store.parked()],
+        [batch.parked_id for batch in store.parked()],
     )
 
 
 def _die_at(store: SQLiteConversations, statement: int) -> None:
-    run: list[str] = []
+    statements: list[str] = []
 
     def trace(sql: str) -> None:
-        run.append(sql)
-        if len(run) > statement + 1:  # the first is the end of this very transaction
+        statements.append(sql)
+        if len(statements) > statement + 1:  # the first one ends this transaction
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with store._database.reading() as connection:
+    with store._database.begin_read() as connection:
         connection.set_trace_callback(trace)
 
 

@@ -1,4 +1,4 @@
-"""Processes that share a job store; run as a script: `… ROLE PATH NUMBER`."""
+"""Roles of processes that share a job store; run as a script: `… ROLE PATH NUMBER`."""
 
 import os
 import resource
@@ -13,11 +13,11 @@ from holdfast.core.errors import ConfigError
 from holdfast.jobs.errors import JobClosed, StoreUnavailable
 from holdfast.jobs.model import ExportTask, JobError, TaskResult
 
-PATIENCE_SECONDS = 60.0
+WAIT_TIMEOUT_SECONDS = 60.0
 FORKS = 8
 STALLED = JobError("JobStalled", "no task was finished")
 
-BOOKS = """
+COUNTERS_AND_ROWS = """
 SELECT completed_tasks, failed_tasks, total_tasks - remaining_tasks,
     (SELECT count(*) FROM tasks WHERE job_no = jobs.job_no AND status = 'COMPLETED'),
     (SELECT count(*) FROM tasks WHERE job_no = jobs.job_no AND status = 'FAILED')
@@ -25,20 +25,23 @@ FROM jobs
 """
 
 
-def assert_books_agree(jobs: SQLiteJobs) -> None:
-    """I-JB-1, I-JB-2: in one look, for others may be writing."""
-    with jobs._database.reading() as connection:
-        completed, failed, processed, *rows = connection.execute(BOOKS).fetchone()
+def assert_counters_match_rows(jobs: SQLiteJobs) -> None:
+    """Compare counters and rows in one read, because other processes may be writing (I-JB-1,
+    I-JB-2).
+    """
+    with jobs._database.begin_read() as connection:
+        completed, failed, processed, *rows = connection.execute(COUNTERS_AND_ROWS).fetchone()
     assert [completed, failed] == rows
     assert processed == completed + failed
 
 
-def reporter(path: Path, number: int) -> None:
-    """Report every task, in an order of its own, and whatever others reported already;
-    then ask for the outcome."""
+def report_results(path: Path, number: int) -> None:
+    """Report every task in a random order, including those already reported; then claim the
+    outcome.
+    """
     random = Random(number)
-    with SQLiteJobs(path, busy_seconds=PATIENCE_SECONDS) as jobs:
-        results = [TaskResult("job", t.task_id, True, 1) for t in jobs.tasks("job")]
+    with SQLiteJobs(path, busy_seconds=WAIT_TIMEOUT_SECONDS) as jobs:
+        results = [TaskResult("job", task.task_id, True, 1) for task in jobs.tasks("job")]
         random.shuffle(results)
         while results:
             size = random.randint(1, 4)
@@ -46,16 +49,16 @@ def reporter(path: Path, number: int) -> None:
             try:
                 jobs.record_results("job", batch)
             except JobClosed:
-                break  # another one had the last, and was faster to ask
+                break  # another process reported the last task and decided first
         if jobs.claim_outcome("job"):
             print("won", flush=True)
 
 
-def crasher(path: Path, number: int) -> None:
-    """Die at each statement of a batch of results, one after the other; say how many."""
+def crash_at_each_statement(path: Path, number: int) -> None:
+    """Die at each statement of a batch of results, one after the other, and print how often."""
     jobs = SQLiteJobs(path)
-    good, bad = (task.task_id for task in jobs.tasks("job", limit=2))
-    batch = [TaskResult("job", good, True), TaskResult("job", bad, False, 0, STALLED)]
+    completed, failed = (task.task_id for task in jobs.tasks("job", limit=2))
+    batch = [TaskResult("job", completed, True), TaskResult("job", failed, False, 0, STALLED)]
     deaths = 0
     while True:
         child = os.fork()
@@ -67,45 +70,45 @@ def crasher(path: Path, number: int) -> None:
             assert os.waitstatus_to_exitcode(status) == 2
             break
         deaths += 1
-        assert_books_agree(jobs)
+        assert_counters_match_rows(jobs)
     print(deaths)
 
 
 def _die_at(jobs: SQLiteJobs, statement: int) -> None:
-    seen: list[str] = []
+    statements: list[str] = []
 
     def trace(sql: str) -> None:
-        seen.append(sql)
-        if len(seen) > statement + 1:  # the first is the end of this very transaction
+        statements.append(sql)
+        if len(statements) > statement + 1:  # the first one ends this transaction
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with jobs._database.reading() as connection:
+    with jobs._database.begin_read() as connection:
         connection.set_trace_callback(trace)
 
 
-def forker(path: Path, _: int) -> None:
-    """Let a child go on with a store that was in use, while the parent closes it."""
+def fork_with_open_store(path: Path, _: int) -> None:
+    """Let a child use a store that was in use, while the parent closes it."""
     jobs = SQLiteJobs(path)
     ids = [task.task_id for task in jobs.tasks("job")]
     jobs.record_results("job", [TaskResult("job", ids[0], True)])
-    told, tell = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         jobs.record_results("job", [TaskResult("job", ids[1], True)])
-        os.read(told, 1)  # until the parent has let go of the file
+        os.read(read_end, 1)  # until the parent has closed the file
         jobs.record_results("job", [TaskResult("job", ids[2], True)])
         os._exit(0)
     jobs.record_results("job", [TaskResult("job", ids[3], True)])
     jobs.close()
-    # Somebody else is the last to leave: whoever is, folds the log in and deletes it.
+    # Another connection is the last to close, so it checkpoints the log and deletes it.
     with SQLiteJobs(path) as another:
         another.record_results("job", [TaskResult("job", ids[4], True)])
-    os.write(tell, b"!")
+    os.write(write_end, b"!")
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     print(SQLiteJobs(path).find_by_id("job").state.completed_tasks)  # type: ignore[union-attr]
 
 
-def busy_forker(path: Path, _: int) -> None:
+def fork_beside_writers(path: Path, _: int) -> None:
     """Fork again and again while other threads write."""
     jobs, stop = SQLiteJobs(path, durability="process"), Event()
 
@@ -128,21 +131,21 @@ def busy_forker(path: Path, _: int) -> None:
     print(jobs.find_by_id("job").state.completed_tasks)  # type: ignore[union-attr]
 
 
-def forker_in_a_transaction(path: Path, _: int) -> None:
+def fork_in_transaction(path: Path, _: int) -> None:
     """Fork while another thread is in a transaction that does not end."""
-    jobs, within, stop = SQLiteJobs(path, busy_seconds=0.05), Event(), Event()
+    jobs, in_transaction, stop = SQLiteJobs(path, busy_seconds=0.05), Event(), Event()
 
-    def stay() -> None:
-        with jobs._database.writing():
-            within.set()
-            stop.wait(PATIENCE_SECONDS)
+    def hold_transaction() -> None:
+        with jobs._database.begin_write():
+            in_transaction.set()
+            stop.wait(WAIT_TIMEOUT_SECONDS)
 
-    thread = Thread(target=stay, daemon=True)
+    thread = Thread(target=hold_transaction, daemon=True)
     thread.start()
-    within.wait(PATIENCE_SECONDS)
+    in_transaction.wait(WAIT_TIMEOUT_SECONDS)
     child = os.fork()
     if child == 0:
-        without_rights(path, 0, jobs)
+        write_without_permission(path, 0, jobs)
         sys.stdout.flush()
         os._exit(0)
     os.waitpid(child, 0)
@@ -151,10 +154,12 @@ def forker_in_a_transaction(path: Path, _: int) -> None:
     jobs.increment_completed_tasks("job")
 
 
-def short_of_disk(path: Path, _: int) -> None:
-    """Files may not grow beyond what they are, and then may again."""
+def fill_disk(path: Path, _: int) -> None:
+    """Write while files cannot grow, and again when they can."""
     jobs = SQLiteJobs(path)
-    more = [ExportTask.of("job", f"https://files.example/more/{n}", "k") for n in range(5_000)]
+    more = [
+        ExportTask.create("job", f"https://files.example/more/{n}", "k") for n in range(5_000)
+    ]
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, hard))
     for _ in range(2):
@@ -167,7 +172,8 @@ def short_of_disk(path: Path, _: int) -> None:
     print(len(jobs.tasks("job", limit=10_000)))
 
 
-def without_rights(path: Path, _: int, jobs: SQLiteJobs | None = None) -> None:
+def write_without_permission(path: Path, _: int, jobs: SQLiteJobs | None = None) -> None:
+    """Write to a store that cannot be written, and print the error."""
     try:
         (jobs or SQLiteJobs(path)).note_progress("job")
     except (ConfigError, StoreUnavailable) as error:

@@ -1,6 +1,6 @@
-"""DynamoDB clients that misbehave: each wraps a real client and gets one thing wrong.
+"""DynamoDB clients with faults, each of which wraps a real client.
 
-They stand where the network and the service stand; nothing of ours is replaced.
+They take the place of the network and the service. No code of Holdfast is replaced.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,8 +11,8 @@ from botocore.exceptions import ClientError, ReadTimeoutError
 READS = {"get_item", "batch_get_item", "query", "scan"}
 
 
-class Client:
-    """Passes every call on, and takes note of it."""
+class RecordingClient:
+    """A client that forwards every call and records it."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -21,111 +21,114 @@ class Client:
     def __getattr__(self, operation: str) -> Callable[..., Any]:
         def call(**arguments: Any) -> Any:
             self.calls.append((operation, arguments))
-            return self.answer(operation, arguments)
+            return self.respond(operation, arguments)
 
         return call
 
-    def answer(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+    def respond(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+        """Call the real client and return its response."""
         return getattr(self.client, operation)(**arguments)
 
-    def made(self, *operations: str) -> list[dict[str, Any]]:
+    def list_calls(self, *operations: str) -> list[dict[str, Any]]:
+        """Return the arguments of all calls of these operations."""
         return [arguments for name, arguments in self.calls if name in operations]
 
 
-class OneRowAtATime(Client):
-    """Pages of one row, and batches of which one key is answered."""
+class SingleRowClient(RecordingClient):
+    """A client that returns pages of one row, and one key of each batch."""
 
-    def answer(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+    def respond(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         if operation == "query":
             return self.client.query(**{**arguments, "Limit": 1})
         if operation == "batch_get_item":
             return self._first_key(arguments["RequestItems"])
-        return super().answer(operation, arguments)
+        return super().respond(operation, arguments)
 
     def _first_key(self, request: Mapping[str, Any]) -> Any:
-        [(table, asked)] = request.items()
-        first, *others = asked["Keys"]
-        answer = self.client.batch_get_item(RequestItems={table: {**asked, "Keys": [first]}})
-        left = {table: {**asked, "Keys": others}} if others else {}
-        return {**answer, "UnprocessedKeys": left}
+        [(table, keys)] = request.items()
+        first, *others = keys["Keys"]
+        response = self.client.batch_get_item(RequestItems={table: {**keys, "Keys": [first]}})
+        unprocessed = {table: {**keys, "Keys": others}} if others else {}
+        return {**response, "UnprocessedKeys": unprocessed}
 
 
-class LosesAnswers(Client):
-    """Does what it is asked to write, and then says nothing, as often as it is told."""
+class ResponseLosingClient(RecordingClient):
+    """A client that makes writes and then loses the response, as often as configured."""
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
-        self.to_lose = 0
+        self.responses_to_lose = 0
 
-    def answer(self, operation: str, arguments: Mapping[str, Any]) -> Any:
-        answer = super().answer(operation, arguments)
-        if self.to_lose and operation not in READS:
-            self.to_lose -= 1
+    def respond(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+        response = super().respond(operation, arguments)
+        if self.responses_to_lose and operation not in READS:
+            self.responses_to_lose -= 1
             raise ReadTimeoutError(endpoint_url="https://dynamodb.example")
-        return answer
+        return response
 
 
-class TriesAgain(Client):
-    """Loses the first answer of each write and returns the second, as botocore does."""
+class RepeatingClient(RecordingClient):
+    """A client that loses the first response of each write and repeats it, as botocore does."""
 
-    def answer(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+    def respond(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         if operation in ("put_item", "update_item"):
-            super().answer(operation, arguments)
-        return super().answer(operation, arguments)
+            super().respond(operation, arguments)
+        return super().respond(operation, arguments)
 
 
-class Refuses(Client):
-    """Answers with errors, one after the other, before it does anything."""
+class FailingClient(RecordingClient):
+    """A client that raises errors, one after the other, before it makes any call."""
 
     def __init__(self, client: Any, *errors: Exception, only: str | None = None) -> None:
         super().__init__(client)
         self.errors = list(errors)
         self.only = only
 
-    def answer(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+    def respond(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         if self.errors and self.only in (None, operation):
             raise self.errors.pop(0)
-        return super().answer(operation, arguments)
+        return super().respond(operation, arguments)
 
 
-class StaleIndex(Client):
-    """Its index stands still from the first query on."""
+class StaleIndexClient(RecordingClient):
+    """A client whose index does not change after the first query."""
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
         self.page: Any = None
 
-    def answer(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+    def respond(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         if operation != "query":
-            return super().answer(operation, arguments)
-        self.page = self.page or super().answer(operation, arguments)
+            return super().respond(operation, arguments)
+        self.page = self.page or super().respond(operation, arguments)
         return self.page
 
 
-class Meanwhile(Client):
-    """Lets somebody else go first, right before the first write."""
+class InterleavingClient(RecordingClient):
+    """A client that lets another writer go first, right before the first write."""
 
-    def __init__(self, client: Any, somebody: Callable[[], object]) -> None:
+    def __init__(self, client: Any, other_writer: Callable[[], object]) -> None:
         super().__init__(client)
-        self.somebody: Callable[[], object] | None = somebody
+        self.other_writer: Callable[[], object] | None = other_writer
 
-    def answer(self, operation: str, arguments: Mapping[str, Any]) -> Any:
-        if operation not in READS and (somebody := self.somebody):
-            self.somebody = None
-            somebody()
-        return super().answer(operation, arguments)
+    def respond(self, operation: str, arguments: Mapping[str, Any]) -> Any:
+        if operation not in READS and (other_writer := self.other_writer):
+            self.other_writer = None
+            other_writer()
+        return super().respond(operation, arguments)
 
 
-def error(code: str, status: int = 400, **more: Any) -> ClientError:
-    """What the service answers, in the shape that botocore gives it."""
+def make_error(code: str, status: int = 400, **more: Any) -> ClientError:
+    """Return an error of the service, in the form that botocore gives it."""
     response = {
-        "Error": {"Code": code, "Message": "said by the service"},
+        "Error": {"Code": code, "Message": "text of the service"},
         "ResponseMetadata": {"HTTPStatusCode": status},
         **more,
     }
     return ClientError(response, "SomeCall")
 
 
-def cancelled(*codes: str) -> ClientError:
+def make_cancellation(*codes: str) -> ClientError:
+    """Return the error of a cancelled transaction with these codes."""
     reasons = [{"Code": code} for code in codes]
-    return error("TransactionCanceledException", CancellationReasons=reasons)
+    return make_error("TransactionCanceledException", CancellationReasons=reasons)

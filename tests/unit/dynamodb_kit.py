@@ -1,4 +1,4 @@
-"""What the tests of DynamoDBJobs share: tables on moto, and every write there is."""
+"""Helpers for the tests of DynamoDBJobs: tables on moto, and a list of all writes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import boto3
 from moto import mock_aws
 
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb.tables import JobTables, definitions
+from holdfast.adapters.aws.dynamodb.tables import JobTables, define_tables
 from holdfast.jobs.errors import JobExists
 from holdfast.jobs.model import (
     ExportJob,
@@ -28,8 +28,8 @@ Write = Callable[[DynamoDBJobs], object]
 
 
 @contextmanager
-def service() -> Iterator[Any]:
-    """moto, in this process."""
+def start_service() -> Iterator[Any]:
+    """Run moto in this process."""
     with mock_aws():
         yield boto3.client(
             "dynamodb",
@@ -39,117 +39,130 @@ def service() -> Iterator[Any]:
         )
 
 
-def emptied(client: Any) -> Any:
-    """The service, with two tables and nothing in them."""
+def create_empty_tables(client: Any) -> Any:
+    """Create the two tables anew and return the service."""
     for table in client.list_tables()["TableNames"]:
         client.delete_table(TableName=table)
-    for definition in definitions(JobTables()):
+    for definition in define_tables(JobTables()):
         client.create_table(**definition)
     return client
 
 
-def tasks_of(job_id: str, count: int) -> list[ExportTask]:
-    made = (ExportTask.of(job_id, f"https://files.example/{n}", f"{n}") for n in range(count))
-    return sorted(made, key=lambda task: task.task_id)
+def make_tasks(job_id: str, count: int) -> list[ExportTask]:
+    """Return this many tasks of a job, in the order of their ids."""
+    tasks = (
+        ExportTask.create(job_id, f"https://files.example/{n}", f"{n}") for n in range(count)
+    )
+    return sorted(tasks, key=lambda task: task.task_id)
 
 
-def result(task: ExportTask, success: bool = True) -> TaskResult:
+def make_result(task: ExportTask, success: bool = True) -> TaskResult:
+    """Return a result of the task."""
     return TaskResult(task.job_id, task.task_id, success, 7)
 
 
-def new_job(clock: ManualClock, job_id: str = "job", **fields: Any) -> ExportJob:
+def make_job(clock: ManualClock, job_id: str = "job", **fields: Any) -> ExportJob:
+    """Return a new job with a token."""
     fields = {"task_token": CANARY} | fields
     return ExportJob.create(job_id, "export", "user", now=clock.time(), **fields)
 
 
-def started(jobs: DynamoDBJobs, clock: ManualClock, count: int) -> list[ExportTask]:
-    jobs.save(new_job(clock))
-    tasks = tasks_of("job", count)
+def start_job(jobs: DynamoDBJobs, clock: ManualClock, count: int) -> list[ExportTask]:
+    """Store a job that is in progress, and return its tasks."""
+    jobs.save(make_job(clock))
+    tasks = make_tasks("job", count)
     jobs.add_tasks("job", tasks)
     jobs.update_job_status("job", JobStatus.DOWNLOADING)
     return tasks
 
 
-def decided(jobs: DynamoDBJobs, clock: ManualClock) -> None:
-    tasks = started(jobs, clock, 1)
+def decide_job(jobs: DynamoDBJobs, clock: ManualClock) -> None:
+    """Store a job whose outcome is decided."""
+    tasks = start_job(jobs, clock, 1)
     jobs.set_total_tasks("job", 1)
-    jobs.record_results("job", [result(tasks[0])])
+    jobs.record_results("job", [make_result(tasks[0])])
     assert jobs.claim_outcome("job")
 
 
-def found(jobs: DynamoDBJobs, job_id: str = "job") -> ExportJob:
+def get_job(jobs: DynamoDBJobs, job_id: str = "job") -> ExportJob:
+    """Return the stored job."""
     job = jobs.find_by_id(job_id)
     assert job is not None
     return job
 
 
-def row_of(client: Any, job_id: str = "job") -> dict[str, Any]:
+def read_row(client: Any, job_id: str = "job") -> dict[str, Any]:
+    """Return the row of a job."""
     row: dict[str, Any] = client.get_item(TableName="ExportJobs", Key={"jobId": {"S": job_id}})
     return dict(row["Item"])
 
 
-def rows_in(client: Any, table: str) -> int:
+def count_rows(client: Any, table: str) -> int:
+    """Return the number of rows in a table."""
     count: int = client.scan(TableName=table)["Count"]
     return count
 
 
-def forget_all(client: Any) -> None:
+def delete_all_rows(client: Any) -> None:
+    """Delete all rows of both tables."""
     for table, names in (("ExportJobs", ["jobId"]), ("ExportTasks", ["jobId", "taskId"])):
         for row in client.scan(TableName=table)["Items"]:
             client.delete_item(TableName=table, Key={name: row[name] for name in names})
 
 
-# -- every write there is, and what it is made on
+# -- all writes, and the state that each needs
 
 
-def _nothing(jobs: DynamoDBJobs, clock: ManualClock) -> None:
+def _prepare_nothing(jobs: DynamoDBJobs, clock: ManualClock) -> None:
     pass
 
 
-def _saved(jobs: DynamoDBJobs, clock: ManualClock) -> None:
-    jobs.save(new_job(clock))
+def _prepare_saved(jobs: DynamoDBJobs, clock: ManualClock) -> None:
+    jobs.save(make_job(clock))
 
 
-def _working(jobs: DynamoDBJobs, clock: ManualClock) -> None:
-    started(jobs, clock, 3)
+def _prepare_working(jobs: DynamoDBJobs, clock: ManualClock) -> None:
+    start_job(jobs, clock, 3)
 
 
-def _free(jobs: DynamoDBJobs, clock: ManualClock) -> None:
-    jobs.save(new_job(clock, task_token=None))
+def _prepare_free(jobs: DynamoDBJobs, clock: ManualClock) -> None:
+    jobs.save(make_job(clock, task_token=None))
 
 
-def _counted(jobs: DynamoDBJobs, clock: ManualClock) -> None:
-    tasks = started(jobs, clock, 2)
+def _prepare_counted(jobs: DynamoDBJobs, clock: ManualClock) -> None:
+    tasks = start_job(jobs, clock, 2)
     jobs.set_total_tasks("job", 2)
-    jobs.record_results("job", [result(tasks[0]), result(tasks[1], False)])
+    jobs.record_results("job", [make_result(tasks[0]), make_result(tasks[1], False)])
 
 
-def _begun(jobs: DynamoDBJobs, clock: ManualClock) -> None:
-    decided(jobs, clock)
+def _prepare_begun(jobs: DynamoDBJobs, clock: ManualClock) -> None:
+    decide_job(jobs, clock)
     assert jobs.begin_callback("job", again_after_seconds=5.0)
 
 
-PREPARED = {
-    "nothing": _nothing,
-    "saved": _saved,
-    "working": _working,
-    "free": _free,
-    "counted": _counted,
-    "decided": decided,
-    "begun": _begun,
+PREPARATIONS = {
+    "nothing": _prepare_nothing,
+    "saved": _prepare_saved,
+    "working": _prepare_working,
+    "free": _prepare_free,
+    "counted": _prepare_counted,
+    "decided": decide_job,
+    "begun": _prepare_begun,
 }
 
 
 class Case:
-    """A write, what must be there before, and what asking again may raise."""
+    """A write, the state it needs, and the error that repeating it may raise."""
 
-    def __init__(self, prepare: str, call: Write, again: type[Exception] | None = None) -> None:
-        self.prepare, self.call, self.again = prepare, call, again
+    def __init__(
+        self, prepare: str, call: Write, repeat_error: type[Exception] | None = None
+    ) -> None:
+        self.prepare, self.call, self.repeat_error = prepare, call, repeat_error
 
 
 WRITES = {
     "save": Case(
-        "nothing", lambda jobs: jobs.save(new_job(ManualClock(), metadata={"a": 1})), JobExists
+        "nothing", lambda jobs: jobs.save(make_job(ManualClock(), metadata={"a": 1})), JobExists
     ),
     "update_job_status": Case(
         "saved", lambda jobs: jobs.update_job_status("job", JobStatus.DOWNLOADING)
@@ -162,17 +175,19 @@ WRITES = {
     ),
     "increment_completed_tasks": Case(
         "working",
-        lambda jobs: jobs.increment_completed_tasks("job", tasks_of("job", 3)[0].task_id),
+        lambda jobs: jobs.increment_completed_tasks("job", make_tasks("job", 3)[0].task_id),
     ),
     "increment_failed_tasks": Case(
         "working",
-        lambda jobs: jobs.increment_failed_tasks("job", tasks_of("job", 3)[0].task_id),
+        lambda jobs: jobs.increment_failed_tasks("job", make_tasks("job", 3)[0].task_id),
     ),
     "set_total_tasks": Case("working", lambda jobs: jobs.set_total_tasks("job", 3)),
-    "add_tasks": Case("saved", lambda jobs: jobs.add_tasks("job", tasks_of("job", 3))),
+    "add_tasks": Case("saved", lambda jobs: jobs.add_tasks("job", make_tasks("job", 3))),
     "record_results": Case(
         "working",
-        lambda jobs: jobs.record_results("job", [result(task) for task in tasks_of("job", 3)]),
+        lambda jobs: jobs.record_results(
+            "job", [make_result(task) for task in make_tasks("job", 3)]
+        ),
     ),
     "note_progress": Case("working", lambda jobs: jobs.note_progress("job")),
     "claim_outcome": Case("counted", lambda jobs: jobs.claim_outcome("job")),

@@ -1,5 +1,7 @@
-"""Rows that others wrote: the seed's own staging and Lambda, people, and whatever damaged
-them. They are read as far as they can be, and nothing in them is lost."""
+"""Rows that other software or operators wrote, and damaged rows.
+
+They are read as far as possible, and nothing in them is lost.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,18 +13,18 @@ from dynamodb_chat_kit import (
     LATER,
     NOW,
     TABLES,
-    acquired,
-    answered,
-    begun,
-    chat_service,
-    conversation_row,
-    emptied,
-    granted,
-    parked,
-    put,
-    rows,
-    staged,
-    window,
+    acquire_grant,
+    acquire_lock,
+    answer_messages,
+    clear_tables,
+    create_conversation,
+    list_staged_sids,
+    make_parked,
+    make_window,
+    put_row,
+    read_conversation_row,
+    read_rows,
+    start_chat_service,
 )
 
 from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
@@ -39,13 +41,13 @@ from holdfast.testing import ManualClock
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[Any]:
-    with chat_service() as client:
+    with start_chat_service() as client:
         yield client
 
 
 @pytest.fixture
 def client(moto: Any) -> Any:
-    return emptied(moto)
+    return clear_tables(moto)
 
 
 @pytest.fixture
@@ -78,8 +80,10 @@ STAGED = {
 def test_a_row_of_the_seed_s_staging_is_a_fragment(
     client: Any, store: DynamoDBConversations, received_at: Any
 ) -> None:
-    """R002-033, R002-036, MS-19: whatever form its time has, and without `staged_at`."""
-    put(client, TABLES.stage, STAGED | {"received_at": received_at})
+    """R002-033, R002-036: its time may have any form, and `staged_at` may be
+    missing (MS-19).
+    """
+    put_row(client, TABLES.stage, STAGED | {"received_at": received_at})
     assert store.staged("chat") == [Fragment(KEY, "m1", CANARY, NOW, NOW)]
     assert list(store.waiting()) == [
         WaitingConversation(KEY, 1, NOW),
@@ -89,8 +93,8 @@ def test_a_row_of_the_seed_s_staging_is_a_fragment(
 def test_a_message_without_words_is_a_fragment(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """MS-18: a picture alone."""
-    put(client, TABLES.stage, STAGED | {"body": None, "media": ["image/png", 7]})
+    """A picture without a text (MS-18)."""
+    put_row(client, TABLES.stage, STAGED | {"body": None, "media": ["image/png", 7]})
     assert store.staged("chat") == [Fragment(KEY, "m1", "", NOW, NOW, ("image/png",))]
 
 
@@ -99,35 +103,37 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "an empty channel": {"primary_channel": ""},
     "a number for a body": {"body": 7},
     "no time": {"received_at": None},
-    "a time that is none": {"received_at": "canary-of-a-body, or yesterday"},
+    "a text that is not a time": {"received_at": "canary-of-a-body, or yesterday"},
     "a time in a list": {"received_at": [NOW]},
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
-def test_a_row_that_is_no_message_is_told_apart_and_can_be_parked(
+def test_a_row_that_is_not_a_message_is_recognised_and_can_be_parked(
     client: Any, store: DynamoDBConversations, damage: dict[str, Any]
 ) -> None:
-    """MS-18, R002-039, R002-040: it neither raises nor stands in the way, nor is it lost."""
-    put(client, TABLES.stage, STAGED | damage)
-    put(client, TABLES.stage, STAGED | {"message_sid": "m2"})
-    found = {one.message_sid: one for one in store.staged("chat")}
-    broken = found["m1"]
-    assert isinstance(broken, UnreadableFragment)
-    assert broken.row == STAGED | damage
-    assert CANARY not in broken.problem + repr(broken)
-    assert isinstance(found["m2"], Fragment)
-    assert sum(one.fragments for one in store.waiting()) == 2
-    store.park(None, parked(broken), remember_until=LATER)
-    [kept] = store.parked()
-    assert kept.staged == (broken,)
-    assert staged(store) == ["m2"]
+    """R002-039, R002-040: it does not raise, does not block other rows and is not
+    lost (MS-18).
+    """
+    put_row(client, TABLES.stage, STAGED | damage)
+    put_row(client, TABLES.stage, STAGED | {"message_sid": "m2"})
+    staged_by_sid = {staged.message_sid: staged for staged in store.staged("chat")}
+    unreadable = staged_by_sid["m1"]
+    assert isinstance(unreadable, UnreadableFragment)
+    assert unreadable.row == STAGED | damage
+    assert CANARY not in unreadable.problem + repr(unreadable)
+    assert isinstance(staged_by_sid["m2"], Fragment)
+    assert sum(staged.fragments for staged in store.waiting()) == 2
+    store.park(None, make_parked(unreadable), remember_until=LATER)
+    [batch] = store.parked()
+    assert batch.staged == (unreadable,)
+    assert list_staged_sids(store) == ["m2"]
 
 
-def test_what_only_dynamodb_knows_is_parked_as_text(
+def test_values_that_json_lacks_are_parked_as_text(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """Bytes and sets, which no JSON has."""
+    """Bytes and sets."""
     row = {
         "conversation_id": {"S": "chat"},
         "message_sid": {"S": "m1"},
@@ -135,34 +141,34 @@ def test_what_only_dynamodb_knows_is_parked_as_text(
         "tags": {"SS": ["a"]},
     }
     client.put_item(TableName=TABLES.stage, Item=row)
-    [broken] = store.staged("chat")
-    store.park(None, parked(broken), remember_until=LATER)
-    [[kept]] = [one.staged for one in store.parked()]
+    [unreadable] = store.staged("chat")
+    store.park(None, make_parked(unreadable), remember_until=LATER)
+    [[kept]] = [batch.staged for batch in store.parked()]
     assert isinstance(kept, UnreadableFragment)
     assert kept.row["picture"] == "/wA="
     assert kept.row["tags"] == ["a"]
 
 
-def test_a_row_filled_to_the_brim_is_parked_shortened(
+def test_a_row_of_maximum_size_is_parked_shortened(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """MS-18: with a name and a reason beside it, it is larger than a row may be."""
-    put(client, TABLES.stage, STAGED | {"received_at": None, "body": "x" * 400_000})
-    [broken] = store.staged("chat")
-    store.park(None, parked(broken), remember_until=LATER)
-    [[kept]] = [one.staged for one in store.parked()]
+    """With its name and reason, the row would exceed the maximum size (MS-18)."""
+    put_row(client, TABLES.stage, STAGED | {"received_at": None, "body": "x" * 400_000})
+    [unreadable] = store.staged("chat")
+    store.park(None, make_parked(unreadable), remember_until=LATER)
+    [[kept]] = [batch.staged for batch in store.parked()]
     assert isinstance(kept, UnreadableFragment)
     assert kept.row["body"] == "x" * 10_000
-    assert staged(store) == []
+    assert list_staged_sids(store) == []
 
 
 def test_rows_without_a_channel_wait_with_those_that_have_one(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    put(client, TABLES.stage, STAGED)
-    put(client, TABLES.stage, STAGED | {"message_sid": "m2", "primary_channel": None})
-    put(client, TABLES.stage, {"conversation_id": "other", "message_sid": "m1"})
-    assert sorted(store.waiting(), key=lambda one: one.fragments) == [
+    put_row(client, TABLES.stage, STAGED)
+    put_row(client, TABLES.stage, STAGED | {"message_sid": "m2", "primary_channel": None})
+    put_row(client, TABLES.stage, {"conversation_id": "other", "message_sid": "m1"})
+    assert sorted(store.waiting(), key=lambda waiting: waiting.fragments) == [
         WaitingConversation(ConversationKey("", "other"), 1, 0.0),
         WaitingConversation(KEY, 2, NOW),
     ]
@@ -174,21 +180,21 @@ def test_rows_without_a_channel_wait_with_those_that_have_one(
 def test_a_trigger_lock_of_the_seed_s_staging_counts_until_it_expires(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-009, MS-13: it says when it ends, and nothing else."""
-    put(client, TABLES.windows, {"conversation_id": "chat", "expires_at": int(NOW)})
-    found = store.window("chat")
-    assert found is not None
-    assert (found.expires_at, found.triggered) == (NOW, True)
-    mine = window("w", "m1", expires_at=NOW + 9.0)
-    assert store.open_window(mine, now=NOW, untriggered_before=NOW) is False
-    assert store.open_window(mine, now=NOW + 0.5, untriggered_before=NOW) is True
+    """R002-009: it holds only its expiry (MS-13)."""
+    put_row(client, TABLES.windows, {"conversation_id": "chat", "expires_at": int(NOW)})
+    stored = store.window("chat")
+    assert stored is not None
+    assert (stored.expires_at, stored.triggered) == (NOW, True)
+    new_window = make_window("w", "m1", expires_at=NOW + 9.0)
+    assert store.open_window(new_window, now=NOW, untriggered_before=NOW) is False
+    assert store.open_window(new_window, now=NOW + 0.5, untriggered_before=NOW) is True
 
 
 def test_a_trigger_lock_that_names_no_trigger_is_closed_by_the_next(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-079, MS-03: or whoever comes until it expires is not seen by anybody."""
-    put(client, TABLES.windows, {"conversation_id": "chat", "expires_at": int(LATER)})
+    """R002-079: otherwise messages that arrive before it expires would not be seen (MS-03)."""
+    put_row(client, TABLES.windows, {"conversation_id": "chat", "expires_at": int(LATER)})
     store.close_window("chat", "any")
     assert store.window("chat") is None
 
@@ -201,13 +207,17 @@ BARE = {"primary_channel": KEY.primary_channel, "conversation_id": "chat"}
 def test_a_row_of_nothing_but_its_key_is_a_conversation(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-021: `attribute_not_exists(conversation_status)`; D-11: no `messages` yet."""
-    put(client, TABLES.conversations, BARE)
-    found = acquired(store).conversation
-    assert (found.previous_status, found.messages, found.outbox) == ("", (), None)
-    store.release(granted(store, "second", now=NOW + 60.0), "")
-    answered(store, "m1")
-    assert [one.seq for one in store.history(KEY)] == [1, 2]
+    """R002-021: `attribute_not_exists(conversation_status)`; there is no `messages` yet."""
+    put_row(client, TABLES.conversations, BARE)
+    conversation = acquire_lock(store).conversation
+    assert (conversation.previous_status, conversation.messages, conversation.outbox) == (
+        "",
+        (),
+        None,
+    )
+    store.release(acquire_grant(store, "second", now=NOW + 60.0), "")
+    answer_messages(store, "m1")
+    assert [message.seq for message in store.history(KEY)] == [1, 2]
 
 
 def test_odd_values_are_read_as_empty_and_do_not_keep_a_turn_from_ending(
@@ -224,25 +234,33 @@ def test_odd_values_are_read_as_empty_and_do_not_keep_a_turn_from_ending(
         "lock_expires_at": "soon",
         "prompt_tokens": "few",
     }
-    put(client, TABLES.conversations, BARE | odd)
-    found = store.get(KEY)
-    assert found is not None
-    assert (found.channel_config, found.ai_config, found.status) == ({}, {}, "")
-    assert (found.messages, found.message_count) == ((), 0)
-    assert (found.created_at, found.updated_at) == (0.0, NOW)
-    answered(store, "m1")
-    found = store.get(KEY)
-    assert found is not None
-    assert (found.message_count, found.prompt_tokens, found.completion_tokens) == (2, 10, 3)
+    put_row(client, TABLES.conversations, BARE | odd)
+    conversation = store.get(KEY)
+    assert conversation is not None
+    assert (conversation.channel_config, conversation.ai_config, conversation.status) == (
+        {},
+        {},
+        "",
+    )
+    assert (conversation.messages, conversation.message_count) == ((), 0)
+    assert (conversation.created_at, conversation.updated_at) == (0.0, NOW)
+    answer_messages(store, "m1")
+    conversation = store.get(KEY)
+    assert conversation is not None
+    assert (
+        conversation.message_count,
+        conversation.prompt_tokens,
+        conversation.completion_tokens,
+    ) == (2, 10, 3)
 
 
 def test_a_lock_without_an_end_is_taken_over(client: Any, store: DynamoDBConversations) -> None:
-    """MS-01: the seed's Lambda was killed, and nobody would ever break its lock."""
-    put(client, TABLES.conversations, BARE | {"conversation_status": "processing_reply"})
-    said = acquired(store)
-    assert (said.grant.fence, said.conversation.previous_status) == (1, "")
-    store.release(said.grant, Status.ERROR)
-    assert conversation_row(client)["conversation_status"] == "processing_error"
+    """The seed's Lambda was killed, and no process would ever break its lock (MS-01)."""
+    put_row(client, TABLES.conversations, BARE | {"conversation_status": "processing_reply"})
+    outcome = acquire_lock(store)
+    assert (outcome.grant.fence, outcome.conversation.previous_status) == (1, "")
+    store.release(outcome.grant, Status.ERROR)
+    assert read_conversation_row(client)["conversation_status"] == "processing_error"
 
 
 SEED_MESSAGES = [
@@ -254,28 +272,28 @@ SEED_MESSAGES = [
 def test_messages_that_only_the_row_has_become_history_with_the_first_turn(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-069, D-26: the tail forgets; so they are kept before it does."""
-    many = [m for _ in range(15) for m in SEED_MESSAGES]
-    put(client, TABLES.conversations, BARE | {"messages": many})
-    assert [one.body for one in store.history(KEY, limit=4)] == ["hello", "hi"] * 2
+    """R002-069: the row keeps only recent messages, so older ones are copied before."""
+    messages = [m for _ in range(15) for m in SEED_MESSAGES]
+    put_row(client, TABLES.conversations, BARE | {"messages": messages})
+    assert [message.body for message in store.history(KEY, limit=4)] == ["hello", "hi"] * 2
     assert store.get(KEY).message_count == 30  # type: ignore[union-attr]
-    answered(store, "m1", asked="new")
+    answer_messages(store, "m1", asked="new")
     history = store.history(KEY, limit=100)
-    assert [one.seq for one in history] == list(range(1, 33))
-    assert [one.body for one in history[-4:]] == ["hello", "hi", "new", "answer"]
+    assert [message.seq for message in history] == list(range(1, 33))
+    assert [message.body for message in history[-4:]] == ["hello", "hi", "new", "answer"]
     assert (history[0].at, history[1].message_sid) == (NOW, "SM1")
     assert history[1].details == {"tokens": 3}
-    found = store.get(KEY)
-    assert found is not None
-    assert found.message_count == 32
-    assert [one.seq for one in found.messages] == list(range(13, 33))
+    conversation = store.get(KEY)
+    assert conversation is not None
+    assert conversation.message_count == 32
+    assert [message.seq for message in conversation.messages] == list(range(13, 33))
 
 
-def test_an_outbox_that_cannot_be_read_is_not_taken_for_none(
+def test_an_unreadable_outbox_is_not_treated_as_missing(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """MS-06: or a reply that is out would be sent again."""
-    put(client, TABLES.conversations, BARE | {"outbox": {"state": "teleporting"}})
+    """Otherwise a reply that was sent would be sent again (MS-06)."""
+    put_row(client, TABLES.conversations, BARE | {"outbox": {"state": "teleporting"}})
     with pytest.raises(PermanentError):
         store.get(KEY)
 
@@ -283,32 +301,32 @@ def test_an_outbox_that_cannot_be_read_is_not_taken_for_none(
 def test_a_conversation_whose_outbox_cannot_be_read_is_not_locked(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """During a deployment a newer process may read it: it must not wait for the lock."""
+    """During a deployment a newer process may read it, and must not wait for the lock."""
     outbox = {"outbox": {"state": "teleporting"}}
-    put(client, TABLES.conversations, BARE | outbox | {"conversation_status": "vip"})
+    put_row(client, TABLES.conversations, BARE | outbox | {"conversation_status": "vip"})
     with pytest.raises(PermanentError):
         store.acquire(KEY, owner="o", trigger_id="t", now=NOW, expires_at=NOW + 60.0)
-    row = conversation_row(client)
+    row = read_conversation_row(client)
     assert (row["conversation_status"], row["outbox"]) == ("vip", {"state": "teleporting"})
     assert "lock_owner" not in row
 
 
-def test_config_that_dynamodb_cannot_keep_is_refused_for_good(
+def test_config_that_dynamodb_cannot_store_is_refused_permanently(
     store: DynamoDBConversations,
 ) -> None:
     with pytest.raises(PermanentError) as refused:
-        begun(store, ai_config={"temperature": float("nan"), "prompt": CANARY})
+        create_conversation(store, ai_config={"temperature": float("nan"), "prompt": CANARY})
     assert CANARY not in str(refused.value)
     with pytest.raises(PermanentError):
-        begun(store, ai_config={"prompt": CANARY * 30_000})
+        create_conversation(store, ai_config={"prompt": CANARY * 30_000})
     assert store.get(KEY) is None
 
 
-def test_parked_rows_of_a_person_s_making_are_listed(
+def test_parked_rows_that_an_operator_wrote_are_listed(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    put(client, TABLES.parked, {"conversation_id": "chat", "parked_id": "by hand"})
-    [found] = store.parked()
-    assert (found.parked_id, found.staged, found.reason) == ("by hand", (), "")
+    put_row(client, TABLES.parked, {"conversation_id": "chat", "parked_id": "by hand"})
+    [batch] = store.parked()
+    assert (batch.parked_id, batch.staged, batch.reason) == ("by hand", (), "")
     store.unpark("by hand", back_to_stage=True, now=NOW, expires_at=LATER)
-    assert rows(client, TABLES.parked) == []
+    assert read_rows(client, TABLES.parked) == []

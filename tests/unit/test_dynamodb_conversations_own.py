@@ -1,4 +1,4 @@
-"""DynamoDBConversations: its rows, what they cost and how large they become."""
+"""DynamoDBConversations: its rows, their cost and their size."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,35 +13,35 @@ from dynamodb_chat_kit import (
     LATER,
     NOW,
     TABLES,
-    answered,
-    begun,
-    chat_service,
-    conversation_row,
-    emptied,
-    fragment,
-    granted,
-    parked,
-    rows,
-    stage,
-    staged,
-    turn,
-    window,
+    acquire_grant,
+    answer_messages,
+    clear_tables,
+    create_conversation,
+    list_staged_sids,
+    make_fragment,
+    make_parked,
+    make_turn,
+    make_window,
+    read_conversation_row,
+    read_rows,
+    stage_messages,
+    start_chat_service,
 )
-from dynamodb_faults import Client
+from dynamodb_faults import RecordingClient
 
 from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations, create_tables
 from holdfast.adapters.aws.dynamodb.chat.doctor import examine
-from holdfast.adapters.aws.dynamodb.chat.tables import definitions, tables_of
-from holdfast.adapters.aws.dynamodb.values import encode, size_of
+from holdfast.adapters.aws.dynamodb.chat.tables import define_tables, tables_from_prefix
+from holdfast.adapters.aws.dynamodb.values import encode, measure_size
 from holdfast.conversations.errors import LockLost, PermanentError
-from holdfast.conversations.messages import Trigger, inbound_of
+from holdfast.conversations.messages import Trigger, parse_inbound
 from holdfast.conversations.model import Channel, ConversationKey, Status
 from holdfast.conversations.outbox import PreparedReply, WriterAnswer, WritingReply
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.processor import BatchProcessor
 from holdfast.conversations.staging import Stager
 from holdfast.core.checks import CheckLevel
-from holdfast.core.queue.message import lease_of
+from holdfast.core.queue.message import get_lease
 from holdfast.core.worker.context import LeaseContext
 from holdfast.core.worker.outcome import Done
 from holdfast.testing import ManualClock, MemoryQueue
@@ -50,13 +50,13 @@ from holdfast.testing.chat_providers import FakeProviders
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[Any]:
-    with chat_service() as client:
+    with start_chat_service() as client:
         yield client
 
 
 @pytest.fixture
 def client(moto: Any) -> Any:
-    return emptied(moto)
+    return clear_tables(moto)
 
 
 @pytest.fixture
@@ -64,36 +64,38 @@ def store(client: Any) -> DynamoDBConversations:
     return DynamoDBConversations(client=client, clock=ManualClock(auto_advance=True))
 
 
-# -- what a batch costs
+# -- the cost of a batch
 
 
-def test_a_batch_that_goes_well_costs_nine_calls(
+def test_a_batch_without_faults_costs_nine_calls(
     client: Any, store: DynamoDBConversations
 ) -> None:
     """R002-019, R002-029, R002-042, R002-068, R002-078: counted as botocore sends them."""
-    clock, terms = ManualClock(), ConversationPolicy(quiet_seconds=0.0)
+    clock, policy = ManualClock(), ConversationPolicy(quiet_seconds=0.0)
     queue = MemoryQueue(Trigger, name="q", clock=clock, lease_seconds=60.0, max_attempts=5)
     queues = dict.fromkeys(Channel, queue)
-    stager = Stager(store, queues, terms=terms, clock=clock)
+    stager = Stager(store, queues, policy=policy, clock=clock)
     processor = BatchProcessor(
-        store, FakeProviders(), queues, keeper=QuietKeeper(clock), terms=terms, clock=clock
+        store, FakeProviders(), queues, keeper=QuietKeeper(clock), policy=policy, clock=clock
     )
-    begun(store, channel_config=CHANNEL_CONFIG, ai_config=AI_CONFIG)
+    create_conversation(store, channel_config=CHANNEL_CONFIG, ai_config=AI_CONFIG)
     for sid in ("m1", "m2", "m3"):
         data = {"message_sid": sid, "from": KEY.primary_channel, "body": sid}
-        stager.stage(inbound_of({**data, "conversation_id": KEY.conversation_id}))
-    clock.advance(terms.window_seconds)
+        stager.stage(parse_inbound({**data, "conversation_id": KEY.conversation_id}))
+    clock.advance(policy.window_seconds)
     [trigger] = queue.poll()
-    ctx = LeaseContext(queue, trigger, lease_of(trigger), Event(), clock)
+    ctx = LeaseContext(queue, trigger, get_lease(trigger), Event(), clock)
 
-    made: list[str] = []
-    client.meta.events.register("before-call.dynamodb", _counting(made), unique_id="count")
+    operations: list[str] = []
+    client.meta.events.register(
+        "before-call.dynamodb", _record_operations(operations), unique_id="count"
+    )
     try:
         assert processor(trigger, ctx) == Done()
     finally:
         client.meta.events.unregister("before-call.dynamodb", unique_id="count")
-    assert made == [
-        "UpdateItem",  # acquire, and the row
+    assert operations == [
+        "UpdateItem",  # acquires the lock and returns the row
         "Query",
         "BatchGetItem",
         "DeleteItem",
@@ -103,39 +105,39 @@ def test_a_batch_that_goes_well_costs_nine_calls(
         "TransactWriteItems",
         "Query",
     ]
-    assert [one.role for one in store.history(KEY)] == ["user", "assistant"]
-    assert staged(store) == []
+    assert [message.role for message in store.history(KEY)] == ["user", "assistant"]
+    assert list_staged_sids(store) == []
 
 
-def _counting(made: list[str]) -> Any:
+def _record_operations(operations: list[str]) -> Any:
     def note(model: Any, **_: Any) -> None:
-        made.append(model.name)
+        operations.append(model.name)
 
     return note
 
 
-def test_a_store_that_did_not_acquire_the_lock_finishes_all_the_same(
+def test_a_store_that_did_not_acquire_the_lock_can_finish(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """What the row held when it was acquired is read again; nothing depends on memory."""
-    begun(store)
-    answered(store, "m1")
-    grant = granted(store)
+    """The row is read again, so nothing depends on the memory of one process."""
+    create_conversation(store)
+    answer_messages(store, "m1")
+    grant = acquire_grant(store)
     other = DynamoDBConversations(client=client, clock=ManualClock())
-    other.finish(grant, turn("m2"), now=NOW, remember_until=LATER)
-    assert [one.seq for one in store.history(KEY)] == [1, 2, 3, 4]
+    other.finish(grant, make_turn("m2"), now=NOW, remember_until=LATER)
+    assert [message.seq for message in store.history(KEY)] == [1, 2, 3, 4]
     with pytest.raises(LockLost):
-        other.finish(grant, turn("m3"), now=NOW, remember_until=LATER)
+        other.finish(grant, make_turn("m3"), now=NOW, remember_until=LATER)
 
 
-def test_grants_that_are_remembered_are_not_many(store: DynamoDBConversations) -> None:
-    """Those who were never given back are forgotten: a process that runs for a year."""
-    begun(store)
-    grants = [granted(store, f"{n}", now=NOW + 60.0 * n) for n in range(66)]
+def test_the_number_of_remembered_grants_is_limited(store: DynamoDBConversations) -> None:
+    """Grants that were never released are forgotten, because a process may run for a year."""
+    create_conversation(store)
+    grants = [acquire_grant(store, f"{n}", now=NOW + 60.0 * n) for n in range(66)]
     assert len(store._rows._held) < 66
-    store.finish(grants[-1], turn("m1"), now=NOW, remember_until=LATER)
+    store.finish(grants[-1], make_turn("m1"), now=NOW, remember_until=LATER)
     with pytest.raises(LockLost):
-        store.finish(grants[0], turn("m2"), now=NOW, remember_until=LATER)
+        store.finish(grants[0], make_turn("m2"), now=NOW, remember_until=LATER)
     assert len(store.history(KEY)) == 2
 
 
@@ -143,18 +145,18 @@ def test_grants_that_are_remembered_are_not_many(store: DynamoDBConversations) -
 
 
 def test_a_row_has_the_seed_s_names(client: Any, store: DynamoDBConversations) -> None:
-    """R002-068…074, D-11: one list, appended by one write, with status, thread and tokens."""
-    begun(store, channel_config={"sender": "s"}, ai_config={"assistant_id": "a"})
-    grant = granted(store)
-    locked = conversation_row(client)
+    """R002-068…074: one write appends to the list and sets status, thread and tokens."""
+    create_conversation(store, channel_config={"sender": "s"}, ai_config={"assistant_id": "a"})
+    grant = acquire_grant(store)
+    locked = read_conversation_row(client)
     assert locked["conversation_status"] == "processing_reply"
     assert (locked["lock_owner"], locked["lock_trigger"]) == ("owner", "t")
     assert (locked["lock_fence"], locked["lock_expires_at"]) == (1, NOW + 60.0)
     store.note(grant, WritingReply(("m1",)), "thread")
-    assert conversation_row(client)["outbox"] == {"state": "writing", "sids": ["m1"]}
-    store.finish(grant, turn("m1"), now=NOW + 2.0, remember_until=LATER)
-    row = conversation_row(client)
-    assert [one["role"] for one in row.pop("messages")] == ["user", "assistant"]
+    assert read_conversation_row(client)["outbox"] == {"state": "writing", "sids": ["m1"]}
+    store.finish(grant, make_turn("m1"), now=NOW + 2.0, remember_until=LATER)
+    row = read_conversation_row(client)
+    assert [message["role"] for message in row.pop("messages")] == ["user", "assistant"]
     del row["write_id"]
     assert row == {
         "primary_channel": KEY.primary_channel,
@@ -177,42 +179,44 @@ def test_a_row_has_the_seed_s_names(client: Any, store: DynamoDBConversations) -
 def test_rows_expire_in_whole_seconds_and_not_too_early(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """D-25, R002-009, R002-094: DynamoDB reads `expires_at` in whole seconds."""
-    begun(store)
-    store.stage(fragment("m1"), expires_at=NOW + 10.25)
-    store.open_window(window(), now=NOW, untriggered_before=NOW)
-    grant = granted(store)
-    store.finish(grant, turn("m2"), now=NOW, remember_until=NOW + 20.75)
-    assert rows(client, TABLES.stage)[0]["expires_at"] == NOW + 11
-    assert rows(client, TABLES.windows)[0]["expires_at"] == NOW + 101
-    kept = {row["entry"]: row.get("expires_at") for row in rows(client, TABLES.messages)}
-    assert kept == {
+    """R002-009, R002-094: DynamoDB reads `expires_at` in whole seconds."""
+    create_conversation(store)
+    store.stage(make_fragment("m1"), expires_at=NOW + 10.25)
+    store.open_window(make_window(), now=NOW, untriggered_before=NOW)
+    grant = acquire_grant(store)
+    store.finish(grant, make_turn("m2"), now=NOW, remember_until=NOW + 20.75)
+    assert read_rows(client, TABLES.stage)[0]["expires_at"] == NOW + 11
+    assert read_rows(client, TABLES.windows)[0]["expires_at"] == NOW + 101
+    expiry_by_entry = {
+        row["entry"]: row.get("expires_at") for row in read_rows(client, TABLES.messages)
+    }
+    assert expiry_by_entry == {
         "message#000000000001": None,  # the history stays
         "message#000000000002": None,
         "sid#m2": NOW + 21,
     }
-    assert "expires_at" not in conversation_row(client)
-    assert store.window(KEY.conversation_id) == window()
+    assert "expires_at" not in read_conversation_row(client)
+    assert store.window(KEY.conversation_id) == make_window()
 
 
 @pytest.mark.parametrize("letter", ["🙂", "x"])
-def test_ids_as_long_as_staging_takes_them_are_kept(
+def test_the_longest_ids_that_staging_accepts_are_stored(
     store: DynamoDBConversations, letter: str
 ) -> None:
     key = ConversationKey(letter * 256, letter * 256)
     sid = letter * 256
-    [made] = [replace(fragment(sid), key=key)]
-    store.create(replace(_conversation(store), key=key))
-    store.stage(made, expires_at=LATER)
-    said = store.acquire(key, owner="o", trigger_id="t", now=NOW, expires_at=NOW + 60.0)
-    store.finish(said.grant, turn(sid), now=NOW, remember_until=LATER)  # type: ignore[union-attr]
+    [list_calls] = [replace(make_fragment(sid), key=key)]
+    store.create(replace(_create_and_get(store), key=key))
+    store.stage(list_calls, expires_at=LATER)
+    outcome = store.acquire(key, owner="o", trigger_id="t", now=NOW, expires_at=NOW + 60.0)
+    store.finish(outcome.grant, make_turn(sid), now=NOW, remember_until=LATER)  # type: ignore[union-attr]
     assert store.processed(key, [sid, sid[:-1] + "y"]) == {sid}
     assert store.staged(key.conversation_id) == []
     assert len(store.history(key)) == 2
 
 
-def _conversation(store: DynamoDBConversations) -> Any:
-    begun(store)
+def _create_and_get(store: DynamoDBConversations) -> Any:
+    create_conversation(store)
     return store.get(KEY)
 
 
@@ -222,67 +226,75 @@ def test_ids_that_no_row_can_have_are_unknown(
 ) -> None:
     assert store.get(key) is None
     assert store.set_status(key, "vip") is False
-    said = store.acquire(key, owner="o", trigger_id="t", now=NOW, expires_at=NOW)
-    assert type(said).__name__ == "ConversationNotFound"
+    outcome = store.acquire(key, owner="o", trigger_id="t", now=NOW, expires_at=NOW)
+    assert type(outcome).__name__ == "ConversationNotFound"
 
 
 # -- sizes
 
 
-def _row_size(client: Any) -> int:
-    return size_of(encode(conversation_row(client)))
+def _measure_row(client: Any) -> int:
+    return measure_size(encode(read_conversation_row(client)))
 
 
 def test_a_row_does_not_grow_with_its_history(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """I-MS-10, MS-10, D-26: four bytes a letter, and each text longer than the tail keeps.
-    After the tail is full a turn adds nothing but the digits of its numbers; so what holds
-    for the sixth turn holds for the ten thousandth."""
-    begun(store, channel_config={"notes": "x" * 60_000})
+    """Each character has four bytes, and each text is longer than the row's limit for recent
+    messages. After this limit is reached a turn adds only digits of its numbers. A size that
+    holds for the sixth turn therefore holds for the ten thousandth (I-MS-10, MS-10).
+    """
+    create_conversation(store, channel_config={"notes": "x" * 60_000})
     sizes = []
     for number in range(12):
-        answered(store, f"m{number:05}", asked="🙂" * 9_000, answer="🙃" * 9_000)
-        sizes.append(_row_size(client))
-    digits = 4 * 20  # of the numbers from 10 to 10,000, in each of the tail's messages
+        answer_messages(store, f"m{number:05}", asked="🙂" * 9_000, answer="🙃" * 9_000)
+        sizes.append(_measure_row(client))
+    digits = 4 * 20  # of the numbers from 10 to 10,000, in each recent message
     assert max(sizes[5:]) - min(sizes[5:]) <= digits
     assert max(sizes) < 200_000
     assert store.get(KEY).message_count == 24  # type: ignore[union-attr]
 
 
-def test_a_row_that_others_filled_takes_the_turn_all_the_same(
+def test_a_row_that_other_software_filled_still_accepts_the_turn(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """MS-10: the reply is out. It is the tail that gives way, not the history."""
-    begun(store, ai_config={"prompt": "x" * 370_000})
+    """The reply has been sent, so recent messages are dropped from the row, not from the
+    history (MS-10).
+    """
+    create_conversation(store, ai_config={"prompt": "x" * 370_000})
     for number in range(3):
-        answered(store, f"m{number}", asked="y" * 8_000)
-    assert _row_size(client) < 400 * 1024
-    assert [len(one.body) for one in store.history(KEY)[::2]] == [8_000] * 3
+        answer_messages(store, f"m{number}", asked="y" * 8_000)
+    assert _measure_row(client) < 400 * 1024
+    assert [len(message.body) for message in store.history(KEY)[::2]] == [8_000] * 3
 
 
-def test_a_batch_longer_than_a_row_is_whole_in_the_history(
+def test_a_batch_longer_than_a_row_is_complete_in_the_history(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """MS-10: a hundred thousand letters, of four bytes each."""
-    begun(store)
+    """A hundred thousand characters of four bytes each (MS-10)."""
+    create_conversation(store)
     long = "🙂" * 160_000
-    answered(store, "m1", asked="first")
-    answered(store, "m2", asked=long, answer=long[:75_001])
-    answered(store, "m3", asked="last")
+    answer_messages(store, "m1", asked="first")
+    answer_messages(store, "m2", asked=long, answer=long[:75_001])
+    answer_messages(store, "m3", asked="last")
     history = store.history(KEY)
-    assert [one.seq for one in history] == [1, 2, 3, 4, 5, 6]
-    assert [len(one.body) for one in history] == [5, 6, 160_000, 75_001, 4, 6]
+    assert [message.seq for message in history] == [1, 2, 3, 4, 5, 6]
+    assert [len(message.body) for message in history] == [5, 6, 160_000, 75_001, 4, 6]
     assert history[2].body == long
     assert store.history(KEY, before=5, limit=2) == history[2:4]
     assert store.history(KEY, before=4, limit=1) == history[2:3]
-    assert max(size_of(encode(row)) for row in rows(client, TABLES.messages)) < 400 * 1024
+    assert (
+        max(measure_size(encode(row)) for row in read_rows(client, TABLES.messages))
+        < 400 * 1024
+    )
 
 
 def test_a_reply_that_no_row_can_hold_is_not_sent(store: DynamoDBConversations) -> None:
-    """MS-10, MS-22: it is refused before the send, for good, and nothing of it is told."""
-    begun(store)
-    grant = granted(store)
+    """It is refused permanently before it is sent, and the error does not show it (MS-10,
+    MS-22).
+    """
+    create_conversation(store)
+    grant = acquire_grant(store)
     store.note(grant, WritingReply(("m1",)), "")
     with pytest.raises(PermanentError) as refused:
         store.note(grant, PreparedReply(("m1",), WriterAnswer(CANARY * 30_000)), "")
@@ -293,69 +305,74 @@ def test_a_reply_that_no_row_can_hold_is_not_sent(store: DynamoDBConversations) 
 def test_a_turn_of_more_messages_than_one_write_holds_is_refused(
     store: DynamoDBConversations,
 ) -> None:
-    begun(store)
-    grant = granted(store)
+    create_conversation(store)
+    grant = acquire_grant(store)
     sids = [f"m{n}" for n in range(49)]
     with pytest.raises(PermanentError):
-        store.finish(grant, turn(*sids), now=NOW, remember_until=LATER)
+        store.finish(grant, make_turn(*sids), now=NOW, remember_until=LATER)
     assert store.history(KEY) == []
 
 
-def test_numbers_of_the_history_that_are_taken_are_passed_over(
+def test_history_numbers_that_are_taken_are_skipped(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """Somebody deleted the conversation's row, and it began anew: its history is still
-    there, and the next turn neither overwrites it nor fails for ever."""
-    begun(store)
-    answered(store, "m1", asked="before")
-    row = conversation_row(client)
+    """The conversation's row was deleted and created again. Its history is still there, and the
+    next turn neither overwrites it nor fails forever.
+    """
+    create_conversation(store)
+    answer_messages(store, "m1", asked="before")
+    row = read_conversation_row(client)
     key = {name: {"S": row[name]} for name in ("primary_channel", "conversation_id")}
     client.delete_item(TableName=TABLES.conversations, Key=key)
-    begun(store)
-    answered(store, "m2", asked="after")
-    assert [one.seq for one in store.history(KEY)] == [1, 2, 3, 4]
-    assert [one.body for one in store.history(KEY)[::2]] == ["before", "after"]
+    create_conversation(store)
+    answer_messages(store, "m2", asked="after")
+    assert [message.seq for message in store.history(KEY)] == [1, 2, 3, 4]
+    assert [message.body for message in store.history(KEY)[::2]] == ["before", "after"]
     assert store.get(KEY).message_count == 4  # type: ignore[union-attr]
 
 
-# -- parking what does not fit in one write
+# -- parking batches that do not fit into one write
 
 
-def test_large_batches_are_parked_in_slices_and_come_back_whole(
+def test_large_batches_are_parked_in_slices_and_come_back_complete(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """I-MS-1: longer than a row, and together longer than one write may be."""
-    many = [fragment(f"m{n:03}", body=f"{n % 10}" * 240_000) for n in range(12)]
-    for one in many:
-        store.stage(one, expires_at=LATER)
-    batch = parked(*many)
-    noting = Client(client)
-    DynamoDBConversations(client=noting, clock=ManualClock()).park(
+    """The messages are larger than a row, and together larger than one transaction (I-MS-1)."""
+    messages = [make_fragment(f"m{n:03}", body=f"{n % 10}" * 240_000) for n in range(12)]
+    for message in messages:
+        store.stage(message, expires_at=LATER)
+    batch = make_parked(*messages)
+    recorder = RecordingClient(client)
+    DynamoDBConversations(client=recorder, clock=ManualClock()).park(
         None, batch, remember_until=LATER
     )
-    sizes = [len(call["TransactItems"]) for call in noting.made("transact_write_items")]
+    sizes = [len(call["TransactItems"]) for call in recorder.list_calls("transact_write_items")]
     assert len(sizes) > 1
     assert max(sizes) <= 100
-    assert max(size_of(encode(row)) for row in rows(client, TABLES.parked)) < 400 * 1024
+    assert (
+        max(measure_size(encode(row)) for row in read_rows(client, TABLES.parked)) < 400 * 1024
+    )
     assert list(store.parked()) == [batch]
-    assert staged(store) == []
-    back = store.unpark(batch.parked_id, back_to_stage=True, now=NOW, expires_at=LATER)
-    assert back == batch
+    assert list_staged_sids(store) == []
+    unparked = store.unpark(batch.parked_id, back_to_stage=True, now=NOW, expires_at=LATER)
+    assert unparked == batch
     assert list(store.parked()) == []
-    assert rows(client, TABLES.parked) == []
-    assert staged(store) == [one.message_sid for one in many]
-    assert store.processed(KEY, [one.message_sid for one in many]) == set()
+    assert read_rows(client, TABLES.parked) == []
+    assert list_staged_sids(store) == [message.message_sid for message in messages]
+    assert store.processed(KEY, [message.message_sid for message in messages]) == set()
 
 
 def test_a_batch_of_forty_is_parked_in_one_write(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    begun(store)
-    noting = Client(client)
-    many = stage(store, *(f"m{n}" for n in range(40)))
-    watched = DynamoDBConversations(client=noting, clock=ManualClock())
-    watched.park(granted(watched), parked(*many), remember_until=LATER)
-    [call] = noting.made("transact_write_items")
+    create_conversation(store)
+    recorder = RecordingClient(client)
+    messages = stage_messages(store, *(f"m{n}" for n in range(40)))
+    recorded_store = DynamoDBConversations(client=recorder, clock=ManualClock())
+    recorded_store.park(
+        acquire_grant(recorded_store), make_parked(*messages), remember_until=LATER
+    )
+    [call] = recorder.list_calls("transact_write_items")
     assert len(call["TransactItems"]) <= 100
     assert store.get(KEY).status == Status.PARKED  # type: ignore[union-attr]
 
@@ -363,20 +380,20 @@ def test_a_batch_of_forty_is_parked_in_one_write(
 # -- tables
 
 
-def test_tables_are_made_with_keys_and_expiry_and_doctor_is_content(client: Any) -> None:
-    """D-25: R002-008, R002-009, R002-094."""
-    names = [one["TableName"] for one in definitions(tables_of("acme-"))]
+def test_tables_are_created_with_keys_and_expiry_and_pass_the_checks(client: Any) -> None:
+    """R002-008, R002-009, R002-094."""
+    names = [entry["TableName"] for entry in define_tables(tables_from_prefix("acme-"))]
     assert create_tables(client, "acme-") == names
     assert create_tables(client, "acme-") == []
-    found = list(examine(client, "acme-"))
-    assert {one.level for one in found} == {CheckLevel.OK}
-    assert sum(one.check == "expiry" for one in found) == 3
-    begun(DynamoDBConversations("acme-", client=client))
-    assert rows(client, "acme-conversations")
+    results = list(examine(client, "acme-"))
+    assert {entry.level for entry in results} == {CheckLevel.OK}
+    assert sum(entry.check == "expiry" for entry in results) == 3
+    create_conversation(DynamoDBConversations("acme-", client=client))
+    assert read_rows(client, "acme-conversations")
 
 
-def test_doctor_tells_what_is_missing_and_how_to_make_it(client: Any) -> None:
-    wanted = definitions(tables_of("half-"))
+def test_doctor_reports_missing_tables_and_how_to_create_them(client: Any) -> None:
+    wanted = define_tables(tables_from_prefix("half-"))
     wanted[2]["KeySchema"], wanted[2]["AttributeDefinitions"] = (
         wanted[1]["KeySchema"],
         wanted[1]["AttributeDefinitions"],

@@ -8,8 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from dynamodb_faults import Client
-from dynamodb_kit import CANARY, emptied, new_job, result, row_of, service, started
+from dynamodb_faults import RecordingClient
+from dynamodb_kit import (
+    CANARY,
+    create_empty_tables,
+    make_job,
+    make_result,
+    read_row,
+    start_job,
+    start_service,
+)
 from orchestrator_kit import World
 
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
@@ -25,13 +33,13 @@ from holdfast.testing.stepfunctions import SimulatedStepFunctions
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[Any]:
-    with service() as client:
+    with start_service() as client:
         yield client
 
 
 @pytest.fixture
-def table(moto: Any) -> Client:
-    return Client(emptied(moto))
+def table(moto: Any) -> RecordingClient:
+    return RecordingClient(create_empty_tables(moto))
 
 
 @pytest.fixture
@@ -39,13 +47,15 @@ def clock() -> ManualClock:
     return ManualClock(auto_advance=True)
 
 
-def test_progress_in_dynamodb_is_what_a_beat_tells(table: Client, clock: ManualClock) -> None:
+def test_progress_in_dynamodb_is_what_a_beat_tells(
+    table: RecordingClient, clock: ManualClock
+) -> None:
     """R004-002, R004-004, R004-017, R004-091, R004-270: the token comes from the row, and
     counters are read anew in each cycle."""
     jobs = DynamoDBJobs(client=table, clock=clock)
     step_functions, told = SimulatedStepFunctions(clock), list[Event]()
     token = step_functions.open()
-    tasks = started(jobs, clock, 4)
+    tasks = start_job(jobs, clock, 4)
     jobs.set_total_tasks("job", 4)
     jobs.attach_token("job", token)
     orchestrator = HeartbeatOrchestrator(
@@ -57,7 +67,7 @@ def test_progress_in_dynamodb_is_what_a_beat_tells(table: Client, clock: ManualC
     )
     for task in (None, *tasks[:2]):
         if task is not None:
-            jobs.record_results("job", [result(task)])
+            jobs.record_results("job", [make_result(task)])
         assert orchestrator.trigger_heartbeat() == 1
     orchestrator.stop()
     beats = [event for event in told if isinstance(event, ev.HeartbeatSent)]
@@ -70,32 +80,35 @@ def test_progress_in_dynamodb_is_what_a_beat_tells(table: Client, clock: ManualC
 
 
 def test_listing_active_jobs_is_one_query_and_a_read_for_a_hundred_of_them(
-    table: Client, clock: ManualClock
+    table: RecordingClient, clock: ManualClock
 ) -> None:
     """R004-196, R004-233, R004-251, R004-262, R004-263; D-20: never a Scan, and jobs without
     a token are not left out, so that they can be counted."""
     jobs = DynamoDBJobs(client=table, clock=clock)
     for n in range(120):
-        jobs.save(new_job(clock, f"{n}", task_token=CANARY if n % 2 else None))
+        jobs.save(make_job(clock, f"{n}", task_token=CANARY if n % 2 else None))
     table.calls.clear()
     assert len(jobs.find_by_status(JobStatus.PROCESSING)) == 120
     assert Counter(name for name, _ in table.calls) == {"query": 1, "batch_get_item": 2}
-    [query] = table.made("query")
+    [query] = table.list_calls("query")
     assert query["IndexName"] == "status-index"
     assert "FilterExpression" not in query
-    read = [call["RequestItems"]["ExportJobs"]["Keys"] for call in table.made("batch_get_item")]
+    read = [
+        call["RequestItems"]["ExportJobs"]["Keys"]
+        for call in table.list_calls("batch_get_item")
+    ]
     assert sorted(map(len, read)) == [20, 100]
 
 
 def test_the_row_of_a_job_that_failed_has_the_seeds_optional_names(
-    table: Client, clock: ManualClock
+    table: RecordingClient, clock: ManualClock
 ) -> None:
     """R004-061…063, R004-065, R004-068."""
     jobs = DynamoDBJobs(client=table, clock=clock, keep_seconds=60.0)
-    jobs.save(new_job(clock))
+    jobs.save(make_job(clock))
     jobs.give_up("job", error := JobError("JobStalled", "nothing moves"))
     assert jobs.settle("job", JobStatus.FAILED, error)
-    row = row_of(table.client)
+    row = read_row(table.client)
     assert row["status"] == {"S": "FAILED"}
     assert row["completedAt"] == row["updatedAt"] == {"S": "2027-01-15T08:00:00.000000Z"}
     assert row["error"] == {"M": {"code": {"S": "JobStalled"}, "message": {"S": error.message}}}

@@ -79,7 +79,7 @@ def _count_bytes(text: str) -> int:
 
 def build_not_found_error(job_id: str) -> JobNotFound:
     """Return the error for a job that does not exist."""
-    return JobNotFound(f"there is no job {shorten_name(job_id)}")
+    return JobNotFound(f"job {shorten_name(job_id)} does not exist")
 
 
 def shorten_name(name: str) -> str:

@@ -81,7 +81,7 @@ class DynamoDBJobs(JobStateRepository):
 
     def save(self, job: ExportJob) -> None:
         if not self._rows.put(job):
-            raise JobExists(f"there is a job {items.shorten_name(job.job_id)} already")
+            raise JobExists(f"job {items.shorten_name(job.job_id)} exists already")
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
         try:

@@ -2,7 +2,7 @@
 
 A response can be lost after the write was done. botocore then repeats the call, and the first
 call makes DynamoDB refuse the second. Each write therefore leaves its own id in the row and
-recognises it there. Otherwise a caller that claimed an outcome would be told that another
+recognises it there. Otherwise the caller that claimed an outcome would conclude that another
 caller did, and the outcome would not be delivered until the next reconciliation.
 """
 

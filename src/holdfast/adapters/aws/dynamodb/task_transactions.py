@@ -4,8 +4,8 @@
     + the job        ADD of what these tasks contribute, if it is still open
 
 Either all of these writes happen or none. Tasks that another caller has counted before are left
-out and the others are sent again. If the job refuses the write, it is closed, and the caller is
-told so.
+out and the others are sent again. If the job refuses the write, it is closed, and the call
+returns TasksRefused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -140,7 +140,7 @@ class Database:
                 raise self._unavailable("a fork took too long")
             self._lent += 1
             opened, generation = self._idle.pop() if self._idle else None, self._generation
-        # A file that was removed, or put in the place of ours, takes writes all the same.
+        # Writes to a file that was removed or replaced would succeed, but be lost.
         if opened is not None and opened.file_id != path_check.get_file_identity(self.path):
             opened.connection.close()
             opened = None

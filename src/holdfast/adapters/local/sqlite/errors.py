@@ -8,7 +8,7 @@ from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
 # An operator must repair these first. The others may be over at the next try.
 _NEEDS_REPAIR = {
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database",
-    sqlite3.SQLITE_READONLY: "it cannot be written: check the permissions of the file and folder",
+    sqlite3.SQLITE_READONLY: "it cannot be written: check the permissions of file and folder",
     sqlite3.SQLITE_PERM: "its permissions forbid it",
     sqlite3.SQLITE_AUTH: "its permissions forbid it",
 }

@@ -9,7 +9,7 @@ from holdfast.adapters.local.sqlite.database import Database
 
 _MAX_JOBS = 20  # in one call
 _MAX_TASKS_PER_SLICE = 500  # tasks in one transaction
-_MIN_TASKS = 1_000  # tasks in one call
+_MIN_TASKS = 1_000  # in one call
 
 _EXPIRED = "SELECT job_no FROM jobs WHERE ttl <= ? ORDER BY ttl LIMIT ?"
 _REMOVE = """

@@ -40,10 +40,10 @@ from holdfast.conversations.recent_history import keep_recent_messages
 MAX_WRITES = 100  # DynamoDB's limit for one transaction
 # Bytes. Messages that do not fit into the row remain in the history. The reply has been sent
 # when the turn is written, so older recent messages are dropped, whatever else fills the row.
-_MAX_TAIL_BYTES, _MAX_ROW_BYTES = 128 * 1024, 380 * 1024
+_MAX_RECENT_BYTES, _MAX_ROW_BYTES = 128 * 1024, 380 * 1024
 
 _UPDATE = (
-    "SET #messages = :tail, #message_count = :new_count, #conversation_status = :status, "
+    "SET #messages = :recent, #message_count = :new_count, #conversation_status = :status, "
     "#updated_at = :at, #openai_thread_id = :thread, #thread_mark = :mark, "
     "#last_assistant_message_sid = :reply, #write_id = :write, "
     "#prompt_tokens = :prompt, #completion_tokens = :completion "
@@ -146,7 +146,7 @@ class TurnWriter:
     ) -> dict[str, Any]:
         turn = end.turn
         values = {
-            ":tail": recent,
+            ":recent": recent,
             ":new_count": new_count,
             ":at": end.now,
             ":thread": turn.thread_id,
@@ -166,9 +166,7 @@ class TurnWriter:
 
 
 def _number_messages(messages: tuple[HistoryMessage, ...], last: int) -> list[HistoryMessage]:
-    """Return the messages, with numbers for those without one, as the seed's Lambda writes
-    them.
-    """
+    """Number the messages that have no number, because the seed's Lambda writes none."""
     numbered = []
     for message in messages:
         if not message.seq:
@@ -181,7 +179,7 @@ def _number_messages(messages: tuple[HistoryMessage, ...], last: int) -> list[Hi
 def _trim_to_size(messages: tuple[HistoryMessage, ...], row: items.Row) -> list[dict[str, Any]]:
     """Return the messages as rows, without the oldest ones if they are too many bytes."""
     others = {name: row[name] for name in row if name not in ("messages", "outbox")}
-    max_bytes = min(_MAX_TAIL_BYTES, _MAX_ROW_BYTES - sanitize.estimate_size(others))
+    max_bytes = min(_MAX_RECENT_BYTES, _MAX_ROW_BYTES - sanitize.estimate_size(others))
     rows = [items.row_from_message(message) for message in messages]
     while rows and sanitize.estimate_size(rows) > max_bytes:
         del rows[0]

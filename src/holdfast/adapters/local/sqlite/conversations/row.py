@@ -47,7 +47,7 @@ WHERE {_LOCK_HELD} AND lock_expires_at > :now
 
 
 @dataclass(frozen=True, slots=True)
-class FoundConversation:
+class StoredConversation:
     """A conversation that was read, with the number of its row and the owner of its lock."""
 
     number: int
@@ -60,30 +60,30 @@ def insert(connection: Connection, conversation: Conversation) -> bool:
     return connection.execute(_ADD, row_from_conversation(conversation)).rowcount > 0
 
 
-def find(connection: Connection, key: ConversationKey) -> FoundConversation | None:
+def find(connection: Connection, key: ConversationKey) -> StoredConversation | None:
     """Return the conversation with this key, or None if there is none."""
     rows = read_rows(connection.execute(BY_KEY, (key.conversation_id, key.primary_channel)))
     if not rows:
         return None
-    return FoundConversation(
+    return StoredConversation(
         rows[0]["conversation_no"], rows[0]["lock_owner"], conversation_from_row(rows[0])
     )
 
 
-def find_held(connection: Connection, grant: LockGrant) -> FoundConversation | None:
+def find_held(connection: Connection, grant: LockGrant) -> StoredConversation | None:
     """Return the conversation if this grant holds its lock, otherwise None."""
-    found = find(connection, grant.key)
-    if found is None or not rules.has_lock(grant, found.conversation, found.owner):
+    stored = find(connection, grant.key)
+    if stored is None or not rules.has_lock(grant, stored.conversation, stored.owner):
         return None
-    return found
+    return stored
 
 
-def require_held(connection: Connection, grant: LockGrant) -> FoundConversation:
+def require_held(connection: Connection, grant: LockGrant) -> StoredConversation:
     """Return the conversation whose lock this grant holds. Raises LockLost."""
-    found = find_held(connection, grant)
-    if found is None:
+    stored = find_held(connection, grant)
+    if stored is None:
         raise _build_lock_lost_error()
-    return found
+    return stored
 
 
 def write_outbox(
@@ -118,19 +118,19 @@ def _build_lock_lost_error() -> LockLost:
 
 def update(
     connection: Connection,
-    found: FoundConversation,
+    stored: StoredConversation,
     after: Conversation,
     owner: str | None = None,
 ) -> None:
     """Write the columns that changed, and the lock's owner if one is given."""
-    changed = find_changes(found.conversation, after)
+    changed = find_changes(stored.conversation, after)
     if owner is not None:
         changed["lock_owner"] = owner
     if changed:
         columns = ", ".join(f"{name} = :{name}" for name in changed)
         connection.execute(
             f"UPDATE conversations SET {columns} WHERE conversation_no = :number",  # noqa: S608 - our own names
-            {**changed, "number": found.number},
+            {**changed, "number": stored.number},
         )
 
 

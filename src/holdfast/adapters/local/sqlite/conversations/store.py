@@ -100,14 +100,14 @@ class SQLiteConversations(ConversationStore):
         expires_at: float,
     ) -> LockAcquired | LockHeld | ConversationNotFound:
         with self._database.begin_write(durable=False) as connection:
-            found = row.find(connection, key)
-            if found is None:
+            stored = row.find(connection, key)
+            if stored is None:
                 return ConversationNotFound()
-            conversation = found.conversation
+            conversation = stored.conversation
             if conversation.is_locked(now):
                 return LockHeld(conversation.lock_trigger, conversation.lock_expires_at)
             locked = rules.acquire_lock(conversation, trigger_id, now, expires_at)
-            row.update(connection, found, locked, owner)
+            row.update(connection, stored, locked, owner)
         return LockAcquired(LockGrant(key, owner, trigger_id, locked.lock_fence), locked)
 
     def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
@@ -116,9 +116,9 @@ class SQLiteConversations(ConversationStore):
 
     def release(self, grant: LockGrant, status: str | None) -> None:
         with self._database.begin_write(durable=False) as connection:
-            found = row.require_held(connection, grant)
+            stored = row.require_held(connection, grant)
             now = self._clock.time()
-            row.update(connection, found, rules.release_lock(found.conversation, status, now))
+            row.update(connection, stored, rules.release_lock(stored.conversation, status, now))
 
     # -- the batch
 
@@ -145,12 +145,12 @@ class SQLiteConversations(ConversationStore):
         parked_id: str | None = None,
     ) -> None:
         with self._database.begin_write() as connection:
-            found = row.require_held(connection, grant)
+            stored = row.require_held(connection, grant)
             if parked_id is not None:
                 history.remove_parked(connection, parked_id, grant.key)
-            after, messages = rules.finish_turn(found.conversation, turn, now)
-            row.update(connection, found, after)
-            history.append_messages(connection, found.number, messages)
+            after, messages = rules.finish_turn(stored.conversation, turn, now)
+            row.update(connection, stored, after)
+            history.append_messages(connection, stored.number, messages)
             history.mark_processed(connection, grant.key, turn.sids, remember_until)
             history.delete_expired(connection, now)
 
@@ -165,9 +165,9 @@ class SQLiteConversations(ConversationStore):
     ) -> None:
         with self._database.begin_write() as connection:
             if grant is not None:
-                found = row.require_held(connection, grant)
-                after = rules.park_batch(found.conversation, parked)
-                row.update(connection, found, after)
+                stored = row.require_held(connection, grant)
+                after = rules.park_batch(stored.conversation, parked)
+                row.update(connection, stored, after)
             else:
                 processed = history.find_processed(connection, parked.key, parked.sids)
                 staging.delete_staged(connection, parked.key.conversation_id, processed)
@@ -201,8 +201,8 @@ class SQLiteConversations(ConversationStore):
 
     def get(self, key: ConversationKey) -> Conversation | None:
         with self._database.begin_read() as connection:
-            found = row.find(connection, key)
-        return found.conversation if found else None
+            stored = row.find(connection, key)
+        return stored.conversation if stored else None
 
     def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
         with self._database.begin_read() as connection:
@@ -214,19 +214,19 @@ class SQLiteConversations(ConversationStore):
 
     def set_status(self, key: ConversationKey, status: str) -> bool:
         with self._database.begin_write() as connection:
-            found = row.find(connection, key)
-            if found is None:
+            stored = row.find(connection, key)
+            if stored is None:
                 return False
-            told = rules.set_status(found.conversation, status, self._clock.time())
-            row.update(connection, found, told)
+            changed = rules.set_status(stored.conversation, status, self._clock.time())
+            row.update(connection, stored, changed)
             return True
 
     def history(
         self, key: ConversationKey, *, before: int | None = None, limit: int = 50
     ) -> list[HistoryMessage]:
         with self._database.begin_read() as connection:
-            found = row.find(connection, key)
-            return history.read_page(connection, found.number, before, limit) if found else []
+            stored = row.find(connection, key)
+            return history.read_page(connection, stored.number, before, limit) if stored else []
 
     # -- for the sweeper
 
