@@ -24,7 +24,7 @@ class TestMemoryQueue(QueueContract):
     def make_queue(self, clock: ManualClock) -> MakeQueue:
         first: MemoryQueue[Any] = MemoryQueue(clock=clock)
         return lambda **settings: MemoryQueue(
-            **{"lease_seconds": LEASE, "clock": clock, "beside": first} | settings
+            **{"lease_seconds": LEASE, "clock": clock, "shared_with": first} | settings
         )
 
     @pytest.fixture
@@ -45,7 +45,7 @@ class TestMemoryQueue(QueueContract):
 
 def test_queues_share_nothing_unless_they_stand_beside_each_other() -> None:
     first, stranger = MemoryQueue(name="same"), MemoryQueue(name="same")
-    neighbour = MemoryQueue(beside=first)
+    neighbour = MemoryQueue(shared_with=first)
     first.push(AnyMessage(id="a"))
     assert stranger.poll() == []
     assert [message.id for message in neighbour.poll()] == ["a"]
@@ -92,7 +92,7 @@ def test_a_worker_too_slow_to_read_what_it_claimed_buries_nothing_of_its_success
         schema_version: int = 2
 
     first = MemoryQueue(Newer, clock=manual_clock)
-    successor = MemoryQueue(clock=manual_clock, beside=first)
+    successor = MemoryQueue(clock=manual_clock, shared_with=first)
     successor.push(AnyMessage(id="a"))
     assert first.poll() == []
     assert (first.stats().leased, first.stats().failed) == (1, 0)
@@ -109,7 +109,7 @@ def test_thousands_of_renewals_and_checkpoints_leave_nothing_behind(
         memory_queue.extend(message)
         memory_queue.save_checkpoint(message, step)
         memory_queue.poll()
-    assert memory_queue._shelf.entries <= memory_queue.lease_seconds + 1
+    assert memory_queue._table.entries <= memory_queue.lease_seconds + 1
 
 
 # -- the pytest plugin

@@ -154,7 +154,7 @@ def test_a_thawed_service_answers_those_who_still_wait(
 
 
 def test_a_script_that_could_never_strike_is_refused(simulated_sqs: SimulatedSqs) -> None:
-    with pytest.raises(ValueError, match="no operation 'SendMessages'"):
+    with pytest.raises(ValueError, match="not 'SendMessages'"):
         simulated_sqs.faults.fail("SendMessages")
     with pytest.raises(ValueError, match="no entries"):
         simulated_sqs.faults.refuse("SendMessage")

@@ -13,7 +13,7 @@ from holdfast.core.errors import ConfigError, LeaseLost, MessageTooLarge, QueueU
 from holdfast.core.events import CheckpointNotKept, DeadLettered, Event, Events, PollFailed
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import LeaseState, Refused, Renewed, Unanswered
-from holdfast.core.queue.message import AnyMessage, QueueMessage, lease_of
+from holdfast.core.queue.message import AnyMessage, QueueMessage, get_lease
 from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import Reject, Retry
 from holdfast.core.worker.worker import Worker
@@ -153,7 +153,7 @@ def test_an_entry_that_fails_in_passing_is_sent_again_by_itself(
     sqs.faults.refuse("SendMessageBatch", "InternalError", positions=(2, 5))
     pushed(queue, 10)
     assert sorted(int(message.id) for message in queue.poll(10)) == list(range(10))
-    assert [call.entries for call in sqs.calls.of("SendMessageBatch")] == [10, 2]
+    assert [call.entries for call in sqs.calls.select("SendMessageBatch")] == [10, 2]
 
 
 def test_entries_that_are_refused_for_good_are_named(
@@ -196,7 +196,7 @@ def test_each_entry_of_a_renewal_is_judged_by_its_own_code(
 ) -> None:
     queue = open_queue()
     pushed(queue, 3)
-    leases = [lease_of(message) for message in queue.poll(3)]
+    leases = [get_lease(message) for message in queue.poll(3)]
     sqs.faults.refuse("ChangeMessageVisibilityBatch", code, positions=(1,))
     answers = queue.renew(leases, LEASE)
     assert [type(one) for one in answers] == [Renewed, answer, Renewed]
@@ -207,7 +207,7 @@ def test_a_queue_that_is_gone_loses_the_lease_at_once(
 ) -> None:
     queue = open_queue()
     pushed(queue, 1)
-    lease = lease_of(queue.poll()[0])
+    lease = get_lease(queue.poll()[0])
     client = sqs.client()
     client.delete_queue(QueueUrl=client.get_queue_url(QueueName="work")["QueueUrl"])
     keeper = LeaseKeeper(clock)
@@ -222,7 +222,7 @@ def test_throttling_is_ridden_out_within_the_lease(
 ) -> None:
     queue = open_queue()
     pushed(queue, 1)
-    lease = lease_of(queue.poll()[0])
+    lease = get_lease(queue.poll()[0])
     keeper = LeaseKeeper(clock)
     keeper.hold(lease)
     sqs.faults.fail("ChangeMessageVisibilityBatch", "RequestThrottled", times=4)
@@ -242,11 +242,11 @@ def test_no_error_tells_the_receipt_or_the_body(
     queue = open_queue()
     queue.push(AnyMessage(id="a", secret="canary-body"))
     message = queue.poll()[0]
-    handle = lease_of(message).handle.handle
+    handle = get_lease(message).handle.handle
     sqs.faults.fail("DeleteMessageBatch", "InternalError")
     with pytest.raises(QueueUnavailable) as told:
         queue.ack(message)
-    for text in (str(told.value), repr(lease_of(message)), repr(lease_of(message).handle)):
+    for text in (str(told.value), repr(get_lease(message)), repr(get_lease(message).handle)):
         assert "canary-body" not in text
         assert handle not in text
 
@@ -272,7 +272,7 @@ def test_a_message_delivered_twice_to_one_process_is_worked_once_by_its_newest_h
     clock.advance(10)
     assert sqs.duplicate("work") == 1
     assert queue.poll() == []
-    assert lease_of(message).deadline == clock.monotonic() + LEASE
+    assert get_lease(message).deadline == clock.monotonic() + LEASE
     queue.ack(message)  # with the first handle this would be refused
     assert queue.stats().leased == 0
 
@@ -300,7 +300,7 @@ def test_an_extension_under_way_cannot_overtake_a_nack(
     queue = open_queue()
     pushed(queue, 1)
     [message] = queue.poll()
-    lease = lease_of(message)
+    lease = get_lease(message)
     sqs.faults.slow("ChangeMessageVisibilityBatch", 5)
     with ThreadPoolExecutor(2) as threads:
         renewing = threads.submit(queue.renew, [lease], LEASE)
@@ -319,7 +319,7 @@ def test_what_is_being_settled_is_not_extended(
 ) -> None:
     queue = open_queue()
     pushed(queue, 2)
-    first, second = (lease_of(message) for message in queue.poll(2))
+    first, second = (get_lease(message) for message in queue.poll(2))
     with first.handle.lock:
         answers = queue.renew([first, second], LEASE)
     assert [type(answer) for answer in answers] == [Unanswered, Renewed]
@@ -368,7 +368,7 @@ def test_a_lease_is_kept_for_twelve_hours_and_not_a_second_longer(
     queue = open_queue(lease_seconds=600.0)
     pushed(queue, 1)
     claimed_at = clock.monotonic()
-    lease = lease_of(queue.poll()[0])
+    lease = get_lease(queue.poll()[0])
     keeper = LeaseKeeper(clock)
     keeper.hold(lease)
     while lease.live:
@@ -416,7 +416,7 @@ def test_an_empty_answer_is_not_believed_at_once(sqs: SimulatedSqs) -> None:
     client = SimulatedSqs().client()
     client.create_queue(QueueName="work")
     queue: Queue = SQSQueue("work", lease_seconds=3.0, client=client)
-    assert queue.looks_until_empty == 3
+    assert queue.min_empty_checks == 3
     looked = []
     stats = queue.stats
 
@@ -434,7 +434,7 @@ def test_an_empty_answer_is_not_believed_at_once(sqs: SimulatedSqs) -> None:
 # -- dead letters
 
 
-def with_redrive_policy(sqs: SimulatedSqs, receives: int = 5, *, of: str = "work") -> None:
+def with_redrive_policy(sqs: SimulatedSqs, receives: int = 5, *, select: str = "work") -> None:
     client = sqs.client()
     dead = client.create_queue(QueueName="the-dead")["QueueUrl"]
     arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])
@@ -442,7 +442,7 @@ def with_redrive_policy(sqs: SimulatedSqs, receives: int = 5, *, of: str = "work
         "deadLetterTargetArn": arn["Attributes"]["QueueArn"],
         "maxReceiveCount": receives,
     }
-    url = client.get_queue_url(QueueName=of)["QueueUrl"]
+    url = client.get_queue_url(QueueName=select)["QueueUrl"]
     client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
 
 
@@ -586,7 +586,7 @@ def test_queues_that_share_their_dead_letters_do_not_touch_each_others(
 ) -> None:
     work, other = open_queue(), open_queue("other")
     with_redrive_policy(sqs)
-    with_redrive_policy(sqs, of="other")
+    with_redrive_policy(sqs, select="other")
     for queue in (work, other):
         queue.push(AnyMessage(id=queue.name))
         queue.dead_letter(queue.poll()[0], "no use")
@@ -770,7 +770,7 @@ def test_a_run_until_empty_waits_for_what_it_put_back_itself() -> None:
     client = SimulatedSqs().client()
     client.create_queue(QueueName="work")
     queue: Queue = SQSQueue("work", client=client)
-    queue.looks_until_empty = 1  # one is enough to be wrong
+    queue.min_empty_checks = 1  # one is enough to be wrong
     pushed(queue, 1)
 
     def handle(message: AnyMessage, _: object) -> Retry | None:

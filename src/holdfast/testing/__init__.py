@@ -1,8 +1,8 @@
-"""Fakes that keep the contracts: time by hand; queues, jobs, conversations and Amazon's
-services in memory.
+"""Fakes that keep the contracts: a manual clock, and queues, jobs, conversations and
+Amazon's services in memory.
 
-Loaded on first use: pytest imports this package for every project of an environment that
-has Holdfast installed, and none of them should pay for what it does not ask for.
+They are loaded on first use, because pytest imports this package in every project of an
+environment that has Holdfast installed, and a project should not load what it does not use.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.testing.sqs.service import SimulatedSqs
     from holdfast.testing.stepfunctions import SimulatedStepFunctions
 
-_HOME = {
+_MODULES = {
     "ManualClock": "clock",
     "MemoryConversations": "memory_conversations",
     "MemoryJobs": "memory_jobs",
@@ -25,7 +25,7 @@ _HOME = {
     "SimulatedStepFunctions": "stepfunctions",
 }
 
-__all__ = [  # made by __getattr__ below
+__all__ = [  # loaded by __getattr__ below
     "ManualClock",
     "MemoryConversations",
     "MemoryJobs",
@@ -36,6 +36,6 @@ __all__ = [  # made by __getattr__ below
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

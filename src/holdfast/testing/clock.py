@@ -1,17 +1,17 @@
-"""A clock that stands still until the test moves it."""
+"""A clock that stands still until a test moves it."""
 
 from threading import Event, Lock
 
-_GLANCE_SECONDS = 0.001  # real time between two looks of a waiting thread
+_CHECK_SECONDS = 0.001  # real time between two checks of a waiting thread
 
 
 class ManualClock:
-    """Time under the test's control. Safe to share between threads.
+    """A clock that a test controls. Threads may share it.
 
-    Threads that wait or sleep on it go on when `advance` has moved it far enough. In a
-    test with one thread nobody else could move it: with `auto_advance` each wait and
-    sleep moves it itself, and returns at once. (Not beside a thread that waits in a loop,
-    such as a started keeper: that loop would make time race.)
+    Threads that wait or sleep on it continue when `advance` has moved it far enough. In a
+    test with one thread, no other thread could move it, so with `auto_advance` each wait and
+    sleep moves the clock and returns at once. (Do not combine `auto_advance` with a thread
+    that waits in a loop, such as a started keeper, because that loop would make time race.)
     """
 
     def __init__(
@@ -24,17 +24,19 @@ class ManualClock:
         self.auto_advance = auto_advance
         self._monotonic = monotonic
         self._time = time
-        self._waits: list[float] = []  # until when, for each that waits
+        self._waits: list[float] = []  # the end of each wait
         self._lock = Lock()
 
     def time(self) -> float:
+        """Return the wall time in epoch seconds."""
         return self._time
 
     def monotonic(self) -> float:
+        """Return the monotonic time in seconds."""
         return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass, in one leap, and wake those whose time has come."""
+        """Let `seconds` pass in one step, and wake the threads whose wait is over."""
         if not seconds >= 0:
             raise ValueError(f"time cannot move by {seconds} seconds")
         with self._lock:
@@ -42,18 +44,18 @@ class ManualClock:
             self._time += seconds
 
     def step_time(self, seconds: float) -> None:
-        """Set the wall clock forward or back, as NTP or a person might."""
+        """Move the wall clock forward or back, as NTP or an administrator might."""
         with self._lock:
             self._time += seconds
 
     @property
     def waiting(self) -> int:
-        """How many threads wait or sleep on for longer: 0 means all are about."""
+        """The number of threads that still wait or sleep."""
         with self._lock:
             return sum(until > self._monotonic for until in self._waits)
 
     def wait(self, event: Event, seconds: float | None) -> bool:
-        """As Clock.wait. Waiting for ever needs another thread, whatever the mode."""
+        """Wait as Clock.wait does. A wait without a limit needs another thread to end it."""
         if self.auto_advance and seconds is not None:
             if not event.is_set():
                 self.advance(max(0.0, seconds))
@@ -61,6 +63,7 @@ class ManualClock:
         return self._wait(event, float("inf") if seconds is None else seconds)
 
     def sleep(self, seconds: float) -> None:
+        """Sleep until the clock has moved by `seconds`."""
         if self.auto_advance:
             self.advance(seconds)
         else:
@@ -71,8 +74,8 @@ class ManualClock:
             until = self._monotonic + seconds
             self._waits.append(until)
         try:
-            # The event may be set by anybody and cannot tell this clock, so look often.
-            while self._monotonic < until and not event.wait(_GLANCE_SECONDS):
+            # Any thread may set the event without notifying this clock, so check often.
+            while self._monotonic < until and not event.wait(_CHECK_SECONDS):
                 pass
             return event.is_set()
         finally:

@@ -1,11 +1,12 @@
-"""What MemoryQueue keeps: tasks as immutable values, and the shelf they stand on.
+"""The state of a MemoryQueue: tasks as immutable values, and the table that holds them.
 
     WaitingState ──claimed──▶ LeasedState ──completed──▶ FinishedState
-     ▲   ▲                │ └─ claimed again once its time is up (the fence rises)
-     │   └── put back ────┤
+     ▲   ▲                │ └─ claimed again after its time is over (the fence rises)
+     │   └── returned ────┤
      └── redriven ── DeadState ◀─ dead-lettered, or out of attempts at the next claim
 
-Times are the shelf's monotonic seconds, so a stepped wall clock expires nothing.
+Times are monotonic seconds of the table's clock, so a change of the wall clock expires no
+lease.
 """
 
 import json
@@ -15,17 +16,21 @@ from heapq import heappop, heappush
 from threading import Lock
 from typing import Any
 
-from holdfast.core.clock import Clock, utc
+from holdfast.core.clock import Clock, to_utc
 from holdfast.core.queue.manager import MessageState, PastAttempt
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingState:
+    """The task waits until it is due."""
+
     due_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedState:
+    """A worker holds the task."""
+
     worker_id: str
     since: float
     until: float
@@ -33,11 +38,15 @@ class LeasedState:
 
 @dataclass(frozen=True, slots=True)
 class FinishedState:
+    """The task was acked."""
+
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class DeadState:
+    """The task is a dead letter."""
+
     reason: str
 
 
@@ -58,22 +67,25 @@ class MemoryTask:
     id: str
     body: bytes
     state: WaitingState | LeasedState | FinishedState | DeadState
-    fence: int = 0  # claims so far: rises with each, never falls
+    fence: int = 0  # claims so far; it rises with each and never falls
     refunds: int = 0  # claims that are not charged as attempts
-    saved: bytes | None = None  # the checkpoint of the attempt at hand
+    saved: bytes | None = None  # the checkpoint of the current attempt
     inherited: bytes | None = None  # the newest checkpoint of the attempts before it
     past: tuple[PastAttempt, ...] = ()
 
     @property
     def attempts(self) -> int:
+        """The number of claims that count as attempts."""
         return self.fence - self.refunds
 
     @property
     def task_state(self) -> MessageState:
+        """The state that the queue reports."""
         return _TASK_STATE[type(self.state)]
 
     @property
     def claimable_at(self) -> float | None:
+        """When the task can be claimed, or None if it has ended."""
         match self.state:
             case WaitingState(due_at=at) | LeasedState(until=at):
                 return at
@@ -81,30 +93,38 @@ class MemoryTask:
 
     @property
     def checkpoint(self) -> bytes | None:
+        """The newest checkpoint."""
         return self.inherited if self.saved is None else self.saved
 
-    def claimed(self, held: LeasedState) -> "MemoryTask":
+    def claimed(self, lease: LeasedState) -> "MemoryTask":
+        """Return the task with this lease and the next fence."""
         fence, inherited = self.fence + 1, self.checkpoint
-        return replace(self, state=held, fence=fence, saved=None, inherited=inherited)
+        return replace(self, state=lease, fence=fence, saved=None, inherited=inherited)
 
-    def put_back(self, due_at: float, *, charged: bool) -> "MemoryTask":
+    def returned(self, due_at: float, *, charged: bool) -> "MemoryTask":
+        """Return the task as waiting; if it is not charged, the claim is no attempt."""
         refunds = self.refunds if charged else self.refunds + 1
         return replace(self, state=WaitingState(due_at), refunds=refunds)
 
     def completed(self, at: float) -> "MemoryTask":
+        """Return the task as finished, without its checkpoints."""
         return replace(self, state=FinishedState(at), saved=None, inherited=None)
 
-    def dead(self, reason: str) -> "MemoryTask":
+    def dead_lettered(self, reason: str) -> "MemoryTask":
+        """Return the task as a dead letter."""
         return replace(self, state=DeadState(reason))
 
     def redriven(self, due_at: float) -> "MemoryTask":
-        """Attempts from 0; the fence goes on rising, so no zombie comes back to life."""
+        """Return the dead letter as a waiting task whose attempts count from 0.
+
+        Its fence keeps rising, so the lease of a stale holder does not become valid again.
+        """
         return replace(self, state=WaitingState(due_at), refunds=self.fence)
 
-    def noting(
+    def with_note(
         self, outcome: str, at: datetime, reason: str, detail: str | None = None
     ) -> "MemoryTask":
-        """Remember how the attempt at hand ended."""
+        """Return the task with a note of how the current attempt ended."""
         worker_id = self.state.worker_id if isinstance(self.state, LeasedState) else ""
         attempt = PastAttempt(self.attempts, outcome, at, worker_id, reason, detail)
         return replace(self, past=(*self.past, attempt))
@@ -121,33 +141,35 @@ class TaskTable:
         self._tasks: dict[str, MemoryTask] = {}
         self._keys_of: dict[str, dict[str, None]] = {}  # by message id, in order
         # Heaps of (claimable_at, number, key). An entry outlives the state it was made
-        # for; one whose time is not its task's any more is skipped when it comes up.
+        # for. If its time is no longer that of its task, it is skipped when it comes up.
         self._waiting: list[tuple[float, int, str]] = []
-        self._held: list[tuple[float, int, str]] = []
+        self._leased: list[tuple[float, int, str]] = []
 
     @property
     def entries(self) -> int:
-        """How much there is to look through, outdated or not."""
-        return len(self._waiting) + len(self._held)
+        """The number of heap entries, outdated or not."""
+        return len(self._waiting) + len(self._leased)
 
     def next_number(self) -> int:
+        """Return the number of the next push."""
         self._pushes += 1
         return self._pushes
 
     def put(self, task: MemoryTask) -> None:
-        """A new task, or the new value of one."""
+        """Store a new task, or the new value of a task."""
         old = self._tasks.get(task.key)
         self._tasks[task.key] = task
         self._keys_of.setdefault(task.id, {})[task.key] = None
         if old is not None and (old.state, old.fence) == (task.state, task.fence):
-            return  # only a note was made: it is in its heap already
+            return  # only its notes changed, so its heap entry is still right
         match task.state:
             case WaitingState(due_at=at):
                 heappush(self._waiting, (at, task.number, task.key))
             case LeasedState(until=at):
-                heappush(self._held, (at, task.number, task.key))
+                heappush(self._leased, (at, task.number, task.key))
 
     def remove(self, task: MemoryTask) -> None:
+        """Remove a task."""
         del self._tasks[task.key]
         keys = self._keys_of[task.id]
         del keys[task.key]
@@ -155,14 +177,15 @@ class TaskTable:
             del self._keys_of[task.id]
 
     def get(self, key: str) -> MemoryTask | None:
+        """Return the task with this key, or None."""
         return self._tasks.get(key)
 
     def pop_claimable(self, now: float) -> MemoryTask | None:
-        """The next to claim, expired leases first: they have waited longest.
+        """Return the next task to claim, expired leases first, because they waited longest.
 
         The caller must `put` it in a new state, or it is never offered again.
         """
-        return self._pop(self._held, now) or self._pop(self._waiting, now)
+        return self._pop(self._leased, now) or self._pop(self._waiting, now)
 
     def _pop(self, heap: list[tuple[float, int, str]], now: float) -> MemoryTask | None:
         while heap and heap[0][0] <= now:
@@ -172,23 +195,29 @@ class TaskTable:
                 return task
         return None
 
-    def all(self) -> list[MemoryTask]:
+    def list_tasks(self) -> list[MemoryTask]:
+        """Return all tasks, in the order of pushing."""
         return list(self._tasks.values())
 
-    def of(self, message_id: str) -> list[MemoryTask]:
+    def find_tasks(self, message_id: str) -> list[MemoryTask]:
+        """Return the tasks with this message id, in the order of pushing."""
         return [self._tasks[key] for key in self._keys_of.get(message_id, ())]
 
     def is_known(self, message_id: str) -> bool:
-        """For dedupe: waiting, held or finished. A dead letter may be pushed anew."""
-        return any(not isinstance(task.state, DeadState) for task in self.of(message_id))
+        """Return whether dedupe refuses the id: it is waiting, leased or finished.
 
-    def wall(self, at: float) -> datetime:
-        """One of our times as people read it."""
-        return utc(self.clock.time() - self.clock.monotonic() + at)
+        A dead letter may be pushed again.
+        """
+        tasks = self.find_tasks(message_id)
+        return any(not isinstance(task.state, DeadState) for task in tasks)
+
+    def to_wall_time(self, at: float) -> datetime:
+        """Convert a monotonic time of this table to wall time."""
+        return to_utc(self.clock.time() - self.clock.monotonic() + at)
 
 
-def plain(body: bytes) -> dict[str, Any] | None:
-    """The bytes as a JSON object, None when they are none."""
+def parse_body(body: bytes) -> dict[str, Any] | None:
+    """Return the bytes as a JSON object, or None if they are not one."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):

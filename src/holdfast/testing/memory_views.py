@@ -1,4 +1,4 @@
-"""What people see of a memory queue: pure functions of its tasks."""
+"""The statistics and message details of a memory queue, as pure functions of its tasks."""
 
 import json
 import os
@@ -11,11 +11,12 @@ from holdfast.testing.memory_tasks import (
     MemoryTask,
     TaskTable,
     WaitingState,
-    plain,
+    parse_body,
 )
 
 
-def stats_of(tasks: Iterable[MemoryTask], now: float) -> QueueStats:
+def compute_stats(tasks: Iterable[MemoryTask], now: float) -> QueueStats:
+    """Count the tasks by state."""
     count = dict.fromkeys(MessageState, 0)
     ready_since = []
     expired = 0
@@ -37,7 +38,8 @@ def stats_of(tasks: Iterable[MemoryTask], now: float) -> QueueStats:
     )
 
 
-def view_of(task: MemoryTask, queue: str, shelf: TaskTable) -> MessageInfo:
+def make_message_info(task: MemoryTask, queue: str, table: TaskTable) -> MessageInfo:
+    """Describe a task for an operator."""
     state = task.state
     return MessageInfo(
         id=task.id,
@@ -46,20 +48,20 @@ def view_of(task: MemoryTask, queue: str, shelf: TaskTable) -> MessageInfo:
         attempts=task.attempts,
         fence=task.fence,
         where=f"memory:{queue}/{task.task_state.value}/{task.key}",
-        due_at=shelf.wall(state.due_at) if isinstance(state, WaitingState) else None,
-        holder=_holder(task, state, shelf) if isinstance(state, LeasedState) else None,
+        due_at=table.to_wall_time(state.due_at) if isinstance(state, WaitingState) else None,
+        holder=_make_holder(task, state, table) if isinstance(state, LeasedState) else None,
         reason=state.reason if isinstance(state, DeadState) else None,
         past=task.past,
         checkpoint=json.loads(task.checkpoint) if task.checkpoint else None,
-        body=plain(task.body),
+        body=parse_body(task.body),
     )
 
 
-def _holder(task: MemoryTask, held: LeasedState, shelf: TaskTable) -> Holder:
+def _make_holder(task: MemoryTask, lease: LeasedState, table: TaskTable) -> Holder:
     return Holder(
-        worker_id=held.worker_id,
-        timestamp=shelf.wall(held.since),
+        worker_id=lease.worker_id,
+        timestamp=table.to_wall_time(lease.since),
         attempt=task.attempts,
-        expires_at=shelf.wall(held.until),
+        expires_at=table.to_wall_time(lease.until),
         pid=os.getpid(),
     )

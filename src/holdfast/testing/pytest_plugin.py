@@ -1,7 +1,7 @@
-"""Fixtures for anybody's tests, found by pytest once Holdfast is installed.
+"""Fixtures for any project's tests, which pytest finds when Holdfast is installed.
 
-Imports of our own stay inside the fixtures: this file is loaded into every pytest run of
-the environment, also those that have nothing to do with Holdfast.
+Imports of Holdfast stay inside the fixtures, because every pytest run of the environment
+loads this file, also in projects that do not use Holdfast.
 """
 
 from typing import TYPE_CHECKING
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from holdfast.testing.sqs.service import SimulatedSqs
 
 
-# The contract suites are ordinary modules, so pytest must be told to explain their asserts.
+# The contract suites are ordinary modules, so pytest rewrites their asserts only on request.
 pytest.register_assert_rewrite("holdfast.testing.contracts")
 
 
 @pytest.fixture
 def manual_clock() -> "ManualClock":
-    """Time that moves only when the test says so."""
+    """A clock that moves only when the test moves it."""
     from holdfast.testing.clock import ManualClock
 
     return ManualClock()
@@ -37,7 +37,7 @@ def memory_queue(manual_clock: "ManualClock") -> "MemoryQueue[AnyMessage]":
 
 @pytest.fixture
 def simulated_sqs(manual_clock: "ManualClock") -> "SimulatedSqs":
-    """An SQS without queues whose time is `manual_clock`. Needs `holdfast[aws]`."""
+    """A simulated SQS without queues, whose time is `manual_clock`. Needs `holdfast[aws]`."""
     from holdfast.testing.sqs.service import SimulatedSqs
 
     return SimulatedSqs(manual_clock)

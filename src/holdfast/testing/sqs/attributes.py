@@ -1,11 +1,11 @@
-"""A queue's attributes: their defaults, their ranges, what they mean."""
+"""A queue's attributes: their defaults, ranges and meanings."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.testing.sqs.errors import ServiceError, bad_value
+from holdfast.testing.sqs.errors import ServiceError, invalid_value_error
 
 _DEFAULTS = {
     "DelaySeconds": "0",
@@ -27,14 +27,14 @@ _RANGES = {
     "ReceiveMessageWaitTimeSeconds": (0, 20),
     "VisibilityTimeout": (0, 43_200),
 }
-# Kept and shown, without effect here.
+# Stored and shown, without an effect here.
 _WITHOUT_EFFECT = frozenset(
     {"KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId", "Policy", "RedriveAllowPolicy"}
 )
 _FIFO_ONLY = frozenset({*_FIFO_DEFAULTS, "FifoQueue"})
 _SETTABLE = frozenset({*_DEFAULTS, *_FIFO_ONLY, *_WITHOUT_EFFECT, "RedrivePolicy"})
 
-# Told by the queue, not set on it.
+# Reported by the queue, not set on it.
 MEASURED = (
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesDelayed",
@@ -48,7 +48,7 @@ READABLE = frozenset({*_SETTABLE, *MEASURED, "All"})
 
 @dataclass(frozen=True, slots=True)
 class RedrivePolicy:
-    """Where a message goes that was received too often."""
+    """The target of messages that were received too often."""
 
     target_arn: str
     max_receives: int
@@ -56,13 +56,13 @@ class RedrivePolicy:
 
 @dataclass(frozen=True, slots=True)
 class QueueAttributes:
-    """Checked attributes, as texts: what AWS takes and gives."""
+    """Checked attributes as strings, the form that AWS accepts and returns."""
 
     texts: Mapping[str, str]
 
     @classmethod
     def of(cls, attributes: Mapping[str, str]) -> "QueueAttributes":
-        """Those of a new queue."""
+        """Return the attributes of a new queue, with the defaults filled in."""
         fifo = attributes.get("FifoQueue") == "true"
         return cls(_DEFAULTS | (_FIFO_DEFAULTS if fifo else {})).changed(
             attributes, is_new=True
@@ -71,50 +71,59 @@ class QueueAttributes:
     def changed(
         self, attributes: Mapping[str, str], *, is_new: bool = False
     ) -> "QueueAttributes":
-        """With these set; an empty text takes an attribute away."""
+        """Return the attributes with these changes; an empty string removes an attribute."""
         texts = {**self.texts, **attributes}
         for name, value in attributes.items():
             _check(name, value, is_fifo=texts.get("FifoQueue") == "true", is_new=is_new)
         after = QueueAttributes({name: value for name, value in texts.items() if value != ""})
-        after.redrive  # noqa: B018  # a policy that cannot be read is refused here
+        after.redrive  # noqa: B018  # refuses a policy that cannot be read
         return after
 
     @property
     def visibility_seconds(self) -> int:
+        """The default visibility timeout."""
         return int(self.texts["VisibilityTimeout"])
 
     @property
     def delay_seconds(self) -> int:
+        """The default delay of a message."""
         return int(self.texts["DelaySeconds"])
 
     @property
     def retention_seconds(self) -> int:
+        """The age at which a message is deleted."""
         return int(self.texts["MessageRetentionPeriod"])
 
     @property
     def wait_seconds(self) -> int:
+        """The default wait of a receive."""
         return int(self.texts["ReceiveMessageWaitTimeSeconds"])
 
     @property
     def max_bytes(self) -> int:
+        """The largest size of a message."""
         return int(self.texts["MaximumMessageSize"])
 
     @property
     def is_fifo(self) -> bool:
+        """Whether it is a FIFO queue."""
         return self.texts.get("FifoQueue") == "true"
 
     @property
     def dedupes_by_content(self) -> bool:
+        """Whether the body's hash is the default deduplication id."""
         return self.texts.get("ContentBasedDeduplication") == "true"
 
     @property
     def dedupes_by_group(self) -> bool:
+        """Whether deduplication ids count per message group."""
         return self.texts.get("DeduplicationScope") == "messageGroup"
 
     @property
     def redrive(self) -> RedrivePolicy | None:
+        """The redrive policy, or None."""
         text = self.texts.get("RedrivePolicy", "")
-        policy = _policy(text) if text else {}
+        policy = _parse_policy(text) if text else {}
         return (
             RedrivePolicy(policy["deadLetterTargetArn"], policy["maxReceiveCount"])
             if policy
@@ -126,21 +135,21 @@ def _check(name: str, value: str, *, is_fifo: bool, is_new: bool) -> None:
     if name not in _SETTABLE or (name in _FIFO_ONLY and not is_fifo):
         raise ServiceError("InvalidAttributeName", f"Unknown Attribute {name}.")
     if name == "FifoQueue" and not (is_new and value == "true"):
-        raise _bad_attribute(name, " Reason: Modifying queue type is not supported.")
+        raise _invalid_attribute_error(name, " Reason: Modifying queue type is not supported.")
     if name in _RANGES and value != "":
         low, high = _RANGES[name]
         if not value.isdecimal() or not low <= int(value) <= high:
-            raise _bad_attribute(name)
+            raise _invalid_attribute_error(name)
 
 
-def _bad_attribute(name: str, reason: str = "") -> ServiceError:
+def _invalid_attribute_error(name: str, reason: str = "") -> ServiceError:
     return ServiceError(
         "InvalidAttributeValue", f"Invalid value for the parameter {name}.{reason}"
     )
 
 
-def _policy(text: str) -> dict[str, Any]:
-    """A redrive policy, its count as a number; empty when it says nothing."""
+def _parse_policy(text: str) -> dict[str, Any]:
+    """Parse a redrive policy, with its count as a number; return {} for an empty one."""
     try:
         policy = json.loads(text)
         if not policy:
@@ -148,13 +157,16 @@ def _policy(text: str) -> dict[str, Any]:
         count = int(policy["maxReceiveCount"])
         target = str(policy["deadLetterTargetArn"])
     except (ValueError, TypeError, KeyError):
-        raise bad_policy(
+        raise invalid_policy_error(
             text, "It must name deadLetterTargetArn and maxReceiveCount."
         ) from None
     if not 1 <= count <= 1000:
-        raise bad_policy(text, "Invalid value for maxReceiveCount.")
+        raise invalid_policy_error(text, "Invalid value for maxReceiveCount.")
     return {"deadLetterTargetArn": target, "maxReceiveCount": count}
 
 
-def bad_policy(text: str, reason: str) -> ServiceError:
-    return bad_value(f"Value {text} for parameter RedrivePolicy is invalid. Reason: {reason}")
+def invalid_policy_error(text: str, reason: str) -> ServiceError:
+    """Return the error for a redrive policy that is not allowed."""
+    return invalid_value_error(
+        f"Value {text} for parameter RedrivePolicy is invalid. Reason: {reason}"
+    )

@@ -1,4 +1,4 @@
-"""The journal of calls, so that a test can count what a design costs."""
+"""The log of calls, so that a test can count what a design costs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,52 +7,53 @@ from threading import Lock
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One request that reached the service or should have."""
+    """One request, whether it reached the service or not."""
 
     operation: str
     """As AWS writes it: `DeleteMessageBatch`."""
     queue: str
     """The queue's name; empty for a call that names none."""
     entries: int
-    """How many a batch carries; 1 for any other call."""
+    """The number of entries of a batch; 1 for any other call."""
     at_seconds: float
     """On the clock's monotonic time."""
 
 
 class CallLog:
-    """Every call in order. Safe to read while threads call."""
+    """All calls in order. A test may read it while threads make calls."""
 
     def __init__(self) -> None:
         self._calls: list[RecordedCall] = []
         self._lock = Lock()
 
-    def note(self, call: RecordedCall) -> None:
+    def record(self, call: RecordedCall) -> None:
+        """Add a call."""
         with self._lock:
             self._calls.append(call)
 
-    def of(self, *operations: str) -> list[RecordedCall]:
-        """Those of these operations; all of them when none is named."""
+    def select(self, *operations: str) -> list[RecordedCall]:
+        """Return the calls of these operations, or all calls if none is named."""
         with self._lock:
             return [c for c in self._calls if not operations or c.operation in operations]
 
     def count(self, *operations: str) -> int:
-        """How many calls: what AWS charges for."""
-        return len(self.of(*operations))
+        """Count the calls, which AWS charges for."""
+        return len(self.select(*operations))
 
     def entries(self, *operations: str) -> int:
-        """How many messages those calls were about, each entry of a batch counted."""
-        return sum(call.entries for call in self.of(*operations))
+        """Count the messages of those calls; each entry of a batch is one."""
+        return sum(call.entries for call in self.select(*operations))
 
     def clear(self) -> None:
-        """Forget what was, to count from here."""
+        """Remove all calls, to count from here."""
         with self._lock:
             self._calls.clear()
 
     def __iter__(self) -> Iterator[RecordedCall]:
-        return iter(self.of())
+        return iter(self.select())
 
     def __len__(self) -> int:
         return self.count()
 
     def __getitem__(self, index: int) -> RecordedCall:
-        return self.of()[index]
+        return self.select()[index]

@@ -1,7 +1,7 @@
-"""What boto3.client("sqs") offers, answered by the simulator.
+"""The methods of boto3.client("sqs"), which the simulation serves.
 
-Arguments are checked by botocore itself against AWS's own description of the service: a
-wrong type or name fails here as it would there.
+botocore itself checks the arguments against AWS's own description of the service, so a wrong
+type or name fails as it does with AWS.
 """
 
 from functools import cache
@@ -13,7 +13,7 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
-from holdfast.testing.sqs.batch import Answer
+from holdfast.testing.sqs.batch import Response
 
 if TYPE_CHECKING:
     from holdfast.testing.sqs.service import SimulatedSqs
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @cache
 def _service_model() -> Any:
-    """AWS's description of SQS, as botocore ships it."""
+    """Load AWS's description of SQS, which botocore ships."""
     return ServiceModel(Loader().load_service_model("sqs", "service-2"), "sqs")
 
 
 class SimulatedSqsClient:
-    """Has the methods, arguments and answers of boto3's client, and its exceptions.
+    """A client with the methods, arguments, responses and exceptions of boto3's.
 
-    It does not retry: each call here is one request, as with `total_max_attempts=1`.
+    It does not retry. Each call is one request, as with `total_max_attempts=1`.
     """
 
     def __init__(
@@ -40,60 +40,60 @@ class SimulatedSqsClient:
         self._service = service
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because no connection is open."""
 
-    def send_message(self, **request: Any) -> Answer:
+    def send_message(self, **request: Any) -> Response:
         return self._call("SendMessage", request)
 
-    def send_message_batch(self, **request: Any) -> Answer:
+    def send_message_batch(self, **request: Any) -> Response:
         return self._call("SendMessageBatch", request)
 
-    def receive_message(self, **request: Any) -> Answer:
+    def receive_message(self, **request: Any) -> Response:
         return self._call("ReceiveMessage", request)
 
-    def delete_message(self, **request: Any) -> Answer:
+    def delete_message(self, **request: Any) -> Response:
         return self._call("DeleteMessage", request)
 
-    def delete_message_batch(self, **request: Any) -> Answer:
+    def delete_message_batch(self, **request: Any) -> Response:
         return self._call("DeleteMessageBatch", request)
 
-    def change_message_visibility(self, **request: Any) -> Answer:
+    def change_message_visibility(self, **request: Any) -> Response:
         return self._call("ChangeMessageVisibility", request)
 
-    def change_message_visibility_batch(self, **request: Any) -> Answer:
+    def change_message_visibility_batch(self, **request: Any) -> Response:
         return self._call("ChangeMessageVisibilityBatch", request)
 
-    def get_queue_attributes(self, **request: Any) -> Answer:
+    def get_queue_attributes(self, **request: Any) -> Response:
         return self._call("GetQueueAttributes", request)
 
-    def set_queue_attributes(self, **request: Any) -> Answer:
+    def set_queue_attributes(self, **request: Any) -> Response:
         return self._call("SetQueueAttributes", request)
 
-    def get_queue_url(self, **request: Any) -> Answer:
+    def get_queue_url(self, **request: Any) -> Response:
         return self._call("GetQueueUrl", request)
 
-    def create_queue(self, **request: Any) -> Answer:
+    def create_queue(self, **request: Any) -> Response:
         return self._call("CreateQueue", request)
 
-    def delete_queue(self, **request: Any) -> Answer:
+    def delete_queue(self, **request: Any) -> Response:
         return self._call("DeleteQueue", request)
 
-    def list_queues(self, **request: Any) -> Answer:
+    def list_queues(self, **request: Any) -> Response:
         return self._call("ListQueues", request)
 
-    def purge_queue(self, **request: Any) -> Answer:
+    def purge_queue(self, **request: Any) -> Response:
         return self._call("PurgeQueue", request)
 
-    def list_dead_letter_source_queues(self, **request: Any) -> Answer:
+    def list_dead_letter_source_queues(self, **request: Any) -> Response:
         return self._call("ListDeadLetterSourceQueues", request)
 
-    def start_message_move_task(self, **request: Any) -> Answer:
+    def start_message_move_task(self, **request: Any) -> Response:
         return self._call("StartMessageMoveTask", request)
 
-    def list_message_move_tasks(self, **request: Any) -> Answer:
+    def list_message_move_tasks(self, **request: Any) -> Response:
         return self._call("ListMessageMoveTasks", request)
 
-    def _call(self, operation: str, request: dict[str, Any]) -> Answer:
+    def _call(self, operation: str, request: dict[str, Any]) -> Response:
         _check(operation, request)
         return self._service.call(operation, request, self)
 

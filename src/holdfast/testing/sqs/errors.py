@@ -1,7 +1,7 @@
-"""What the service answers when it refuses, as boto3 shows it.
+"""The errors of the service, as boto3 shows them.
 
-SQS speaks JSON today and adds the code of its old protocol in a header. boto3 puts the
-old code in `Error.Code` and the new one in `Error.QueryErrorCode`.
+SQS uses JSON today and adds the code of its old protocol in a header. boto3 puts the old
+code in `Error.Code` and the new one in `Error.QueryErrorCode`.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ _PREFIX = "AWS.SimpleQueueService."
 NO_QUEUE = f"{_PREFIX}NonExistentQueue"
 NOT_IN_FLIGHT = f"{_PREFIX}MessageNotInflight"
 
-# The new code, where it is not the old one without its prefix.
+# The new codes that differ from the old ones without their prefix.
 _NEW_CODES = {
     NO_QUEUE: "QueueDoesNotExist",
     "InvalidParameterValue": "InvalidParameterValueException",
@@ -39,7 +39,7 @@ _STATUSES = {
 
 
 class ServiceError(Exception):
-    """The service's no, before it is known which call it answers."""
+    """A refusal by the service, before it is known which call it refuses."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(code)
@@ -48,14 +48,16 @@ class ServiceError(Exception):
 
     @property
     def status(self) -> int:
+        """The HTTP status of the response."""
         return _STATUSES.get(self.code, 400)
 
     @property
     def is_senders_fault(self) -> bool:
+        """Whether the response says that the sender is at fault."""
         return self.status < 500
 
     def as_client_error(self, operation: str, request_id: str) -> ClientError:
-        """The exception boto3 would raise."""
+        """Return the exception that boto3 would raise."""
         return ClientError(
             {
                 "Error": {
@@ -66,13 +68,13 @@ class ServiceError(Exception):
                     ),
                     "Type": "Sender" if self.is_senders_fault else "Receiver",
                 },
-                "ResponseMetadata": answered(self.status, request_id),
+                "ResponseMetadata": make_response_metadata(self.status, request_id),
             },
             operation,
         )
 
     def as_failed_entry(self, entry_id: str) -> dict[str, Any]:
-        """The same for one entry of a batch."""
+        """Return the failed entry of a batch response."""
         return {
             "Id": entry_id,
             "SenderFault": self.is_senders_fault,
@@ -81,8 +83,8 @@ class ServiceError(Exception):
         }
 
 
-def answered(status: int, request_id: str) -> dict[str, Any]:
-    """The metadata boto3 adds to each answer."""
+def make_response_metadata(status: int, request_id: str) -> dict[str, Any]:
+    """Return the metadata that boto3 adds to each response."""
     return {
         "RequestId": request_id,
         "HTTPStatusCode": status,
@@ -91,46 +93,57 @@ def answered(status: int, request_id: str) -> dict[str, Any]:
     }
 
 
-def no_such_queue() -> ServiceError:
+def queue_missing_error() -> ServiceError:
+    """Return the error for a queue that does not exist."""
     return ServiceError(NO_QUEUE, "The specified queue does not exist.")
 
 
-def bad_value(message: str) -> ServiceError:
+def invalid_value_error(message: str) -> ServiceError:
+    """Return the error for an invalid parameter value."""
     return ServiceError("InvalidParameterValue", message)
 
 
-def out_of_range(name: str, value: object, reason: str) -> ServiceError:
-    return bad_value(f"Value {value} for parameter {name} is invalid. Reason: {reason}")
+def out_of_range_error(name: str, value: object, reason: str) -> ServiceError:
+    """Return the error for a parameter value that is not allowed."""
+    return invalid_value_error(
+        f"Value {value} for parameter {name} is invalid. Reason: {reason}"
+    )
 
 
-def not_a_handle() -> ServiceError:
-    # AWS repeats the handle in its text. Here it is left out: receipts belong in no log.
+def invalid_handle_error() -> ServiceError:
+    """Return the error for a handle that the queue never gave, or that is stale."""
+    # AWS repeats the handle in its text. Here it is omitted, because receipts must not be
+    # logged.
     return ServiceError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
 
 
-def handle_expired() -> ServiceError:
-    return bad_value(
+def expired_handle_error() -> ServiceError:
+    """Return the error of a FIFO queue for a stale handle."""
+    return invalid_value_error(
         "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
     )
 
 
-def message_gone() -> ServiceError:
-    return bad_value(
+def message_gone_error() -> ServiceError:
+    """Return the error for a message that no longer exists."""
+    return invalid_value_error(
         "Value for parameter ReceiptHandle is invalid. Reason: Message does not exist "
         "or is not available for visibility timeout change."
     )
 
 
-def not_in_flight() -> ServiceError:
+def not_in_flight_error() -> ServiceError:
+    """Return the error for a message that is visible again."""
     return ServiceError(NOT_IN_FLIGHT, "The specified message isn't in flight.")
 
 
-def missing(parameter: str) -> ServiceError:
+def missing_parameter_error(parameter: str) -> ServiceError:
+    """Return the error for a required parameter that is missing."""
     return ServiceError(
         "MissingParameter", f"The request must contain the parameter {parameter}."
     )
 
 
-def batch_refused(kind: str, message: str) -> ServiceError:
-    """A whole batch refused, for one of SQS's own reasons (`EmptyBatchRequest`, ...)."""
+def sqs_error(kind: str, message: str) -> ServiceError:
+    """Return an error with one of SQS's own codes (`EmptyBatchRequest`, ...)."""
     return ServiceError(f"{_PREFIX}{kind}", message)

@@ -1,7 +1,7 @@
-"""What goes wrong, when a test says so.
+"""Failures that a test scripts.
 
-Faults are scripted per operation and used up one after the other. The clients here do
-not retry by themselves: what a test scripts, its caller sees.
+Faults are scripted per operation and used up one after the other. The simulated clients do
+not retry by themselves, so the caller sees every scripted fault.
 """
 
 from collections.abc import Collection
@@ -16,26 +16,26 @@ from holdfast.testing.sqs.errors import ServiceError
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """The call fails and has no effect."""
+    """A fault: the call fails and has no effect."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class LostReply:
-    """The call has its effect; its caller never hears of it."""
+    """A fault: the call has its effect, but its response is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowReply:
-    """The call has its effect at once and answers late."""
+    """A fault: the call has its effect at once, and its response comes late."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedEntries:
-    """Single entries of a batch fail, the others have their effect."""
+    """A fault: single entries of a batch fail, and the others have their effect."""
 
     positions: tuple[int, ...]
     refusal: ServiceError
@@ -53,7 +53,7 @@ class _Scripted:
 
 
 class Faults:
-    """Scripted failures. `after` calls go well first, then `times` do not."""
+    """The scripted faults. First `after` calls succeed, then `times` calls fail."""
 
     def __init__(self, clock: Clock, operations: Collection[str]) -> None:
         self._clock = clock
@@ -72,22 +72,22 @@ class Faults:
         times: float = 1,
         after: int = 0,
     ) -> None:
-        """Refuse the next calls with `code`, or raise `error`; nothing happens in the queue.
+        """Refuse the next calls with `code`, or raise `error`. The queue does not change.
 
-        An error of botocore (`EndpointConnectionError`, ...) plays a network that is down.
-        `times=math.inf` lasts until `clear`.
+        An error of botocore (`EndpointConnectionError`, ...) simulates a network that is
+        down. `times=math.inf` lasts until `clear`.
         """
         failure = CallFailure(error or ServiceError(code, f"Scripted by a test: {code}."))
         self._add(operation, failure, after, times)
 
     def lose_reply(self, operation: str, *, times: float = 1, after: int = 0) -> None:
-        """Do what the next calls ask, and answer with a ReadTimeoutError at once."""
+        """Execute the next calls, and raise ReadTimeoutError at once."""
         self._add(operation, LostReply(), after, times)
 
     def slow(self, operation: str, seconds: float, *, times: float = 1, after: int = 0) -> None:
-        """Do what the next calls ask at once, and answer `seconds` later by the clock.
+        """Execute the next calls at once, and respond `seconds` later by the clock.
 
-        A client whose read timeout is shorter gets a ReadTimeoutError by then.
+        A client whose read timeout is shorter raises ReadTimeoutError after its timeout.
         """
         self._add(operation, SlowReply(seconds), after, times)
 
@@ -100,37 +100,37 @@ class Faults:
         times: float = 1,
         after: int = 0,
     ) -> None:
-        """Fail the entries at these positions of the next batches, counted from 0."""
+        """Refuse the entries at these positions of the next batches, counted from 0."""
         if not operation.endswith("Batch"):
-            raise ValueError(f"{operation} has no entries to refuse")
+            raise ValueError(f"operation must be a batch, but {operation} has no entries")
         refusal = ServiceError(code, f"Scripted by a test: {code}.")
         self._add(operation, RefusedEntries(positions, refusal), after, times)
 
     def freeze(self) -> None:
-        """Answer nothing until `thaw`: calls wait, and fail when their client's time is up."""
+        """Let calls wait until `thaw`, and fail at their client's read timeout."""
         self._answering.clear()
 
     def thaw(self) -> None:
-        """Answer again, also those who wait still."""
+        """Respond again, also to calls that are waiting."""
         self._answering.set()
 
     def clear(self) -> None:
-        """Forget the script, and thaw."""
+        """Remove all scripted faults, and thaw."""
         with self._lock:
             self._script.clear()
         self.thaw()
 
     # -- for the service
 
-    def let_in(self, endpoint_url: str, timeout_seconds: float) -> None:
-        """Wait while frozen, but no longer than the client does."""
+    def wait_while_frozen(self, endpoint_url: str, timeout_seconds: float) -> None:
+        """Wait while frozen. Raises ReadTimeoutError at the client's read timeout."""
         if not self._answering.is_set() and not self._clock.wait(
             self._answering, timeout_seconds
         ):
             raise ReadTimeoutError(endpoint_url=endpoint_url)
 
-    def draw(self, operation: str) -> Fault | None:
-        """The fault of this call, used up by it."""
+    def take_fault(self, operation: str) -> Fault | None:
+        """Return the fault of this call, or None, and use it up."""
         with self._lock:
             scripted = next((s for s in self._script if s.operation == operation), None)
             if scripted is None:
@@ -143,8 +143,10 @@ class Faults:
                 self._script.remove(scripted)
             return scripted.fault
 
-    def reply(self, fault: Fault | None, endpoint_url: str, timeout_seconds: float) -> None:
-        """Delay or lose the reply of a call that had its effect."""
+    def delay_or_lose_reply(
+        self, fault: Fault | None, endpoint_url: str, timeout_seconds: float
+    ) -> None:
+        """Delay or lose the response of a call that had its effect."""
         match fault:
             case LostReply():
                 raise ReadTimeoutError(endpoint_url=endpoint_url)
@@ -154,9 +156,9 @@ class Faults:
                     raise ReadTimeoutError(endpoint_url=endpoint_url)
 
     def _add(self, operation: str, fault: Fault, after: int, times: float) -> None:
-        # A misspelt name would script nothing, and the test would prove nothing.
+        # A misspelt name would never apply, and the test would prove nothing.
         if operation not in self._operations:
             known = ", ".join(sorted(self._operations))
-            raise ValueError(f"no operation {operation!r}; there are {known}")
+            raise ValueError(f"operation must be one of {known}, not {operation!r}")
         with self._lock:
             self._script.append(_Scripted(operation, fault, after, times))

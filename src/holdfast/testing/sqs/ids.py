@@ -1,4 +1,4 @@
-"""Where the service's ids come from: the same for the same seed."""
+"""The source of the service's ids, which are the same for the same seed."""
 
 import base64
 import uuid
@@ -6,14 +6,15 @@ from random import Random
 
 
 class IdSource:
-    """Called under the service's lock."""
+    """Generates ids. The caller must hold the service's lock."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
 
-    def uuid(self) -> str:
+    def make_uuid(self) -> str:
+        """Return a new message or request id."""
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
-    def handle(self) -> str:
-        """A receipt or task handle: long, opaque, never the same twice."""
+    def make_handle(self) -> str:
+        """Return a new receipt or task handle, which is long and opaque."""
         return base64.b64encode(self._random.randbytes(96)).decode()

@@ -1,4 +1,4 @@
-"""A message as the service keeps it, and as it answers with it."""
+"""A message as the service stores it and as it returns it."""
 
 import struct
 from collections.abc import Iterable, Mapping
@@ -30,10 +30,12 @@ class UserAttribute:
 
     @property
     def as_bytes(self) -> bytes:
+        """The value as bytes, for sizes and checksums."""
         return self.value if isinstance(self.value, bytes) else self.value.encode()
 
     @property
-    def as_answer(self) -> dict[str, Any]:
+    def response_value(self) -> dict[str, Any]:
+        """The attribute as it stands in a response."""
         kind = "BinaryValue" if isinstance(self.value, bytes) else "StringValue"
         return {kind: self.value, "DataType": self.data_type}
 
@@ -43,28 +45,29 @@ Attributes = Mapping[str, UserAttribute]
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """Empty texts stand for what the sender did not give."""
+    """A message as the service stores it. An empty string means that no value was given."""
 
     message_id: str
     body: str
     attributes: Attributes
-    sent_at: float  # on the service's monotonic clock: ages are counted on it
-    sent_ms: int  # on the wall clock: what AWS shows
+    sent_at: float  # on the service's monotonic clock, which measures ages
+    sent_ms: int  # on the wall clock, which AWS shows
     visible_at: float
     trace_header: str = ""
     group_id: str = ""
     deduplication_id: str = ""
     sequence_number: str = ""
-    source_arn: str = ""  # the queue it was a dead letter of
+    source_arn: str = ""  # of a dead letter: the queue it came from
     receives: int = 0
     first_received_ms: int = 0
     received_at: float = 0.0
     handle: str = ""  # of the latest receive
-    is_doubled: bool = False  # may be delivered once more although it is in flight
+    is_doubled: bool = False  # whether it may be delivered once more while in flight
 
     def received(
         self, handle: str, now: float, wall_ms: int, visible_at: float
     ) -> "StoredMessage":
+        """Return the message after one more receive."""
         return replace(
             self,
             receives=self.receives + 1,
@@ -76,7 +79,7 @@ class StoredMessage:
         )
 
     def redriven(self, message_id: str, now: float, wall_ms: int) -> "StoredMessage":
-        """As a move task sends it on: AWS counts it as a new message."""
+        """Return the message as a move task sends it, which AWS counts as a new one."""
         return StoredMessage(
             message_id=message_id,
             body=self.body,
@@ -91,26 +94,26 @@ class StoredMessage:
 
     @property
     def size(self) -> int:
-        """Bytes counted against MaximumMessageSize."""
-        return size_of(self.body, self.attributes)
+        """The bytes that count against MaximumMessageSize."""
+        return count_bytes(self.body, self.attributes)
 
-    def answer(self, system: Iterable[str], own: Iterable[str]) -> dict[str, Any]:
-        """One of `Messages` in the reply, with the attributes asked for."""
-        shown: dict[str, Any] = {
+    def to_response(self, system: Iterable[str], own: Iterable[str]) -> dict[str, Any]:
+        """Return the message for a response, with the requested attributes."""
+        response: dict[str, Any] = {
             "MessageId": self.message_id,
             "ReceiptHandle": self.handle,
-            "MD5OfBody": md5_of(self.body),
+            "MD5OfBody": compute_md5(self.body),
             "Body": self.body,
         }
-        if asked_system := self._system_attributes(frozenset(system)):
-            shown["Attributes"] = asked_system
-        if asked := chosen(self.attributes, tuple(own)):
-            shown["MessageAttributes"] = {n: a.as_answer for n, a in asked.items()}
-            shown["MD5OfMessageAttributes"] = md5_of_attributes(asked)
-        return shown
+        if selected_system := self._system_attributes(frozenset(system)):
+            response["Attributes"] = selected_system
+        if selected := select_attributes(self.attributes, tuple(own)):
+            response["MessageAttributes"] = {n: a.response_value for n, a in selected.items()}
+            response["MD5OfMessageAttributes"] = compute_attributes_md5(selected)
+        return response
 
     def _system_attributes(self, names: frozenset[str]) -> dict[str, str]:
-        known = {
+        all_attributes = {
             "AWSTraceHeader": self.trace_header,
             "ApproximateFirstReceiveTimestamp": str(self.first_received_ms),
             "ApproximateReceiveCount": str(self.receives),
@@ -121,18 +124,21 @@ class StoredMessage:
             "SentTimestamp": str(self.sent_ms),
             "SequenceNumber": self.sequence_number,
         }
-        return {n: v for n, v in known.items() if v and ("All" in names or n in names)}
+        return {n: v for n, v in all_attributes.items() if v and ("All" in names or n in names)}
 
 
-def size_of(body: str, attributes: Attributes) -> int:
+def count_bytes(body: str, attributes: Attributes) -> int:
+    """Count the bytes of a body and its attributes as SQS does."""
     return len(body.encode()) + sum(
         len(name.encode()) + len(attribute.data_type.encode()) + len(attribute.as_bytes)
         for name, attribute in attributes.items()
     )
 
 
-def chosen(attributes: Attributes, names: tuple[str, ...]) -> dict[str, UserAttribute]:
-    """Those asked for by name, by `prefix.*`, or by All."""
+def select_attributes(
+    attributes: Attributes, names: tuple[str, ...]
+) -> dict[str, UserAttribute]:
+    """Return the attributes requested by name, by `prefix.*`, or by All."""
     prefixes = tuple(name[:-2] for name in names if name.endswith(".*"))
     return {
         name: attribute
@@ -141,20 +147,27 @@ def chosen(attributes: Attributes, names: tuple[str, ...]) -> dict[str, UserAttr
     }
 
 
-def md5_of(text: str) -> str:
+def compute_md5(text: str) -> str:
+    """Return the checksum of a body."""
     return md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
-def md5_of_attributes(attributes: Attributes) -> str:
-    """Over name, type and value, each after its length; a byte tells text from binary."""
+def compute_attributes_md5(attributes: Attributes) -> str:
+    """Return the checksum of attributes.
+
+    It covers each name, type and value, with its length before it. One byte says whether the
+    value is text or binary.
+    """
     digest = md5(usedforsecurity=False)
     for name in sorted(attributes):
         attribute = attributes[name]
-        digest.update(_measured(name.encode()) + _measured(attribute.data_type.encode()))
+        digest.update(
+            _prefix_length(name.encode()) + _prefix_length(attribute.data_type.encode())
+        )
         digest.update(b"\x02" if isinstance(attribute.value, bytes) else b"\x01")
-        digest.update(_measured(attribute.as_bytes))
+        digest.update(_prefix_length(attribute.as_bytes))
     return digest.hexdigest()
 
 
-def _measured(value: bytes) -> bytes:
+def _prefix_length(value: bytes) -> bytes:
     return struct.pack("!I", len(value)) + value

@@ -1,12 +1,11 @@
-"""One queue: what waits, what is in flight, and whose turn it is.
+"""One queue: the messages that wait, those in flight, and their order.
 
     sent -> (delayed) -> ready -> in flight -> deleted
                            ^          |
-                           +----------+  its visibility ran out, or was set to 0
+                           +----------+  its visibility expired, or was set to 0
 
-A message is hidden until `visible_at`, whatever the reason. The heaps only say where to
-look next: a message's own record decides, so an entry left over from an earlier state
-does no harm.
+A message is hidden until `visible_at`, for any reason. The heaps only say which message to
+check next. The message's own record decides, so entries of earlier states are harmless.
 """
 
 import heapq
@@ -23,7 +22,7 @@ DEDUPLICATION_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class SimulatedReceipt:
-    """What a receipt handle stands for."""
+    """The message that a receipt handle stands for."""
 
     handle: str
     number: int
@@ -31,7 +30,7 @@ class SimulatedReceipt:
 
 @dataclass(slots=True)
 class ReceiveResult:
-    """What one receive found."""
+    """The messages that one receive took from the queue."""
 
     delivered: list[StoredMessage] = field(default_factory=list)
     exhausted: list[StoredMessage] = field(default_factory=list)  # received too often
@@ -39,38 +38,38 @@ class ReceiveResult:
 
 @dataclass(frozen=True, slots=True)
 class DedupeEntry:
-    """A deduplication id's memory of the message that had it first."""
+    """The first message with a deduplication id, and until when it counts."""
 
     message: StoredMessage
     until: float
 
 
 class SimulatedQueue:
-    """Not thread-safe by itself: the service calls it under its lock."""
+    """One queue. It is not thread-safe; the caller must hold the service's lock."""
 
     def __init__(
-        self, name: str, region: str, account: str, settings: QueueAttributes, mint: IdSource
+        self, name: str, region: str, account: str, settings: QueueAttributes, ids: IdSource
     ) -> None:
         self.name = name
         self.arn = f"arn:aws:sqs:{region}:{account}:{name}"
         self.url = f"https://sqs.{region}.amazonaws.com/{account}/{name}"
         self.settings = settings
         self.waiters: set[Event] = set()
-        self._mint = mint
+        self._ids = ids
         self._messages: dict[int, StoredMessage] = {}
         self._receipts: dict[str, SimulatedReceipt] = {}
         self._ready: list[int] = []
         self._hidden: list[tuple[float, int]] = []
         self._ages: list[tuple[float, int]] = []
         self._in_flight: set[int] = set()
-        self._groups: dict[str, dict[int, None]] = {}  # FIFO: each group's line
+        self._groups: dict[str, dict[int, None]] = {}  # FIFO: each group's messages, in order
         self._sent: dict[tuple[str, str], DedupeEntry] = {}
         self._numbers = 0
 
-    # -- putting in
+    # -- adding
 
     def add(self, message: StoredMessage) -> StoredMessage:
-        """Store it at the end of the line; what was stored."""
+        """Store the message at the end of the queue, and return it as stored."""
         number = self._numbers = self._numbers + 1
         if self.settings.is_fifo:
             message = replace(message, sequence_number=f"{number:020d}")
@@ -81,11 +80,12 @@ class SimulatedQueue:
         return message
 
     def sent_before(self, message: StoredMessage, now: float) -> StoredMessage | None:
-        """The one that took this deduplication id in the last five minutes."""
+        """Return the message that used this deduplication id in the last five minutes."""
         sent = self._sent.get(self._deduplication_key(message))
         return sent.message if sent and sent.until > now else None
 
     def remember_sent(self, message: StoredMessage, now: float) -> None:
+        """Remember the message's deduplication id for five minutes."""
         until = now + DEDUPLICATION_SECONDS
         self._sent[self._deduplication_key(message)] = DedupeEntry(message, until)
 
@@ -93,7 +93,7 @@ class SimulatedQueue:
         group = message.group_id if self.settings.dedupes_by_group else ""
         return group, message.deduplication_id
 
-    # -- taking out
+    # -- receiving
 
     def take(
         self,
@@ -103,7 +103,7 @@ class SimulatedQueue:
         now: float,
         wall_ms: int,
     ) -> ReceiveResult:
-        """Deliver up to `limit`; those already received `max_receives` times leave."""
+        """Deliver up to `limit` messages, and remove those with `max_receives` receives."""
         self.settle(now)
         taken, numbers, passed_over = ReceiveResult(), set[int](), []
         while self._ready and len(taken.delivered) < limit:
@@ -127,14 +127,14 @@ class SimulatedQueue:
         return message is not None and (message.is_doubled or message.visible_at <= now)
 
     def _is_its_turn(self, number: int, taken: set[int]) -> bool:
-        """FIFO: all before it in its group are gone, or go out in this same receive."""
+        """Return whether a FIFO group has no earlier message left, except in this receive."""
         if not self.settings.is_fifo:
             return True
-        line = self._groups[self._messages[number].group_id]
-        return next(waiting for waiting in line if waiting not in taken) == number
+        group = self._groups[self._messages[number].group_id]
+        return next(waiting for waiting in group if waiting not in taken) == number
 
     def _deliver(self, number: int, now: float, wall_ms: int, until: float) -> StoredMessage:
-        handle = self._mint.handle()
+        handle = self._ids.make_handle()
         message = self._messages[number].received(handle, now, wall_ms, until)
         self._messages[number] = message
         self._receipts[handle] = SimulatedReceipt(handle, number)
@@ -145,28 +145,29 @@ class SimulatedQueue:
     # -- by receipt
 
     def receipt(self, handle: str) -> SimulatedReceipt | None:
-        """None for a handle this queue never gave."""
+        """Return the receipt of a handle, or None if this queue never gave it."""
         return self._receipts.get(handle)
 
     def message_of(self, receipt: SimulatedReceipt) -> StoredMessage | None:
-        """None when it is gone: deleted, purged, too old or moved away."""
+        """Return the message, or None if it was deleted, purged or moved, or is too old."""
         return self._messages.get(receipt.number)
 
     def delete(self, receipt: SimulatedReceipt) -> None:
+        """Delete the message of this receipt."""
         self._remove(receipt.number)
-        self.wake()  # its group may go on
+        self.wake()  # the next message of its group may be deliverable
 
     def hide(self, receipt: SimulatedReceipt, until: float) -> None:
-        """Set when the message is visible again."""
+        """Hide the message of this receipt until then."""
         message = replace(self._messages[receipt.number], visible_at=until)
         self._messages[receipt.number] = message
         self._in_flight.add(receipt.number)
         self._hide(receipt.number, message)
 
-    # -- all of them
+    # -- all messages
 
     def settle(self, now: float) -> None:
-        """Let time have its effect: too old is gone, no longer hidden is ready."""
+        """Apply the time: remove messages that are too old, and show those no longer hidden."""
         while self._ages and self._ages[0][0] + self.settings.retention_seconds <= now:
             _, number = heapq.heappop(self._ages)
             if number in self._messages:
@@ -178,20 +179,23 @@ class SimulatedQueue:
                 heapq.heappush(self._ready, number)
 
     def next_change_at(self) -> float:
-        """When a hidden message may become visible, at the earliest."""
+        """Return when the next hidden message may become visible."""
         return self._hidden[0][0] if self._hidden else float("inf")
 
     @property
     def in_flight(self) -> int:
+        """The number of messages in flight."""
         return len(self._in_flight)
 
     def ready_messages(self, now: float) -> Iterator[tuple[int, StoredMessage]]:
+        """Yield the visible messages with their numbers, in order."""
         self.settle(now)
         for number, message in sorted(self._messages.items()):
             if message.visible_at <= now:
                 yield number, message
 
     def counts(self, now: float) -> dict[str, str]:
+        """Return the queue's three counts, as attributes."""
         ready = sum(1 for _ in self.ready_messages(now))
         delayed = len(self._messages) - ready - self.in_flight
         return {
@@ -200,8 +204,8 @@ class SimulatedQueue:
             "ApproximateNumberOfMessagesNotVisible": str(self.in_flight),
         }
 
-    def double(self, message_id: str | None, now: float) -> int:
-        """Make messages in flight deliverable once more; how many."""
+    def mark_for_redelivery(self, message_id: str | None, now: float) -> int:
+        """Make messages in flight deliverable once more, and return their number."""
         self.settle(now)
         doubled = [
             number
@@ -215,16 +219,17 @@ class SimulatedQueue:
         return len(doubled)
 
     def pop(self, number: int) -> StoredMessage:
-        """Take a message away without delivering it."""
+        """Remove a message without delivering it, and return it."""
         return self._remove(number)
 
     def clear(self) -> None:
+        """Remove all messages and deduplication ids."""
         for number in list(self._messages):
             self._remove(number)
         self._sent.clear()
 
     def wake(self) -> None:
-        """Make those in a long poll look again."""
+        """Let long polls check the queue again."""
         for waiter in self.waiters:
             waiter.set()
 
@@ -236,8 +241,8 @@ class SimulatedQueue:
         message = self._messages.pop(number)
         self._in_flight.discard(number)
         if self.settings.is_fifo:
-            line = self._groups[message.group_id]
-            del line[number]
-            if not line:
+            group = self._groups[message.group_id]
+            del group[number]
+            if not group:
                 del self._groups[message.group_id]
         return message

@@ -1,4 +1,4 @@
-"""ReceiveMessage, with long polling on the clock."""
+"""ReceiveMessage, whose long polls follow the clock."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -6,8 +6,8 @@ from threading import Event
 from typing import Any
 
 from holdfast.core.clock import Clock
-from holdfast.testing.sqs.batch import Answer
-from holdfast.testing.sqs.errors import ServiceError, out_of_range
+from holdfast.testing.sqs.batch import Response
+from holdfast.testing.sqs.errors import ServiceError, out_of_range_error
 from holdfast.testing.sqs.message import SYSTEM_ATTRIBUTES, StoredMessage
 from holdfast.testing.sqs.moves import MessageMoves
 from holdfast.testing.sqs.queue import SimulatedQueue
@@ -20,7 +20,7 @@ MAX_MESSAGES = 10
 
 @dataclass(frozen=True, slots=True)
 class ReceiveRequest:
-    """What a receive asks for, the queue's defaults filled in."""
+    """The parameters of a receive, with the queue's defaults filled in."""
 
     limit: int
     visibility_seconds: int
@@ -30,7 +30,7 @@ class ReceiveRequest:
 
 
 class ReceiveCalls:
-    """Takes the service's lock itself: it must not hold it while it waits."""
+    """The receive operation. It takes the service's lock itself, and not while it waits."""
 
     def __init__(
         self,
@@ -46,20 +46,21 @@ class ReceiveCalls:
         self._lock = lock
         self._in_flight_limit = in_flight_limit
 
-    def receive(self, region: str, params: dict[str, Any]) -> Answer:
+    def receive(self, region: str, params: dict[str, Any]) -> Response:
+        """Handle ReceiveMessage."""
         with self._lock:
-            wanted = _wanted(self._registry.find(region, params["QueueUrl"]), params)
-        deadline = self._clock.monotonic() + wanted.wait_seconds
+            request = _parse_request(self._registry.find(region, params["QueueUrl"]), params)
+        deadline = self._clock.monotonic() + request.wait_seconds
         while True:
             waiter = Event()
             with self._lock:
                 now = self._clock.monotonic()
-                self._moves.progress()
-                # Looked up each time: it may be deleted while somebody waits for it.
+                self._moves.move_due()
+                # Looked up each time, because it may be deleted during the wait.
                 queue = self._registry.find(region, params["QueueUrl"])
-                messages = self._take(queue, wanted, now)
+                messages = self._take(queue, request, now)
                 if messages or now >= deadline:
-                    return _answer(messages, wanted)
+                    return _make_response(messages, request)
                 queue.waiters.add(waiter)
                 next_look = min(deadline, queue.next_change_at(), self._moves.next_change_at())
             self._wait(queue, waiter, next_look - now)
@@ -72,32 +73,32 @@ class ReceiveCalls:
                 queue.waiters.discard(waiter)
 
     def _take(
-        self, queue: SimulatedQueue, wanted: ReceiveRequest, now: float
+        self, queue: SimulatedQueue, request: ReceiveRequest, now: float
     ) -> list[StoredMessage]:
         queue.settle(now)
         room = self._in_flight_limit - queue.in_flight
         if room <= 0:
-            return _over_limit(queue, wanted)
+            return _refuse_over_limit(queue, request)
         redrive = queue.settings.redrive
-        dead_letters = self._registry.by_arn(redrive.target_arn) if redrive else None
+        dead_letters = self._registry.find_by_arn(redrive.target_arn) if redrive else None
         taken = queue.take(
-            min(wanted.limit, room),
-            wanted.visibility_seconds,
+            min(request.limit, room),
+            request.visibility_seconds,
             redrive.max_receives if redrive and dead_letters else float("inf"),
             now,
             self._wall_ms(),
         )
         for message in taken.exhausted:
             assert dead_letters is not None
-            dead_letters.add(self._dead(message, queue, now))
+            dead_letters.add(self._to_dead_letter(message, queue, now))
         return taken.delivered
 
-    def _dead(
+    def _to_dead_letter(
         self, message: StoredMessage, source: SimulatedQueue, now: float
     ) -> StoredMessage:
-        """As it enters the dead letters: same id, same count, visible at once.
+        """Return the message as a dead letter, with the same id and count, visible at once.
 
-        Its age goes on counting, but starts anew in a FIFO queue: so AWS has it.
+        Its age continues, except in a FIFO queue, where AWS restarts it.
         """
         dead = replace(message, visible_at=now, source_arn=source.arn, handle="")
         if source.settings.is_fifo:
@@ -108,20 +109,22 @@ class ReceiveCalls:
         return int(self._clock.time() * 1000)
 
 
-def _over_limit(queue: SimulatedQueue, wanted: ReceiveRequest) -> list[StoredMessage]:
-    """Short polls of a standard queue are told; others find nothing."""
-    if wanted.wait_seconds or queue.settings.is_fifo:
+def _refuse_over_limit(queue: SimulatedQueue, request: ReceiveRequest) -> list[StoredMessage]:
+    """Return no message, or raise OverLimit for a short poll of a standard queue."""
+    if request.wait_seconds or queue.settings.is_fifo:
         return []
     raise ServiceError("OverLimit", "Too many messages are in flight.")
 
 
-def _answer(messages: list[StoredMessage], wanted: ReceiveRequest) -> Answer:
-    """AWS leaves out the list when it would be empty."""
-    shown = [m.answer(wanted.system_attributes, wanted.own_attributes) for m in messages]
-    return {"Messages": shown} if shown else {}
+def _make_response(messages: list[StoredMessage], request: ReceiveRequest) -> Response:
+    """Make the response. AWS omits a list that would be empty."""
+    selected = [
+        m.to_response(request.system_attributes, request.own_attributes) for m in messages
+    ]
+    return {"Messages": selected} if selected else {}
 
 
-def _wanted(queue: SimulatedQueue, params: dict[str, Any]) -> ReceiveRequest:
+def _parse_request(queue: SimulatedQueue, params: dict[str, Any]) -> ReceiveRequest:
     names = [
         *(params.get("AttributeNames") or ()),
         *(params.get("MessageSystemAttributeNames") or ()),
@@ -129,14 +132,14 @@ def _wanted(queue: SimulatedQueue, params: dict[str, Any]) -> ReceiveRequest:
     if unknown := [name for name in names if name not in (*SYSTEM_ATTRIBUTES, "All")]:
         raise ServiceError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
     return ReceiveRequest(
-        limit=_in_range("MaxNumberOfMessages", params, 1, (1, MAX_MESSAGES)),
-        visibility_seconds=_in_range(
+        limit=_read_in_range("MaxNumberOfMessages", params, 1, (1, MAX_MESSAGES)),
+        visibility_seconds=_read_in_range(
             "VisibilityTimeout",
             params,
             queue.settings.visibility_seconds,
             (0, MAX_VISIBILITY_SECONDS),
         ),
-        wait_seconds=_in_range(
+        wait_seconds=_read_in_range(
             "WaitTimeSeconds", params, queue.settings.wait_seconds, (0, MAX_WAIT_SECONDS)
         ),
         system_attributes=tuple(names),
@@ -144,11 +147,13 @@ def _wanted(queue: SimulatedQueue, params: dict[str, Any]) -> ReceiveRequest:
     )
 
 
-def _in_range(name: str, params: dict[str, Any], default: int, bounds: tuple[int, int]) -> int:
+def _read_in_range(
+    name: str, params: dict[str, Any], default: int, bounds: tuple[int, int]
+) -> int:
     value = params.get(name)
     low, high = bounds
     if value is None:
         return default
     if not low <= value <= high:
-        raise out_of_range(name, value, f"Must be between {low} and {high}, if provided.")
+        raise out_of_range_error(name, value, f"Must be between {low} and {high}, if provided.")
     return int(value)

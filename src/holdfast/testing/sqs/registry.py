@@ -1,59 +1,70 @@
-"""The queues of all regions, by name: make, find, configure, delete."""
+"""The queues of all regions, by name: create, find, configure, delete."""
 
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.core.clock import Clock
-from holdfast.testing.sqs.attributes import MEASURED, READABLE, QueueAttributes, bad_policy
-from holdfast.testing.sqs.errors import ServiceError, bad_value, batch_refused, no_such_queue
+from holdfast.testing.sqs.attributes import (
+    MEASURED,
+    READABLE,
+    QueueAttributes,
+    invalid_policy_error,
+)
+from holdfast.testing.sqs.errors import (
+    ServiceError,
+    invalid_value_error,
+    queue_missing_error,
+    sqs_error,
+)
 from holdfast.testing.sqs.ids import IdSource
 from holdfast.testing.sqs.queue import SimulatedQueue
 
 ACCOUNT = "123456789012"
 
-# What AWS asks you to wait between two deletions or purges of one name.
-COOLING_SECONDS = 60.0
+# The wait that AWS requires between two deletions or purges of one name.
+COOLDOWN_SECONDS = 60.0
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 
 Params = dict[str, Any]
-Answer = dict[str, Any]
+Response = dict[str, Any]
 
 
 class QueueRegistry:
-    """Called under the service's lock."""
+    """All queues. The caller must hold the service's lock."""
 
-    def __init__(self, clock: Clock, mint: IdSource) -> None:
+    def __init__(self, clock: Clock, ids: IdSource) -> None:
         self._clock = clock
-        self._mint = mint
+        self._ids = ids
         self._queues: dict[tuple[str, str], SimulatedQueue] = {}
-        self._stamps: dict[str, dict[str, str]] = {}  # by ARN: made and changed when
+        self._stamps: dict[str, dict[str, str]] = {}  # creation and change times, by ARN
         self._deleted_at: dict[tuple[str, str], float] = {}
         self._purged_at: dict[str, float] = {}
 
     # -- finding
 
     def find(self, region: str, url: str) -> SimulatedQueue:
-        """By URL in the client's region: one of another region is not there."""
+        """Return the queue with this URL in the client's region; raise if there is none."""
         queue = self._queues.get((region, url.rsplit("/", 1)[-1]))
-        # A bare name will do. A URL must be this queue's, region and account included.
+        # A bare name is enough. A URL must be this queue's, including region and account.
         if queue is None or url not in (queue.name, queue.url):
-            raise no_such_queue()
+            raise queue_missing_error()
         return queue
 
-    def by_name(self, name: str) -> SimulatedQueue:
-        """In any region: for tests, who know what they made."""
-        for (_, known), queue in self._queues.items():
-            if known == name:
+    def find_by_name(self, name: str) -> SimulatedQueue:
+        """Return the queue with this name in any region. Only for tests."""
+        for (_, queue_name), queue in self._queues.items():
+            if queue_name == name:
                 return queue
         raise ValueError(f"there is no queue {name!r}")
 
-    def by_arn(self, arn: str) -> SimulatedQueue | None:
+    def find_by_arn(self, arn: str) -> SimulatedQueue | None:
+        """Return the queue with this ARN, or None."""
         return next((queue for queue in self._queues.values() if queue.arn == arn), None)
 
-    def sources_of(self, dead_letters: SimulatedQueue) -> Iterator[SimulatedQueue]:
-        """The queues whose redrive policy names this one."""
+    def iter_sources(self, dead_letters: SimulatedQueue) -> Iterator[SimulatedQueue]:
+        """Yield the queues whose redrive policy names this one."""
         for queue in self._queues.values():
             redrive = queue.settings.redrive
             if redrive is not None and redrive.target_arn == dead_letters.arn:
@@ -61,52 +72,58 @@ class QueueRegistry:
 
     # -- operations
 
-    def create(self, region: str, params: Params) -> Answer:
+    def create(self, region: str, params: Params) -> Response:
+        """Handle CreateQueue."""
         name, attributes = params["QueueName"], params.get("Attributes") or {}
         _check_name(name, is_fifo=attributes.get("FifoQueue") == "true")
         settings = QueueAttributes.of(attributes)
-        if (known := self._queues.get((region, name))) is not None:
-            return {"QueueUrl": _unchanged(known, attributes).url}
+        if (existing := self._queues.get((region, name))) is not None:
+            return {"QueueUrl": _check_unchanged(existing, attributes).url}
         self._check_not_just_deleted(region, name)
-        queue = SimulatedQueue(name, region, ACCOUNT, settings, self._mint)
+        queue = SimulatedQueue(name, region, ACCOUNT, settings, self._ids)
         self._check_redrive(queue, settings)
         self._queues[region, name] = queue
         self._stamps[queue.arn] = {"CreatedTimestamp": self._wall()}
         self._touch(queue)
         return {"QueueUrl": queue.url}
 
-    def delete(self, region: str, params: Params) -> Answer:
+    def delete(self, region: str, params: Params) -> Response:
+        """Handle DeleteQueue."""
         queue = self.find(region, params["QueueUrl"])
         del self._queues[region, queue.name]
         self._deleted_at[region, queue.name] = self._clock.monotonic()
         queue.wake()
         return {}
 
-    def get_url(self, region: str, params: Params) -> Answer:
+    def get_url(self, region: str, params: Params) -> Response:
+        """Handle GetQueueUrl."""
         queue = self._queues.get((region, params["QueueName"]))
         if queue is None or params.get("QueueOwnerAWSAccountId", ACCOUNT) != ACCOUNT:
-            raise no_such_queue()
+            raise queue_missing_error()
         return {"QueueUrl": queue.url}
 
-    def list_all(self, region: str, params: Params) -> Answer:
+    def list_all(self, region: str, params: Params) -> Response:
+        """Handle ListQueues."""
         prefix = params.get("QueueNamePrefix") or ""
         urls = sorted(
             queue.url
             for (known_region, name), queue in self._queues.items()
             if known_region == region and name.startswith(prefix)
         )
-        return _page("QueueUrls", urls, params)
+        return _make_page("QueueUrls", urls, params)
 
-    def get_attributes(self, region: str, params: Params) -> Answer:
+    def get_attributes(self, region: str, params: Params) -> Response:
+        """Handle GetQueueAttributes."""
         queue = self.find(region, params["QueueUrl"])
         names = params.get("AttributeNames") or []
         if unknown := [name for name in names if name not in READABLE]:
             raise ServiceError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
-        known = {**queue.settings.texts, **self._measured(queue)}
-        shown = {n: v for n, v in known.items() if n in names or "All" in names}
-        return {"Attributes": shown} if shown else {}
+        all_attributes = {**queue.settings.texts, **self._measured(queue)}
+        selected = {n: v for n, v in all_attributes.items() if n in names or "All" in names}
+        return {"Attributes": selected} if selected else {}
 
-    def set_attributes(self, region: str, params: Params) -> Answer:
+    def set_attributes(self, region: str, params: Params) -> Response:
+        """Handle SetQueueAttributes."""
         queue = self.find(region, params["QueueUrl"])
         settings = queue.settings.changed(params["Attributes"])
         self._check_redrive(queue, settings)
@@ -115,10 +132,11 @@ class QueueRegistry:
         queue.wake()
         return {}
 
-    def purge(self, region: str, params: Params) -> Answer:
+    def purge(self, region: str, params: Params) -> Response:
+        """Handle PurgeQueue."""
         queue, now = self.find(region, params["QueueUrl"]), self._clock.monotonic()
-        if now - self._purged_at.get(queue.arn, -COOLING_SECONDS) < COOLING_SECONDS:
-            raise batch_refused(
+        if now - self._purged_at.get(queue.arn, -COOLDOWN_SECONDS) < COOLDOWN_SECONDS:
+            raise sqs_error(
                 "PurgeQueueInProgress",
                 f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds.",
             )
@@ -126,18 +144,19 @@ class QueueRegistry:
         queue.clear()
         return {}
 
-    def list_sources(self, region: str, params: Params) -> Answer:
+    def list_sources(self, region: str, params: Params) -> Response:
+        """Handle ListDeadLetterSourceQueues."""
         queue = self.find(region, params["QueueUrl"])
-        urls = sorted(source.url for source in self.sources_of(queue))
-        # AWS spells this one with a small letter, and always gives it.
-        return {"queueUrls": [], **_page("queueUrls", urls, params)}
+        urls = sorted(source.url for source in self.iter_sources(queue))
+        # AWS spells this name with a small letter, and always includes it.
+        return {"queueUrls": [], **_make_page("queueUrls", urls, params)}
 
     # -- checks and measures
 
     def _check_not_just_deleted(self, region: str, name: str) -> None:
         deleted_at = self._deleted_at.get((region, name), float("-inf"))
-        if self._clock.monotonic() - deleted_at < COOLING_SECONDS:
-            raise batch_refused(
+        if self._clock.monotonic() - deleted_at < COOLDOWN_SECONDS:
+            raise sqs_error(
                 "QueueDeletedRecently",
                 "You must wait 60 seconds after deleting a queue before you can create "
                 "another with the same name.",
@@ -147,11 +166,11 @@ class QueueRegistry:
         if settings.redrive is None:
             return
         text = settings.texts["RedrivePolicy"]
-        target = self.by_arn(settings.redrive.target_arn)
+        target = self.find_by_arn(settings.redrive.target_arn)
         if target is None:
-            raise bad_policy(text, "Dead letter target does not exist.")
+            raise invalid_policy_error(text, "Dead letter target does not exist.")
         if target.settings.is_fifo != settings.is_fifo:
-            raise bad_policy(
+            raise invalid_policy_error(
                 text, "Dead-letter queue must be same type of queue as the source."
             )
 
@@ -169,31 +188,31 @@ class QueueRegistry:
 
 def _check_name(name: str, *, is_fifo: bool) -> None:
     if not _NAME.fullmatch(name):
-        raise bad_value(
+        raise invalid_value_error(
             "Can only include alphanumeric characters, hyphens, or underscores. "
             "1 to 80 in length"
         )
     if name.endswith(".fifo") != is_fifo:
-        raise bad_value("The name of a FIFO queue can only end in .fifo, and must.")
+        raise invalid_value_error("The name of a FIFO queue can only end in .fifo, and must.")
 
 
-def _unchanged(known: SimulatedQueue, attributes: dict[str, str]) -> SimulatedQueue:
-    """Making the same queue again is no change; making it otherwise is refused."""
+def _check_unchanged(existing: SimulatedQueue, attributes: dict[str, str]) -> SimulatedQueue:
+    """Return the queue if these are its attributes; raise QueueAlreadyExists otherwise."""
     for name, value in attributes.items():
-        if known.settings.texts.get(name) != value:
+        if existing.settings.texts.get(name) != value:
             raise ServiceError(
                 "QueueAlreadyExists",
                 "A queue already exists with the same name and a different value "
                 f"for attribute {name}",
             )
-    return known
+    return existing
 
 
-def _page(name: str, urls: list[str], params: Params) -> Answer:
+def _make_page(name: str, urls: list[str], params: Params) -> Response:
     start = int(params.get("NextToken") or 0)
     end = start + (params.get("MaxResults") or 1000)
-    answer: Answer = {name: urls[start:end]} if urls[start:end] else {}
-    # AWS pages only for those who say how long a page is.
+    answer: Response = {name: urls[start:end]} if urls[start:end] else {}
+    # AWS pages only if the request has MaxResults.
     if params.get("MaxResults") and end < len(urls):
         answer["NextToken"] = str(end)
     return answer

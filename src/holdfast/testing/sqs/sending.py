@@ -6,22 +6,22 @@ from hashlib import sha256
 from typing import Any
 
 from holdfast.core.clock import Clock
-from holdfast.testing.sqs.batch import Answer, check_batch, each_entry
+from holdfast.testing.sqs.batch import Response, check_batch, run_each_entry
 from holdfast.testing.sqs.errors import (
     ServiceError,
-    bad_value,
-    batch_refused,
-    missing,
-    out_of_range,
+    invalid_value_error,
+    missing_parameter_error,
+    out_of_range_error,
+    sqs_error,
 )
 from holdfast.testing.sqs.ids import IdSource
 from holdfast.testing.sqs.message import (
     Attributes,
     StoredMessage,
     UserAttribute,
-    md5_of,
-    md5_of_attributes,
-    size_of,
+    compute_attributes_md5,
+    compute_md5,
+    count_bytes,
 )
 from holdfast.testing.sqs.queue import SimulatedQueue
 from holdfast.testing.sqs.registry import QueueRegistry
@@ -33,36 +33,43 @@ MAX_ATTRIBUTES = 10
 _NOT_ALLOWED = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FIFO_ID = re.compile(r"[!-~]{1,128}")
 _ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
-_WRONG_QUEUE = "The request include parameter that is not valid for this queue type."
+_WRONG_QUEUE_TYPE = "The request include parameter that is not valid for this queue type."
 
 Entry = dict[str, Any]
 
 
 class SendCalls:
-    """Called under the service's lock."""
+    """The send operations. The caller must hold the service's lock."""
 
-    def __init__(self, registry: QueueRegistry, clock: Clock, mint: IdSource) -> None:
+    def __init__(self, registry: QueueRegistry, clock: Clock, ids: IdSource) -> None:
         self._registry = registry
         self._clock = clock
-        self._mint = mint
+        self._ids = ids
 
-    def send(self, region: str, params: Entry) -> Answer:
+    def send(self, region: str, params: Entry) -> Response:
+        """Handle SendMessage."""
         queue = self._registry.find(region, params["QueueUrl"])
-        _check_ids(queue, params, missing("MessageGroupId"))
+        _check_ids(queue, params, missing_parameter_error("MessageGroupId"))
         return self._send(queue, params)
 
-    def send_batch(self, region: str, params: Entry) -> Answer:
+    def send_batch(self, region: str, params: Entry) -> Response:
+        """Handle SendMessageBatch."""
         queue = self._registry.find(region, params["QueueUrl"])
         entries = params["Entries"]
         check_batch(entries, "SendMessageBatchRequestEntry")
         _check_total(entries)
-        # Ids that do not fit the queue refuse the whole batch; the rest, single entries.
+        # AWS refuses the complete batch for ids that do not fit the queue's type. Other
+        # problems make single entries fail.
         for entry in entries:
-            _check_ids(queue, entry, bad_value(missing("MessageGroupId").message))
-        return each_entry(entries, lambda entry: self._send(queue, entry))
+            _check_ids(
+                queue,
+                entry,
+                invalid_value_error(missing_parameter_error("MessageGroupId").message),
+            )
+        return run_each_entry(entries, lambda entry: self._send(queue, entry))
 
-    def _send(self, queue: SimulatedQueue, entry: Entry) -> Answer:
-        message = self._checked(queue, entry)
+    def _send(self, queue: SimulatedQueue, entry: Entry) -> Response:
+        message = self._make_message(queue, entry)
         now = self._clock.monotonic()
         if queue.settings.is_fifo:
             stored = queue.sent_before(message, now)
@@ -71,41 +78,41 @@ class SendCalls:
                 queue.remember_sent(stored, now)
         else:
             stored = queue.add(message)
-        return _answer(stored, message)
+        return _make_response(stored, message)
 
-    def _checked(self, queue: SimulatedQueue, entry: Entry) -> StoredMessage:
+    def _make_message(self, queue: SimulatedQueue, entry: Entry) -> StoredMessage:
         body = entry["MessageBody"]
         _check_body(body)
-        attributes = _attributes(entry.get("MessageAttributes") or {})
-        if size_of(body, attributes) > queue.settings.max_bytes:
-            raise bad_value(
+        attributes = _parse_attributes(entry.get("MessageAttributes") or {})
+        if count_bytes(body, attributes) > queue.settings.max_bytes:
+            raise invalid_value_error(
                 "One or more parameters are invalid. Reason: Message must be shorter "
                 f"than {queue.settings.max_bytes} bytes."
             )
-        system = _attributes(entry.get("MessageSystemAttributes") or {})
+        system = _parse_attributes(entry.get("MessageSystemAttributes") or {})
         trace = system.get("AWSTraceHeader")
         now = self._clock.monotonic()
         return StoredMessage(
-            message_id=self._mint.uuid(),
+            message_id=self._ids.make_uuid(),
             body=body,
             attributes=attributes,
             sent_at=now,
             sent_ms=int(self._clock.time() * 1000),
-            visible_at=now + _delay_seconds(queue, entry),
+            visible_at=now + _choose_delay_seconds(queue, entry),
             trace_header=str(trace.value) if trace else "",
             group_id=entry.get("MessageGroupId") or "",
-            deduplication_id=_deduplication_id(queue, entry),
+            deduplication_id=_choose_deduplication_id(queue, entry),
         )
 
 
-def _answer(stored: StoredMessage, sent: StoredMessage) -> Answer:
-    """For a duplicate: the id of the first, the checksums of this one."""
-    answer: Answer = {
+def _make_response(stored: StoredMessage, sent: StoredMessage) -> Response:
+    """Return the response; for a duplicate, with the id of the first and its own checksums."""
+    answer: Response = {
         "MessageId": stored.message_id,
-        "MD5OfMessageBody": md5_of(sent.body),
+        "MD5OfMessageBody": compute_md5(sent.body),
     }
     if sent.attributes:
-        answer["MD5OfMessageAttributes"] = md5_of_attributes(sent.attributes)
+        answer["MD5OfMessageAttributes"] = compute_attributes_md5(sent.attributes)
     if stored.sequence_number:
         answer["SequenceNumber"] = stored.sequence_number
     return answer
@@ -113,14 +120,14 @@ def _answer(stored: StoredMessage, sent: StoredMessage) -> Answer:
 
 def _check_total(entries: list[Entry]) -> None:
     total = sum(
-        size_of(
+        count_bytes(
             entry["MessageBody"].encode(errors="replace").decode(),
-            _attributes(entry.get("MessageAttributes") or {}),
+            _parse_attributes(entry.get("MessageAttributes") or {}),
         )
         for entry in entries
     )
     if total > MAX_BATCH_BYTES:
-        raise batch_refused(
+        raise sqs_error(
             "BatchRequestTooLong",
             f"Batch requests cannot be longer than {MAX_BATCH_BYTES} bytes. "
             f"You have sent {total} bytes.",
@@ -131,23 +138,23 @@ def _check_ids(queue: SimulatedQueue, entry: Entry, no_group: ServiceError) -> N
     for name in ("MessageGroupId", "MessageDeduplicationId"):
         if name in entry and not _FIFO_ID.fullmatch(entry[name]):
             reason = f"{name} can only include alphanumeric and punctuation characters."
-            raise out_of_range(name, entry[name], f"{reason} 1 to 128 in length.")
+            raise out_of_range_error(name, entry[name], f"{reason} 1 to 128 in length.")
     if not queue.settings.is_fifo:
         if "MessageDeduplicationId" in entry:
-            raise out_of_range(
-                "MessageDeduplicationId", entry["MessageDeduplicationId"], _WRONG_QUEUE
+            raise out_of_range_error(
+                "MessageDeduplicationId", entry["MessageDeduplicationId"], _WRONG_QUEUE_TYPE
             )
-        return  # a group id is welcome: it makes a standard queue fair
+        return  # a group id is allowed, because it makes a standard queue fair
     if "MessageGroupId" not in entry:
         raise no_group
     if not queue.settings.dedupes_by_content and "MessageDeduplicationId" not in entry:
-        raise bad_value(
+        raise invalid_value_error(
             "The queue should either have ContentBasedDeduplication enabled or "
             "MessageDeduplicationId provided explicitly"
         )
 
 
-def _deduplication_id(queue: SimulatedQueue, entry: Entry) -> str:
+def _choose_deduplication_id(queue: SimulatedQueue, entry: Entry) -> str:
     if given := entry.get("MessageDeduplicationId"):
         return str(given)
     if queue.settings.is_fifo:
@@ -155,14 +162,14 @@ def _deduplication_id(queue: SimulatedQueue, entry: Entry) -> str:
     return ""
 
 
-def _delay_seconds(queue: SimulatedQueue, entry: Entry) -> int:
+def _choose_delay_seconds(queue: SimulatedQueue, entry: Entry) -> int:
     delay = entry.get("DelaySeconds")
     if delay is not None and not 0 <= delay <= MAX_DELAY_SECONDS:
-        raise out_of_range(
+        raise out_of_range_error(
             "DelaySeconds", delay, f"DelaySeconds must be >= 0 and <= {MAX_DELAY_SECONDS}."
         )
     if queue.settings.is_fifo and delay:
-        raise out_of_range("DelaySeconds", delay, _WRONG_QUEUE)
+        raise out_of_range_error("DelaySeconds", delay, _WRONG_QUEUE_TYPE)
     if delay is None or queue.settings.is_fifo:
         return queue.settings.delay_seconds
     return int(delay)
@@ -170,7 +177,7 @@ def _delay_seconds(queue: SimulatedQueue, entry: Entry) -> int:
 
 def _check_body(body: str) -> None:
     if not body:
-        raise missing("MessageBody")
+        raise missing_parameter_error("MessageBody")
     if _NOT_ALLOWED.search(body):
         raise ServiceError(
             "InvalidMessageContents",
@@ -179,31 +186,31 @@ def _check_body(body: str) -> None:
         )
 
 
-def _attributes(given: Mapping[str, Mapping[str, Any]]) -> Attributes:
+def _parse_attributes(given: Mapping[str, Mapping[str, Any]]) -> Attributes:
     if len(given) > MAX_ATTRIBUTES:
-        raise bad_value(
+        raise invalid_value_error(
             f"Number of message attributes [{len(given)}] exceeds the allowed "
             f"maximum [{MAX_ATTRIBUTES}]."
         )
-    return {name: _attribute(name, value) for name, value in given.items()}
+    return {name: _parse_attribute(name, value) for name, value in given.items()}
 
 
-def _attribute(name: str, given: Mapping[str, Any]) -> UserAttribute:
+def _parse_attribute(name: str, given: Mapping[str, Any]) -> UserAttribute:
     data_type = given["DataType"]
     if not _ATTRIBUTE_NAME.fullmatch(name):
-        raise bad_value(
+        raise invalid_value_error(
             f"The message attribute name '{name}' is invalid. Attribute name can contain "
             "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters."
         )
     kind = data_type.split(".")[0]
     if kind not in ("String", "Number", "Binary"):
-        raise bad_value(
+        raise invalid_value_error(
             f"The message attribute '{name}' has an invalid message attribute type, the "
             "set of supported type prefixes is Binary, Number, and String."
         )
     value = given.get("BinaryValue" if kind == "Binary" else "StringValue")
     if not value:
-        raise bad_value(
+        raise invalid_value_error(
             f"Message (user) attribute '{name}' must contain a non-empty value of type "
             f"'{data_type}'."
         )

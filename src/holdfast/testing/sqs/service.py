@@ -1,14 +1,14 @@
-"""SimulatedSqs: what a test makes, looks at and breaks."""
+"""SimulatedSqs: the service that a test makes, inspects and breaks."""
 
 from collections.abc import Callable
 from threading import RLock
 from typing import Any
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.testing.sqs.batch import Answer, batch_answer
+from holdfast.testing.sqs.batch import Response, make_batch_response
 from holdfast.testing.sqs.calls import CallLog, RecordedCall
 from holdfast.testing.sqs.client import SimulatedSqsClient
-from holdfast.testing.sqs.errors import ServiceError, answered
+from holdfast.testing.sqs.errors import ServiceError, make_response_metadata
 from holdfast.testing.sqs.faults import CallFailure, Fault, Faults, RefusedEntries
 from holdfast.testing.sqs.ids import IdSource
 from holdfast.testing.sqs.moves import MessageMoves
@@ -17,13 +17,13 @@ from holdfast.testing.sqs.registry import QueueRegistry
 from holdfast.testing.sqs.sending import SendCalls
 from holdfast.testing.sqs.visibility import StaleHandles, VisibilityCalls
 
-IN_FLIGHT_LIMIT = 120_000
+MAX_IN_FLIGHT = 120_000
 
-Operation = Callable[[str, dict[str, Any]], Answer]
+Operation = Callable[[str, dict[str, Any]], Response]
 
 
 class SimulatedSqs:
-    """An SQS of your own, in this process. Safe to share between threads.
+    """A simulation of SQS in this process. Threads may share it.
 
         sqs = SimulatedSqs(clock)
         client = sqs.client()
@@ -32,9 +32,9 @@ class SimulatedSqs:
         ...
         assert sqs.calls.count("SendMessage") == 4
 
-    Time passes only on `clock`: visibility, delays, retention, long polls, move tasks.
-    `stale_handles` is what happens to receipts that are no longer good (see holding.py):
-    code should be right in all three ways. The same `seed` gives the same ids.
+    Visibility, delays, retention, long polls and move tasks all follow `clock`.
+    `stale_handles` says what happens to stale receipts (see visibility.py); code should work
+    in all three modes. The same `seed` gives the same ids.
     """
 
     def __init__(
@@ -43,101 +43,112 @@ class SimulatedSqs:
         *,
         stale_handles: StaleHandles = "strict",
         seed: int = 0,
-        in_flight_limit: int = IN_FLIGHT_LIMIT,
+        in_flight_limit: int = MAX_IN_FLIGHT,
     ) -> None:
         if stale_handles not in ("strict", "ignored", "effective"):
-            raise ValueError(f"stale handles are not {stale_handles!r}")
+            raise ValueError(
+                "stale_handles must be 'strict', 'ignored' or 'effective', "
+                f"not {stale_handles!r}"
+            )
         self.clock = clock
         self.calls = CallLog()
         self._lock = RLock()
-        self._mint = IdSource(seed)
-        self._registry = QueueRegistry(clock, self._mint)
-        self._moves = MessageMoves(self._registry, clock, self._mint)
-        self._holding = VisibilityCalls(self._registry, clock, stale_handles)
+        self._ids = IdSource(seed)
+        self._registry = QueueRegistry(clock, self._ids)
+        self._moves = MessageMoves(self._registry, clock, self._ids)
+        self._visibility = VisibilityCalls(self._registry, clock, stale_handles)
         self._operations = self._all_operations(in_flight_limit)
         self.faults = Faults(clock, self._operations)
 
     def client(
         self, region_name: str = "us-east-1", *, read_timeout_seconds: float = 60.0
     ) -> SimulatedSqsClient:
-        """A client as boto3 would make it. It sees the queues of its region."""
+        """Make a client like boto3's. It sees the queues of its region."""
         return SimulatedSqsClient(self, region_name, read_timeout_seconds)
 
     def duplicate(self, queue_name: str, message_id: str | None = None) -> int:
-        """Let the next receive deliver a message that is in flight, a second time.
+        """Let the next receive deliver an in-flight message a second time.
 
-        As a standard queue sometimes does. Of all in flight when no id is given; returns
-        how many. Its first receipt is stale once the second is given.
+        A standard queue does that sometimes. Without an id this applies to all messages in
+        flight. Returns their number. The first receipt is stale after the second delivery.
         """
         with self._lock:
-            queue = self._registry.by_name(queue_name)
-            return queue.double(message_id, self.clock.monotonic())
+            queue = self._registry.find_by_name(queue_name)
+            return queue.mark_for_redelivery(message_id, self.clock.monotonic())
 
     # -- for the clients
 
     def call(
-        self, operation: str, params: dict[str, Any], client: SimulatedSqsClient
-    ) -> Answer:
-        """One request from its sending to its reply, with what is scripted for it."""
-        self._note(operation, params)
+        self, operation: str, request: dict[str, Any], client: SimulatedSqsClient
+    ) -> Response:
+        """Serve one request, with the fault that is scripted for it."""
+        self._record(operation, request)
         endpoint, timeout = client.meta.endpoint_url, client.read_timeout_seconds
-        self.faults.let_in(endpoint, timeout)
-        fault = self.faults.draw(operation)
+        self.faults.wait_while_frozen(endpoint, timeout)
+        fault = self.faults.take_fault(operation)
         try:
-            answer = self._answer(operation, params, client.meta.region_name, fault)
+            response = self._respond(operation, request, client.meta.region_name, fault)
         except ServiceError as refusal:
             raise refusal.as_client_error(operation, self._request_id()) from None
-        self.faults.reply(fault, endpoint, timeout)
-        return {**answer, "ResponseMetadata": answered(200, self._request_id())}
+        self.faults.delay_or_lose_reply(fault, endpoint, timeout)
+        return {**response, "ResponseMetadata": make_response_metadata(200, self._request_id())}
 
-    def _note(self, operation: str, params: dict[str, Any]) -> None:
-        queue = str(params.get("QueueUrl") or params.get("QueueName") or "").rsplit("/", 1)[-1]
-        entries = len(params["Entries"]) if operation.endswith("Batch") else 1
-        self.calls.note(RecordedCall(operation, queue, entries, self.clock.monotonic()))
+    def _record(self, operation: str, request: dict[str, Any]) -> None:
+        queue = str(request.get("QueueUrl") or request.get("QueueName") or "").rsplit("/", 1)[
+            -1
+        ]
+        entries = len(request["Entries"]) if operation.endswith("Batch") else 1
+        self.calls.record(RecordedCall(operation, queue, entries, self.clock.monotonic()))
 
-    def _answer(
-        self, operation: str, params: dict[str, Any], region: str, fault: Fault | None
-    ) -> Answer:
+    def _respond(
+        self, operation: str, request: dict[str, Any], region: str, fault: Fault | None
+    ) -> Response:
         match fault:
             case CallFailure(error):
                 raise error
             case RefusedEntries():
-                return self._without(fault, operation, params, region)
+                return self._perform_partly(fault, operation, request, region)
             case _:
-                return self._perform(operation, region, params)
+                return self._perform(operation, region, request)
 
-    def _without(
-        self, fault: RefusedEntries, operation: str, params: dict[str, Any], region: str
-    ) -> Answer:
-        entries = list(enumerate(params["Entries"]))
+    def _perform_partly(
+        self, fault: RefusedEntries, operation: str, request: dict[str, Any], region: str
+    ) -> Response:
+        entries = list(enumerate(request["Entries"]))
         refused = [e["Id"] for position, e in entries if position in fault.positions]
-        left = [e for position, e in entries if position not in fault.positions]
-        answer = self._perform(operation, region, {**params, "Entries": left}) if left else {}
+        remaining = [e for position, e in entries if position not in fault.positions]
+        response = (
+            self._perform(operation, region, {**request, "Entries": remaining})
+            if remaining
+            else {}
+        )
         failed = [fault.refusal.as_failed_entry(entry_id) for entry_id in refused]
-        return batch_answer(answer.get("Successful", []), answer.get("Failed", []) + failed)
+        return make_batch_response(
+            response.get("Successful", []), response.get("Failed", []) + failed
+        )
 
-    def _perform(self, operation: str, region: str, params: dict[str, Any]) -> Answer:
+    def _perform(self, operation: str, region: str, request: dict[str, Any]) -> Response:
         perform = self._operations[operation]
         if operation == "ReceiveMessage":
-            return perform(region, params)  # it may wait, and locks for itself
+            return perform(region, request)  # it may wait, so it takes the lock itself
         with self._lock:
-            self._moves.progress()
-            return perform(region, params)
+            self._moves.move_due()
+            return perform(region, request)
 
     def _request_id(self) -> str:
         with self._lock:
-            return self._mint.uuid()
+            return self._ids.make_uuid()
 
     def _all_operations(self, in_flight_limit: int) -> dict[str, Operation]:
-        registry, holding, moves = self._registry, self._holding, self._moves
-        sending = SendCalls(registry, self.clock, self._mint)
+        registry, visibility, moves = self._registry, self._visibility, self._moves
+        sending = SendCalls(registry, self.clock, self._ids)
         receiving = ReceiveCalls(registry, moves, self.clock, self._lock, in_flight_limit)
         return {
-            "ChangeMessageVisibility": holding.change,
-            "ChangeMessageVisibilityBatch": holding.change_batch,
+            "ChangeMessageVisibility": visibility.change,
+            "ChangeMessageVisibilityBatch": visibility.change_batch,
             "CreateQueue": registry.create,
-            "DeleteMessage": holding.delete,
-            "DeleteMessageBatch": holding.delete_batch,
+            "DeleteMessage": visibility.delete,
+            "DeleteMessageBatch": visibility.delete_batch,
             "DeleteQueue": registry.delete,
             "GetQueueAttributes": registry.get_attributes,
             "GetQueueUrl": registry.get_url,

@@ -1,11 +1,11 @@
-"""DeleteMessage and ChangeMessageVisibility, alone and in batches: what a receipt can do.
+"""DeleteMessage and ChangeMessageVisibility, alone and in batches.
 
-A receipt goes stale when its message becomes visible again or is received by somebody
-else. What AWS does with a stale one is not promised; all three of these happen:
+A receipt becomes stale when its message becomes visible again or is received again. AWS does
+not promise what happens with a stale receipt. All three of these happen:
 
-    strict      it is refused
-    ignored     the call succeeds, and nothing happens
-    effective   it still deletes the message, or hides it, whoever holds it now
+    strict      the call is refused
+    ignored     the call succeeds without an effect
+    effective   the call still deletes or hides the message, even if another receiver has it
 
 FIFO queues always refuse.
 """
@@ -13,14 +13,14 @@ FIFO queues always refuse.
 from typing import Any, Literal
 
 from holdfast.core.clock import Clock
-from holdfast.testing.sqs.batch import Answer, check_batch, each_entry
+from holdfast.testing.sqs.batch import Response, check_batch, run_each_entry
 from holdfast.testing.sqs.errors import (
     ServiceError,
-    handle_expired,
-    message_gone,
-    not_a_handle,
-    not_in_flight,
-    out_of_range,
+    expired_handle_error,
+    invalid_handle_error,
+    message_gone_error,
+    not_in_flight_error,
+    out_of_range_error,
 )
 from holdfast.testing.sqs.message import StoredMessage
 from holdfast.testing.sqs.queue import SimulatedQueue, SimulatedReceipt
@@ -31,7 +31,7 @@ StaleHandles = Literal["strict", "ignored", "effective"]
 
 
 class VisibilityCalls:
-    """Called under the service's lock."""
+    """The operations that take a receipt. The caller must hold the service's lock."""
 
     def __init__(
         self, registry: QueueRegistry, clock: Clock, stale_handles: StaleHandles
@@ -40,51 +40,57 @@ class VisibilityCalls:
         self._clock = clock
         self._stale_handles = stale_handles
 
-    def delete(self, region: str, params: dict[str, Any]) -> Answer:
+    def delete(self, region: str, params: dict[str, Any]) -> Response:
+        """Handle DeleteMessage."""
         return self._delete(self._registry.find(region, params["QueueUrl"]), params)
 
-    def delete_batch(self, region: str, params: dict[str, Any]) -> Answer:
+    def delete_batch(self, region: str, params: dict[str, Any]) -> Response:
+        """Handle DeleteMessageBatch."""
         queue, entries = self._registry.find(region, params["QueueUrl"]), params["Entries"]
         check_batch(entries, "DeleteMessageBatchRequestEntry")
-        return each_entry(entries, lambda entry: self._delete(queue, entry))
+        return run_each_entry(entries, lambda entry: self._delete(queue, entry))
 
-    def change(self, region: str, params: dict[str, Any]) -> Answer:
+    def change(self, region: str, params: dict[str, Any]) -> Response:
+        """Handle ChangeMessageVisibility."""
         return self._change(self._registry.find(region, params["QueueUrl"]), params)
 
-    def change_batch(self, region: str, params: dict[str, Any]) -> Answer:
+    def change_batch(self, region: str, params: dict[str, Any]) -> Response:
+        """Handle ChangeMessageVisibilityBatch."""
         queue, entries = self._registry.find(region, params["QueueUrl"]), params["Entries"]
         check_batch(entries, "ChangeMessageVisibilityBatchRequestEntry")
-        return each_entry(entries, lambda entry: self._change(queue, entry))
+        return run_each_entry(entries, lambda entry: self._change(queue, entry))
 
-    def _delete(self, queue: SimulatedQueue, entry: dict[str, Any]) -> Answer:
-        receipt = self._receipt(queue, entry)
+    def _delete(self, queue: SimulatedQueue, entry: dict[str, Any]) -> Response:
+        receipt = self._find_receipt(queue, entry)
         message = queue.message_of(receipt)
-        # Deleting what is gone already is well.
-        if message is not None and self._counts(queue, message, receipt, not_a_handle()):
+        # Deleting a message that is gone already succeeds.
+        if message is not None and self._has_effect(
+            queue, message, receipt, invalid_handle_error()
+        ):
             queue.delete(receipt)
         return {}
 
-    def _change(self, queue: SimulatedQueue, entry: dict[str, Any]) -> Answer:
+    def _change(self, queue: SimulatedQueue, entry: dict[str, Any]) -> Response:
         seconds = entry.get("VisibilityTimeout", queue.settings.visibility_seconds)
         if not 0 <= seconds <= MAX_VISIBILITY_SECONDS:
-            raise out_of_range(
+            raise out_of_range_error(
                 "VisibilityTimeout", seconds, f"Must be between 0 and {MAX_VISIBILITY_SECONDS}."
             )
-        receipt = self._receipt(queue, entry)
+        receipt = self._find_receipt(queue, entry)
         message = queue.message_of(receipt)
         if message is None:
-            raise message_gone()
+            raise message_gone_error()
         is_latest = message.handle == receipt.handle
-        refusal = not_in_flight() if is_latest else not_a_handle()
-        if self._counts(queue, message, receipt, refusal):
-            queue.hide(receipt, self._until(message, seconds))
+        refusal = not_in_flight_error() if is_latest else invalid_handle_error()
+        if self._has_effect(queue, message, receipt, refusal):
+            queue.hide(receipt, self._compute_visible_at(message, seconds))
         return {}
 
-    def _until(self, message: StoredMessage, seconds: int) -> float:
-        """Twelve hours from the receive are the end, and asking for more is refused."""
+    def _compute_visible_at(self, message: StoredMessage, seconds: int) -> float:
+        """Return when the message is visible again; refuse more than twelve hours in all."""
         until = self._clock.monotonic() + seconds
         if until - message.received_at > MAX_VISIBILITY_SECONDS:
-            raise out_of_range(
+            raise out_of_range_error(
                 "VisibilityTimeout",
                 seconds,
                 "Total VisibilityTimeout for the message is beyond the limit "
@@ -92,26 +98,26 @@ class VisibilityCalls:
             )
         return until
 
-    def _receipt(self, queue: SimulatedQueue, entry: dict[str, Any]) -> SimulatedReceipt:
+    def _find_receipt(self, queue: SimulatedQueue, entry: dict[str, Any]) -> SimulatedReceipt:
         queue.settle(self._clock.monotonic())
         receipt = queue.receipt(entry["ReceiptHandle"])
         if receipt is None:
-            raise not_a_handle()
+            raise invalid_handle_error()
         return receipt
 
-    def _counts(
+    def _has_effect(
         self,
         queue: SimulatedQueue,
         message: StoredMessage,
         receipt: SimulatedReceipt,
         refusal: ServiceError,
     ) -> bool:
-        """Has this receipt an effect? Raises when it is stale and that is refused."""
+        """Return whether this receipt has an effect. Raises if it is stale and refused."""
         is_visible = message.visible_at <= self._clock.monotonic()
         if not is_visible and message.handle == receipt.handle:
             return True
         if queue.settings.is_fifo:
-            raise handle_expired()
+            raise expired_handle_error()
         if self._stale_handles == "strict":
             raise refusal
         return self._stale_handles == "effective"

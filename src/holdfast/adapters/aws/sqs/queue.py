@@ -373,9 +373,9 @@ class SQSQueue(QueueManager[M]):
         super().nack(message, delay_seconds=delay_seconds, reason=reason, detail=detail)
 
     def _abandon(self, message: M) -> None:
-        if (lease := self._settling(message, "nacked")) is not None:
+        if (lease := self._begin_settle(message, "nacked")) is not None:
             self._receipt_calls.abandon(lease.handle)
-            self._finish(lease, "nacked", None)
+            self._finish_settle(lease, "nacked", None)
 
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
