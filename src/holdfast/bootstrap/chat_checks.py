@@ -62,11 +62,11 @@ def _check_leases(policy: ConversationPolicy, leases: list[float]) -> Iterator[C
     lasts longer.
     """
     min_lease, max_lease, lock = min(leases), max(leases), policy.lock_seconds
-    found = f"the lock holds {lock:g} s, triggers are leased for {min_lease:g} s"
+    text = f"the lock holds {lock:g} s, triggers are leased for {min_lease:g} s"
     if min_lease < lock / 2:
         yield warn(
             "leases",
-            f"{found}: after a crash a trigger is redelivered too early, and each delivery "
+            f"{text}: after a crash a trigger is redelivered too early, and each delivery "
             "uses an attempt",
             f"set {to_chat_variable('lock_seconds')} to about the lease of the queues",
         )
@@ -78,7 +78,7 @@ def _check_leases(policy: ConversationPolicy, leases: list[float]) -> Iterator[C
             "make the lease of the queues as short as the lock: `?lease_seconds=` in the URL",
         )
     else:
-        yield ok("leases", found)
+        yield ok("leases", text)
 
 
 # -- the store
@@ -121,8 +121,8 @@ def _check_waiting(
         yield ok("waiting", f"{len(ages)} conversations, none for too long")
     parked = sum(1 for _ in store.parked())
     if parked:
-        found = f"{parked} parked batches wait for an operator"
-        yield warn("parked", found, "`holdfast chat parked` shows why")
+        text = f"{parked} parked batches wait for an operator"
+        yield warn("parked", text, "`holdfast chat parked` shows why")
     else:
         yield ok("parked", "nothing")
 
@@ -168,8 +168,8 @@ def _check_queue(
     else:
         yield ok(check, f"{url}: {stats.ready} ready, {stats.delayed} delayed")
         if stats.failed:
-            found = f"{stats.failed} dead letters"
-            yield warn(check, found, f"`holdfast dead list {url}` shows why")
+            text = f"{stats.failed} dead letters"
+            yield warn(check, text, f"`holdfast dead list {url}` shows why")
 
 
 # -- profiles

@@ -82,7 +82,7 @@ class ChatProviders:
         return SecretResolver(self._env, self._make_secrets_manager)
 
     def _make_secrets_manager(self) -> "SecretStore":
-        from holdfast.adapters.aws.secrets import SecretsManagerSecrets
+        from holdfast.adapters.chat.secrets_manager import SecretsManagerSecrets
 
         seconds = self._settings.secrets_cache_seconds
         return SecretsManagerSecrets(cache_seconds=seconds, clock=self._clock)

@@ -117,7 +117,7 @@ def _check_target(to: str) -> Iterator[CheckResult]:
 
         yield from doctor.check_folder(to)
         return
-    from holdfast.adapters.aws import s3_doctor
+    from holdfast.adapters.export import s3_doctor
 
     yield from s3_doctor.examine(to)
 

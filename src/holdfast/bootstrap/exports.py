@@ -157,7 +157,7 @@ def _make_list_reader(manifests: str | None) -> Callable[[JobRequest], Iterator[
     if manifests is None:
         return _refuse_without_manifests
     if manifests.startswith("s3://"):
-        from holdfast.adapters.aws.s3 import read_lines
+        from holdfast.adapters.export.s3 import read_lines
 
         return partial(
             _read_manifest, lambda name: read_lines(f"{manifests.rstrip('/')}/{name}")

@@ -1,1 +1,1 @@
-"""The `holdfast` command. Modules stay light at import: `--help` must answer at once."""
+"""The `holdfast` command. Its modules import little, so that `--help` responds at once."""

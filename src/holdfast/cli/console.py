@@ -1,8 +1,8 @@
-"""Where output goes: what was asked for to stdout, everything else to stderr.
+"""Write results to stdout and everything else to stderr.
 
-Text that came out of a queue or from the command line is never trusted: a reason, an id or
-the name of a file may hold terminal escapes or rich markup. Every line is cleaned here, at the
-way out, and printed as plain text.
+Text from a queue or from the command line is not trusted, because a reason, an id or a file
+name may hold terminal escapes or rich markup. Every line is cleaned here, just before it is
+printed as plain text.
 """
 
 import json
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 
 def info(text: str) -> None:
-    """A line for the person at the keyboard.
+    """Write a line to stderr.
 
-    To whatever stderr is at the moment: while a live line is drawn, rich stands in for it
-    and puts what is written above the line.
+    It uses the current sys.stderr, because while a live line is drawn rich replaces it and
+    writes above the line.
     """
-    if sys.stderr is not None:  # closed from the start, as by 2>&-
+    if sys.stderr is not None:  # 2>&- closes it from the start
         sys.stderr.write(f"{_clean_lines(text)}\n")
         sys.stderr.flush()
 
 
 def print_result(text: str) -> None:
-    """A line of what was asked for."""
+    """Write a line of the result to stdout."""
     typer.echo(_clean_lines(text))
 
 
 def print_json(value: Any) -> None:
-    """For scripts: ASCII, so no terminal and no locale can spoil it."""
+    """Write JSON to stdout. It is ASCII, so that no terminal or locale can change it."""
     typer.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
 
 
 def strip_control_characters(text: str) -> str:
-    """The text with everything unprintable made visible."""
+    """Return the text with every unprintable character escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -52,10 +52,10 @@ def _clean_lines(text: str) -> str:
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns on a terminal; tab-separated lines for everything else."""
-    tidy = [[strip_control_characters(cell) for cell in row] for row in rows]
+    """Write a table: columns on a terminal, tab-separated lines elsewhere."""
+    cleaned = [[strip_control_characters(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
-        for row in [list(headings), *tidy]:
+        for row in [list(headings), *cleaned]:
             typer.echo("\t".join(row))
         return
     from rich import box
@@ -63,17 +63,18 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     table = Table(*headings, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for row in tidy:
+    for row in cleaned:
         table.add_row(*(Text(cell) for cell in row))
-    terminal().print(table)
+    make_console().print(table)
 
 
-def terminal(*, stderr: bool = False) -> "Console":
+def make_console(*, stderr: bool = False) -> "Console":
+    """Return a rich console for stdout or stderr."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=False)
 
 
 def is_terminal() -> bool:
-    """Is somebody watching? Progress and live views go to stderr, and only then."""
+    """Return whether stderr is a terminal. Only then are progress and live views shown."""
     return sys.stderr is not None and sys.stderr.isatty()

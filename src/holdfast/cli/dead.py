@@ -1,4 +1,4 @@
-"""`holdfast dead`: look at dead letters, send them round again, or drop them."""
+"""`holdfast dead`: list, show, redrive or drop dead letters."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -11,21 +11,27 @@ from holdfast.cli.arguments import (
     AsJson,
     Limit,
     Queue,
-    all_if_zero,
     is_service,
-    opened,
-    queue_and_rest,
+    open_manager,
+    split_queue_and_rest,
+    to_limit,
 )
 from holdfast.cli.console import info, print_json, print_result, strip_control_characters
-from holdfast.cli.errors import NotFound, UsageError
-from holdfast.cli.inspect import WithBody, Words, answer_stories, answer_tasks, one_id
-from holdfast.cli.progress import Meter
+from holdfast.cli.errors import ExitCode, NotFound, UsageError
+from holdfast.cli.inspect import (
+    QueueAndId,
+    WithBody,
+    parse_queue_and_id,
+    print_descriptions,
+    print_messages,
+)
+from holdfast.cli.progress_meter import ProgressMeter
 
 if TYPE_CHECKING:
     from holdfast.core.queue.manager import MessageInfo, QueueManager
     from holdfast.core.queue.message import AnyMessage
 
-app = typer.Typer(no_args_is_help=True, help="Dead letters: list, show, redrive, drop.")
+app = typer.Typer(no_args_is_help=True, help="List, show, redrive or drop dead letters.")
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_HELP)]
 
@@ -34,29 +40,31 @@ Ids = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_
 def list_(
     queue: Queue = None, limit: Limit = 100, body: WithBody = False, as_json: AsJson = False
 ) -> None:
-    """Dead letters, each with its reason."""
-    with opened(queue) as manager:
-        letters = list(manager.dead_letters(all_if_zero(limit)))
-    answer_tasks(letters, body=body, as_json=as_json)
+    """List dead letters with their reasons."""
+    with open_manager(queue) as manager:
+        letters = list(manager.dead_letters(to_limit(limit)))
+    print_messages(letters, body=body, as_json=as_json)
 
 
 @app.command()
-def show(words: Words = None, body: WithBody = False, as_json: AsJson = False) -> None:
-    """One dead letter: what it died of, its attempts, the last traceback."""
-    queue, message_id = one_id(words)
-    with opened(queue) as manager:
-        answer_stories(_letters(manager, message_id), body=body, as_json=as_json)
+def show(words: QueueAndId = None, body: WithBody = False, as_json: AsJson = False) -> None:
+    """Show a dead letter with its reason, its attempts and the last traceback."""
+    queue, message_id = parse_queue_and_id(words)
+    with open_manager(queue) as manager:
+        print_descriptions(_find_dead_letters(manager, message_id), body=body, as_json=as_json)
 
 
-def _letters(manager: "QueueManager[AnyMessage]", message_id: str) -> "list[MessageInfo]":
-    """The dead letters of one id; there is at least one."""
-    remedy = "`holdfast dead list` shows them"
+def _find_dead_letters(
+    manager: "QueueManager[AnyMessage]", message_id: str
+) -> "list[MessageInfo]":
+    """Return the dead letters with an id. Raises NotFound if there is none."""
+    remedy = "see `holdfast dead list`"
     if is_service(manager):
-        tasks = [task for task in manager.dead_letters(all_if_zero(0)) if task.id == message_id]
+        tasks = [task for task in manager.dead_letters(to_limit(0)) if task.id == message_id]
     else:
         tasks = manager.find(message_id)
         if tasks:
-            remedy = "`holdfast explain` tells where it is"
+            remedy = "`holdfast explain` shows its state"
     letters = [task for task in tasks if task.state.value == "failed"]
     if not letters:
         raise NotFound(f"there is no dead letter {message_id!r} in {manager.name}: {remedy}")
@@ -66,58 +74,68 @@ def _letters(manager: "QueueManager[AnyMessage]", message_id: str) -> "list[Mess
 @app.command()
 def redrive(
     words: Ids = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Redrive all dead letters.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters back in the queue, their attempts counted from 0 again."""
-    queue, ids = _chosen(words, everything)
-    with opened(queue) as manager:
+    """Put dead letters back into the queue and count their attempts from 0 again."""
+    queue, ids = _parse_choice(words, everything)
+    with open_manager(queue) as manager:
         if everything:
-            with Meter("redriving", manager.stats().failed) as meter:
+            with ProgressMeter("redriving", manager.stats().failed) as meter:
                 redriven = manager.redrive(on_progress=meter.advance)
             _report("redriven", redriven, [], as_json)
             return
-        _each("redriven", ids, manager.redrive, as_json)
+        _apply_to_each("redriven", ids, manager.redrive, as_json)
 
 
 @app.command()
 def drop(
     words: Ids = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove dead letters for good."""
-    queue, ids = _chosen(words, everything=False)
-    with opened(queue) as manager:
+    """Remove dead letters permanently."""
+    queue, ids = _parse_choice(words, everything=False)
+    with open_manager(queue) as manager:
         if not yes:
-            _ask(len(ids), manager.name)
-        _each("dropped", ids, manager.drop, as_json)
+            _confirm_drop(len(ids), manager.name)
+        _apply_to_each("dropped", ids, manager.drop, as_json)
 
 
-def _chosen(words: Sequence[str] | None, everything: bool) -> tuple[str, list[str]]:
-    queue, ids = queue_and_rest(words, wanted=0 if everything else 1)
+def _parse_choice(words: Sequence[str] | None, everything: bool) -> tuple[str, list[str]]:
+    queue, ids = split_queue_and_rest(words, min_rest=0 if everything else 1)
     if everything and ids:
-        raise UsageError("give either ids or --all, not both")
+        raise UsageError("ids and --all cannot be combined; give one of them")
     if not everything and not ids:
-        raise UsageError("which ones? Give their ids; `holdfast dead list` shows them")
+        raise UsageError(
+            "no id is given: give the ids of dead letters, which `holdfast dead list` shows"
+        )
     return queue, ids
 
 
-def _ask(count: int, queue: str) -> None:
+def _confirm_drop(count: int, queue: str) -> None:
     if not sys.stdin.isatty():
-        raise UsageError("dropping is for good: add --yes to do it without being asked")
-    what = "this dead letter" if count == 1 else f"these {count} dead letters"
+        raise UsageError(
+            "dropping is permanent, and there is no terminal to confirm it; add --yes"
+        )
+    letters = "this dead letter" if count == 1 else f"these {count} dead letters"
     if not typer.confirm(
-        f"Drop {what} of {strip_control_characters(queue)} for good?", err=True
+        f"Permanently drop {letters} of {strip_control_characters(queue)}?", err=True
     ):
         info("nothing was dropped")
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FAILED)
 
 
-def _each(verb: str, ids: list[str], act: Callable[[str], int], as_json: bool) -> None:
-    done = {message_id: act(message_id) for message_id in ids}
-    missing = [message_id for message_id, count in done.items() if not count]
-    _report(verb, sum(done.values()), missing, as_json)
+def _apply_to_each(
+    verb: str, ids: list[str], action: Callable[[str], int], as_json: bool
+) -> None:
+    counts = {message_id: action(message_id) for message_id in ids}
+    missing = [message_id for message_id, count in counts.items() if not count]
+    _report(verb, sum(counts.values()), missing, as_json)
 
 
 def _report(verb: str, count: int, missing: list[str], as_json: bool) -> None:
@@ -127,5 +145,5 @@ def _report(verb: str, count: int, missing: list[str], as_json: bool) -> None:
         print_result(f"{verb} {count:,}")
     if missing:
         raise NotFound(
-            f"no dead letter {', '.join(map(repr, missing))}: `holdfast dead list` shows them"
+            f"there is no dead letter {', '.join(map(repr, missing))}: see `holdfast dead list`"
         )

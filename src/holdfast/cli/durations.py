@@ -1,4 +1,4 @@
-"""Durations as people write them: 30s, 5m, 2h, 7d, 1h30m, or plain seconds."""
+"""Parse durations such as 30s, 5m, 2h, 7d, 1h30m or plain seconds, and format them."""
 
 import re
 
@@ -7,22 +7,22 @@ import typer
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-# Longer than anybody means; far below where a time no longer fits in a file's name.
+# Longer than any useful duration, and far below where a time no longer fits in a file name.
 MAX_SECONDS = 3650 * 86_400.0
 
 
-def seconds(text: str | float) -> float:
-    """Seconds in a duration. Raises typer.BadParameter with the forms there are."""
-    if isinstance(text, float):  # typer sends defaults this way too
+def parse_duration(text: str | float) -> float:
+    """Return the seconds in a duration. Raises typer.BadParameter with the valid forms."""
+    if isinstance(text, float):  # typer passes defaults through the parser too
         return text
-    written = text.strip().lower().replace(" ", "")
-    if _PLAIN.fullmatch(written):
-        value = float(written)
-    elif re.fullmatch(f"(?:{_PART.pattern})+", written):
-        value = sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(written))
+    normalized = text.strip().lower().replace(" ", "")
+    if _PLAIN.fullmatch(normalized):
+        value = float(normalized)
+    elif re.fullmatch(f"(?:{_PART.pattern})+", normalized):
+        value = sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(normalized))
     else:
         raise typer.BadParameter(
-            f"{text!r} is no duration: write 30s, 5m, 2h, 7d, 1h30m or plain seconds"
+            f"{text!r} is not a duration; write 30s, 5m, 2h, 7d, 1h30m or plain seconds"
         )
     if value > MAX_SECONDS:
         raise typer.BadParameter(f"{text!r} is longer than ten years")
@@ -32,12 +32,12 @@ def seconds(text: str | float) -> float:
 _LARGE = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
-def in_words(seconds: float) -> str:
-    """A duration for people: two units at most, the way one would say it."""
+def format_duration(seconds: float) -> str:
+    """Return a readable duration with two units at most."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     size, unit, below, small = next(row for row in _LARGE if seconds >= row[0])
-    whole, rest = int(seconds // size), int(seconds % size // below)
-    return f"{whole} {unit} {rest} {small}" if rest else f"{whole} {unit}"
+    count, rest = int(seconds // size), int(seconds % size // below)
+    return f"{count} {unit} {rest} {small}" if rest else f"{count} {unit}"

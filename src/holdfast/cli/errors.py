@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes, and one clear line for each error."""
+"""The exit codes of commands, and one clear line for each error."""
 
 import logging
 import os
@@ -18,31 +18,31 @@ from holdfast.core.errors import (
 )
 from holdfast.jobs.errors import InvalidJob, StoreUnavailable
 
-DEBUG = "HOLDFAST_DEBUG"
+DEBUG_VARIABLE = "HOLDFAST_DEBUG"
 
 
 class ExitCode(IntEnum):
-    """Documented in docs/reference/cli.md; scripts rely on them."""
+    """The exit codes, documented in docs/reference/cli.md. Scripts rely on them."""
 
     OK = 0
-    NO = 1  # not there, a check failed, the books do not balance
-    USAGE = 2  # it cannot be done as written: option, name, setting, handler, kind of queue
+    FAILED = 1  # not found, a check failed, or the demo's totals do not match
+    USAGE = 2  # wrong option, name, setting, handler or kind of queue
     UNAVAILABLE = 3  # the queue cannot be reached, read or written
-    REFUSED = 4  # the input is no message: not JSON, not UTF-8, too large
+    REFUSED = 4  # the input is not a message: not JSON, not UTF-8, too large
     BUG = 70
     INTERRUPTED = 130
 
 
 class InputRefused(HoldfastError):
-    """What was given to push is no message. Says where, and what was pushed before."""
+    """Some input is not a message. The text says where, and what was pushed before it."""
 
 
 class NotFound(HoldfastError):
-    """What was asked about does not exist."""
+    """The thing a command was asked for does not exist."""
 
 
 class UsageError(HoldfastError):
-    """The command cannot be run as it was written."""
+    """A command cannot be run as it was written."""
 
 
 _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
@@ -57,40 +57,43 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (InvalidJob, ExitCode.REFUSED),
     (MalformedMessage, ExitCode.REFUSED),
     (MessageTooLarge, ExitCode.REFUSED),
-    (HoldfastError, ExitCode.NO),
+    (HoldfastError, ExitCode.FAILED),
     (OSError, ExitCode.UNAVAILABLE),
 )
 
 
-def code_of(error: BaseException) -> ExitCode:
+def exit_code_from_error(error: BaseException) -> ExitCode:
+    """Return the exit code of an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.BUG)
 
 
-def line_of(error: BaseException) -> str:
-    """One line: what is wrong, and the way out."""
+def format_error(error: BaseException) -> str:
+    """Return one line that says what failed and what to do."""
     if isinstance(error, HoldfastError):
         return " ".join(str(error).split())
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error} (`holdfast doctor QUEUE` may know more)"
+        return f"{where}{error.strerror or error} (try `holdfast doctor QUEUE`)"
     return (
         f"this is a bug in Holdfast: {type(error).__name__}: {' '.join(str(error).split())} "
-        f"(run it with {DEBUG}=1 for the traceback, and please report it)"
+        f"(run it with {DEBUG_VARIABLE}=1 for the traceback, and please report it)"
     )
 
 
 @contextmanager
-def report_errors() -> Iterator[None]:
-    """Keep log lines off stderr where no log is set up. A store logs that a query failed and
-    raises it, too; the command shows what was raised.
+def silence_log() -> Iterator[None]:
+    """Keep log lines off stderr if no logging is set up.
+
+    A store logs a failed query and also raises it, and the command shows the raised error.
     """
-    log, nowhere = logging.getLogger("holdfast"), logging.NullHandler()
-    log.addHandler(nowhere)
+    log, handler = logging.getLogger("holdfast"), logging.NullHandler()
+    log.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(nowhere)
+        log.removeHandler(handler)
 
 
-def debugging() -> bool:
-    return os.environ.get(DEBUG, "") not in ("", "0")
+def is_debugging() -> bool:
+    """Return whether errors are raised with their traceback."""
+    return os.environ.get(DEBUG_VARIABLE, "") not in ("", "0")

@@ -1,9 +1,9 @@
-"""Work in the foreground, and the person who may want it to stop.
+"""Run work in the foreground until it ends or a signal stops it.
 
-The work has a thread of its own. The main thread only waits, draws and takes signals, so a
+The work has its own thread. The main thread only waits, draws and receives signals, so a
 signal never interrupts the work in the middle of a step.
 
-    running ─ Ctrl-C or SIGTERM ─▶ draining ─ again ─▶ stopping now ─ again ─▶ gone
+    running ─ Ctrl-C or SIGTERM ─▶ draining ─ again ─▶ stopping now ─ again ─▶ exit
 """
 
 import os
@@ -14,11 +14,11 @@ from threading import Event, Thread
 from typing import Generic, Protocol, TypeVar
 
 from holdfast.cli.console import info
-from holdfast.cli.durations import in_words
+from holdfast.cli.durations import format_duration
 from holdfast.cli.status_line import LiveStatus
 from holdfast.core.clock import SYSTEM_CLOCK
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 R = TypeVar("R")
@@ -26,42 +26,48 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Runnable(Protocol[R_co]):
-    """Something that works until it is done, or told to stop from another thread."""
+    """Work that runs until it is done, or until another thread stops it."""
 
     @property
     def running(self) -> int:
-        """How much is under way, for the person who asks it to stop."""
+        """Return how many tasks are running."""
 
-    def run(self) -> R_co: ...
+    def run(self) -> R_co:
+        """Run to the end and return the result."""
 
     def stop(self) -> None:
-        """Begin nothing more; what runs may finish."""
+        """Start nothing more. Running tasks may finish."""
 
     def stop_now(self) -> None:
-        """End what runs."""
+        """End the running tasks."""
 
 
 class ForegroundRunner(Generic[R]):
-    """One stint, from its start to its end. `first_signal` and `stopped_now_by` are the
-    numbers of the signals that asked it to drain and to stop; 0: nobody did."""
+    """Runs one Runnable from start to end.
 
-    def __init__(self, stint: Runnable[R], screen: LiveStatus, drain: float) -> None:
-        self._stint, self._screen, self._drain = stint, screen, drain
+    `first_signal` and `stopped_now_by` are the numbers of the signals that made it drain and
+    stop, or 0.
+    """
+
+    def __init__(self, runnable: Runnable[R], status: LiveStatus, drain_seconds: float) -> None:
+        self._runnable, self._status = runnable, status
+        self._drain_seconds = drain_seconds
         self._over = Event()
         self._signals: list[int] = []
-        self._heard = 0
+        self._handled = 0
         self._results: list[R] = []
         self._error: BaseException | None = None
         self.first_signal = 0
         self.stopped_now_by = 0
 
     def run(self) -> R:
+        """Run the work, and return its result or raise its error."""
         thread = Thread(target=self._work, name="holdfast-worker")
-        with _signals_to(self._signals), self._screen:
+        with _collect_signals(self._signals), self._status:
             thread.start()
-            while not SYSTEM_CLOCK.wait(self._over, _LOOK_SECONDS):
-                self._listen()
-                self._screen.draw()
+            while not SYSTEM_CLOCK.wait(self._over, _POLL_SECONDS):
+                self._handle_signals()
+                self._status.draw()
             thread.join()
         if self._error is not None:
             raise self._error
@@ -70,45 +76,46 @@ class ForegroundRunner(Generic[R]):
 
     def _work(self) -> None:
         try:
-            self._results.append(self._stint.run())
-        except BaseException as error:  # it is raised again where it can be told
+            self._results.append(self._runnable.run())
+        except BaseException as error:  # run() raises it again in the main thread
             self._error = error
         finally:
             self._over.set()
 
-    def _listen(self) -> None:
-        while self._heard < len(self._signals):
-            self._heard += 1
-            self._obey(self._heard, self._signals[self._heard - 1])
+    def _handle_signals(self) -> None:
+        while self._handled < len(self._signals):
+            self._handled += 1
+            self._handle_signal(self._handled, self._signals[self._handled - 1])
 
-    def _obey(self, time: int, number: int) -> None:
-        match time:
+    def _handle_signal(self, count: int, number: int) -> None:
+        match count:
             case 1:
                 self.first_signal = number
-                running = self._stint.running
-                self._stint.stop()
+                running = self._runnable.running
+                self._runnable.stop()
                 info(
-                    f"draining: {running} running, up to {in_words(self._drain)}; "
-                    "Ctrl-C again stops now"
+                    f"draining: {running} running, "
+                    f"up to {format_duration(self._drain_seconds)}; Ctrl-C again stops now"
                 )
             case 2:
-                running = self._stint.running
-                self._stint.stop_now()
+                running = self._runnable.running
+                self._runnable.stop_now()
                 self.stopped_now_by = number
-                info(f"stopping now: {running} running, to be given back")
+                info(f"stopping now: giving back {running} running")
             case _:
-                # Even the end hangs. The leases run out, and the work comes back.
+                # Stopping hangs. When the leases end, the messages are redelivered.
                 os._exit(128 + number)
 
 
 @contextmanager
-def _signals_to(heard: list[int]) -> Iterator[None]:
-    """Note signals and do nothing else: a handler must not touch what it interrupts."""
+def _collect_signals(received: list[int]) -> Iterator[None]:
+    """Record signals and do nothing else, because a handler must not touch what it
+    interrupts."""
 
-    def note(number: int, frame: object) -> None:
-        heard.append(number)
+    def record(number: int, frame: object) -> None:
+        received.append(number)
 
-    before = {number: signal.signal(number, note) for number in _STOP_SIGNALS}
+    before = {number: signal.signal(number, record) for number in _STOP_SIGNALS}
     try:
         yield
     finally:

@@ -1,137 +1,140 @@
-"""A task as JSON for scripts, and as lines for people."""
+"""Format a message as JSON for scripts, and as lines for a terminal."""
 
 import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.durations import in_words
+from holdfast.cli.durations import format_duration
 
 if TYPE_CHECKING:
     from holdfast.core.queue.manager import Holder, MessageInfo, PastAttempt
 
 
-def as_json(view: "MessageInfo", *, body: bool, deep: bool = True) -> dict[str, Any]:
-    """Everything known of it; `deep` with what only `find` looks up."""
+def message_to_json(message: "MessageInfo", *, body: bool, deep: bool = True) -> dict[str, Any]:
+    """Return the message as JSON. `deep` adds the parts that only `find` looks up."""
     data: dict[str, Any] = {
-        "id": view.id,
-        "key": view.key,
-        "state": view.state.value,
-        "attempts": view.attempts,
-        "where": view.where,
-        "due_at": _iso(view.due_at),
-        "lease": lease_json(view.holder),
-        "reason": view.reason,
+        "id": message.id,
+        "key": message.key,
+        "state": message.state.value,
+        "attempts": message.attempts,
+        "where": message.where,
+        "due_at": _format_iso(message.due_at),
+        "lease": lease_to_json(message.holder),
+        "reason": message.reason,
     }
     if deep:
-        data["past"] = [_past_json(past) for past in view.past]
-        data["checkpoint"] = view.checkpoint
+        data["past"] = [_attempt_to_json(past) for past in message.past]
+        data["checkpoint"] = message.checkpoint
     if body:
-        data["body"] = view.body
+        data["body"] = message.body
     return data
 
 
-def lease_json(holder: "Holder | None") -> dict[str, Any] | None:
-    """The seed's lease.json, and what else is known of the holder."""
+def lease_to_json(holder: "Holder | None") -> dict[str, Any] | None:
+    """Return the seed's lease.json, and what else is known of the holder."""
     if holder is None:
         return None
     return {
         "worker_id": holder.worker_id,
-        "timestamp": _iso(holder.timestamp),
+        "timestamp": _format_iso(holder.timestamp),
         "attempt": holder.attempt,
-        "expires_at": _iso(holder.expires_at),
+        "expires_at": _format_iso(holder.expires_at),
         "host": holder.host or None,
         "pid": holder.pid or None,
-        "last_seen": _iso(holder.last_seen),
+        "last_seen": _format_iso(holder.last_seen),
     }
 
 
-def _past_json(past: "PastAttempt") -> dict[str, Any]:
+def _attempt_to_json(past: "PastAttempt") -> dict[str, Any]:
     return {
         "attempt": past.attempt,
         "outcome": past.outcome,
-        "at": _iso(past.at),
+        "at": _format_iso(past.at),
         "worker_id": past.worker_id,
         "reason": past.reason,
         "detail": past.detail,
     }
 
 
-def _iso(when: datetime | None) -> str | None:
-    return when.isoformat() if when else None
+def _format_iso(moment: datetime | None) -> str | None:
+    return moment.isoformat() if moment else None
 
 
-def story(view: "MessageInfo", now: datetime) -> Iterator[tuple[str, str]]:
-    """What `explain` tells: (heading, text) in the order of interest."""
-    yield "id", view.id
-    yield "state", _state(view, now)
-    if view.holder is not None:
-        yield from _holding(view.holder, now)
-    if view.reason is not None:
-        yield "why", view.reason
-    for past in view.past:
-        yield _heading(past), _told(past, now)
-    if view.checkpoint is not None:
-        yield "checkpoint", json.dumps(view.checkpoint, ensure_ascii=False)
-    yield "where", view.where
+def describe_message(message: "MessageInfo", now: datetime) -> Iterator[tuple[str, str]]:
+    """Yield (heading, text) for `explain`, the most important first."""
+    yield "id", message.id
+    yield "state", _format_state(message, now)
+    if message.holder is not None:
+        yield from _describe_holder(message.holder, now)
+    if message.reason is not None:
+        yield "why", message.reason
+    for past in message.past:
+        yield _format_heading(past), _format_attempt(past, now)
+    if message.checkpoint is not None:
+        yield "checkpoint", json.dumps(message.checkpoint, ensure_ascii=False)
+    yield "where", message.where
 
 
-def _state(view: "MessageInfo", now: datetime) -> str:
-    tried = {0: "not tried yet", 1: "1 attempt"}.get(view.attempts, f"{view.attempts} attempts")
-    match view.state.value:
-        case "pending" if view.due_at is not None and view.due_at > now:
-            return f"pending, due {when(view.due_at, now)}; {tried}"
+def _format_state(message: "MessageInfo", now: datetime) -> str:
+    tried = {0: "not tried yet", 1: "1 attempt"}.get(
+        message.attempts, f"{message.attempts} attempts"
+    )
+    match message.state.value:
+        case "pending" if message.due_at is not None and message.due_at > now:
+            return f"pending, due {format_time(message.due_at, now)}; {tried}"
         case "failed":
-            return f"failed, a dead letter; {tried}"
+            return f"failed (dead letter); {tried}"
         case state:
             return f"{state}; {tried}"
 
 
-def _holding(holder: "Holder", now: datetime) -> Iterator[tuple[str, str]]:
+def _describe_holder(holder: "Holder", now: datetime) -> Iterator[tuple[str, str]]:
     process = f" (pid {holder.pid} on {holder.host})" if holder.host else ""
     yield "held by", holder.worker_id + process
-    yield "since", f"{when(holder.timestamp, now)}, as attempt {holder.attempt}"
+    yield "since", f"{format_time(holder.timestamp, now)}, as attempt {holder.attempt}"
     if holder.expires_at > now:
-        yield "until", f"{when(holder.expires_at, now)}, unless it is renewed"
+        yield "until", f"{format_time(holder.expires_at, now)}, unless it is renewed"
     else:
         yield (
             "until",
-            (f"{when(holder.expires_at, now)}: the next worker that polls takes it over"),
+            f"{format_time(holder.expires_at, now)}: the next worker that polls takes it over",
         )
     if holder.last_seen is not None:
-        yield "last seen", when(holder.last_seen, now)
+        yield "last seen", format_time(holder.last_seen, now)
 
 
-def _heading(past: "PastAttempt") -> str:
+def _format_heading(past: "PastAttempt") -> str:
     return past.outcome if past.outcome == "redriven" else f"attempt {past.attempt}"
 
 
-def _told(past: "PastAttempt", now: datetime) -> str:
+def _format_attempt(past: "PastAttempt", now: datetime) -> str:
     by = f" by {past.worker_id}" if past.worker_id else ""
-    return f"{past.outcome} {when(past.at, now)}{by}: {past.reason}"
+    return f"{past.outcome} {format_time(past.at, now)}{by}: {past.reason}"
 
 
-def when(moment: datetime, now: datetime) -> str:
-    """A time as people want it: the clock, and how far away it is."""
+def format_time(moment: datetime, now: datetime) -> str:
+    """Return a time of day, and how far away it is."""
     away = (moment - now).total_seconds()
     clock = f"{moment:%H:%M:%S}" if abs(away) < 43_200 else f"{moment:%Y-%m-%d %H:%M}"
-    return f"{clock} UTC ({f'in {in_words(away)}' if away > 0 else f'{in_words(-away)} ago'})"
+    distance = f"in {format_duration(away)}" if away > 0 else f"{format_duration(-away)} ago"
+    return f"{clock} UTC ({distance})"
 
 
-def summary(view: "MessageInfo", now: datetime) -> str:
-    """One cell for a list: what matters in this state."""
-    match view.state.value:
+def summarize_message(message: "MessageInfo", now: datetime) -> str:
+    """Return one cell for a list, with what matters in the message's state."""
+    match message.state.value:
         case "pending":
-            due = view.due_at
-            return f"due {when(due, now)}" if due and due > now else "ready"
-        case "leased" if view.holder is not None:
-            over = "" if view.holder.expires_at > now else "ran out "
-            return f"{view.holder.worker_id}, {over}{when(view.holder.expires_at, now)}"
+            due = message.due_at
+            return f"due {format_time(due, now)}" if due and due > now else "ready"
+        case "leased" if (holder := message.holder) is not None:
+            expired = "" if holder.expires_at > now else "expired "
+            return f"{holder.worker_id}, {expired}{format_time(holder.expires_at, now)}"
         case "failed":
-            return view.reason or ""
+            return message.reason or ""
     return ""
 
 
-def last_detail(view: "MessageInfo") -> str | None:
-    """The newest traceback or stack dump."""
-    return next((past.detail for past in reversed(view.past) if past.detail), None)
+def find_last_detail(message: "MessageInfo") -> str | None:
+    """Return the newest traceback or stack dump, if there is one."""
+    return next((past.detail for past in reversed(message.past) if past.detail), None)

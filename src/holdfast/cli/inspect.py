@@ -1,4 +1,4 @@
-"""Looking: `status`, `list`, `show` and `explain`. None of them changes anything."""
+"""The read-only commands `status`, `list`, `show` and `explain`."""
 
 import json
 import sys
@@ -15,18 +15,18 @@ from holdfast.cli.arguments import (
     AsJson,
     Limit,
     Queue,
-    all_if_zero,
-    opened,
-    queue_and_rest,
+    open_manager,
+    split_queue_and_rest,
+    to_limit,
 )
 from holdfast.cli.console import (
+    make_console,
     print_json,
     print_result,
     print_table,
     strip_control_characters,
-    terminal,
 )
-from holdfast.cli.durations import in_words, seconds
+from holdfast.cli.durations import format_duration, parse_duration
 from holdfast.cli.errors import NotFound, UsageError
 from holdfast.core.clock import SYSTEM_CLOCK, utc_now
 
@@ -35,34 +35,39 @@ if TYPE_CHECKING:
     from holdfast.core.queue.message import AnyMessage
 
 STATES = ("pending", "leased", "completed", "failed")
-WithBody = Annotated[bool, typer.Option("--body", help="Show the messages themselves too.")]
+WithBody = Annotated[bool, typer.Option("--body", help="Show the messages too.")]
 
 
 def status(
     queue: Queue = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Keep looking until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
     every: Annotated[
-        float, typer.Option(parser=seconds, metavar="DURATION", help="How often to look.")
+        float,
+        typer.Option(
+            parser=parse_duration, metavar="DURATION", help="Time between two updates."
+        ),
     ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """How many messages are ready, held, done and dead."""
-    with opened(queue) as manager:
+    """Show how many messages are ready, leased, completed and failed."""
+    with open_manager(queue) as manager:
         if watch:
             _watch(manager, max(every, 0.1), as_json)
         elif as_json:
-            print_json(_stats_json(manager))
+            print_json(_stats_to_json(manager))
         else:
-            print_table(("state", manager.name), _stats_rows(manager.stats()))
+            print_table(("state", manager.name), _stats_to_rows(manager.stats()))
 
 
 def _watch(manager: "QueueManager[AnyMessage]", every: float, as_json: bool) -> None:
-    """Ctrl-C is how one leaves a view like this, so it is no failure."""
+    """Show the counts until Ctrl-C, which is the normal way to end this."""
     try:
         if sys.stdout.isatty() and not as_json:
             _watch_live(manager, every)
         while True:
-            print_json(_stats_json(manager)) if as_json else print_result(_stats_line(manager))
+            print_json(_stats_to_json(manager)) if as_json else print_result(
+                _format_stats(manager)
+            )
             SYSTEM_CLOCK.sleep(every)
     except KeyboardInterrupt:
         return
@@ -71,17 +76,17 @@ def _watch(manager: "QueueManager[AnyMessage]", every: float, as_json: bool) -> 
 def _watch_live(manager: "QueueManager[AnyMessage]", every: float) -> None:
     from rich.live import Live
 
-    from holdfast.cli.board import Board
+    from holdfast.cli.queue_view import QueueView
 
-    board = Board(manager.name)
-    with Live(console=terminal(), auto_refresh=False, transient=False) as live:
+    view = QueueView(manager.name)
+    with Live(console=make_console(), auto_refresh=False, transient=False) as live:
         while True:
-            board.note(manager.stats(), SYSTEM_CLOCK.monotonic())
-            live.update(board.picture(), refresh=True)
+            view.record(manager.stats(), SYSTEM_CLOCK.monotonic())
+            live.update(view.render(), refresh=True)
             SYSTEM_CLOCK.sleep(every)
 
 
-def _stats_json(manager: "QueueManager[AnyMessage]") -> dict[str, Any]:
+def _stats_to_json(manager: "QueueManager[AnyMessage]") -> dict[str, Any]:
     return {
         "queue": manager.name,
         "at": utc_now().isoformat(),
@@ -89,12 +94,12 @@ def _stats_json(manager: "QueueManager[AnyMessage]") -> dict[str, Any]:
     }
 
 
-def _stats_line(manager: "QueueManager[AnyMessage]") -> str:
+def _format_stats(manager: "QueueManager[AnyMessage]") -> str:
     counts = " ".join(f"{k}={v}" for k, v in asdict(manager.stats()).items() if v is not None)
     return f"{utc_now():%H:%M:%S} {manager.name} {counts}"
 
 
-def _stats_rows(stats: "QueueStats") -> list[tuple[str, str]]:
+def _stats_to_rows(stats: "QueueStats") -> list[tuple[str, str]]:
     rows = [
         ("ready", f"{stats.ready:,}"),
         ("delayed", f"{stats.delayed:,}"),
@@ -104,9 +109,9 @@ def _stats_rows(stats: "QueueStats") -> list[tuple[str, str]]:
     if stats.completed is not None:
         rows.insert(3, ("completed", f"{stats.completed:,}"))
     if stats.oldest_ready_seconds is not None:
-        rows.append(("oldest ready", in_words(stats.oldest_ready_seconds)))
+        rows.append(("oldest ready", format_duration(stats.oldest_ready_seconds)))
     if stats.expired:
-        rows.append(("leases run out", f"{stats.expired:,}"))
+        rows.append(("expired leases", f"{stats.expired:,}"))
     if stats.foreign:
         rows.append(("foreign files", f"{stats.foreign:,} (see `holdfast doctor`)"))
     return rows
@@ -121,77 +126,82 @@ def list_(
     body: WithBody = False,
     as_json: AsJson = False,
 ) -> None:
-    """The messages in a state, oldest first."""
+    """List the messages in a state, oldest first."""
     from holdfast.core.queue.manager import MessageState
 
     if state not in STATES:
-        raise UsageError(f"--state {state!r}: it is one of {', '.join(STATES)}")
-    with opened(queue) as manager:
-        tasks = list(manager.peek(MessageState(state), all_if_zero(limit)))
-    answer_tasks(tasks, body=body, as_json=as_json)
+        raise UsageError(f"--state must be one of {', '.join(STATES)}; got {state!r}")
+    with open_manager(queue) as manager:
+        tasks = list(manager.peek(MessageState(state), to_limit(limit)))
+    print_messages(tasks, body=body, as_json=as_json)
 
 
-def answer_tasks(tasks: "Sequence[MessageInfo]", *, body: bool, as_json: bool) -> None:
+def print_messages(tasks: "Sequence[MessageInfo]", *, body: bool, as_json: bool) -> None:
+    """Print messages as a table or as JSON."""
     if as_json:
-        print_json([formatting.as_json(task, body=body, deep=False) for task in tasks])
+        print_json([formatting.message_to_json(task, body=body, deep=False) for task in tasks])
         return
     now = utc_now()
     rows = [
-        (task.id, str(task.attempts), formatting.summary(task, now))
+        (task.id, str(task.attempts), formatting.summarize_message(task, now))
         + ((json.dumps(task.body, ensure_ascii=False),) if body else ())
         for task in tasks
     ]
     print_table(("id", "attempts", "about", *(("body",) if body else ())), rows)
 
 
-Words = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_HELP)]
+QueueAndId = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_HELP)]
 
 
-def show(words: Words = None, as_json: AsJson = False) -> None:
-    """A message with its body."""
-    tasks = found(words)
+def show(words: QueueAndId = None, as_json: AsJson = False) -> None:
+    """Show a message with its body."""
+    tasks = find_messages(words)
     if as_json:
-        print_json([formatting.as_json(task, body=True) for task in tasks])
+        print_json([formatting.message_to_json(task, body=True) for task in tasks])
         return
     for task in tasks:
-        _answer_lines(islice(formatting.story(task, utc_now()), 2))
-        print_result(_pretty(task.body))
+        _print_lines(islice(formatting.describe_message(task, utc_now()), 2))
+        print_result(_format_body(task.body))
 
 
-def explain(words: Words = None, body: WithBody = False, as_json: AsJson = False) -> None:
-    """Who holds a message, since and until when, past attempts, why it failed."""
-    answer_stories(found(words), body=body, as_json=as_json)
+def explain(words: QueueAndId = None, body: WithBody = False, as_json: AsJson = False) -> None:
+    """Show a message's holder, lease, past attempts and last error."""
+    print_descriptions(find_messages(words), body=body, as_json=as_json)
 
 
-def found(words: Sequence[str] | None) -> "list[MessageInfo]":
-    """Every push of the id that was asked for; there is at least one."""
-    queue, message_id = one_id(words)
-    with opened(queue) as manager:
+def find_messages(words: Sequence[str] | None) -> "list[MessageInfo]":
+    """Return every message with the given id. Raises NotFound if there is none."""
+    queue, message_id = parse_queue_and_id(words)
+    with open_manager(queue) as manager:
         tasks = manager.find(message_id)
         if not tasks:
             raise NotFound(
-                f"there is no message {message_id!r} in {manager.name}: `holdfast list` shows "
-                "what is there, and completed ones are gone after a purge"
+                f"there is no message {message_id!r} in {manager.name}: see `holdfast list`; "
+                "completed messages are removed by a purge"
             )
     return tasks
 
 
-def one_id(words: Sequence[str] | None) -> tuple[str, str]:
-    queue, rest = queue_and_rest(words, wanted=1)
+def parse_queue_and_id(words: Sequence[str] | None) -> tuple[str, str]:
+    """Return the queue and the id. Raises UsageError unless there is exactly one id."""
+    queue, rest = split_queue_and_rest(words, min_rest=1)
     if len(rest) != 1:
-        raise UsageError("one ID is needed, as in `holdfast explain enrich 4f1c…`")
+        raise UsageError(
+            f"one ID is needed, got {len(rest)}; write it as in `holdfast explain enrich 4f1c…`"
+        )
     return queue, rest[0]
 
 
-def answer_stories(tasks: "Sequence[MessageInfo]", *, body: bool, as_json: bool) -> None:
+def print_descriptions(tasks: "Sequence[MessageInfo]", *, body: bool, as_json: bool) -> None:
+    """Print everything that is known of some messages, as lines or as JSON."""
     if as_json:
-        print_json([formatting.as_json(task, body=body) for task in tasks])
+        print_json([formatting.message_to_json(task, body=body) for task in tasks])
         return
     for number, task in enumerate(tasks):
         if number:
             print_result("")
-        _answer_lines(formatting.story(task, utc_now()))
-        if detail := formatting.last_detail(task):
+        _print_lines(formatting.describe_message(task, utc_now()))
+        if detail := formatting.find_last_detail(task):
             print_result("detail")
             print_result(
                 "\n".join(
@@ -199,16 +209,16 @@ def answer_stories(tasks: "Sequence[MessageInfo]", *, body: bool, as_json: bool)
                 )
             )
         if body:
-            print_result(_pretty(task.body))
+            print_result(_format_body(task.body))
 
 
-def _answer_lines(lines: Iterable[tuple[str, str]]) -> None:
+def _print_lines(lines: Iterable[tuple[str, str]]) -> None:
     for heading, text in lines:
         print_result(f"{heading:<11} {strip_control_characters(text)}")
 
 
-def _pretty(body: dict[str, Any] | None) -> str:
+def _format_body(body: dict[str, Any] | None) -> str:
     if body is None:
-        return "(it holds no JSON object)"
+        return "(the body is not a JSON object)"
     lines = json.dumps(body, indent=2, ensure_ascii=False).splitlines()
     return "\n".join(strip_control_characters(line) for line in lines)

@@ -1,4 +1,4 @@
-"""The `holdfast` command: its parts put together, and every error as one clear line."""
+"""The `holdfast` command: registers every command and prints each error as one line."""
 
 import sys
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from holdfast.cli import dead, inspect, maintenance, push, work
 from holdfast.cli.chat.app import app as chat
 from holdfast.cli.console import info, strip_control_characters
 from holdfast.cli.demo.command import demo
-from holdfast.cli.errors import ExitCode, code_of, debugging, line_of
+from holdfast.cli.errors import ExitCode, exit_code_from_error, format_error, is_debugging
 from holdfast.cli.export.app import app as export
 
 
 class _Group(TyperGroup):
-    """Says in words that Ctrl-C ended a command."""
+    """A group that reports that Ctrl-C ended a command."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -33,24 +33,24 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 fine, 1 not there or failed, 2 usage, 3 queue unavailable, "
+    epilog="Exit codes: 0 success, 1 not found or failed, 2 usage error, 3 queue unavailable, "
     "4 input refused, 130 interrupted.",
 )
 app.command(rich_help_panel="Work")(push.push)
 app.command(rich_help_panel="Work")(work.work)
-app.command(rich_help_panel="Look")(inspect.status)
-app.command("list", rich_help_panel="Look")(inspect.list_)
-app.command(rich_help_panel="Look")(inspect.show)
-app.command(rich_help_panel="Look")(inspect.explain)
+app.command(rich_help_panel="Inspect")(inspect.status)
+app.command("list", rich_help_panel="Inspect")(inspect.list_)
+app.command(rich_help_panel="Inspect")(inspect.show)
+app.command(rich_help_panel="Inspect")(inspect.explain)
 app.add_typer(export, name="export", rich_help_panel="Export")
 app.add_typer(chat, name="chat", rich_help_panel="Chat")
-app.add_typer(dead.app, name="dead", rich_help_panel="Keep in order")
-app.command(rich_help_panel="Keep in order")(maintenance.purge)
-app.command(rich_help_panel="Keep in order")(maintenance.doctor)
-app.command(rich_help_panel="Try it")(demo)
+app.add_typer(dead.app, name="dead", rich_help_panel="Maintain")
+app.command(rich_help_panel="Maintain")(maintenance.purge)
+app.command(rich_help_panel="Maintain")(maintenance.doctor)
+app.command(rich_help_panel="Try")(demo)
 
 
-def _version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
@@ -61,46 +61,53 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def holdfast(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
     ] = False,
 ) -> None:
-    """Queue work that is held fast until it is done, and counted once."""
+    """Queue work, keep it leased until it is done, and count it once."""
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script and exit with its code."""
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; its exit code. Whatever goes wrong is one line on stderr."""
-    _make_lenient(sys.stdout, sys.stderr)
+    """Run one command and return its exit code. An error is one line on stderr."""
+    _escape_unencodable(sys.stdout, sys.stderr)
     try:
         result = typer.main.get_command(app).main(
             args=list(arguments), prog_name="holdfast", standalone_mode=False
         )
     except SystemExit as end:
-        # How typer and rich react to a closed pipe. But `holdfast list enrich | head` is no
-        # failure, and nothing else of ours exits this way.
+        # Typer and rich exit this way when the pipe is closed, and nothing else here does.
+        # `holdfast list enrich | head` is not a failure.
         return ExitCode.OK if isinstance(end.__context__, BrokenPipeError) else ExitCode.BUG
     except (KeyboardInterrupt, typer.Abort):
         info("interrupted")
         return ExitCode.INTERRUPTED
     except Exception as error:
-        return _fail(error)
+        return _report_error(error)
     return result if isinstance(result, int) else ExitCode.OK
 
 
-def _fail(error: Exception) -> int:
-    if debugging():
+def _report_error(error: Exception) -> int:
+    if is_debugging():
         raise error
-    usage = getattr(error, "format_message", None)  # typer's own: unknown option and such
+    usage = getattr(
+        error, "format_message", None
+    )  # an error of typer, such as an unknown option
     if usage is None:
-        info(
-            strip_control_characters(f"holdfast: {line_of(error)}")
-        )  # one line, whatever a file is called
-        return code_of(error)
-    if not usage():  # it has shown the help already
+        # Cleaned as a whole, so that a newline in a file name does not make a second line.
+        info(strip_control_characters(f"holdfast: {format_error(error)}"))
+        return exit_code_from_error(error)
+    if not usage():  # typer has already shown the help
         return ExitCode.USAGE
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "holdfast"
@@ -112,8 +119,8 @@ def _fail(error: Exception) -> int:
     return ExitCode.USAGE
 
 
-def _make_lenient(*streams: TextIO | None) -> None:
-    """Somebody's message must not fail to be shown because of a terminal's alphabet."""
+def _escape_unencodable(*streams: TextIO | None) -> None:
+    """Escape characters that the terminal's encoding lacks, so that output never fails."""
     for stream in streams:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Keeping a queue in order: `purge` and `doctor`."""
+"""The maintenance commands `purge` and `doctor`."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.arguments import AsJson, Queue, default_queue, opened
+from holdfast.cli.arguments import AsJson, Queue, open_manager, resolve_queue
 from holdfast.cli.console import print_json, print_result, strip_control_characters
-from holdfast.cli.durations import seconds
+from holdfast.cli.durations import parse_duration
 from holdfast.cli.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -23,39 +23,41 @@ def purge(
     older_than: Annotated[
         float,
         typer.Option(
-            parser=seconds, metavar="DURATION", help="Completed longer ago than that."
+            parser=parse_duration,
+            metavar="DURATION",
+            help="Remove messages completed longer ago than this.",
         ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Remove completed messages, and what killed processes left behind."""
-    with opened(queue) as manager:
+    """Remove completed messages, and files that killed processes left behind."""
+    with open_manager(queue) as manager:
         purged = manager.purge(older_than)
     print_json({"purged": purged}) if as_json else print_result(f"purged {purged:,}")
 
 
 def doctor(queue: Queue = None, as_json: AsJson = False) -> None:
-    """Look for what will hurt: in the queue's folder, or in an SQS queue's settings."""
-    from holdfast.bootstrap import examine
+    """Check a queue's folder, or an SQS queue's settings, for problems."""
+    from holdfast.bootstrap import examine_queue
 
-    answer_findings(examine(default_queue(queue)), as_json)
+    print_check_results(examine_queue(resolve_queue(queue)), as_json)
 
 
-def answer_findings(findings: "Iterable[CheckResult]", as_json: bool) -> None:
-    """Shown, or as JSON; the command ends with 1 when one is a failure."""
-    found = list(findings) if as_json else list(_shown(findings))
+def print_check_results(results: "Iterable[CheckResult]", as_json: bool) -> None:
+    """Print check results as lines or as JSON. Exits with 1 if one is a failure."""
+    printed = list(results) if as_json else list(_print_each(results))
     if as_json:
-        print_json([{**asdict(one), "level": one.level.value} for one in found])
-    if any(one.level.value == "fail" for one in found):
-        raise typer.Exit(ExitCode.NO)
+        print_json([{**asdict(result), "level": result.level.value} for result in printed])
+    if any(result.level.value == "fail" for result in printed):
+        raise typer.Exit(ExitCode.FAILED)
 
 
-def _shown(findings: "Iterable[CheckResult]") -> "Iterable[CheckResult]":
-    """Each as it is made: the probes take a moment."""
-    for one in findings:
-        sign, colour = _SIGNS[one.level.value]
-        typer.secho(f"{sign} {one.level.value:<5}", fg=colour, nl=False)
-        print_result(f"{one.check:<14} {strip_control_characters(one.found)}")
-        if one.remedy:
-            print_result(f"{'':<22} → {strip_control_characters(one.remedy)}")
-        yield one
+def _print_each(results: "Iterable[CheckResult]") -> "Iterable[CheckResult]":
+    """Print and yield each result as soon as it is known, because some checks are slow."""
+    for result in results:
+        sign, colour = _SIGNS[result.level.value]
+        typer.secho(f"{sign} {result.level.value:<5}", fg=colour, nl=False)
+        print_result(f"{result.check:<14} {strip_control_characters(result.found)}")
+        if result.remedy:
+            print_result(f"{'':<22} → {strip_control_characters(result.remedy)}")
+        yield result

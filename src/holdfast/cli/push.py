@@ -1,17 +1,17 @@
-"""`holdfast push`: hand over messages from arguments, a file or standard input."""
+"""`holdfast push`: push messages from arguments, a file or standard input."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import QUEUE_HELP, AsJson, default_queue, opened
+from holdfast.cli.arguments import QUEUE_HELP, AsJson, open_manager, resolve_queue
 from holdfast.cli.console import print_json, print_result, strip_control_characters
-from holdfast.cli.durations import seconds
+from holdfast.cli.durations import parse_duration
 from holdfast.cli.errors import UsageError
+from holdfast.cli.push_input import STDIN
 
-STDIN = "-"
-_FEW = 10  # ids are printed one by one up to this many
+_MAX_IDS = 10  # that are printed one by one
 
 
 def push(
@@ -19,46 +19,49 @@ def push(
         list[str] | None,
         typer.Argument(
             metavar="QUEUE JSON",
-            help=f"{QUEUE_HELP} Then JSON objects, or - for lines from standard input.",
+            help=f"{QUEUE_HELP} Then JSON objects, or - to read lines from standard input.",
         ),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(help="A file: one JSON object, an array of them, or one per line."),
+        typer.Option(help="Read a file with a JSON object, an array of them, or one per line."),
     ] = None,
     delay: Annotated[
         float,
         typer.Option(
-            parser=seconds,
+            parser=parse_duration,
             metavar="DURATION",
             show_default=False,
-            help="Deliver after 30s, 5m, 2h, 7d.",
+            help="Deliver no earlier than after this time (30s, 5m, 2h, 7d).",
         ),
     ] = 0.0,
     message_id: Annotated[
-        str | None, typer.Option("--id", help="The id of the one message pushed.")
+        str | None, typer.Option("--id", help="The id of the message, if there is only one.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hand over messages. Once this has returned, they cannot be lost."""
-    from holdfast.cli.push_input.sources import check, hand_over, source_of
+    """Push messages. When this has returned, they cannot be lost."""
+    from holdfast.cli.push_input.sources import check_source, open_source, push_all
 
-    queue, texts = _queue_and_texts(words or [])
-    with source_of(texts, file) as source:
-        total = check(source, message_id)
-        with opened(queue, create=True) as manager:
-            pushed = hand_over(manager, source, total, message_id, delay)
+    queue, texts = _split_queue_and_texts(words or [])
+    with open_source(texts, file) as source:
+        total = check_source(source, message_id)
+        with open_manager(queue, create=True) as manager:
+            pushed = push_all(manager, source, total, message_id, delay)
     _report(manager.name, pushed, as_json)
 
 
-def _queue_and_texts(words: list[str]) -> tuple[str, list[str]]:
-    """JSON and `-` are never a queue's name, so the queue can be left out."""
+def _split_queue_and_texts(words: list[str]) -> tuple[str, list[str]]:
+    """Return the queue and the texts.
+
+    The queue can be left out, because neither JSON nor `-` is a valid queue name.
+    """
     if words and not _is_text(words[0]):
         queue, texts = words[0], words[1:]
     else:
-        queue, texts = default_queue(), words
+        queue, texts = resolve_queue(), words
     if STDIN in texts and len(texts) > 1:
-        raise UsageError("- reads everything from standard input: give it alone")
+        raise UsageError("- reads all messages from standard input; give no other JSON with it")
     return queue, texts
 
 
@@ -69,7 +72,7 @@ def _is_text(word: str) -> bool:
 def _report(queue: str, ids: list[str], as_json: bool) -> None:
     if as_json:
         print_json({"queue": queue, "pushed": len(ids), "ids": ids})
-    elif len(ids) <= _FEW:
+    elif len(ids) <= _MAX_IDS:
         for message_id in ids:
             print_result(strip_control_characters(message_id))
     else:

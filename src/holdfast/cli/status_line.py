@@ -1,10 +1,10 @@
-"""A worker's live line: what it has done, what it does, how fast."""
+"""A worker's live status line: running and finished messages, and the rate."""
 
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Protocol, Self
 
-from holdfast.cli.console import terminal
-from holdfast.cli.durations import in_words
+from holdfast.cli.console import make_console
+from holdfast.cli.durations import format_duration
 from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Event
 
-_ENDS = ("Completed", "Retried", "DeadLettered", "GivenBack", "MessageLeaseLost")
-_REMEMBERED = 100  # readings the pace is taken from: about ten seconds
+_END_EVENTS = ("Completed", "Retried", "DeadLettered", "GivenBack", "MessageLeaseLost")
+_MAX_READINGS = 100  # that the rate is computed from, about ten seconds
 
 
 class EventCounts:
-    """A subscriber that counts events by kind, and knows what is running."""
+    """A subscriber that counts events by kind, and the running messages."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -28,23 +28,25 @@ class EventCounts:
         kind = type(event).__name__
         self.counts[kind] += 1
         if kind == "Claimed":
-            self._running.add(_which(event))
-        elif kind in _ENDS:
-            self._running.discard(_which(event))
+            self._running.add(_identify_attempt(event))
+        elif kind in _END_EVENTS:
+            self._running.discard(_identify_attempt(event))
 
     @property
     def running(self) -> int:
+        """Return the number of running messages."""
         return len(self._running)
 
 
-def _which(event: "Event") -> tuple[str, int]:
+def _identify_attempt(event: "Event") -> tuple[str, int]:
     return getattr(event, "message_id", ""), getattr(event, "attempt", 0)
 
 
 class LiveStatus(Protocol):
-    """What is shown while something runs. Drawn about ten times a second."""
+    """What is shown while work runs. It is drawn about ten times a second."""
 
-    def draw(self) -> None: ...
+    def draw(self) -> None:
+        """Draw the current state."""
 
     def __enter__(self) -> object: ...
 
@@ -52,7 +54,7 @@ class LiveStatus(Protocol):
 
 
 class NoStatus:
-    """No live line: nobody is watching, or log lines were asked for."""
+    """Shows nothing, because stderr is not a terminal or log lines were requested."""
 
     def draw(self) -> None: ...
 
@@ -63,19 +65,19 @@ class NoStatus:
 
 
 class StatusLine:
-    """One line at the bottom of the terminal; log lines and prints appear above it."""
+    """One line at the bottom of the terminal. Log lines and prints appear above it."""
 
-    def __init__(self, name: str, tally: EventCounts) -> None:
-        self._name, self._tally = name, tally
+    def __init__(self, name: str, counts: EventCounts) -> None:
+        self._name, self._counts = name, counts
         self._started = SYSTEM_CLOCK.monotonic()
-        self._done: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)
+        self._done: deque[tuple[float, int]] = deque(maxlen=_MAX_READINGS)
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
         from rich.live import Live
 
         self._live = Live(
-            console=terminal(stderr=True), auto_refresh=False, transient=True, screen=False
+            console=make_console(stderr=True), auto_refresh=False, transient=True, screen=False
         )
         self._live.start()
         self.draw()
@@ -86,28 +88,29 @@ class StatusLine:
             self._live.stop()
 
     def draw(self) -> None:
+        """Draw the line."""
         assert self._live is not None
         now = SYSTEM_CLOCK.monotonic()
-        self._done.append((now, self._tally.counts["Completed"]))
-        self._live.update(self._line(now), refresh=True)
+        self._done.append((now, self._counts.counts["Completed"]))
+        self._live.update(self._render(now), refresh=True)
 
-    def _line(self, now: float) -> "Text":
+    def _render(self, now: float) -> "Text":
         from rich.text import Text
 
-        count = self._tally.counts
+        counts = self._counts.counts
         parts = [
             (self._name, "bold"),
-            (f"{self._tally.running} running", "yellow"),
-            (f"{count['Completed']:,} done", "green"),
-            (f"{self._per_second():,.1f}/s", ""),
-            (f"{count['Retried']:,} retried" if count["Retried"] else "", "magenta"),
-            (f"{count['DeadLettered']:,} dead" if count["DeadLettered"] else "", "red"),
-            (in_words(now - self._started), "dim"),
+            (f"{self._counts.running} running", "yellow"),
+            (f"{counts['Completed']:,} done", "green"),
+            (f"{self._compute_rate():,.1f}/s", ""),
+            (f"{counts['Retried']:,} retried" if counts["Retried"] else "", "magenta"),
+            (f"{counts['DeadLettered']:,} dead" if counts["DeadLettered"] else "", "red"),
+            (format_duration(now - self._started), "dim"),
             ("Ctrl-C drains", "dim"),
         ]
-        shown = [Text(text, style) for text, style in parts if text]
-        return Text("  ", no_wrap=True, overflow="ellipsis").join(shown)
+        texts = [Text(text, style) for text, style in parts if text]
+        return Text("  ", no_wrap=True, overflow="ellipsis").join(texts)
 
-    def _per_second(self) -> float:
+    def _compute_rate(self) -> float:
         (then, before), (now, after) = self._done[0], self._done[-1]
         return (after - before) / (now - then) if now > then else 0.0

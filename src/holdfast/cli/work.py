@@ -1,4 +1,4 @@
-"""`holdfast work`: run a worker in the foreground until it is stopped or the queue is empty."""
+"""`holdfast work`: run a worker until it is stopped or the queue is empty."""
 
 import os
 import sys
@@ -7,20 +7,31 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from holdfast.cli.arguments import QUEUE_HELP, AsJson, concurrency_option, queue_and_rest
+from holdfast.cli.arguments import (
+    QUEUE_HELP,
+    AsJson,
+    make_concurrency_option,
+    split_queue_and_rest,
+)
 from holdfast.cli.console import print_json, print_result
-from holdfast.cli.durations import seconds
+from holdfast.cli.durations import parse_duration
 from holdfast.cli.errors import UsageError
 from holdfast.cli.foreground import ForegroundRunner
+from holdfast.cli.observability import (
+    LogFormat,
+    MetricsHost,
+    MetricsPort,
+    serve_metrics_while,
+    subscribe_log,
+)
 from holdfast.cli.status_line import EventCounts, NoStatus, StatusLine
-from holdfast.cli.watching import LogFormat, MetricsHost, MetricsPort, log_lines, metrics
 
 if TYPE_CHECKING:
     from holdfast.core.worker.worker import Isolation, Worker, WorkerReport
 
 
-def _duration(text: str) -> Any:
-    return typer.Option(parser=seconds, metavar="DURATION", help=text)
+def _make_duration_option(text: str) -> Any:
+    return typer.Option(parser=parse_duration, metavar="DURATION", help=text)
 
 
 def work(
@@ -28,25 +39,34 @@ def work(
         list[str] | None,
         typer.Argument(
             metavar="QUEUE MODULE:HANDLER",
-            help=f"{QUEUE_HELP} Then the function that handles a message; the current "
-            "folder is looked in first.",
+            help=f"{QUEUE_HELP} Then the function that handles a message, which is "
+            "searched for in the current folder first.",
         ),
     ] = None,
-    concurrency: Annotated[int, concurrency_option("Messages at a time.")] = 1,
+    concurrency: Annotated[
+        int, make_concurrency_option("Messages handled at the same time.")
+    ] = 1,
     isolation: Annotated[
         str, typer.Option(metavar="thread|process|async", help="Where handlers run.")
     ] = "thread",
-    lease: Annotated[float | None, _duration("How long a message is held at a time.")] = None,
-    stall: Annotated[
-        float | None, _duration("The longest a handler may go without ctx.beat().")
+    lease: Annotated[
+        float | None,
+        _make_duration_option("Lease of a message; it is renewed while the handler runs."),
     ] = None,
-    timeout: Annotated[float | None, _duration("The longest one attempt may take.")] = None,
-    drain: Annotated[float, _duration("How long running work may finish on Ctrl-C.")] = 30.0,
+    stall: Annotated[
+        float | None, _make_duration_option("Maximum time between two calls of ctx.beat().")
+    ] = None,
+    timeout: Annotated[
+        float | None, _make_duration_option("Maximum time of one attempt.")
+    ] = None,
+    drain: Annotated[
+        float, _make_duration_option("Time for running work to finish after Ctrl-C.")
+    ] = 30.0,
     max_attempts: Annotated[
-        int | None, typer.Option(min=1, help="Then the message is a dead letter.")
+        int | None, typer.Option(min=1, help="Attempts before a message is dead-lettered.")
     ] = None,
     until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="End when nothing is left to do.")
+        bool, typer.Option("--until-empty", help="Exit when the queue is empty.")
     ] = False,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
@@ -56,21 +76,21 @@ def work(
     """Handle messages. Ctrl-C lets running work finish; Ctrl-C again stops now."""
     from holdfast.bootstrap import open_queue
     from holdfast.core.events import Events
-    from holdfast.core.worker.handler import load_handler, message_model
+    from holdfast.core.worker.handler import find_message_model, load_handler
     from holdfast.core.worker.worker import Worker
 
-    queue_url, path = _queue_and_handler(words)
-    _put_here_on_path()
+    queue_url, path = _split_queue_and_handler(words)
+    _add_working_directory()
     handler = load_handler(path)
-    tally, events = EventCounts(), Events()
-    events.subscribe(tally)
+    counts, events = EventCounts(), Events()
+    events.subscribe(counts)
     settings = {"lease_seconds": lease, "max_attempts": max_attempts}
     given: dict[str, Any] = {
         name: value for name, value in settings.items() if value is not None
     }
     with (
-        metrics(events, metrics_port, metrics_host),
-        open_queue(queue_url, message_model(handler), events=events, **given) as queue,
+        serve_metrics_while(events, metrics_port, metrics_host),
+        open_queue(queue_url, find_message_model(handler), events=events, **given) as queue,
     ):
         worker = Worker(
             queue,
@@ -82,30 +102,34 @@ def work(
             drain_seconds=drain,
             events=events,
         )
-        screen = StatusLine(queue.name, tally) if log_lines(events, log_format) else NoStatus()
-        shift = ForegroundRunner(RunnableWorker(worker, tally, until_empty), screen, drain)
-        report = shift.run()
-    answer_report(report, as_json)
-    if shift.stopped_now_by:
-        raise typer.Exit(128 + shift.stopped_now_by)
+        status = (
+            StatusLine(queue.name, counts) if subscribe_log(events, log_format) else NoStatus()
+        )
+        runner = ForegroundRunner(RunnableWorker(worker, counts, until_empty), status, drain)
+        report = runner.run()
+    print_report(report, as_json)
+    if runner.stopped_now_by:
+        raise typer.Exit(128 + runner.stopped_now_by)
 
 
-def _queue_and_handler(words: list[str] | None) -> tuple[str, str]:
-    queue, rest = queue_and_rest(words, wanted=1)
+def _split_queue_and_handler(words: list[str] | None) -> tuple[str, str]:
+    queue, rest = split_queue_and_rest(words, min_rest=1)
     if len(rest) != 1:
         raise UsageError(
-            "one MODULE:HANDLER is needed, as in `holdfast work enrich tasks:handle`"
+            f"one MODULE:HANDLER is needed, got {len(rest)}; write it as in "
+            "`holdfast work enrich tasks:handle`"
         )
     return queue, rest[0]
 
 
-def _put_here_on_path() -> None:
-    # A console script's path begins with its own folder, not with where one stands.
+def _add_working_directory() -> None:
+    # The path of a console script begins with its own folder, not the working directory.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
-def answer_report(report: "WorkerReport", as_json: bool) -> None:
+def print_report(report: "WorkerReport", as_json: bool) -> None:
+    """Print the counts of a worker's report, as a line or as JSON."""
     counts = asdict(report)
     if as_json:
         print_json(counts)
@@ -114,15 +138,17 @@ def answer_report(report: "WorkerReport", as_json: bool) -> None:
 
 
 class RunnableWorker:
-    """A worker, as a shift sees it."""
+    """A worker that ForegroundRunner can run."""
 
-    def __init__(self, worker: "Worker[Any]", tally: EventCounts, until_empty: bool) -> None:
-        self._worker, self._tally, self._until_empty = worker, tally, until_empty
+    def __init__(self, worker: "Worker[Any]", counts: EventCounts, until_empty: bool) -> None:
+        self._worker, self._counts, self._until_empty = worker, counts, until_empty
         self.stop, self.stop_now = worker.stop, worker.stop_now
 
     @property
     def running(self) -> int:
-        return self._tally.running
+        """Return the number of running messages."""
+        return self._counts.running
 
     def run(self) -> "WorkerReport":
+        """Run the worker to its end."""
         return self._worker.run(until_empty=self._until_empty)

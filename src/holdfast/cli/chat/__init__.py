@@ -1,1 +1,1 @@
-"""`holdfast chat`: answer customers' messages in batches, once each."""
+"""`holdfast chat`: answer customers' messages in batches, each batch once."""

@@ -1,4 +1,4 @@
-"""The `holdfast chat` commands, put together."""
+"""Register the `holdfast chat` commands."""
 
 import typer
 
@@ -11,10 +11,10 @@ app = typer.Typer(
 )
 app.command(rich_help_panel="Work")(send.send)
 app.command(rich_help_panel="Work")(work.work)
-app.command(rich_help_panel="Look")(inspect.show)
-app.command(rich_help_panel="Look")(inspect.outbox)
-app.command(rich_help_panel="People")(parked.parked)
-app.command(rich_help_panel="People")(parked.assign)
-app.command(rich_help_panel="Keep in order")(maintenance.sweep)
-app.command(rich_help_panel="Keep in order")(maintenance.tables)
-app.command(rich_help_panel="Keep in order")(maintenance.doctor)
+app.command(rich_help_panel="Inspect")(inspect.show)
+app.command(rich_help_panel="Inspect")(inspect.outbox)
+app.command(rich_help_panel="Operate")(parked.parked)
+app.command(rich_help_panel="Operate")(parked.assign)
+app.command(rich_help_panel="Maintain")(maintenance.sweep)
+app.command(rich_help_panel="Maintain")(maintenance.tables)
+app.command(rich_help_panel="Maintain")(maintenance.doctor)

@@ -1,4 +1,4 @@
-"""`holdfast chat show` and `outbox`. Neither changes anything."""
+"""The read-only commands `holdfast chat show` and `outbox`."""
 
 import os
 from collections import Counter
@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli.arguments import MAX_COUNT, AsJson
 from holdfast.cli.chat import formatting
-from holdfast.cli.chat.finding import From, Full, store, the_one
+from holdfast.cli.chat.lookup import From, Full, find_conversation, open_store
 from holdfast.cli.console import (
     info,
     print_json,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.conversations.model import Conversation
     from holdfast.conversations.ports import ConversationStore
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 def show(
@@ -31,60 +31,76 @@ def show(
         str | None,
         typer.Argument(
             metavar="[CONVERSATION]",
-            help="Its id, or enough of the beginning; without one all are listed.",
+            help="Its id, or the beginning of it; without one, all conversations are listed.",
         ),
     ] = None,
     address: From = None,
     last: Annotated[
-        int, typer.Option(min=0, max=MAX_COUNT, help="So many messages of the history.")
+        int, typer.Option(min=0, max=MAX_COUNT, help="Show this many messages of the history.")
     ] = 20,
     full: Full = False,
     as_json: AsJson = False,
 ) -> None:
-    """The conversations there are, or one with its history and what is under way."""
-    with store() as kept:
+    """List all conversations, or show one with its history and staged messages."""
+    with open_store() as store:
         if conversation is None:
-            _list(kept, full, as_json)
+            _list(store, full, as_json)
         else:
-            _show(kept, the_one(kept, conversation, address), last, full, as_json)
+            _show(store, find_conversation(store, conversation, address), last, full, as_json)
 
 
-def _list(kept: "ConversationStore", full: bool, as_json: bool) -> None:
-    staged = Counter({one.key: one.fragments for one in kept.waiting()})
-    found = list(kept.conversations())
+def _list(store: "ConversationStore", full: bool, as_json: bool) -> None:
+    staged = Counter({waiting.key: waiting.fragments for waiting in store.waiting()})
+    conversations = list(store.conversations())
     if as_json:
         print_json(
-            [{**formatting.as_json(one, full), "staged": staged[one.key]} for one in found]
+            [
+                {
+                    **formatting.conversation_to_json(conversation, full),
+                    "staged": staged[conversation.key],
+                }
+                for conversation in conversations
+            ]
         )
         return
     now = SYSTEM_CLOCK.time()
-    rows = [formatting.row_of(one, staged[one.key], now, full) for one in found]
+    rows = [
+        formatting.conversation_to_row(conversation, staged[conversation.key], now, full)
+        for conversation in conversations
+    ]
     print_table(formatting.HEADINGS, rows)
 
 
 def _show(
-    kept: "ConversationStore", one: "Conversation", last: int, full: bool, as_json: bool
+    store: "ConversationStore",
+    conversation: "Conversation",
+    last: int,
+    full: bool,
+    as_json: bool,
 ) -> None:
-    name = one.key.conversation_id
+    name = conversation.key.conversation_id
     staged = sorted(
-        kept.staged(name), key=lambda row: (formatting.staged_at(row), row.message_sid)
+        store.staged(name), key=lambda row: (formatting.get_received_at(row), row.message_sid)
     )
-    history = kept.history(one.key, limit=last) if last else []
+    history = store.history(conversation.key, limit=last) if last else []
     if as_json:
         more = {
             "staged": [
-                {"sid": row.message_sid, "body": formatting.body_of(row)} for row in staged
+                {"sid": row.message_sid, "body": formatting.format_body(row)} for row in staged
             ],
-            "history": [formatting.message_json(message) for message in history],
+            "history": [formatting.history_to_json(message) for message in history],
         }
-        print_json({**formatting.as_json(one, full), **more})
+        print_json({**formatting.conversation_to_json(conversation, full), **more})
         return
-    for heading, text in formatting.story(one, kept.window(name), SYSTEM_CLOCK.time(), full):
+    facts = formatting.describe_conversation(
+        conversation, store.window(name), SYSTEM_CLOCK.time(), full
+    )
+    for heading, text in facts:
         print_result(f"{heading:<14} {strip_control_characters(text)}")
-    lines = [line for message in history for line in formatting.said(message)]
+    lines = [line for message in history for line in formatting.format_history(message)]
     for row in staged:
-        lines += formatting.lines_of(
-            "staged", formatting.staged_at(row), formatting.body_of(row)
+        lines += formatting.format_lines(
+            "staged", formatting.get_received_at(row), formatting.format_body(row)
         )
     if lines:
         print_result("")
@@ -99,36 +115,38 @@ def outbox(
     full: Full = False,
     as_json: AsJson = False,
 ) -> None:
-    """What was sent to the outbox folder: the replies of local use."""
-    from holdfast.config.chat import chat_settings
+    """Show the replies in the outbox folder, where local use puts them."""
+    from holdfast.config.chat import read_chat_settings
 
-    folder = chat_settings(os.environ).outbox_folder
+    folder = read_chat_settings(os.environ).outbox_folder
     seen: set[str] = set()
     try:
         while True:
             _show_new(folder, seen, full, as_json)
             if not follow:
                 break
-            SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
-    except KeyboardInterrupt:  # how one leaves a view like this
+            SYSTEM_CLOCK.sleep(_POLL_SECONDS)
+    except KeyboardInterrupt:  # the normal way to end this
         return
     if not seen:
-        info(f"nothing was sent to {folder}")
+        info(f"there are no replies in {folder}")
 
 
 def _show_new(folder: Path, seen: set[str], full: bool, as_json: bool) -> None:
-    from holdfast.bootstrap.chats import sent_to
+    from holdfast.bootstrap.chats import read_outbox
 
-    for one in sent_to(folder):
-        if one.message_sid in seen:
+    for reply in read_outbox(folder):
+        if reply.message_sid in seen:
             continue
-        seen.add(one.message_sid)
-        to = one.to if full else formatting.masked(one.to)
+        seen.add(reply.message_sid)
+        to = reply.to if full else formatting.mask_address(reply.to)
         if as_json:
-            name = formatting.id_of(one.conversation_id, full)
-            print_json({"conversation": name, "to": to, "at": one.sent_at, "body": one.text})
+            name = formatting.format_id(reply.conversation_id, full)
+            print_json(
+                {"conversation": name, "to": to, "at": reply.sent_at, "body": reply.text}
+            )
             continue
-        for line in formatting.lines_of(
-            f"to {strip_control_characters(to)}", one.sent_at, one.text
+        for line in formatting.format_lines(
+            f"to {strip_control_characters(to)}", reply.sent_at, reply.text
         ):
             print_result(line)

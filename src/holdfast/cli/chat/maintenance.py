@@ -1,4 +1,4 @@
-"""Keeping conversations in order: `sweep`, `tables` and `doctor`."""
+"""The maintenance commands `holdfast chat sweep`, `tables` and `doctor`."""
 
 import os
 from dataclasses import asdict
@@ -7,21 +7,23 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.arguments import AsJson
-from holdfast.cli.chat.finding import chat
+from holdfast.cli.chat.lookup import open_chat
 from holdfast.cli.console import info, print_json, print_result
-from holdfast.cli.durations import in_words
+from holdfast.cli.durations import format_duration
 from holdfast.cli.errors import UsageError
-from holdfast.cli.maintenance import answer_findings
+from holdfast.cli.maintenance import print_check_results
 
 
 def sweep(as_json: AsJson = False) -> None:
-    """Find messages whose trigger was lost, and send another one. `work` does it, too."""
-    with chat() as app:
+    """Send new triggers for messages whose trigger was lost. `work` does this too."""
+    with open_chat() as app:
         swept = app.sweeper.sweep()
     if as_json:
         print_json(asdict(swept))
         return
-    oldest = f", the oldest for {in_words(swept.oldest_seconds)}" if swept.waiting else ""
+    oldest = (
+        f", the longest for {format_duration(swept.oldest_seconds)}" if swept.waiting else ""
+    )
     print_result(
         f"{swept.waiting:,} conversations wait{oldest}; {swept.triggered:,} triggered, "
         f"{swept.parked:,} parked"
@@ -30,28 +32,28 @@ def sweep(as_json: AsJson = False) -> None:
 
 def tables(
     create: Annotated[
-        bool, typer.Option("--create", help="Make the tables that are not there.")
+        bool, typer.Option("--create", help="Create the missing tables.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether the DynamoDB tables of conversations are right."""
-    from holdfast.bootstrap.chat_checks import chat_table_findings, create_chat_tables
-    from holdfast.config.chat import chat_settings
+    """Check the DynamoDB tables of conversations."""
+    from holdfast.bootstrap.chat_checks import check_chat_tables, create_chat_tables
+    from holdfast.config.chat import read_chat_settings
 
-    store = chat_settings(os.environ).store_url
+    store = read_chat_settings(os.environ).store_url
     if not store.startswith("dynamodb:"):
         raise UsageError(
-            "conversations are in a file, which needs no tables; for DynamoDB set "
-            "HOLDFAST_CHAT_STORE, as in HOLDFAST_CHAT_STORE=dynamodb:"
+            f"HOLDFAST_CHAT_STORE must be dynamodb:PREFIX; got {store!r}, and a file needs no "
+            "tables"
         )
     if create:
         for name in create_chat_tables(store):
-            info(f"made {name}")
-    answer_findings(chat_table_findings(store), as_json)
+            info(f"created {name}")
+    print_check_results(check_chat_tables(store), as_json)
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Look for what will hurt: settings, store, queues, profiles, what waits too long."""
-    from holdfast.bootstrap.chat_checks import chat_findings
+    """Check settings, store, queues, profiles and waiting messages for problems."""
+    from holdfast.bootstrap.chat_checks import check_chat
 
-    answer_findings(chat_findings(os.environ), as_json)
+    print_check_results(check_chat(os.environ), as_json)

@@ -1,4 +1,4 @@
-"""`holdfast chat parked` and `hand`: what a person decides."""
+"""`holdfast chat parked` and `assign`: the decisions of an operator."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -7,7 +7,14 @@ import typer
 
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.chat import formatting
-from holdfast.cli.chat.finding import From, Full, Named, chat, store, the_one
+from holdfast.cli.chat.lookup import (
+    ConversationName,
+    From,
+    Full,
+    find_conversation,
+    open_chat,
+    open_store,
+)
 from holdfast.cli.console import (
     info,
     print_json,
@@ -15,10 +22,10 @@ from holdfast.cli.console import (
     print_table,
     strip_control_characters,
 )
-from holdfast.cli.durations import in_words
+from holdfast.cli.durations import format_duration
 from holdfast.cli.errors import ExitCode, NotFound, UsageError
 from holdfast.conversations.errors import ParkedNotFound
-from holdfast.conversations.outbox import state_of
+from holdfast.conversations.outbox import get_outbox_state
 from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -26,131 +33,144 @@ if TYPE_CHECKING:
     from holdfast.conversations.model import ParkedBatch
 
 HEADINGS = ("parked", "conversation", "messages", "reply", "age", "reason")
-Verb = Literal["retry", "sent", "drop"]
+Decision = Literal["retry", "sent", "drop"]
 
 
 def parked(
     retry: Annotated[
-        str | None, typer.Option(metavar="ID", help="Have it answered after all.")
+        str | None, typer.Option(metavar="ID", help="Answer this batch after all.")
     ] = None,
     sent: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Its reply is out: write it into the history."),
+        typer.Option(metavar="ID", help="Record this batch's reply as sent."),
     ] = None,
     drop: Annotated[
-        str | None, typer.Option(metavar="ID", help="Forget it: no reply is wanted.")
+        str | None, typer.Option(metavar="ID", help="Drop this batch without a reply.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    bodies: Annotated[
-        bool, typer.Option("--body", help="Show the messages themselves, too.")
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")
     ] = False,
+    bodies: Annotated[bool, typer.Option("--body", help="Show the messages too.")] = False,
     full: Full = False,
     as_json: AsJson = False,
 ) -> None:
-    """Batches that wait for a person: why, since when; and what is to become of them."""
-    given: dict[Verb, str | None] = {"retry": retry, "sent": sent, "drop": drop}
-    chosen = [(verb, name) for verb, name in given.items() if name is not None]
-    if len(chosen) > 1:
-        raise UsageError("one at a time: --retry, --sent or --drop")
-    if chosen:
-        _decide(*chosen[0], yes=yes, full=full, as_json=as_json)
+    """List parked batches with their reasons, or decide about one of them."""
+    given: dict[Decision, str | None] = {"retry": retry, "sent": sent, "drop": drop}
+    decisions = [(decision, name) for decision, name in given.items() if name is not None]
+    if len(decisions) > 1:
+        raise UsageError("--retry, --sent and --drop cannot be combined; give one of them")
+    if decisions:
+        _decide(*decisions[0], yes=yes, full=full, as_json=as_json)
     else:
         _list(bodies, full, as_json)
 
 
 def _list(bodies: bool, full: bool, as_json: bool) -> None:
-    with store() as kept:
-        found = list(kept.parked())
+    with open_store() as store:
+        batches = list(store.parked())
     if as_json:
-        print_json([formatting.parked_json(one, full) for one in found])
+        print_json([formatting.parked_to_json(batch, full) for batch in batches])
         return
-    print_table(HEADINGS, [_row(one, full) for one in found])
-    for one in found if bodies else ():
-        print_result(f"\n{one.parked_id}")
-        for row in one.staged:
-            for line in formatting.lines_of(
-                "customer", formatting.staged_at(row), formatting.body_of(row)
+    print_table(HEADINGS, [_batch_to_row(batch, full) for batch in batches])
+    for batch in batches if bodies else ():
+        print_result(f"\n{batch.parked_id}")
+        for row in batch.staged:
+            for line in formatting.format_lines(
+                "customer", formatting.get_received_at(row), formatting.format_body(row)
             ):
                 print_result(line)
 
 
-def _row(one: "ParkedBatch", full: bool) -> tuple[str, ...]:
+def _batch_to_row(batch: "ParkedBatch", full: bool) -> tuple[str, ...]:
     return (
-        one.parked_id,
-        formatting.id_of(one.key.conversation_id, full),
-        f"{len(one.staged)}",
-        "-" if one.outbox is None else state_of(one.outbox),
-        in_words(max(0.0, SYSTEM_CLOCK.time() - one.parked_at)),
-        one.reason,
+        batch.parked_id,
+        formatting.format_id(batch.key.conversation_id, full),
+        f"{len(batch.staged)}",
+        "-" if batch.outbox is None else get_outbox_state(batch.outbox),
+        format_duration(max(0.0, SYSTEM_CLOCK.time() - batch.parked_at)),
+        batch.reason,
     )
 
 
-_DONE = {
-    "retry": "staged again: it is answered while `holdfast chat work` runs",
-    "sent": "its reply counts as sent",
-    "drop": "forgotten",
+_CONFIRMATIONS = {
+    "retry": "staged again; `holdfast chat work` answers it",
+    "sent": "its reply is recorded as sent",
+    "drop": "dropped",
 }
 
 
-def _decide(verb: Verb, parked_id: str, *, yes: bool, full: bool, as_json: bool) -> None:
-    with chat() as app:
-        if verb == "drop" and not yes:
-            _ask()
+def _decide(
+    decision: Decision, parked_id: str, *, yes: bool, full: bool, as_json: bool
+) -> None:
+    with open_chat() as app:
+        if decision == "drop" and not yes:
+            _confirm_drop()
         try:
-            one = _done(app, verb, parked_id)
+            batch = _apply(app, decision, parked_id)
         except ParkedNotFound:
             raise NotFound(
-                f"nothing is parked as {parked_id!r}: `holdfast chat parked` lists what is"
+                f"there is no parked batch {parked_id!r}: see `holdfast chat parked`"
             ) from None
     if as_json:
-        print_json(formatting.parked_json(one, full))
+        print_json(formatting.parked_to_json(batch, full))
     else:
-        print_result(f"{strip_control_characters(one.parked_id)}: {_DONE[verb]}")
+        print_result(f"{strip_control_characters(batch.parked_id)}: {_CONFIRMATIONS[decision]}")
 
 
-def _done(app: "ChatApp", verb: Verb, parked_id: str) -> "ParkedBatch":
-    match verb:
+def _apply(app: "ChatApp", decision: Decision, parked_id: str) -> "ParkedBatch":
+    match decision:
         case "retry":
-            return app.desk.retry(parked_id)
+            return app.operator.retry(parked_id)
         case "sent":
-            return app.desk.sent(parked_id)
+            return app.operator.sent(parked_id)
         case "drop":
-            return app.desk.drop(parked_id)
+            return app.operator.drop(parked_id)
 
 
-def _ask() -> None:
+def _confirm_drop() -> None:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("dropping is for good: add --yes to do it without being asked")
-    if not typer.confirm("Drop these messages for good, unanswered?", err=True):
+        raise UsageError(
+            "dropping is permanent, and there is no terminal to confirm it; add --yes"
+        )
+    if not typer.confirm("Permanently drop these messages without a reply?", err=True):
         info("nothing was dropped")
-        raise typer.Exit(ExitCode.NO)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def assign(
-    conversation: Named,
+    conversation: ConversationName,
     *,
     to: Annotated[
-        str, typer.Option("--to", metavar="person|writer", help="Who answers from now on.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="person|writer",
+            help="Whether an operator or the writer answers from now on.",
+        ),
     ],
     address: From = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hand a conversation to a person, whose messages are then parked, or to the writer."""
+    """Assign a conversation to a person, so that its batches are parked, or to the writer."""
     if to not in ("person", "writer"):
-        raise UsageError(f"--to {to!r}: it is person or writer")
-    with chat() as app:
-        key = the_one(app.store, conversation, address).key
-        done = app.desk.hand_over(key) if to == "person" else app.desk.take_back(key)
-    name = formatting.id_of(key.conversation_id, full=False)
-    if not done:
-        raise NotFound(f"there is no conversation {name!r} any more")
+        raise UsageError(f"--to must be person or writer; got {to!r}")
+    with open_chat() as app:
+        key = find_conversation(app.store, conversation, address).key
+        changed = (
+            app.operator.assign_to_person(key)
+            if to == "person"
+            else app.operator.resume_automation(key)
+        )
+    name = formatting.format_id(key.conversation_id, full=False)
+    if not changed:
+        raise NotFound(f"conversation {name!r} no longer exists")
     if as_json:
         print_json({"conversation": name, "with": to})
     else:
-        print_result(f"{strip_control_characters(name)}: {_handed(to)}")
+        print_result(f"{strip_control_characters(name)}: {_describe_assignment(to)}")
 
 
-def _handed(to: str) -> str:
+def _describe_assignment(to: str) -> str:
     if to == "person":
-        return "a person answers; new messages are parked (`holdfast chat parked`)"
+        return "a person answers; new batches are parked (`holdfast chat parked`)"
     return "the writer answers again"

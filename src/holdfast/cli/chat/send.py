@@ -1,4 +1,4 @@
-"""`holdfast chat send`: be the customer. Messages are staged as if a provider brought them."""
+"""`holdfast chat send`: stage messages as if a provider had delivered them."""
 
 import os
 import sys
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.arguments import AsJson
-from holdfast.cli.chat.formatting import id_of, message_json
-from holdfast.cli.chat.reply import ReplyWait, await_reply
+from holdfast.cli.chat.formatting import format_id, history_to_json
+from holdfast.cli.chat.reply import ReplyWait, wait_for_reply
 from holdfast.cli.console import info, print_json, print_result, strip_control_characters
-from holdfast.cli.durations import in_words, seconds
+from holdfast.cli.durations import format_duration, parse_duration
 from holdfast.cli.errors import InputRefused, UsageError
 from holdfast.conversations.errors import InvalidInbound
 
@@ -26,20 +26,20 @@ _STDIN = "-"
 
 @dataclass(frozen=True, slots=True)
 class SendOptions:
-    """Who writes, to whom, and in which conversation."""
+    """The sender, the recipient and the conversation of a message."""
 
     address: str
     recipient: str
     conversation_id: str
 
-    def message(self, text: str, sid: str | None) -> "Inbound":
-        """Raises InvalidInbound."""
-        from holdfast.conversations.messages import inbound_of
-        from holdfast.core.queue.message import new_id
+    def make_inbound(self, text: str, sid: str | None) -> "Inbound":
+        """Return the inbound message. Raises InvalidInbound."""
+        from holdfast.conversations.messages import parse_inbound
+        from holdfast.core.queue.message import make_id
 
-        return inbound_of(
+        return parse_inbound(
             {
-                "message_sid": f"local-{new_id()}" if sid is None else sid,
+                "message_sid": f"local-{make_id()}" if sid is None else sid,
                 "primary_channel": self.address,
                 "recipient": self.recipient,
                 "conversation_id": self.conversation_id,
@@ -50,98 +50,116 @@ class SendOptions:
 
 def send(
     text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="The message; - reads one from each line.")
+        str,
+        typer.Argument(
+            metavar="TEXT", help="The message; - reads one per line from standard input."
+        ),
     ],
     address: Annotated[
         str,
         typer.Option(
             "--from",
             metavar="ADDRESS",
-            help="Who writes: whatsapp:NAME, a number for SMS, or a mail address.",
+            help="The sender: whatsapp:NAME, a number for SMS, or a mail address.",
         ),
     ] = "whatsapp:you",
     to: Annotated[
         str,
-        typer.Option("--to", metavar="ADDRESS", help="Whom; it chooses the profile."),
+        typer.Option(
+            "--to", metavar="ADDRESS", help="The recipient, which selects the profile."
+        ),
     ] = "",
     conversation: Annotated[
         str,
-        typer.Option("--id", metavar="CONVERSATION", help="By default the two addresses'."),
+        typer.Option(
+            "--id",
+            metavar="CONVERSATION",
+            help="The conversation; by default that of the two addresses.",
+        ),
     ] = "",
     sid: Annotated[
         str | None,
-        typer.Option("--sid", help="The message's own id; the same one is staged once."),
+        typer.Option("--sid", help="The id of the message; the same id is staged only once."),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the reply.")] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
-            parser=seconds, metavar="DURATION", help="How long to wait for it at most."
+            parser=parse_duration,
+            metavar="DURATION",
+            help="Maximum time to wait for the reply.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write as a customer. A new conversation without a profile has an echo for a writer."""
-    from holdfast.bootstrap.chat_providers import LOCAL
+    """Send a message as a customer. Without a profile, a new conversation gets an echo."""
+    from holdfast.bootstrap.chat_providers import LOCAL_PROFILE
     from holdfast.bootstrap.chats import build_chat
 
     if text == _STDIN and sid is not None:
-        raise UsageError("--sid is for one message, and - reads many")
-    customer = SendOptions(address, to, conversation)
-    with build_chat(os.environ, fallback=LOCAL) as app:
-        key, sids = _stage(app, customer, text, sid)
+        raise UsageError(
+            "--sid needs a single message, but - reads many; give the text as an argument"
+        )
+    options = SendOptions(address, to, conversation)
+    with build_chat(os.environ, fallback=LOCAL_PROFILE) as app:
+        key, sids = _stage(app, options, text, sid)
         if not wait:
-            _tell(app, key, sids, as_json)
+            _print_staged(app, key, sids, as_json)
             return
-        _tell_reply(await_reply(app, key, sids, timeout), as_json)
+        _print_replies(wait_for_reply(app, key, sids, timeout), as_json)
 
 
 def _stage(
-    app: "ChatApp", customer: SendOptions, text: str, sid: str | None
+    app: "ChatApp", options: SendOptions, text: str, sid: str | None
 ) -> "tuple[ConversationKey, list[str]]":
-    """Each as it comes. Raises InputRefused, saying what was staged before."""
+    """Stage each message as it arrives.
+
+    Raises InputRefused, which says how many messages were staged before.
+    """
     key: ConversationKey | None = None
     sids: list[str] = []
-    for where, line in _texts(text):
+    for where, line in _read_texts(text):
         try:
-            message = customer.message(line, sid)
+            message = options.make_inbound(line, sid)
         except InvalidInbound as problem:
             before = f"; the {len(sids):,} before it were staged" if sids else ""
             raise InputRefused(f"{where}{problem}{before}") from None
         key = app.stager.stage(message).key
         sids.append(message.message_sid)
     if key is None:
-        raise InputRefused("standard input: there is no message in it")
+        raise InputRefused("standard input has no message: write one per line")
     return key, sids
 
 
-def _texts(text: str) -> Iterator[tuple[str, str]]:
-    """Where it stood, and the message."""
+def _read_texts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each message after its place in the input."""
     if text != _STDIN:
         yield "", text
         return
     if sys.stdin is None:
-        raise UsageError("standard input is closed: there is nothing to read")
+        raise UsageError("standard input is closed; give the text as an argument instead")
     for number, line in enumerate(sys.stdin.buffer, 1):
         if line.strip():
-            # What is no UTF-8 becomes something that is refused like other bad text.
+            # Bytes that are not UTF-8 become surrogates, which are refused like other bad text.
             decoded = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
             yield f"line {number}: ", decoded
 
 
-def _tell(app: "ChatApp", key: "ConversationKey", sids: list[str], as_json: bool) -> None:
+def _print_staged(
+    app: "ChatApp", key: "ConversationKey", sids: list[str], as_json: bool
+) -> None:
     if as_json:
         print_json({"conversation": key.conversation_id, "staged": sids})
         return
-    print_result(strip_control_characters(id_of(key.conversation_id, full=False)))
-    window = in_words(app.settings.window_seconds)
-    info(f"staged {len(sids):,}: answered in about {window}, while `holdfast chat work` runs")
+    print_result(strip_control_characters(format_id(key.conversation_id, full=False)))
+    window = format_duration(app.settings.window_seconds)
+    info(f"staged {len(sids):,}; `holdfast chat work` answers in about {window}")
 
 
-def _tell_reply(waited: ReplyWait, as_json: bool) -> None:
+def _print_replies(result: ReplyWait, as_json: bool) -> None:
     if as_json:
-        print_json([message_json(one) for one in waited.replies])
+        print_json([history_to_json(reply) for reply in result.replies])
         return
-    for one in waited.replies:
-        for line in one.body.splitlines():
+    for reply in result.replies:
+        for line in reply.body.splitlines():
             print_result(strip_control_characters(line))

@@ -1,6 +1,6 @@
-"""The parts of `holdfast chat work`: a worker for each queue, one keeper, a sweeper.
+"""The service of `holdfast chat work`: a worker for each queue, one keeper, a sweeper.
 
-stop   workers drain ─▶ the sweeper ends ─▶ the keeper, last of all: locks outlive the work
+stop   workers drain ─▶ the sweeper ends ─▶ the keeper, last, because locks outlive the work
 """
 
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.foreground import ForegroundRunner
+from holdfast.cli.observability import subscribe_log
 from holdfast.cli.status_line import EventCounts, NoStatus, StatusLine
-from holdfast.cli.watching import log_lines
 from holdfast.conversations.model import Channel
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import QueueUnavailable, StoreUnavailable
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from holdfast.core.queue.manager import QueueManager
     from holdfast.core.worker.handler import Handler
 
-_LOOK_SECONDS = 0.5
-_LOOKS_UNTIL_IDLE = 2  # a batch under way is in no queue's books for a moment
+_POLL_SECONDS = 0.5
+_IDLE_POLLS = 2  # for a moment, no queue counts a batch that is being processed
 
 
 @dataclass(slots=True)
 class ChatService:
-    """Answers until it is stopped."""
+    """A service that answers messages until it is stopped."""
 
     app: "ChatApp"
     channels: list[Channel]
@@ -38,31 +38,34 @@ class ChatService:
     stopped_now_by: int = 0
 
     def run(self, events: Events, log_format: str | None, *, until_idle: bool) -> WorkerReport:
-        """Raises ConfigError when a queue cannot be used."""
-        tally = EventCounts()
-        events.subscribe(tally)
-        queues = self._queues()
-        workers = [self._worker(queue, handler) for queue, handler in queues.items()]
-        live = log_lines(events, log_format)
-        screen = StatusLine(f"chat {' '.join(self.channels)}", tally) if live else NoStatus()
+        """Run until stopped, or until nothing waits.
+
+        Raises ConfigError if a queue cannot be used.
+        """
+        counts = EventCounts()
+        events.subscribe(counts)
+        queues = self._collect_queues()
+        workers = [self._build_worker(queue, handler) for queue, handler in queues.items()]
+        live = subscribe_log(events, log_format)
+        status = StatusLine(f"chat {' '.join(self.channels)}", counts) if live else NoStatus()
         watched = list(queues) if until_idle else []
-        stint = RunnableChat(self.app, workers, watched, tally, events)
-        shift = ForegroundRunner(stint, screen, self.drain_seconds)
-        report = shift.run()
-        self.stopped_now_by = shift.stopped_now_by
+        runnable = RunnableChat(self.app, workers, watched, counts, events)
+        runner = ForegroundRunner(runnable, status, self.drain_seconds)
+        report = runner.run()
+        self.stopped_now_by = runner.stopped_now_by
         return report
 
-    def _queues(self) -> "dict[QueueManager[Any], Handler]":
-        """Each queue once, also where channels share one; and who handles its messages."""
+    def _collect_queues(self) -> "dict[QueueManager[Any], Handler]":
+        """Return each queue once, even if channels share it, with its handler."""
         app = self.app
-        found: dict[QueueManager[Any], Handler] = {}
+        handlers: dict[QueueManager[Any], Handler] = {}
         for channel in self.channels:
-            found[app.queues[channel]] = app.processor
+            handlers[app.queues[channel]] = app.processor
         if self.inbound:
-            found[app.queues.inbound()] = app.stager
-        return found
+            handlers[app.queues.inbound()] = app.stager
+        return handlers
 
-    def _worker(self, queue: "QueueManager[Any]", handler: "Handler") -> Worker[Any]:
+    def _build_worker(self, queue: "QueueManager[Any]", handler: "Handler") -> Worker[Any]:
         return Worker(
             queue,
             handler,
@@ -75,38 +78,44 @@ class ChatService:
 
 
 class RunnableChat:
-    """Several workers and a sweeper, as a shift sees them. With queues to be `watched` they
-    end when these are empty and nothing is staged."""
+    """Several workers and a sweeper that ForegroundRunner can run.
+
+    With `watched` queues they end when these are empty and nothing is staged.
+    """
 
     def __init__(
         self,
         app: "ChatApp",
         workers: "list[Worker[Any]]",
         watched: "list[QueueManager[Any]]",
-        tally: EventCounts,
+        counts: EventCounts,
         events: Events,
     ) -> None:
         self._app, self._workers, self._watched = app, workers, watched
-        self._tally, self._events = tally, events
+        self._counts, self._events = counts, events
         self._stopped = Event()
         self._reports: list[WorkerReport] = []
         self._errors: list[BaseException] = []
 
     @property
     def running(self) -> int:
-        return self._tally.running
+        """Return the number of running messages."""
+        return self._counts.running
 
     def stop(self) -> None:
+        """Let every worker drain."""
         self._stopped.set()
         for worker in self._workers:
             worker.stop()
 
     def stop_now(self) -> None:
+        """Stop every worker without draining."""
         self._stopped.set()
         for worker in self._workers:
             worker.stop_now()
 
     def run(self) -> WorkerReport:
+        """Run the workers to their end and return their summed report."""
         self._app.keeper.start()
         threads = [
             Thread(target=self._work, args=(worker,), name=f"holdfast-chat-{number}")
@@ -117,8 +126,8 @@ class RunnableChat:
             for thread in threads:
                 thread.start()
                 started.append(thread)
-            self._tend()
-        finally:  # also if one cannot start: the others would work on a closed store
+            self._sweep_until_stopped()
+        finally:  # also if a thread cannot start, or the others would use a closed store
             self.stop()
             for thread in started:
                 thread.join()
@@ -129,37 +138,39 @@ class RunnableChat:
     def _work(self, worker: "Worker[Any]") -> None:
         try:
             self._reports.append(worker.run())
-        except BaseException as error:  # it is raised again where it can be told
+        except BaseException as error:  # run() raises it again in the main thread
             self._errors.append(error)
             self._stopped.set()
 
     # -- beside the workers
 
-    def _tend(self) -> None:
-        """Sweep now and then, and see whether nothing waits, until stopped."""
-        sweep_at, idle_looks = SYSTEM_CLOCK.monotonic(), 0
-        while not SYSTEM_CLOCK.wait(self._stopped, _LOOK_SECONDS):
+    def _sweep_until_stopped(self) -> None:
+        """Sweep from time to time, until stopped or until nothing waits."""
+        sweep_at, idle_polls = SYSTEM_CLOCK.monotonic(), 0
+        while not SYSTEM_CLOCK.wait(self._stopped, _POLL_SECONDS):
             if SYSTEM_CLOCK.monotonic() >= sweep_at:
-                self._safely(self._app.sweeper.sweep)
+                self._try_call(self._app.sweeper.sweep)
                 sweep_at = SYSTEM_CLOCK.monotonic() + self._app.settings.grace_seconds
-            idle_looks = idle_looks + 1 if self._watched and self._safely(self._idle) else 0
-            if idle_looks >= _LOOKS_UNTIL_IDLE:
+            idle_polls = (
+                idle_polls + 1 if self._watched and self._try_call(self._is_idle) else 0
+            )
+            if idle_polls >= _IDLE_POLLS:
                 return
 
-    def _safely(self, act: Callable[[], Any]) -> Any:
-        """What does not answer now does later."""
+    def _try_call(self, function: Callable[[], Any]) -> Any:
+        """Call the function; None if a store or queue is unavailable for now."""
         try:
-            return act()
+            return function()
         except (StoreUnavailable, QueueUnavailable) as error:
             self._events.emit(PollFailed("chat", f"{type(error).__name__}: {error}"))
             return None
 
-    def _idle(self) -> bool:
-        if self._tally.running or next(self._app.store.waiting(), None) is not None:
+    def _is_idle(self) -> bool:
+        if self._counts.running or next(self._app.store.waiting(), None) is not None:
             return False
-        return all(map(_empty, self._watched))
+        return all(map(_is_empty, self._watched))
 
 
-def _empty(queue: "QueueManager[Any]") -> bool:
+def _is_empty(queue: "QueueManager[Any]") -> bool:
     stats = queue.stats()
     return stats.ready == stats.delayed == stats.expired == 0

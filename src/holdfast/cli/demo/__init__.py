@@ -1,1 +1,1 @@
-"""`holdfast demo`: the main jobs with somebody killed on the way, and their books."""
+"""`holdfast demo`: run the main scenarios, kill processes, and compare the totals."""

@@ -1,4 +1,4 @@
-"""The `demo` command: a folder for the play, its acts, and what is left of it."""
+"""The `demo` command: runs the scenarios in a temporary folder and shows their reports."""
 
 import shutil
 import signal
@@ -20,18 +20,20 @@ from holdfast.cli.errors import ExitCode
 from holdfast.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.cli.demo.chat.books import ChatBooks
-    from holdfast.cli.demo.enrichment.books import Books
-    from holdfast.cli.demo.export.books import ExportBooks
-    from holdfast.cli.demo.stage import DemoScreen
+    from holdfast.cli.demo.chat.accounting import ChatReport
+    from holdfast.cli.demo.enrichment.accounting import EnrichmentReport
+    from holdfast.cli.demo.export.accounting import ExportReport
+    from holdfast.cli.demo.screen import DemoScreen
 
-    AnyBooks = Books | ExportBooks | ChatBooks
-    Perform = Callable[[Path, DemoScreen], AnyBooks]
+    Report = EnrichmentReport | ExportReport | ChatReport
+    RunScenario = Callable[[Path, DemoScreen], Report]
 
 _NEEDS = "needs pycurl: pip install 'holdfast[export]'"
 
 
-class Act(StrEnum):
+class Scenario(StrEnum):
+    """The scenarios that can be chosen."""
+
     QUEUE = "queue"
     EXPORT = "export"
     CHAT = "chat"
@@ -39,59 +41,76 @@ class Act(StrEnum):
 
 
 def demo(
-    act: Annotated[Act, typer.Option(help="What to play.")] = Act.ALL,
-    tasks: Annotated[int, typer.Option(min=30, max=5000, help="How many tasks.")] = 300,
-    workers: Annotated[int, typer.Option(min=2, max=16, help="How many processes.")] = 4,
-    files: Annotated[int, typer.Option(min=30, max=500, help="How many files.")] = 120,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the folder to look at.")] = False,
+    act: Annotated[Scenario, typer.Option(help="The scenario to run.")] = Scenario.ALL,
+    tasks: Annotated[int, typer.Option(min=30, max=5000, help="Number of tasks.")] = 300,
+    workers: Annotated[
+        int, typer.Option(min=2, max=16, help="Number of worker processes.")
+    ] = 4,
+    files: Annotated[int, typer.Option(min=30, max=500, help="Number of files.")] = 120,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Watch it: workers are killed, one handler hangs, and the books still balance."""
-    from holdfast.cli.demo.stage import stage
+    """Kill workers, let a handler hang, and show that the totals still match."""
+    from holdfast.cli.demo.screen import open_screen
 
-    acts = _programme(act, tasks, workers, files)
-    books: dict[str, AnyBooks] = {}
-    with _terminable(), _folder(keep, acts) as folder:
-        for number, (name, (title, perform)) in enumerate(acts.items(), 1):
-            heading = f"holdfast demo, {number} of {len(acts)}: {title}"
-            screen = stage(sys.stderr if as_json else sys.stdout, heading)
-            books[name] = perform(folder, screen)
+    scenarios = _choose_scenarios(act, tasks, workers, files)
+    reports: dict[str, Report] = {}
+    with _interrupt_on_termination(), _open_folder(keep, scenarios) as folder:
+        for number, (name, (title, run_scenario)) in enumerate(scenarios.items(), 1):
+            heading = f"holdfast demo, {number} of {len(scenarios)}: {title}"
+            screen = open_screen(sys.stderr if as_json else sys.stdout, heading)
+            reports[name] = run_scenario(folder, screen)
             if not as_json:
-                screen.close(books[name])
+                screen.show_report(reports[name])
     if as_json:
-        print_json({name: {**asdict(b), "balance": b.balance} for name, b in books.items()})
-    if not all(of_act.balance for of_act in books.values()):
-        raise typer.Exit(ExitCode.NO)
+        print_json(
+            {
+                name: {**asdict(report), "totals_match": report.totals_match}
+                for name, report in reports.items()
+            }
+        )
+    if not all(report.totals_match for report in reports.values()):
+        raise typer.Exit(ExitCode.FAILED)
 
 
-def _programme(
-    act: Act, tasks: int, workers: int, files: int
-) -> dict[str, tuple[str, "Perform"]]:
-    """What is played: title and play. Raises ConfigError when the wish cannot be met."""
+def _choose_scenarios(
+    chosen: Scenario, tasks: int, workers: int, files: int
+) -> dict[str, tuple[str, "RunScenario"]]:
+    """Return the title and the function of each scenario to run.
 
-    def enrich(folder: Path, screen: "DemoScreen") -> "Books":
-        from holdfast.cli.demo.enrichment.play import Play, Script
+    Raises ConfigError if the chosen scenario cannot run.
+    """
 
-        return Play(Script(tasks, workers), folder, screen).run()
+    def enrich(folder: Path, screen: "DemoScreen") -> "EnrichmentReport":
+        from holdfast.cli.demo.enrichment.scenario import (
+            EnrichmentScenario,
+            EnrichmentScenarioSettings,
+        )
 
-    def export(folder: Path, screen: "DemoScreen") -> "ExportBooks":
-        from holdfast.cli.demo.export.play import ExportPlay, ExportScript
+        return EnrichmentScenario(
+            EnrichmentScenarioSettings(tasks, workers), folder, screen
+        ).run()
 
-        return ExportPlay(ExportScript(files), folder, screen).run()
+    def export(folder: Path, screen: "DemoScreen") -> "ExportReport":
+        from holdfast.cli.demo.export.scenario import ExportScenario, ExportScenarioSettings
 
-    def chat(folder: Path, screen: "DemoScreen") -> "ChatBooks":
-        from holdfast.cli.demo.chat.play import ChatPlay, ChatScript
+        return ExportScenario(ExportScenarioSettings(files), folder, screen).run()
 
-        return ChatPlay(ChatScript(), folder, screen).run()
+    def chat(folder: Path, screen: "DemoScreen") -> "ChatReport":
+        from holdfast.cli.demo.chat.scenario import ChatScenario, ChatScenarioSettings
 
-    acts: dict[str, tuple[str, Perform]] = {}
-    if act in (Act.QUEUE, Act.ALL):
-        acts["queue"] = (f"{tasks} tasks, a killed worker, a hung handler", enrich)
-    if act in (Act.EXPORT, Act.ALL) and _can_download(needed=act is Act.EXPORT):
-        acts["export"] = (f"{files} files, a killed worker, a killed service", export)
-    if act in (Act.CHAT, Act.ALL):
-        acts["chat"] = ("quick messages, a worker killed before the send", chat)
-    return acts
+        return ChatScenario(ChatScenarioSettings(), folder, screen).run()
+
+    scenarios: dict[str, tuple[str, RunScenario]] = {}
+    if chosen in (Scenario.QUEUE, Scenario.ALL):
+        scenarios["queue"] = (f"{tasks} tasks, a killed worker, a hung handler", enrich)
+    if chosen in (Scenario.EXPORT, Scenario.ALL) and _can_download(
+        needed=chosen is Scenario.EXPORT
+    ):
+        scenarios["export"] = (f"{files} files, a killed worker, a killed service", export)
+    if chosen in (Scenario.CHAT, Scenario.ALL):
+        scenarios["chat"] = ("quick messages, a worker killed before the send", chat)
+    return scenarios
 
 
 def _can_download(*, needed: bool) -> bool:
@@ -99,39 +118,42 @@ def _can_download(*, needed: bool) -> bool:
         import_module("pycurl")
     except ImportError:
         if needed:
-            raise ConfigError(f"the export {_NEEDS}") from None
-        info(f"the second act, an export, is left out: it {_NEEDS}")
+            raise ConfigError(f"the export scenario {_NEEDS}") from None
+        info(f"skipping the export scenario, which {_NEEDS}")
         return False
     return True
 
 
 @contextmanager
-def _folder(keep: bool, acts: Collection[str]) -> Iterator[Path]:
+def _open_folder(keep: bool, scenarios: Collection[str]) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
         yield folder
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-        if keep and "queue" in acts:
-            info(f"look around: holdfast status {folder}/demo/enrich (and list, explain, dead)")
-        if keep and "export" in acts:
-            info(f"look around: holdfast export list --jobs {folder}/jobs.db (and show)")
-        if keep and "chat" in acts:
+        if keep and "queue" in scenarios:
             info(
-                f"look around: HOLDFAST_DATA_DIR={folder} holdfast chat show demo (and outbox)"
+                f"to inspect it: holdfast status {folder}/demo/enrich (and list, explain, dead)"
+            )
+        if keep and "export" in scenarios:
+            info(f"to inspect it: holdfast export list --jobs {folder}/jobs.db (and show)")
+        if keep and "chat" in scenarios:
+            info(
+                f"to inspect it: HOLDFAST_DATA_DIR={folder} holdfast chat show demo "
+                "(and outbox)"
             )
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the demo as Ctrl-C does: cleanly."""
+def _interrupt_on_termination() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end the demo cleanly, as Ctrl-C does."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    endings = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in endings}
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in signals}
     try:
         yield
     finally:

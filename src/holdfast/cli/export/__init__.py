@@ -1,1 +1,1 @@
-"""`holdfast export`: download many files, check them, and put them where they belong."""
+"""`holdfast export`: download many files, check them, and store them at a target."""

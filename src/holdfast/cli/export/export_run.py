@@ -1,4 +1,4 @@
-"""One run of `holdfast export run`: a plan is worked on, and what became of it is told."""
+"""One run of `holdfast export run`: carries out a plan and reports the result."""
 
 import shlex
 from threading import Event
@@ -11,14 +11,15 @@ from holdfast.cli.console import (
     print_result,
     strip_control_characters,
 )
-from holdfast.cli.durations import in_words
+from holdfast.cli.durations import format_duration
 from holdfast.cli.errors import ExitCode
-from holdfast.cli.export.live_view import LiveView, PlainLines, in_bytes
+from holdfast.cli.export.formatting import format_job_error
+from holdfast.cli.export.live_view import LiveView, PlainLines, format_bytes
+from holdfast.cli.export.monitor import ExportMonitor
 from holdfast.cli.export.plan import Plan
-from holdfast.cli.export.watch import Watch
 from holdfast.cli.foreground import ForegroundRunner
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.events import Event as SomeEvent
+from holdfast.core.events import Event as DomainEvent
 from holdfast.core.events import Events, Subscriber
 from holdfast.jobs.events import (
     JobResumed,
@@ -31,15 +32,15 @@ from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskStatus
 from holdfast.jobs.request import JobRequest
 
 if TYPE_CHECKING:
-    from holdfast.config.settings import ExportSettings
+    from holdfast.config.export import ExportSettings
     from holdfast.jobs.engine import JobEngine
     from holdfast.jobs.ports import JobStateRepository
 
-_SHOWN = 10  # failures
+_MAX_FAILURES = 10  # that are shown
 
 
 class ExportRun:
-    """One run of the command: a plan, and what became of it."""
+    """One run of the command, with its plan and its result."""
 
     def __init__(
         self,
@@ -51,159 +52,174 @@ class ExportRun:
     ) -> None:
         self.plan, self.to, self.jobs = plan, to, jobs
         self.store, self.settings = store, settings
-        self.job = plan.found or plan.request.job(SYSTEM_CLOCK.time())
+        self.job = plan.existing_job or plan.request.to_job(SYSTEM_CLOCK.time())
         self.bytes = 0
         self.seconds = 0.0
         self.signal = 0
 
-    def go(self) -> None:
-        info(f"{self.plan.says}; to {self.to}, job {self.job.job_id}")
+    def run(self) -> None:
+        """Carry out the plan, in the foreground."""
+        info(f"{self.plan.summary}; to {self.to}, job {self.job.job_id}")
         if self.plan.done:
-            info(f"(to fetch everything anew, delete the job store {self.store})")
+            info(f"(to fetch all files again, delete the job store {self.store})")
             return
-        if self.plan.found is not None:
-            # Before the engine looks at it: it waited for us, it did not hang.
+        if self.plan.existing_job is not None:
+            # Before the engine checks the job, which was waiting for this run and is not
+            # stalled.
             self.jobs.note_progress(self.job.job_id)
         started = SYSTEM_CLOCK.monotonic()
-        shift = self._shift()
-        self.job = shift.run()
-        self.signal = 0 if self.job.terminal else shift.first_signal
+        runner = self._make_runner()
+        self.job = runner.run()
+        self.signal = 0 if self.job.terminal else runner.first_signal
         self.seconds = SYSTEM_CLOCK.monotonic() - started
 
-    def _shift(self) -> ForegroundRunner[ExportJob]:
+    def _make_runner(self) -> ForegroundRunner[ExportJob]:
         from holdfast.bootstrap import log_events
-        from holdfast.bootstrap.exports import export_engine
-        from holdfast.config.settings import heartbeat_settings
+        from holdfast.bootstrap.exports import build_export_engine
+        from holdfast.config.heartbeat import read_heartbeat_settings
 
-        events = Events(self._count, _remarks(log_events(info, at_least="warning")))
-        engine = export_engine(
+        events = Events(self._count, _report_exceptions(log_events(info, min_level="warning")))
+        engine = build_export_engine(
             self.jobs,
             self.to,
             settings=self.settings,
-            # Nobody waits for an answer, and a job that rested for a weekend is not stuck.
-            heartbeats=heartbeat_settings({"HOLDFAST_STALL_SECONDS": "never"}),
+            # No execution waits for a result, and a job that paused for days is not stalled.
+            heartbeats=read_heartbeat_settings({"HOLDFAST_STALL_SECONDS": "never"}),
             by_job=False,
             events=events,
         )
-        watch = Watch(self.jobs, engine, lambda: [self.job.job_id])
-        events.subscribe(watch)
+        monitor = ExportMonitor(self.jobs, engine, lambda: [self.job.job_id])
+        events.subscribe(monitor)
         live = is_terminal()
-        screen = LiveView(watch, f"to {self.to}", many=False) if live else PlainLines(watch)
-        stint = RunnableJob(engine, self.plan.request, watch)
-        return ForegroundRunner(stint, screen, self.settings.drain_seconds)
+        target = f"to {self.to}"
+        status = LiveView(monitor, target, many=False) if live else PlainLines(monitor)
+        runnable = RunnableJob(engine, self.plan.request, monitor)
+        return ForegroundRunner(runnable, status, self.settings.drain_seconds)
 
-    def _count(self, event: SomeEvent) -> None:
+    def _count(self, event: DomainEvent) -> None:
         if isinstance(event, TaskCompleted):
             self.bytes += event.bytes_processed
 
     @property
-    def code(self) -> int:
+    def exit_code(self) -> int:
+        """Return the exit code of the command."""
         if self.job.terminal or self.plan.done:
-            good = self.job.status is JobStatus.COMPLETED
-            return ExitCode.OK if good else ExitCode.NO
-        return 128 + self.signal if self.signal else ExitCode.NO
+            completed = self.job.status is JobStatus.COMPLETED
+            return ExitCode.OK if completed else ExitCode.FAILED
+        return 128 + self.signal if self.signal else ExitCode.FAILED
 
-    def failures(self) -> list[ExportTask]:
+    def find_failures(self) -> list[ExportTask]:
+        """Return the first few failed tasks of a failed job."""
         if self.job.status is not JobStatus.FAILED:
             return []
-        return self.jobs.tasks(self.job.job_id, status=TaskStatus.FAILED, limit=_SHOWN)
+        return self.jobs.tasks(self.job.job_id, status=TaskStatus.FAILED, limit=_MAX_FAILURES)
 
 
 class RunnableJob:
-    """One job, as a shift sees it."""
+    """A job that ForegroundRunner can run."""
 
-    def __init__(self, engine: "JobEngine", request: JobRequest, watch: Watch) -> None:
-        self._engine, self._request, self._watch = engine, request, watch
+    def __init__(
+        self, engine: "JobEngine", request: JobRequest, monitor: ExportMonitor
+    ) -> None:
+        self._engine, self._request, self._monitor = engine, request, monitor
         self._leave, self._lost = Event(), Event()
 
     @property
     def running(self) -> int:
-        return self._watch.running
+        """Return the number of running downloads."""
+        return self._monitor.running
 
     def run(self) -> ExportJob:
+        """Run the job, and return it as it is at the end."""
         with self._engine as engine:
-            return engine.runner.run(self._request, lost=self._lost, leave=self._leave.is_set)
+            return engine.runner.run(
+                self._request, lost=self._lost, should_leave=self._leave.is_set
+            )
 
     def stop(self) -> None:
+        """Start no more downloads. Running ones may finish."""
         self._leave.set()
 
     def stop_now(self) -> None:
+        """End the running downloads."""
         self._lost.set()
 
 
-def _remarks(log: Subscriber) -> Subscriber:
-    """What a person should know while it runs. Going on is what was asked for, and what
-    failed is told at the end, by its name."""
+def _report_exceptions(log: Subscriber) -> Subscriber:
+    """Return a subscriber that reports what a user should know while the job runs.
 
-    def told(event: SomeEvent) -> None:
+    It leaves out that a job is resumed, which the user asked for, and failed files, which
+    are reported at the end by name.
+    """
+
+    def report(event: DomainEvent) -> None:
         match event:
             case JobResumed() | TaskFailed() | TaskRetried():
                 return
             case PoolWorkerEnded(pid=pid, reason=reason):
-                info(f"worker {pid} ended ({reason}); another one does what it did")
+                info(f"worker {pid} ended ({reason}); another one takes over its files")
             case _:
                 log(event)
 
-    return told
+    return report
 
 
-# -- the end, in words
+# -- the result
 
 
-def print_export_run(outing: ExportRun, as_json: bool) -> None:
+def print_export_run(run: ExportRun, as_json: bool) -> None:
+    """Print the result of a run, as lines or as JSON."""
     if as_json:
-        print_json(_as_json(outing))
-    elif outing.job.terminal and not outing.plan.done:
-        print_result(f"{outing.job.status}: {_sum(outing)}")
-    if outing.job.status is JobStatus.FAILED:
-        _tell_failures(outing)
-    elif not outing.job.terminal:
-        info(f"interrupted: {_sum(outing)}")
-        info("the same command goes on with the rest")
+        print_json(_run_to_json(run))
+    elif run.job.terminal and not run.plan.done:
+        print_result(f"{run.job.status}: {_summarize(run)}")
+    if run.job.status is JobStatus.FAILED:
+        _print_failures(run)
+    elif not run.job.terminal:
+        info(f"interrupted: {_summarize(run)}")
+        info("run the same command again to continue")
 
 
-def _sum(outing: ExportRun) -> str:
-    state = outing.job.state
+def _summarize(run: ExportRun) -> str:
+    state = run.job.state
     failed = f", {state.failed_tasks:,} failed" if state.failed_tasks else ""
     return (
         f"{state.completed_tasks:,} of {state.total_tasks:,} done{failed}; "
-        f"{in_bytes(outing.bytes)} in {in_words(outing.seconds)}"
+        f"{format_bytes(run.bytes)} in {format_duration(run.seconds)}"
     )
 
 
-def _tell_failures(outing: ExportRun) -> None:
-    error, state = outing.job.error, outing.job.state
-    for task in outing.failures():
-        why = task.error
-        said = f"{why.code}: {why.message}" if why else "failed"
-        info(strip_control_characters(f"  {task.key}  {said}"))
+def _print_failures(run: ExportRun) -> None:
+    error, state = run.job.error, run.job.state
+    for task in run.find_failures():
+        info(strip_control_characters(f"  {task.key}  {format_job_error(task.error)}"))
     if error is not None and error.code != "JobCompletedWithFailures":
         info(strip_control_characters(f"  {error.code}: {error.message}"))
-    more = state.failed_tasks - _SHOWN
-    see = shlex.join(["holdfast", "export", "show", outing.job.job_id, "--failed"])
-    see = f"{see} --jobs {shlex.quote(outing.store)}"
-    info(f"  … and {more:,} more: {see}" if more > 0 else f"to see them again: {see}")
-    info("the same command tries what failed again")
+    more = state.failed_tasks - _MAX_FAILURES
+    command = shlex.join(["holdfast", "export", "show", run.job.job_id, "--failed"])
+    command = f"{command} --jobs {shlex.quote(run.store)}"
+    info(f"  … and {more:,} more: {command}" if more > 0 else f"to list them: {command}")
+    info("run the same command again to retry the failed files")
 
 
-def _as_json(outing: ExportRun) -> dict[str, Any]:
-    job, state = outing.job, outing.job.state
+def _run_to_json(run: ExportRun) -> dict[str, Any]:
+    job, state = run.job, run.job.state
     return {
         "job": job.job_id,
         "status": job.status.value,
         "total": state.total_tasks,
         "completed": state.completed_tasks,
         "failed": state.failed_tasks,
-        "bytes": outing.bytes,
-        "seconds": round(outing.seconds, 3),
-        "target": outing.to,
-        "store": outing.store,
+        "bytes": run.bytes,
+        "seconds": round(run.seconds, 3),
+        "target": run.to,
+        "store": run.store,
         "failures": [
             {
                 "name": task.key,
                 "code": task.error.code if task.error else None,
                 "message": task.error.message if task.error else None,
             }
-            for task in outing.failures()
+            for task in run.find_failures()
         ],
     }

@@ -1,4 +1,4 @@
-"""Keeping exports in order: `tables` and `doctor`."""
+"""The maintenance commands `holdfast export tables` and `doctor`."""
 
 import os
 from collections.abc import Iterable
@@ -8,9 +8,9 @@ import typer
 
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import info
-from holdfast.cli.errors import UsageError, report_errors
-from holdfast.cli.export.options import STORE_VARIABLE, Store, store_or_default
-from holdfast.cli.maintenance import answer_findings
+from holdfast.cli.errors import UsageError, silence_log
+from holdfast.cli.export.options import STORE_VARIABLE, Store, resolve_store
+from holdfast.cli.maintenance import print_check_results
 
 if TYPE_CHECKING:
     from holdfast.core.checks import CheckResult
@@ -19,48 +19,47 @@ if TYPE_CHECKING:
 def tables(
     jobs: Store = None,
     create: Annotated[
-        bool, typer.Option("--create", help="Make the tables that are not there.")
+        bool, typer.Option("--create", help="Create the missing tables.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether the DynamoDB tables of a job store are right."""
-    from holdfast.bootstrap.export_checks import create_job_tables, job_table_findings
+    """Check the DynamoDB tables of a job store."""
+    from holdfast.bootstrap.export_checks import check_job_tables, create_job_tables
 
     store = jobs or os.environ.get(STORE_VARIABLE, "")
     if not store.startswith("dynamodb:"):
         raise UsageError(
-            "which tables? Name the store, as in `holdfast export tables --jobs dynamodb:`; "
-            "a file needs none"
+            f"--jobs must be dynamodb:PREFIX; got {store!r}, and a file needs no tables"
         )
     if create:
         for name in create_job_tables(store):
-            info(f"made {name}")
-    answer_findings(job_table_findings(store), as_json)
+            info(f"created {name}")
+    print_check_results(check_job_tables(store), as_json)
 
 
 def doctor(
     jobs: Store = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="TARGET", help="The target to try.")
+        str | None, typer.Option("--to", metavar="TARGET", help="Check this target too.")
     ] = None,
     state_machine: Annotated[
         str | None,
         typer.Option(
-            metavar="ARN|FILE.json", help="The state machine whose timeouts are checked."
+            metavar="ARN|FILE.json", help="Check the timeouts of this state machine too."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for what will hurt: settings, job store, target, state machine."""
-    with report_errors():
-        answer_findings(_findings(jobs, to, state_machine), as_json)
+    """Check settings, job store, target and state machine for problems."""
+    with silence_log():
+        print_check_results(_run_checks(jobs, to, state_machine), as_json)
 
 
-def _findings(
+def _run_checks(
     jobs: str | None, to: str | None, state_machine: str | None
 ) -> "Iterable[CheckResult]":
-    from holdfast.bootstrap.export_checks import export_findings
+    from holdfast.bootstrap.export_checks import check_exports
 
-    return export_findings(
-        os.environ, jobs=store_or_default(jobs), to=to, state_machine=state_machine
+    return check_exports(
+        os.environ, jobs=resolve_store(jobs), to=to, state_machine=state_machine
     )

@@ -1,4 +1,4 @@
-"""What several export commands take: the target, the job store, how to download."""
+"""Options that several export commands share: target, job store, downloads."""
 
 import os
 import re
@@ -12,14 +12,16 @@ from holdfast.jobs.errors import StoreUnavailable
 from holdfast.jobs.file_names import OWN_FOLDER
 
 if TYPE_CHECKING:
-    from holdfast.config.settings import ExportSettings
+    from holdfast.config.export import ExportSettings
 
 STORE_VARIABLE = "HOLDFAST_JOBS"
 
 To = Annotated[
     str,
     typer.Option(
-        "--to", metavar="TARGET", help="Where files go: a folder, or s3://BUCKET/PREFIX."
+        "--to",
+        metavar="TARGET",
+        help="Where files are stored: a folder, or s3://BUCKET/PREFIX.",
     ),
 ]
 Store = Annotated[
@@ -27,7 +29,7 @@ Store = Annotated[
     typer.Option(
         "--jobs",
         metavar="STORE",
-        help="Where jobs are kept: a file (jobs.db), or dynamodb:PREFIX for the tables "
+        help="Where jobs are stored: a file (jobs.db), or dynamodb:PREFIX for the tables "
         f"PREFIXExportJobs and PREFIXExportTasks. Also {STORE_VARIABLE}.",
     ),
 ]
@@ -35,31 +37,34 @@ Workers = Annotated[
     int | None, typer.Option(min=1, help="Worker processes (4, or WORKER_POOL_SIZE).")
 ]
 Downloads = Annotated[
-    int | None, typer.Option(min=1, help="Downloads at a time in each worker (4).")
+    int | None, typer.Option(min=1, help="Simultaneous downloads in each worker (4).")
 ]
 PerHost = Annotated[
-    int | None, typer.Option(min=1, help="Connections to one host, in all (16).")
+    int | None, typer.Option(min=1, help="Connections to one host, in total (16).")
 ]
 AllowPrivate = Annotated[
-    bool, typer.Option("--allow-private", help="Also from private and loopback addresses.")
+    bool,
+    typer.Option(
+        "--allow-private", help="Allow downloads from private and loopback addresses."
+    ),
 ]
 AllowHost = Annotated[
     list[str] | None,
-    typer.Option(metavar="HOST[:PORT]", help="From this one although its address is private."),
+    typer.Option(metavar="HOST[:PORT]", help="Allow downloads from this host even if private."),
 ]
 Attempts = Annotated[
-    int | None, typer.Option(min=1, help="Tries of one download before it has failed (5).")
+    int | None, typer.Option(min=1, help="Attempts of one download before it fails (5).")
 ]
 Durable = Annotated[
-    bool, typer.Option("--durable", help="Files survive a power cut: each is synced.")
+    bool, typer.Option("--durable", help="Sync each file, so that it survives a power cut.")
 ]
 
 _MAX_BYTES = 1 << 63
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-def size(text: str | int) -> int:
-    """Bytes in a size. Raises typer.BadParameter with the forms there are."""
+def parse_size(text: str | int) -> int:
+    """Return the bytes in a size. Raises typer.BadParameter with the valid forms."""
     if isinstance(text, int):
         return text
     match = _SIZE.fullmatch(text.strip())
@@ -68,72 +73,80 @@ def size(text: str | int) -> int:
         step = 1024 if match[3] else 1000
         value = float(match[1]) * step ** " kmgt".index(match[2].lower() or " ")
     if value < 1:
-        raise typer.BadParameter(f"{text!r} is no size: write 500MB, 2GiB or plain bytes")
+        raise typer.BadParameter(f"{text!r} is not a size; write 500MB, 2GiB or plain bytes")
     if value > _MAX_BYTES:
-        raise typer.BadParameter(f"{text!r} is more than the 8388608TiB that a file can have")
+        raise typer.BadParameter(f"{text!r} is more than 8388608TiB, the maximum of a file")
     return int(value)
 
 
 MaxSize = Annotated[
-    int | None, typer.Option(parser=size, metavar="SIZE", help="The largest file there may be.")
+    int | None, typer.Option(parser=parse_size, metavar="SIZE", help="Maximum size of a file.")
 ]
 
 
-def settings_of(**given: Any) -> "ExportSettings":
-    """The settings: what an option says wins over the environment. Raises ConfigError."""
-    from holdfast.config.settings import export_settings
+def resolve_settings(**given: Any) -> "ExportSettings":
+    """Return the settings: options win over the environment. Raises ConfigError."""
+    from holdfast.config.export import read_export_settings
 
-    # A flag that was not given is no "no": the environment may say yes.
-    said = {name: value for name, value in given.items() if value}
-    return export_settings(os.environ, said)
+    # A flag that is not given does not mean "no", because the environment may turn it on.
+    options = {name: value for name, value in given.items() if value}
+    return read_export_settings(os.environ, options)
 
 
-def checked_target(to: str) -> str:
-    """Raises UsageError for what can never be one; that it can be written to, workers find out."""
+def check_target(to: str) -> str:
+    """Return the target. Raises UsageError if it can never be one.
+
+    The workers find out whether it can be written to.
+    """
     if to.startswith("s3://"):
         if not to.removeprefix("s3://").partition("/")[0]:
-            raise UsageError(f"--to {to}: the bucket is missing, as in s3://BUCKET/PREFIX")
+            raise UsageError(f"--to {to}: the bucket is missing; write s3://BUCKET/PREFIX")
         return to
     scheme = to.partition("://")[0] if "://" in to else ""
     if scheme:
-        raise UsageError(f"--to {to}: no target for {scheme}: URLs; use a folder, or s3://…")
+        raise UsageError(
+            f"--to {to}: {scheme}: URLs are not supported; use a folder, or s3://BUCKET/PREFIX"
+        )
     if not to:
-        raise UsageError("--to is empty: name a folder, or s3://BUCKET/PREFIX")
+        raise UsageError("--to is empty; name a folder, or s3://BUCKET/PREFIX")
     if os.path.lexists(to) and not os.path.isdir(to):
-        raise UsageError(f"--to {to}: this is a file, and a folder is needed")
+        raise UsageError(f"--to {to}: this is a file; a folder is needed")
     return to
 
 
 # -- job stores
 
 
-def store_or_default(given: str | None) -> str:
-    """For a service and for looking: what is given, the variable's, or the data folder's."""
+def resolve_store(given: str | None) -> str:
+    """Return the given store, or else the variable's, or else the one in the data folder."""
     if url := given or os.environ.get(STORE_VARIABLE, ""):
-        return in_folder(url)
-    return str(Path(settings_of().data_dir, "exports", "jobs.db"))
+        return find_store_in_folder(url)
+    return str(Path(resolve_settings().data_dir, "exports", "jobs.db"))
 
 
-def in_folder(url: str) -> str:
-    """A target's folder stands for the store that `export run` keeps in it."""
-    inside = Path(url, OWN_FOLDER, "jobs.db")
-    return str(inside) if inside.is_file() else url
+def find_store_in_folder(url: str) -> str:
+    """Return the store that `export run` keeps in a target's folder, or else the URL."""
+    path = Path(url, OWN_FOLDER, "jobs.db")
+    return str(path) if path.is_file() else url
 
 
-def file_of(url: str) -> Path | None:
-    """The file of a store; None where it is no file."""
+def to_store_path(url: str) -> Path | None:
+    """Return the path of a store's file, or None for a DynamoDB store."""
     scheme, colon, rest = url.partition(":")
     if colon and scheme == "dynamodb":
         return None
     return Path(rest if colon and scheme in ("sqlite", "file") else url)
 
 
-def must_be_there(url: str) -> str:
-    """Looking at a store that is not there makes none."""
-    file = file_of(url)
+def require_store(url: str) -> str:
+    """Return the URL. Raises StoreUnavailable if its file does not exist.
+
+    Read-only commands never create the store.
+    """
+    file = to_store_path(url)
     if file is not None and not file.exists():
         raise StoreUnavailable(
-            f"there is no job store {str(file)!r}: name it with --jobs, as in "
-            f"`--jobs FOLDER` for what `holdfast export run --to FOLDER` did"
+            f"there is no job store {str(file)!r}: name it with --jobs; for "
+            "`holdfast export run --to FOLDER` that is `--jobs FOLDER`"
         )
     return url

@@ -1,11 +1,11 @@
-"""Which job a list is: a new one, one to go on with, or what is left of one that failed.
+"""Decide which job a list is: a new one, an unfinished one, or the rest of a failed one.
 
-    list ── never seen ─────▶ ID            all files
-         ── not finished ───▶ ID            go on
+    list ── new ────────────▶ ID            all files
+         ── not finished ───▶ ID            continue
          ── COMPLETED ──────▶ nothing to do
-         ── FAILED ─────────▶ ID.2, ID.3 …  what failed and what was not done
+         ── FAILED ─────────▶ ID.2, ID.3 …  the failed and unfinished files
 
-A finished job stays as it is, so trying again is another job.
+A finished job is never changed, so a retry is another job.
 """
 
 import hashlib
@@ -14,77 +14,88 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from holdfast.cli.errors import InputRefused, UsageError
-from holdfast.cli.export.listing import ExportList
+from holdfast.cli.export.file_list import ExportList
 from holdfast.jobs.model import ExportJob, JobStatus, TaskStatus
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.jobs.request import JobRequest, TaskSpec
 
-_TARGET, _LIST = "target", "list"  # in the metadata: what the job's id stands for
+_TARGET, _LIST = "target", "list"  # the metadata that a job's id stands for
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`found` is the job as it is in the store; None: it is new. `done`: nothing is left
-    to do. `says` is for the person."""
+    """The next step for a list.
+
+    `existing_job` is the job in the store, or None if it is new. `done` means that nothing
+    is left to do. `summary` is shown to the user.
+    """
 
     request: JobRequest
-    found: ExportJob | None
-    says: str
+    existing_job: ExportJob | None
+    summary: str
     done: bool = False
 
 
-def planned(wanted: ExportList, to: str, jobs: JobStateRepository) -> Plan:
-    """Raises InputRefused or UsageError when the store has another job of that id."""
-    first = _first_request(wanted, to)
-    plan = Plan(first, jobs.find_by_id(first.job_id), _fresh(first))
-    if plan.found is None:
+def make_plan(files: ExportList, to: str, jobs: JobStateRepository) -> Plan:
+    """Return the plan for a list.
+
+    Raises InputRefused or UsageError if the store has a different job with that id.
+    """
+    first = _make_first_request(files, to)
+    plan = Plan(first, jobs.find_by_id(first.job_id), _describe_new(first))
+    if plan.existing_job is None:
         return plan
-    _must_be_the_same(plan.found, first)
+    _require_same_job(plan.existing_job, first)
     total = len(first.tasks or ())
     for number in range(2, 1_000_000):
-        found = plan.found
-        if found is None:
+        job = plan.existing_job
+        if job is None:
             return plan
-        if found.status is JobStatus.COMPLETED:
-            return replace(plan, says=_all_done(total), done=True)
-        if not found.terminal:
-            return replace(plan, says=_going_on(found))
-        specs = tuple(_left(plan.request, found, jobs))
+        if job.status is JobStatus.COMPLETED:
+            return replace(plan, summary=_describe_done(total), done=True)
+        if not job.terminal:
+            return replace(plan, summary=_describe_resumed(job))
+        specs = tuple(_find_unfinished(plan.request, job, jobs))
         request = replace(first, job_id=f"{first.job_id}.{number}", tasks=specs)
-        says = _again(found, len(specs), total)
-        plan = Plan(request, jobs.find_by_id(request.job_id), says)
-    raise UsageError("this job was tried a million times")
+        summary = _describe_retry(job, len(specs), total)
+        plan = Plan(request, jobs.find_by_id(request.job_id), summary)
+    raise UsageError(f"job {first.job_id!r} was retried a million times; use another store")
 
 
-def _first_request(wanted: ExportList, to: str) -> JobRequest:
-    where = to if to.startswith("s3://") else os.path.abspath(to)
-    digest = wanted.digest()
-    job_id = wanted.request.job_id
-    if not wanted.has_id:
-        job_id = f"run-{hashlib.sha256(f'{where} {digest}'.encode()).hexdigest()[:12]}"
-    metadata = {**(wanted.request.metadata or {}), _TARGET: where, _LIST: digest}
-    export_id = wanted.request.export_id if wanted.has_id else job_id
-    return replace(wanted.request, job_id=job_id, export_id=export_id, metadata=metadata)
+def _make_first_request(files: ExportList, to: str) -> JobRequest:
+    target = to if to.startswith("s3://") else os.path.abspath(to)
+    digest = files.compute_digest()
+    job_id = files.request.job_id
+    if not files.has_id:
+        job_id = f"run-{hashlib.sha256(f'{target} {digest}'.encode()).hexdigest()[:12]}"
+    metadata = {**(files.request.metadata or {}), _TARGET: target, _LIST: digest}
+    export_id = files.request.export_id if files.has_id else job_id
+    return replace(files.request, job_id=job_id, export_id=export_id, metadata=metadata)
 
 
-def _must_be_the_same(found: ExportJob, asked: JobRequest) -> None:
-    """A job's id says nothing of where its files went, or of which files it had."""
-    said, wanted = found.metadata, asked.metadata or {}
-    if said.get(_TARGET) != wanted[_TARGET]:
-        other = said.get(_TARGET, "another target")
+def _require_same_job(job: ExportJob, request: JobRequest) -> None:
+    """Check the target and the list of an existing job, which its id does not show."""
+    stored, requested = job.metadata, request.metadata or {}
+    if stored.get(_TARGET) != requested[_TARGET]:
+        other = stored.get(_TARGET, "another target")
         raise UsageError(
-            f"job {found.job_id!r} of this store went to {other}: "
+            f"job {job.job_id!r} of this store exports to {other}; "
             "use another store (--jobs) or another jobId"
         )
-    if said.get(_LIST) != wanted[_LIST]:
+    if stored.get(_LIST) != requested[_LIST]:
         raise InputRefused(
-            f"job {found.job_id!r} of this store was made of another list: give this one "
+            f"job {job.job_id!r} of this store has another list; give this list "
             "another jobId, or none"
         )
 
 
-def _left(request: JobRequest, job: ExportJob, jobs: JobStateRepository) -> Iterator[TaskSpec]:
-    """What a job that failed did not do; all, when it failed before it had all its tasks."""
+def _find_unfinished(
+    request: JobRequest, job: ExportJob, jobs: JobStateRepository
+) -> Iterator[TaskSpec]:
+    """Yield the files that a failed job did not complete.
+
+    These are all files if the job failed before all of its tasks were stored.
+    """
     if not job.sealed:
         yield from request.tasks or ()
         return
@@ -98,31 +109,30 @@ def _left(request: JobRequest, job: ExportJob, jobs: JobStateRepository) -> Iter
         after = page[-1].task_id
 
 
-# -- in words
+# -- summaries
 
 
-def _fresh(request: JobRequest) -> str:
-    return f"{_files(len(request.tasks or ()))} to fetch"
+def _describe_new(request: JobRequest) -> str:
+    return f"{_format_files(len(request.tasks or ()))} to fetch"
 
 
-def _all_done(total: int) -> str:
-    return f"{_files(total)}: all done before, nothing to do"
+def _describe_done(total: int) -> str:
+    return f"{_format_files(total)}: all done before, nothing to do"
 
 
-def _going_on(job: ExportJob) -> str:
+def _describe_resumed(job: ExportJob) -> str:
     if not job.sealed:
-        return "going on: its files were being listed"
+        return "continuing: its files were being listed"
     failed = f", {job.state.failed_tasks:,} failed" if job.state.failed_tasks else ""
-    return (
-        f"going on: {job.state.completed_tasks:,} of {job.state.total_tasks:,} are done{failed}"
-    )
+    done = f"{job.state.completed_tasks:,} of {job.state.total_tasks:,}"
+    return f"continuing: {done} are done{failed}"
 
 
-def _again(job: ExportJob, left: int, total: int) -> str:
+def _describe_retry(job: ExportJob, left: int, total: int) -> str:
     if job.sealed and left == job.state.failed_tasks:
-        return f"{left:,} of {total:,} had failed; trying those again"
-    return f"{left:,} of {total:,} had failed or were not done; trying those again"
+        return f"{left:,} of {total:,} had failed; retrying those"
+    return f"{left:,} of {total:,} had failed or were not done; retrying those"
 
 
-def _files(count: int) -> str:
+def _format_files(count: int) -> str:
     return f"{count:,} file" if count == 1 else f"{count:,} files"

@@ -1,7 +1,7 @@
-"""`holdfast export run`: a list of files, fetched in the foreground.
+"""`holdfast export run`: fetch a list of files in the foreground.
 
-No queue is involved. The job store remembers what is done, so the same command goes on
-after Ctrl-C, a crash or a power cut, with what is left.
+No queue is involved. The job store records what is done, so after Ctrl-C, a crash or a power
+cut the same command continues with the rest.
 """
 
 from pathlib import Path
@@ -21,14 +21,14 @@ from holdfast.cli.export.options import (
     Store,
     To,
     Workers,
-    checked_target,
-    in_folder,
-    settings_of,
+    check_target,
+    find_store_in_folder,
+    resolve_settings,
 )
 from holdfast.jobs.file_names import OWN_FOLDER
 
 if TYPE_CHECKING:
-    from holdfast.config.settings import ExportSettings
+    from holdfast.config.export import ExportSettings
 
 
 def run(
@@ -53,14 +53,14 @@ def run(
     durable: Durable = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the files of a list. The same command again goes on where it ended."""
+    """Fetch the files of a list. The same command again continues where it stopped."""
     from holdfast.bootstrap.exports import open_jobs
     from holdfast.cli.export.export_run import ExportRun, print_export_run
-    from holdfast.cli.export.listing import read_list
-    from holdfast.cli.export.plan import planned
+    from holdfast.cli.export.file_list import read_list
+    from holdfast.cli.export.plan import make_plan
 
-    checked_target(to)
-    settings = settings_of(
+    check_target(to)
+    settings = resolve_settings(
         worker_pool_size=workers,
         downloads=downloads,
         per_host=per_host,
@@ -70,22 +70,24 @@ def run(
         download_attempts=attempts,
         durable=durable,
     )
-    wanted = read_list(list_)
-    store = _store(jobs, to, settings)
-    # For ever: the command may be given again after months, and must know what it did. Its
-    # books survive what the files survive: a power cut only when that was asked for.
+    files = read_list(list_)
+    store = _choose_store(jobs, to, settings)
+    # Jobs are kept forever, because the command may be repeated after months and must know
+    # what it did. The store survives a power cut only if the files do (--durable).
     with open_jobs(store, keep_seconds=None, durable=settings.durable) as repository:
-        plan = planned(wanted, to, repository)
-        outing = ExportRun(plan, to, repository, store, settings)
-        outing.go()
-        print_export_run(outing, as_json)
-    raise typer.Exit(outing.code)
+        plan = make_plan(files, to, repository)
+        export_run = ExportRun(plan, to, repository, store, settings)
+        export_run.run()
+        print_export_run(export_run, as_json)
+    raise typer.Exit(export_run.exit_code)
 
 
-def _store(given: str | None, to: str, settings: "ExportSettings") -> str:
+def _choose_store(given: str | None, to: str, settings: "ExportSettings") -> str:
     if given:
-        return in_folder(given)
+        return find_store_in_folder(given)
     if to.startswith("s3://"):
         return str(Path(settings.data_dir, "exports", "jobs.db"))
-    Path(to).mkdir(parents=True, exist_ok=True)  # by the umask; the store's are private
+    Path(to).mkdir(
+        parents=True, exist_ok=True
+    )  # with the umask's mode; the store's folder is private
     return str(Path(to, OWN_FOLDER, "jobs.db"))

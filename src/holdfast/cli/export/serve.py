@@ -1,14 +1,14 @@
 """`holdfast export serve`: the service that takes export jobs from a queue.
 
-stop   jobs drain, or are given back ─▶ pool ─▶ reconciler ─▶ heartbeats, last of all
+stop   jobs drain, or are given back ─▶ pool ─▶ reconciler ─▶ heartbeats, last
 """
 
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import QUEUE_HELP, AsJson, concurrency_option, default_queue
-from holdfast.cli.durations import seconds
+from holdfast.cli.arguments import QUEUE_HELP, AsJson, make_concurrency_option, resolve_queue
+from holdfast.cli.durations import parse_duration
 from holdfast.cli.export.options import (
     AllowHost,
     AllowPrivate,
@@ -20,12 +20,12 @@ from holdfast.cli.export.options import (
     Store,
     To,
     Workers,
-    checked_target,
-    settings_of,
-    store_or_default,
+    check_target,
+    resolve_settings,
+    resolve_store,
 )
-from holdfast.cli.watching import LogFormat, MetricsHost, MetricsPort, metrics
-from holdfast.cli.work import answer_report
+from holdfast.cli.observability import LogFormat, MetricsHost, MetricsPort, serve_metrics_while
+from holdfast.cli.work import print_report
 
 
 def serve(
@@ -40,13 +40,13 @@ def serve(
             help="Where EXPORT_ID.jsonl or .txt lists the files of jobs without tasks.",
         ),
     ] = None,
-    concurrency: Annotated[int, concurrency_option("Jobs at a time.")] = 8,
+    concurrency: Annotated[int, make_concurrency_option("Jobs handled at the same time.")] = 8,
     drain: Annotated[
         float | None,
         typer.Option(
-            parser=seconds,
+            parser=parse_duration,
             metavar="DURATION",
-            help="How long running downloads may finish on Ctrl-C (30s).",
+            help="Time for running downloads to finish after Ctrl-C (30s).",
         ),
     ] = None,
     workers: Workers = None,
@@ -58,7 +58,7 @@ def serve(
     attempts: Attempts = None,
     durable: Durable = False,
     until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="End when no job is left.")
+        bool, typer.Option("--until-empty", help="Exit when no job is left.")
     ] = False,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = "127.0.0.1",
@@ -69,8 +69,8 @@ def serve(
     from holdfast.cli.export.service import ExportService
     from holdfast.core.events import Events
 
-    checked_target(to)
-    settings = settings_of(
+    check_target(to)
+    settings = resolve_settings(
         worker_pool_size=workers,
         downloads=downloads,
         per_host=per_host,
@@ -80,14 +80,14 @@ def serve(
         download_attempts=attempts,
         durable=durable,
     )
-    if drain is not None:  # 0 too: it means at once, not "as ever"
+    if drain is not None:  # 0 means at once; it does not mean the default
         settings = settings.model_copy(update={"drain_seconds": drain})
     service = ExportService(
-        default_queue(queue), to, store_or_default(jobs), manifests, concurrency, settings
+        resolve_queue(queue), to, resolve_store(jobs), manifests, concurrency, settings
     )
     events = Events()
-    with metrics(events, metrics_port, metrics_host):
+    with serve_metrics_while(events, metrics_port, metrics_host):
         report = service.run(events, log_format, until_empty=until_empty)
-    answer_report(report, as_json)
+    print_report(report, as_json)
     if service.stopped_now_by:
         raise typer.Exit(128 + service.stopped_now_by)

@@ -1,6 +1,6 @@
-"""The parts of `holdfast export serve`: queue, job store, engine and worker, put together.
+"""The service of `holdfast export serve`: queue, job store, engine and worker.
 
-stop   jobs drain, or are given back ─▶ pool ─▶ reconciler ─▶ heartbeats, last of all
+stop   jobs drain, or are given back ─▶ pool ─▶ reconciler ─▶ heartbeats, last
 """
 
 import os
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap import open_queue
-from holdfast.bootstrap.exports import export_engine, open_jobs, step_functions
+from holdfast.bootstrap.exports import build_export_engine, open_jobs, open_step_functions
 from holdfast.cli.export.live_view import LiveView
-from holdfast.cli.export.options import file_of
-from holdfast.cli.export.watch import Watch
+from holdfast.cli.export.monitor import ExportMonitor
+from holdfast.cli.export.options import to_store_path
 from holdfast.cli.foreground import ForegroundRunner
+from holdfast.cli.observability import subscribe_log
 from holdfast.cli.status_line import EventCounts, LiveStatus, NoStatus
-from holdfast.cli.watching import log_lines
 from holdfast.cli.work import RunnableWorker
-from holdfast.config.settings import ExportSettings, heartbeat_settings
+from holdfast.config.export import ExportSettings
+from holdfast.config.heartbeat import read_heartbeat_settings
 from holdfast.core.events import Events
 from holdfast.core.queue.message import AnyMessage
 from holdfast.core.worker.worker import Worker, WorkerReport
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from holdfast.jobs.engine import JobEngine
     from holdfast.jobs.ports import JobStateRepository, StepFunctions
 
-# What a job needs, once its downloads have drained, to count them and be given back.
+# The time that a job needs after its downloads have drained, to count them and be given back.
 _GIVE_BACK_SECONDS = 10.0
 
 
 @dataclass(slots=True)
 class ExportService:
-    """Takes jobs from a queue until it is stopped."""
+    """A service that takes jobs from a queue until it is stopped."""
 
     queue: str
     to: str
@@ -44,45 +45,48 @@ class ExportService:
     stopped_now_by: int = 0
 
     def run(self, events: Events, log_format: str | None, *, until_empty: bool) -> WorkerReport:
-        """Raises ConfigError when something is missing that jobs will need."""
-        tally = EventCounts()
-        events.subscribe(tally)
-        callbacks = step_functions(needed=self._in_cloud)
+        """Run until stopped, or until the queue is empty.
+
+        Raises ConfigError if something is missing that jobs will need.
+        """
+        counts = EventCounts()
+        events.subscribe(counts)
+        callbacks = open_step_functions(needed=self._is_in_cloud)
         with (
             open_queue(self.queue, AnyMessage, events=events) as queue,
             open_jobs(self.store) as jobs,
         ):
-            jobs.find_by_id("holdfast")  # a store that cannot be used is told of now
-            engine = self._engine(jobs, callbacks, events)
-            worker = self._worker(queue, engine, callbacks)
-            screen = self._screen(jobs, engine, events, queue.name, log_format)
-            stint = RunnableEngine(engine, worker, tally, until_empty)
-            shift = ForegroundRunner(stint, screen, self.settings.drain_seconds)
-            report = shift.run()
-        self.stopped_now_by = shift.stopped_now_by
+            jobs.find_by_id("holdfast")  # fail now if the store cannot be used
+            engine = self._build_engine(jobs, callbacks, events)
+            worker = self._build_worker(queue, engine, callbacks)
+            status = self._choose_status(jobs, engine, events, queue.name, log_format)
+            runnable = RunnableEngine(engine, worker, counts, until_empty)
+            runner = ForegroundRunner(runnable, status, self.settings.drain_seconds)
+            report = runner.run()
+        self.stopped_now_by = runner.stopped_now_by
         return report
 
     @property
-    def _in_cloud(self) -> bool:
-        """Where jobs have tokens; there they must be answered."""
+    def _is_in_cloud(self) -> bool:
+        """Return whether jobs may have task tokens, whose results must reach Step Functions."""
         scheme, colon, _ = self.queue.partition(":")
         sqs = bool(colon) and scheme.lower() in ("sqs", "http", "https")
-        return sqs or file_of(self.store) is None
+        return sqs or to_store_path(self.store) is None
 
-    def _engine(
+    def _build_engine(
         self, jobs: "JobStateRepository", callbacks: "StepFunctions | None", events: Events
     ) -> "JobEngine":
-        return export_engine(
+        return build_export_engine(
             jobs,
             self.to,
             settings=self.settings,
-            heartbeats=heartbeat_settings(os.environ),
+            heartbeats=read_heartbeat_settings(os.environ),
             manifests=self.manifests,
             callbacks=callbacks,
             events=events,
         )
 
-    def _worker(
+    def _build_worker(
         self,
         queue: "QueueManager[AnyMessage]",
         engine: "JobEngine",
@@ -96,12 +100,12 @@ class ExportService:
             consumer,
             concurrency=self.concurrency,
             isolation="thread",
-            # Longer than jobs drain, or the worker would cut them off while they do.
+            # Longer than the jobs' drain, or the worker would end them while they drain.
             drain_seconds=self.settings.drain_seconds + _GIVE_BACK_SECONDS,
             events=queue.events,
         )
 
-    def _screen(
+    def _choose_status(
         self,
         jobs: "JobStateRepository",
         engine: "JobEngine",
@@ -109,22 +113,23 @@ class ExportService:
         name: str,
         log_format: str | None,
     ) -> LiveStatus:
-        if not log_lines(events, log_format):
+        if not subscribe_log(events, log_format):
             return NoStatus()
-        watch = Watch(jobs, engine, lambda: engine.dispatcher.running)
-        events.subscribe(watch)
-        return LiveView(watch, f"{name} to {self.to}", many=True)
+        monitor = ExportMonitor(jobs, engine, lambda: engine.dispatcher.running)
+        events.subscribe(monitor)
+        return LiveView(monitor, f"{name} to {self.to}", many=True)
 
 
 class RunnableEngine(RunnableWorker):
-    """A worker whose engine runs as long as it does, and a moment longer."""
+    """A worker whose engine is started before it and stopped after it."""
 
     def __init__(
-        self, engine: "JobEngine", worker: "Worker[Any]", tally: EventCounts, until_empty: bool
+        self, engine: "JobEngine", worker: "Worker[Any]", counts: EventCounts, until_empty: bool
     ) -> None:
-        super().__init__(worker, tally, until_empty)
+        super().__init__(worker, counts, until_empty)
         self._engine = engine
 
     def run(self) -> WorkerReport:
+        """Run the engine and the worker to the worker's end."""
         with self._engine:
             return super().run()

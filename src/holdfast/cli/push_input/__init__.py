@@ -1,1 +1,3 @@
-"""Where the messages of `holdfast push` come from."""
+"""The input of `holdfast push`: arguments, files and standard input."""
+
+STDIN = "-"

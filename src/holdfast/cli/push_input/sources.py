@@ -1,8 +1,9 @@
-"""Handing over messages: where they come from, the check, and the push itself.
+"""Open the input of `holdfast push`, check it, and push its messages.
 
-What can be read twice (arguments, a regular file) is checked whole before the first
-message is pushed, so one bad line means that nothing was. A stream cannot: its messages
-are pushed as they come, and a bad one says how many were pushed before it.
+Arguments and regular files can be read twice, so they are checked completely before the first
+message is pushed, and one bad line means that nothing is pushed. A stream cannot be read
+twice, so its messages are pushed as they arrive, and the error for a bad one says how many
+were pushed before it.
 """
 
 import os
@@ -17,9 +18,8 @@ from typing import BinaryIO
 from holdfast.cli.arguments import QUEUE_VARIABLE, is_service
 from holdfast.cli.console import info
 from holdfast.cli.errors import InputRefused, UsageError
-from holdfast.cli.progress import Meter
-from holdfast.cli.push import STDIN
-from holdfast.cli.push_input import records
+from holdfast.cli.progress_meter import ProgressMeter
+from holdfast.cli.push_input import STDIN, records
 from holdfast.cli.push_input.records import PushRecord
 from holdfast.core.errors import (
     MalformedMessage,
@@ -29,46 +29,48 @@ from holdfast.core.errors import (
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import AnyMessage, MessageCodec
 
-_BATCH = 128
-_CALL = 10  # what a service takes in one call: an error then costs the count of no more
+_BATCH_SIZE = 128
+_MAX_PER_CALL = 10  # SQS takes ten in a call; more would make more uncertain if one fails
 _codec = MessageCodec(AnyMessage)
 
 
 @dataclass(frozen=True, slots=True)
 class PushSource:
-    """Where messages come from; `batches` starts from the beginning each time."""
+    """An input. Each call of `batches` starts from its beginning."""
 
     name: str
     batches: Callable[[], Iterable[list[PushRecord]]]
     repeatable: bool
 
-    def at(self, error: Exception) -> str:
+    def describe(self, error: Exception) -> str:
+        """Return the error's text, with the input's name if the input is at fault."""
         named = self.name and isinstance(error, InputRefused)
         return f"{self.name}, {error}" if named else str(error)
 
 
 @contextmanager
-def source_of(texts: list[str], file: Path | None) -> Iterator[PushSource]:
+def open_source(texts: list[str], file: Path | None) -> Iterator[PushSource]:
+    """Open the input: JSON texts, a file, or standard input. Raises UsageError."""
     if file is not None and texts:
-        raise UsageError("give either --file or JSON, not both")
+        raise UsageError("--file and JSON cannot be combined; give one of them")
     if texts == [STDIN] or (file is not None and str(file) == STDIN):
         if sys.stdin is None:
-            raise UsageError("standard input is closed: there is nothing to read")
-        yield PushSource("standard input", lambda: records.from_stream(sys.stdin.buffer), False)
+            raise UsageError("standard input is closed; give JSON or --file instead")
+        yield PushSource("standard input", lambda: records.read_stream(sys.stdin.buffer), False)
     elif file is not None:
-        with _readable(file) as stream:
-            yield _file_source(str(file), stream)
+        with _open_file(file) as stream:
+            yield _make_file_source(str(file), stream)
     elif texts:
-        yield PushSource("", lambda: [list(records.from_arguments(texts))], True)
+        yield PushSource("", lambda: [list(records.read_arguments(texts))], True)
     else:
         raise UsageError(
-            "nothing to push: give a JSON object, --file FILE, or - for standard input; "
+            "no message is given: use a JSON object, --file FILE, or - for standard input; "
             f"the queue comes first, unless {QUEUE_VARIABLE} is set"
         )
 
 
 @contextmanager
-def _readable(file: Path) -> Iterator[BinaryIO]:
+def _open_file(file: Path) -> Iterator[BinaryIO]:
     try:
         stream = file.open("rb")
     except OSError as error:
@@ -77,94 +79,104 @@ def _readable(file: Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _file_source(name: str, stream: BinaryIO) -> PushSource:
-    def from_the_start() -> Iterable[list[PushRecord]]:
+def _make_file_source(name: str, stream: BinaryIO) -> PushSource:
+    def read_from_start() -> Iterable[list[PushRecord]]:
         stream.seek(0)
-        return records.from_stream(stream)
+        return records.read_stream(stream)
 
     if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-        return PushSource(name, from_the_start, True)
-    return PushSource(name, lambda: records.from_stream(stream), False)
+        return PushSource(name, read_from_start, True)
+    return PushSource(name, lambda: records.read_stream(stream), False)
 
 
-def check(source: PushSource, message_id: str | None) -> int | None:
-    """How many messages there are; None when that cannot be known beforehand."""
+def check_source(source: PushSource, message_id: str | None) -> int | None:
+    """Check the input and return its number of messages, or None for a stream.
+
+    Raises InputRefused, UsageError.
+    """
     if not source.repeatable:
         if message_id is not None:
-            raise UsageError("--id is for one message: give it as an argument or by --file")
+            raise UsageError(
+                "--id needs a single message; give that as an argument or with --file"
+            )
         return None
     try:
-        with Meter("checking") as meter:
-            for batch in _messages(source, message_id):
+        with ProgressMeter("checking") as meter:
+            for batch in _read_messages(source, message_id):
                 meter.advance(len(batch))
     except InputRefused as error:
         raise InputRefused(
-            f"{source.at(error)}; nothing was pushed: correct it and push again"
+            f"{source.describe(error)}; nothing was pushed; correct it and push again"
         ) from None
     if message_id is not None and meter.count != 1:
-        raise UsageError(f"--id is for one message, not for {meter.count}; nothing was pushed")
+        raise UsageError(f"--id needs a single message, got {meter.count}; nothing was pushed")
     return meter.count
 
 
-def _messages(source: PushSource, message_id: str | None) -> Iterator[list[AnyMessage]]:
-    """In batches; when one is bad, those before it come first, then the refusal."""
+def _read_messages(source: PushSource, message_id: str | None) -> Iterator[list[AnyMessage]]:
+    """Yield batches of messages. If one is bad, yield those before it, then raise."""
     for batch in source.batches():
         good = []
-        for given in batch:
+        for record in batch:
             try:
-                good.append(_sound(given, message_id))
+                good.append(_check_record(record, message_id))
             except InputRefused:
                 yield good
                 raise
         yield good
 
 
-def _sound(given: PushRecord, message_id: str | None) -> AnyMessage:
-    message = records.message_of(given, message_id)
+def _check_record(record: PushRecord, message_id: str | None) -> AnyMessage:
+    message = records.message_from_record(record, message_id)
     try:
         _codec.encode(message)
     except (MalformedMessage, MessageTooLarge) as error:
-        raise InputRefused(f"{given.where}: {error}") from None
+        raise InputRefused(f"{record.where}: {error}") from None
     return message
 
 
-def hand_over(
+def push_all(
     manager: QueueManager[AnyMessage],
     source: PushSource,
     total: int | None,
     message_id: str | None,
     delay_seconds: float,
 ) -> list[str]:
-    """Push everything; the ids in order. Raises with what was pushed before."""
+    """Push all messages and return their ids in order.
+
+    An error says how many messages were pushed before it.
+    """
     ids: list[str] = []
-    size = _CALL if is_service(manager) else _BATCH
+    size = _MAX_PER_CALL if is_service(manager) else _BATCH_SIZE
     try:
-        with Meter("pushing", total) as meter:
-            for messages in _messages(source, message_id):
+        with ProgressMeter("pushing", total) as meter:
+            for messages in _read_messages(source, message_id):
                 for start in range(0, len(messages), size):
-                    part = messages[start : start + size]
-                    ids += _pushed(manager, part, delay_seconds)
-                    meter.advance(len(part))
+                    chunk = messages[start : start + size]
+                    ids += _push_chunk(manager, chunk, delay_seconds)
+                    meter.advance(len(chunk))
     except (InputRefused, QueueUnavailable, MalformedMessage, MessageTooLarge) as error:
         before = f"the {len(ids):,} before it were pushed" if ids else "nothing was pushed"
         if is_service(manager) and isinstance(error, QueueUnavailable | MalformedMessage):
-            before = _in_doubt(len(ids))
-        raise type(error)(f"{source.at(error)}; {before}") from error
+            before = _describe_uncertain(len(ids))
+        raise type(error)(f"{source.describe(error)}; {before}") from error
     except KeyboardInterrupt:
         info(f"{len(ids):,} were pushed")
         raise
     return ids
 
 
-def _pushed(
+def _push_chunk(
     manager: QueueManager[AnyMessage], messages: list[AnyMessage], delay_seconds: float
 ) -> list[str]:
     try:
         return manager.push_many(messages, delay_seconds=delay_seconds)
-    except ValueError as error:  # a delay that this kind of queue cannot keep
+    except ValueError as error:  # a delay that this kind of queue does not support
         raise UsageError(str(error)) from None
 
 
-def _in_doubt(before: int) -> str:
-    """A call for several may have done a part of it, or all but the answer."""
-    return f"{before:,} were pushed for sure, of the {_CALL} after them perhaps some"
+def _describe_uncertain(before: int) -> str:
+    """Describe a failed call for several messages, which may have pushed some or all."""
+    return (
+        f"{before:,} were certainly pushed, and perhaps some of the {_MAX_PER_CALL} after them"
+    )

@@ -1,1 +1,1 @@
-"""The third act: quick messages, one reply, and a worker killed before it is sent."""
+"""The chat scenario: quick messages, one reply, and a worker killed before it is sent."""

@@ -1,4 +1,4 @@
-"""Who writes in the third act, what, and how conversations are held in it."""
+"""The customer of the chat scenario, her messages, and the settings."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,17 @@ WINDOW_SECONDS = 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class CustomerLine:
-    """One message of hers. No text is part of another: replies are searched for them."""
+class CustomerMessage:
+    """One message of the customer.
+
+    No text is part of another, because the replies are searched for the texts.
+    """
 
     sid: str
     text: str
 
-    def inbound(self) -> Inbound:
-        """As the provider's webhook brings it; each time anew."""
+    def make_inbound(self) -> Inbound:
+        """Return a new inbound message, as the provider's webhook delivers it."""
         return Inbound(
             message_sid=self.sid,
             primary_channel=KEY.primary_channel,
@@ -30,16 +33,16 @@ class CustomerLine:
 
 
 QUICK = (
-    CustomerLine("wa-1", "Hi there!"),
-    CustomerLine("wa-2", "I ordered the blue lamp."),
-    CustomerLine("wa-3", "When does it come?"),
+    CustomerMessage("wa-1", "Hi there!"),
+    CustomerMessage("wa-2", "I ordered the blue lamp."),
+    CustomerMessage("wa-3", "When does it come?"),
 )
-LATE = CustomerLine("wa-4", "And do you have it in red?")
-BATCHES = 2  # the quick ones, and the late one by itself
+LATE = CustomerMessage("wa-4", "And do you have it in red?")
+BATCHES = 2  # the quick messages, and the late one alone
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """The settings of conversations, for the demo and its workers."""
+def make_environment(folder: Path) -> dict[str, str]:
+    """Return the settings of conversations for the demo and its workers."""
     return {
         "HOLDFAST_DATA_DIR": str(folder),
         "HOLDFAST_LEASE_SECONDS": f"{LOCK_SECONDS}",

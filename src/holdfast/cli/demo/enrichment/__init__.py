@@ -1,1 +1,1 @@
-"""The first act: a queue of tasks, a worker that is killed and a handler that hangs."""
+"""The queue scenario: tasks, a worker that is killed, and a handler that hangs."""

@@ -1,1 +1,1 @@
-"""The second act: an export, a pool worker and then the whole service killed on the way."""
+"""The export scenario: a pool worker and then the whole service are killed."""

@@ -1,4 +1,4 @@
-"""The books: what was pushed against what the queue and the ledger say became of it."""
+"""Compare the pushed tasks with what the queue and the effect log show of them."""
 
 import json
 from collections import Counter
@@ -6,32 +6,34 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.cli.demo.stage import Row
+from holdfast.cli.demo.screen import ReportRow
 
-_DEFINITION = (
-    "An effect counts when the attempt that made it is the one the queue completed; what "
-    "a killed or overtaken attempt left behind is fenced off. Done twice: two that count."
+_TERMS = (
+    "An effect counts if the queue completed the attempt that made it. Effects of killed or "
+    "overtaken attempts are fenced off. Done twice means two effects that count."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A line of the ledger."""
+    """An effect in the effect log."""
 
     id: str
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A task the queue has finished with, and the attempt that finished it."""
+class SettledTask:
+    """A task that the queue has settled, and the attempt that settled it."""
 
     id: str
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class EnrichmentReport:
+    """The accounting report of the queue scenario."""
+
     pushed: int
     completed: int
     dead_lettered: int
@@ -41,22 +43,26 @@ class Books:
     done_twice: int
 
     @property
-    def balance(self) -> bool:
+    def totals_match(self) -> bool:
+        """Return whether every task was settled once, with one effect if completed."""
         settled = self.completed + self.dead_lettered
         return settled == self.pushed and not self.lost and not self.done_twice
 
-    def rows(self) -> list[Row]:
+    def list_rows(self) -> list[ReportRow]:
+        """Return the lines of the report."""
         return [
-            Row("pushed", self.pushed),
-            Row("completed", self.completed),
-            Row(
+            ReportRow("pushed", self.pushed),
+            ReportRow("completed", self.completed),
+            ReportRow(
                 "dead-lettered",
                 self.dead_lettered,
-                "rejected for good by its handler, on purpose",
+                "rejected by its handler, on purpose",
             ),
-            Row("redelivered", self.redelivered, "after the kill, the hang and the retries"),
-            Row("lost", self.lost, wrong=self.lost > 0),
-            Row(
+            ReportRow(
+                "redelivered", self.redelivered, "after the kill, the hang and the retries"
+            ),
+            ReportRow("lost", self.lost, wrong=self.lost > 0),
+            ReportRow(
                 "done twice",
                 self.done_twice,
                 f"{self.fenced_off} stale effects fenced off",
@@ -64,17 +70,21 @@ class Books:
             ),
         ]
 
-    def definition(self) -> str:
-        return _DEFINITION
+    def explain_terms(self) -> str:
+        """Return what the labels mean."""
+        return _TERMS
 
 
-def balance(
+def make_report(
     pushed: Iterable[str],
-    completed: list[Ended],
-    dead: list[Ended],
+    completed: list[SettledTask],
+    dead: list[SettledTask],
     effects: list[Effect],
-) -> Books:
-    """Lost: settled nowhere, or completed without an effect that counts."""
+) -> EnrichmentReport:
+    """Return the report.
+
+    A task is lost if it is not settled, or completed without an effect that counts.
+    """
     accepted = {(task.id, task.attempt) for task in completed}
     counted = Counter(e.id for e in effects if (e.id, e.attempt) in accepted)
     settled = Counter(task.id for task in [*completed, *dead])
@@ -84,7 +94,7 @@ def balance(
     twice = {id for id, n in counted.items() if n > 1} | {
         id for id, n in settled.items() if n > 1
     }
-    return Books(
+    return EnrichmentReport(
         pushed=len(pushed),
         completed=len(completed),
         dead_lettered=len(dead),
@@ -95,7 +105,8 @@ def balance(
     )
 
 
-def read_ledger(path: Path) -> list[Effect]:
+def read_effects(path: Path) -> list[Effect]:
+    """Return the effects in an effect log, which may not exist yet."""
     if not path.exists():
         return []
     lines = [json.loads(line) for line in path.read_text().splitlines()]

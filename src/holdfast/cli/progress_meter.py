@@ -1,26 +1,27 @@
-"""A progress bar for work that turns out to be long; nothing for what is done at once."""
+"""A progress bar that appears only if the work takes long."""
 
 from typing import TYPE_CHECKING, Self
 
-from holdfast.cli.console import is_terminal, terminal
+from holdfast.cli.console import is_terminal, make_console
 from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_PATIENCE_SECONDS = 0.5
+_SHOW_AFTER_SECONDS = 0.5
 
 
-class Meter:
-    """Counts; shows itself on a terminal once half a second has passed."""
+class ProgressMeter:
+    """A counter that shows a progress bar on a terminal after half a second."""
 
-    def __init__(self, doing: str, total: int | None = None) -> None:
-        self._doing, self._total = doing, total
-        self._show_at = SYSTEM_CLOCK.monotonic() + _PATIENCE_SECONDS
+    def __init__(self, activity: str, total: int | None = None) -> None:
+        self._activity, self._total = activity, total
+        self._show_at = SYSTEM_CLOCK.monotonic() + _SHOW_AFTER_SECONDS
         self._bar: Progress | None = None
         self.count = 0
 
     def advance(self, by: int) -> None:
+        """Add to the count."""
         self.count += by
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self.count)
@@ -41,10 +42,10 @@ class Meter:
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            console=terminal(stderr=True),
+            console=make_console(stderr=True),
             transient=True,
         )
-        bar.add_task(self._doing, total=self._total, completed=self.count)
+        bar.add_task(self._activity, total=self._total, completed=self.count)
         bar.start()
         return bar
 
