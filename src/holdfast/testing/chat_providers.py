@@ -1,4 +1,4 @@
-"""A writer, a sender and secrets that do as the test says and remember what was asked."""
+"""A fake writer, sender and secret store that tests control and inspect."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from holdfast.conversations.secret import Secret
 
 @dataclass
 class FakeWriter:
-    """Answers with `reply(text)`. `troubles` are raised first, one with each question."""
+    """A writer that returns `reply(text)`, after it raised each of `troubles` once."""
 
     reply: Callable[[str], str] = lambda text: f"You said: {text}"
     troubles: list[Exception] = field(default_factory=list)
@@ -22,6 +22,7 @@ class FakeWriter:
     secret_fields: tuple[str, ...] = ("api_key",)
 
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
+        """Return a new thread id."""
         self.threads += 1
         return f"thread-{self.threads}"
 
@@ -33,6 +34,7 @@ class FakeWriter:
         *,
         timeout_seconds: float,
     ) -> WriterAnswer:
+        """Return the reply, and remember the question."""
         self.asked.append(question)
         if self.troubles:
             raise self.troubles.pop(0)
@@ -44,8 +46,11 @@ class FakeWriter:
 
 @dataclass
 class FakeSender:
-    """Keeps what it sent. A trouble in `no_connection` is raised instead of connecting, one
-    in `troubles` instead of sending, one in `after_sending` once it was sent."""
+    """A sender that keeps the parts it sent.
+
+    An error in `no_connection` is raised instead of connecting, one in `troubles` instead of
+    sending, and one in `after_sending` once the part was sent.
+    """
 
     no_connection: list[Exception] = field(default_factory=list)
     troubles: list[Exception] = field(default_factory=list)
@@ -53,18 +58,20 @@ class FakeSender:
     can_tell: bool = True
     repeatable: bool = False
     sent: list[ReplyPart] = field(default_factory=list)
-    known: list[str] = field(default_factory=list)  # what it was last told not to find
+    known: list[str] = field(default_factory=list)  # the `known` of the last call to `find`
     connected: int = 0
     secret_fields: tuple[str, ...] = ("auth_token",)
 
     @property
     def texts(self) -> list[str]:
+        """Return the texts that were sent."""
         return [part.text for part in self.sent]
 
     @contextmanager
     def connect(
         self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
+        """Count the open connections, and provide the call that sends."""
         if self.no_connection:
             raise self.no_connection.pop(0)
         self.connected += 1
@@ -74,6 +81,7 @@ class FakeSender:
             self.connected -= 1
 
     def send(self, part: ReplyPart) -> SentPart:
+        """Keep the part, and return its sid."""
         if self.troubles:
             raise self.troubles.pop(0)
         self.sent.append(part)
@@ -84,6 +92,7 @@ class FakeSender:
     def find(
         self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
+        """Return the part by its reference, or raise SendStatusUnknown."""
         self.known = list(known)
         if not self.can_tell:
             raise SendStatusUnknown("this sender keeps no list")
@@ -95,13 +104,17 @@ class FakeSender:
 
 @dataclass
 class FakeSecrets:
-    """Any reference has all fields, unless it is `missing`; `troubles` are raised first."""
+    """Secrets with all fields for any reference that is not `missing`.
+
+    First `get` raises `troubles`, one with each call.
+    """
 
     missing: set[str] = field(default_factory=set)
     troubles: list[Exception] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
 
     def get(self, reference: str) -> Secret:
+        """Return a secret with all fields."""
         if self.troubles:
             raise self.troubles.pop(0)
         if reference in self.missing:
@@ -110,19 +123,22 @@ class FakeSecrets:
         return Secret(reference, {name: f"canary-{name}" for name in fields})
 
     def forget(self, reference: str) -> None:
+        """Remember which secret was dropped."""
         self.forgotten.append(reference)
 
 
 @dataclass
 class FakeProviders:
-    """All names lead to the same writer and the same sender."""
+    """Providers with the same writer and the same sender for all names."""
 
     the_writer: FakeWriter = field(default_factory=FakeWriter)
     the_sender: FakeSender = field(default_factory=FakeSender)
     secrets: FakeSecrets = field(default_factory=FakeSecrets)
 
     def writer(self, name: str) -> FakeWriter:
+        """Return the one writer."""
         return self.the_writer
 
     def sender(self, name: str) -> FakeSender:
+        """Return the one sender."""
         return self.the_sender

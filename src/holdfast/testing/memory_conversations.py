@@ -1,5 +1,7 @@
-"""Conversations in memory: what the port promises, on plain values. Stores are compared
-with it, and whole lives of conversations are simulated on it."""
+"""Conversations in memory: the promises of the port, on plain values.
+
+Contract tests compare other stores with it, and simulations run conversations on it.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator
@@ -38,7 +40,7 @@ class _StagedRow(NamedTuple):
 
 
 class ConversationMemory:
-    """What is stored. Several MemoryConversations may look at one."""
+    """The stored rows. Several MemoryConversations may share one."""
 
     def __init__(self) -> None:
         self.lock = RLock()
@@ -52,10 +54,10 @@ class ConversationMemory:
 
 
 class MemoryConversations(ConversationStore):
-    """A store that lives as long as its memory. Safe for threads.
+    """A store that exists as long as its memory. It is safe for threads.
 
-    What expired stays, as with a table that cleans up in its own time, until somebody calls
-    `forget_expired`.
+    Expired rows stay until `forget_expired` is called, like in a table that removes them at
+    any later time.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class MemoryConversations(ConversationStore):
         self._clock = clock
 
     def forget_expired(self, now: float) -> None:
-        """Remove every row whose time is over, as a table does sooner or later."""
+        """Remove every expired row, as a table does sooner or later."""
         with self._memory.lock:
             for sids in self._memory.processed.values():
                 for sid in [sid for sid, until in sids.items() if until < now]:
@@ -80,13 +82,17 @@ class MemoryConversations(ConversationStore):
     # -- staging
 
     def create(self, conversation: Conversation) -> bool:
+        """Store a new conversation."""
         with self._memory.lock:
             if conversation.key in self._memory.conversations:
                 return False
-            self._memory.conversations[conversation.key] = deepcopy(rules.created(conversation))
+            self._memory.conversations[conversation.key] = deepcopy(
+                rules.keep_initial_fields(conversation)
+            )
             return True
 
     def stage(self, fragment: Fragment, *, expires_at: float) -> bool:
+        """Store a fragment once."""
         with self._memory.lock:
             rows = self._memory.stage.setdefault(fragment.key.conversation_id, {})
             if fragment.message_sid in rows:
@@ -96,27 +102,31 @@ class MemoryConversations(ConversationStore):
             return True
 
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
+        """Open the window unless another one blocks it."""
         with self._memory.lock:
-            found = self._memory.windows.get(window.conversation_id)
-            if found and rules.in_the_way(found, window, now, untriggered_before):
+            existing = self._memory.windows.get(window.conversation_id)
+            if existing and rules.is_blocking(existing, window, now, untriggered_before):
                 return False
             self._memory.windows[window.conversation_id] = window
             return True
 
     def mark_triggered(self, window: Window) -> None:
+        """Record that the window's trigger is in the queue."""
         with self._memory.lock:
-            found = self._memory.windows.get(window.conversation_id)
-            if found and found.trigger_id == window.trigger_id:
-                triggered = replace(found, triggered=True)
+            existing = self._memory.windows.get(window.conversation_id)
+            if existing and existing.trigger_id == window.trigger_id:
+                triggered = replace(existing, triggered=True)
                 self._memory.windows[window.conversation_id] = triggered
 
     def window(self, conversation_id: str) -> Window | None:
+        """Return the window's row."""
         return self._memory.windows.get(conversation_id)
 
     def close_window(self, conversation_id: str, trigger_id: str) -> None:
+        """Close the window of that trigger."""
         with self._memory.lock:
-            found = self._memory.windows.get(conversation_id)
-            if found and found.trigger_id == trigger_id:
+            existing = self._memory.windows.get(conversation_id)
+            if existing and existing.trigger_id == trigger_id:
                 del self._memory.windows[conversation_id]
 
     # -- the lock
@@ -130,43 +140,55 @@ class MemoryConversations(ConversationStore):
         now: float,
         expires_at: float,
     ) -> LockAcquired | LockHeld | ConversationNotFound:
+        """Take the lock if it is free or expired."""
         with self._memory.lock:
-            found = self._memory.conversations.get(key)
-            if found is None:
+            conversation = self._memory.conversations.get(key)
+            if conversation is None:
                 return ConversationNotFound()
-            if found.locked(now):
-                return LockHeld(found.lock_trigger, found.lock_expires_at)
-            taken = self._put(rules.acquired(found, trigger_id, now, expires_at))
+            if conversation.is_locked(now):
+                return LockHeld(conversation.lock_trigger, conversation.lock_expires_at)
+            locked = self._put(rules.acquire_lock(conversation, trigger_id, now, expires_at))
             self._memory.owners[key] = owner
-            return LockAcquired(LockGrant(key, owner, trigger_id, taken.lock_fence), taken)
+            return LockAcquired(LockGrant(key, owner, trigger_id, locked.lock_fence), locked)
 
     def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
+        """Hold the lock longer."""
         with self._memory.lock:
-            found = self._memory.conversations.get(grant.key)
-            if found is None or not self._holds(grant, found) or not found.locked(now):
+            conversation = self._memory.conversations.get(grant.key)
+            if conversation is None or not self._has_lock(grant, conversation):
                 return False
-            self._put(replace(found, lock_expires_at=expires_at))
+            if not conversation.is_locked(now):
+                return False
+            self._put(replace(conversation, lock_expires_at=expires_at))
             return True
 
     def release(self, grant: LockGrant, status: str | None) -> None:
+        """Release the lock without a reply."""
         with self._memory.lock:
-            self._put(rules.freed(self._of(grant), status, self._clock.time()))
+            self._put(rules.release_lock(self._get_locked(grant), status, self._clock.time()))
 
     # -- the batch
 
     def staged(self, conversation_id: str) -> list[Staged]:
+        """Return every staged row."""
         with self._memory.lock:
             rows = self._memory.stage.get(conversation_id, {})
             return [staged.row for staged in rows.values()]
 
     def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
+        """Return those sids that count as processed."""
         with self._memory.lock:
             known = self._memory.processed.get(key, {})
             return {sid for sid in sids if sid in known}
 
     def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
+        """Store the state of the reply."""
         with self._memory.lock:
-            self._put(rules.noted(self._of(grant), outbox, thread_id, self._clock.time()))
+            self._put(
+                rules.note_outbox(
+                    self._get_locked(grant), outbox, thread_id, self._clock.time()
+                )
+            )
 
     def finish(
         self,
@@ -177,15 +199,17 @@ class MemoryConversations(ConversationStore):
         remember_until: float,
         parked_id: str | None = None,
     ) -> None:
+        """Turn a batch and its reply into history."""
         with self._memory.lock:
-            after, pair = rules.finished(self._of(grant), turn, now)
+            after, pair = rules.finish_turn(self._get_locked(grant), turn, now)
             if parked_id is not None:
-                self._take_out(parked_id, grant.key)
+                self._remove_parked(parked_id, grant.key)
             self._put(after)
             self._memory.messages[grant.key].extend(pair)
-            self._end(grant.key, turn.sids, remember_until)
+            self._mark_processed(grant.key, turn.sids, remember_until)
 
     def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
+        """Remove staged rows."""
         with self._memory.lock:
             rows = self._memory.stage.get(conversation_id, {})
             for sid in sids:
@@ -193,69 +217,76 @@ class MemoryConversations(ConversationStore):
             if not rows:
                 self._memory.stage.pop(conversation_id, None)
 
-    # -- for people
+    # -- for operators
 
     def park(
         self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
     ) -> None:
+        """Keep a batch for an operator."""
         with self._memory.lock:
             if grant is not None:
-                self._put(rules.parked(self._of(grant), parked))
+                self._put(rules.park_batch(self._get_locked(grant), parked))
             else:
                 known = self.processed(parked.key, parked.sids)
                 self.drop_staged(parked.key.conversation_id, known)
-                parked = rules.still_open(parked, known)
+                parked = rules.drop_processed(parked, known)
                 if not parked.staged:
                     return
             self._memory.parked.setdefault(parked.parked_id, parked)
-            self._end(parked.key, parked.sids, remember_until)
+            self._mark_processed(parked.key, parked.sids, remember_until)
 
     def parked(self) -> Iterator[ParkedBatch]:
+        """Return every parked batch, the oldest first."""
         with self._memory.lock:
-            found = list(self._memory.parked.values())
-        return iter(sorted(found, key=lambda parked: parked.parked_at))
+            batches = list(self._memory.parked.values())
+        return iter(sorted(batches, key=lambda parked: parked.parked_at))
 
     def unpark(
         self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
     ) -> ParkedBatch:
+        """Remove a parked batch and return it."""
         with self._memory.lock:
-            parked = self._take_out(parked_id)
+            parked = self._remove_parked(parked_id)
             if back_to_stage:
                 self._stage_again(parked, now, expires_at)
             return parked
 
-    def _take_out(self, parked_id: str, key: ConversationKey | None = None) -> ParkedBatch:
-        found = self._memory.parked.get(parked_id)
-        if found is None or key not in (None, found.key):
+    def _remove_parked(self, parked_id: str, key: ConversationKey | None = None) -> ParkedBatch:
+        batch = self._memory.parked.get(parked_id)
+        if batch is None or key not in (None, batch.key):
             raise ParkedNotFound(f"nothing is parked under {parked_id!r}")
         return self._memory.parked.pop(parked_id)
 
     def _stage_again(self, parked: ParkedBatch, now: float, expires_at: float) -> None:
         rows = self._memory.stage.setdefault(parked.key.conversation_id, {})
-        for row in rules.staged_again(parked, now):
+        for row in rules.restage(parked, now):
             rows.setdefault(row.message_sid, _StagedRow(row, parked.key, now, expires_at))
             self._memory.processed[parked.key].pop(row.message_sid, None)
 
     def get(self, key: ConversationKey) -> Conversation | None:
+        """Return the conversation."""
         return self._memory.conversations.get(key)
 
     def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
+        """Return all conversations, or those with that id."""
         with self._memory.lock:
-            every = list(self._memory.conversations.values())
-        wanted = (one for one in every if conversation_id in (None, one.key.conversation_id))
-        return iter(sorted(wanted, key=lambda one: one.updated_at, reverse=True))
+            rows = list(self._memory.conversations.values())
+        wanted = (row for row in rows if conversation_id in (None, row.key.conversation_id))
+        return iter(sorted(wanted, key=lambda row: row.updated_at, reverse=True))
 
     def set_status(self, key: ConversationKey, status: str) -> bool:
+        """Set the status that an operator chose."""
         with self._memory.lock:
-            found = self._memory.conversations.get(key)
-            if found is None:
+            conversation = self._memory.conversations.get(key)
+            if conversation is None:
                 return False
-            self._put(rules.told(found, status, self._clock.time()))
+            self._put(rules.set_status(conversation, status, self._clock.time()))
             return True
 
     def history(
         self, key: ConversationKey, *, before: int | None = None, limit: int = 50
     ) -> list[HistoryMessage]:
+        """Return messages of the history."""
         with self._memory.lock:
             messages = self._memory.messages.get(key, [])
             end = len(messages) if before is None else min(before - 1, len(messages))
@@ -264,35 +295,41 @@ class MemoryConversations(ConversationStore):
     # -- for the sweeper
 
     def waiting(self) -> Iterator[WaitingConversation]:
-        found: defaultdict[ConversationKey, list[float]] = defaultdict(list)
+        """Return every conversation that has staged rows."""
+        staged_at: defaultdict[ConversationKey, list[float]] = defaultdict(list)
         with self._memory.lock:
             for rows in self._memory.stage.values():
                 for row in rows.values():
-                    found[row.key].append(row.staged_at)
+                    staged_at[row.key].append(row.staged_at)
         return iter(
-            [WaitingConversation(key, len(times), min(times)) for key, times in found.items()]
+            [
+                WaitingConversation(key, len(times), min(times))
+                for key, times in staged_at.items()
+            ]
         )
 
     def close(self) -> None:
-        pass
+        """Do nothing."""
 
-    # -- what the methods share
+    # -- shared by the methods
 
-    def _of(self, grant: LockGrant) -> Conversation:
-        """The conversation whose lock this is. Raises LockLost."""
-        found = self._memory.conversations.get(grant.key)
-        if found is None or not self._holds(grant, found):
-            raise LockLost("somebody else has the lock of this conversation by now")
-        return found
+    def _get_locked(self, grant: LockGrant) -> Conversation:
+        """Return the conversation whose lock the grant holds. Raises LockLost."""
+        conversation = self._memory.conversations.get(grant.key)
+        if conversation is None or not self._has_lock(grant, conversation):
+            raise LockLost("this grant no longer holds the lock of the conversation")
+        return conversation
 
-    def _holds(self, grant: LockGrant, found: Conversation) -> bool:
-        return rules.holds(grant, found, self._memory.owners.get(grant.key, ""))
+    def _has_lock(self, grant: LockGrant, conversation: Conversation) -> bool:
+        return rules.has_lock(grant, conversation, self._memory.owners.get(grant.key, ""))
 
     def _put(self, conversation: Conversation) -> Conversation:
         self._memory.conversations[conversation.key] = conversation
         return conversation
 
-    def _end(self, key: ConversationKey, sids: Collection[str], until: float) -> None:
-        """These messages are done with."""
+    def _mark_processed(
+        self, key: ConversationKey, sids: Collection[str], until: float
+    ) -> None:
+        """Remember these messages as processed, and remove their staged rows."""
         self._memory.processed[key].update(dict.fromkeys(sids, until))
         self.drop_staged(key.conversation_id, sids)

@@ -1,1 +1,1 @@
-"""What a store of conversations promises, one module per kind of promise; see contract.py."""
+"""The contract of conversation stores, with one module per kind of promise; see contract.py."""

@@ -1,5 +1,7 @@
-"""What every store of conversations must pass. Subclass ConversationStoreContract as Test…,
-and give it one fixture."""
+"""The contract that every conversation store must pass.
+
+Subclass ConversationStoreContract as Test… and define the fixture `open_store`.
+"""
 
 from typing import ClassVar
 
@@ -34,35 +36,39 @@ class SequentialConversationPromises(
     ConversationListingPromises,
     OperatorPromises,
 ):
-    """All promises but those of crowds, for stores in tests that are not thread-safe."""
+    """All promises except those under concurrency, for stores that are not thread-safe."""
 
     examples: ClassVar[int] = 25
-    """How many lives of two conversations are tried against the model."""
+    """How many random sequences of calls are compared with the model."""
     steps: ClassVar[int] = 30
-    """How long such a life is."""
+    """How many calls such a sequence has."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
+        """Return the clock of the test."""
         return ManualClock()
 
     @pytest.fixture
     def open_store(self) -> OpenStore:
-        """`open_store(clock)`: the store of this test, which is empty at first, opened once
-        more. The fixture closes what it opened."""
+        """Return a function that opens the store of this test once more.
+
+        The store is empty at first. The fixture closes every store it opened.
+        """
         raise NotImplementedError
 
     @pytest.fixture
     def store(self, open_store: OpenStore, clock: ManualClock) -> ConversationStore:
+        """Return an empty store."""
         return open_store(clock)
 
     def test_any_order_of_calls_does_what_the_model_says(
         self, open_store: OpenStore, clock: ManualClock
     ) -> None:
-        """I-MS-3, I-MS-6."""
+        """(I-MS-3, I-MS-6)"""
         run_machine(open_store, clock, self.examples, self.steps)
 
 
 class ConversationStoreContract(
     SequentialConversationPromises, ConversationConcurrencyPromises
 ):
-    """All of it."""
+    """All promises, including those under concurrency."""

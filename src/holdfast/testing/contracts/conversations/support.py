@@ -1,4 +1,4 @@
-"""Words the promises are written in."""
+"""Helpers of the contract tests: values, and calls with usual arguments."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -16,7 +16,7 @@ from holdfast.conversations.model import (
     Turn,
     UnreadableFragment,
     Window,
-    parked_id_of,
+    make_parked_id,
 )
 from holdfast.conversations.outbox import (
     PreparedReply,
@@ -30,9 +30,9 @@ from holdfast.conversations.ports import ConversationStore
 from holdfast.testing import ManualClock
 
 OpenStore = Callable[[ManualClock], ConversationStore]
-"""Open the test's store once more: every opening sees the same conversations."""
+"""A function that opens the test's store once more, with the same conversations."""
 
-NOW = 1_800_000_000.0  # when a ManualClock begins
+NOW = 1_800_000_000.0  # the start time of a ManualClock
 LATER = NOW + 30 * 86_400.0
 KEY = ConversationKey("whatsapp:+4915700000001", "chat")
 OTHER = ConversationKey("ada@example.org", "another chat")
@@ -41,47 +41,53 @@ CONFIGS: dict[str, Any] = {
     "ai_config": {"assistant_id": "asst-1", "on": True, "none": None},
 }
 
-# Languages of both directions, signs beyond 16 bits, and the one that ends strings in C.
+# Languages of both directions, characters beyond 16 bits, and a NUL character.
 ODD_TEXT = "שלום 👩\u200d👩\u200d👧 \x00 \u202eabc\n\t'\"\\ ñ"
 
 
-def begun(
+def create_conversation(
     store: ConversationStore, key: ConversationKey = KEY, status: str = "", **fields: Any
 ) -> Conversation:
-    """A new conversation, as the store has it."""
+    """Create a conversation, and return it."""
     made = Conversation(key, status=status, created_at=NOW, updated_at=NOW, **fields)
     assert store.create(made)
     return made
 
 
-def fragment(sid: str = "m1", key: ConversationKey = KEY, **fields: Any) -> Fragment:
+def make_fragment(sid: str = "m1", key: ConversationKey = KEY, **fields: Any) -> Fragment:
+    """Return a fragment."""
     made = Fragment(key, sid, f"text of {sid}", received_at=NOW - 1.0, staged_at=NOW)
     return replace(made, **fields)
 
 
-def stage(store: ConversationStore, *sids: str, key: ConversationKey = KEY) -> list[Fragment]:
-    fragments = [fragment(sid, key) for sid in sids]
-    for one in fragments:
-        assert store.stage(one, expires_at=LATER)
+def stage_messages(
+    store: ConversationStore, *sids: str, key: ConversationKey = KEY
+) -> list[Fragment]:
+    """Stage a fragment for each sid, and return the fragments."""
+    fragments = [make_fragment(sid, key) for sid in sids]
+    for row in fragments:
+        assert store.stage(row, expires_at=LATER)
     return fragments
 
 
-def staged(store: ConversationStore, key: ConversationKey = KEY) -> list[str]:
-    return sids_of(store.staged(key.conversation_id))
+def list_staged_sids(store: ConversationStore, key: ConversationKey = KEY) -> list[str]:
+    """Return the sids of the staged rows, sorted."""
+    return sort_sids(store.staged(key.conversation_id))
 
 
-def sids_of(rows: Iterable[Staged]) -> list[str]:
+def sort_sids(rows: Iterable[Staged]) -> list[str]:
+    """Return the sids of the rows, sorted."""
     return sorted(row.message_sid for row in rows)
 
 
-def conversation(store: ConversationStore, key: ConversationKey = KEY) -> Conversation:
-    """The conversation there must be."""
-    found = store.get(key)
-    assert found is not None
-    return found
+def get_conversation(store: ConversationStore, key: ConversationKey = KEY) -> Conversation:
+    """Return the conversation, which must exist."""
+    row = store.get(key)
+    assert row is not None
+    return row
 
 
-def acquired(
+def acquire_lock(
     store: ConversationStore,
     owner: str = "first",
     *,
@@ -90,32 +96,34 @@ def acquired(
     now: float = NOW,
     seconds: float = 60.0,
 ) -> LockAcquired:
-    """The lock, which must be to be had."""
-    said = store.acquire(
+    """Acquire the lock, which must be free."""
+    result = store.acquire(
         key, owner=owner, trigger_id=trigger_id, now=now, expires_at=now + seconds
     )
-    assert isinstance(said, LockAcquired), said
-    return said
+    assert isinstance(result, LockAcquired), result
+    return result
 
 
-def granted(store: ConversationStore, owner: str = "first", **how: Any) -> LockGrant:
-    return acquired(store, owner, **how).grant
+def acquire_grant(store: ConversationStore, owner: str = "first", **how: Any) -> LockGrant:
+    """Acquire the lock, and return its grant."""
+    return acquire_lock(store, owner, **how).grant
 
 
-def taken_over(store: ConversationStore) -> tuple[LockGrant, LockGrant]:
-    """Whoever had the lock was too slow; his grant, and that of who has it now."""
-    zombie = granted(store, "zombie", trigger_id="of the zombie")
-    owner = granted(store, "owner", trigger_id="of the owner", now=NOW + 60.0)
-    return zombie, owner
+def take_over_lock(store: ConversationStore) -> tuple[LockGrant, LockGrant]:
+    """Let a second worker take over the lock; return the stale grant and the new one."""
+    stale = acquire_grant(store, "stale", trigger_id="of the stale holder")
+    owner = acquire_grant(store, "owner", trigger_id="of the owner", now=NOW + 60.0)
+    return stale, owner
 
 
-def window(trigger_id: str = "w1", sid: str = "m1", **fields: Any) -> Window:
+def make_window(trigger_id: str = "w1", sid: str = "m1", **fields: Any) -> Window:
+    """Return a window."""
     made = Window(KEY.conversation_id, trigger_id, sid, opened_at=NOW, expires_at=NOW + 100.0)
     return replace(made, **fields)
 
 
-def turn(*sids: str, at: float = NOW, reply: str = "r1", **fields: Any) -> Turn:
-    """A batch and its reply."""
+def make_turn(*sids: str, at: float = NOW, reply: str = "r1", **fields: Any) -> Turn:
+    """Return a turn: a batch and its reply."""
     made = Turn(
         sids=sids,
         user=HistoryMessage("user", f"asked {sids[0]}", at, sids[0], {"fragments": len(sids)}),
@@ -128,18 +136,24 @@ def turn(*sids: str, at: float = NOW, reply: str = "r1", **fields: Any) -> Turn:
     return replace(made, **fields)
 
 
-def answered(store: ConversationStore, *sids: str, key: ConversationKey = KEY) -> None:
-    """A whole turn of messages that need not be staged."""
-    grant = granted(store, f"who answers {sids[0]}", key=key)
-    store.finish(grant, turn(*sids, reply=f"reply to {sids[0]}"), now=NOW, remember_until=LATER)
+def answer_messages(store: ConversationStore, *sids: str, key: ConversationKey = KEY) -> None:
+    """Finish a turn with these messages, which need not be staged."""
+    grant = acquire_grant(store, f"worker for {sids[0]}", key=key)
+    store.finish(
+        grant, make_turn(*sids, reply=f"reply to {sids[0]}"), now=NOW, remember_until=LATER
+    )
 
 
-def parked(*rows: Staged, key: ConversationKey = KEY, **fields: Any) -> ParkedBatch:
-    ids = parked_id_of(key, (row.message_sid for row in rows))
-    return replace(ParkedBatch(ids, key, "the number does not exist", NOW, rows), **fields)
+def make_parked(*rows: Staged, key: ConversationKey = KEY, **fields: Any) -> ParkedBatch:
+    """Return a parked batch of these rows."""
+    parked_id = make_parked_id(key, (row.message_sid for row in rows))
+    return replace(
+        ParkedBatch(parked_id, key, "the number does not exist", NOW, rows), **fields
+    )
 
 
-def damaged(sid: str = "broken", key: ConversationKey = KEY) -> UnreadableFragment:
+def make_unreadable(sid: str = "broken", key: ConversationKey = KEY) -> UnreadableFragment:
+    """Return a staged row that cannot be read."""
     row = {"conversation_id": key.conversation_id, "message_sid": sid, "odd": "value"}
     return UnreadableFragment(sid, "it has no body", row)
 
@@ -155,13 +169,13 @@ OUTBOXES = [
 ]
 
 
-def all_of(store: ConversationStore, key: ConversationKey = KEY) -> object:
-    """All there is, to see that nothing was changed."""
+def read_everything(store: ConversationStore, key: ConversationKey = KEY) -> object:
+    """Return everything that is stored, to check that nothing changes."""
     return (
         store.get(key),
         sorted(store.staged(key.conversation_id), key=lambda row: row.message_sid),
         store.history(key, limit=1_000),
         store.window(key.conversation_id),
-        sorted(store.parked(), key=lambda one: one.parked_id),
+        sorted(store.parked(), key=lambda batch: batch.parked_id),
         store.processed(key, {f"m{n}" for n in range(10)}),
     )
