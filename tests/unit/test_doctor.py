@@ -10,20 +10,10 @@ import pytest
 from fs.crash import in_a_child
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.filesystem.checks import races
-from holdfast.adapters.local.filesystem.checks.folders import (
-    access_check,
-    device_check,
-    inode_verdict,
-    space_verdict,
-)
-from holdfast.adapters.local.filesystem.checks.modes import mode_check
-from holdfast.adapters.local.filesystem.checks.mounts import (
-    mount_check,
-    mount_of,
-    parse_mounts,
-    sync_check,
-)
-from holdfast.adapters.local.filesystem.checks.times import clock_check, grain_verdict
+from holdfast.adapters.local.filesystem.checks.folders import (check_access, check_device, judge_inodes, judge_space)
+from holdfast.adapters.local.filesystem.checks.modes import check_mode
+from holdfast.adapters.local.filesystem.checks.mounts import (check_mount, find_mount, parse_mounts, check_sync_programs)
+from holdfast.adapters.local.filesystem.checks.times import (check_clock, judge_time_grain)
 from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
 from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.queue.message import AnyMessage
@@ -94,7 +84,7 @@ def racer(tmp_path: Path, body: str) -> Path:
 def test_a_folder_where_moving_is_copying_is_found_out(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path
 ) -> None:
-    """As in folders kept in step by a sync program: everybody wins."""
+    """In folders that a sync program copies, every process wins."""
     copying = racer(tmp_path, "print(*range(int(count)))")
     found = examine(queue.folder, racer=copying)
     for race in ("rename", "link"):
@@ -108,7 +98,7 @@ def test_files_that_vanish_or_are_torn_are_found_out(
     losing = racer(tmp_path, "print(*range(3)) if me == '0' else None")
     found = examine(queue.folder, racer=losing)
     assert found["rename"][0].level is CheckLevel.FAIL
-    assert "won by nobody or torn" in found["rename"][0].found
+    assert "had no winner or were incomplete" in found["rename"][0].found
 
 
 def test_a_probe_that_breaks_is_a_finding_and_the_others_go_on(
@@ -147,7 +137,7 @@ host:/x /mnt/ssh fuse.sshfs rw 0 0
     ],
 )
 def test_the_mount_of_a_path_is_the_nearest_and_the_newest(path: str, kind: str) -> None:
-    mount = mount_of(path, parse_mounts(MOUNTS))
+    mount = find_mount(path, parse_mounts(MOUNTS))
     assert mount is not None
     assert mount.kind == kind
 
@@ -160,10 +150,10 @@ def test_the_mount_of_a_path_is_the_nearest_and_the_newest(path: str, kind: str)
         ("x / nfs4 rw,soft 0 0", CheckLevel.WARN, "mounted soft"),
         ("x / nfs rw,nolock 0 0", CheckLevel.WARN, "locks are local"),
         ("x / tmpfs rw 0 0", CheckLevel.WARN, "in memory"),
-        ("x / cifs rw 0 0", CheckLevel.WARN, "nobody promises"),
-        ("x / fuse.s3fs rw 0 0", CheckLevel.WARN, "nobody promises"),
+        ("x / cifs rw 0 0", CheckLevel.WARN, "not guaranteed"),
+        ("x / fuse.s3fs rw 0 0", CheckLevel.WARN, "not guaranteed"),
         ("x / ext4 ro 0 0", CheckLevel.FAIL, "read-only"),
-        ("", CheckLevel.OK, "cannot be told"),
+        ("", CheckLevel.OK, "is unknown"),
     ],
 )
 def test_each_kind_of_mount_is_judged(
@@ -171,14 +161,14 @@ def test_each_kind_of_mount_is_judged(
 ) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(line)
-    judged = list(mount_check(queue.folder, mounts))
+    judged = list(check_mount(queue.folder, mounts))
     assert any(f.level is level and word in f.found for f in judged), judged
 
 
 def test_a_system_without_a_list_of_mounts_is_no_failure(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path
 ) -> None:
-    [finding] = mount_check(queue.folder, tmp_path / "none")
+    [finding] = check_mount(queue.folder, tmp_path / "none")
     assert finding.level is CheckLevel.OK
 
 
@@ -187,7 +177,7 @@ def test_a_synced_folder_is_a_failure(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path, mark: str
 ) -> None:
     (tmp_path / mark).mkdir()
-    [finding] = sync_check(queue.folder)
+    [finding] = check_sync_programs(queue.folder)
     assert finding.level is CheckLevel.FAIL
     assert "move the queue out" in finding.remedy
 
@@ -197,7 +187,7 @@ def test_a_synced_folder_is_a_failure(
 
 def test_a_missing_folder_is_named(queue: FilesystemQueue[AnyMessage]) -> None:
     (queue.folder / "history").rmdir()
-    finding, *_ = access_check(queue.folder)
+    finding, *_ = check_access(queue.folder)
     assert finding.level is CheckLevel.WARN
     assert "history" in finding.found
 
@@ -209,14 +199,14 @@ def test_a_folder_on_another_device_is_a_failure(
         pytest.skip("there is only one filesystem here")
     (queue.folder / "completed").rmdir()
     (queue.folder / "completed").symlink_to(fast_path)
-    [finding] = device_check(queue.folder)
+    [finding] = check_device(queue.folder)
     assert finding.level is CheckLevel.FAIL
     assert "completed" in finding.found
 
 
 def test_sticky_folders_are_pointed_out(queue: FilesystemQueue[AnyMessage]) -> None:
     (queue.folder / "leased").chmod(0o1777)
-    assert any("sticky" in finding.found for finding in access_check(queue.folder))
+    assert any("sticky" in finding.found for finding in check_access(queue.folder))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +214,7 @@ def test_sticky_folders_are_pointed_out(queue: FilesystemQueue[AnyMessage]) -> N
     [(10 << 30, CheckLevel.OK), (500 << 20, CheckLevel.WARN), (1 << 20, CheckLevel.FAIL)],
 )
 def test_little_space_is_pointed_out_before_it_is_none(free: int, level: CheckLevel) -> None:
-    assert space_verdict(free).level is level
+    assert judge_space(free).level is level
 
 
 @pytest.mark.parametrize(
@@ -232,7 +222,7 @@ def test_little_space_is_pointed_out_before_it_is_none(free: int, level: CheckLe
     [(10**7, CheckLevel.OK), (50_000, CheckLevel.WARN), (10, CheckLevel.FAIL)],
 )
 def test_few_inodes_are_pointed_out_before_there_are_none(free: int, level: CheckLevel) -> None:
-    assert inode_verdict(free).level is level
+    assert judge_inodes(free).level is level
 
 
 # -- clock
@@ -241,7 +231,7 @@ def test_few_inodes_are_pointed_out_before_there_are_none(free: int, level: Chec
 @pytest.mark.parametrize(
     ("ahead", "level", "word"),
     [
-        (0.01, CheckLevel.OK, "is ours"),
+        (0.01, CheckLevel.OK, "is this host's clock"),
         (2.0, CheckLevel.OK, "2.0 s ahead"),
         (-2.0, CheckLevel.OK, "2.0 s behind"),
         (90.0, CheckLevel.WARN, "90.0 s ahead"),
@@ -252,26 +242,26 @@ def test_the_file_servers_clock_is_compared(
 ) -> None:
     clock = ManualClock()
     server = FsOps(server_time=lambda: clock.time() + ahead)
-    finding, *_ = clock_check(tmp_path, clock, server)
+    finding, *_ = check_clock(tmp_path, clock, server)
     assert finding.level is level
     assert word in finding.found
 
 
 def test_stamps_in_whole_seconds_are_pointed_out() -> None:
-    [finding] = grain_verdict([5_000_000_000, 5_000_000_000, 6_000_000_000])
+    [finding] = judge_time_grain([5_000_000_000, 5_000_000_000, 6_000_000_000])
     assert finding.level is CheckLevel.WARN
-    assert list(grain_verdict([5_000_000_000, 5_000_000_001, 6_000_000_000])) == []
+    assert list(judge_time_grain([5_000_000_000, 5_000_000_001, 6_000_000_000])) == []
 
 
 # -- who may read it
 
 
 def access_of(folder: Path) -> CheckResult:
-    [finding] = mode_check(folder)
+    [finding] = check_mode(folder)
     return finding
 
 
-def test_a_private_queue_and_a_shared_one_are_told_apart(tmp_path: Path) -> None:
+def test_a_private_and_a_shared_queue_are_distinguished(tmp_path: Path) -> None:
     private = FilesystemQueue(tmp_path, queue="private").folder
     shared = FilesystemQueue(tmp_path, queue="shared", access="group").folder
     assert access_of(private) == CheckResult("access", CheckLevel.OK, "private (mode 0700)")
@@ -324,7 +314,7 @@ def test_what_another_user_closed_is_named(fast_path: Path, name: str) -> None:
 
     def play(say: Callable[[str], None]) -> None:
         os.setuid(54323)
-        closed = [f for f in access_check(queue.folder) if f.level is CheckLevel.FAIL]
+        closed = [f for f in check_access(queue.folder) if f.level is CheckLevel.FAIL]
         assert [str(path) in finding.found for finding in closed] == [True]
 
     in_a_child(play)

@@ -97,7 +97,7 @@ def test_waiting_messages_without_any_worker_are_pointed_out(manual: Manual) -> 
     manual.queue.push(AnyMessage())
     finding = manual.workers()
     assert finding.level is CheckLevel.WARN
-    assert "none yet" in finding.found
+    assert "none seen yet" in finding.found
 
 
 def test_a_lease_from_the_future_is_a_failure_whose_way_out_works(manual: Manual) -> None:

@@ -1,9 +1,9 @@
-"""Who may read what Holdfast keeps: its owner alone, or a group of users as well.
+"""File modes: whether Holdfast's files are for their owner only, or for a group as well.
 
-Message bodies, task tokens, tracebacks and customers' numbers are in there, so nothing is
-left to the umask. It can only take bits away, which private files have no use for; what a
-group shares gets its mode after it was made. (The umask itself is the whole process's:
-other threads would make files with ours.)
+The files hold message bodies, task tokens, tracebacks and customers' numbers, so their modes
+do not depend on the umask. The umask can only remove bits, which does not matter for private
+files. Files that a group shares get their mode after they are made. (The umask itself is not
+changed, because it belongs to the whole process, and other threads would make files with it.)
 """
 
 import os
@@ -15,6 +15,8 @@ Access = Literal["private", "group"]
 
 
 class Modes(NamedTuple):
+    """The modes of new folders and files."""
+
     folder: int
     file: int
 
@@ -25,16 +27,16 @@ MODES: dict[Access, Modes] = {
 }
 
 
-def access_of(folder: os.stat_result) -> Access:
-    """Tell from a folder's mode who may use it."""
+def get_access(folder: os.stat_result) -> Access:
+    """Return the access of a folder, according to its mode."""
     return "group" if folder.st_mode & 0o070 == 0o070 else "private"
 
 
 def make_folders(folder: Path, access: Access = "private") -> None:
-    """Make a folder and those above it that are missing; leave the others as they are."""
+    """Make a folder and its missing parents; leave existing folders unchanged."""
     missing = [level for level in (folder, *folder.parents) if not level.is_dir()]
     for level in reversed(missing):
         level.mkdir(MODES[access].folder, exist_ok=True)
         if access == "group":
-            with suppress(PermissionError):  # another user was faster, and gives it its mode
+            with suppress(PermissionError):  # another user made it first and sets its mode
                 level.chmod(MODES[access].folder)

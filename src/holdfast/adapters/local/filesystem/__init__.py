@@ -3,4 +3,6 @@
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.local.filesystem.queue import FilesystemQueue
 
-__all__ = ["FilesystemQueue", "FsOps"]
+LocalFileQueue = FilesystemQueue  # the name in the second design document
+
+__all__ = ["FilesystemQueue", "FsOps", "LocalFileQueue"]

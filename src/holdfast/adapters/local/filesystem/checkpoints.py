@@ -1,11 +1,11 @@
-"""Checkpoints: what an attempt saved for the next one.
+"""Checkpoints: data that an attempt saves for the next attempt.
 
     checkpoints/<key>/<fence>.json
 
-Each attempt writes a file of its own, so a zombie can never overwrite what its successor
-saved; readers take the newest before their own. Each task has a folder of its own, so
-that finding them takes as long as there are checkpoints of this task, however often it
-was claimed and however many other tasks have some.
+Each attempt writes a file of its own, so a stale holder can never overwrite the checkpoint
+of its successor. A reader takes the newest one before its own. Each task has a folder of its
+own, so the time to find its checkpoints depends only on how many it has, and not on how
+often it was claimed or on the checkpoints of other tasks.
 """
 
 import json
@@ -19,10 +19,16 @@ from holdfast.core.queue.message import MAX_BYTES
 
 
 class Checkpoints:
-    def __init__(self, tree: QueueDirectory) -> None:
-        self._tree = tree
+    """The checkpoints of all tasks of a queue."""
+
+    def __init__(self, directory: QueueDirectory) -> None:
+        self._directory = directory
 
     def save(self, task: TaskName, value: Any) -> None:
+        """Save the checkpoint of an attempt, and replace its earlier one.
+
+        Raises MalformedMessage if `value` is not plain JSON data, and MessageTooLarge.
+        """
         try:
             body = json.dumps(value, allow_nan=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -32,39 +38,44 @@ class Checkpoints:
                 f"the checkpoint is {len(body):,} bytes, the limit is {MAX_BYTES:,}: store it "
                 "elsewhere and save its address"
             )
-        folder = _folder(task.key)
+        folder = _format_folder(task.key)
         for path in ("checkpoints", folder):
-            self._tree.make(path)
-        self._tree.put(f"{folder}/{task.fence}.json", body)
-        if self._tree.durable:
-            self._tree.sync(folder)
+            self._directory.make_folder(path)
+        self._directory.put(f"{folder}/{task.fence}.json", body)
+        if self._directory.durable:
+            self._directory.sync(folder)
 
-    def newest_before(self, task: TaskName) -> Any:
-        for fence in reversed(self._fences(task.key)):
+    def load_newest_before(self, task: TaskName) -> Any:
+        """Return the newest readable checkpoint of an earlier attempt, or None."""
+        for fence in reversed(self._list_fences(task.key)):
             if fence >= task.fence:
                 continue
             try:
-                body = self._tree.read(f"{_folder(task.key)}/{fence}.json", 2 * MAX_BYTES)
+                body = self._directory.read(
+                    f"{_format_folder(task.key)}/{fence}.json", 2 * MAX_BYTES
+                )
                 return json.loads(body)
             except (FileNotFoundError, PermissionError, ValueError, RecursionError):
-                continue  # gone, or not ours: an older one may do
+                continue  # missing or unreadable: an older one may be usable
         return None
 
     def forget(self, key: str) -> None:
-        """Remove all that the attempts of a finished task saved."""
-        folder = _folder(key)
-        for name in filter(names.CHECKPOINT.fullmatch, self._tree.list_readable(folder)):
-            self._tree.remove(f"{folder}/{name}")
-        self._tree.remove_folder(folder)
+        """Remove all checkpoints of a finished task."""
+        folder = _format_folder(key)
+        for name in filter(names.CHECKPOINT.fullmatch, self._directory.list_readable(folder)):
+            self._directory.remove(f"{folder}/{name}")
+        self._directory.remove_folder(folder)
 
-    def keys(self) -> set[str]:
-        """Tasks of which something was saved and not forgotten."""
-        return set(self._tree.list("checkpoints"))
+    def list_keys(self) -> set[str]:
+        """List the keys of all tasks that have checkpoints."""
+        return set(self._directory.list("checkpoints"))
 
-    def _fences(self, key: str) -> list[int]:
-        found = map(names.CHECKPOINT.fullmatch, self._tree.list_readable(_folder(key)))
-        return sorted(int(match[1]) for match in found if match)
+    def _list_fences(self, key: str) -> list[int]:
+        matches = map(
+            names.CHECKPOINT.fullmatch, self._directory.list_readable(_format_folder(key))
+        )
+        return sorted(int(match["fence"]) for match in matches if match)
 
 
-def _folder(key: str) -> str:
+def _format_folder(key: str) -> str:
     return f"checkpoints/{key}"

@@ -1,4 +1,4 @@
-"""Claiming: the next task that is due, or one whose holder's time is over."""
+"""Claiming: take the next task that is due, or take over one whose lease has ended."""
 
 import re
 from math import ceil
@@ -13,14 +13,14 @@ from holdfast.adapters.local.filesystem.segments import SegmentReader
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
 from holdfast.adapters.local.filesystem.workers import WorkerCard, WorkerRegistry
 
-# How often leased/ is looked through for leases that ran out: often enough for short
-# leases, rarely enough that a thousand idle workers do not wear out a file server.
-LOOK_SHARE = 0.25
-LOOK_SECONDS = 0.5
+# How often leased/ is scanned for leases that ran out: often enough for short leases, and
+# rarely enough that a thousand idle workers do not overload a file server.
+SCAN_LEASE_FRACTION = 0.25
+MAX_SCAN_INTERVAL_SECONDS = 0.5
 
 
 class Claim:
-    """The receipt of a claim: the path our task has now."""
+    """The receipt of a claim: the path that the claimed task has now."""
 
     __slots__ = (
         "claimed_ms",
@@ -28,77 +28,86 @@ class Claim:
         "lock",
         "path",
         "saved",
-        "stolen_from",
+        "taken_over_from",
         "task",
         "worker",
     )
 
     def __init__(
-        self, task: TaskName, worker: str, path: str, claimed_ms: int, stolen_from: str | None
+        self,
+        task: TaskName,
+        worker: str,
+        path: str,
+        claimed_ms: int,
+        taken_over_from: str | None,
     ) -> None:
         self.task = task
         self.worker = worker
         self.path = path
         self.claimed_ms = claimed_ms
-        self.stolen_from = stolen_from
-        # A renewal changes the path. Whoever settles must not read it half-way: it would
-        # take its own renewal for a thief.
+        self.taken_over_from = taken_over_from
+        # A renewal changes the path. A thread that settles must not read the path in the
+        # middle of that: it would take its own renewal for a takeover.
         self.lock = Lock()
         self.closed = False
-        self.saved = False  # a checkpoint
+        self.saved = False  # whether this attempt saved a checkpoint
 
 
 class Claimer:
-    """One worker's way of claiming. Not shared between threads."""
+    """Claims tasks for one worker. Not shared between threads."""
 
     def __init__(
         self,
-        tree: QueueDirectory,
-        timeline: ServerClock,
+        directory: QueueDirectory,
+        server_clock: ServerClock,
         workers: WorkerRegistry,
         random: Random,
         lease_seconds: float,
     ) -> None:
-        self._tree, self._timeline, self._workers = tree, timeline, workers
+        self._directory, self._server_clock, self._workers = directory, server_clock, workers
         self._lease_ms = ceil(lease_seconds * 1000)
-        self._watch = LeaseWatch(tree, timeline)
-        self._reader = SegmentReader(tree, timeline, random)
+        self._watch = LeaseWatch(directory, server_clock)
+        self._reader = SegmentReader(directory, server_clock, random)
         self._overdue: list[re.Match[str]] = []
-        self._look_every = min(LOOK_SECONDS, lease_seconds * LOOK_SHARE)
-        self._look_at = 0.0
-        self.me: WorkerCard = workers.enrol()
+        self._scan_interval_seconds = min(
+            MAX_SCAN_INTERVAL_SECONDS, lease_seconds * SCAN_LEASE_FRACTION
+        )
+        self._scan_at = 0.0
+        self.me: WorkerCard = workers.register()
         self._token = self.me.token
 
-    def next(self, now: float) -> Claim | None:
-        """Take one, overdue ones first: they have waited longest.
+    def claim_next(self, now: float) -> Claim | None:
+        """Claim one task, or return None if none can be claimed.
 
-        `now` is the monotonic time from before this call; trust counts from there.
+        Tasks whose lease ended come first, because they have waited longest. `now` is the
+        monotonic time from before this call. The lease is trusted from there on.
         """
-        if now >= self._look_at:
-            self._look(now)
+        if now >= self._scan_at:
+            self._scan_leases(now)
         while self._overdue:
             late = self._overdue.pop()
-            source, task = f"leased/{late[0]}", names.task(late).claimed()
+            source, task = f"leased/{late[0]}", names.parse_task(late).claimed()
             try:
-                if hold := self._take(source, task, now, stolen_from=late["worker"]):
-                    return hold
-            except PermissionError:  # in a sticky folder it is its user's alone
-                if not self._tree.can_use("leased"):
+                if claim := self._try_claim(source, task, now, taken_over_from=late["worker"]):
+                    return claim
+            except PermissionError:  # in a sticky folder only its own user may move a file
+                if not self._directory.can_use("leased"):
                     raise
         reader = self._reader
-        while (listed := reader.next()) is not None:
+        while (listed := reader.pop_next()) is not None:
             _, name, task = listed
-            if hold := self._take(f"{reader.folder}/{name}", task, now):
-                return hold
-            self._tree.need("leased")  # or no race will ever be won
-            reader.lost_race()
+            if claim := self._try_claim(f"{reader.folder}/{name}", task, now):
+                return claim
+            # Without leased/ this worker would lose every race, so raise instead.
+            self._directory.require_folder("leased")
+            reader.note_lost_race()
         return None
 
-    def _look(self, now: float) -> None:
-        self._look_at = now + self._look_every
-        self._workers.seen(self.me, now)
+    def _scan_leases(self, now: float) -> None:
+        self._scan_at = now + self._scan_interval_seconds
+        self._workers.mark_seen(self.me, now)
         self._overdue, others = [], []
-        for name in self._tree.list_fixed("leased"):
+        for name in self._directory.list_required("leased"):
             if leased := names.LEASED.fullmatch(name):
                 ended = self._workers.has_ended(leased, now)
                 if ended is None:
@@ -107,11 +116,11 @@ class Claimer:
                     self._overdue.append(leased)
         self._overdue += self._watch.find_unchanged(others, now)
 
-    def _take(
-        self, source: str, task: TaskName, now: float, stolen_from: str | None = None
+    def _try_claim(
+        self, source: str, task: TaskName, now: float, taken_over_from: str | None = None
     ) -> Claim | None:
-        token, claimed_ms = self._token, self._timeline.stamp_ms(now)
-        path = names.leased_path(task.stem, token, claimed_ms, 0, self._lease_ms)
-        if not self._tree.rename(source, path):
+        token, claimed_ms = self._token, self._server_clock.to_stamp_ms(now)
+        path = names.format_leased_path(task.stem, token, claimed_ms, 0, self._lease_ms)
+        if not self._directory.rename(source, path):
             return None
-        return Claim(task, token, path, claimed_ms, stolen_from)
+        return Claim(task, token, path, claimed_ms, taken_over_from)

@@ -1,4 +1,4 @@
-"""failed/: the dead letters, each with a reason a person can act on."""
+"""failed/: the dead letters, each with a reason that an operator can act on."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -6,157 +6,172 @@ from contextlib import suppress
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.dedupe import DedupeIndex, TurnBusy, WaitBudget
+from holdfast.adapters.local.filesystem.dedupe import DedupeIndex, IdLockBusy, WaitBudget
 from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.history import AttemptHistory
 from holdfast.adapters.local.filesystem.names import TaskName
 from holdfast.adapters.local.filesystem.producer import Producer
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
-from holdfast.core.clock import utc
+from holdfast.core.clock import to_utc
 from holdfast.core.queue.manager import Progress
 
 
 class DeadLetterFolder:
+    """The dead letters of a queue, in failed/."""
+
     def __init__(
         self,
-        tree: QueueDirectory,
+        directory: QueueDirectory,
         producer: Producer,
         history: AttemptHistory,
         checkpoints: Checkpoints,
-        ids: DedupeIndex,
-        timeline: ServerClock,
+        dedupe: DedupeIndex,
+        server_clock: ServerClock,
     ) -> None:
-        self._tree, self._producer, self._history = tree, producer, history
-        self._checkpoints, self._ids, self._timeline = checkpoints, ids, timeline
+        self._directory, self._producer, self._history = directory, producer, history
+        self._checkpoints, self._dedupe, self._server_clock = checkpoints, dedupe, server_clock
 
     def write_reason(
         self, task: TaskName, message_id: str, reason: str, detail: str | None, worker_id: str
     ) -> None:
-        """Before the task moves: a dead letter without a reason helps nobody."""
+        """Write a task's reason before it moves, so that no dead letter lacks a reason."""
         body = {
             "message_id": message_id,
             "reason": reason,
             "attempts": task.attempts,
             "last_worker": worker_id,
-            "at": utc(self._timeline.wall_ms() / 1000).isoformat(),
+            "at": to_utc(self._server_clock.read_wall_ms() / 1000).isoformat(),
             "detail": detail,
         }
-        self._tree.refuse_links("failed")
-        self._tree.put(names.reason_path(task), json.dumps(body, indent=1).encode())
+        self._directory.refuse_links("failed")
+        self._directory.put(names.format_reason_path(task), json.dumps(body, indent=1).encode())
 
     def mark(self, task: TaskName, message_id: str) -> str | None:
-        """Before the task moves: make known that its id may be free soon; see ids.py."""
-        return self._ids.mark(task.key, message_id)
+        """Mark a task before it moves, because its id may be free soon; see dedupe.py."""
+        return self._dedupe.mark(task.key, message_id)
 
     def free_id(self, task: TaskName, id_hash: str) -> None:
-        """After it moved, if that is possible without waiting: with its mark, the next push
-        of the id or a sweep does the same."""
-        with suppress(OSError, TurnBusy), self._ids.turn(id_hash, wait_seconds=0.0):
-            self._ids.free_dead(id_hash, task.key, names.failed_path(task))
+        """Free the id of a task that moved, if that is possible without waiting.
+
+        Otherwise the next push of the id or a sweep does it, because of the mark.
+        """
+        with suppress(OSError, IdLockBusy), self._dedupe.lock_id(id_hash, wait_seconds=0.0):
+            self._dedupe.free_dead_letter(id_hash, task.key, names.format_failed_path(task))
 
     def remove_reason(self, task: TaskName) -> None:
-        self._tree.remove(names.reason_path(task))
+        """Remove the reason of a task that is not a dead letter."""
+        self._directory.remove(names.format_reason_path(task))
 
     def sync(self) -> None:
-        if self._tree.durable:
-            self._tree.sync("failed", "leased")
+        """Make a move from leased/ to failed/ survive a power cut, if the queue is durable."""
+        if self._directory.durable:
+            self._directory.sync("failed", "leased")
 
-    def why_exhausted(self, task: TaskName) -> str:
-        """For a task that was claimed too often: what its last attempt died of."""
-        past = self._history.of(task.key)
+    def explain_exhausted(self, task: TaskName) -> str:
+        """Return the reason for a task that was claimed too often, with its last failure."""
+        past = self._history.read(task.key)
         last = f"; the last: {past[-1].reason}" if past else ""
         return f"gave up after {task.attempts - 1} attempts{last}"
 
-    def all(self) -> Iterator[TaskName]:
-        for name in sorted(self._tree.list("failed")):
+    def list_all(self) -> Iterator[TaskName]:
+        """List all dead letters, by name."""
+        for name in sorted(self._directory.list("failed")):
             if match := names.FAILED.fullmatch(name):
-                yield names.task(match)
+                yield names.parse_task(match)
 
-    def of(self, message_id: str) -> list[TaskName]:
-        """Dead letters of one id; an unreadable one goes by its key."""
-        id_hash = names.id_hash(message_id)
+    def find(self, message_id: str) -> list[TaskName]:
+        """Find the dead letters of one id. An unreadable one is found by its key."""
+        id_hash = names.hash_id(message_id)
         return [
             task
-            for task in self.all()
+            for task in self.list_all()
             if task.key == message_id
-            or (names.has_hash(task.key, id_hash) and self._id(task) == message_id)
+            or (names.has_hash(task.key, id_hash) and self._read_id(task) == message_id)
         ]
 
-    def _id(self, task: TaskName) -> str | None:
-        """None when the letter cannot be read: then it goes by its key."""
-        body = self._tree.read_json(names.failed_path(task)) or {}
+    def _read_id(self, task: TaskName) -> str | None:
+        """Return the id of a dead letter, or None if it cannot be read."""
+        body = self._directory.read_json(names.format_failed_path(task)) or {}
         known = body.get("id")
         if not known:
-            known = (self._tree.read_json(names.reason_path(task)) or {}).get("message_id")
+            known = (self._directory.read_json(names.format_reason_path(task)) or {}).get(
+                "message_id"
+            )
         return known if isinstance(known, str) and known != task.key else None
 
     def redrive(self, tasks: Iterable[TaskName], on_progress: Progress) -> int:
-        """Move dead letters back to pending/, all attempts refunded; returns how many.
+        """Move dead letters back to pending/ with all attempts refunded; return how many.
 
-        Those whose id was pushed again stay. Raises QueueUnavailable after the others
-        were moved if a turn was busy.
+        Dead letters whose id was pushed again stay. If an id lock was busy, it raises
+        QueueUnavailable after the others were moved.
         """
         budget = WaitBudget()
-        dedupe = self._ids.in_use()
+        uses_dedupe = self._dedupe.is_in_use()
         redriven = 0
         for task in tasks:
-            redriven += self._redrive(task, budget if dedupe else None)
+            redriven += self._redrive(task, budget if uses_dedupe else None)
             on_progress(1)
         budget.check(f"redriven {redriven:,}")
         return redriven
 
     def _redrive(self, task: TaskName, budget: WaitBudget | None) -> bool:
-        target = self._producer.place(task._replace(refunds=task.fence).stem, 0.0)
+        target = self._producer.choose_path(task._replace(refunds=task.fence).stem, 0.0)
         if budget is None:
             moved = self._move_back(task, target)
         else:  # a push of the id waits until this is done
             moved = bool(
-                self._ids.attempt(
+                self._dedupe.run_locked(
                     task.key[10:], budget, lambda: self._move_back_with_id(task, target)
                 )
             )
         if not moved:
             return False
         self.remove_reason(task)
-        now = utc(self._timeline.wall_ms() / 1000)
-        with suppress(OSError):  # it is back, whatever becomes of the line about it
+        now = to_utc(self._server_clock.read_wall_ms() / 1000)
+        with suppress(OSError):  # the task is back, even if its history cannot be written
             self._history.add(
-                task, "redriven", at=now, worker_id="", reason="redriven by a person"
+                task, "redriven", at=now, worker_id="", reason="redriven by an operator"
             )
         return True
 
     def drop(self, task: TaskName, message_id: str) -> bool:
-        """False when somebody redrove it meanwhile: then it needs what belongs to it."""
-        path = names.failed_path(task)
-        # What is left of a burial or a redrive: without the letter it would take the id.
-        if id_hash := self._ids.hash_for(task.key, message_id):
-            with self._ids.turn(id_hash):
-                self._ids.free_dead(id_hash, task.key, path)
-        if not self._tree.remove(path):
+        """Remove a dead letter with its reason, history and checkpoints.
+
+        Returns False if it was redriven meanwhile. Then all of these are still needed.
+        """
+        path = names.format_failed_path(task)
+        # An interrupted dead-lettering or redrive may have left the record. Without the dead
+        # letter it would keep the id taken.
+        if id_hash := self._dedupe.find_hash(task.key, message_id):
+            with self._dedupe.lock_id(id_hash):
+                self._dedupe.free_dead_letter(id_hash, task.key, path)
+        if not self._directory.remove(path):
             return False
-        self._ids.unmark(task.key)
+        self._dedupe.remove_marks(task.key)
         self.remove_reason(task)
         self._history.forget(task.key)
         self._checkpoints.forget(task.key)
         return True
 
     def _move_back(self, task: TaskName, target: str) -> bool:
-        moved = self._tree.move(names.failed_path(task), target, only_ours=False)
+        moved = self._directory.move(
+            names.format_failed_path(task), target, target_is_unique=False
+        )
         if moved:
-            self._producer.sync_places([target])
+            self._producer.sync_parents([target])
         return moved
 
     def _move_back_with_id(self, task: TaskName, target: str) -> bool:
-        """Within the turn: the record first, so that no push of the id comes in between."""
-        message_id = self._id(task)
-        id_hash = names.id_hash(message_id) if message_id else ""
-        if not names.has_hash(task.key, id_hash):  # unreadable, or a person changed its id
+        """With the id lock: make the record first, so that no push of the id intervenes."""
+        message_id = self._read_id(task)
+        id_hash = names.hash_id(message_id) if message_id else ""
+        if not names.has_hash(task.key, id_hash):  # unreadable, or its id was edited
             return self._move_back(task, target)
-        if not self._ids.take(id_hash, task):
+        if not self._dedupe.reclaim_id(id_hash, task):
             return False
         moved = self._move_back(task, target)
         if moved:
-            self._ids.redriven(task.key)
+            self._dedupe.remove_redrive_mark(task.key)
         else:
-            self._ids.free_if(id_hash, task.key)  # it was dropped meanwhile
+            self._dedupe.free_if_owned_by(id_hash, task.key)  # it was dropped meanwhile
         return moved

@@ -3,7 +3,7 @@
     ids/<hash>           record: a symlink, never followed, whose text is the key of the push
     ids/dead-<key>       mark: the task is in failed/, or is about to be moved there
     ids/redrive-<key>    mark: the task is about to be moved back from failed/
-    ids/.turn-<xx>       locked by the process that decides about ids of this shard
+    ids/.turn-<xx>       id lock: held by the process that decides about ids of this shard
 
     push           write tmp/<key>, then the record, then move tmp/<key> to pending/
     dead-letter    make the mark, move the task to failed/, remove the record
@@ -12,11 +12,11 @@
     purge          move the task to tmp/<key>, remove the record, then tmp/<key>
 
 A process may be killed between any two of these steps. So an id is taken if it has a record,
-unless tmp/<key> exists (it was not published, or is being purged), and unless there is a
-mark and failed/ holds the key. Link counts and inode numbers play no part, because backups
+unless tmp/<key> exists (the task was not published, or is being purged), and unless a mark
+exists and failed/ holds the key. Link counts and inode numbers are not used, because backups
 and overlays change them.
 
-A mark is a hard link of the record, and becomes the record again: no file is created or
+A mark is a hard link of the record, and becomes the record again. So no file is created or
 deleted, because creating one takes ext4 up to a millisecond after many were deleted.
 """
 
@@ -31,72 +31,77 @@ from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.names import TaskName
 from holdfast.core.errors import QueueUnavailable
 
-TURN_SECONDS = 10.0  # a turn lasts a few file operations; longer, and its holder is frozen
+ID_LOCK_TIMEOUT_SECONDS = (
+    10.0  # a lock is held for a few file operations; if it lasts longer, its holder is frozen
+)
 _FIRST_PAUSE_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
-_UNKNOWN = ""  # the key of what is in the place of a record and is none
-# A task that moves while the folders are listed can be missed; three times in a row it is
-# not: it would have to move back and forth between the same listings each time.
-PASSES = 3
+_UNKNOWN = ""  # the key of an entry that is in the place of a record but is not a record
+# A task that moves while the folders are listed can be missed. It is not missed three times
+# in a row, because it would have to move back and forth between the same listings each time.
+LISTING_PASSES = 3
 
 
-class TurnBusy(QueueUnavailable):
-    """Another process did not end its turn in time."""
+class IdLockBusy(QueueUnavailable):
+    """Another process did not release an id lock in time."""
 
 
 class WaitBudget:
-    """How long one purge, sweep or redrive waits for turns that do not come, all together."""
+    """The total time that one purge, sweep or redrive may wait for busy id locks."""
 
-    def __init__(self, seconds: float = TURN_SECONDS) -> None:
+    def __init__(self, seconds: float = ID_LOCK_TIMEOUT_SECONDS) -> None:
         self.seconds = seconds
-        self.left_out = 0
-        self._why: TurnBusy | None = None
+        self.skipped = 0
+        self._cause: IdLockBusy | None = None
 
-    def run_out(self, why: TurnBusy) -> None:
-        """Note that one piece of work was left out; from now on nothing is waited for."""
-        self.seconds, self.left_out, self._why = 0.0, self.left_out + 1, why
+    def skip(self, cause: IdLockBusy) -> None:
+        """Count one id that was skipped. From now on no lock is waited for."""
+        self.seconds, self.skipped, self._cause = 0.0, self.skipped + 1, cause
 
-    def check(self, done: str) -> None:
-        """Raise QueueUnavailable if something was left out."""
-        if self._why is not None:
-            raise QueueUnavailable(f"{done}, {self.left_out} left: {self._why}")
+    def check(self, progress: str) -> None:
+        """Raise QueueUnavailable if an id was skipped."""
+        if self._cause is not None:
+            raise QueueUnavailable(f"{progress}, {self.skipped} left: {self._cause}")
 
 
 class DedupeIndex:
-    """What is known about the ids of one queue. Shared by threads."""
+    """The records and marks of the ids of one queue. Shared by threads."""
 
-    def __init__(self, tree: QueueDirectory) -> None:
-        self._tree = tree
+    def __init__(self, directory: QueueDirectory) -> None:
+        self._directory = directory
 
-    # -- turns
+    # -- id locks
 
     @contextmanager
-    def turn(self, id_hash: str, wait_seconds: float = TURN_SECONDS) -> Iterator[None]:
-        """Be the only process that decides about this id. Raises TurnBusy.
+    def lock_id(
+        self, id_hash: str, wait_seconds: float = ID_LOCK_TIMEOUT_SECONDS
+    ) -> Iterator[None]:
+        """Lock an id, so that only this process decides about it. Raises IdLockBusy.
 
-        The first two characters of the hash name the turn; the end of a key has them, too.
+        The first two characters of the hash name the lock. The hash part of a key begins
+        with the same characters.
         """
-        path = _turn_path(id_hash)
+        path = _format_lock_path(id_hash)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._tree.refuse_links("ids")
-        fd = self._tree.open_file(path, flags)
+        self._directory.refuse_links("ids")
+        fd = self._directory.open_file(path, flags)
         try:
             self._lock(fd, path, wait_seconds)
             yield
         finally:
             with suppress(OSError):  # a fork of this process may keep the descriptor open
-                self._tree.fs.flock(fd, fcntl.LOCK_UN)
-            self._tree.fs.close(fd)
+                self._directory.fs.flock(fd, fcntl.LOCK_UN)
+            self._directory.fs.close(fd)
 
     def _lock(self, fd: int, path: str, wait_seconds: float) -> None:
-        clock = self._tree.fs.lock_clock
+        clock = self._directory.fs.lock_clock
         give_up_at = clock.monotonic() + wait_seconds
         pause = _FIRST_PAUSE_SECONDS
         while not self._try_lock(fd):
             if clock.monotonic() >= give_up_at:
-                raise TurnBusy(
-                    f"queue {str(self._tree.folder)!r}: another process holds {path!r} and "
-                    "does not let go: end that process, which may be frozen "
+                raise IdLockBusy(
+                    f"queue {str(self._directory.folder)!r}: another process holds {path!r} "
+                    "and does not release it: end that process, which may be frozen "
                     f"(`fuser {path}` in the queue's folder names it), then try again"
                 )
             clock.sleep(pause)
@@ -104,42 +109,46 @@ class DedupeIndex:
 
     def _try_lock(self, fd: int) -> bool:
         try:
-            self._tree.fs.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._directory.fs.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
-    def attempt(self, id_hash: str, budget: WaitBudget, act: Callable[[], int]) -> int:
-        """Act within the turn and return what `act` does; 0 if the turn does not come."""
+    def run_locked(self, id_hash: str, budget: WaitBudget, act: Callable[[], int]) -> int:
+        """Lock the id and return the result of `act`, or 0 if the lock is busy."""
         try:
-            with self.turn(id_hash, budget.seconds):
+            with self.lock_id(id_hash, budget.seconds):
                 return act()
-        except TurnBusy as busy:
-            budget.run_out(busy)
+        except IdLockBusy as busy:
+            budget.skip(busy)
             return 0
 
-    # -- looking; what is decided by it needs the turn
+    # -- reading; a decision that is based on it needs the id lock
 
-    def in_use(self) -> bool:
-        """Was anything ever pushed here with dedupe?"""
-        return bool(self._tree.list("ids"))
+    def is_in_use(self) -> bool:
+        """Return whether a message was ever pushed here with dedupe."""
+        return bool(self._directory.list("ids"))
 
-    def hashes(self) -> Iterator[str]:
-        """Every id that has a record."""
-        return (name for name in self._tree.list("ids") if names.ID_HASH.fullmatch(name))
+    def list_hashes(self) -> Iterator[str]:
+        """List the hashes of all ids that have a record."""
+        return (name for name in self._directory.list("ids") if names.ID_HASH.fullmatch(name))
 
-    def by_tail(self) -> dict[str, list[str]]:
-        """Every id that has a record, by the end that all of its keys have."""
+    def group_by_tail(self) -> dict[str, list[str]]:
+        """Group the hashes of all ids that have a record by the end of their keys."""
         tails: dict[str, list[str]] = {}
-        for id_hash in self.hashes():
+        for id_hash in self.list_hashes():
             tails.setdefault(id_hash[:8], []).append(id_hash)
         return tails
 
-    def key_of(self, id_hash: str) -> str | None:
-        """The key that the id's record names; None without a record, and "" if something
-        else is in its place."""
+    def read_key(self, id_hash: str) -> str | None:
+        """Return the key that the id's record names.
+
+        Returns None without a record, and "" if something else is in its place.
+        """
         try:
-            text = self._tree.fs.readlink(names.id_path(id_hash), dir_fd=self._tree.fd)
+            text = self._directory.fs.readlink(
+                names.format_id_path(id_hash), dir_fd=self._directory.fd
+            )
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -149,149 +158,162 @@ class DedupeIndex:
         is_key = names.KEY.fullmatch(text) and names.has_hash(text, id_hash)
         return text if is_key else _UNKNOWN
 
-    def alive(self, id_hash: str) -> bool:
-        """Within the turn: is a task of this id there, other than as a dead letter?"""
-        key = self.key_of(id_hash)
+    def is_taken(self, id_hash: str) -> bool:
+        """With the id lock: return whether a task of this id exists that is not dead."""
+        key = self.read_key(id_hash)
         if key is None:
             return False
         if key == _UNKNOWN:
-            return self._is_found(id_hash)
-        if self._tree.exists(f"tmp/{key}"):
+            return self._has_live_task(id_hash)
+        if self._directory.exists(f"tmp/{key}"):
             return False
-        is_marked = any(map(self._tree.exists, _mark_paths(key)))
-        return not (is_marked and self._is_dead(key))
+        is_marked = any(map(self._directory.exists, _format_mark_paths(key)))
+        return not (is_marked and self._is_in_failed(key))
 
-    def _is_found(self, id_hash: str) -> bool:
+    def _has_live_task(self, id_hash: str) -> bool:
         return any(
-            names.has_hash(key, id_hash) for _ in range(PASSES) for key in self.live_keys()
+            names.has_hash(key, id_hash)
+            for _ in range(LISTING_PASSES)
+            for key in self.list_live_keys()
         )
 
-    def _is_dead(self, key: str) -> bool:
-        listed = filter(names.FAILED.fullmatch, self._tree.list("failed"))
+    def _is_in_failed(self, key: str) -> bool:
+        listed = filter(names.FAILED.fullmatch, self._directory.list("failed"))
         return any(name.startswith(key) for name in listed)
 
-    def live_keys(self) -> Iterator[str]:
-        """Keys of all tasks but dead letters, in the direction in which tasks move.
+    def list_live_keys(self) -> Iterator[str]:
+        """List the keys of all tasks except dead letters, in the order in which tasks move.
 
         pending/ is listed again at the end, because a nack moves a task back there.
         """
         for state in ("pending", "leased", "completed", "pending"):
-            folders = [state] if state == "leased" else self._below(state)
+            folders = [state] if state == "leased" else self._list_below(state)
             for folder in folders:
-                yield from (name[:18] for name in self._tree.list(folder))
+                yield from (name[:18] for name in self._directory.list(folder))
 
-    def _below(self, folder: str) -> list[str]:
-        return [f"{folder}/{name}" for name in self._tree.list(folder)]
+    def _list_below(self, folder: str) -> list[str]:
+        return [f"{folder}/{name}" for name in self._directory.list(folder)]
 
     # -- records
 
     def record(self, id_hash: str, key: str, mark_path: str | None = None) -> None:
-        """Within the turn: the id belongs to this key from now on."""
-        path = names.id_path(id_hash)
-        if not self._make(key, path, mark_path):
-            self.free(id_hash, self.key_of(id_hash))
-            if not self._make(key, path, mark_path):
+        """With the id lock: make the id belong to this key from now on."""
+        path = names.format_id_path(id_hash)
+        if not self._make_link(key, path, mark_path):
+            self.free(id_hash, self.read_key(id_hash))
+            if not self._make_link(key, path, mark_path):
                 raise QueueUnavailable(
-                    f"queue {str(self._tree.folder)!r}: {path!r} is in the way and is not a "
-                    "file that can be replaced: move it out of the queue, then try again"
+                    f"queue {str(self._directory.folder)!r}: {path!r} is in the way and is not "
+                    "a file that can be replaced: move it out of the queue, then try again"
                 )
         self._sync()
 
     def free(self, id_hash: str, key: str | None) -> bool:
-        """Within the turn: let this id be pushed again; its record names `key`."""
-        freed = self._tree.remove(names.id_path(id_hash))
+        """With the id lock: let this id be pushed again; its record names `key`."""
+        freed = self._directory.remove(names.format_id_path(id_hash))
         if key:
-            self.unmark(key)
+            self.remove_marks(key)
         return freed
 
-    def free_if(self, id_hash: str, key: str) -> None:
-        """Within the turn: free the id if it belongs to this key."""
-        if self.key_of(id_hash) == key:
+    def free_if_owned_by(self, id_hash: str, key: str) -> None:
+        """With the id lock: free the id if it belongs to this key."""
+        if self.read_key(id_hash) == key:
             self.free(id_hash, key)
 
     def withdraw(self, id_hash: str, key: str, path: str) -> bool:
-        """Within the turn: remove a task and free its id; False if it is not there.
+        """With the id lock: remove a task and free its id; False if the task is missing.
 
         One rename makes it a push that was never published, so a kill after that neither
         blocks the id nor leaves a task whose id is free.
         """
         aside = f"tmp/{key}"
-        if not self._tree.rename(path, aside):
+        if not self._directory.rename(path, aside):
             return False
-        self.free_if(id_hash, key)
-        return self._tree.remove(aside)
+        self.free_if_owned_by(id_hash, key)
+        return self._directory.remove(aside)
 
-    def _make(self, key: str, path: str, twin: str | None = None) -> bool:
-        """Make a record or a mark of this key; False if there is something at the path.
+    def _make_link(self, key: str, path: str, twin: str | None = None) -> bool:
+        """Make a record or a mark of this key; False if something exists at the path.
 
-        A link of its `twin` if that is possible: not everywhere can a symlink have two
-        names, and Linux refuses it for one that another user made.
+        It is a hard link of its `twin` if possible. Not every filesystem lets a symlink have
+        two names, and Linux refuses it for a symlink that another user made.
         """
         try:
             if twin is not None:
                 with suppress(FileNotFoundError, PermissionError, NotImplementedError):
-                    self._tree.link(twin, path)
+                    self._directory.link(twin, path)
                     return True
-            self._tree.fs.symlink(key, path, dir_fd=self._tree.fd)
+            self._directory.fs.symlink(key, path, dir_fd=self._directory.fd)
         except FileExistsError:
             return False
         return True
 
     def _sync(self) -> None:
-        if self._tree.durable:
-            self._tree.sync("ids")
+        if self._directory.durable:
+            self._directory.sync("ids")
 
     # -- dead letters
 
     def mark(self, key: str, message_id: str) -> str | None:
-        """Before the task moves to failed/: mark it if a record names it.
+        """Mark a task before it moves to failed/, if a record names it.
 
-        Returns the id's hash; None if there is no such record. Marking twice is harmless.
-        Needs no turn: a mark alone changes nothing.
+        Returns the id's hash, or None if no record names the task. Marking twice has the
+        same effect as once. The id lock is not needed, because a mark alone changes nothing.
         """
-        id_hash = self.hash_for(key, message_id)
+        id_hash = self.find_hash(key, message_id)
         if id_hash is not None:
-            self._make(key, names.dead_mark_path(key), names.id_path(id_hash))
+            self._make_link(
+                key, names.format_dead_mark_path(key), names.format_id_path(id_hash)
+            )
             self._sync()
         return id_hash
 
-    def redriven(self, key: str) -> None:
-        """Within the turn, after the dead letter moved back. It may be dead again by now: a
-        new mark of that stays."""
-        self._tree.remove(names.redrive_mark_path(key))
+    def remove_redrive_mark(self, key: str) -> None:
+        """With the id lock: remove the mark of a redrive after the dead letter moved back.
 
-    def unmark(self, key: str) -> None:
-        for path in _mark_paths(key):
-            self._tree.remove(path)
+        The task may be dead again by now. A new mark of that stays.
+        """
+        self._directory.remove(names.format_redrive_mark_path(key))
 
-    def hash_for(self, key: str, message_id: str) -> str | None:
-        """The id whose record names this key. A task that cannot be read goes by its key
-        instead of its id: then its record is searched for."""
-        candidates = [names.id_hash(message_id)]
+    def remove_marks(self, key: str) -> None:
+        """Remove all marks of a task."""
+        for path in _format_mark_paths(key):
+            self._directory.remove(path)
+
+    def find_hash(self, key: str, message_id: str) -> str | None:
+        """Return the hash of the id whose record names this key, or None.
+
+        A task that cannot be read has its key in place of its id. Then its record is
+        searched for.
+        """
+        candidates = [names.hash_id(message_id)]
         if not names.has_hash(key, candidates[0]):
-            in_use = self._tree.exists(_turn_path(key[10:]))
-            candidates = self.by_tail().get(key[10:], []) if in_use else []
-        return next((each for each in candidates if self.key_of(each) == key), None)
+            is_in_use = self._directory.exists(_format_lock_path(key[10:]))
+            candidates = self.group_by_tail().get(key[10:], []) if is_in_use else []
+        return next((each for each in candidates if self.read_key(each) == key), None)
 
-    def free_dead(self, id_hash: str, key: str, path: str) -> bool:
-        """Within the turn: free the id of a dead letter, unless it was redriven meanwhile
-        (then `path` is gone) or its id was pushed again. Its mark stays for a redrive."""
-        is_ours = self._tree.exists(path) and self.key_of(id_hash) == key
-        return is_ours and self._tree.remove(names.id_path(id_hash))
+    def free_dead_letter(self, id_hash: str, key: str, path: str) -> bool:
+        """With the id lock: free the id of a dead letter; return whether it was freed.
 
-    def take(self, id_hash: str, task: TaskName) -> bool:
-        """Within the turn, before a dead letter moves back: give it the id again.
+        The id is not freed if the dead letter was redriven meanwhile (then `path` is gone)
+        or if its id was pushed again. Its mark stays for a redrive.
+        """
+        is_owner = self._directory.exists(path) and self.read_key(id_hash) == key
+        return is_owner and self._directory.remove(names.format_id_path(id_hash))
+
+    def reclaim_id(self, id_hash: str, task: TaskName) -> bool:
+        """With the id lock: give a dead letter its id again, before it moves back.
 
         Returns False if another task has the id, or if the dead letter is gone.
         """
-        owner = self.key_of(id_hash)
-        if owner == task.key and not self._tree.exists(names.failed_path(task)):
+        owner = self.read_key(id_hash)
+        if owner == task.key and not self._directory.exists(names.format_failed_path(task)):
             return False  # it was redriven already
-        if owner not in (None, task.key) and self.alive(id_hash):
+        if owner not in (None, task.key) and self.is_taken(id_hash):
             return False
-        mark_path = names.redrive_mark_path(task.key)
-        if not self._tree.rename(names.dead_mark_path(task.key), mark_path):
-            self._make(task.key, mark_path)
+        mark_path = names.format_redrive_mark_path(task.key)
+        if not self._directory.rename(names.format_dead_mark_path(task.key), mark_path):
+            self._make_link(task.key, mark_path)
         if owner == task.key:
             self._sync()
         else:
@@ -299,9 +321,9 @@ class DedupeIndex:
         return True
 
 
-def _mark_paths(key: str) -> tuple[str, str]:
-    return names.dead_mark_path(key), names.redrive_mark_path(key)
+def _format_mark_paths(key: str) -> tuple[str, str]:
+    return names.format_dead_mark_path(key), names.format_redrive_mark_path(key)
 
 
-def _turn_path(id_hash: str) -> str:
+def _format_lock_path(id_hash: str) -> str:
     return f"ids/.turn-{id_hash[:2]}"

@@ -1,4 +1,4 @@
-"""A folder and the few things the queue does to files below it."""
+"""The directory of a queue, and the file operations that the queue uses in it."""
 
 import errno
 import json
@@ -12,25 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.modes import MODES, access_of
+from holdfast.adapters.modes import MODES, get_access
 from holdfast.core.errors import HoldfastError, QueueUnavailable
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-# Not blocking and not following: a FIFO or a symlink that somebody dropped here must
-# neither hang a worker nor lead it out of the queue.
+# O_NONBLOCK and O_NOFOLLOW, because a FIFO or a symlink that was put here must neither hang
+# a worker nor lead it out of the queue.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
-_MODEST = 4096
-_TRIES = 10  # to use a folder that others may be removing
-_SYNCED_TOGETHER = 100  # open files
-_GONE = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
-_DEEPEST = 200  # levels of JSON; deeper than a message may be
+_FIRST_READ_BYTES = 4096
+_MAX_MOVE_TRIES = 10  # tries to move into a folder that other processes may be removing
+_MAX_SYNC_BATCH = 100  # files that are open at once
+_MISSING_ERRNOS = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
+_MAX_JSON_DEPTH = 200  # more levels than a message may have
 
 
 class QueueDirectory:
-    """Paths are relative to `folder`; its descriptor keeps look-ups short.
+    """The directory of one queue.
 
-    The mode of `folder` says who may use what is made below it: see modes.py.
+    Paths are relative to `folder`, and an open descriptor of it makes look-ups short. The
+    mode of `folder` decides which users may use the files made inside it, see modes.py.
     """
 
     def __init__(self, folder: Path, fs: FsOps, *, durable: bool = False) -> None:
@@ -38,30 +39,30 @@ class QueueDirectory:
         self.fs = fs
         self.durable = durable
         self.fd = fs.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._let_go = weakref.finalize(self, os.close, self.fd)
-        access = access_of(fs.stat(self.fd))
+        self._close_fd = weakref.finalize(self, os.close, self.fd)
+        access = get_access(fs.stat(self.fd))
         self._shared, self._modes = access == "group", MODES[access]
 
     def close(self) -> None:
-        """Let go of the folder; also done when nobody holds this any more."""
-        self._let_go()
+        """Close the folder. This also happens when the object is garbage-collected."""
+        self._close_fd()
         self.fd = -1
 
     def write(self, path: str, body: bytes) -> None:
-        """Make a new file. Nobody looks at it before it is moved to its place."""
+        """Write a new file. No process reads it before it is moved to its place."""
         fd = self.open_file(path, _WRITE)
         try:
             written = self.fs.write(fd, body)
             while written < len(body):
                 written += self.fs.write(fd, body[written:])
         except BaseException:
-            self.discard(path)  # or a full disk would collect an empty file for each try
+            self.discard(path)  # otherwise a full disk would collect one file for each try
             raise
         finally:
             self.fs.close(fd)
 
     def put(self, path: str, body: bytes) -> None:
-        """Make or replace a file in one step; where power cuts count, its bytes last."""
+        """Make or replace a file in one step. If durable, its bytes survive a power cut."""
         aside = f"tmp/{secrets.token_hex(12)}"
         self.write(aside, body)
         try:
@@ -73,12 +74,12 @@ class QueueDirectory:
             raise
 
     def discard(self, path: str) -> None:
-        """Remove a file if that is possible; what failed before is the error to tell."""
+        """Remove a file if possible. Errors are ignored, because an earlier one is raised."""
         with suppress(OSError):
             self.remove(path)
 
     def open_file(self, path: str, flags: int) -> int:
-        """Open a file for writing; one that is made has the mode of this queue's files."""
+        """Open a file for writing. A new file gets the mode of this queue's files."""
         fd = self.fs.open(path, flags, self._modes.file, dir_fd=self.fd)
         if self._shared:
             try:
@@ -89,11 +90,15 @@ class QueueDirectory:
         return fd
 
     def _share(self, fd: int) -> None:
-        with suppress(PermissionError):  # another user made it, and gave it its mode
+        with suppress(PermissionError):  # another user made it and gave it its mode
             self.fs.fchmod(fd, self._modes.file)
 
     def read(self, path: str, limit: int) -> bytes:
-        """Raises FileNotFoundError, or ValueError for what is no readable, modest file."""
+        """Return the bytes of a file.
+
+        Raises FileNotFoundError, or ValueError if it is not a regular file or is larger
+        than `limit`.
+        """
         try:
             fd = self.fs.open(path, _READ, dir_fd=self.fd)
         except OSError as error:
@@ -101,14 +106,14 @@ class QueueDirectory:
                 raise ValueError("not a regular file") from None
             raise
         try:
-            body = self.fs.read(fd, _MODEST)
-            return body if len(body) < _MODEST else self._read_on(fd, body, limit)
+            body = self.fs.read(fd, _FIRST_READ_BYTES)
+            return body if len(body) < _FIRST_READ_BYTES else self._read_rest(fd, body, limit)
         except (IsADirectoryError, BlockingIOError):
             raise ValueError("not a regular file") from None
         finally:
             self.fs.close(fd)
 
-    def _read_on(self, fd: int, body: bytes, limit: int) -> bytes:
+    def _read_rest(self, fd: int, body: bytes, limit: int) -> bytes:
         parts, size = [body], len(body)
         while chunk := self.fs.read(fd, 1 << 20):
             parts.append(chunk)
@@ -128,38 +133,39 @@ class QueueDirectory:
             self.fs.close(fd)
 
     def link(self, source: str, target: str) -> None:
-        """A second name for a file or a symlink; FileExistsError when the name is taken."""
+        """Give a file or a symlink a second name. Raises FileExistsError if it is taken."""
         self.fs.link(
             source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False
         )
 
-    def rename(self, source: str, target: str, *, only_ours: bool = True) -> bool:
-        """The compare-and-swap: False when `source` is not there (any more).
+    def rename(self, source: str, target: str, *, target_is_unique: bool = True) -> bool:
+        """Compare and swap: rename a file, or return False if `source` is missing.
 
-        A network filesystem may repeat a call whose answer was lost; then the source is
-        gone because we moved it ourselves, and our own target is the proof. It is none
-        where somebody else could make the very same move (`only_ours=False`).
+        A network filesystem may repeat a call whose response was lost. Then the source is
+        missing because this process moved it, and the existing target proves that. It
+        proves nothing if another process could make the very same move
+        (`target_is_unique=False`).
         """
         try:
             self.fs.rename(source, target, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError as error:
-            if error.errno not in _GONE:
+            if error.errno not in _MISSING_ERRNOS:
                 raise
-            return only_ours and self.exists(target)
+            return target_is_unique and self.exists(target)
         return True
 
-    def move(self, source: str, target: str, *, only_ours: bool = True) -> bool:
-        """`rename` into a folder that may have to be made, or made again."""
-        for _ in range(_TRIES):
-            if self.rename(source, target, only_ours=only_ours):
+    def move(self, source: str, target: str, *, target_is_unique: bool = True) -> bool:
+        """Rename a file into a folder that may have to be made, or made again."""
+        for _ in range(_MAX_MOVE_TRIES):
+            if self.rename(source, target, target_is_unique=target_is_unique):
                 return True
             if not self.exists(source):
                 return False
-            self.make(os.path.dirname(target))
+            self.make_folder(os.path.dirname(target))
         raise OSError(errno.EBUSY, "its folder is removed as fast as it is made", target)
 
     def publish(self, aside: str, target: str) -> None:
-        """Give its place to what was written aside in tmp/."""
+        """Move a file that was written in tmp/ to its place."""
         if not self.move(aside, target):
             raise QueueUnavailable(
                 f"queue {str(self.folder)!r}: tmp/ was emptied while something was written "
@@ -167,71 +173,73 @@ class QueueDirectory:
             )
 
     def exists(self, path: str) -> bool:
+        """Return whether something has this path."""
         return self.stat(path) is not None
 
     def stat(self, path: str) -> os.stat_result | None:
+        """Return the status of a file without following links; None if it is missing."""
         try:
             return self.fs.stat(path, dir_fd=self.fd, follow_symlinks=False)
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in _MISSING_ERRNOS:
                 return None
             raise
 
-    def make(self, path: str) -> None:
-        """Make a folder, unless it is there, for tasks to move to.
+    def make_folder(self, path: str) -> None:
+        """Make a folder for tasks to move to, unless it exists.
 
-        Where power cuts count it is on the disk before anything moves there: or that
-        would have moved nowhere.
+        If durable, the folder is on the disk before anything moves there. Otherwise a power
+        cut could lose the folder together with the tasks in it.
         """
         if self.mkdir(path) and self.durable:
             self.sync(os.path.dirname(path) or ".")
 
     def mkdir(self, path: str) -> bool:
-        """Make a folder with the mode of this queue's folders; False when it is there."""
+        """Make a folder with the mode of this queue's folders; False if it exists."""
         made = True
         try:
             self.fs.mkdir(path, self._modes.folder, dir_fd=self.fd)
         except FileExistsError:
-            self.need(path)  # a link would lead tasks out of the queue
+            self.require_folder(path)  # a symlink would lead tasks out of the queue
             made = False
-        if self._shared:  # also one whose maker was killed before it came this far
+        if self._shared:  # also a folder whose maker was killed before this step
             with suppress(PermissionError):
                 self.fs.chmod(path, self._modes.folder, dir_fd=self.fd)
         return made
 
-    def list_fixed(self, path: str) -> list[str]:
-        """Names in one of the queue's own folders, which must be there."""
-        self.need(path)
+    def list_required(self, path: str) -> list[str]:
+        """List one of the queue's own folders. Raises OSError if it is missing."""
+        self.require_folder(path)
         return self.list(path)
 
-    def need(self, path: str) -> None:
-        """Raise unless this is a folder."""
+    def require_folder(self, path: str) -> None:
+        """Raise OSError unless this is a folder."""
         if (status := self.stat(path)) is None or not is_folder(status):
-            raise _no_folder(path, status)
+            raise _make_folder_error(path, status)
 
     def refuse_links(self, *paths: str) -> None:
-        """Raise if one of these folders is a link, which leads out of the queue."""
+        """Raise OSError if one of these folders is a link, which leads out of the queue."""
         for path in paths:
             if (status := self.stat(path)) is not None and stat.S_ISLNK(status.st_mode):
-                raise _no_folder(path, status)
+                raise _make_folder_error(path, status)
 
     def list_readable(self, path: str) -> list[str]:
-        """`list`, but none of a folder that another user closed: other work goes on."""
+        """List a folder, or return [] if another user closed it, so that work continues."""
         try:
             return self.list(path)
         except PermissionError:
             return []
 
     def can_use(self, path: str) -> bool:
-        """May this process list that folder, and move files out of it?"""
+        """Return whether this process may list that folder and move files out of it."""
         return self.fs.access(path, os.R_OK | os.W_OK | os.X_OK, dir_fd=self.fd)
 
     def list(self, path: str) -> list[str]:
-        """Names in a folder; none when it is gone, or a link that leads elsewhere."""
+        """List the names in a folder, or return [] if it is missing or is a symlink."""
         try:
             fd = self.fs.open(path, _FOLDER, dir_fd=self.fd)
         except OSError as error:
-            if error.errno in (*_GONE, errno.ELOOP):
+            if error.errno in (*_MISSING_ERRNOS, errno.ELOOP):
                 return []
             raise
         try:
@@ -240,20 +248,21 @@ class QueueDirectory:
             self.fs.close(fd)
 
     def remove(self, path: str) -> bool:
+        """Remove a file; return False if it is missing or is a folder."""
         try:
             self.fs.unlink(path, dir_fd=self.fd)
         except OSError as error:
-            if error.errno in (*_GONE, errno.EISDIR):
+            if error.errno in (*_MISSING_ERRNOS, errno.EISDIR):
                 return False
             raise
         return True
 
     def remove_folder(self, path: str) -> bool:
-        """True when it was empty and is gone."""
+        """Remove a folder; return False if it is missing or not empty."""
         try:
             self.fs.rmdir(path, dir_fd=self.fd)
         except OSError as error:
-            if error.errno in (*_GONE, errno.ENOTEMPTY, errno.EEXIST):
+            if error.errno in (*_MISSING_ERRNOS, errno.ENOTEMPTY, errno.EEXIST):
                 return False
             raise
         return True
@@ -261,11 +270,11 @@ class QueueDirectory:
     def sync(self, *paths: str) -> None:
         """Make files' bytes, or folders' entries, survive a power cut.
 
-        Many are opened and handed to the disk first, then waited for: the disk does a
-        hundred files in about the time of one.
+        Many files are opened and handed to the disk first, and waited for afterwards,
+        because the disk writes a hundred files in about the time of one.
         """
-        for start in range(0, len(paths), _SYNCED_TOGETHER):
-            self._sync(paths[start : start + _SYNCED_TOGETHER])
+        for start in range(0, len(paths), _MAX_SYNC_BATCH):
+            self._sync(paths[start : start + _MAX_SYNC_BATCH])
 
     def _sync(self, paths: Sequence[str]) -> None:
         fds = [self.fs.open(p, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.fd) for p in paths]
@@ -280,7 +289,7 @@ class QueueDirectory:
                 self.fs.close(fd)
 
     def read_json(self, path: str) -> dict[str, Any] | None:
-        """A small JSON object, or None when it is gone, closed or something else."""
+        """Read a small JSON object; return None if it is missing, closed or not an object."""
         try:
             data = json.loads(self.read(path, 1 << 24))
         except (FileNotFoundError, PermissionError, ValueError, RecursionError):
@@ -289,9 +298,9 @@ class QueueDirectory:
 
 
 def is_deep(data: Any) -> bool:
-    """Is this JSON nested so deeply that it cannot be written out again?"""
+    """Return whether JSON data is nested so deeply that it cannot be written again."""
     level = [data]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_JSON_DEPTH):
         inner = [v.values() if isinstance(v, dict) else v for v in level]
         level = [v for values in inner for v in values if isinstance(v, dict | list)]
         if not level:
@@ -300,16 +309,17 @@ def is_deep(data: Any) -> bool:
 
 
 def is_folder(status: os.stat_result) -> bool:
+    """Return whether a status is that of a folder."""
     return stat.S_ISDIR(status.st_mode)
 
 
-def _no_folder(path: str, status: os.stat_result | None) -> OSError:
+def _make_folder_error(path: str, status: os.stat_result | None) -> OSError:
     is_link = status is not None and stat.S_ISLNK(status.st_mode)
     code = errno.ELOOP if is_link else errno.ENOTDIR
     return OSError(code, os.strerror(code), path)
 
 
-_WAY_OUT = {
+_REMEDIES = {
     errno.ENOSPC: "the disk is full: free some space (`holdfast purge` removes completed work)",
     errno.EDQUOT: "the disk quota is used up: free some space",
     errno.EROFS: "the filesystem is read-only: mount it writable or use another folder",
@@ -318,19 +328,20 @@ _WAY_OUT = {
     errno.EXDEV: "its folders are on different filesystems, so nothing can be renamed "
     "between them: put the whole queue on one",
     errno.ENOTDIR: "one of its folders is gone, or something else is in its place: put it "
-    "back, or push to make it anew (`holdfast doctor` tells which)",
+    "back, or push to make it again (`holdfast doctor` names it)",
     errno.ELOOP: "{path!r} in it is a symbolic link, which would lead messages out of the "
     "queue: put a folder in its place",
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
 }
 
 
-def explained(folder: Path, error: OSError | HoldfastError) -> HoldfastError:
-    return error if isinstance(error, HoldfastError) else unavailable(folder, error)
+def to_holdfast_error(folder: Path, error: OSError | HoldfastError) -> HoldfastError:
+    """Return a Holdfast error unchanged, and an OSError as QueueUnavailable."""
+    return error if isinstance(error, HoldfastError) else to_queue_unavailable(folder, error)
 
 
-def unavailable(folder: Path, error: OSError) -> HoldfastError:
-    """One clear line for an error of the filesystem."""
-    why = _WAY_OUT.get(error.errno or 0, "{text}")
-    text = why.format(path=error.filename, text=error.strerror or str(error))
+def to_queue_unavailable(folder: Path, error: OSError) -> HoldfastError:
+    """Return one clear line, with its remedy, for an error of the filesystem."""
+    template = _REMEDIES.get(error.errno or 0, "{text}")
+    text = template.format(path=error.filename, text=error.strerror or str(error))
     return QueueUnavailable(f"queue {str(folder)!r}: {text}")

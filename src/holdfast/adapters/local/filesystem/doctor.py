@@ -1,7 +1,8 @@
-"""doctor: is this folder fit for a queue, and is the queue in it well?
+"""doctor: checks whether a folder is suitable for a queue, and the queue in it.
 
-It probes with real processes in a folder of its own, removed afterwards, and changes
-nothing else. Each check stands alone: one that cannot be made is a finding too.
+It probes with real processes in a folder of its own, which it removes afterwards, and it
+changes nothing else. Each check is independent. A check that cannot be made is a failed
+check result too.
 """
 
 import os
@@ -22,7 +23,7 @@ Check = Callable[..., Iterable[CheckResult]]
 
 
 class FilesystemDoctor:
-    """Examines the queue in `folder`; or, when there is none yet, where it would be."""
+    """Examines the queue in `folder`, or the nearest existing folder if there is no queue."""
 
     def __init__(
         self,
@@ -37,33 +38,33 @@ class FilesystemDoctor:
         self._mounts, self._racer = mounts, racer
 
     def examine(self) -> Iterator[CheckResult]:
-        """One finding after the other, as they are made."""
-        there = (self._folder / "pending").is_dir()
-        if not there:
+        """Run all checks, and yield each result as soon as it is known."""
+        exists = (self._folder / "pending").is_dir()
+        if not exists:
             yield fail(
                 "queue",
-                f"there is none at {str(self._folder)!r}",
+                f"there is no queue at {str(self._folder)!r}",
                 "check the name, or make it by pushing: `holdfast push QUEUE '{}'`",
             )
-        place = self._folder if there else _nearest(self._folder)
-        yield from _made("filesystem", mounts.mount_check, place, self._mounts)
-        yield from _made("synced folder", mounts.sync_check, place)
-        yield from _made("space", folders.space_check, place)
-        if there:
-            yield from _made("folders", folders.link_check, place)
-            yield from _made("access", modes.mode_check, place)
-            yield from _made("permissions", folders.access_check, place)
-            yield from _made("one device", folders.device_check, place)
-        yield from _made("probing", self._probe, place / "tmp" if there else place)
-        if there:
-            yield from _made("contents", self._look_inside)
+        place = self._folder if exists else _find_nearest_folder(self._folder)
+        yield from _run_check("filesystem", mounts.check_mount, place, self._mounts)
+        yield from _run_check("synced folder", mounts.check_sync_programs, place)
+        yield from _run_check("space", folders.check_space, place)
+        if exists:
+            yield from _run_check("folders", folders.check_links, place)
+            yield from _run_check("access", modes.check_mode, place)
+            yield from _run_check("permissions", folders.check_access, place)
+            yield from _run_check("one device", folders.check_device, place)
+        yield from _run_check("probing", self._probe, place / "tmp" if exists else place)
+        if exists:
+            yield from _run_check("contents", self._look_inside)
 
     def _probe(self, where: Path) -> Iterator[CheckResult]:
-        with _own_folder(where) as own:
-            yield from _made("rename", races.rename_race, own, self._racer)
-            yield from _made("link", races.link_race, own, self._racer)
-            yield from _made("lock", races.lock_probe, own)
-            yield from _made("clock", times.clock_check, own, self._clock, self._fs)
+        with _make_own_folder(where) as own:
+            yield from _run_check("rename", races.race_renames, own, self._racer)
+            yield from _run_check("link", races.race_links, own, self._racer)
+            yield from _run_check("lock", races.probe_lock, own)
+            yield from _run_check("clock", times.check_clock, own, self._clock, self._fs)
 
     def _look_inside(self) -> Iterator[CheckResult]:
         contents = QueueContents(self._folder, self._clock, self._fs)
@@ -73,17 +74,17 @@ class FilesystemDoctor:
             contents.close()
 
 
-def _made(name: str, check: Check, *given: Any) -> Iterator[CheckResult]:
-    """The check's findings; that it cannot be made is one as well."""
+def _run_check(name: str, check: Check, *arguments: Any) -> Iterator[CheckResult]:
+    """Yield the check's results, or a failed result if the check cannot be made."""
     try:
-        yield from check(*given)
+        yield from check(*arguments)
     except OSError as error:
         remedy = "give this user the right to write there, or use another folder"
         yield fail(name, f"cannot be checked: {error.strerror or error}", remedy)
 
 
 @contextmanager
-def _own_folder(where: Path) -> Iterator[Path]:
+def _make_own_folder(where: Path) -> Iterator[Path]:
     own = Path(tempfile.mkdtemp(prefix=".doctor-", dir=where))
     try:
         yield own
@@ -91,8 +92,8 @@ def _own_folder(where: Path) -> Iterator[Path]:
         shutil.rmtree(own, ignore_errors=True)
 
 
-def _nearest(folder: Path) -> Path:
-    """The first folder above that exists."""
+def _find_nearest_folder(folder: Path) -> Path:
+    """Return the folder, or the first folder above it that exists."""
     for above in (folder, *folder.resolve().parents):
         if above.is_dir():
             return above

@@ -1,7 +1,7 @@
-"""Every file operation the queue makes, in one place that tests can stand in for.
+"""Every file operation of the queue, in one place that tests can replace.
 
-Each call is one step of the protocol: the crash tests kill the process before each of
-them, the schedule tests interleave them.
+Each call is one step of the protocol. The crash tests kill the process before each step, and
+the schedule tests interleave the steps.
 """
 
 import fcntl
@@ -35,15 +35,16 @@ class FsOps:
 
     @staticmethod
     def listdir(fd: int) -> list[str]:
+        """List the names in an open folder."""
         return os.listdir(fd)
 
     @staticmethod
     def start_writing(fd: int) -> None:
-        """Begin to write a file's bytes to the disk without waiting; a hint, no promise."""
+        """Begin to write a file's bytes to the disk without waiting; this is only a hint."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def __init__(self, server_time: Callable[[], float] | None = None) -> None:
-        self.server_time = server_time  # None: ask the filesystem itself
-        # Other processes let go of a lock in real time, whatever clock the queue has.
+        self.server_time = server_time  # None: read it from the filesystem
+        # Other processes release a lock in real time, whatever clock the queue uses.
         self.lock_clock: Clock = SYSTEM_CLOCK

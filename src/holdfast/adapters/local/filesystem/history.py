@@ -1,4 +1,4 @@
-"""What became of the attempts that did not succeed: one line each, for `explain`."""
+"""The history of attempts that did not succeed: one line each, for `explain`."""
 
 import json
 from datetime import UTC, datetime
@@ -7,14 +7,14 @@ from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.names import TaskName
 from holdfast.core.queue.manager import PastAttempt
 
-_DETAIL_LIMIT = 8000  # characters of a traceback: enough to act on, no more
+_MAX_DETAIL = 8000  # characters of a traceback, enough to act on
 
 
 class AttemptHistory:
-    """Informational only: nothing is ever decided by it, so a lost line costs nothing."""
+    """The history of all tasks. No decision depends on it, so a lost line does no harm."""
 
-    def __init__(self, tree: QueueDirectory) -> None:
-        self._tree = tree
+    def __init__(self, directory: QueueDirectory) -> None:
+        self._directory = directory
 
     def add(
         self,
@@ -26,26 +26,29 @@ class AttemptHistory:
         reason: str,
         detail: str | None = None,
     ) -> None:
+        """Add a line about one attempt."""
         line = {
             "attempt": task.attempts,
             "outcome": outcome,
             "at": at.isoformat(),
             "worker_id": worker_id,
             "reason": reason[:2000],
-            "detail": detail[-_DETAIL_LIMIT:] if detail else None,
+            "detail": detail[-_MAX_DETAIL:] if detail else None,
         }
-        self._tree.refuse_links("history")
-        self._tree.append(f"history/{task.key}.jsonl", json.dumps(line).encode() + b"\n")
+        self._directory.refuse_links("history")
+        self._directory.append(f"history/{task.key}.jsonl", json.dumps(line).encode() + b"\n")
 
-    def of(self, key: str) -> list[PastAttempt]:
+    def read(self, key: str) -> list[PastAttempt]:
+        """Return the readable lines of a task, oldest first."""
         try:
-            lines = self._tree.read(f"history/{key}.jsonl", 1 << 24).splitlines()
+            lines = self._directory.read(f"history/{key}.jsonl", 1 << 24).splitlines()
         except (FileNotFoundError, PermissionError, ValueError):
             return []
         return [past for line in lines if (past := _parse(line)) is not None]
 
     def forget(self, key: str) -> None:
-        self._tree.remove(f"history/{key}.jsonl")
+        """Remove the history of a task."""
+        self._directory.remove(f"history/{key}.jsonl")
 
 
 def _parse(line: bytes) -> PastAttempt | None:
@@ -54,7 +57,7 @@ def _parse(line: bytes) -> PastAttempt | None:
         at = datetime.fromisoformat(data["at"])
         past = PastAttempt(**{**data, "at": at if at.tzinfo else at.replace(tzinfo=UTC)})
     except (ValueError, TypeError, KeyError, RecursionError):
-        return None  # a line that a full disk cut short, or not ours
+        return None  # a line that a full disk cut short, or that no queue wrote
     return past if _is_sound(past) else None
 
 

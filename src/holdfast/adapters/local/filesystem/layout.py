@@ -1,13 +1,13 @@
-"""The folders of a queue: where they are, and making them."""
+"""The folders of a queue: their paths, and how they are made."""
 
 import os
 import shlex
 from pathlib import Path
 
-from holdfast.adapters.local.filesystem.directory import QueueDirectory, unavailable
+from holdfast.adapters.local.filesystem.directory import QueueDirectory, to_queue_unavailable
 from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.local.filesystem.names import checked
-from holdfast.adapters.modes import MODES, Access, access_of, make_folders
+from holdfast.adapters.local.filesystem.names import check_name
+from holdfast.adapters.modes import MODES, Access, get_access, make_folders
 from holdfast.core.errors import ConfigError, QueueUnavailable
 
 FOLDERS = (
@@ -23,17 +23,19 @@ FOLDERS = (
 )
 
 
-def queue_folder(root: Path, campaign: str, queue: str) -> Path:
-    return root / "queues" / checked("campaign", campaign) / checked("queue", queue)
+def get_queue_folder(root: Path, campaign: str, queue: str) -> Path:
+    """Return the folder of a queue. Raises InvalidName."""
+    return root / "queues" / check_name("campaign", campaign) / check_name("queue", queue)
 
 
-def open_tree(
+def open_directory(
     folder: Path, fs: FsOps, *, create: bool, durable: bool, access: Access = "private"
 ) -> QueueDirectory:
-    """Open a queue's folder. `access` is for one that is made now: others have their mode.
+    """Open a queue's folder, and make it if `create` is True.
 
-    Raises QueueUnavailable when it is not there and is not to be made, or cannot be, and
-    ConfigError when it is private and should be a group's.
+    `access` applies to a folder that is made now; an existing one keeps its mode. Raises
+    QueueUnavailable if the folder is missing or cannot be made, and ConfigError if it is
+    private but `access` is "group".
     """
     try:
         if (folder / "pending").is_dir():
@@ -44,40 +46,40 @@ def open_tree(
             raise QueueUnavailable(
                 f"there is no queue at {str(folder)!r}: check the name, or push to it first"
             )
-        tree = QueueDirectory(folder, fs, durable=durable)
-        tree.refuse_links(*FOLDERS)
+        directory = QueueDirectory(folder, fs, durable=durable)
+        directory.refuse_links(*FOLDERS)
         if create:
-            _complete(tree)
-        return tree
+            _make_missing_folders(directory)
+        return directory
     except OSError as error:
-        raise unavailable(folder, error) from error
+        raise to_queue_unavailable(folder, error) from error
 
 
 def _make_queue_folder(folder: Path, access: Access) -> None:
     make_folders(folder, access)
-    if access == "group":  # a killed process may have made it, and not come this far
+    if access == "group":  # a process that made it may have been killed before this step
         os.chmod(folder, MODES[access].folder)
 
 
-def _complete(tree: QueueDirectory) -> None:
-    """Make the folders that are missing; pending/ last, as it says that the queue is there."""
+def _make_missing_folders(directory: QueueDirectory) -> None:
+    """Make the missing folders; pending/ last, because it shows that the queue exists."""
     for name in reversed(FOLDERS):
-        tree.mkdir(name)
-    if tree.durable:
-        _sync_upwards(tree.folder, tree.fs)
+        directory.mkdir(name)
+    if directory.durable:
+        _sync_upwards(directory.folder, directory.fs)
 
 
 def _check_access(folder: Path, access: Access) -> None:
     status = os.stat(folder)
-    if access == "group" and access_of(status) == "private":
+    if access == "group" and get_access(status) == "private":
         raise ConfigError(
             f"queue {str(folder)!r} is private (mode {status.st_mode & 0o7777:04o}), so it "
-            f"cannot be opened with access=group: share it with {share_command(folder)}"
+            f"cannot be opened with access=group: share it with {format_share_command(folder)}"
         )
 
 
-def share_command(folder: Path) -> str:
-    """The commands that give an existing queue to a group."""
+def format_share_command(folder: Path) -> str:
+    """Return the commands that share an existing queue with a group."""
     path = shlex.quote(str(folder))
     return (
         f"chgrp -R GROUP {path} && chmod -R g+rwX,o= {path} && "
@@ -86,7 +88,7 @@ def share_command(folder: Path) -> str:
 
 
 def _sync_upwards(folder: Path, fs: FsOps) -> None:
-    """The queue's folder, queues/<campaign>/ and the root, each by the one it is in."""
+    """Sync the folder and its parents up to that of the root, which hold their entries."""
     for level in (folder, *list(folder.absolute().parents)[:4]):
         fd = fs.open(str(level), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""Producing: write the whole file aside, then give it its place in one step."""
+"""Producing: write the complete file in tmp/, then move it to its place in one step."""
 
 import itertools
 import os
@@ -17,88 +17,92 @@ from holdfast.core.errors import QueueUnavailable
 
 
 class Producer:
-    """One process's way of pushing. Shared by its threads, not by its forks."""
+    """Pushes messages for one process. Shared by its threads, but not by its forks."""
 
     def __init__(
         self,
-        tree: QueueDirectory,
-        timeline: ServerClock,
-        ids: DedupeIndex,
+        directory: QueueDirectory,
+        server_clock: ServerClock,
+        dedupe: DedupeIndex,
         record_check: RecordCheck,
     ) -> None:
-        self._tree, self._timeline, self._ids = tree, timeline, ids
+        self._directory, self._server_clock, self._dedupe = directory, server_clock, dedupe
         self._record_check = record_check
         self._nonce = secrets.randbits(40)
         self._count = itertools.count()
-        self._segments = SegmentWriter(tree, secrets.token_hex(4))
+        self._segments = SegmentWriter(directory, secrets.token_hex(4))
         self._lock = Lock()
 
-    def new_key(self, id_hash: str) -> str:
-        """Keys of one producer sort by push order: equal due times stay in order too."""
+    def make_key(self, id_hash: str) -> str:
+        """Make the key of a new push.
+
+        Keys of one producer sort by push order, so equal due times stay in order too.
+        """
         return f"{(self._nonce + next(self._count)) & 0xFF_FFFF_FFFF:010x}{id_hash[:8]}"
 
     def push(self, id_hash: str, body: bytes, delay_seconds: float) -> None:
-        key = self.new_key(id_hash)
+        """Push one message. If it raises, the message was not pushed."""
+        key = self.make_key(id_hash)
         aside = f"tmp/{key}"
-        target = self.place(f"{key}~0", delay_seconds)
+        target = self.choose_path(f"{key}~0", delay_seconds)
         try:
-            self._tree.write(aside, body)
-            if self._tree.durable:
-                self._tree.sync(aside)
-            self._tree.publish(aside, target)
+            self._directory.write(aside, body)
+            if self._directory.durable:
+                self._directory.sync(aside)
+            self._directory.publish(aside, target)
         except BaseException:
-            self._unstage(aside)
+            self._discard_all(aside)
             raise
-        if self._tree.durable:
+        if self._directory.durable:
             self._sync_or_take_back(os.path.dirname(target), [target])
 
     def push_batch(self, batch: Sequence[tuple[str, bytes]], delay_seconds: float) -> None:
-        """All or none: written aside as a segment, which one rename publishes."""
-        now_ms, due_ms = self._times(delay_seconds)
+        """Push all messages or none, as a segment that one rename publishes."""
+        now_ms, due_ms = self._compute_times(delay_seconds)
         with self._lock:
-            segment = self._segments.sealed(due_ms, now_ms)
+            segment = self._segments.name_sealed_segment(due_ms, now_ms)
         aside = f"tmp/{segment}"
-        stems = [f"{self.new_key(id_hash)}~0" for id_hash, _ in batch]
-        paths = [names.pending_path(aside, stem, due_ms) for stem in stems]
+        stems = [f"{self.make_key(id_hash)}~0" for id_hash, _ in batch]
+        paths = [names.format_pending_path(aside, stem, due_ms) for stem in stems]
         try:
-            self._tree.refuse_links("tmp", "pending")
-            self._tree.mkdir(aside)
+            self._directory.refuse_links("tmp", "pending")
+            self._directory.mkdir(aside)
             for path, (_, body) in zip(paths, batch, strict=True):
-                self._tree.write(path, body)
-            if self._tree.durable:
-                self._tree.sync(*paths)
-                self._tree.sync(aside)
-            self._tree.publish(aside, f"pending/{segment}")
+                self._directory.write(path, body)
+            if self._directory.durable:
+                self._directory.sync(*paths)
+                self._directory.sync(aside)
+            self._directory.publish(aside, f"pending/{segment}")
         except BaseException:
-            self._unstage(*paths)
+            self._discard_all(*paths)
             with suppress(OSError):
-                self._tree.remove_folder(aside)
+                self._directory.remove_folder(aside)
             raise
-        if self._tree.durable:
+        if self._directory.durable:
             published = [path.replace("tmp/", "pending/", 1) for path in paths]
             self._sync_or_take_back("pending", published)
 
     def push_once(self, id_hash: str, body: bytes, delay_seconds: float) -> bool:
-        """False when a task of this id is alive: see ids.py."""
+        """Push one message unless its id is taken, see dedupe.py. Return whether it was."""
         pushed = self._push_unless_alive(id_hash, body, delay_seconds)
-        # Outside the turn, as the check takes the turns of others.
+        # Without the id lock, because the check takes the locks of other ids.
         if not pushed and self._record_check.run_if_due():
             pushed = self._push_unless_alive(id_hash, body, delay_seconds)
         return pushed
 
     def _push_unless_alive(self, id_hash: str, body: bytes, delay_seconds: float) -> bool:
-        with self._ids.turn(id_hash):
-            if self._ids.alive(id_hash):
+        with self._dedupe.lock_id(id_hash):
+            if self._dedupe.is_taken(id_hash):
                 return False
-            key = self.new_key(id_hash)
-            aside, target = f"tmp/{key}", self.place(f"{key}~0", delay_seconds)
+            key = self.make_key(id_hash)
+            aside, target = f"tmp/{key}", self.choose_path(f"{key}~0", delay_seconds)
             try:
-                self._tree.write(aside, body)
-                if self._tree.durable:
-                    self._tree.sync(aside, "tmp")
-                self._ids.record(id_hash, key)
-                self._tree.publish(aside, target)
-                self.sync_places([target])
+                self._directory.write(aside, body)
+                if self._directory.durable:
+                    self._directory.sync(aside, "tmp")
+                self._dedupe.record(id_hash, key)
+                self._directory.publish(aside, target)
+                self.sync_parents([target])
             except BaseException as error:
                 with suppress(OSError):
                     self._take_back(id_hash, key, target, error)
@@ -106,39 +110,44 @@ class Producer:
             return True
 
     def _take_back(self, id_hash: str, key: str, target: str, error: BaseException) -> None:
-        """Within the turn: a push that raises has pushed nothing, and its id is free. (What a
-        worker has claimed by then is its own, and keeps the id.)
+        """With the id lock: remove a push that raises, and free its id.
+
+        A task that a worker has claimed by then stays, and keeps its id.
         """
-        taken_back = self._ids.withdraw(id_hash, key, target)
+        taken_back = self._dedupe.withdraw(id_hash, key, target)
         if not taken_back and isinstance(error, QueueUnavailable):  # tmp/ was emptied
-            self._ids.free_if(id_hash, key)
+            self._dedupe.free_if_owned_by(id_hash, key)
 
-    def place(self, stem: str, delay_seconds: float) -> str:
-        """A path in pending/ for a task that is due after the delay."""
-        now_ms, due_ms = self._times(delay_seconds)
+    def choose_path(self, stem: str, delay_seconds: float) -> str:
+        """Choose a path in pending/ for a task that is due after the delay."""
+        now_ms, due_ms = self._compute_times(delay_seconds)
         with self._lock:
-            segment = self._segments.path(due_ms, now_ms)
-        return names.pending_path(segment, stem, due_ms)
+            segment = self._segments.choose_segment(due_ms, now_ms)
+        return names.format_pending_path(segment, stem, due_ms)
 
-    def _times(self, delay_seconds: float) -> tuple[int, int]:
-        now_ms = self._timeline.wall_ms()
+    def _compute_times(self, delay_seconds: float) -> tuple[int, int]:
+        now_ms = self._server_clock.read_wall_ms()
         return now_ms, now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
 
-    def sync_places(self, targets: Sequence[str]) -> None:
-        if self._tree.durable:
-            self._tree.sync(*{os.path.dirname(target) for target in targets})
+    def sync_parents(self, targets: Sequence[str]) -> None:
+        """Sync the folders that hold these paths, if the queue is durable."""
+        if self._directory.durable:
+            self._directory.sync(*{os.path.dirname(target) for target in targets})
 
     def _sync_or_take_back(self, folder: str, targets: Sequence[str]) -> None:
-        """A push that raises has pushed nothing: it would be pushed again, and be two.
-        (What a worker has claimed by then is its own, and cannot be taken back.)
+        """Sync the folder, or remove the pushed tasks if that fails.
+
+        A push that raises must have pushed nothing. Otherwise its caller would push again,
+        and the queue would hold two tasks. A task that a worker has claimed by then cannot
+        be removed.
         """
         try:
-            self._tree.sync(folder)
+            self._directory.sync(folder)
         except BaseException:
-            self._unstage(*targets)
+            self._discard_all(*targets)
             raise
 
-    def _unstage(self, *aside: str) -> None:
+    def _discard_all(self, *aside: str) -> None:
         for path in aside:
             with suppress(OSError):
-                self._tree.remove(path)
+                self._directory.remove(path)

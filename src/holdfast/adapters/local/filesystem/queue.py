@@ -1,18 +1,19 @@
-"""FilesystemQueue: every transition of a task is one rename, which only one can win.
+"""FilesystemQueue: every transition of a task is one rename, which only one process can win.
 
-    push     tmp/…            ─▶ pending/<segment>/k~0~due
-    claim    pending/…/k~n~…  ─▶ leased/k~n+1~me~claimed+0+lease
-    steal    leased/k~n~…     ─▶ leased/k~n+1~me~claimed+0+lease    once its time is over
-    renew    leased/k~n~me~…  ─▶ leased/k~n~me~claimed+renewed_after+lease
-    ack      leased/k~n~me~…  ─▶ completed/<hour>/k~n~me~done
-    nack     leased/k~n~me~…  ─▶ pending/<segment>/k~n~due
-    release  leased/k~n~me~…  ─▶ pending/<segment>/k~n-1~due      one refund: not charged
-    dead     leased/k~n~me~…  ─▶ failed/k~n
-    redrive  failed/k~n       ─▶ pending/<segment>/k~n-n~due
+    push         tmp/…            ─▶ pending/<segment>/k~0~due
+    claim        pending/…/k~n~…  ─▶ leased/k~n+1~me~claimed+0+lease
+    take over    leased/k~n~…     ─▶ leased/k~n+1~me~claimed+0+lease    after the lease ended
+    renew        leased/k~n~me~…  ─▶ leased/k~n~me~claimed+renewed_after+lease
+    ack          leased/k~n~me~…  ─▶ completed/<hour>/k~n~me~done
+    nack         leased/k~n~me~…  ─▶ pending/<segment>/k~n~due
+    release      leased/k~n~me~…  ─▶ pending/<segment>/k~n-1~due      one refund: not charged
+    dead-letter  leased/k~n~me~…  ─▶ failed/k~n
+    redrive      failed/k~n       ─▶ pending/<segment>/k~n-n~due
 
-The old name is the compare-and-swap. A renewal changes the name too, so a thief who
-judged the old deadline finds nothing to take, and a zombie whose work was taken finds
-nothing to settle. No lock, no agreed clock and no deletion is needed for that.
+The old name is the compare-and-swap. A renewal changes the name too. So a worker that tries
+to take over a task because of its old deadline finds no such name, and a stale holder whose
+task was taken over finds no name to settle. This works without a lock, without an agreed
+clock and without deletion.
 """
 
 import os
@@ -29,7 +30,7 @@ from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
 from holdfast.adapters.local.filesystem.claims import Claim, Claimer
 from holdfast.adapters.local.filesystem.dead_letters import DeadLetterFolder
 from holdfast.adapters.local.filesystem.dedupe import DedupeIndex, WaitBudget
-from holdfast.adapters.local.filesystem.directory import explained, unavailable
+from holdfast.adapters.local.filesystem.directory import to_holdfast_error, to_queue_unavailable
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.local.filesystem.history import AttemptHistory
 from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS, Housekeeping
@@ -38,7 +39,7 @@ from holdfast.adapters.local.filesystem.names import TaskName
 from holdfast.adapters.local.filesystem.producer import Producer
 from holdfast.adapters.local.filesystem.record_check import RecordCheck
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
-from holdfast.adapters.local.filesystem.settlement import Settlement, lease_lost
+from holdfast.adapters.local.filesystem.settlement import Settlement, make_lease_lost
 from holdfast.adapters.local.filesystem.workers import WorkerRegistry
 from holdfast.adapters.modes import MODES, Access
 from holdfast.core import events as ev
@@ -60,13 +61,14 @@ from holdfast.core.queue.manager import (
     Progress,
     QueueManager,
     QueueStats,
-    no_progress,
+    ignore_progress,
 )
-from holdfast.core.queue.message import AnyMessage, M, MessageCodec, attach_lease, lease_of
+from holdfast.core.queue.message import AnyMessage, M, MessageCodec, attach_lease, get_lease
 
 NEWER_SCHEMA_DELAY_SECONDS = 30.0
-BATCH = 500  # messages published together by push_many,
-BATCH_BYTES = 8 << 20  # if they are not larger than this
+# push_many publishes this many messages together, if they are not larger than this.
+MAX_BATCH_MESSAGES = 500
+MAX_BATCH_BYTES = 8 << 20
 
 Durability = Literal["process", "power"]
 
@@ -74,11 +76,12 @@ Durability = Literal["process", "power"]
 class FilesystemQueue(QueueManager[M]):
     """A broker-less queue for many processes and hosts on one POSIX filesystem.
 
-    `durability="process"` survives kill -9 of anything; `"power"` also a power cut: then
-    what push, ack, nack and dead_letter did is on the disk when they return.
+    `durability="process"` survives kill -9 of any process. `"power"` also survives a power
+    cut, because the effect of push, ack, nack and dead_letter is on the disk when they
+    return.
     `dedupe=True`: an id that is pending, leased or completed is not pushed twice.
-    `access="group"`: a queue that is made now is shared with the group of its folder; an
-    existing one is private or shared as the mode of its folder says.
+    `access="group"`: a queue that is made now is shared with the group of its folder. An
+    existing queue is private or shared according to the mode of its folder.
     """
 
     renew_batch = 100
@@ -86,7 +89,7 @@ class FilesystemQueue(QueueManager[M]):
     def __init__(
         self,
         root: str | os.PathLike[str],
-        model: type[M] = AnyMessage,  # type: ignore[assignment]  # what M is by default
+        model: type[M] = AnyMessage,  # type: ignore[assignment]  # the default of M
         *,
         campaign: str = "default",
         queue: str = "default",
@@ -110,56 +113,58 @@ class FilesystemQueue(QueueManager[M]):
             events=events,
         )
         if durability not in ("process", "power"):
-            raise ConfigError(f"durability is 'process' or 'power', not {durability!r}")
+            raise ConfigError(f"durability must be 'process' or 'power', not {durability!r}")
         if access not in MODES:
-            raise ConfigError(f"access is 'private' or 'group', not {access!r}")
-        self.folder = layout.queue_folder(Path(root), campaign, queue)
+            raise ConfigError(f"access must be 'private' or 'group', not {access!r}")
+        self.folder = layout.get_queue_folder(Path(root), campaign, queue)
         self.durability, self.dedupe = durability, dedupe
         self._durable = durability == "power"
         self._codec: MessageCodec[M] = MessageCodec(model)
-        self._tree = layout.open_tree(
+        self._directory = layout.open_directory(
             self.folder, fs or FsOps(), create=create, durable=self._durable, access=access
         )
-        self._timeline = ServerClock(self._tree, clock)
-        self._workers = WorkerRegistry(self._tree, self._timeline)
-        self._history = AttemptHistory(self._tree)
-        self._checkpoints = Checkpoints(self._tree)
-        self._ids = DedupeIndex(self._tree)
-        self._become()
-        after_fork.run_after_fork(self, FilesystemQueue._become)
+        self._server_clock = ServerClock(self._directory, clock)
+        self._workers = WorkerRegistry(self._directory, self._server_clock)
+        self._history = AttemptHistory(self._directory)
+        self._checkpoints = Checkpoints(self._directory)
+        self._dedupe = DedupeIndex(self._directory)
+        self._build_process_state()
+        after_fork.run_after_fork(self, FilesystemQueue._build_process_state)
 
-    def _become(self) -> None:
-        """Take on the identity of this process: a fork must not share its parent's."""
-        record_check = RecordCheck(self._tree, self._ids, self.clock)
-        self._producer = Producer(self._tree, self._timeline, self._ids, record_check)
-        self._claims: Claimer | None = None
-        self._claiming = Lock()
-        self._dead = DeadLetterFolder(
-            self._tree,
+    def _build_process_state(self) -> None:
+        """Build the parts that hold this process's identity, which a fork must not share."""
+        record_check = RecordCheck(self._directory, self._dedupe, self.clock)
+        self._producer = Producer(
+            self._directory, self._server_clock, self._dedupe, record_check
+        )
+        self._claimer: Claimer | None = None
+        self._claim_lock = Lock()
+        self._dead_letters = DeadLetterFolder(
+            self._directory,
             self._producer,
             self._history,
             self._checkpoints,
-            self._ids,
-            self._timeline,
+            self._dedupe,
+            self._server_clock,
         )
-        self._ends = Settlement(
-            self._tree,
-            self._timeline,
+        self._settlement = Settlement(
+            self._directory,
+            self._server_clock,
             self._workers,
             self._producer,
-            self._dead,
+            self._dead_letters,
             self._history,
             self._checkpoints,
         )
         self._inspector = Inspector(
-            self._tree, self._timeline, self._workers, self._history, self._checkpoints
+            self._directory, self._server_clock, self._workers, self._history, self._checkpoints
         )
         self._housekeeping = Housekeeping(
-            self._tree,
-            self._timeline,
+            self._directory,
+            self._server_clock,
             self._history,
             self._checkpoints,
-            self._ids,
+            self._dedupe,
             record_check,
         )
 
@@ -171,30 +176,30 @@ class FilesystemQueue(QueueManager[M]):
             self._check_delay(delay_seconds)
         push = self._producer.push_once if self.dedupe else self._producer.push
         try:
-            push(names.id_hash(message.id), body, delay_seconds)
+            push(names.hash_id(message.id), body, delay_seconds)
         except OSError as error:
-            raise unavailable(self.folder, error) from error
+            raise to_queue_unavailable(self.folder, error) from error
         return message.id
 
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
-        """In batches: when one message or the disk refuses, none of its batch is pushed."""
+        """Push messages in batches. If a message or the disk fails, its batch is not pushed."""
         self._check_delay(delay_seconds)
         pushed: list[str] = []
         batch: list[tuple[str, bytes]] = []
         size = 0
         for message in messages:
             body = self._codec.encode(message)
-            if len(batch) >= BATCH or size + len(body) > BATCH_BYTES:
+            if len(batch) >= MAX_BATCH_MESSAGES or size + len(body) > MAX_BATCH_BYTES:
                 self._push_batch(batch, delay_seconds)
                 batch, size = [], 0
-            batch.append((names.id_hash(message.id), body))
+            batch.append((names.hash_id(message.id), body))
             size += len(body)
             pushed.append(message.id)
         self._push_batch(batch, delay_seconds)
         return pushed
 
     def _push_batch(self, batch: Sequence[tuple[str, bytes]], delay_seconds: float) -> None:
-        with self._explaining():
+        with self._translate_errors():
             if self.dedupe:
                 for id_hash, body in batch:
                     self._producer.push_once(id_hash, body, delay_seconds)
@@ -206,208 +211,225 @@ class FilesystemQueue(QueueManager[M]):
     def _claim(self, limit: int) -> list[M]:
         claimed: list[M] = []
         try:
-            with self._claiming:
-                claims = self._claims or self._enrol()
+            with self._claim_lock:
+                claimer = self._claimer or self._register()
                 while len(claimed) < limit:
                     asked_at = self.clock.monotonic()
-                    if (hold := claims.next(asked_at)) is None:
+                    if (claim := claimer.claim_next(asked_at)) is None:
                         break
-                    if (message := self._receive(hold, asked_at)) is not None:
+                    if (message := self._receive(claim, asked_at)) is not None:
                         claimed.append(message)
         except (OSError, HoldfastError) as error:
-            if not claimed:  # what was claimed must not be forgotten for a later error
-                raise explained(self.folder, error) from error
+            if not claimed:  # messages claimed before the error must still be returned
+                raise to_holdfast_error(self.folder, error) from error
         return claimed
 
-    def _enrol(self) -> Claimer:
+    def _register(self) -> Claimer:
         self._housekeeping.sweep_leftovers(SWEEP_SECONDS, WaitBudget(0.0))
-        self._claims = claims = Claimer(
-            self._tree, self._timeline, self._workers, self._random, self.lease_seconds
+        self._claimer = claimer = Claimer(
+            self._directory, self._server_clock, self._workers, self._random, self.lease_seconds
         )
-        return claims
+        return claimer
 
-    def _receive(self, hold: Claim, asked_at: float) -> M | None:
-        """The message behind a claim; None when it must not be delivered."""
+    def _receive(self, claim: Claim, asked_at: float) -> M | None:
+        """Return the message of a claim, or None if it must not be delivered."""
         try:
-            message = self._codec.decode(self._tree.read(hold.path, 2 * self._codec.max_bytes))
+            message = self._codec.decode(
+                self._directory.read(claim.path, 2 * self._codec.max_bytes)
+            )
         except FileNotFoundError:
             return None
         except NewerSchema as error:
-            self._wait_for_newer_code(hold, error)
+            self._wait_for_newer_code(claim, error)
             return None
         except (MalformedMessage, ValueError) as error:
-            message_id = getattr(error, "message_id", None) or hold.task.key
-            self._bury(hold, message_id, f"malformed: {error}", log_reason="malformed")
+            message_id = getattr(error, "message_id", None) or claim.task.key
+            self._dead_letter_claim(
+                claim, message_id, f"malformed: {error}", log_reason="malformed"
+            )
             return None
         except PermissionError:
-            reason = "it cannot be read: mend its mode, then redrive"
-            self._bury(hold, hold.task.key, reason, log_reason=reason)
+            reason = "it cannot be read: correct its mode, then redrive it"
+            self._dead_letter_claim(claim, claim.task.key, reason, log_reason=reason)
             return None
-        if not hold.task.is_possible:
-            reason = names.why_impossible(hold.task)
-            self._bury(hold, message.id, reason, log_reason=reason)
+        if not claim.task.is_possible:
+            reason = names.explain_impossible(claim.task)
+            self._dead_letter_claim(claim, message.id, reason, log_reason=reason)
             return None
-        if hold.stolen_from is not None:
-            self._note_theft(hold, message.id, hold.stolen_from)
-        if hold.task.attempts > self.max_attempts:
-            self._bury_exhausted(hold, message.id)
+        if claim.taken_over_from is not None:
+            self._report_takeover(claim, message.id, claim.taken_over_from)
+        if claim.task.attempts > self.max_attempts:
+            self._dead_letter_exhausted(claim, message.id)
             return None
         lease = Lease(
             self,
-            hold,
+            claim,
             message_id=message.id,
-            attempt=hold.task.attempts,
-            fence=hold.task.fence,
+            attempt=claim.task.attempts,
+            fence=claim.task.fence,
             claimed_at=asked_at,
             seconds=self.lease_seconds,
         )
         attach_lease(message, lease)
         return message
 
-    def _note_theft(self, hold: Claim, message_id: str, token: str) -> None:
-        loser = self._workers.worker_id(token)
-        earlier = TaskName(hold.task.key, hold.task.fence - 1, hold.task.refunds)
-        self._ends.note(earlier, "lost", token, "its lease ran out: the worker died or froze")
-        if self.events.listening:
+    def _report_takeover(self, claim: Claim, message_id: str, token: str) -> None:
+        earlier_worker = self._workers.get_worker_id(token)
+        earlier = TaskName(claim.task.key, claim.task.fence - 1, claim.task.refunds)
+        self._settlement.add_history(
+            earlier, "lost", token, "its lease ran out: the worker died or froze"
+        )
+        if self.events.has_subscribers:
             self.events.emit(
-                ev.TakenOver(self.name, message_id, hold.task.attempts, from_worker=loser)
+                ev.TakenOver(
+                    self.name, message_id, claim.task.attempts, from_worker=earlier_worker
+                )
             )
 
-    def _wait_for_newer_code(self, hold: Claim, error: NewerSchema) -> None:
-        self._ends.put_back(hold, NEWER_SCHEMA_DELAY_SECONDS, refund=True)
-        message_id = error.message_id or hold.task.key
+    def _wait_for_newer_code(self, claim: Claim, error: NewerSchema) -> None:
+        self._settlement.put_back(claim, NEWER_SCHEMA_DELAY_SECONDS, refund=True)
+        message_id = error.message_id or claim.task.key
         self.events.emit(
-            ev.SchemaTooNew(self.name, message_id, hold.task.attempts, error.version)
+            ev.SchemaTooNew(self.name, message_id, claim.task.attempts, error.version)
         )
 
-    def _bury_exhausted(self, hold: Claim, message_id: str) -> None:
-        """This claim was one too many: it only serves to bury, so it is not charged."""
-        reason = self._dead.why_exhausted(hold.task)
-        hold.task = hold.task.refunded()
-        log_reason = f"gave up after {hold.task.attempts} attempts"
-        self._bury(hold, message_id, reason, log_reason=log_reason)
+    def _dead_letter_exhausted(self, claim: Claim, message_id: str) -> None:
+        """Dead-letter a task that has no attempts left.
 
-    def _bury(self, hold: Claim, message_id: str, reason: str, *, log_reason: str) -> None:
-        if self._ends.bury(hold, message_id, reason, None) is None:
+        This claim only serves to dead-letter the task, so it is not charged.
+        """
+        reason = self._dead_letters.explain_exhausted(claim.task)
+        claim.task = claim.task.refunded()
+        log_reason = f"gave up after {claim.task.attempts} attempts"
+        self._dead_letter_claim(claim, message_id, reason, log_reason=log_reason)
+
+    def _dead_letter_claim(
+        self, claim: Claim, message_id: str, reason: str, *, log_reason: str
+    ) -> None:
+        if self._settlement.dead_letter(claim, message_id, reason, None) is None:
             self._count_dead_letter()
             self.events.emit(
-                ev.DeadLettered(self.name, message_id, hold.task.attempts, reason=log_reason)
+                ev.DeadLettered(self.name, message_id, claim.task.attempts, reason=log_reason)
             )
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         return [self._renew(lease.handle, seconds) for lease in leases]
 
-    def _renew(self, hold: Claim, seconds: float) -> Renewal:
-        with hold.lock:
-            if hold.closed:
-                return RENEWED  # settled while the keeper was on its way here
-            asked_ms = self._timeline.stamp_ms(self.clock.monotonic())
-            path = names.leased_path(
-                hold.task.stem,
-                hold.worker,
-                hold.claimed_ms,
-                asked_ms - hold.claimed_ms,
+    def _renew(self, claim: Claim, seconds: float) -> Renewal:
+        with claim.lock:
+            if claim.closed:
+                return RENEWED  # it was settled after the keeper decided to renew it
+            asked_ms = self._server_clock.to_stamp_ms(self.clock.monotonic())
+            path = names.format_leased_path(
+                claim.task.stem,
+                claim.worker,
+                claim.claimed_ms,
+                asked_ms - claim.claimed_ms,
                 ceil(seconds * 1000),
             )
             try:
-                if not self._tree.rename(hold.path, path):
+                if not self._directory.rename(claim.path, path):
                     return Refused("another worker took it over")
             except OSError as error:
-                return Unanswered(str(unavailable(self.folder, error)))
-            hold.path = path
+                return Unanswered(str(to_queue_unavailable(self.folder, error)))
+            claim.path = path
         return RENEWED
 
     # -- settling
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
         try:
-            return self._ends.complete([lease.handle for lease in leases])
+            return self._settlement.complete([lease.handle for lease in leases])
         except OSError as error:
-            raise unavailable(self.folder, error) from error
+            raise to_queue_unavailable(self.folder, error) from error
 
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
-        hold: Claim = lease.handle
-        with self._explaining():
-            lost = self._ends.put_back(hold, delay_seconds, refund=False)
+        claim: Claim = lease.handle
+        with self._translate_errors():
+            lost = self._settlement.put_back(claim, delay_seconds, refund=False)
         if lost is None:
-            self._ends.note(hold.task, "retried", hold.worker, reason, detail)
+            self._settlement.add_history(claim.task, "retried", claim.worker, reason, detail)
         return lost
 
     def _release(self, lease: Lease) -> LeaseLost | None:
-        with self._explaining():
-            return self._ends.put_back(lease.handle, 0.0, refund=True)
+        with self._translate_errors():
+            return self._settlement.put_back(lease.handle, 0.0, refund=True)
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
-        with self._explaining():
-            return self._ends.bury(lease.handle, lease.message_id, reason, detail)
+        with self._translate_errors():
+            return self._settlement.dead_letter(lease.handle, lease.message_id, reason, detail)
 
     # -- checkpoints
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
-        hold: Claim = lease.handle
-        with self._explaining():
-            with hold.lock:
-                if not self._tree.exists(hold.path):
+        claim: Claim = lease.handle
+        with self._translate_errors():
+            with claim.lock:
+                if not self._directory.exists(claim.path):
                     lease.lose("another worker took it over")
-                    raise lease_lost()
-                hold.saved = True
-            self._checkpoints.save(hold.task, checkpoint)
+                    raise make_lease_lost()
+                claim.saved = True
+            self._checkpoints.save(claim.task, checkpoint)
 
     def load_checkpoint(self, message: M) -> Any:
-        with self._explaining():
-            return self._checkpoints.newest_before(lease_of(message).handle.task)
+        with self._translate_errors():
+            return self._checkpoints.load_newest_before(get_lease(message).handle.task)
 
-    # -- for people
+    # -- for operators
 
     def stats(self) -> QueueStats:
-        with self._explaining():
-            return self._inspector.stats()
+        with self._translate_errors():
+            return self._inspector.count_stats()
 
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
-        with self._explaining():
-            yield from islice(self._inspector.views(state), limit)
+        with self._translate_errors():
+            yield from islice(self._inspector.list_messages(state), limit)
 
     def find(self, message_id: str) -> list[MessageInfo]:
-        with self._explaining():
+        with self._translate_errors():
             return self._inspector.find(message_id)
 
     def redrive(
-        self, message_id: str | None = None, *, on_progress: Progress = no_progress
+        self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
     ) -> int:
-        with self._explaining():
-            tasks = self._dead.all() if message_id is None else self._dead.of(message_id)
-            return self._dead.redrive(tasks, on_progress)
+        with self._translate_errors():
+            tasks = (
+                self._dead_letters.list_all()
+                if message_id is None
+                else self._dead_letters.find(message_id)
+            )
+            return self._dead_letters.redrive(tasks, on_progress)
 
     def drop(self, message_id: str) -> int:
-        with self._explaining():
-            tasks = self._dead.of(message_id)
-            return sum(self._dead.drop(task, message_id) for task in tasks)
+        with self._translate_errors():
+            tasks = self._dead_letters.find(message_id)
+            return sum(self._dead_letters.drop(task, message_id) for task in tasks)
 
     def purge(self, older_than_seconds: float) -> int:
         budget = WaitBudget()
-        with self._explaining():
+        with self._translate_errors():
             purged = self._housekeeping.purge(older_than_seconds, budget)
             self._housekeeping.sweep(SWEEP_SECONDS, budget)
         budget.check(f"purged {purged:,}")
         return purged
 
     def sweep(self, older_than_seconds: float = SWEEP_SECONDS) -> int:
-        """Remove what crashes left behind and nobody can need; how many files."""
+        """Remove leftovers of crashed processes; return how many files were removed."""
         budget = WaitBudget()
-        with self._explaining():
+        with self._translate_errors():
             swept = self._housekeeping.sweep(older_than_seconds, budget)
         budget.check(f"swept {swept:,}")
         return swept
 
     @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """Errors of the filesystem as one clear line."""
+    def _translate_errors(self) -> Iterator[None]:
+        """Raise errors of the filesystem as QueueUnavailable, with one clear line."""
         try:
             yield
         except OSError as error:
-            raise unavailable(self.folder, error) from error
+            raise to_queue_unavailable(self.folder, error) from error
 
     def close(self) -> None:
-        self._tree.close()
+        self._directory.close()

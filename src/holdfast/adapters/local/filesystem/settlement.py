@@ -1,4 +1,7 @@
-"""Ways a hold ends: done, put back, buried. Each is one rename of our own leased name."""
+"""Settling a claim: completed, put back or dead-lettered.
+
+Each is one rename of the claim's own name in leased/.
+"""
 
 import os
 from collections.abc import Sequence
@@ -14,108 +17,129 @@ from holdfast.adapters.local.filesystem.names import TaskName
 from holdfast.adapters.local.filesystem.producer import Producer
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
 from holdfast.adapters.local.filesystem.workers import WorkerRegistry
-from holdfast.core.clock import utc
+from holdfast.core.clock import to_utc
 from holdfast.core.errors import LeaseLost
 
 
 class Settlement:
-    """Each returns LeaseLost, and has changed nothing, when the hold is not ours any more."""
+    """Settles claims. Each method returns LeaseLost if another worker took the task over.
+
+    Then it has changed nothing.
+    """
 
     def __init__(
         self,
-        tree: QueueDirectory,
-        timeline: ServerClock,
+        directory: QueueDirectory,
+        server_clock: ServerClock,
         workers: WorkerRegistry,
         producer: Producer,
         dead: DeadLetterFolder,
         history: AttemptHistory,
         checkpoints: Checkpoints,
     ) -> None:
-        self._tree, self._timeline, self._workers = tree, timeline, workers
-        self._producer, self._dead = producer, dead
+        self._directory, self._server_clock, self._workers = directory, server_clock, workers
+        self._producer, self._dead_letters = producer, dead
         self._history, self._checkpoints = history, checkpoints
-        self._made = (-1, "")
+        self._completed = (-1, "")
 
-    def complete(self, holds: Sequence[Claim]) -> list[LeaseLost | None]:
-        now_ms = self._timeline.wall_ms()
+    def complete(self, claims: Sequence[Claim]) -> list[LeaseLost | None]:
+        """Move completed tasks to completed/, and remove their checkpoints."""
+        now_ms = self._server_clock.read_wall_ms()
         folder = self._completed_folder(now_ms)
-        results = [self._complete(hold, folder, now_ms) for hold in holds]
-        if self._tree.durable:
-            self._tree.sync(*{os.path.dirname(hold.path) for hold in holds} | {"leased"})
+        results = [self._complete(claim, folder, now_ms) for claim in claims]
+        if self._directory.durable:
+            self._directory.sync(
+                *{os.path.dirname(claim.path) for claim in claims} | {"leased"}
+            )
         return results
 
-    def _complete(self, hold: Claim, folder: str, now_ms: int) -> LeaseLost | None:
-        target = names.completed_path(folder, hold.task.stem, hold.worker, now_ms)
-        lost = self._end(hold, target)
-        if lost is None and (hold.saved or hold.task.fence > 1):
-            with suppress(OSError):  # it is done; what is left of it is a matter of tidiness
-                self._checkpoints.forget(hold.task.key)
+    def _complete(self, claim: Claim, folder: str, now_ms: int) -> LeaseLost | None:
+        target = names.format_completed_path(folder, claim.task.stem, claim.worker, now_ms)
+        lost = self._end(claim, target)
+        if lost is None and (claim.saved or claim.task.fence > 1):
+            with suppress(OSError):  # the task is completed; a purge removes what is left
+                self._checkpoints.forget(claim.task.key)
         return lost
 
     def _completed_folder(self, now_ms: int) -> str:
         second = now_ms // 1000
-        if self._made[0] != second:  # looked at once a second: it may turn into a link
-            folder = f"completed/{utc(second):%Y-%m-%dT%H}"
-            self._tree.refuse_links("completed", folder)
-            if folder != self._made[1]:
-                self._tree.make(folder)
-            self._made = (second, folder)
-        return self._made[1]
+        if self._completed[0] != second:  # check once a second, as it may become a link
+            folder = f"completed/{to_utc(second):%Y-%m-%dT%H}"
+            self._directory.refuse_links("completed", folder)
+            if folder != self._completed[1]:
+                self._directory.make_folder(folder)
+            self._completed = (second, folder)
+        return self._completed[1]
 
-    def put_back(self, hold: Claim, delay_seconds: float, *, refund: bool) -> LeaseLost | None:
-        task = hold.task.refunded() if refund else hold.task
-        target = self._producer.place(task.stem, delay_seconds)
-        lost = self._end(hold, target)
+    def put_back(self, claim: Claim, delay_seconds: float, *, refund: bool) -> LeaseLost | None:
+        """Move a task back to pending/. With `refund`, the claim is not charged."""
+        task = claim.task.refunded() if refund else claim.task
+        target = self._producer.choose_path(task.stem, delay_seconds)
+        lost = self._end(claim, target)
         if lost is None:
-            self._producer.sync_places([hold.path])
+            self._producer.sync_parents([claim.path])
         return lost
 
-    def bury(
-        self, hold: Claim, message_id: str, reason: str, detail: str | None
+    def dead_letter(
+        self, claim: Claim, message_id: str, reason: str, detail: str | None
     ) -> LeaseLost | None:
-        why = (message_id, reason, detail, self._workers.worker_id(hold.worker))
-        self._dead.write_reason(hold.task, *why)
-        id_hash = self._dead.mark(hold.task, message_id)
-        if lost := self._end(hold, names.failed_path(hold.task)):
-            self._dead.remove_reason(hold.task)
+        """Move a task to failed/, with its reason."""
+        cause = (message_id, reason, detail, self._workers.get_worker_id(claim.worker))
+        self._dead_letters.write_reason(claim.task, *cause)
+        id_hash = self._dead_letters.mark(claim.task, message_id)
+        if lost := self._end(claim, names.format_failed_path(claim.task)):
+            self._dead_letters.remove_reason(claim.task)
             return lost
-        if not self._tree.exists(names.reason_path(hold.task)):
-            # The file server's clock was set: a sweep took the new reason for an old leftover.
-            self._dead.write_reason(hold.task, *why)
-        self._dead.sync()
+        if not self._directory.exists(names.format_reason_path(claim.task)):
+            # The file server's clock was set, and a sweep took the new reason for an old
+            # leftover.
+            self._dead_letters.write_reason(claim.task, *cause)
+        self._dead_letters.sync()
         if id_hash is not None:
-            self._dead.free_id(hold.task, id_hash)
-        self.note(hold.task, "dead-lettered", hold.worker, reason, detail)
+            self._dead_letters.free_id(claim.task, id_hash)
+        self.add_history(claim.task, "dead-lettered", claim.worker, reason, detail)
         return None
 
-    def _end(self, hold: Claim, target: str) -> LeaseLost | None:
-        """Repeatable: what a refused sync interrupted has moved already."""
-        with hold.lock:
-            if hold.closed:
-                return None if _state(hold.path) == _state(target) else lease_lost()
-            if not self._tree.move(hold.path, target):
-                return lease_lost()
-            hold.path, hold.closed = target, True
+    def _end(self, claim: Claim, target: str) -> LeaseLost | None:
+        """Move the claimed task to `target`.
+
+        The call can be repeated, because the task has moved already if a failed sync
+        interrupted the settlement.
+        """
+        with claim.lock:
+            if claim.closed:
+                return (
+                    None
+                    if _get_state_folder(claim.path) == _get_state_folder(target)
+                    else make_lease_lost()
+                )
+            if not self._directory.move(claim.path, target):
+                return make_lease_lost()
+            claim.path, claim.closed = target, True
         return None
 
-    def note(
+    def add_history(
         self, task: TaskName, outcome: str, worker: str, reason: str, detail: str | None = None
     ) -> None:
-        """AttemptHistory is for people; a disk too full for it must not undo what was settled."""
+        """Add a line to the history, if possible.
+
+        The history is only for operators, so a full disk must not undo a settlement.
+        """
         with suppress(OSError):
             self._history.add(
                 task,
                 outcome,
-                at=utc(self._timeline.wall_ms() / 1000),
-                worker_id=self._workers.worker_id(worker),
+                at=to_utc(self._server_clock.read_wall_ms() / 1000),
+                worker_id=self._workers.get_worker_id(worker),
                 reason=reason,
                 detail=detail,
             )
 
 
-def _state(path: str) -> str:
+def _get_state_folder(path: str) -> str:
     return path.partition("/")[0]
 
 
-def lease_lost() -> LeaseLost:
+def make_lease_lost() -> LeaseLost:
+    """Return the error of a claim whose task was taken over."""
     return LeaseLost("the lease is gone: another worker took the message over")

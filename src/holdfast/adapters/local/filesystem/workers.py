@@ -1,4 +1,4 @@
-"""The registry of workers: who stands behind the token in a leased file's name."""
+"""The registry of workers: maps the token in a leased file's name to a worker."""
 
 import errno
 import os
@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.server_clock import SAME_OFFSET_SECONDS, ServerClock
-from holdfast.core.clock import utc
+from holdfast.core.clock import to_utc
 
-SEEN_SECONDS = 10.0
+SEEN_INTERVAL_SECONDS = 10.0
 
 
 class WorkerCard(BaseModel):
-    """What workers/<token>.json says. Others could write there, so it is checked."""
+    """The contents of workers/<token>.json, checked because other users may write it."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -33,29 +33,30 @@ class WorkerCard(BaseModel):
 
     @property
     def worker_id(self) -> str:
+        """The worker's id in texts: host, process id and token."""
         return f"{self.host}-{self.pid}-{self.token}"
 
 
 class WorkerRegistry:
-    """Cards are written once and never change, so they are read once."""
+    """The cards of all workers. A card never changes once written, so it is read once."""
 
-    def __init__(self, tree: QueueDirectory, timeline: ServerClock) -> None:
-        self._tree, self._timeline = tree, timeline
+    def __init__(self, directory: QueueDirectory, server_clock: ServerClock) -> None:
+        self._directory, self._server_clock = directory, server_clock
         self._known: dict[str, WorkerCard | None] = {}
         self._offsets: dict[str, float | None] = {}
         self._seen_at = 0.0
 
-    def enrol(self) -> WorkerCard:
-        """A new card, with a token nobody has."""
+    def register(self) -> WorkerCard:
+        """Write a new card, with a token that no other worker has."""
         while True:
             card = WorkerCard(
                 token=secrets.token_hex(3),
                 host=socket.gethostname(),
                 pid=os.getpid(),
-                boot_id=self._timeline.boot_id,
-                time_namespace=self._timeline.time_namespace,
-                clock_offset=self._timeline.offset,
-                started=utc(self._timeline.wall_ms() / 1000).isoformat(),
+                boot_id=self._server_clock.boot_id,
+                time_namespace=self._server_clock.time_namespace,
+                clock_offset=self._server_clock.offset,
+                started=to_utc(self._server_clock.read_wall_ms() / 1000).isoformat(),
             )
             if self._publish(card):
                 return card
@@ -65,74 +66,78 @@ class WorkerRegistry:
         temporary = f"tmp/{card.token}-{secrets.token_hex(8)}"
         place = f"workers/{card.token}.json"
         try:
-            self._tree.write(temporary, body)
-            self._tree.link(temporary, place)
+            self._directory.write(temporary, body)
+            self._directory.link(temporary, place)
         except FileExistsError:
             return False
         except OSError as error:
-            # On a full disk the work can still be done, which only moves files, and so
-            # can the purge that makes room. Without a card a lease counts as another
-            # host's, which is judged more patiently.
+            # On a full disk a worker can still work, because that only moves files, and so
+            # can the purge that frees space. Without a card, a lease counts as a lease of
+            # another host, for which takeovers wait longer.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            return not self._tree.exists(place)
+            return not self._directory.exists(place)
         finally:
-            self._tree.discard(temporary)
+            self._directory.discard(temporary)
         return True
 
-    def seen(self, me: WorkerCard, now: float) -> None:
-        """Show that this worker is about: its card's time is when it was last seen."""
-        if now >= self._seen_at + SEEN_SECONDS:
+    def mark_seen(self, me: WorkerCard, now: float) -> None:
+        """Show that this worker is running: its card's time is when it was last seen."""
+        if now >= self._seen_at + SEEN_INTERVAL_SECONDS:
             self._seen_at = now
             try:
-                self._tree.fs.utime(f"workers/{me.token}.json", dir_fd=self._tree.fd)
-            except FileNotFoundError:  # swept, or there was no room for it
+                self._directory.fs.utime(f"workers/{me.token}.json", dir_fd=self._directory.fd)
+            except FileNotFoundError:  # it was swept, or the disk had no space for it
                 with suppress(OSError):
                     self._publish(me)
 
-    def last_seen(self, token: str) -> datetime | None:
-        status = self._tree.stat(f"workers/{token}.json")
-        return utc(status.st_mtime) if status else None
+    def read_last_seen(self, token: str) -> datetime | None:
+        """Return when a worker was last seen, or None without a card."""
+        status = self._directory.stat(f"workers/{token}.json")
+        return to_utc(status.st_mtime) if status else None
 
-    def card(self, token: str) -> WorkerCard | None:
-        """Return a worker's card, or None if it is gone, may not be read or makes no sense."""
+    def get_card(self, token: str) -> WorkerCard | None:
+        """Return a worker's card, or None if it is missing, unreadable or malformed."""
         if token not in self._known:
             self._known[token] = self._read(token)
         return self._known[token]
 
     def _read(self, token: str) -> WorkerCard | None:
         try:
-            body = self._tree.read(f"workers/{token}.json", 1 << 16)
+            body = self._directory.read(f"workers/{token}.json", 1 << 16)
             return WorkerCard.model_validate_json(body)
         except (FileNotFoundError, PermissionError, ValueError):
             return None
 
-    def worker_id(self, token: str) -> str:
-        card = self.card(token)
+    def get_worker_id(self, token: str) -> str:
+        """Return a worker's id in texts, which is its token without a card."""
+        card = self.get_card(token)
         return card.worker_id if card else token
 
     def has_ended(self, leased: re.Match[str], now: float) -> bool | None:
-        """Tell whether a lease has ended at `now` on our monotonic clock.
+        """Return whether a lease has ended at `now` on our monotonic clock.
 
-        Returns None if its holder does not share that clock: then only watching can tell.
+        Returns None if its holder does not share that clock. Then the lease must be watched.
         """
         token = leased["worker"]
         if token not in self._offsets:
-            self._offsets[token] = self._shared_offset(self.card(token))
+            self._offsets[token] = self._compute_shared_offset(self.get_card(token))
         offset = self._offsets[token]
-        return None if offset is None else names.deadline_ms(leased) <= (now + offset) * 1000
+        return (
+            None if offset is None else names.parse_deadline_ms(leased) <= (now + offset) * 1000
+        )
 
-    def _shared_offset(self, card: WorkerCard | None) -> float | None:
+    def _compute_shared_offset(self, card: WorkerCard | None) -> float | None:
         """Return the offset of a worker's timeline to our monotonic clock, None if unknown.
 
-        A clone of this machine has the same boot id, so the offsets have to agree, too. The
-        clock of a clone may still be behind by the small difference that is tolerated: it
-        is taken off, in the holder's favour.
+        A clone of this machine has the same boot id, so the offsets must agree, too. The
+        clock of a clone may still be behind by the small difference that is tolerated. That
+        difference is subtracted, in the holder's favour.
         """
-        ours = self._timeline
-        if card is None or not ours.boot_id:
+        own = self._server_clock
+        if card is None or not own.boot_id:
             return None
-        if (card.boot_id, card.time_namespace) != (ours.boot_id, ours.time_namespace):
+        if (card.boot_id, card.time_namespace) != (own.boot_id, own.time_namespace):
             return None
-        apart = abs(card.clock_offset - ours.offset)
+        apart = abs(card.clock_offset - own.offset)
         return card.clock_offset - apart if apart <= SAME_OFFSET_SECONDS else None

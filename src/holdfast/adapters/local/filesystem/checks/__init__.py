@@ -1,1 +1,1 @@
-"""What `doctor` looks at, each kind of check in a module of its own."""
+"""The checks of `doctor`, each kind in a module of its own."""

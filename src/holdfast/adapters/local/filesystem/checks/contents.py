@@ -1,4 +1,4 @@
-"""What lies in the queue: strangers, leftovers, and leases nobody cares for."""
+"""Checks of the queue's contents: foreign files, leftovers, workers and deadlines."""
 
 import re
 from collections.abc import Iterator
@@ -15,69 +15,71 @@ from holdfast.adapters.local.filesystem.layout import FOLDERS
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
 from holdfast.adapters.local.filesystem.workers import WorkerRegistry
 from holdfast.core.checks import CheckResult, fail, ok, warn
-from holdfast.core.clock import Clock, utc
+from holdfast.core.clock import Clock, to_utc
 
-_NAMED = 5  # strangers named one by one
-_QUIET_SECONDS = 60.0  # workers show themselves every ten
-_MAX_LEASE_MS = 13 * 3_600_000  # twelve hours is the longest that can be asked for
+_MAX_NAMED = 5  # foreign files that are named one by one
+_QUIET_SECONDS = 60.0  # workers mark themselves as seen every ten seconds
+_MAX_LEASE_MS = 13 * 3_600_000  # a lease can be twelve hours at most
 
 
 class QueueContents:
-    """Reads the queue's folders; changes nothing."""
+    """Checks the queue's folders without changing them."""
 
     def __init__(self, folder: Path, clock: Clock, fs: FsOps) -> None:
         self._folder = folder
-        self._tree = QueueDirectory(folder, fs)
-        self._timeline = ServerClock(self._tree, clock)
-        self._workers = WorkerRegistry(self._tree, self._timeline)
+        self._directory = QueueDirectory(folder, fs)
+        self._server_clock = ServerClock(self._directory, clock)
+        self._workers = WorkerRegistry(self._directory, self._server_clock)
         self._inspector = Inspector(
-            self._tree,
-            self._timeline,
+            self._directory,
+            self._server_clock,
             self._workers,
-            AttemptHistory(self._tree),
-            Checkpoints(self._tree),
+            AttemptHistory(self._directory),
+            Checkpoints(self._directory),
         )
 
     def close(self) -> None:
-        self._tree.close()
+        """Close the queue's folder."""
+        self._directory.close()
 
     def check(self) -> Iterator[CheckResult]:
-        yield from self._strangers()
-        yield from self._leftovers()
-        yield from self._attendance()
-        yield from self._far_away()
+        """Run all checks of the contents."""
+        yield from self._check_foreign()
+        yield from self._check_leftovers()
+        yield from self._check_workers()
+        yield from self._check_far_deadlines()
 
-    def _strangers(self) -> Iterator[CheckResult]:
-        strange = self._inspector.foreign()
-        strange += [name for name in self._tree.list(".") if name not in FOLDERS]
-        if not strange:
+    def _check_foreign(self) -> Iterator[CheckResult]:
+        foreign = self._inspector.find_foreign()
+        foreign += [name for name in self._directory.list(".") if name not in FOLDERS]
+        if not foreign:
             yield ok("foreign files", "none")
             return
-        more = f" and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
+        more = f" and {len(foreign) - _MAX_NAMED} more" if len(foreign) > _MAX_NAMED else ""
         yield warn(
             "foreign files",
-            f"{len(strange)} that no queue made, and no worker reads: "
-            f"{', '.join(strange[:_NAMED])}{more}",
-            f"move them out of {str(self._folder)!r}; push what was meant as work",
+            f"{len(foreign)} that were not made by a queue and are not read by workers: "
+            f"{', '.join(foreign[:_MAX_NAMED])}{more}",
+            f"move them out of {str(self._folder)!r}, and push those that are work",
         )
 
-    def _leftovers(self) -> Iterator[CheckResult]:
-        """tmp/ belongs to whoever is writing, unless that was long ago."""
-        before = self._timeline.wall_ms() / 1000 - SWEEP_SECONDS
-        statuses = [self._tree.stat(f"tmp/{name}") for name in self._tree.list("tmp")]
+    def _check_leftovers(self) -> Iterator[CheckResult]:
+        """Check tmp/ for old files. Newer files belong to processes that are writing."""
+        before = self._server_clock.read_wall_ms() / 1000 - SWEEP_SECONDS
+        statuses = [self._directory.stat(f"tmp/{name}") for name in self._directory.list("tmp")]
         old = sum(1 for status in statuses if status and status.st_mtime < before)
         if old:
             yield warn(
                 "leftovers",
-                f"{old} files in tmp/ that killed pushes never finished; none was promised",
+                f"{old} files in tmp/ of killed pushes, none of which was reported as pushed",
                 "`holdfast purge --older-than 30d` and every starting worker remove them",
             )
 
-    def _attendance(self) -> Iterator[CheckResult]:
-        stats = self._inspector.stats()
-        seen = self._last_seen()
-        quiet = None if seen is None else self._timeline.wall_ms() / 1000 - seen
-        since = f"none was seen since {utc(seen):%Y-%m-%d %H:%M:%S} UTC" if seen else "none yet"
+    def _check_workers(self) -> Iterator[CheckResult]:
+        stats = self._inspector.count_stats()
+        seen = self._read_last_seen()
+        quiet = None if seen is None else self._server_clock.read_wall_ms() / 1000 - seen
+        since = f"last seen {to_utc(seen):%Y-%m-%d %H:%M:%S} UTC" if seen else "none seen yet"
         if (stats.expired or stats.ready) and (quiet is None or quiet > _QUIET_SECONDS):
             yield warn(
                 "workers",
@@ -88,24 +90,24 @@ class QueueContents:
         else:
             yield ok("workers", f"{stats.leased} messages held, {stats.ready} waiting")
 
-    def _last_seen(self) -> float | None:
+    def _read_last_seen(self) -> float | None:
         times = [
             status.st_mtime
-            for name in self._tree.list("workers")
-            if name.endswith(".json") and (status := self._tree.stat(f"workers/{name}"))
+            for name in self._directory.list("workers")
+            if name.endswith(".json") and (status := self._directory.stat(f"workers/{name}"))
         ]
         return max(times, default=None)
 
-    def _far_away(self) -> Iterator[CheckResult]:
-        """A lease that ends in days was written by a machine whose clock is wrong."""
-        now_ms = self._timeline.wall_ms()
-        held = filter(None, map(names.LEASED.fullmatch, self._tree.list("leased")))
-        far = [m[0] for m in held if names.deadline_ms(m) > now_ms + _MAX_LEASE_MS]
+    def _check_far_deadlines(self) -> Iterator[CheckResult]:
+        """Check for leases that end in days, which a machine with a wrong clock wrote."""
+        now_ms = self._server_clock.read_wall_ms()
+        held = filter(None, map(names.LEASED.fullmatch, self._directory.list("leased")))
+        far = [m[0] for m in held if names.parse_deadline_ms(m) > now_ms + _MAX_LEASE_MS]
         if far:
             overdue = re.sub(r"~[0-9+]+\.json$", "~0+0+0.json", far[0])
             yield fail(
                 "leases",
                 f"{len(far)} end more than 13 hours from now, for example {far[0]}: the "
-                "clock of the machine that took them was ahead",
+                "clock of the machine that claimed them was ahead",
                 f"set that clock, end that worker, then: mv leased/{far[0]} leased/{overdue}",
             )

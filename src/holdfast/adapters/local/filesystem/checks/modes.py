@@ -1,4 +1,4 @@
-"""Who may read the queue: message bodies, task tokens and tracebacks are in it."""
+"""The check of the queue's mode: it holds message bodies, task tokens and tracebacks."""
 
 import grp
 import shlex
@@ -6,23 +6,26 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.adapters.local.filesystem.layout import share_command
-from holdfast.adapters.modes import access_of
+from holdfast.adapters.local.filesystem.layout import format_share_command
+from holdfast.adapters.modes import get_access
 from holdfast.core.checks import CheckResult, ok, warn
 
 
-def mode_check(folder: Path) -> Iterator[CheckResult]:
-    """Judge by the queue's folder alone: who cannot enter it reaches nothing below."""
+def check_mode(folder: Path) -> Iterator[CheckResult]:
+    """Check the mode of the queue's folder.
+
+    Its mode alone is enough, because a user that cannot enter it reaches nothing inside.
+    """
     status = folder.stat()
     mode = stat.S_IMODE(status.st_mode)
     path = shlex.quote(str(folder))
-    shared = access_of(status) == "group"
-    whose = f"shared with group {_group(status.st_gid)}" if shared else "private"
+    shared = get_access(status) == "group"
+    whose = f"shared with group {_get_group_name(status.st_gid)}" if shared else "private"
     if mode & 0o007:
         yield warn(
             "access",
-            f"every user of this machine can look into it (mode {mode:04o}): bodies, task "
-            "tokens and tracebacks are in there",
+            f"every user of this machine can enter it (mode {mode:04o}), although it holds "
+            "message bodies, task tokens and tracebacks",
             f"chmod -R {'o=' if shared else 'go='} {path}",
         )
     elif shared and not mode & stat.S_ISGID:
@@ -34,14 +37,14 @@ def mode_check(folder: Path) -> Iterator[CheckResult]:
     elif not shared and mode & 0o070:
         yield warn(
             "access",
-            f"its group can look into it, but not work on it (mode {mode:04o})",
-            f"chmod -R g= {path}; or share it: {share_command(folder)}",
+            f"its group can read it, but not work on it (mode {mode:04o})",
+            f"chmod -R g= {path}; or share it: {format_share_command(folder)}",
         )
     else:
         yield ok("access", f"{whose} (mode {mode:04o})")
 
 
-def _group(gid: int) -> str:
+def _get_group_name(gid: int) -> str:
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:

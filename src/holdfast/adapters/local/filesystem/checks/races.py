@@ -1,7 +1,8 @@
-"""Races of real processes: does a rename or a link have one winner here?
+"""Races of real processes, which show whether a rename or a link has one winner here.
 
-A queue rests on that and on nothing else. Folders that are kept in step by copying
-(sync programs, some network drives) let two win; no protocol on files can repair that.
+A queue relies on that and on nothing else. In folders that are synced by copying (sync
+programs, some network drives) two processes can win, and no protocol on files can repair
+that.
 """
 
 import fcntl
@@ -19,22 +20,22 @@ from holdfast.core.checks import CheckResult, fail, ok, warn
 RACER = Path(__file__).with_name("racer.py")
 RACERS = 4
 HEATS = 250
-_PATIENCE_SECONDS = 60.0
-_NOT_HERE = (
+_WAIT_TIMEOUT_SECONDS = 60.0
+_OTHER_FOLDER_REMEDY = (
     "do not use this folder with more than one process: choose one on a local disk or NFS"
 )
 
 
-def rename_race(folder: Path, racer: Path = RACER) -> Iterator[CheckResult]:
-    """Every file has one winner, who finds it whole."""
+def race_renames(folder: Path, racer: Path = RACER) -> Iterator[CheckResult]:
+    """Check that every rename has one winner, which finds the file complete."""
     for heat in range(HEATS):
         (folder / f"heat-{heat}").write_bytes(PAYLOAD)
-    winners = _run("rename", folder, racer)
-    yield _verdict("rename", winners)
+    winners = _run_race("rename", folder, racer)
+    yield _judge_race("rename", winners)
 
 
-def link_race(folder: Path, racer: Path = RACER) -> Iterator[CheckResult]:
-    """A name that is taken is refused. Worker cards rest on it."""
+def race_links(folder: Path, racer: Path = RACER) -> Iterator[CheckResult]:
+    """Check that a link to an existing name is refused. Worker cards rely on it."""
     for lane in range(RACERS):
         (folder / f"lane-{lane}").write_bytes(b"")
     try:
@@ -42,29 +43,37 @@ def link_race(folder: Path, racer: Path = RACER) -> Iterator[CheckResult]:
     except OSError as error:
         yield fail("link", f"hard links do not work: {error.strerror}", "use another folder")
         return
-    yield _verdict("link", _run("link", folder, racer))
+    yield _judge_race("link", _run_race("link", folder, racer))
 
 
-def _verdict(how: str, winners: Counter[int]) -> CheckResult:
+def _judge_race(operation: str, winners: Counter[int]) -> CheckResult:
     twice = sum(1 for count in winners.values() if count > 1)
-    nobody = HEATS - len(winners)
+    without_winner = HEATS - len(winners)
     if twice:
-        return fail(how, f"{twice} of {HEATS} files were won by two processes", _NOT_HERE)
-    if nobody:
-        return fail(how, f"{nobody} of {HEATS} files were won by nobody or torn", _NOT_HERE)
-    return ok(how, f"{RACERS} processes raced for {HEATS} files: each had one winner")
+        return fail(
+            operation,
+            f"{twice} of {HEATS} files were won by two processes",
+            _OTHER_FOLDER_REMEDY,
+        )
+    if without_winner:
+        return fail(
+            operation,
+            f"{without_winner} of {HEATS} files had no winner or were incomplete",
+            _OTHER_FOLDER_REMEDY,
+        )
+    return ok(operation, f"{RACERS} processes raced for {HEATS} files: each had one winner")
 
 
-def _run(how: str, folder: Path, racer: Path) -> Counter[int]:
-    """How many winners each heat had."""
-    command = [sys.executable, "-I", "-S", str(racer), how, str(folder)]
+def _run_race(operation: str, folder: Path, racer: Path) -> Counter[int]:
+    """Run a race and return how many winners each heat had."""
+    command = [sys.executable, "-I", "-S", str(racer), operation, str(folder)]
     racers = [_start([*command, str(lane), str(HEATS)]) for lane in range(RACERS)]
     try:
         for process in racers:
-            _line_of(process)
+            _read_line(process)
         for process in racers:
-            _whistle(process)
-        return Counter(int(heat) for process in racers for heat in _won(process))
+            _signal_start(process)
+        return Counter(int(heat) for process in racers for heat in _read_won(process))
     finally:
         for process in racers:
             _end(process)
@@ -76,22 +85,22 @@ def _start(command: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def _line_of(process: subprocess.Popen[str]) -> str:
+def _read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline()
 
 
-def _whistle(process: subprocess.Popen[str]) -> None:
+def _signal_start(process: subprocess.Popen[str]) -> None:
     assert process.stdin is not None
     process.stdin.write("go\n")
     process.stdin.flush()
 
 
-def _won(process: subprocess.Popen[str]) -> list[str]:
-    said, _ = process.communicate(timeout=_PATIENCE_SECONDS)
+def _read_won(process: subprocess.Popen[str]) -> list[str]:
+    output, _ = process.communicate(timeout=_WAIT_TIMEOUT_SECONDS)
     if process.returncode:
         raise OSError(f"a probing process ended with {process.returncode}")
-    return said.split()
+    return output.split()
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -103,25 +112,25 @@ def _end(process: subprocess.Popen[str]) -> None:
             pipe.close()
 
 
-def lock_probe(folder: Path) -> Iterator[CheckResult]:
-    """flock, by which pushes of one id take turns when dedupe is on."""
+def probe_lock(folder: Path) -> Iterator[CheckResult]:
+    """Check flock, which serializes the pushes of one id when dedupe is on."""
     path = folder / "lock"
-    ours, theirs = (os.open(path, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2))
+    first, second = (os.open(path, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2))
     try:
-        yield _lock_verdict(ours, theirs)
+        yield _judge_lock(first, second)
     finally:
-        os.close(ours)
-        os.close(theirs)
+        os.close(first)
+        os.close(second)
 
 
-def _lock_verdict(ours: int, theirs: int) -> CheckResult:
+def _judge_lock(first: int, second: int) -> CheckResult:
     no_dedupe = "do not use dedupe=True here; everything else works without locks"
     try:
-        fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         return warn("lock", f"flock does not work: {error.strerror}", no_dedupe)
     try:
-        fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return ok("lock", "flock keeps a second one out")
-    return warn("lock", "flock lets two in at once", no_dedupe)
+        return ok("lock", "flock refuses a second lock")
+    return warn("lock", "flock allows two locks at once", no_dedupe)
