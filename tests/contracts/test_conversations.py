@@ -14,12 +14,12 @@ from holdfast.testing.contracts.conversations.support import (
     KEY,
     NOW,
     OpenStore,
-    begun,
-    fragment,
-    granted,
-    staged,
-    turn,
-    window,
+    acquire_grant,
+    create_conversation,
+    list_staged_sids,
+    make_fragment,
+    make_turn,
+    make_window,
 )
 from holdfast.testing.memory_conversations import ConversationMemory, MemoryConversations
 
@@ -33,16 +33,20 @@ class TestModelOfConversations(ConversationStoreContract):
         return lambda clock: MemoryConversations(memory, clock=clock)
 
 
-def test_the_model_keeps_what_expired_until_it_is_told_to_forget() -> None:
+def test_the_model_keeps_expired_rows_until_forget_expired_is_called() -> None:
     """As a table that cleans up in its own time: sooner, or much later."""
     store = MemoryConversations()
-    begun(store)
-    store.finish(granted(store), turn("m1"), now=NOW, remember_until=NOW + 10.0)
-    store.stage(fragment("m2"), expires_at=NOW + 20.0)
-    store.open_window(window(expires_at=NOW + 30.0), now=NOW, untriggered_before=NOW)
+    create_conversation(store)
+    store.finish(acquire_grant(store), make_turn("m1"), now=NOW, remember_until=NOW + 10.0)
+    store.stage(make_fragment("m2"), expires_at=NOW + 20.0)
+    store.open_window(make_window(expires_at=NOW + 30.0), now=NOW, untriggered_before=NOW)
 
     def left() -> list[bool]:
-        found = store.processed(KEY, ["m1"]), staged(store), store.window(KEY.conversation_id)
+        found = (
+            store.processed(KEY, ["m1"]),
+            list_staged_sids(store),
+            store.window(KEY.conversation_id),
+        )
         return [bool(one) for one in found]
 
     store.forget_expired(NOW + 10.0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
-from holdfast.adapters.aws.dynamodb.chat.tables import definitions, tables_of
+from holdfast.adapters.aws.dynamodb.chat.tables import define_tables, tables_from_prefix
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.conversations.contract import ConversationStoreContract
 from holdfast.testing.contracts.conversations.support import OpenStore
@@ -27,7 +27,7 @@ _numbers = count()
 def store_of(client: Any) -> OpenStore:
     """Tables of one test only."""
     prefix = f"t{next(_numbers)}-"
-    for definition in definitions(tables_of(prefix)):
+    for definition in define_tables(tables_from_prefix(prefix)):
         client.create_table(**definition)
 
     def open_one(clock: ManualClock) -> DynamoDBConversations:

@@ -116,14 +116,14 @@ def _not_on_fifo(why: str) -> Callable[..., None]:
 for _name in (
     "test_a_polled_message_can_be_pushed_as_a_new_one",
     "test_an_id_may_be_pushed_again_after_its_ack",
-    "test_it_cannot_touch_a_later_push_of_its_id",
+    "test_a_stale_holder_cannot_change_a_later_push_of_its_id",
     "test_one_id_pushed_twice_is_two_messages",
     "test_redriving_takes_every_dead_letter_of_the_id",
 ):
     setattr(TestSQSFifoQueue, _name, _not_on_fifo("SQS takes an id once in five minutes"))
 for _name in (
     "test_a_delayed_message_waits_for_its_time",
-    "test_it_ends_when_a_delayed_message_is_due",
+    "test_a_poll_ends_when_a_delayed_message_is_due",
 ):
     setattr(
         TestSQSFifoQueue, _name, _not_on_fifo("SQS delays no single message of a FIFO queue")

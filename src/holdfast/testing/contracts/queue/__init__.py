@@ -1,1 +1,1 @@
-"""What a queue promises, one module per kind of promise; see contract.py."""
+"""The promises of a queue, with one module per kind of promise; see contract.py."""

@@ -1,4 +1,4 @@
-"""Bad input gets a clear error, and costs nobody else anything."""
+"""BadInputPromises: bad input gets a clear error and does not affect other messages."""
 
 import json
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from holdfast.testing.contracts.queue.support import (
     Inject,
     MakeQueue,
     NoteMessage,
-    dead_letter,
-    need,
+    get_dead_letter,
     poll_one,
+    require_capabilities,
 )
 
 TORN = NoteMessage(text="a text that is cut off").model_dump_json().encode()[:-20]
@@ -65,33 +65,36 @@ HOSTILE: dict[str, str] = {
 
 
 class StrictMessage(QueueMessage):
-    """Its validator is users' code, and breaks in a way pydantic does not expect."""
+    """A message whose validator fails in a way that pydantic does not expect."""
 
     kind: str
 
     @field_validator("kind")
     @classmethod
-    def known(cls, kind: str) -> str:
+    def check_kind(cls, kind: str) -> str:
+        """Return the kind, or raise KeyError, which pydantic does not handle."""
         return {"good": "good"}[kind]
 
 
 class BadInputPromises:
+    """Promises about malformed bodies, unusual ids, and sizes."""
+
     @pytest.mark.parametrize("kind", MALFORMED)
     def test_a_malformed_body_goes_to_the_dead_letters_and_the_others_are_delivered(
         self, make_queue: MakeQueue, inject: Inject, clock: ManualClock, kind: str
     ) -> None:
-        heard = EventRecorder()
-        queue = make_queue(model=NoteMessage, events=Events(heard))
+        recorder = EventRecorder()
+        queue = make_queue(model=NoteMessage, events=Events(recorder))
         queue.push(NoteMessage(text="before"))
         clock.advance(0.01)
         inject(queue, MALFORMED[kind])
         clock.advance(0.01)
         queue.push(NoteMessage(text="after"))
         assert [note.text for note in queue.poll(10)] == ["before", "after"]
-        view = dead_letter(queue)
+        view = get_dead_letter(queue)
         assert view.reason
-        [told] = heard.of(DeadLettered)
-        assert (told.queue, told.reason) == (queue.name, "malformed")
+        [event] = recorder.select(DeadLettered)
+        assert (event.queue, event.reason) == (queue.name, "malformed")
         assert "hunter2" not in view.reason
         assert "\n" not in view.reason
 
@@ -99,16 +102,16 @@ class BadInputPromises:
         "kind",
         ["a field of the wrong type", "half a character", "a version that is no number"],
     )
-    def test_what_is_told_of_a_malformed_message_names_it_by_its_id(
+    def test_the_event_of_a_malformed_message_names_its_id(
         self, make_queue: MakeQueue, inject: Inject, kind: str
     ) -> None:
-        """Where it can be known: a person looks for the id that was pushed, not for a key."""
-        heard = EventRecorder()
-        queue = make_queue(model=NoteMessage, events=Events(heard))
+        """An operator searches for the id that was pushed, not for a key."""
+        recorder = EventRecorder()
+        queue = make_queue(model=NoteMessage, events=Events(recorder))
         inject(queue, MALFORMED[kind])
         assert queue.poll() == []
-        [told] = heard.of(DeadLettered)
-        assert told.message_id == dead_letter(queue).id == "a"
+        [event] = recorder.select(DeadLettered)
+        assert event.message_id == get_dead_letter(queue).id == "a"
 
     def test_the_reason_names_the_field_that_is_wrong(
         self, make_queue: MakeQueue, inject: Inject
@@ -116,7 +119,7 @@ class BadInputPromises:
         queue = make_queue(model=NoteMessage)
         inject(queue, b'{"id": "a", "number": "seven"}')
         assert queue.poll() == []
-        assert "number" in dead_letter(queue).reason
+        assert "number" in get_dead_letter(queue).reason
 
     def test_a_message_that_breaks_a_validator_goes_to_the_dead_letters(
         self, make_queue: MakeQueue, inject: Inject, clock: ManualClock
@@ -128,21 +131,21 @@ class BadInputPromises:
         clock.advance(0.01)
         queue.push(StrictMessage(id="after", kind="good"))
         assert [message.id for message in queue.poll(10)] == ["before", "after"]
-        assert "hunter2" not in dead_letter(queue).reason
+        assert "hunter2" not in get_dead_letter(queue).reason
 
-    def test_what_nobody_can_read_can_still_be_found_and_dropped(
+    def test_an_unreadable_message_can_be_found_and_dropped(
         self, queue: AnyQueue, inject: Inject
     ) -> None:
-        need(queue, "find", "drop")
+        require_capabilities(queue, "find", "drop")
         inject(queue, b"{ not JSON")
         assert queue.poll() == []
-        name = dead_letter(queue).id
-        [found] = queue.find(name)
-        assert found.body is None
+        name = get_dead_letter(queue).id
+        [view] = queue.find(name)
+        assert view.body is None
         assert queue.drop(name) == 1
         assert queue.stats().failed == 0
 
-    def test_what_was_malformed_is_delivered_after_the_model_was_mended(
+    def test_a_malformed_message_is_delivered_after_the_model_was_fixed(
         self, make_queue: MakeQueue, inject: Inject
     ) -> None:
         strict = make_queue(model=NoteMessage)
@@ -193,11 +196,11 @@ class BadInputPromises:
     def test_asking_for_half_a_character_finds_nothing_or_says_why(
         self, queue: AnyQueue, verb: str
     ) -> None:
-        # What a shell hands over when its argument is not UTF-8.
+        # A shell passes this text if its argument is not UTF-8.
         queue.push(AnyMessage(id="a"))
         queue.dead_letter(poll_one(queue), "no use")
         if verb == "find":
-            need(queue, "find")
+            require_capabilities(queue, "find")
         with suppress(InvalidName):
             assert not getattr(queue, verb)("\udcff")
         assert queue.stats().failed == 1
@@ -225,7 +228,7 @@ class BadInputPromises:
         [object(), b"\xff", "\ud800", lambda: None],
         ids=lambda value: type(value).__name__,
     )
-    def test_what_json_cannot_carry_is_refused_and_nothing_is_pushed(
+    def test_a_value_json_cannot_represent_is_refused_and_nothing_is_pushed(
         self, queue: AnyQueue, value: Any
     ) -> None:
         with pytest.raises(MalformedMessage, match="'a' cannot be written as JSON"):

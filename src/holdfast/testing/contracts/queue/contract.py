@@ -1,4 +1,8 @@
-"""What every queue must pass. Subclass QueueContract as Test…, and give it three fixtures."""
+"""The tests that every queue must pass.
+
+Subclass QueueContract as Test…, and override the fixtures make_queue, make_other_queue and
+inject.
+"""
 
 from collections.abc import Callable
 
@@ -17,7 +21,7 @@ from holdfast.testing.contracts.queue.leasing import LeasePromises
 from holdfast.testing.contracts.queue.schemas import SchemaPromises
 from holdfast.testing.contracts.queue.settling import SettlePromises
 from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
-from holdfast.testing.contracts.queue.support import AnyQueue, Inject, MakeQueue, seen
+from holdfast.testing.contracts.queue.support import AnyQueue, Inject, MakeQueue, take_snapshot
 from holdfast.testing.contracts.queue.waiting import DelayPromises
 
 
@@ -35,21 +39,23 @@ class QueueContract(
     InspectionPromises,
     QueueConcurrencyPromises,
 ):
+    """All promises of a queue, as tests."""
+
     lacks: frozenset[str] = frozenset()
-    """Capabilities this kind of queue cannot have. Tests of those, and only those, skip."""
+    """Capabilities that this kind of queue cannot have. Only their tests are skipped."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
-        """The clock of the queue itself, and of its workers unless they bring their own."""
+        """The clock of the queue itself, and of its workers unless they have their own."""
         return ManualClock()
 
     @pytest.fixture
     def make_queue(self, clock: ManualClock) -> MakeQueue:
-        """Open the test's queue as one more worker: every call sees the same messages.
+        """Open the test's queue as one more worker; all calls share the same messages.
 
-        Settings are those all queues have: model, lease_seconds, max_attempts, backoff,
-        dedupe, events, and clock, which is the worker's own and may stand still while
-        time passes for the queue.
+        The settings are those that all queues have: model, lease_seconds, max_attempts,
+        backoff, dedupe, events and clock. The clock is the worker's own, and may stand still
+        while time passes for the queue.
         """
         raise NotImplementedError
 
@@ -60,16 +66,20 @@ class QueueContract(
 
     @pytest.fixture
     def inject(self) -> Inject:
-        """Put raw bytes in the queue, ready to be claimed."""
+        """Put raw bytes into the queue, ready to be claimed."""
         raise NotImplementedError
 
     @pytest.fixture
     def contents(self) -> Callable[[AnyQueue], object]:
-        """All there is, to compare before and after. Override where bytes can be seen."""
-        return seen
+        """Return the queue's contents, to compare before and after.
+
+        Override it for a queue whose stored bytes can be read.
+        """
+        return take_snapshot
 
     @pytest.fixture
     def queue(self, make_queue: MakeQueue) -> AnyQueue:
+        """The test's queue with default settings."""
         return make_queue()
 
     def test_it_has_the_capabilities_it_is_tested_for(self, queue: AnyQueue) -> None:

@@ -1,4 +1,4 @@
-"""Dead letters: where work goes that nobody can do, and how it comes back."""
+"""DeadLetterPromises: messages that no worker can process are kept, and can be redriven."""
 
 import pytest
 
@@ -14,17 +14,19 @@ from holdfast.testing.contracts.queue.support import (
     Inject,
     MakeQueue,
     NoteMessage,
-    dead_letter,
-    every,
-    fence,
-    must_have_completed,
-    need,
+    assert_completed,
+    get_dead_letter,
+    get_fence,
+    iter_messages,
     poll_all,
     poll_one,
+    require_capabilities,
 )
 
 
 class DeadLetterPromises:
+    """Promises about dead letters, redrive, drop and purge."""
+
     def test_a_dead_letter_is_kept_with_its_reason_and_never_delivered(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
@@ -32,12 +34,12 @@ class DeadLetterPromises:
         queue.dead_letter(poll_one(queue), "no such customer", detail="Traceback: …")
         clock.advance(MUCH_LATER)
         assert queue.poll() == []
-        view = dead_letter(queue)
+        view = get_dead_letter(queue)
         assert (view.id, view.state, view.attempts) == ("a", MessageState.FAILED, 1)
         assert view.reason == "no such customer"
 
-    def test_the_detail_is_kept_for_the_person_who_looks(self, queue: AnyQueue) -> None:
-        need(queue, "find", "history")
+    def test_the_detail_of_a_dead_letter_is_kept(self, queue: AnyQueue) -> None:
+        require_capabilities(queue, "find", "history")
         queue.push(AnyMessage(id="a"))
         queue.dead_letter(poll_one(queue), "no such customer", detail="Traceback: …")
         [view] = queue.find("a")
@@ -53,12 +55,12 @@ class DeadLetterPromises:
         queue = make_queue(max_attempts=3)
         queue.push(AnyMessage())
         attempts = []
-        for message in every(queue):
+        for message in iter_messages(queue):
             attempts.append(message.attempts)
             queue.nack(message, delay_seconds=0)
         assert attempts == [1, 2, 3]
 
-    def test_nack_never_dead_letters_the_next_poll_does(self, make_queue: MakeQueue) -> None:
+    def test_the_next_poll_dead_letters_never_the_nack(self, make_queue: MakeQueue) -> None:
         queue = make_queue(max_attempts=2)
         queue.push(AnyMessage())
         for _ in range(2):
@@ -67,24 +69,24 @@ class DeadLetterPromises:
         assert queue.poll() == []
         assert (queue.stats().ready, queue.stats().failed) == (0, 1)
 
-    def test_polls_count_and_name_what_they_dead_letter_themselves(
+    def test_polls_count_and_report_the_messages_they_dead_letter_themselves(
         self, make_queue: MakeQueue, inject: Inject
     ) -> None:
-        """A worker's report is made of it: no handler ever saw these messages."""
-        heard = EventRecorder()
-        queue = make_queue(max_attempts=1, model=NoteMessage, events=Events(heard))
+        """A worker's report needs the count, because no handler ever saw these messages."""
+        recorder = EventRecorder()
+        queue = make_queue(max_attempts=1, model=NoteMessage, events=Events(recorder))
         assert queue.dead_lettered_by_poll == 0
         queue.push(NoteMessage(id="exhausted"))
         queue.nack(poll_one(queue), delay_seconds=0)
         inject(queue, b"{ not JSON")
         assert poll_all(queue) == []
         assert queue.dead_lettered_by_poll == 2
-        told = {event.reason: event.message_id for event in heard.of(DeadLettered)}
-        assert len(told) == 2
-        assert told["gave up after 1 attempts"] == "exhausted"
+        ids = {event.reason: event.message_id for event in recorder.select(DeadLettered)}
+        assert len(ids) == 2
+        assert ids["gave up after 1 attempts"] == "exhausted"
         queue.push(NoteMessage(id="rejected"))
         queue.dead_letter(poll_one(queue), "no use")
-        assert queue.dead_lettered_by_poll == 2  # this one was the worker's
+        assert queue.dead_lettered_by_poll == 2  # the worker dead-lettered this one itself
 
     def test_the_reason_says_how_often_it_was_tried_and_why_it_failed_last(
         self, make_queue: MakeQueue
@@ -94,7 +96,7 @@ class DeadLetterPromises:
         for reason in ("the first failure", "the second failure"):
             queue.nack(poll_one(queue), delay_seconds=0, reason=reason)
         queue.poll()
-        view = dead_letter(queue)
+        view = get_dead_letter(queue)
         assert (view.id, view.attempts) == ("a", 2)
         assert "2" in view.reason
         if "history" in queue.capabilities:
@@ -103,24 +105,24 @@ class DeadLetterPromises:
     def test_a_task_that_kills_its_workers_reaches_the_dead_letters_too(
         self, make_queue: MakeQueue, clock: ManualClock
     ) -> None:
-        heard = EventRecorder()
+        recorder = EventRecorder()
         for attempt in (1, 2, 3):
             queue = make_queue(max_attempts=3)
             if attempt == 1:
                 queue.push(AnyMessage(id="killer"))
             assert poll_one(queue).attempts == attempt
             clock.advance(LEASE + 1)
-        queue = make_queue(max_attempts=3, events=Events(heard))
+        queue = make_queue(max_attempts=3, events=Events(recorder))
         assert queue.poll() == []
-        view = dead_letter(queue)
+        view = get_dead_letter(queue)
         assert (view.id, view.attempts) == ("killer", 3)
         assert "3" in view.reason
         assert "worker" in view.reason
-        [told] = heard.of(DeadLettered)
-        assert (told.queue, told.message_id, told.attempt) == (queue.name, "killer", 3)
-        assert told.reason == "gave up after 3 attempts"
+        [event] = recorder.select(DeadLettered)
+        assert (event.queue, event.message_id, event.attempt) == (queue.name, "killer", 3)
+        assert event.reason == "gave up after 3 attempts"
 
-    def test_a_poll_that_finds_a_worn_out_task_gives_the_next_one(
+    def test_a_poll_that_dead_letters_a_message_returns_the_next_one(
         self, make_queue: MakeQueue, clock: ManualClock
     ) -> None:
         queue = make_queue(max_attempts=1)
@@ -129,7 +131,7 @@ class DeadLetterPromises:
         clock.advance(1)
         queue.push(AnyMessage(id="good"))
         assert [message.id for message in queue.poll(1)] == ["good"]
-        assert dead_letter(queue).id == "worn out"
+        assert get_dead_letter(queue).id == "worn out"
 
     # -- redrive
 
@@ -146,12 +148,12 @@ class DeadLetterPromises:
         again = poll_one(queue)
         assert again.attempts == 1
         if "fence" in queue.capabilities:
-            assert fence(again) > fence(last)
+            assert get_fence(again) > get_fence(last)
         queue.nack(again, delay_seconds=0)
         queue.ack(poll_one(queue))
-        must_have_completed(queue, 1)
+        assert_completed(queue, 1)
 
-    def test_a_worn_out_message_can_be_redriven_again_and_again(
+    def test_a_message_out_of_attempts_can_be_redriven_repeatedly(
         self, make_queue: MakeQueue
     ) -> None:
         queue = make_queue(max_attempts=1)
@@ -164,8 +166,8 @@ class DeadLetterPromises:
             assert queue.redrive() == 1
 
     def test_redriving_one_id_leaves_the_others(self, queue: AnyQueue) -> None:
-        need(queue, "redrive_by_id")
-        queue.push_many(AnyMessage(id=one) for one in ("a", "b", "c"))
+        require_capabilities(queue, "redrive_by_id")
+        queue.push_many(AnyMessage(id=message_id) for message_id in ("a", "b", "c"))
         for message in poll_all(queue):
             queue.dead_letter(message, "no use")
         assert queue.redrive("b") == 1
@@ -173,26 +175,28 @@ class DeadLetterPromises:
         assert sorted(view.id for view in queue.dead_letters()) == ["a", "c"]
 
     def test_redriving_takes_every_dead_letter_of_the_id(self, queue: AnyQueue) -> None:
-        need(queue, "redrive_by_id")
+        require_capabilities(queue, "redrive_by_id")
         queue.push_many(AnyMessage(id="same", which=which) for which in (1, 2))
         for message in poll_all(queue):
             queue.dead_letter(message, "no use")
         assert queue.redrive("same") == 2
         assert {message.which for message in poll_all(queue)} == {1, 2}
 
-    def test_redriving_what_is_not_dead_is_nothing(self, queue: AnyQueue) -> None:
-        need(queue, "redrive_by_id")
+    def test_redriving_a_message_that_is_not_dead_does_nothing(self, queue: AnyQueue) -> None:
+        require_capabilities(queue, "redrive_by_id")
         assert queue.redrive() == 0
-        queue.push_many(AnyMessage(id=one) for one in ("waiting", "held", "done"))
+        queue.push_many(AnyMessage(id=message_id) for message_id in ("waiting", "held", "done"))
         held = {message.id: message for message in poll_all(queue)}
         queue.ack(held["done"])
         queue.nack(held["waiting"], delay_seconds=0)
         before = queue.stats()
-        assert [queue.redrive(one) for one in ("waiting", "held", "done", "unknown")] == [0] * 4
+        assert [
+            queue.redrive(message_id) for message_id in ("waiting", "held", "done", "unknown")
+        ] == [0] * 4
         assert queue.stats() == before
 
     def test_redrive_reports_its_progress(self, queue: AnyQueue) -> None:
-        queue.push_many(AnyMessage(id=one) for one in ("a", "b", "c"))
+        queue.push_many(AnyMessage(id=message_id) for message_id in ("a", "b", "c"))
         for message in poll_all(queue):
             queue.dead_letter(message, "no use")
         reported: list[int] = []
@@ -200,7 +204,7 @@ class DeadLetterPromises:
         assert sum(reported) == 3
 
     def test_redrive_is_remembered(self, queue: AnyQueue) -> None:
-        need(queue, "find", "history")
+        require_capabilities(queue, "find", "history")
         queue.push(AnyMessage(id="a"))
         queue.dead_letter(poll_one(queue), "no use")
         queue.redrive()
@@ -211,30 +215,32 @@ class DeadLetterPromises:
     # -- drop and purge
 
     def test_a_dropped_dead_letter_is_gone_for_good(self, queue: AnyQueue) -> None:
-        need(queue, "drop", "find")
-        queue.push_many(AnyMessage(id=one) for one in ("a", "b"))
+        require_capabilities(queue, "drop", "find")
+        queue.push_many(AnyMessage(id=message_id) for message_id in ("a", "b"))
         for message in poll_all(queue):
             queue.dead_letter(message, "no use")
         assert queue.drop("a") == 1
         assert queue.drop("a") == 0
         assert queue.find("a") == []
-        assert dead_letter(queue).id == "b"
+        assert get_dead_letter(queue).id == "b"
         assert queue.redrive() == 1
 
     def test_only_dead_letters_can_be_dropped(self, queue: AnyQueue) -> None:
-        need(queue, "drop")
-        queue.push_many(AnyMessage(id=one) for one in ("waiting", "held", "done"))
+        require_capabilities(queue, "drop")
+        queue.push_many(AnyMessage(id=message_id) for message_id in ("waiting", "held", "done"))
         held = {message.id: message for message in poll_all(queue)}
         queue.ack(held["done"])
         queue.nack(held["waiting"], delay_seconds=0)
         before = queue.stats()
-        assert [queue.drop(one) for one in ("waiting", "held", "done", "unknown")] == [0] * 4
+        assert [
+            queue.drop(message_id) for message_id in ("waiting", "held", "done", "unknown")
+        ] == [0] * 4
         assert queue.stats() == before
 
     def test_purge_removes_what_was_completed_long_enough_ago(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
-        need(queue, "purge", "find")
+        require_capabilities(queue, "purge", "find")
         queue.push(AnyMessage(id="old"))
         queue.ack(poll_one(queue))
         clock.advance(5 * 3600)
@@ -248,8 +254,8 @@ class DeadLetterPromises:
     def test_purge_removes_nothing_that_is_not_completed(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
-        need(queue, "purge")
-        queue.push_many(AnyMessage(id=one) for one in ("waiting", "held", "dead"))
+        require_capabilities(queue, "purge")
+        queue.push_many(AnyMessage(id=message_id) for message_id in ("waiting", "held", "dead"))
         held = {message.id: message for message in poll_all(queue)}
         queue.nack(held["waiting"], delay_seconds=0)
         queue.dead_letter(held["dead"], "no use")
@@ -259,13 +265,13 @@ class DeadLetterPromises:
         assert queue.stats() == before
 
     @pytest.mark.parametrize("max_attempts", [1, 4])
-    def test_the_books_balance_when_everything_fails(
+    def test_the_totals_match_when_everything_fails(
         self, make_queue: MakeQueue, max_attempts: int
     ) -> None:
         queue = make_queue(max_attempts=max_attempts)
         queue.push_many(AnyMessage() for _ in range(10))
         deliveries = 0
-        for message in every(queue, 3):
+        for message in iter_messages(queue, 3):
             deliveries += 1
             queue.nack(message, delay_seconds=0)
         assert deliveries == 10 * max_attempts

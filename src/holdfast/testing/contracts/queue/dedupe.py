@@ -1,4 +1,4 @@
-"""DedupePromises: with it, an id that is pending, leased or completed is not pushed twice."""
+"""DedupePromises: an id that is pending, leased or completed is not pushed twice."""
 
 import pytest
 
@@ -8,101 +8,104 @@ from holdfast.testing.contracts.queue.support import (
     MUCH_LATER,
     AnyQueue,
     MakeQueue,
-    must_have_completed,
-    need,
+    assert_completed,
     poll_all,
     poll_one,
+    require_capabilities,
 )
 
 
 class DedupePromises:
+    """Promises about queues with `dedupe`."""
+
     @pytest.fixture
-    def once(self, make_queue: MakeQueue) -> AnyQueue:
-        need(make_queue(), "dedupe")
+    def deduping(self, make_queue: MakeQueue) -> AnyQueue:
+        """A queue with `dedupe`."""
+        require_capabilities(make_queue(), "dedupe")
         return make_queue(dedupe=True)
 
-    def test_an_id_that_is_waiting_is_not_pushed_twice(self, once: AnyQueue) -> None:
-        assert once.push(AnyMessage(id="a", which=1)) == "a"
-        assert once.push(AnyMessage(id="a", which=2)) == "a"
-        assert [message.which for message in poll_all(once)] == [1]
+    def test_an_id_that_is_waiting_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
+        assert deduping.push(AnyMessage(id="a", which=1)) == "a"
+        assert deduping.push(AnyMessage(id="a", which=2)) == "a"
+        assert [message.which for message in poll_all(deduping)] == [1]
 
-    def test_an_id_that_is_delayed_is_not_pushed_twice(self, once: AnyQueue) -> None:
-        once.push(AnyMessage(id="a"), delay_seconds=10)
-        once.push(AnyMessage(id="a"))
-        assert (once.stats().delayed, once.stats().ready) == (1, 0)
+    def test_an_id_that_is_delayed_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
+        deduping.push(AnyMessage(id="a"), delay_seconds=10)
+        deduping.push(AnyMessage(id="a"))
+        assert (deduping.stats().delayed, deduping.stats().ready) == (1, 0)
 
-    def test_an_id_that_is_leased_is_not_pushed_twice(self, once: AnyQueue) -> None:
-        once.push(AnyMessage(id="a"))
-        message = poll_one(once)
-        once.push(AnyMessage(id="a"))
-        assert once.poll() == []
-        once.extend(message)
-        once.push(AnyMessage(id="a"))
-        assert once.poll() == []
+    def test_an_id_that_is_leased_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
+        deduping.push(AnyMessage(id="a"))
+        message = poll_one(deduping)
+        deduping.push(AnyMessage(id="a"))
+        assert deduping.poll() == []
+        deduping.extend(message)
+        deduping.push(AnyMessage(id="a"))
+        assert deduping.poll() == []
 
-    def test_an_id_that_was_nacked_is_not_pushed_twice(self, once: AnyQueue) -> None:
-        once.push(AnyMessage(id="a"))
-        once.nack(poll_one(once), delay_seconds=0)
-        once.push(AnyMessage(id="a"))
-        assert once.stats().ready == 1
+    def test_an_id_that_was_nacked_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
+        deduping.push(AnyMessage(id="a"))
+        deduping.nack(poll_one(deduping), delay_seconds=0)
+        deduping.push(AnyMessage(id="a"))
+        assert deduping.stats().ready == 1
 
     def test_an_id_that_is_completed_is_not_pushed_twice(
-        self, once: AnyQueue, clock: ManualClock
+        self, deduping: AnyQueue, clock: ManualClock
     ) -> None:
-        once.push(AnyMessage(id="a"))
-        once.ack(poll_one(once))
+        deduping.push(AnyMessage(id="a"))
+        deduping.ack(poll_one(deduping))
         clock.advance(MUCH_LATER)
-        once.push(AnyMessage(id="a"))
-        assert once.poll() == []
-        must_have_completed(once, 1)
+        deduping.push(AnyMessage(id="a"))
+        assert deduping.poll() == []
+        assert_completed(deduping, 1)
 
     def test_an_id_is_free_again_once_its_completed_message_is_purged(
-        self, once: AnyQueue, clock: ManualClock
+        self, deduping: AnyQueue, clock: ManualClock
     ) -> None:
-        need(once, "purge")
-        once.push(AnyMessage(id="a"))
-        once.ack(poll_one(once))
+        require_capabilities(deduping, "purge")
+        deduping.push(AnyMessage(id="a"))
+        deduping.ack(poll_one(deduping))
         clock.advance(5 * 3600)
-        assert once.purge(3600) == 1
-        once.push(AnyMessage(id="a"))
-        assert poll_one(once).id == "a"
+        assert deduping.purge(3600) == 1
+        deduping.push(AnyMessage(id="a"))
+        assert poll_one(deduping).id == "a"
 
-    def test_an_id_that_failed_may_be_pushed_again(self, once: AnyQueue) -> None:
-        once.push(AnyMessage(id="a", which=1))
-        once.dead_letter(poll_one(once), "no use")
-        once.push(AnyMessage(id="a", which=2))
-        once.push(AnyMessage(id="a", which=3))
-        assert [message.which for message in poll_all(once)] == [2]
-        assert once.stats().failed == 1
+    def test_an_id_that_failed_may_be_pushed_again(self, deduping: AnyQueue) -> None:
+        deduping.push(AnyMessage(id="a", which=1))
+        deduping.dead_letter(poll_one(deduping), "no use")
+        deduping.push(AnyMessage(id="a", which=2))
+        deduping.push(AnyMessage(id="a", which=3))
+        assert [message.which for message in poll_all(deduping)] == [2]
+        assert deduping.stats().failed == 1
 
-    def test_an_id_that_wore_out_may_be_pushed_again(self, make_queue: MakeQueue) -> None:
-        need(make_queue(), "dedupe")
-        once = make_queue(dedupe=True, max_attempts=1)
-        once.push(AnyMessage(id="a", which=1))
-        once.nack(poll_one(once), delay_seconds=0)
-        assert once.poll() == []
-        once.push(AnyMessage(id="a", which=2))
-        assert poll_one(once).which == 2
+    def test_an_id_out_of_attempts_may_be_pushed_again(self, make_queue: MakeQueue) -> None:
+        require_capabilities(make_queue(), "dedupe")
+        deduping = make_queue(dedupe=True, max_attempts=1)
+        deduping.push(AnyMessage(id="a", which=1))
+        deduping.nack(poll_one(deduping), delay_seconds=0)
+        assert deduping.poll() == []
+        deduping.push(AnyMessage(id="a", which=2))
+        assert poll_one(deduping).which == 2
 
-    def test_a_redriven_id_is_not_pushed_twice(self, once: AnyQueue) -> None:
-        once.push(AnyMessage(id="a", which=1))
-        once.dead_letter(poll_one(once), "no use")
-        once.redrive()
-        once.push(AnyMessage(id="a", which=2))
-        assert [message.which for message in poll_all(once)] == [1]
+    def test_a_redriven_id_is_not_pushed_twice(self, deduping: AnyQueue) -> None:
+        deduping.push(AnyMessage(id="a", which=1))
+        deduping.dead_letter(poll_one(deduping), "no use")
+        deduping.redrive()
+        deduping.push(AnyMessage(id="a", which=2))
+        assert [message.which for message in poll_all(deduping)] == [1]
 
-    def test_one_batch_holds_an_id_only_once(self, once: AnyQueue) -> None:
+    def test_one_batch_holds_an_id_only_once(self, deduping: AnyQueue) -> None:
         ids = ["a", "b", "a", "a", "c"]
-        assert once.push_many(AnyMessage(id=one) for one in ids) == ids
-        assert sorted(message.id for message in poll_all(once)) == ["a", "b", "c"]
+        assert deduping.push_many(AnyMessage(id=message_id) for message_id in ids) == ids
+        assert sorted(message.id for message in poll_all(deduping)) == ["a", "b", "c"]
 
     def test_producers_know_of_each_others_ids(self, make_queue: MakeQueue) -> None:
-        need(make_queue(), "dedupe")
+        require_capabilities(make_queue(), "dedupe")
         for _ in range(3):
             make_queue(dedupe=True).push(AnyMessage(id="a"))
         assert len(poll_all(make_queue(dedupe=True))) == 1
 
-    def test_ids_that_look_alike_are_not_the_same(self, once: AnyQueue) -> None:
+    def test_ids_that_look_alike_are_not_the_same(self, deduping: AnyQueue) -> None:
         # Case, composed and decomposed é, separators, look-alike and trailing characters.
         ids = [
             "a",
@@ -118,5 +121,5 @@ class DedupePromises:
             "0",
             "00",
         ]
-        once.push_many(AnyMessage(id=one) for one in ids)
-        assert sorted(message.id for message in poll_all(once)) == sorted(ids)
+        deduping.push_many(AnyMessage(id=message_id) for message_id in ids)
+        assert sorted(message.id for message in poll_all(deduping)) == sorted(ids)

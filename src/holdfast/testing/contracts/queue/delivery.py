@@ -1,4 +1,4 @@
-"""Push, poll, ack: what goes in comes out, once, in time."""
+"""DeliveryPromises: a message that is pushed is delivered once, in time and unchanged."""
 
 from datetime import UTC, datetime
 
@@ -12,14 +12,16 @@ from holdfast.testing.contracts.queue.support import (
     AnyQueue,
     MakeQueue,
     NoteMessage,
-    every,
-    must_have_completed,
+    assert_completed,
+    iter_messages,
     poll_all,
     poll_one,
 )
 
 
 class DeliveryPromises:
+    """Promises about push, poll and ack."""
+
     def test_a_message_comes_out_as_it_went_in(self, make_queue: MakeQueue) -> None:
         queue = make_queue(model=NoteMessage)
         note = NoteMessage(
@@ -30,7 +32,9 @@ class DeliveryPromises:
         assert type(received) is NoteMessage
         assert received.model_copy(update={"attempts": 0}) == note
 
-    def test_fields_nobody_knew_beforehand_come_out_too(self, queue: AnyQueue) -> None:
+    def test_fields_that_the_model_does_not_declare_are_delivered(
+        self, queue: AnyQueue
+    ) -> None:
         queue.push(AnyMessage(nested={"a": [1, 2.5, None, True]}))
         assert poll_one(queue).nested == {"a": [1, 2.5, None, True]}
 
@@ -39,7 +43,7 @@ class DeliveryPromises:
         assert poll_one(queue).attempts == 1
 
     @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 1e12])
-    def test_a_time_that_no_queue_could_keep_is_refused_and_changes_nothing(
+    def test_a_delay_no_queue_could_keep_is_refused_and_changes_nothing(
         self, queue: AnyQueue, seconds: float
     ) -> None:
         for push in (queue.push, lambda m, **how: queue.push_many([m], **how)):
@@ -52,10 +56,10 @@ class DeliveryPromises:
         with pytest.raises(ValueError, match="seconds"):
             queue.extend(message, seconds)
         queue.ack(message)
-        must_have_completed(queue, 1)
+        assert_completed(queue, 1)
         assert queue.stats().delayed == 0
 
-    def test_what_is_done_to_the_object_after_the_push_does_not_matter(
+    def test_changes_to_the_object_after_the_push_have_no_effect(
         self, make_queue: MakeQueue
     ) -> None:
         queue = make_queue(model=NoteMessage)
@@ -70,7 +74,7 @@ class DeliveryPromises:
 
     def test_push_many_returns_the_ids_in_order(self, queue: AnyQueue) -> None:
         ids = [f"id-{number}" for number in range(20)]
-        assert queue.push_many(AnyMessage(id=one) for one in ids) == ids
+        assert queue.push_many(AnyMessage(id=message_id) for message_id in ids) == ids
         assert sorted(message.id for message in poll_all(queue)) == sorted(ids)
 
     def test_pushing_many_of_none_is_nothing(self, queue: AnyQueue) -> None:
@@ -85,7 +89,7 @@ class DeliveryPromises:
         clock.advance(MUCH_LATER)
         assert queue.poll() == []
         assert make_queue().poll() == []
-        must_have_completed(queue, 1)
+        assert_completed(queue, 1)
 
     def test_older_messages_come_first(self, queue: AnyQueue, clock: ManualClock) -> None:
         for number in range(12):
@@ -100,7 +104,7 @@ class DeliveryPromises:
 
     def test_a_huge_batch_size_gives_what_is_there(self, queue: AnyQueue) -> None:
         pushed = queue.push_many(AnyMessage() for _ in range(25))
-        received = [message.id for message in every(queue, 10**9)]
+        received = [message.id for message in iter_messages(queue, 10**9)]
         assert sorted(received) == sorted(pushed)
 
     @pytest.mark.parametrize("batch_size", [0, -1])
@@ -124,7 +128,7 @@ class DeliveryPromises:
         message = poll_one(queue)
         assert (message.id, message.attempts) == ("later", 1)
 
-    def test_a_delay_below_zero_is_none(self, queue: AnyQueue) -> None:
+    def test_a_negative_delay_counts_as_none(self, queue: AnyQueue) -> None:
         queue.push(AnyMessage(), delay_seconds=-5)
         assert len(queue.poll()) == 1
 
@@ -145,7 +149,7 @@ class DeliveryPromises:
             message = poll_one(queue)
             assert (message.which, message.attempts) == (which, 1)
             queue.ack(message)
-        must_have_completed(queue, 2)
+        assert_completed(queue, 2)
 
     def test_a_polled_message_can_be_pushed_as_a_new_one(self, queue: AnyQueue) -> None:
         queue.push(AnyMessage(id="a"))
@@ -164,7 +168,7 @@ class DeliveryPromises:
         assert sorted(m.id for m in poll_all(make_queue())) == ["held", "waiting"]
 
     @pytest.mark.parametrize("setting", [{"lease_seconds": 0}, {"max_attempts": 0}])
-    def test_senseless_settings_are_refused(
+    def test_invalid_settings_are_refused(
         self, make_queue: MakeQueue, setting: dict[str, int]
     ) -> None:
         with pytest.raises(ValueError, match=next(iter(setting))):

@@ -1,8 +1,8 @@
-"""What people see: counts that add up, who holds what, and how it came to that."""
+"""InspectionPromises: the counts, holders and history that operators see are right."""
 
 import pytest
 
-from holdfast.core.clock import utc
+from holdfast.core.clock import to_utc
 from holdfast.core.queue.manager import MessageState
 from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
@@ -11,17 +11,20 @@ from holdfast.testing.contracts.queue.support import (
     SETTLE,
     AnyQueue,
     MakeQueue,
-    must_have_completed,
-    need,
+    assert_completed,
     poll_all,
     poll_one,
-    seen,
+    require_capabilities,
+    take_snapshot,
 )
 
 
-def fill(queue: AnyQueue, clock: ManualClock) -> None:
-    """One message in each state a message can be in."""
-    queue.push_many(AnyMessage(id=one) for one in ("expired", "completed", "failed", "retried"))
+def push_every_state(queue: AnyQueue, clock: ManualClock) -> None:
+    """Push messages and bring one into each state."""
+    queue.push_many(
+        AnyMessage(id=message_id)
+        for message_id in ("expired", "completed", "failed", "retried")
+    )
     messages = {message.id: message for message in poll_all(queue)}
     queue.ack(messages["completed"])
     queue.dead_letter(messages["failed"], "no use")
@@ -32,15 +35,17 @@ def fill(queue: AnyQueue, clock: ManualClock) -> None:
 
 
 class InspectionPromises:
+    """Promises about stats, peek and find."""
+
     def test_an_empty_queue_counts_nothing(self, queue: AnyQueue) -> None:
         stats = queue.stats()
         assert (stats.ready, stats.delayed, stats.leased, stats.expired) == (0, 0, 0, 0)
         assert (stats.failed, stats.oldest_ready_seconds) == (0, None)
-        must_have_completed(queue, 0)
+        assert_completed(queue, 0)
 
     def test_the_counts_add_up(self, queue: AnyQueue, clock: ManualClock) -> None:
-        need(queue, "books")
-        fill(queue, clock)
+        require_capabilities(queue, "exact_counts")
+        push_every_state(queue, clock)
         stats = queue.stats()
         assert (stats.ready, stats.delayed, stats.leased, stats.expired) == (1, 1, 1, 1)
         assert (stats.completed, stats.failed) == (1, 1)
@@ -51,7 +56,7 @@ class InspectionPromises:
     ) -> None:
         queue.push_many(AnyMessage() for _ in range(9))
         verbs = []
-        for verb in (*SETTLE, "let it run out") * 2:
+        for verb in (*SETTLE, "let it expire") * 2:
             verbs.append(verb)
             messages = queue.poll(2)
             for message in messages:
@@ -62,23 +67,23 @@ class InspectionPromises:
             in_one_state = stats.ready + stats.delayed + stats.leased
             acked = 2 * verbs.count("ack")
             assert in_one_state + acked + stats.failed == 9
-            must_have_completed(queue, acked)
+            assert_completed(queue, acked)
 
-    def test_looking_changes_nothing(self, queue: AnyQueue, clock: ManualClock) -> None:
-        need(queue, "peek", "find")
-        fill(queue, clock)
-        before = seen(queue)
+    def test_inspection_changes_nothing(self, queue: AnyQueue, clock: ManualClock) -> None:
+        require_capabilities(queue, "peek", "find")
+        push_every_state(queue, clock)
+        before = take_snapshot(queue)
         for _ in range(3):
-            seen(queue)
-        assert seen(queue) == before
+            take_snapshot(queue)
+        assert take_snapshot(queue) == before
         assert sorted(message.id for message in poll_all(queue)) == ["expired", "ready"]
 
     @pytest.mark.parametrize("state", MessageState)
     def test_peek_shows_what_is_in_a_state(
         self, queue: AnyQueue, clock: ManualClock, state: MessageState
     ) -> None:
-        need(queue, "peek")
-        fill(queue, clock)
+        require_capabilities(queue, "peek")
+        push_every_state(queue, clock)
         expected = {
             MessageState.PENDING: ["ready", "retried"],
             MessageState.LEASED: ["expired"],
@@ -91,33 +96,33 @@ class InspectionPromises:
         assert all(view.where for view in views)
 
     def test_peek_shows_no_more_than_asked_for(self, queue: AnyQueue) -> None:
-        need(queue, "peek")
+        require_capabilities(queue, "peek")
         queue.push_many(AnyMessage() for _ in range(10))
         assert len(list(queue.peek(MessageState.PENDING, 4))) == 4
         assert len(list(queue.peek(MessageState.PENDING))) == 10
 
     def test_an_unknown_id_is_not_found(self, queue: AnyQueue) -> None:
-        need(queue, "find")
-        assert queue.find("nobody") == []
+        require_capabilities(queue, "find")
+        assert queue.find("unknown") == []
 
     def test_find_shows_a_waiting_message_and_its_due_time(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
-        need(queue, "find")
+        require_capabilities(queue, "find")
         queue.push(AnyMessage(id="a", text="hello"), delay_seconds=60)
         [view] = queue.find("a")
         assert (view.state, view.attempts, view.holder) == (MessageState.PENDING, 0, None)
         assert view.due_at is not None
-        assert abs((view.due_at - utc(clock.time() + 60)).total_seconds()) < 0.1
+        assert abs((view.due_at - to_utc(clock.time() + 60)).total_seconds()) < 0.1
         assert view.body is not None
         assert (view.body["id"], view.body["text"]) == ("a", "hello")
 
     def test_find_shows_who_holds_a_message_since_when_and_until_when(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
-        need(queue, "find")
+        require_capabilities(queue, "find")
         queue.push(AnyMessage(id="a"))
-        claimed = utc(clock.time())
+        claimed = to_utc(clock.time())
         message = poll_one(queue)
         clock.advance(10)
         queue.extend(message)
@@ -127,11 +132,13 @@ class InspectionPromises:
         assert view.holder.attempt == 1
         assert view.holder.worker_id
         assert abs((view.holder.timestamp - claimed).total_seconds()) < 0.1
-        ends = utc(clock.time() + LEASE)
+        ends = to_utc(clock.time() + LEASE)
         assert abs((view.holder.expires_at - ends).total_seconds()) < 0.1
 
-    def test_holders_can_be_told_apart(self, make_queue: MakeQueue, clock: ManualClock) -> None:
-        need(make_queue(), "find")
+    def test_holders_have_different_worker_ids(
+        self, make_queue: MakeQueue, clock: ManualClock
+    ) -> None:
+        require_capabilities(make_queue(), "find")
         holders = []
         make_queue().push(AnyMessage(id="a"))
         for _ in range(2):
@@ -147,13 +154,13 @@ class InspectionPromises:
         self, make_queue: MakeQueue, clock: ManualClock
     ) -> None:
         queue = make_queue(max_attempts=9)
-        need(queue, "find", "history")
+        require_capabilities(queue, "find", "history")
         queue.push(AnyMessage(id="a"))
         poll_one(queue)
         [held] = queue.find("a")
         assert held.holder is not None
         clock.advance(LEASE + 1)
-        retried_at = utc(clock.time())
+        retried_at = to_utc(clock.time())
         queue.nack(poll_one(queue), delay_seconds=0, reason="no answer", detail="Traceback: …")
         poll_one(queue)
         [view] = queue.find("a")
@@ -166,7 +173,7 @@ class InspectionPromises:
         assert abs((retried.at - retried_at).total_seconds()) < 0.1
 
     def test_find_shows_every_push_of_an_id(self, queue: AnyQueue) -> None:
-        need(queue, "find")
+        require_capabilities(queue, "find")
         queue.push(AnyMessage(id="a"))
         queue.ack(poll_one(queue))
         queue.push(AnyMessage(id="a"))
@@ -175,7 +182,7 @@ class InspectionPromises:
         assert len({view.key for view in views}) == 2
 
     def test_a_view_does_not_print_the_body(self, queue: AnyQueue) -> None:
-        need(queue, "find")
+        require_capabilities(queue, "find")
         queue.push(AnyMessage(id="a", card="4111-1111"))
         [view] = queue.find("a")
         assert "4111" not in repr(view)

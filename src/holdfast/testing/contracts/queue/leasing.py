@@ -1,4 +1,4 @@
-"""Holding: one holder at a time, for as long as it renews, and no longer."""
+"""LeasePromises: a message has one holder at a time, only for as long as it renews."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.errors import LeaseLost, NotLeased
 from holdfast.core.events import Events, TakenOver
 from holdfast.core.lease.lease import LeaseState, Refused, Renewed
-from holdfast.core.queue.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
@@ -15,29 +15,30 @@ from holdfast.testing.contracts.queue.support import (
     AnyQueue,
     EventRecorder,
     MakeQueue,
-    every,
-    fence,
-    lease,
-    must_have_completed,
-    need,
+    assert_completed,
+    get_fence,
+    iter_messages,
     poll_all,
     poll_one,
+    require_capabilities,
 )
 
 
 class LeasePromises:
+    """Promises about leases, extending and renewing."""
+
     def test_a_polled_message_is_leased_from_before_the_poll(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
         queue.push(AnyMessage(id="a"))
         asked_at = clock.monotonic()
-        held = lease(poll_one(queue))
+        held = get_lease(poll_one(queue))
         assert (held.message_id, held.attempt, held.fence) == ("a", 1, 1)
         assert held.state is LeaseState.HELD
         assert held.deadline == pytest.approx(asked_at + LEASE)
         assert held.source is queue
 
-    def test_nobody_else_gets_it_while_it_is_leased(
+    def test_no_other_worker_gets_a_leased_message(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
         queue.push(AnyMessage())
@@ -48,7 +49,7 @@ class LeasePromises:
             clock.advance(LEASE / 3 - 0.5)
         assert queue.stats().leased == 1
 
-    def test_a_lease_that_ran_out_is_taken_over_as_the_next_attempt(
+    def test_an_expired_lease_is_taken_over_as_the_next_attempt(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
         queue.push(AnyMessage(id="a"))
@@ -58,10 +59,10 @@ class LeasePromises:
         assert stats.expired + stats.ready == 1
         second = poll_one(make_queue())
         assert (second.id, second.attempts) == ("a", 2)
-        assert fence(second) > fence(first)
+        assert get_fence(second) > get_fence(first)
         assert queue.poll() == []
 
-    def test_work_comes_back_one_lease_after_its_worker_died_however_old_it_is(
+    def test_a_message_of_any_age_is_redelivered_one_lease_after_its_worker_died(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
         queue.push(AnyMessage())
@@ -72,7 +73,7 @@ class LeasePromises:
         clock.advance(LEASE + 1)
         assert poll_one(make_queue()).attempts == 2
 
-    def test_leases_that_ran_out_come_before_what_is_waiting(
+    def test_expired_leases_come_before_waiting_messages(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
         queue.push(AnyMessage(id="older"))
@@ -86,11 +87,11 @@ class LeasePromises:
     ) -> None:
         queue.push(AnyMessage(id="a"))
         fences = []
-        for settle in ("let it run out", "nack", "release", "dead_letter and redrive", "ack"):
+        for settle in ("let it expire", "nack", "release", "dead_letter and redrive", "ack"):
             message = poll_one(queue)
-            fences.append(fence(message))
+            fences.append(get_fence(message))
             match settle:
-                case "let it run out":
+                case "let it expire":
                     clock.advance(LEASE + 1)
                 case "nack":
                     queue.nack(message, delay_seconds=0)
@@ -103,27 +104,27 @@ class LeasePromises:
                     queue.nack(message, delay_seconds=0)
         assert fences == sorted(set(fences))
 
-    def test_a_takeover_is_told(
+    def test_a_takeover_is_reported(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
-        need(queue, "history")
-        heard = EventRecorder()
+        require_capabilities(queue, "history")
+        recorder = EventRecorder()
         queue.push(AnyMessage(id="a"))
         poll_one(queue)
         clock.advance(LEASE + 1)
-        thief = make_queue(events=Events(heard))
-        poll_one(thief)
-        [stolen] = heard.of(TakenOver)
-        assert (stolen.queue, stolen.message_id, stolen.attempt) == (thief.name, "a", 2)
-        assert stolen.from_worker
+        successor = make_queue(events=Events(recorder))
+        poll_one(successor)
+        [taken] = recorder.select(TakenOver)
+        assert (taken.queue, taken.message_id, taken.attempt) == (successor.name, "a", 2)
+        assert taken.from_worker
 
     def test_a_first_claim_is_no_takeover(self, make_queue: MakeQueue) -> None:
-        heard = EventRecorder()
-        queue = make_queue(events=Events(heard))
+        recorder = EventRecorder()
+        queue = make_queue(events=Events(recorder))
         queue.push(AnyMessage())
         queue.nack(poll_one(queue), delay_seconds=0)
         poll_one(queue)
-        assert heard.of(TakenOver) == []
+        assert recorder.select(TakenOver) == []
 
     # -- extend
 
@@ -134,11 +135,11 @@ class LeasePromises:
         message = poll_one(queue)
         clock.advance(LEASE - 1)
         queue.extend(message)
-        assert lease(message).deadline == pytest.approx(clock.monotonic() + LEASE)
+        assert get_lease(message).deadline == pytest.approx(clock.monotonic() + LEASE)
         clock.advance(LEASE - 1)
         assert make_queue().poll() == []
         queue.ack(message)
-        must_have_completed(queue, 1)
+        assert_completed(queue, 1)
 
     def test_an_extension_counts_from_now_and_does_not_add_up(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
@@ -147,7 +148,7 @@ class LeasePromises:
         message = poll_one(queue)
         for _ in range(5):
             queue.extend(message, 100)
-        assert lease(message).deadline == pytest.approx(clock.monotonic() + 100)
+        assert get_lease(message).deadline == pytest.approx(clock.monotonic() + 100)
         clock.advance(99)
         assert make_queue().poll() == []
         clock.advance(2)
@@ -161,7 +162,7 @@ class LeasePromises:
         clock.advance(LEASE)
         with pytest.raises(LeaseLost):
             queue.extend(message)
-        assert lease(message).state is LeaseState.LOST
+        assert get_lease(message).state is LeaseState.LOST
         clock.advance(1)
         assert poll_one(queue).attempts == 2
 
@@ -183,8 +184,8 @@ class LeasePromises:
         first, last = poll_all(queue)
         clock.advance(2)
         poll_one(make_queue())
-        answers = queue.renew([lease(first), lease(lost), lease(last)], LEASE)
-        assert [type(answer) for answer in answers] == [Renewed, Refused, Renewed]
+        renewals = queue.renew([get_lease(first), get_lease(lost), get_lease(last)], LEASE)
+        assert [type(renewal) for renewal in renewals] == [Renewed, Refused, Renewed]
         clock.advance(LEASE - 2)
         assert sorted(m.id for m in poll_all(make_queue())) == []
 
@@ -192,7 +193,7 @@ class LeasePromises:
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
         queue.push(AnyMessage())
-        held = lease(poll_one(queue))
+        held = get_lease(poll_one(queue))
         before = held.deadline
         clock.advance(5)
         queue.renew([held], LEASE)
@@ -206,19 +207,19 @@ class LeasePromises:
         message = poll_one(queue)
         SETTLE[verb](queue, message)
         before = contents(queue)
-        queue.renew([lease(message)], LEASE)
+        queue.renew([get_lease(message)], LEASE)
         assert contents(queue) == before
 
-    def test_renewing_no_leases_is_nothing(self, queue: AnyQueue) -> None:
+    def test_renewing_no_leases_does_nothing(self, queue: AnyQueue) -> None:
         assert list(queue.renew([], LEASE)) == []
 
     def test_a_full_batch_of_renewals_is_one_call(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
         queue.push_many(AnyMessage() for _ in range(queue.renew_batch))
-        leases = [lease(message) for message in every(queue, queue.poll_batch)]
+        leases = [get_lease(message) for message in iter_messages(queue, queue.poll_batch)]
         clock.advance(LEASE - 1)
-        answers = queue.renew(leases, LEASE)
-        assert [type(answer) for answer in answers] == [Renewed] * queue.renew_batch
+        renewals = queue.renew(leases, LEASE)
+        assert [type(renewal) for renewal in renewals] == [Renewed] * queue.renew_batch
         clock.advance(LEASE - 1)
         assert poll_all(make_queue()) == []

@@ -1,4 +1,4 @@
-"""Schema versions: older ones are upgraded, newer ones wait for newer code."""
+"""SchemaPromises: older messages are upgraded, and newer ones wait for newer code."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -10,20 +10,24 @@ from holdfast.testing.contracts.queue.support import (
     MUCH_LATER,
     EventRecorder,
     MakeQueue,
-    dead_letter,
-    fence,
-    must_have_completed,
-    need,
+    assert_completed,
+    get_dead_letter,
+    get_fence,
     poll_one,
+    require_capabilities,
 )
 
 
 class OrderV1(QueueMessage):
+    """An order as the first version of the code knows it."""
+
     schema_version: int = 1
     name: str
 
 
 class OrderV3(QueueMessage):
+    """An order of version 3, which upgrades older ones."""
+
     upgraders: ClassVar[Mapping[int, Upgrader]] = {
         1: lambda data: {**data, "first": data["name"].split()[0]},
         2: lambda data: {**data, "shout": data["first"].upper()},
@@ -34,11 +38,15 @@ class OrderV3(QueueMessage):
 
 
 class OrderWithoutUpgrader(QueueMessage):
+    """An order of version 2 that cannot upgrade version 1."""
+
     schema_version: int = 2
     name: str
 
 
 class SchemaPromises:
+    """Promises about messages of other schema versions."""
+
     def test_an_older_message_is_upgraded_step_by_step(self, make_queue: MakeQueue) -> None:
         make_queue(model=OrderV1).push(OrderV1(id="a", name="Ada Lovelace"))
         newer = make_queue(model=OrderV3)
@@ -46,15 +54,15 @@ class SchemaPromises:
         assert (order.id, order.first, order.shout) == ("a", "Ada", "ADA")
         assert (order.schema_version, order.attempts) == (3, 1)
         newer.ack(order)
-        must_have_completed(newer, 1)
+        assert_completed(newer, 1)
 
-    def test_an_older_message_nobody_can_upgrade_says_what_is_missing(
+    def test_an_older_message_without_an_upgrader_names_what_is_missing(
         self, make_queue: MakeQueue
     ) -> None:
         make_queue(model=OrderV1).push(OrderV1(id="a", name="Ada"))
         newer = make_queue(model=OrderWithoutUpgrader)
         assert newer.poll() == []
-        assert "upgraders[1]" in dead_letter(newer).reason
+        assert "upgraders[1]" in get_dead_letter(newer).reason
 
     def test_a_newer_message_waits_uncharged_for_newer_code(
         self, make_queue: MakeQueue, clock: ManualClock
@@ -81,14 +89,14 @@ class SchemaPromises:
         newer.nack(poll_one(newer), delay_seconds=0)
         order = poll_one(newer)
         assert order.attempts <= 2
-        assert fence(order) >= 2
+        assert get_fence(order) >= 2
         newer.ack(order)
         assert newer.stats().failed == 0
 
     def test_a_newer_message_is_left_as_it_is(
         self, make_queue: MakeQueue, clock: ManualClock
     ) -> None:
-        need(make_queue(), "find")
+        require_capabilities(make_queue(), "find")
         newer = make_queue(model=OrderV3)
         newer.push(OrderV3(id="a", first="Ada", shout="ADA"))
         [before] = newer.find("a")
@@ -98,16 +106,14 @@ class SchemaPromises:
         assert after.body == before.body
         assert (after.key, after.state, after.attempts) == (before.key, before.state, 0)
 
-    def test_a_newer_message_does_not_come_round_again_at_once(
-        self, make_queue: MakeQueue
-    ) -> None:
-        heard = EventRecorder()
+    def test_a_newer_message_is_not_redelivered_at_once(self, make_queue: MakeQueue) -> None:
+        recorder = EventRecorder()
         make_queue(model=OrderV3).push(OrderV3(id="a", first="Ada", shout="ADA"))
-        older = make_queue(model=OrderV1, events=Events(heard))
+        older = make_queue(model=OrderV1, events=Events(recorder))
         for _ in range(3):
             assert older.poll(10) == []
-        [told] = heard.of(SchemaTooNew)
-        assert (told.queue, told.message_id, told.version) == (older.name, "a", 3)
+        [event] = recorder.select(SchemaTooNew)
+        assert (event.queue, event.message_id, event.version) == (older.name, "a", 3)
 
     def test_a_newer_message_does_not_hold_up_the_others(
         self, make_queue: MakeQueue, clock: ManualClock

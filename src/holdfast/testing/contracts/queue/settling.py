@@ -1,4 +1,4 @@
-"""SettlePromises: ack, nack, release, dead_letter; by the holder, once."""
+"""SettlePromises: the holder acks, nacks, releases or dead-letters a message once."""
 
 import copy
 import pickle
@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.backoff import Backoff
 from holdfast.core.errors import HoldfastError, LeaseLost, NotLeased
 from holdfast.core.lease.lease import LeaseState
-from holdfast.core.queue.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
@@ -19,15 +19,14 @@ from holdfast.testing.contracts.queue.support import (
     VERBS,
     AnyQueue,
     MakeQueue,
-    fence,
-    lease,
-    must_have_completed,
-    need,
+    assert_completed,
+    get_fence,
     poll_all,
     poll_one,
+    require_capabilities,
 )
 
-DOUBLES: dict[str, Callable[[Any], Any]] = {
+COPIES: dict[str, Callable[[Any], Any]] = {
     "model_copy": lambda message: message.model_copy(),
     "deep model_copy": lambda message: message.model_copy(deep=True),
     "copy": copy.copy,
@@ -36,10 +35,12 @@ DOUBLES: dict[str, Callable[[Any], Any]] = {
     "JSON": lambda message: AnyMessage.model_validate_json(message.model_dump_json()),
     "dict": lambda message: AnyMessage.model_validate(message.model_dump()),
 }
-OTHER_WAYS = [(first, second) for first in SETTLE for second in SETTLE if first != second]
+DIFFERENT_VERBS = [(first, second) for first in SETTLE for second in SETTLE if first != second]
 
 
 class SettlePromises:
+    """Promises about settling a message."""
+
     @pytest.mark.parametrize("verb", SETTLE)
     def test_settling_twice_the_same_way_is_settling_once(
         self, queue: AnyQueue, verb: str, contents: Callable[[AnyQueue], object]
@@ -50,10 +51,10 @@ class SettlePromises:
         before = contents(queue)
         SETTLE[verb](queue, message)
         assert contents(queue) == before
-        assert lease(message).state is LeaseState.RELEASED
+        assert get_lease(message).state is LeaseState.RELEASED
 
     @pytest.mark.parametrize("verb", SETTLE)
-    def test_settling_again_after_somebody_else_has_it_disturbs_nobody(
+    def test_settling_again_does_not_affect_the_next_holder(
         self, queue: AnyQueue, verb: str, make_queue: MakeQueue
     ) -> None:
         queue.push(AnyMessage())
@@ -64,7 +65,7 @@ class SettlePromises:
         SETTLE[verb](queue, message)
         assert queue.stats().leased == len(others)
 
-    @pytest.mark.parametrize(("first", "second"), OTHER_WAYS)
+    @pytest.mark.parametrize(("first", "second"), DIFFERENT_VERBS)
     def test_settling_another_way_afterwards_is_refused(
         self,
         queue: AnyQueue,
@@ -81,19 +82,19 @@ class SettlePromises:
         assert contents(queue) == before
 
     @pytest.mark.parametrize("verb", VERBS)
-    @pytest.mark.parametrize("double", DOUBLES)
-    def test_a_double_of_a_polled_message_holds_nothing(
+    @pytest.mark.parametrize("copy_kind", COPIES)
+    def test_a_copy_of_a_polled_message_holds_no_lease(
         self,
         queue: AnyQueue,
         verb: str,
-        double: str,
+        copy_kind: str,
         contents: Callable[[AnyQueue], object],
     ) -> None:
         queue.push(AnyMessage(id="a"))
         message = poll_one(queue)
         before = contents(queue)
         with pytest.raises(NotLeased, match="'a' holds no lease"):
-            VERBS[verb](queue, DOUBLES[double](message))
+            VERBS[verb](queue, COPIES[copy_kind](message))
         assert contents(queue) == before
         queue.ack(message)
 
@@ -112,7 +113,7 @@ class SettlePromises:
         self, queue: AnyQueue, verb: str, make_other_queue: MakeQueue
     ) -> None:
         if verb == "save_checkpoint":
-            need(queue, "checkpoint")
+            require_capabilities(queue, "checkpoint")
         other = make_other_queue()
         for each in (queue, other):
             each.push(AnyMessage(id="same"))
@@ -128,13 +129,13 @@ class SettlePromises:
     def test_many_are_acked_at_once(self, queue: AnyQueue) -> None:
         queue.push_many(AnyMessage() for _ in range(25))
         queue.ack_many(poll_all(queue))
-        must_have_completed(queue, 25)
+        assert_completed(queue, 25)
         assert queue.stats().leased == 0
 
-    def test_acking_none_is_nothing(self, queue: AnyQueue) -> None:
+    def test_acking_no_messages_does_nothing(self, queue: AnyQueue) -> None:
         queue.ack_many([])
 
-    def test_one_lost_lease_among_many_acks_is_told_after_the_others_are_done(
+    def test_one_lost_lease_among_many_acks_is_raised_after_the_others_are_acked(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
         queue.push(AnyMessage(id="lost"))
@@ -146,7 +147,7 @@ class SettlePromises:
         poll_one(make_queue())
         with pytest.raises(LeaseLost, match="'lost'"):
             queue.ack_many([first, lost, last])
-        must_have_completed(queue, 2)
+        assert_completed(queue, 2)
         assert queue.stats().leased == 1
 
     def test_the_same_message_twice_among_many_acks_is_acked_once(
@@ -155,7 +156,7 @@ class SettlePromises:
         queue.push(AnyMessage())
         message = poll_one(queue)
         queue.ack_many([message, message])
-        must_have_completed(queue, 1)
+        assert_completed(queue, 1)
 
     # -- nack
 
@@ -164,7 +165,7 @@ class SettlePromises:
     ) -> None:
         queue.push(AnyMessage())
         queue.nack(poll_one(queue), delay_seconds=10)
-        if "books" in queue.capabilities:
+        if "exact_counts" in queue.capabilities:
             assert (queue.stats().delayed, queue.stats().leased) == (1, 0)
         clock.advance(9)
         assert queue.poll() == []
@@ -179,10 +180,10 @@ class SettlePromises:
         queue.nack(poll_one(queue), delay_seconds=delay_seconds)
         assert poll_one(queue).attempts == 2
 
-    def test_without_a_word_about_delay_the_backoff_decides(
+    def test_a_nack_without_a_delay_waits_by_the_backoff(
         self, make_queue: MakeQueue, clock: ManualClock
     ) -> None:
-        # From half of 4, 8, 16 seconds to all of it.
+        # The delay is between half of 4, 8 and 16 seconds and all of it.
         queue = make_queue(backoff=Backoff(first_seconds=4), max_attempts=10)
         queue.push(AnyMessage())
         for ceiling in (4, 8, 16):
@@ -192,7 +193,7 @@ class SettlePromises:
             clock.advance(ceiling / 2 + 1)
             assert queue.stats().ready == 1
 
-    def test_the_backoff_never_grows_past_its_longest(
+    def test_the_backoff_never_exceeds_its_maximum(
         self, make_queue: MakeQueue, clock: ManualClock
     ) -> None:
         backoff = Backoff(first_seconds=4, factor=10, max_seconds=6)
@@ -211,27 +212,27 @@ class SettlePromises:
         queue.release(first)
         second = poll_one(queue)
         assert second.attempts == (1 if "refund" in queue.capabilities else 2)
-        assert fence(second) > fence(first)
+        assert get_fence(second) > get_fence(first)
 
     def test_no_number_of_releases_uses_up_the_attempts(self, make_queue: MakeQueue) -> None:
         queue = make_queue(max_attempts=1)
-        need(queue, "refund")
+        require_capabilities(queue, "refund")
         queue.push(AnyMessage())
         for _ in range(10):
             queue.release(poll_one(queue))
         queue.ack(poll_one(queue))
-        must_have_completed(queue, 1)
+        assert_completed(queue, 1)
 
     def test_attempts_before_a_release_stay_charged(self, queue: AnyQueue) -> None:
-        need(queue, "refund")
+        require_capabilities(queue, "refund")
         queue.push(AnyMessage())
         queue.nack(poll_one(queue), delay_seconds=0)
         queue.release(poll_one(queue))
         assert poll_one(queue).attempts == 2
 
-    # -- what people are told
+    # -- what errors say
 
-    def test_errors_do_not_tell_what_is_in_the_message(
+    def test_errors_do_not_show_the_message_body(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
         queue.push(AnyMessage(card="4111-1111"))
@@ -247,7 +248,7 @@ class SettlePromises:
     def test_a_settled_message_is_settled_for_good(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
-        need(queue, "find")
+        require_capabilities(queue, "find")
         for verb in ("ack", "dead_letter"):
             queue.push(AnyMessage(id=verb))
             SETTLE[verb](queue, poll_one(queue))

@@ -1,4 +1,4 @@
-"""StaleHolderPromises: workers that lost their lease and do not know it yet. They can do nothing."""
+"""StaleHolderPromises: a worker that lost its lease and does not know it changes nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,18 +7,17 @@ import pytest
 
 from holdfast.core.errors import LeaseLost
 from holdfast.core.lease.lease import LeaseState
-from holdfast.core.queue.message import AnyMessage
+from holdfast.core.queue.message import AnyMessage, get_lease
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.support import (
     LEASE,
     VERBS,
     AnyQueue,
     MakeQueue,
-    lease,
-    must_have_completed,
-    need,
+    assert_completed,
+    make_frozen_clock,
     poll_one,
-    standing_still,
+    require_capabilities,
 )
 
 Contents = Callable[[AnyQueue], object]
@@ -26,103 +25,108 @@ Contents = Callable[[AnyQueue], object]
 
 @dataclass(frozen=True)
 class StaleHolder:
+    """A worker that lost its lease and does not know it."""
+
     queue: AnyQueue
     message: AnyMessage
 
-    def must_fail(self, verb: str) -> None:
+    def assert_fails(self, verb: str) -> None:
+        """Assert that the verb raises LeaseLost and that the lease is lost afterwards."""
         with pytest.raises(LeaseLost):
             VERBS[verb](self.queue, self.message)
-        assert lease(self.message).state is LeaseState.LOST
-        assert lease(self.message).lost.is_set()
+        assert get_lease(self.message).state is LeaseState.LOST
+        assert get_lease(self.message).lost.is_set()
 
 
 class StaleHolderPromises:
+    """Promises about workers that lost their lease."""
+
     @pytest.fixture(params=["its clock tells it", "only the queue can tell it"])
-    def zombie(
+    def stale_holder(
         self, request: pytest.FixtureRequest, make_queue: MakeQueue, clock: ManualClock
     ) -> StaleHolder:
-        """Holds "a", and then sleeps past its deadline.
+        """A worker that held "a" and slept past its deadline.
 
-        The second one stands for a worker that was frozen between its look at the clock
-        and its call: only the fence is left to stop it.
+        The second variant is a worker that was frozen between reading its clock and making
+        its call, so that only the fence can stop it.
         """
         if request.param == "only the queue can tell it":
-            need(make_queue(), "fence")
-        own = clock if request.param == "its clock tells it" else standing_still(clock)
+            require_capabilities(make_queue(), "fence")
+        own = clock if request.param == "its clock tells it" else make_frozen_clock(clock)
         queue = make_queue(clock=own)
         queue.push(AnyMessage(id="a"))
-        zombie = StaleHolder(queue, poll_one(queue))
+        stale_holder = StaleHolder(queue, poll_one(queue))
         clock.advance(LEASE + 1)
-        return zombie
+        return stale_holder
 
     @pytest.mark.parametrize("verb", VERBS)
-    def test_it_changes_nothing_while_another_works(
-        self, zombie: StaleHolder, verb: str, make_queue: MakeQueue, contents: Contents
+    def test_a_stale_holder_changes_nothing_while_another_worker_holds_it(
+        self, stale_holder: StaleHolder, verb: str, make_queue: MakeQueue, contents: Contents
     ) -> None:
-        thief = make_queue()
-        message = poll_one(thief)
-        before = contents(thief)
-        zombie.must_fail(verb)
-        assert contents(thief) == before
-        thief.extend(message)
-        thief.ack(message)
-        must_have_completed(thief, 1)
+        successor = make_queue()
+        message = poll_one(successor)
+        before = contents(successor)
+        stale_holder.assert_fails(verb)
+        assert contents(successor) == before
+        successor.extend(message)
+        successor.ack(message)
+        assert_completed(successor, 1)
 
     @pytest.mark.parametrize("verb", VERBS)
-    def test_it_changes_nothing_after_another_finished(
-        self, zombie: StaleHolder, verb: str, make_queue: MakeQueue, contents: Contents
+    def test_a_stale_holder_changes_nothing_after_another_acked(
+        self, stale_holder: StaleHolder, verb: str, make_queue: MakeQueue, contents: Contents
     ) -> None:
-        thief = make_queue()
-        thief.ack(poll_one(thief))
-        before = contents(thief)
-        zombie.must_fail(verb)
-        assert contents(thief) == before
+        successor = make_queue()
+        successor.ack(poll_one(successor))
+        before = contents(successor)
+        stale_holder.assert_fails(verb)
+        assert contents(successor) == before
 
     @pytest.mark.parametrize("verb", VERBS)
     @pytest.mark.parametrize("given_up_by", ["nack", "release", "dead_letter"])
-    def test_it_changes_nothing_after_another_gave_up(
+    def test_a_stale_holder_changes_nothing_after_another_gave_up(
         self,
-        zombie: StaleHolder,
+        stale_holder: StaleHolder,
         verb: str,
         given_up_by: str,
         make_queue: MakeQueue,
         contents: Contents,
     ) -> None:
-        thief = make_queue()
-        VERBS[given_up_by](thief, poll_one(thief))
-        before = contents(thief)
-        zombie.must_fail(verb)
-        assert contents(thief) == before
+        successor = make_queue()
+        VERBS[given_up_by](successor, poll_one(successor))
+        before = contents(successor)
+        stale_holder.assert_fails(verb)
+        assert contents(successor) == before
 
     @pytest.mark.parametrize("verb", VERBS)
-    def test_it_changes_nothing_after_a_redrive_set_the_attempts_back(
-        self, zombie: StaleHolder, verb: str, make_queue: MakeQueue, contents: Contents
+    def test_a_stale_holder_changes_nothing_after_a_redrive_reset_the_attempts(
+        self, stale_holder: StaleHolder, verb: str, make_queue: MakeQueue, contents: Contents
     ) -> None:
-        thief = make_queue()
-        thief.dead_letter(poll_one(thief), "no use")
-        thief.redrive()
-        message = poll_one(thief)
-        assert message.attempts == zombie.message.attempts
-        before = contents(thief)
-        zombie.must_fail(verb)
-        assert contents(thief) == before
+        successor = make_queue()
+        successor.dead_letter(poll_one(successor), "no use")
+        successor.redrive()
+        message = poll_one(successor)
+        assert message.attempts == stale_holder.message.attempts
+        before = contents(successor)
+        stale_holder.assert_fails(verb)
+        assert contents(successor) == before
 
     @pytest.mark.parametrize("verb", VERBS)
-    def test_it_cannot_touch_a_later_push_of_its_id(
-        self, zombie: StaleHolder, verb: str, make_queue: MakeQueue, contents: Contents
+    def test_a_stale_holder_cannot_change_a_later_push_of_its_id(
+        self, stale_holder: StaleHolder, verb: str, make_queue: MakeQueue, contents: Contents
     ) -> None:
-        thief = make_queue()
-        thief.ack(poll_one(thief))
-        thief.push(AnyMessage(id="a"))
-        message = poll_one(thief)
-        assert message.attempts == zombie.message.attempts
-        before = contents(thief)
-        zombie.must_fail(verb)
-        assert contents(thief) == before
-        thief.ack(message)
+        successor = make_queue()
+        successor.ack(poll_one(successor))
+        successor.push(AnyMessage(id="a"))
+        message = poll_one(successor)
+        assert message.attempts == stale_holder.message.attempts
+        before = contents(successor)
+        stale_holder.assert_fails(verb)
+        assert contents(successor) == before
+        successor.ack(message)
 
     @pytest.mark.parametrize("verb", VERBS)
-    def test_a_worker_that_claims_again_is_told_apart_from_its_former_self(
+    def test_a_worker_that_claims_again_cannot_settle_with_its_former_lease(
         self, queue: AnyQueue, verb: str, clock: ManualClock, contents: Contents
     ) -> None:
         queue.push(AnyMessage(id="a"))
@@ -130,11 +134,11 @@ class StaleHolderPromises:
         clock.advance(LEASE + 1)
         message = poll_one(queue)
         before = contents(queue)
-        former.must_fail(verb)
+        former.assert_fails(verb)
         assert contents(queue) == before
         queue.ack(message)
 
-    def test_past_its_own_deadline_it_does_not_settle_even_if_nobody_took_over(
+    def test_a_worker_past_its_deadline_cannot_settle_even_if_no_other_took_over(
         self, queue: AnyQueue, clock: ManualClock, contents: Contents
     ) -> None:
         queue.push_many(AnyMessage(id=verb) for verb in VERBS)
@@ -146,14 +150,14 @@ class StaleHolderPromises:
                 VERBS[verb](queue, message)
         assert contents(queue) == before
 
-    def test_what_it_saved_last_cannot_hide_what_its_successor_saved(
-        self, zombie: StaleHolder, make_queue: MakeQueue, clock: ManualClock
+    def test_a_stale_holder_cannot_overwrite_its_successors_checkpoint(
+        self, stale_holder: StaleHolder, make_queue: MakeQueue, clock: ManualClock
     ) -> None:
-        need(zombie.queue, "checkpoint")
-        thief = make_queue()
-        thief.save_checkpoint(poll_one(thief), "from the thief")
+        require_capabilities(stale_holder.queue, "checkpoint")
+        successor = make_queue()
+        successor.save_checkpoint(poll_one(successor), "from the successor")
         with pytest.raises(LeaseLost):
-            zombie.queue.save_checkpoint(zombie.message, "from the zombie")
+            stale_holder.queue.save_checkpoint(stale_holder.message, "from the stale holder")
         clock.advance(LEASE + 1)
         third = make_queue()
-        assert third.load_checkpoint(poll_one(third)) == "from the thief"
+        assert third.load_checkpoint(poll_one(third)) == "from the successor"

@@ -1,4 +1,4 @@
-"""Words the promises are written in."""
+"""The names and helpers that the contract's tests use."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 
 from holdfast.core.events import Event
-from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.manager import MessageInfo, MessageState, QueueManager
-from holdfast.core.queue.message import QueueMessage, lease_of
+from holdfast.core.queue.message import QueueMessage, get_lease
 from holdfast.testing import ManualClock
 
 LEASE = 30.0
-"""Seconds a lease lasts in these tests."""
+"""The lease's length in these tests, in seconds."""
 
 MUCH_LATER = 1_000.0
-"""Longer than any lease, backoff or hand-back here."""
+"""Longer than any lease, backoff or wait for newer code here."""
 
 AnyQueue = QueueManager[Any]
 MakeQueue = Callable[..., AnyQueue]
@@ -23,6 +22,8 @@ Inject = Callable[[AnyQueue, bytes], None]
 
 
 class NoteMessage(QueueMessage):
+    """A message with two fields."""
+
     text: str = ""
     number: int = 0
 
@@ -33,15 +34,15 @@ SETTLE: dict[str, Callable[[AnyQueue, Any], None]] = {
     "release": lambda queue, message: queue.release(message),
     "dead_letter": lambda queue, message: queue.dead_letter(message, "no use"),
 }
-HOLD: dict[str, Callable[[AnyQueue, Any], None]] = {
+WHILE_HELD: dict[str, Callable[[AnyQueue, Any], None]] = {
     "extend": lambda queue, message: queue.extend(message),
     "save_checkpoint": lambda queue, message: queue.save_checkpoint(message, {"page": 1}),
 }
-VERBS = SETTLE | HOLD
+VERBS = SETTLE | WHILE_HELD
 
 
 class EventRecorder:
-    """A subscriber that remembers."""
+    """A subscriber that records all events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -49,63 +50,62 @@ class EventRecorder:
     def __call__(self, event: Event) -> None:
         self.events.append(event)
 
-    def of(self, kind: type[Event]) -> list[Any]:
+    def select(self, kind: type[Event]) -> list[Any]:
+        """Return the recorded events of this type."""
         return [event for event in self.events if type(event) is kind]
 
 
-def standing_still(clock: ManualClock) -> ManualClock:
-    """A clock that says what `clock` says now, and goes on saying it."""
+def make_frozen_clock(clock: ManualClock) -> ManualClock:
+    """Return a clock that shows the time of `clock` and never moves."""
     return ManualClock(clock.monotonic(), time=clock.time())
 
 
 def poll_one(queue: AnyQueue) -> Any:
-    """The one message there must be."""
+    """Poll the only message that there must be."""
     [message] = queue.poll()
     return message
 
 
-def every(queue: AnyQueue, batch_size: int = 10) -> Iterator[Any]:
-    """Poll until nothing comes, but not for ever."""
+def iter_messages(queue: AnyQueue, batch_size: int = 10) -> Iterator[Any]:
+    """Yield messages until a poll is empty; fail if that never happens."""
     for _ in range(1000):
         batch = queue.poll(batch_size)
         if not batch:
             return
         yield from batch
-    pytest.fail("this queue never runs empty")
+    pytest.fail("this queue never becomes empty")
 
 
 def poll_all(queue: AnyQueue) -> list[Any]:
-    return list(every(queue))
+    """Poll all messages that are ready."""
+    return list(iter_messages(queue))
 
 
-def fence(message: QueueMessage) -> int:
-    return lease_of(message).fence
+def get_fence(message: QueueMessage) -> int:
+    """Return the fence of the message's lease."""
+    return get_lease(message).fence
 
 
-def lease(message: QueueMessage) -> Lease:
-    return lease_of(message)
-
-
-def dead_letter(queue: AnyQueue) -> MessageInfo:
-    """The one dead letter there must be."""
+def get_dead_letter(queue: AnyQueue) -> MessageInfo:
+    """Return the only dead letter that there must be."""
     [view] = queue.dead_letters()
     return view
 
 
-def seen(queue: AnyQueue) -> object:
-    """All that people can see of a queue, to compare before and after."""
+def take_snapshot(queue: AnyQueue) -> object:
+    """Return everything that operators can see of a queue, to compare before and after."""
     views = [view for state in MessageState for view in queue.peek(state)]
-    found = [queue.find(message_id) for message_id in sorted({view.id for view in views})]
-    return queue.stats(), sorted(views, key=lambda view: view.key), found
+    by_id = [queue.find(message_id) for message_id in sorted({view.id for view in views})]
+    return queue.stats(), sorted(views, key=lambda view: view.key), by_id
 
 
-def must_have_completed(queue: AnyQueue, count: int) -> None:
-    """So many, by the books; a queue without books must not claim to know."""
-    expected = count if "books" in queue.capabilities else None
+def assert_completed(queue: AnyQueue, count: int) -> None:
+    """Assert the number of completed messages; a queue without exact counts reports None."""
+    expected = count if "exact_counts" in queue.capabilities else None
     assert queue.stats().completed == expected
 
 
-def need(queue: AnyQueue, *capabilities: str) -> None:
-    """Go on only if the queue says it can; QueueContract.lacks pins what it says."""
+def require_capabilities(queue: AnyQueue, *capabilities: str) -> None:
+    """Skip the test unless the queue declares these; QueueContract.lacks fixes which it may."""
     if missing := set(capabilities) - queue.capabilities:
         pytest.skip(f"{type(queue).__name__} declares that it has no {', '.join(missing)}")
