@@ -1,5 +1,6 @@
 """A secret that is never printed, copied into an error, or pickled."""
 
+import json
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -38,3 +39,24 @@ class Secret:
 
 
 NO_SECRET = Secret("none", {})  # for providers that need none
+
+
+def parse_secret(reference: str, text: str) -> Secret:
+    """Return the secret that the text contains.
+
+    Raises PermanentError, whose message never contains the text.
+    """
+    text = text.strip()
+    if not text:
+        raise PermanentError(f"secret {reference!r} is empty")
+    if not text.startswith("{"):
+        return Secret(reference, {"api_key": text, "password": text})
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        raise PermanentError(f"secret {reference!r} is not valid JSON") from None
+    if wrong := [name for name, value in values.items() if not isinstance(value, str)]:
+        raise PermanentError(
+            f"secret {reference!r}: the value of {wrong[0][:40]!r} is not a text"
+        )
+    return Secret(reference, values)

@@ -3,7 +3,6 @@
 A secret is a JSON object of texts. A plain text serves as key and as password.
 """
 
-import json
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -11,31 +10,10 @@ from threading import Lock
 
 from holdfast.conversations.errors import PermanentError, TransientError
 from holdfast.conversations.ports import SecretStore
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.secret import Secret, parse_secret
 from holdfast.core.errors import ConfigError
 
 _MAX_BYTES = 64 << 10
-
-
-def parse_secret(reference: str, text: str) -> Secret:
-    """Return the secret that the text contains.
-
-    Raises PermanentError, whose message never contains the text.
-    """
-    text = text.strip()
-    if not text:
-        raise PermanentError(f"secret {reference!r} is empty")
-    if not text.startswith("{"):
-        return Secret(reference, {"api_key": text, "password": text})
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        raise PermanentError(f"secret {reference!r} is not valid JSON") from None
-    if wrong := [name for name, value in values.items() if not isinstance(value, str)]:
-        raise PermanentError(
-            f"secret {reference!r}: the value of {wrong[0][:40]!r} is not a text"
-        )
-    return Secret(reference, values)
 
 
 class LocalSecrets:
@@ -129,7 +107,7 @@ def _check(reference: str) -> None:
 
 
 def _make_secrets_manager() -> SecretStore:
-    from holdfast.adapters.aws.secrets import SecretsManagerSecrets
+    from holdfast.adapters.chat.secrets_manager import SecretsManagerSecrets
 
     return SecretsManagerSecrets()
 

@@ -210,7 +210,7 @@ def _open_target(settings: WorkSettings) -> ExportTarget:
 
 def _make_target(settings: WorkSettings) -> ExportTarget:
     if settings.target.startswith("s3://"):
-        from holdfast.adapters.aws.s3 import S3Target
+        from holdfast.adapters.export.s3 import S3Target
 
         return S3Target(settings.target, settings.scratch)
     from holdfast.adapters.export.folder import FolderTarget

@@ -4,10 +4,9 @@ from threading import Lock
 from typing import Any
 
 from holdfast.adapters.aws import clients, errors
-from holdfast.adapters.chat.secrets import parse_secret
 from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
 from holdfast.conversations.errors import PermanentError, TransientError
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.secret import Secret, parse_secret
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
 
