@@ -37,7 +37,7 @@ WORDS = {
 # Names of variables, parameters, functions and attributes that say nothing.
 NAMES = {"told", "said", "ours", "theirs", "mine"}
 NAME_PREFIXES = ("longest_", "mercy_", "patience_")
-ID = re.compile(r"\b(?:I-)?(?:HB|FQ|MS|JB|WD|LO|SQ)-\d+\b")
+ID = re.compile(r"\b(?:I-)?(?:HB|FQ|MS|JB|WD|LO|SQ|D)-\d{1,2}\b")
 REQUIREMENT = re.compile(r"\bR\d{3}-\d{3}\b")
 WORD_PATTERNS = [
     (re.compile(rf"(?<![A-Za-z])(?:{words})(?![A-Za-z])", re.IGNORECASE), instead)

@@ -63,7 +63,9 @@ if TYPE_CHECKING:
     )
     from holdfast.core.queue.message import (
         AnyMessage,
+        MessageCodec,
         QueueMessage,
+        attach_lease,
     )
     from holdfast.core.worker.context import (
         Context,
@@ -114,7 +116,7 @@ _HOMES = {
         "Unanswered",
     ],
     "core.queue.manager": ["MessageInfo", "MessageState", "QueueManager", "QueueStats"],
-    "core.queue.message": ["AnyMessage", "QueueMessage"],
+    "core.queue.message": ["AnyMessage", "MessageCodec", "QueueMessage", "attach_lease"],
     "core.worker.context": ["Context"],
     "core.worker.in_flight": ["WorkerReport"],
     "core.worker.outcome": ["Done", "GiveBack", "Reject", "Retry"],
@@ -140,6 +142,7 @@ __all__ = [  # made by __getattr__ below
     "LeaseState",
     "LocalFileQueue",
     "MalformedMessage",
+    "MessageCodec",
     "MessageInfo",
     "MessageState",
     "MessageTooLarge",
@@ -160,6 +163,7 @@ __all__ = [  # made by __getattr__ below
     "Unsupported",
     "Worker",
     "WorkerReport",
+    "attach_lease",
     "open_conversations",
     "open_jobs",
     "open_queue",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         SendUnclear,
         TransientError,
     )
-    from holdfast.conversations.messages import (Inbound, Trigger, parse_inbound)
+    from holdfast.conversations.messages import Inbound, Trigger, parse_inbound
     from holdfast.conversations.model import (
         Channel,
         Conversation,
@@ -61,7 +61,7 @@ _HOMES = {
     "adapters.local.sqlite": ["SQLiteConversations"],
     "bootstrap.chats": ["ChatApp", "build_chat", "open_conversations"],
     "conversations.errors": ["PermanentError", "SendUnclear", "TransientError"],
-    "conversations.messages": ["Inbound", "Trigger", "inbound_of"],
+    "conversations.messages": ["Inbound", "Trigger", "parse_inbound"],
     "conversations.model": [
         "Channel",
         "Conversation",
@@ -114,8 +114,8 @@ __all__ = [  # made by __getattr__ below
     "Trigger",
     "WriterAnswer",
     "build_chat",
-    "inbound_of",
     "open_conversations",
+    "parse_inbound",
 ]
 
 __getattr__ = lazy_exports(__name__, _HOMES)

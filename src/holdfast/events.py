@@ -1,6 +1,6 @@
 """Everything that Holdfast reports. Subscribe to it with `Events`.
 
-    events = Events([print])
+    events = Events(print)
     Worker(queue, handler, events=events).run()
 
 Logs and metrics are made from these events alone.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import LeaseLost, NotLeased
+from holdfast.core.errors import LeaseLost, NotLeased, Unsupported
 from holdfast.core.events import Events
 from holdfast.core.lease.lease import RELEASED, Lease, Renewal, Unanswered
 from holdfast.core.queue.message import M, QueueMessage, get_lease
@@ -99,6 +99,11 @@ class QueueManager(ABC, Generic[M]):
     message. They raise NotLeased if the message has no lease. They raise LeaseLost, and
     change nothing, if the lease is lost. Settling the same object again in the same way
     does nothing.
+
+    A queue of your own implements `push_many`, `_claim`, `renew`, `_ack`, `_nack`,
+    `_dead_letter` and `stats`, and lists in `capabilities` what else it implements. Test it
+    with `holdfast.testing.contracts.QueueContract`, which also requires `peek` of dead
+    letters and `redrive`. See docs/how-to/write-a-queue.md.
     """
 
     renew_batch: int = 10
@@ -142,9 +147,9 @@ class QueueManager(ABC, Generic[M]):
         self,
         name: str,
         *,
-        lease_seconds: float,
-        max_attempts: int,
-        backoff: Backoff,
+        lease_seconds: float = 60.0,
+        max_attempts: int = 5,
+        backoff: Backoff = Backoff(),  # noqa: B008  # frozen
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
@@ -297,9 +302,9 @@ class QueueManager(ABC, Generic[M]):
         lease.check(self.clock.monotonic())
         self._save_checkpoint(lease, checkpoint)
 
-    @abstractmethod
     def load_checkpoint(self, message: M) -> Any:
         """Return the checkpoint that an earlier attempt saved last, or None."""
+        return None
 
     # -- what an adapter implements for each verb: it changes the backend and nothing else.
     # If the lease is lost, return LeaseLost and do not raise it, because the caller must
@@ -313,16 +318,16 @@ class QueueManager(ABC, Generic[M]):
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None: ...
 
-    @abstractmethod
-    def _release(self, lease: Lease) -> LeaseLost | None: ...
+    def _release(self, lease: Lease) -> LeaseLost | None:
+        return self._nack(lease, 0.0, "given back", None)
 
     @abstractmethod
     def _dead_letter(
         self, lease: Lease, reason: str, detail: str | None
     ) -> LeaseLost | None: ...
 
-    @abstractmethod
-    def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None: ...
+    def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
+        raise self._unsupported("store checkpoints")
 
     # -- for operators
 
@@ -330,19 +335,18 @@ class QueueManager(ABC, Generic[M]):
     def stats(self) -> QueueStats:
         """Count the messages in each state."""
 
-    @abstractmethod
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
         """Yield messages in `state`, oldest first where that is cheap. Changes nothing."""
+        raise self._unsupported("list its messages")
 
-    @abstractmethod
     def find(self, message_id: str) -> list[MessageInfo]:
         """Return every stored push of this id, with all that is known about it."""
+        raise self._unsupported("search its messages")
 
     def dead_letters(self, limit: int = 100) -> Iterator[MessageInfo]:
         """Yield dead letters. Changes nothing."""
         return self.peek(MessageState.FAILED, limit)
 
-    @abstractmethod
     def redrive(
         self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
     ) -> int:
@@ -351,14 +355,15 @@ class QueueManager(ABC, Generic[M]):
         Their attempts count from 0 again. `on_progress` is called with the number of
         messages handled since its last call.
         """
+        raise self._unsupported("redrive dead letters")
 
-    @abstractmethod
     def drop(self, message_id: str) -> int:
         """Delete the dead letters of one id and return how many there were."""
+        raise self._unsupported("drop dead letters")
 
-    @abstractmethod
     def purge(self, older_than_seconds: float) -> int:
         """Delete messages completed more than `older_than_seconds` ago; return how many."""
+        raise self._unsupported("purge completed messages")
 
     def close(self) -> None:
         """Close files and connections. Leases that are still held run out by themselves."""
@@ -368,6 +373,10 @@ class QueueManager(ABC, Generic[M]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _unsupported(self, what: str) -> Unsupported:
+        able = ", ".join(sorted(self.capabilities)) or "none"
+        return Unsupported(f"queue {self.name!r} cannot {what} (its capabilities: {able})")
 
     # -- checks of numbers that no queue could store, made before anything happens
 
