@@ -1,6 +1,6 @@
-"""Job messages through a real worker and queue: what is acked, retried, buried, given back.
+"""Job messages through a real worker and queue: acked, retried, dead-lettered, given back.
 
-R004-022, R004-077…081; JB-32, 37, 39; D-23.
+R004-022, R004-077…081 (JB-32, JB-37, JB-39).
 """
 
 import json
@@ -30,31 +30,35 @@ from jobs.inline_pool import InlinePool
 CANARY = "secret-canary"
 
 
-class Silent:
+class SilentHeartbeats:
+    """Ignores the calls of the runner."""
+
     def beat_now(self, job: ExportJob) -> None: ...
 
     def forget(self, job_id: str) -> None: ...
 
 
-class Flaky(MemoryJobs):
-    """A store that can be away."""
+class FlakyJobs(MemoryJobs):
+    """A store that can be unavailable."""
 
-    away_calls = 0  # how many calls it still refuses
+    failing_calls = 0  # how many calls it still refuses
 
     def save(self, job: ExportJob) -> None:
-        if self.away_calls > 0:
-            self.away_calls -= 1
-            raise StoreUnavailable("the store is away")
+        if self.failing_calls > 0:
+            self.failing_calls -= 1
+            raise StoreUnavailable("not now")
         super().save(job)
 
 
 class Place:
+    """A worker over a queue, a store and a simulated Step Functions."""
+
     def __init__(self) -> None:
-        self.told: list[Event] = []
-        self.queue = MemoryQueue(AnyMessage, max_attempts=2, events=Events(self.told.append))
+        self.events: list[Event] = []
+        self.queue = MemoryQueue(AnyMessage, max_attempts=2, events=Events(self.events.append))
         self.queue.backoff = Backoff(first_seconds=0.001, max_seconds=0.002)
         self.step_functions = SimulatedStepFunctions()
-        self.jobs = Flaky(JobMemory(), self.queue.clock)
+        self.jobs = FlakyJobs(JobMemory(), self.queue.clock)
         self.tracker = JobTracker(self.jobs, self.step_functions)
         self.dispatcher = TaskDispatcher(
             self.jobs, self.tracker, lambda task: {}, drain_seconds=0.2
@@ -64,7 +68,7 @@ class Place:
             self.jobs,
             self.tracker,
             self.dispatcher,
-            Silent(),
+            SilentHeartbeats(),
             self.listing,
             self.step_functions,
         )
@@ -74,14 +78,17 @@ class Place:
         self.worker = Worker(self.queue, consumer, concurrency=2)
 
     def listing(self, request: JobRequest) -> Iterator[Any]:
+        """Fail with a text that must not leak."""
         raise RuntimeError(CANARY)
 
     def push(self, **fields: Any) -> AnyMessage:
+        """Push a message with these fields."""
         message = AnyMessage.model_validate(fields)
         self.queue.push(message)
         return message
 
-    def job(self, job_id: str = "abc-123") -> ExportJob:
+    def read_job(self, job_id: str = "abc-123") -> ExportJob:
+        """Return the stored job."""
         job = self.jobs.find_by_id(job_id)
         assert job is not None
         return job
@@ -91,12 +98,13 @@ class Place:
 def place() -> Iterator[Place]:
     place = Place()
     yield place
-    said = repr(place.told) + json.dumps([str(event) for event in place.told])
-    assert CANARY not in said
-    assert "simulated-task" not in said
+    printed = repr(place.events) + json.dumps([str(event) for event in place.events])
+    assert CANARY not in printed
+    assert "simulated-task" not in printed
 
 
-def seed(**more: Any) -> dict[str, Any]:
+def make_message(**more: Any) -> dict[str, Any]:
+    """Make the seed's message with more fields."""
     return {"jobId": "abc-123", "exportId": "export-456", "userId": "user-789", **more}
 
 
@@ -104,18 +112,19 @@ URLS = [{"url": "https://files.example/a"}, {"url": "https://files.example/b", "
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until the condition is true."""
     until = monotonic() + 30
     while not condition():
-        assert monotonic() < until, "it never happened"
+        assert monotonic() < until, "the condition did not become true"
         sleep(0.005)
 
 
 def test_a_job_message_of_the_seeds_form_is_done_and_acked(place: Place) -> None:
     token = place.step_functions.open()
-    place.push(**seed(taskToken=token.reveal(), tasks=URLS))
+    place.push(**make_message(taskToken=token.reveal(), tasks=URLS))
     report = place.worker.run(until_empty=True)
     assert report.completed == 1
-    assert place.job().status is JobStatus.COMPLETED
+    assert place.read_job().status is JobStatus.COMPLETED
     assert place.step_functions.state(token) is TokenState.CLOSED
 
 
@@ -130,22 +139,22 @@ def test_a_job_message_of_the_seeds_form_is_done_and_acked(place: Place) -> None
         {"tasks": "all of them"},
     ],
 )
-def test_an_invalid_message_answers_its_token_and_is_a_dead_letter(
+def test_an_invalid_message_fails_its_token_and_is_dead_lettered(
     place: Place, wrong: dict[str, Any]
 ) -> None:
-    """JB-37."""
+    """(JB-37)"""
     token = place.step_functions.open()
-    place.push(**{**seed(taskToken=token.reveal(), tasks=URLS), **wrong})
+    place.push(**{**make_message(taskToken=token.reveal(), tasks=URLS), **wrong})
     place.worker.run(until_empty=True)
-    (answer,) = place.step_functions.accepted
-    assert (answer.kind, answer.error) == ("failure", "InvalidJobMessage")
+    (callback,) = place.step_functions.accepted
+    assert (callback.kind, callback.error) == ("failure", "InvalidJobMessage")
     (dead,) = place.queue.dead_letters()
     assert dead.reason
     assert "simulated-task" not in dead.reason
     assert place.jobs.find_by_id("abc-123") is None
 
 
-def test_an_invalid_message_is_kept_until_its_token_could_be_answered(place: Place) -> None:
+def test_an_invalid_message_is_retried_until_its_token_is_failed(place: Place) -> None:
     token = place.step_functions.open()
     place.step_functions.throttle(1)
     place.push(jobId="abc-123", taskToken=token.reveal())
@@ -154,39 +163,41 @@ def test_an_invalid_message_is_kept_until_its_token_could_be_answered(place: Pla
     assert place.queue.stats().failed == 1
 
 
-def test_an_invalid_message_without_a_token_is_a_dead_letter(place: Place) -> None:
+def test_an_invalid_message_without_a_token_is_dead_lettered(place: Place) -> None:
     place.push(hello="world")
     place.worker.run(until_empty=True)
     assert place.queue.stats().failed == 1
     assert place.step_functions.calls == 0
 
 
-def test_a_store_that_is_away_costs_an_attempt_and_no_job(place: Place) -> None:
+def test_an_unavailable_store_costs_an_attempt_and_no_job(place: Place) -> None:
     token = place.step_functions.open()
-    place.jobs.away_calls = 1
-    place.push(**seed(taskToken=token.reveal(), tasks=URLS))
+    place.jobs.failing_calls = 1
+    place.push(**make_message(taskToken=token.reveal(), tasks=URLS))
     place.worker.run(until_empty=True)
-    assert [type(event).__name__ for event in place.told].count("Retried") == 1
-    assert place.job().status is JobStatus.COMPLETED
+    assert [type(event).__name__ for event in place.events].count("Retried") == 1
+    assert place.read_job().status is JobStatus.COMPLETED
 
 
 def test_the_last_attempt_leaves_no_job_waiting(place: Place) -> None:
-    """The message becomes a dead letter; whoever waits for the job is told."""
+    """The message is dead-lettered, and the waiting execution is notified."""
     token = place.step_functions.open()
-    place.push(**seed(taskToken=token.reveal()))
+    place.push(**make_message(taskToken=token.reveal()))
     place.worker.run(until_empty=True)
     assert place.queue.stats().failed == 1
-    job = place.job()
+    job = place.read_job()
     assert job.status is JobStatus.FAILED
     assert job.error is not None
     assert job.error.code == "JobAbandoned"
     assert place.step_functions.state(token) is TokenState.CLOSED
 
 
-def test_a_stopping_worker_gives_the_job_back_uncharged(place: Place) -> None:
-    """JB-27: another one goes on with it."""
+def test_a_stopping_worker_gives_the_job_back_without_counting_the_attempt(
+    place: Place,
+) -> None:
+    """Another worker goes on with it (JB-27)."""
     place.pool.do = lambda task: None
-    place.push(**seed(tasks=URLS))
+    place.push(**make_message(tasks=URLS))
     run = Thread(target=place.worker.run)
     run.start()
     wait_for(lambda: bool(place.pool.taken))
@@ -195,24 +206,24 @@ def test_a_stopping_worker_gives_the_job_back_uncharged(place: Place) -> None:
     assert place.pool.cancelled == ["abc-123"]
     (message,) = place.queue.poll()
     assert message.attempts == 1
-    assert [type(event).__name__ for event in place.told].count("GivenBack") == 1
-    assert place.job().status is JobStatus.DOWNLOADING
+    assert [type(event).__name__ for event in place.events].count("GivenBack") == 1
+    assert place.read_job().status is JobStatus.DOWNLOADING
 
 
-def test_results_wait_for_a_store_that_does_not_answer(place: Place) -> None:
-    """JB-32: they are counted once it does."""
+def test_results_wait_for_a_store_that_does_not_respond(place: Place) -> None:
+    """They are counted when it responds again (JB-32)."""
     failures = iter([True, True])
     record = place.jobs.record_results
 
-    def flaky(*args: Any) -> int:
+    def fail_twice(*args: Any) -> int:
         if next(failures, False):
             raise StoreUnavailable("not now")
         return record(*args)
 
-    place.jobs.record_results = flaky  # type: ignore[method-assign]
-    place.push(**seed(tasks=URLS))
+    place.jobs.record_results = fail_twice  # type: ignore[method-assign]
+    place.push(**make_message(tasks=URLS))
     place.worker.run(until_empty=True)
-    assert place.job().status is JobStatus.COMPLETED
+    assert place.read_job().status is JobStatus.COMPLETED
     assert len(place.pool.taken) == 2
 
 
@@ -221,19 +232,19 @@ def test_two_jobs_take_turns_at_the_pool(place: Place) -> None:
     woken: list[int] = []  # a job wakes the pool when it has read its tasks
     place.pool.wake = lambda: woken.append(1)  # type: ignore[method-assign]
     many = [{"url": f"https://files.example/{n}"} for n in range(5)]
-    place.push(**seed(tasks=many))
-    place.push(**{**seed(tasks=many), "jobId": "other"})
+    place.push(**make_message(tasks=many))
+    place.push(**{**make_message(tasks=many), "jobId": "other"})
     run = Thread(target=place.worker.run)
     run.start()
     wait_for(lambda: len(woken) >= 2)
-    wait_for(lambda: _all_taken(place, order, 10))
+    wait_for(lambda: _take_all(place, order, 10))
     place.worker.stop_now()
     run.join(30)
     assert [order.count(job_id) for job_id in ("abc-123", "other")] == [5, 5]
     assert len(set(order[:2])) == 2
 
 
-def _all_taken(place: Place, order: list[str], wanted: int) -> bool:
+def _take_all(place: Place, order: list[str], wanted: int) -> bool:
     while (task := place.dispatcher.take()) is not None:
         order.append(task.job_id)
     return len(order) >= wanted

@@ -1,11 +1,11 @@
-"""SIGKILL before every call of the store and of Step Functions, in the job's whole life.
+"""SIGKILL before every call of the store and of Step Functions, in a job's whole life.
 
-One process runs a job over SQLite and is killed before its k-th call; the next one gets
-the same message, as from the queue, and may be killed as well; the last one may finish.
-Afterwards the counters equal the rows, exactly one callback was accepted and says what the
-status says, no token is left, and what was counted was not done again.
+One process runs a job over SQLite and is killed before its k-th call. The next one gets the
+same message, as from the queue, and may be killed as well; the last one may finish.
+Afterwards the counters equal the rows, exactly one callback was accepted and matches the
+status, no token is left, and tasks that were counted were not done again.
 
-JB-01, 06, 07, 14, 15, 16, 28; I-JB-1…5; R004-051.
+R004-051 (JB-01, JB-06, JB-07, JB-14, JB-15, JB-16, JB-28).
 """
 
 import signal
@@ -30,14 +30,16 @@ from holdfast.jobs.pool.pool import Assignment
 from holdfast.jobs.request import JobRequest, TaskSpec
 from holdfast.jobs.runner import JobRunner
 from holdfast.jobs.tracker import JobTracker
-from jobs.crashing import Crashing, LedgerStepFunctions, in_child
+from jobs.crashing import Crashing, LedgerStepFunctions, run_in_child
 from jobs.inline_pool import InlinePool
 
 TOKEN = "token-of-the-first-execution"
 SECOND = "token-of-a-second-execution"
 
 
-class Silent:
+class SilentHeartbeats:
+    """Ignores the calls of the runner."""
+
     def beat_now(self, job: ExportJob) -> None: ...
 
     def forget(self, job_id: str) -> None: ...
@@ -45,43 +47,52 @@ class Silent:
 
 @dataclass(frozen=True)
 class Case:
+    """A job and the executions that request it."""
+
     tasks: int = 3
     failing: bool = False
     token: str | None = TOKEN
     second: str | None = None
-    """Of another execution, which asks when the first process was killed."""
+    """The token of another execution, which requests the job after the first kill."""
 
-    def request(self, token: str | None) -> JobRequest:
+    def make_request(self, token: str | None) -> JobRequest:
+        """Make the request of the job's message."""
         specs = [TaskSpec(url=f"https://files.example/{n}") for n in range(self.tasks)]
         return JobRequest(
             "abc-123", "export", "user", TaskToken(token) if token else None, tuple(specs)
         )
 
 
-class Life:
+class JobProcess:
     """One process that gets the job's message."""
 
     def __init__(self, folder: Path, case: Case, token: str | None) -> None:
         self.folder, self.case, self.token = folder, case, token
 
     def run(self, crash_at: int) -> int:
-        """How many calls it made, all told; it writes that down when it lives."""
+        """Run the job, and return how many calls it made if it was not killed."""
         crashing = Crashing(crash_at)
         store = SQLiteJobs(self.folder / "jobs.db", durability="process")
-        jobs = crashing.before(store)
-        step_functions = crashing.before(LedgerStepFunctions(self.folder / "callbacks"))
+        jobs = crashing.wrap(store)
+        step_functions = crashing.wrap(LedgerStepFunctions(self.folder / "callbacks"))
         tracker = JobTracker(jobs, step_functions, again_after_seconds=0.0)
         dispatcher = TaskDispatcher(jobs, tracker, lambda task: {"key": task.key})
         InlinePool(dispatcher, self.do)
         runner = JobRunner(
-            jobs, tracker, dispatcher, Silent(), lambda request: iter(()), step_functions
+            jobs,
+            tracker,
+            dispatcher,
+            SilentHeartbeats(),
+            lambda request: iter(()),
+            step_functions,
         )
-        job = runner.run(self.case.request(self.token), lost=Event())
+        job = runner.run(self.case.make_request(self.token), lost=Event())
         assert job.terminal, job
         store.close()
         return crashing.calls
 
     def do(self, task: Assignment) -> TaskResult:
+        """Do a task, and note it in a file."""
         with (self.folder / "done").open("a") as done:
             done.write(f"{task.payload['key']}\n")
         if self.case.failing and task.payload["key"] == "0":
@@ -94,29 +105,32 @@ CASES = {
     "three tasks": Case(),
     "no task": Case(tasks=0),
     "one of two fails": Case(tasks=2, failing=True),
-    "nobody waits": Case(tasks=1, token=None),
-    "another execution asks": Case(tasks=2, second=SECOND),
+    "no token": Case(tasks=1, token=None),
+    "another execution requests it": Case(tasks=2, second=SECOND),
 }
 
 
-def calls_of(folder: Path, case: Case) -> int:
+def count_calls(folder: Path, case: Case) -> int:
+    """Return how many calls a run without a kill makes."""
     folder.mkdir()
-    return Life(folder, case, case.token).run(0)
+    return JobProcess(folder, case, case.token).run(0)
 
 
 def play(folder: Path, case: Case, crashes: Sequence[int]) -> None:
+    """Run processes that are killed before these calls, then one that finishes."""
     folder.mkdir()
-    turns = [(case.token, at) for at in crashes]
-    turns += [(case.second, 0)] if case.second else []
-    turns += [(case.token, 0)]  # its message was never acked, so it comes again
-    for token, crash_at in turns:
-        code = in_child(partial(Life(folder, case, token).run, crash_at))
-        assert code in (0, -signal.SIGKILL), f"{turns} ended with {code}"
+    runs = [(case.token, at) for at in crashes]
+    runs += [(case.second, 0)] if case.second else []
+    runs += [(case.token, 0)]  # its message was never acked, so it is delivered again
+    for token, crash_at in runs:
+        code = run_in_child(partial(JobProcess(folder, case, token).run, crash_at))
+        assert code in (0, -signal.SIGKILL), f"{runs} ended with {code}"
         assert code == 0 or crash_at
-    check(folder, case, len(turns))
+    check(folder, case, len(runs))
 
 
-def check(folder: Path, case: Case, turns: int) -> None:
+def check(folder: Path, case: Case, runs: int) -> None:
+    """Check that counters, rows, status and callbacks agree."""
     with SQLiteJobs(folder / "jobs.db") as store:
         job = store.find_by_id("abc-123")
         rows = store.tasks("abc-123")
@@ -129,29 +143,29 @@ def check(folder: Path, case: Case, turns: int) -> None:
     assert job.task_token is None
     ledger = LedgerStepFunctions(folder / "callbacks")
     for token in filter(None, (case.token, case.second)):
-        answers = ledger.accepted(token)
-        assert len(answers) == 1, f"{len(answers)} answers"
-        superseded = answers[0].get("error") == "Superseded"
-        assert superseded or (answers[0]["kind"] == "success") == (failed == 0)
+        callbacks = ledger.list_accepted(token)
+        assert len(callbacks) == 1, f"{len(callbacks)} callbacks"
+        superseded = callbacks[0].get("error") == "Superseded"
+        assert superseded or (callbacks[0]["kind"] == "success") == (failed == 0)
     assert job.status == ("FAILED" if failed else "COMPLETED")
-    # Killed once, a process may repeat what it had not counted; never what it had.
+    # After a kill, only tasks that were not counted may be done again.
     times = (folder / "done").read_text().split() if case.tasks else []
-    assert len(times) <= case.tasks * turns
+    assert len(times) <= case.tasks * runs
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_job_survives_a_kill_before_each_of_its_calls(name: str, fast_path: Path) -> None:
     case = CASES[name]
-    calls = calls_of(fast_path / "count", case)
+    calls = count_calls(fast_path / "count", case)
     assert calls > 5
     for at in range(1, calls + 1):
         play(fast_path / f"k{at}", case, [at])
 
 
-@pytest.mark.parametrize("name", ["three tasks", "another execution asks"])
+@pytest.mark.parametrize("name", ["three tasks", "another execution requests it"])
 def test_a_job_survives_a_kill_in_its_recovery_too(name: str, fast_path: Path) -> None:
     case = CASES[name]
-    calls = calls_of(fast_path / "count", case)
+    calls = count_calls(fast_path / "count", case)
     for first in range(2, calls + 1, 3):
         for second in range(1, calls + 1, 4):
             play(fast_path / f"k{first}-{second}", case, [first, second])

@@ -1,6 +1,6 @@
-"""How an export is divided: workers that share nothing, and one place that puts it together.
+"""The structure of an export: workers that share nothing, and the wiring of the engine.
 
-Seed 004, the part about processes; what workers do under fire is in test_worker_pool.py.
+This is the part of seed 004 about processes. Workers that fail are in test_worker_pool.py.
 """
 
 import json
@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.export.work import WorkSettings, make_work
-from holdfast.bootstrap.exports import export_engine
-from holdfast.config.settings import export_settings, heartbeat_settings
+from holdfast.bootstrap.exports import build_export_engine
+from holdfast.config.export import read_export_settings
+from holdfast.config.heartbeat import read_heartbeat_settings
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.jobs.engine import JobEngine
@@ -28,7 +29,7 @@ from holdfast.jobs.events import OrchestratorDisabled, OrchestratorStarted, Orch
 from holdfast.jobs.model import TaskResult, TaskToken
 from holdfast.jobs.pool import wire
 from holdfast.jobs.pool.pool import Assignment, WorkerPool
-from holdfast.jobs.pool.process import WorkerProcess, pickled
+from holdfast.jobs.pool.process import WorkerProcess, pickle_factory
 from holdfast.jobs.request import JobRequest, TaskSpec
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 from holdfast.testing.stepfunctions import SimulatedStepFunctions
@@ -45,62 +46,65 @@ def notes(tmp_path: Path) -> Notes:
 
 
 class NoTasks:
+    """A source without tasks."""
+
     def take(self) -> Assignment | None:
         return None
 
-    def finished(self, result: TaskResult) -> None: ...
+    def finish(self, result: TaskResult) -> None: ...
 
-    def returned(self, assignment: Assignment) -> None: ...
+    def give_back(self, assignment: Assignment) -> None: ...
 
 
 def test_workers_share_no_pipe_and_no_memory(notes: Notes) -> None:
-    """R004-025, R004-026, R004-028, R004-076: what one writes no other can read. Standard
-    output and error are the service's own, for people."""
+    """R004-025, R004-026, R004-028, R004-076: no worker can read what another one writes.
+    Standard output and error are those of the service."""
     pool = WorkerPool(pool_work.work(notes.path), NoTasks(), size=3)
     try:
         pool.start()
-        pids = [worker.pid for worker in pool.view()]
-        mine = pipes_of(os.getpid())
-        theirs = [pipes_of(pid) for pid in pids]
-        memory = [shared_memory_of(pid) for pid in pids]
+        pids = [worker.pid for worker in pool.list_workers()]
+        own_pipes = list_pipes(os.getpid())
+        worker_pipes = [list_pipes(pid) for pid in pids]
+        memory = [list_shared_memory(pid) for pid in pids]
     finally:
         pool.stop(0.0)
     assert len({os.getpid(), *pids}) == 4
-    assert all(len(pipes) >= 2 and pipes <= mine for pipes in theirs)  # ours are the other ends
-    assert sum(len(pipes) for pipes in theirs) == len(set().union(*theirs))
+    # This process has the other ends.
+    assert all(len(pipes) >= 2 and pipes <= own_pipes for pipes in worker_pipes)
+    assert sum(len(pipes) for pipes in worker_pipes) == len(set().union(*worker_pipes))
     assert memory == [[], [], []]
 
 
-def pipes_of(pid: int) -> set[str]:
-    """Pipes and sockets, but for those that a process is born with."""
-    found = set()
+def list_pipes(pid: int) -> set[str]:
+    """Return pipes and sockets, without the three standard streams."""
+    pipes = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # that of the listing itself
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
             to = os.readlink(entry)
             if int(entry.name) > 2 and to.startswith(("pipe:", "socket:")):
-                found.add(to)
-    return found
+                pipes.add(to)
+    return pipes
 
 
-def shared_memory_of(pid: int) -> list[str]:
-    """Mappings that can be written to and are seen by whoever else maps the same."""
+def list_shared_memory(pid: int) -> list[str]:
+    """Return mappings that are writable and shared with other processes."""
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     return [line for line in lines if re.match(r"\S+ .w.s ", line)]
 
 
-def test_a_task_and_its_answer_are_copies_sent_over_a_pipe(notes: Notes) -> None:
+def test_a_task_and_its_result_are_copies_sent_over_a_pipe(notes: Notes) -> None:
     """R004-027, R004-042…046, R004-070, R004-102: the seven steps, with a real worker."""
     payload = {"do": "finish", "bytes": 1_048_576, "url": "https://x/y", "s3Bucket": "b"}
-    process = WorkerProcess(pickled(pool_work.work(notes.path)), 1, 60.0)
+    process = WorkerProcess(pickle_factory(pool_work.work(notes.path)), 1, 60.0)
     try:
         process.send(wire.pack_task(payload, "abc-123", "task-123", 1, 7))
-        payload["do"] = "refuse"  # what was sent is sent: no memory is shared
-        said = eventually(lambda: answer_of(process))
+        payload["do"] = "refuse"  # has no effect, because no memory is shared
+        message = eventually(lambda: read_report(process))
     finally:
         process.kill()
-        eventually(process.death)
-        process.let_go()
-    assert said == {
+        eventually(process.poll_exit)
+        process.close()
+    assert message == {
         "type": "TASK_COMPLETED",
         "payload": {
             "taskId": "task-123",
@@ -113,14 +117,15 @@ def test_a_task_and_its_answer_are_copies_sent_over_a_pipe(notes: Notes) -> None
     }
 
 
-def answer_of(process: WorkerProcess) -> Any:
+def read_report(process: WorkerProcess) -> Any:
+    """Return the report of a completed task, or None if the next message is another."""
     frame = process.read()
-    said = None if frame is None else json.loads(frame)
-    return said if said and said["type"] == "TASK_COMPLETED" else None
+    message = None if frame is None else json.loads(frame)
+    return message if message and message["type"] == "TASK_COMPLETED" else None
 
 
 LOAD = "import pickle, sys; pickle.load(sys.stdin.buffer)(); print(*sys.modules)"
-# Who could answer for a job, beat for it, or write its counters.
+# Modules that could complete a job, send its heartbeats, or write its counters.
 NOT_FOR_WORKERS = re.compile(
     r"holdfast\.(jobs\.(heartbeats|tracker|runner|consumer|dispatcher|ports|model)"
     r"|adapters\.aws\.(stepfunctions|dynamodb|sqs)|adapters\.local|bootstrap|cli)"
@@ -128,11 +133,9 @@ NOT_FOR_WORKERS = re.compile(
 
 
 @pytest.mark.parametrize("to", ["out", "s3://bucket/exports"])
-def test_what_exports_files_cannot_speak_to_step_functions_or_the_store(
-    tmp_path: Path, to: str
-) -> None:
-    """R004-007, R004-012, R004-216: with a folder there is not even boto3; with S3 there is,
-    and nothing of ours that knows another service."""
+def test_workers_cannot_call_step_functions_or_the_store(tmp_path: Path, to: str) -> None:
+    """R004-007, R004-012, R004-216: with a folder, not even boto3 is loaded. With S3 it is,
+    but no module of ours that calls another service."""
     target = to if to.startswith("s3:") else str(tmp_path / to)
     factory = pickle.dumps(make_work(WorkSettings(target, str(tmp_path / "parts"))))
     env = {
@@ -150,11 +153,11 @@ def test_what_exports_files_cannot_speak_to_step_functions_or_the_store(
     assert ("boto3" in modules) is to.startswith("s3:")
 
 
-# -- put together
+# -- the wiring
 
 
 class Place:
-    """An engine as the service has it, but for the store and Step Functions."""
+    """An engine as the service has it, except for the store and Step Functions."""
 
     def __init__(self, folder: Path) -> None:
         self.seen = Seen()
@@ -162,13 +165,13 @@ class Place:
         self.step_functions = SimulatedStepFunctions()
         self.folder = folder
 
-    def engine(self, to: str = "out", **env: str) -> JobEngine:
-        """From the variables, as the command line does it."""
-        return export_engine(
+    def make_engine(self, to: str = "out", **env: str) -> JobEngine:
+        """Make an engine from environment variables, as the command line does."""
+        return build_export_engine(
             self.jobs,
             to if to.startswith("s3:") else str(self.folder / to),
-            settings=export_settings(env, {}),
-            heartbeats=heartbeat_settings(env),
+            settings=read_export_settings(env, {}),
+            heartbeats=read_heartbeat_settings(env),
             callbacks=self.step_functions,
             events=Events(self.seen),
         )
@@ -179,8 +182,9 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def ours() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name.startswith("holdfast-")]
+def list_own_threads() -> list[str]:
+    """Return the names of the threads that Holdfast started."""
+    return [t.name for t in threading.enumerate() if t.name.startswith("holdfast-")]
 
 
 @pytest.mark.parametrize(("env", "workers"), [({}, 4), ({"WORKER_POOL_SIZE": "2"}, 2)])
@@ -188,26 +192,26 @@ def test_the_variables_reach_the_pool_and_the_orchestrator(
     place: Place, env: dict[str, str], workers: int
 ) -> None:
     """R004-018, R004-029, R004-030, R004-088, R004-089, R004-130, R004-135, R004-180,
-    R004-205, R004-266, R004-267, I-JB-14: the wiring, and that nothing of it survives."""
-    before = sorted(ours())
-    engine = place.engine(**env, STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS="20000")
+    R004-205, R004-266, R004-267: the wiring, and that nothing of it survives."""
+    before = sorted(list_own_threads())
+    engine = place.make_engine(**env, STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS="20000")
     assert engine.orchestrator is not None
     assert not engine.orchestrator.running
     with engine:
-        pids = [worker.pid for worker in engine.pool.view()]
+        pids = [worker.pid for worker in engine.pool.list_workers()]
         assert engine.orchestrator.running
         assert place.seen.of(OrchestratorStarted) == [OrchestratorStarted(20.0)]
     assert len(set(pids)) == workers
     assert not engine.orchestrator.running
     assert place.seen.of(OrchestratorStopped) == [OrchestratorStopped()]
-    assert sorted(ours()) == before
+    assert sorted(list_own_threads()) == before
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
 
 def test_the_switch_reaches_the_orchestrator(place: Place) -> None:
     """R004-137, R004-138, R004-181, R004-183, R004-258."""
     env = {"WORKER_POOL_SIZE": "1", "STEP_FUNCTIONS_HEARTBEAT_ENABLED": "false"}
-    with place.engine(**env) as engine:
+    with place.make_engine(**env) as engine:
         assert engine.orchestrator is not None
         assert not engine.orchestrator.running
     assert place.seen.of(OrchestratorDisabled) == [OrchestratorDisabled()]
@@ -219,16 +223,16 @@ def test_a_pool_of_none_or_of_too_many_is_refused_by_the_name_of_the_variable(
 ) -> None:
     """R004-029."""
     with pytest.raises(ConfigError, match="WORKER_POOL_SIZE"):
-        export_settings({"WORKER_POOL_SIZE": count}, {})
-    assert export_settings({"WORKER_POOL_SIZE": "8"}, {}).worker_pool_size == 8
+        read_export_settings({"WORKER_POOL_SIZE": count}, {})
+    assert read_export_settings({"WORKER_POOL_SIZE": "8"}, {}).worker_pool_size == 8
 
 
 TOKEN = TaskToken("a-token-that-no-worker-may-see")
 
 
 @contextmanager
-def working_on(engine: JobEngine, request: JobRequest) -> Iterator[None]:
-    """The job's thread; the test stands where the pool would be."""
+def run_job(engine: JobEngine, request: JobRequest) -> Iterator[None]:
+    """Run the job in its thread; the test takes the place of the pool."""
     lost = Flag()
     thread = threading.Thread(target=engine.runner.run, args=(request,), kwargs={"lost": lost})
     thread.start()
@@ -239,12 +243,12 @@ def working_on(engine: JobEngine, request: JobRequest) -> Iterator[None]:
         thread.join(60)
 
 
-def test_a_worker_is_told_where_the_file_is_and_where_it_goes(place: Place) -> None:
+def test_a_worker_gets_the_url_and_the_destination_of_a_file(place: Place) -> None:
     """R004-002, R004-007, R004-037…041, R004-072: references, and no token."""
-    engine = place.engine("s3://exports/daily")
+    engine = place.make_engine("s3://exports/daily")
     checksum = "sha256:" + "0" * 64
     file = TaskSpec(url="https://api.example.com/file.pdf", checksum=checksum, size=5)
-    with working_on(engine, JobRequest("abc-123", "e", "u", TOKEN, (file,))):
+    with run_job(engine, JobRequest("abc-123", "e", "u", TOKEN, (file,))):
         task = eventually(engine.dispatcher.take)
     [stored] = place.jobs.tasks("abc-123")
     assert (task.job_id, task.task_id) == ("abc-123", stored.task_id)

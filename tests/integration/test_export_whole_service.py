@@ -1,7 +1,7 @@
-"""The service as it is deployed: a state machine, SQS, DynamoDB and S3 behind one real process.
+"""The service as it is deployed: one real process with a state machine, SQS, DynamoDB and S3.
 
-ministack's services, none of which anybody here wrote. What Step Functions does about
-silence is proved on moto's (test_state_machine_moto.py); ministack does not mind silence.
+ministack provides the services. Heartbeat timeouts are tested with moto
+(test_state_machine_moto.py), because ministack does not implement them.
 """
 
 import json
@@ -35,7 +35,7 @@ def place(
 
 
 class Cloud:
-    """What somebody sets up before the service starts, and what they see of it then."""
+    """The AWS resources of the service, and what can be read from them."""
 
     def __init__(self, ministack: "Ministack") -> None:
         self.sqs, self.s3 = ministack.client("sqs"), ministack.client("s3")
@@ -48,6 +48,7 @@ class Cloud:
         )
 
     def begin(self, **job: str) -> str:
+        """Create the state machine, start an execution, and return its ARN."""
         definition = json.loads(EXAMPLE.read_text())
         definition["States"]["StartExportJob"]["Parameters"]["QueueUrl"] = self.queue
         machine = self.step_functions.create_state_machine(
@@ -60,23 +61,28 @@ class Cloud:
         )
         return str(begun["executionArn"])
 
-    def execution(self, arn: str) -> Any:
+    def describe_execution(self, arn: str) -> Any:
+        """Return the execution as the service describes it."""
         return self.step_functions.describe_execution(executionArn=arn)
 
-    def row(self) -> dict[str, Any]:
+    def read_row(self) -> dict[str, Any]:
+        """Return the job's row."""
         key = {"jobId": {"S": "job-1"}}
-        answer = self.dynamodb.get_item(
+        response = self.dynamodb.get_item(
             TableName="whole-ExportJobs", Key=key, ConsistentRead=True
         )
         return {
-            name: next(iter(value.values())) for name, value in answer.get("Item", {}).items()
+            name: next(iter(value.values())) for name, value in response.get("Item", {}).items()
         }
 
-    def objects(self) -> dict[str, bytes]:
+    def read_objects(self) -> dict[str, bytes]:
+        """Return the exported objects."""
         listed = self.s3.list_objects_v2(Bucket="whole-files").get("Contents", [])
         return {
-            one["Key"]: self.s3.get_object(Bucket="whole-files", Key=one["Key"])["Body"].read()
-            for one in listed
+            entry["Key"]: self.s3.get_object(Bucket="whole-files", Key=entry["Key"])[
+                "Body"
+            ].read()
+            for entry in listed
         }
 
 
@@ -87,7 +93,7 @@ def test_an_execution_a_queue_a_table_a_bucket_and_two_workers(
     R004-073, R004-077…082, R004-101, R004-103…105, R004-120, R004-125, R004-205, R004-215,
     R004-216, R004-245.
 
-    One file is held back, so that there is time to look at the job while it runs.
+    One file is held back, so that there is time to check the job while it runs.
     """
     place.serve(*NAMES, slow=("slow",))
     (place.folder / "lists").mkdir()
@@ -96,14 +102,14 @@ def test_an_execution_a_queue_a_table_a_bucket_and_two_workers(
     execution = cloud.begin(jobId="job-1", exportId="e-1", userId="u-1")
     to = ("--to", "s3://whole-files/exports", "--manifests", "lists")
     words = ("sqs:whole-jobs", "--jobs", "dynamodb:whole-", *to, "--until-empty")
-    with serving(place, *words, WORKER_POOL_SIZE="2", **ministack.env) as process:
-        look_while_it_runs(place, cloud, execution, process.pid)
-        token = cloud.row()["taskToken"]
+    with run_service(place, *words, WORKER_POOL_SIZE="2", **ministack.env) as process:
+        check_while_it_runs(place, cloud, execution, process.pid)
+        token = cloud.read_row()["taskToken"]
         place.open()
         ran = ended(process)
     assert ran.code == 0, ran.err
     assert token not in ran.out + ran.err
-    look_afterwards(place, cloud, execution)
+    check_afterwards(place, cloud, execution)
     names = [json.loads(line)["event"] for line in ran.err.splitlines() if line.startswith("{")]
     assert names.count("task_completed") == 9
     assert names.count("pool_worker_started") == 2
@@ -111,7 +117,10 @@ def test_an_execution_a_queue_a_table_a_bucket_and_two_workers(
 
 
 @contextmanager
-def serving(place: ExportCli, *words: str, **env: str) -> "Iterator[subprocess.Popen[bytes]]":
+def run_service(
+    place: ExportCli, *words: str, **env: str
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run `holdfast export serve` in a process."""
     allowed = ("--allow-host", place.server.origin, "--log-format", "json")
     env = clean_env(**{**NO_AWS, **env})
     process = start(place.folder, "export", "serve", *words, *allowed, env=env)
@@ -122,27 +131,29 @@ def serving(place: ExportCli, *words: str, **env: str) -> "Iterator[subprocess.P
         process.communicate()
 
 
-def look_while_it_runs(place: ExportCli, cloud: Cloud, execution: str, pid: int) -> None:
+def check_while_it_runs(place: ExportCli, cloud: Cloud, execution: str, pid: int) -> None:
+    """Check the row, the execution and the workers while one file is held back."""
     seen: list[int] = []
 
-    def held_up() -> bool:
-        seen.append(int(cloud.row().get("completedTasks", 0)))
+    def is_held_back() -> bool:
+        seen.append(int(cloud.read_row().get("completedTasks", 0)))
         return seen[-1] == len(NAMES) and bool(place.asked("slow")[0])
 
-    eventually(held_up)
+    eventually(is_held_back)
     assert seen == sorted(seen)  # a counter never falls
-    row = cloud.row()
+    row = cloud.read_row()
     assert (row["status"], row["totalTasks"], row["failedTasks"]) == ("DOWNLOADING", "9", "0")
     assert (row["exportId"], row["userId"]) == ("e-1", "u-1")
-    assert cloud.execution(execution)["status"] == "RUNNING"
+    assert cloud.describe_execution(execution)["status"] == "RUNNING"
     workers = workers_of(pid)
     assert len(workers) == 2
     token = row["taskToken"].encode()
-    assert all(token not in environment_and_arguments(worker) for worker in workers)
+    assert all(token not in read_environment_and_arguments(worker) for worker in workers)
 
 
-def look_afterwards(place: ExportCli, cloud: Cloud, execution: str) -> None:
-    done = eventually(lambda: _ended(cloud.execution(execution)))
+def check_afterwards(place: ExportCli, cloud: Cloud, execution: str) -> None:
+    """Check the outcome, the objects and the row."""
+    done = eventually(lambda: _get_if_ended(cloud.describe_execution(execution)))
     assert done["status"] == "SUCCEEDED"
     assert json.loads(done["output"]) == {
         "jobId": "job-1",
@@ -150,17 +161,18 @@ def look_afterwards(place: ExportCli, cloud: Cloud, execution: str) -> None:
         "totalTasks": 9,
         "completedTasks": 9,
     }
-    assert cloud.objects() == {
+    assert cloud.read_objects() == {
         f"exports/job-1/{name}": place.data(name) for name in (*NAMES, "slow")
     }
-    row = cloud.row()
+    row = cloud.read_row()
     assert (row["status"], row["completedTasks"]) == ("COMPLETED", "9")
     assert "taskToken" not in row
 
 
-def environment_and_arguments(pid: int) -> bytes:
+def read_environment_and_arguments(pid: int) -> bytes:
+    """Return the environment and the arguments of a process."""
     return Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def _ended(execution: Any) -> Any:
+def _get_if_ended(execution: Any) -> Any:
     return None if execution["status"] == "RUNNING" else execution

@@ -1,10 +1,8 @@
-"""Every interleaving of those who count, seal, finish and judge a job, and every death.
+"""Every interleaving of actors that count, seal, finish and check a job, and every crash.
 
-The real tracker runs over a store on plain values; each call of a port is a place where
-another actor may go on, or where this one is killed. Afterwards somebody comes, as the
-job's message does, does what the store says is not done, and the reconciler passes.
-
-JB-01…09, 12, 13, 46; I-JB-1…5.
+The real tracker runs over a store on plain values. At each call of a port another actor may
+go on, or this actor may crash. Afterwards the job's message is delivered again, the tasks
+that are not done are done, and the reconciler runs (JB-01 to JB-09, JB-12, JB-13, JB-46).
 """
 
 from collections.abc import Callable, Sequence
@@ -39,14 +37,14 @@ from holdfast.testing import ManualClock
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 from holdfast.testing.stepfunctions import AcceptedCallback, SimulatedStepFunctions, TokenState
 from jobs.inline_pool import InlinePool
-from jobs.stepping import Doom, Stepping, mortal
+from jobs.stepping import Crash, Stepping, make_actor
 
 JOB = "job-1"
 
 
 @dataclass
 class Actor:
-    """One process: its ports, each call of which is a step."""
+    """One process with its ports; each call of a port is a step."""
 
     stage: "Stage"
     jobs: Any
@@ -54,8 +52,8 @@ class Actor:
     tracker: JobTracker
 
     def run(self, token: TaskToken) -> None:
-        """Get a job message, and do all of it."""
-        clock = Impatient()
+        """Receive the job's message with that token, and run the job."""
+        clock = NoWaitClock()
         dispatcher = TaskDispatcher(
             self.jobs,
             self.tracker,
@@ -68,39 +66,41 @@ class Actor:
             self.jobs,
             self.tracker,
             dispatcher,
-            Silent(),
+            SilentHeartbeats(),
             lambda request: iter(()),
             self.step_functions,
             clock=clock,
         )
         specs = tuple(TaskSpec(url=task.url, key=task.key) for task in self.stage.tasks)
         request = JobRequest(JOB, "export", "user", token, specs)
-        with suppress(CallbackUnclear, CallbackRefused):  # the message comes again
+        with suppress(CallbackUnclear, CallbackRefused):  # the message is delivered again
             runner.run(request, lost=Event())
 
 
-class Impatient(ManualClock):
-    """Who would have to wait loses its lease instead: its message comes again."""
+class NoWaitClock(ManualClock):
+    """Sets the event instead of waiting, so that the lease is lost and the message returns."""
 
     def wait(self, event: Event, seconds: float | None) -> bool:
         event.set()
         return True
 
 
-class Silent:
+class SilentHeartbeats:
+    """Ignores the calls of the runner."""
+
     def beat_now(self, job: ExportJob) -> None: ...
 
     def forget(self, job_id: str) -> None: ...
 
 
-Life = Callable[[Actor], object]
+Script = Callable[[Actor], object]
 
 
 @dataclass
 class Case:
-    """A job that was begun: its tasks, and whose lives meet."""
+    """A job that was begun, and what the actors do that meet."""
 
-    lives: Sequence[Life]
+    scripts: Sequence[Script]
     tasks: int = 2
     failing: frozenset[int] = frozenset()
     sealed: bool = False
@@ -108,11 +108,13 @@ class Case:
     throttled: int = 0
     timed_out: bool = False
     second: bool = False
-    """Another execution asks for the job, too."""
+    """Whether another execution requests the job, too."""
 
 
 @dataclass
 class Stage:
+    """A job in a store in memory, and a simulated Step Functions."""
+
     case: Case
     clock: ManualClock = field(default_factory=ManualClock)
     memory: JobMemory = field(default_factory=JobMemory)
@@ -124,7 +126,7 @@ class Stage:
         self.token = self.step_functions.open(timeout_seconds=limit)
         self.second = self.step_functions.open()
         self.tasks = [
-            ExportTask.of(JOB, f"https://files.example/{n}", f"{n}")
+            ExportTask.create(JOB, f"https://files.example/{n}", f"{n}")
             for n in range(self.case.tasks)
         ]
         self.jobs.save(ExportJob.create(JOB, "export", "user", task_token=self.token, now=1.0))
@@ -136,27 +138,30 @@ class Stage:
         self.step_functions.throttle(self.case.throttled)
         self.step_functions.lose_replies(self.case.lost_replies)
 
-    def result(self, n: int) -> TaskResult:
+    def make_result(self, n: int) -> TaskResult:
+        """Make the result of the n-th task."""
         error = JobError("Http404", "not found") if n in self.case.failing else None
         return TaskResult(JOB, self.tasks[n].task_id, error is None, 1, error)
 
     def do(self, task: Assignment) -> TaskResult:
-        return self.result(int(task.payload["key"]))
+        """Do a task at once."""
+        return self.make_result(int(task.payload["key"]))
 
-    def play(self, policy: Policy, doom: Doom) -> Baton:
+    def play(self, policy: Policy, crash: Crash) -> Baton:
+        """Run all actors in the order of the policy."""
         baton = Baton(policy)
         actors = []
-        for index, life in enumerate(self.case.lives):
-            jobs = Stepping(self.jobs, baton, doom, index)
-            step_functions = Stepping(self.step_functions, baton, doom, index)
+        for index, script in enumerate(self.case.scripts):
+            jobs = Stepping(self.jobs, baton, crash, index)
+            step_functions = Stepping(self.step_functions, baton, crash, index)
             tracker = JobTracker(jobs, step_functions, again_after_seconds=20.0)
             actor = Actor(self, jobs, step_functions, tracker)
-            actors.append(mortal(partial(life, actor)))
+            actors.append(make_actor(partial(script, actor)))
         baton.run(actors)
         return baton
 
     def recover(self) -> None:
-        """The message comes again; whoever has it does the rest. Then a pass, or a few."""
+        """Deliver the message again, do the remaining tasks, and run the reconciler."""
         tracker = JobTracker(self.jobs, self.step_functions, again_after_seconds=20.0)
         if self.case.second:
             self.clock.advance(30.0)
@@ -171,13 +176,14 @@ class Stage:
             pending = self.jobs.tasks(JOB, status=TaskStatus.PENDING)
             for n, task in enumerate(self.tasks):
                 if task in pending:
-                    tracker.count(JOB, [self.result(n)])
+                    tracker.count(JOB, [self.make_result(n)])
         reconciler = Reconciler(self.jobs, tracker, clock=self.clock, stall_seconds=None)
         for _ in range(3):
             self.clock.advance(30.0)
             reconciler.tick()
 
-    def check(self, *, somebody_died: bool) -> None:
+    def check(self, *, crashed: bool) -> None:
+        """Check that counters, status and callbacks agree."""
         job = self.jobs.find_by_id(JOB)
         assert job is not None
         rows = self.jobs.tasks(JOB)
@@ -191,34 +197,38 @@ class Stage:
         assert job.task_token is None
         assert self.step_functions.state(self.token) is not TokenState.OPEN
         if self.case.timed_out:
-            assert not self._answers(self.token)
-            # Who died while sending leaves a doubt that nobody can clear: it counts as sent.
-            assert job.status is JobStatus.FAILED or somebody_died
+            assert not self._list_outcomes(self.token)
+            # After a crash while sending it is unknown whether the outcome went out, so it
+            # counts as sent.
+            assert job.status is JobStatus.FAILED or crashed
             return
         assert (job.status is JobStatus.COMPLETED) == (failed == 0)
         for token in (self.token, self.second) if self.case.second else (self.token,):
-            (answer,) = self._answers(token)
-            assert answer.error == "Superseded" or (answer.kind == "success") == (failed == 0)
+            (outcome,) = self._list_outcomes(token)
+            assert outcome.error == "Superseded" or (outcome.kind == "success") == (failed == 0)
 
-    def _answers(self, token: TaskToken) -> list[AcceptedCallback]:
-        found = [one for one in self.step_functions.accepted if one.token == token]
-        return [one for one in found if one.kind != "heartbeat"]
-
-
-def counts(*numbers: int) -> Life:
-    return lambda actor: actor.tracker.count(JOB, [actor.stage.result(n) for n in numbers])
+    def _list_outcomes(self, token: TaskToken) -> list[AcceptedCallback]:
+        accepted = [sent for sent in self.step_functions.accepted if sent.token == token]
+        return [sent for sent in accepted if sent.kind != "heartbeat"]
 
 
-def seals(actor: Actor) -> None:
+def count_results(*numbers: int) -> Script:
+    """Return a script that counts the results of these tasks."""
+    return lambda actor: actor.tracker.count(JOB, [actor.stage.make_result(n) for n in numbers])
+
+
+def seal(actor: Actor) -> None:
+    """Seal the job."""
     actor.tracker.seal(JOB, len(actor.stage.tasks))
 
 
-def looks(actor: Actor) -> None:
+def complete(actor: Actor) -> None:
+    """Finish the job if it is done."""
     actor.tracker.complete(JOB)
 
 
-def judges(actor: Actor) -> None:
-    """A heartbeat, and what its answer is taken for."""
+def send_heartbeat(actor: Actor) -> None:
+    """Send a heartbeat, and handle a closed token."""
     job = actor.jobs.find_by_id(JOB)
     if job.task_token is None:
         return
@@ -230,53 +240,68 @@ def judges(actor: Actor) -> None:
         pass
 
 
-def first(actor: Actor) -> None:
+def run_first(actor: Actor) -> None:
+    """Run the job with the first token."""
     actor.run(actor.stage.token)
 
 
-def second(actor: Actor) -> None:
+def run_second(actor: Actor) -> None:
+    """Run the job with the token of the second execution."""
     actor.run(actor.stage.second)
 
 
 CASES = {
-    "two count while one seals": Case([counts(0), counts(1), seals]),
-    "the same results come twice": Case([counts(0, 1), counts(1, 0)], sealed=True),
-    "one task fails": Case([counts(0), counts(1)], failing=frozenset({1}), sealed=True),
-    "no task at all": Case([seals, looks], tasks=0),
-    "two finish it, one reply is lost": Case(
-        [counts(0, 1), looks], sealed=True, lost_replies=1
+    "two count while one seal": Case([count_results(0), count_results(1), seal]),
+    "the same results come twice": Case(
+        [count_results(0, 1), count_results(1, 0)], sealed=True
     ),
-    "two finish it, one is throttled": Case([counts(0, 1), looks], sealed=True, throttled=1),
-    "a heartbeat meets the end": Case([counts(0, 1), judges], sealed=True),
-    "a heartbeat meets the end and a lost reply": Case(
-        [counts(0, 1), judges], sealed=True, lost_replies=1
+    "one task fails": Case(
+        [count_results(0), count_results(1)], failing=frozenset({1}), sealed=True
     ),
-    "another execution takes it over": Case([first, second], sealed=True, second=True),
-    "… while it is beaten": Case([second, judges], sealed=True, second=True),
-    "… and a reply is lost": Case([second, judges], sealed=True, second=True, lost_replies=1),
-    "it timed out meanwhile": Case([counts(0, 1), judges], sealed=True, timed_out=True),
+    "no task at all": Case([seal, complete], tasks=0),
+    "two finish it, one response is lost": Case(
+        [count_results(0, 1), complete], sealed=True, lost_replies=1
+    ),
+    "two finish it, one is throttled": Case(
+        [count_results(0, 1), complete], sealed=True, throttled=1
+    ),
+    "a heartbeat meets the end": Case([count_results(0, 1), send_heartbeat], sealed=True),
+    "a heartbeat meets the end and a lost response": Case(
+        [count_results(0, 1), send_heartbeat], sealed=True, lost_replies=1
+    ),
+    "another execution takes it over": Case([run_first, run_second], sealed=True, second=True),
+    "… while a heartbeat is sent": Case([run_second, send_heartbeat], sealed=True, second=True),
+    "… and a response is lost": Case(
+        [run_second, send_heartbeat], sealed=True, second=True, lost_replies=1
+    ),
+    "it timed out meanwhile": Case(
+        [count_results(0, 1), send_heartbeat], sealed=True, timed_out=True
+    ),
 }
 
 
-def every_schedule(case: Case, *, preemptions: int = 2, limit: int = 60) -> int:
-    """Without a death, then with the death of each actor before each of its calls."""
+def play_all_schedules(case: Case, *, preemptions: int = 2, limit: int = 60) -> int:
+    """Play without a crash, then with a crash of each actor before each of its calls.
 
-    def play(policy: Policy, doom: Doom) -> Baton:
+    Return the number of schedules.
+    """
+
+    def play(policy: Policy, crash: Crash) -> Baton:
         stage = Stage(case)
-        baton = stage.play(policy, doom)
+        baton = stage.play(policy, crash)
         stage.recover()
-        stage.check(somebody_died=doom.struck)
+        stage.check(crashed=crash.happened)
         return baton
 
-    played = explore(lambda policy: play(policy, Doom()), preemptions=preemptions, limit=limit)
-    for actor in range(len(case.lives)):
+    played = explore(lambda policy: play(policy, Crash()), preemptions=preemptions, limit=limit)
+    for actor in range(len(case.scripts)):
         for call in count(1):
-            doom = Doom(actor, call)
-            play(Scripted([]), doom)
-            if not doom.struck:
+            crash = Crash(actor, call)
+            play(Scripted([]), crash)
+            if not crash.happened:
                 break
             played += explore(
-                lambda policy, actor=actor, call=call: play(policy, Doom(actor, call)),
+                lambda policy, actor=actor, call=call: play(policy, Crash(actor, call)),
                 preemptions=1,
                 limit=limit // 4,
             )
@@ -284,5 +309,5 @@ def every_schedule(case: Case, *, preemptions: int = 2, limit: int = 60) -> int:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_answer_that_is_true_whoever_dies_when(name: str) -> None:
-    assert every_schedule(CASES[name]) > 10
+def test_one_correct_outcome_is_sent_in_every_schedule_and_crash(name: str) -> None:
+    assert play_all_schedules(CASES[name]) > 10

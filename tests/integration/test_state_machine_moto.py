@@ -1,6 +1,7 @@
-"""A real state machine, moto's, that waits for our token: heartbeats against its clocks.
+"""Heartbeats and the timeouts of a state machine that moto runs.
 
-R004-008, R004-077, R004-245, R004-246. One execution for each mock: moto's threads end with it.
+R004-008, R004-077, R004-245, R004-246. Each mock has one execution, because moto's threads
+end with the mock.
 """
 
 import json
@@ -20,25 +21,29 @@ from holdfast.jobs.errors import TokenClosed
 from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.jobs.model import ExportJob, JobState, JobStatus, TaskToken
 
-HEARTBEAT_SECONDS = 6  # a busy machine may be late with a beat by as much
+HEARTBEAT_SECONDS = 6  # a heartbeat may be so late on a busy machine
 INTERVAL_SECONDS = 0.25
 
 
-class Shelf:
-    """The job store, as far as heartbeats see it."""
+class FakeJobReader:
+    """The part of a job store that heartbeats use, with one job."""
 
     def __init__(self, job: ExportJob) -> None:
         self.job = job
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
+        """Return the job."""
         return self.job if job_id == self.job.job_id else None
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
+        """Return the job if it has that status."""
         return [self.job] if self.job.status is status else []
 
 
 @dataclass(slots=True)
 class Execution:
+    """One execution of the state machine."""
+
     client: Any
     arn: str
     token: TaskToken
@@ -46,22 +51,26 @@ class Execution:
 
     @property
     def status(self) -> str:
+        """The status that the service reports."""
         return str(self.client.describe_execution(executionArn=self.arn)["status"])
 
-    def ended(self) -> str:
+    def wait_for_end(self) -> str:
+        """Wait for the end, and return the status."""
         wait_for(lambda: self.status != "RUNNING")
         return self.status
 
 
-def wait_for(true: Callable[[], Any], seconds: float = 30.0) -> None:
+def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+    """Wait until the condition is true."""
     end = time.monotonic() + seconds
-    while not true():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
 
 
 @contextmanager
-def executing(**bounds: int) -> Iterator[Execution]:
+def start_execution(**limits: int) -> Iterator[Execution]:
+    """Start an execution, and receive its token from the queue."""
     with mock_aws(config={"stepfunctions": {"execute_state_machine": True}}):
         client, sqs = boto3.client("stepfunctions"), boto3.client("sqs")
         url = sqs.create_queue(QueueName="export-jobs")["QueueUrl"]
@@ -73,7 +82,7 @@ def executing(**bounds: int) -> Iterator[Execution]:
                 "MessageBody": {"jobId": "job-1", "taskToken.$": "$$.Task.Token"},
             },
             "TimeoutSeconds": 30,
-            **bounds,
+            **limits,
             "End": True,
         }
         machine = client.create_state_machine(
@@ -82,11 +91,14 @@ def executing(**bounds: int) -> Iterator[Execution]:
             roleArn="arn:aws:iam::123456789012:role/export",
         )["stateMachineArn"]
         arn = client.start_execution(stateMachineArn=machine, name="one")["executionArn"]
-        found: list[Any] = []
+        messages: list[Any] = []
         wait_for(
-            lambda: found.extend(sqs.receive_message(QueueUrl=url).get("Messages", [])) or found
+            lambda: (
+                messages.extend(sqs.receive_message(QueueUrl=url).get("Messages", []))
+                or messages
+            )
         )
-        token = TaskToken(json.loads(found[0]["Body"])["taskToken"])
+        token = TaskToken(json.loads(messages[0]["Body"])["taskToken"])
         execution = Execution(client, arn, token, StepFunctionsCallbacks(client))
         try:
             yield execution
@@ -103,10 +115,11 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def beating(
+def send_heartbeats(
     execution: Execution, closed: list[tuple[str, str]] | None = None
 ) -> Iterator[HeartbeatOrchestrator]:
-    told = [] if closed is None else closed
+    """Run an orchestrator; `closed` gets what it passes to `token_closed`."""
+    noted = [] if closed is None else closed
     job = ExportJob.create(
         "job-1",
         "e",
@@ -116,10 +129,10 @@ def beating(
         now=SYSTEM_CLOCK.time(),
     )
     orchestrator = HeartbeatOrchestrator(
-        Shelf(job),
+        FakeJobReader(job),
         execution.callbacks,
         interval_seconds=INTERVAL_SECONDS,
-        token_closed=lambda job, code: told.append((job.job_id, code)),
+        token_closed=lambda job, code: noted.append((job.job_id, code)),
     )
     orchestrator.start()
     try:
@@ -129,38 +142,38 @@ def beating(
 
 
 def test_beats_keep_an_execution_alive_and_silence_times_it_out() -> None:
-    """R004-001, R004-009, R004-011, R004-214, R004-223, R004-247, R004-248, I-JB-6: past three
-    times HeartbeatSeconds; then the next beat finds the token closed, and says so."""
-    with executing(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
-        with beating(execution):
+    """R004-001, R004-009, R004-011, R004-214, R004-223, R004-247, R004-248: for three
+    times HeartbeatSeconds. Then the next heartbeat finds the token closed, and reports it."""
+    with start_execution(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
+        with send_heartbeats(execution):
             end = time.monotonic() + 3.2 * HEARTBEAT_SECONDS
             while time.monotonic() < end:
                 assert execution.status == "RUNNING"
                 time.sleep(0.2)
-        assert execution.ended() in ("FAILED", "TIMED_OUT")
+        assert execution.wait_for_end() in ("FAILED", "TIMED_OUT")
         closed: list[tuple[str, str]] = []
-        with beating(execution, closed):
+        with send_heartbeats(execution, closed):
             wait_for(lambda: closed)
         assert closed[0][0] == "job-1"
         assert closed[0][1] in ("TaskTimedOut", "TaskDoesNotExist", "InvalidToken")
 
 
 def test_beats_do_not_prolong_timeout_seconds() -> None:
-    """D-21, JB-18."""
+    """(JB-18)"""
     began = time.monotonic()
-    with executing(HeartbeatSeconds=HEARTBEAT_SECONDS, TimeoutSeconds=8) as execution:
+    with start_execution(HeartbeatSeconds=HEARTBEAT_SECONDS, TimeoutSeconds=8) as execution:
         closed: list[tuple[str, str]] = []
-        with beating(execution, closed):
-            assert execution.ended() in ("FAILED", "TIMED_OUT")
+        with send_heartbeats(execution, closed):
+            assert execution.wait_for_end() in ("FAILED", "TIMED_OUT")
             assert time.monotonic() - began > 7.5
             wait_for(lambda: closed)
 
 
 def test_a_success_ends_the_execution_and_a_second_one_is_rejected() -> None:
-    """R004-120, R004-125, R004-126, I-JB-3."""
-    with executing(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
+    """R004-120, R004-125, R004-126."""
+    with start_execution(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
         execution.callbacks.send_task_success(execution.token, {"jobId": "job-1"})
-        assert execution.ended() == "SUCCEEDED"
+        assert execution.wait_for_end() == "SUCCEEDED"
         described = execution.client.describe_execution(executionArn=execution.arn)
         assert json.loads(described["output"]) == {"jobId": "job-1"}
         with pytest.raises(TokenClosed):
@@ -168,11 +181,11 @@ def test_a_success_ends_the_execution_and_a_second_one_is_rejected() -> None:
 
 
 def test_a_failure_fails_the_execution_with_our_error() -> None:
-    """R004-121. (The cause is lost in moto; the adapter's own tests see it sent.)"""
-    with executing(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
+    """R004-121. (moto drops the cause; the adapter's own tests cover it.)"""
+    with start_execution(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
         execution.callbacks.send_task_failure(
             execution.token, "JobCompletedWithFailures", "2 tasks failed"
         )
-        assert execution.ended() == "FAILED"
+        assert execution.wait_for_end() == "FAILED"
         described = execution.client.describe_execution(executionArn=execution.arn)
         assert described["error"] == "JobCompletedWithFailures"

@@ -1,4 +1,4 @@
-"""A process that kills itself before its k-th call of a port, for real."""
+"""A process that kills itself with SIGKILL before its k-th call of a port."""
 
 import json
 import os
@@ -12,22 +12,24 @@ from holdfast.jobs.model import TaskToken
 
 
 class Crashing:
-    """Stands before ports: SIGKILL before the k-th call of any of them; 0: never."""
+    """Wraps ports, and kills the process before the k-th call of any of them; 0 is never."""
 
     def __init__(self, at: int) -> None:
         self._at = at
         self.calls = 0
 
-    def before(self, port: Any) -> Any:
-        return _Doomed(port, self)
+    def wrap(self, port: Any) -> Any:
+        """Return the port with its calls counted."""
+        return _CountedPort(port, self)
 
-    def count(self) -> None:
+    def count_call(self) -> None:
+        """Count a call, and kill the process if it is the k-th."""
         self.calls += 1
         if self.calls == self._at:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class _Doomed:
+class _CountedPort:
     def __init__(self, port: Any, crashing: Crashing) -> None:
         self._port, self._crashing = port, crashing
 
@@ -35,19 +37,20 @@ class _Doomed:
         call = getattr(self._port, name)
 
         def counted(*args: Any, **kwargs: Any) -> Any:
-            self._crashing.count()
+            self._crashing.count_call()
             return call(*args, **kwargs)
 
         return counted
 
 
 class LedgerStepFunctions:
-    """Step Functions as a file that processes share: a line for each accepted callback."""
+    """Step Functions as a file that processes share, with a line for each accepted callback."""
 
     def __init__(self, ledger: Path) -> None:
         self._ledger = ledger
 
-    def accepted(self, token: str) -> list[dict[str, Any]]:
+    def list_accepted(self, token: str) -> list[dict[str, Any]]:
+        """Return the accepted callbacks of a token."""
         if not self._ledger.exists():
             return []
         lines = map(json.loads, self._ledger.read_text().splitlines())
@@ -60,23 +63,23 @@ class LedgerStepFunctions:
         self._accept(token, {"kind": "failure", "error": error})
 
     def send_task_heartbeat(self, token: TaskToken) -> None:
-        if self.accepted(token.reveal()):
+        if self.list_accepted(token.reveal()):
             raise TokenClosed("TaskTimedOut")
 
-    def _accept(self, token: TaskToken, what: dict[str, Any]) -> None:
-        if self.accepted(token.reveal()):
+    def _accept(self, token: TaskToken, callback: dict[str, Any]) -> None:
+        if self.list_accepted(token.reveal()):
             raise TokenClosed("TaskTimedOut")
         with self._ledger.open("a") as ledger:
-            ledger.write(json.dumps({"token": token.reveal(), **what}) + "\n")
+            ledger.write(json.dumps({"token": token.reveal(), **callback}) + "\n")
 
 
-def in_child(life: Callable[[], object]) -> int:
-    """Run it in a fork; its exit code, negative for the signal that ended it."""
+def run_in_child(run: Callable[[], object]) -> int:
+    """Run it in a forked process, and return its exit code, negative for a signal."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            life()
+            run()
             code = 0
         except BaseException:
             import traceback

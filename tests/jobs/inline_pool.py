@@ -1,4 +1,4 @@
-"""A pool that does tasks at once, in the thread that wakes it."""
+"""A worker pool that does tasks at once, in the thread that wakes it."""
 
 from collections.abc import Callable
 
@@ -10,15 +10,17 @@ Do = Callable[[Assignment], TaskResult | None]
 
 
 def succeed(task: Assignment) -> TaskResult:
+    """Return a success."""
     return TaskResult(task.job_id, task.task_id, True, 10)
 
 
 def fail(task: Assignment) -> TaskResult:
+    """Return a failure."""
     return TaskResult(task.job_id, task.task_id, False, 0, JobError("Http404", "gone"))
 
 
 class InlinePool:
-    """`do` returns a result, or None for a task that goes on and on."""
+    """Calls `do` for each task; it returns a result, or None for a task that never ends."""
 
     def __init__(self, dispatcher: TaskDispatcher, do: Do = succeed) -> None:
         self._dispatcher, self.do = dispatcher, do
@@ -26,19 +28,22 @@ class InlinePool:
         self.running: list[Assignment] = []
         self.cancelled: list[str] = []
         self.bytes = 0
-        dispatcher.feed(self)
+        dispatcher.attach_pool(self)
 
     def wake(self) -> None:
+        """Do all tasks that are ready."""
         while (task := self._dispatcher.take()) is not None:
             self.taken.append(task)
             result = self.do(task)
             if result is None:
                 self.running.append(task)
             else:
-                self._dispatcher.finished(result)
+                self._dispatcher.finish(result)
 
     def cancel(self, job_id: str) -> None:
+        """Note that the job was cancelled."""
         self.cancelled.append(job_id)
 
-    def bytes_of(self, job_id: str) -> int:
+    def count_running_bytes(self, job_id: str) -> int:
+        """Return the number that the test has set."""
         return self.bytes

@@ -1,4 +1,4 @@
-"""A job store and Step Functions whose every call is a place to switch, or to die."""
+"""Ports at whose every call another actor may run, or this actor may crash."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -7,47 +7,48 @@ from typing import Any
 from fs.schedule import Baton
 
 
-class Died(BaseException):
-    """The process is gone: nothing of it runs on, no handler and no `finally` that counts."""
+class Crashed(BaseException):
+    """Simulates the end of the process: no handler of an Exception runs after it."""
 
 
-class Doom:
-    """Ends one actor before its k-th call; the rest of the world goes on."""
+class Crash:
+    """Ends one actor before its k-th call, while the other actors go on."""
 
     def __init__(self, actor: int | None = None, call: int = 0) -> None:
         self._actor, self._call = actor, call
         self._calls: dict[int, int] = {}
-        self.struck = False
+        self.happened = False
 
-    def before_call_of(self, actor: int) -> None:
+    def before_call(self, actor: int) -> None:
+        """Count a call of the actor, and raise Crashed if it is the k-th."""
         self._calls[actor] = self._calls.get(actor, 0) + 1
         if (actor, self._calls[actor]) == (self._actor, self._call):
-            self.struck = True
-            raise Died
+            self.happened = True
+            raise Crashed
 
 
 class Stepping:
-    """Stands before a port: asks the baton, and fate, before each call goes through."""
+    """Wraps a port. Each call may switch to another actor first, or crash."""
 
-    def __init__(self, port: Any, baton: Baton, doom: Doom, actor: int) -> None:
-        self._port, self._baton, self._doom, self._actor = port, baton, doom, actor
+    def __init__(self, port: Any, baton: Baton, crash: Crash, actor: int) -> None:
+        self._port, self._baton, self._crash, self._actor = port, baton, crash, actor
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._port, name)
 
         def stepped(*args: Any, **kwargs: Any) -> Any:
             self._baton.step()
-            self._doom.before_call_of(self._actor)
+            self._crash.before_call(self._actor)
             return call(*args, **kwargs)
 
         return stepped
 
 
-def mortal(life: Callable[[], None]) -> Callable[[], None]:
-    """An actor that may die; the baton goes on to others then."""
+def make_actor(run: Callable[[], None]) -> Callable[[], None]:
+    """Return an actor that may crash; then the baton goes on to the others."""
 
     def actor() -> None:
-        with suppress(Died):
-            life()
+        with suppress(Crashed):
+            run()
 
     return actor

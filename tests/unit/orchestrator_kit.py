@@ -1,4 +1,4 @@
-"""A world for the orchestrator: a shelf of jobs, a Step Functions, and time by hand."""
+"""A world for the orchestrator: a table of jobs, a simulated Step Functions and a clock."""
 
 import time
 from collections.abc import Callable
@@ -15,67 +15,72 @@ from holdfast.testing.stepfunctions import SimulatedStepFunctions
 GENEROUS_SECONDS = 20.0
 
 
-def eventually(true: Callable[[], Any]) -> None:
+def eventually(condition: Callable[[], Any]) -> None:
+    """Wait until the condition is true."""
     end = time.monotonic() + GENEROUS_SECONDS
-    while not true():
-        assert time.monotonic() < end, "it did not come true"
+    while not condition():
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.0005)
 
 
-class Shelf:
-    """All an orchestrator may ask of a store: there is no way to write."""
+class FakeJobReader:
+    """The part of a job store that an orchestrator may use. It cannot write."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, ExportJob] = {}
-        self.unlisted: set[str] = set()  # an index that is behind
-        self.stale: dict[str, ExportJob] = {}  # what the index says instead
+        self.unlisted: set[str] = set()  # missing in an index that is behind
+        self.stale: dict[str, ExportJob] = {}  # older jobs that the index has instead
         self.down = False
         self.listings = 0
         self.read: list[str] = []
 
     def put(self, job: ExportJob) -> ExportJob:
+        """Store a job, and return it."""
         self.jobs[job.job_id] = job
         return job
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
-        self._answer()
+        """Return the job."""
+        self._check_available()
         self.read.append(job_id)
         return self.jobs.get(job_id)
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
+        """Return the jobs that the index has."""
         self.listings += 1
-        self._answer()
-        found = [self.stale.get(k, job) for k, job in self.jobs.items()]
-        return [j for j in found if j.status is status and j.job_id not in self.unlisted]
+        self._check_available()
+        jobs = [self.stale.get(job_id, job) for job_id, job in self.jobs.items()]
+        return [j for j in jobs if j.status is status and j.job_id not in self.unlisted]
 
-    def _answer(self) -> None:
+    def _check_available(self) -> None:
         if self.down:
-            raise StoreUnavailable("the store does not answer")
+            raise StoreUnavailable("the store does not respond")
 
 
 class World:
-    """Time moves only in `let_pass`; all that is due happens before it moves on."""
+    """Time moves only in `let_pass`, and all that is due happens before it moves on."""
 
     def __init__(self, heartbeat_seconds: float = 60.0, **options: Any) -> None:
         self.clock = ManualClock()
-        self.shelf = Shelf()
+        self.store = FakeJobReader()
         self.service = SimulatedStepFunctions(self.clock)
         self.heartbeat_seconds = heartbeat_seconds
         self.events: list[Event] = []
         self.closed: list[tuple[str, str]] = []
-        self.orchestrator = self.another(**options)
+        self.orchestrator = self.make_orchestrator(**options)
 
-    def another(self, **options: Any) -> HeartbeatOrchestrator:
-        given: dict[str, Any] = {
+    def make_orchestrator(self, **options: Any) -> HeartbeatOrchestrator:
+        """Make another orchestrator of this world."""
+        arguments: dict[str, Any] = {
             "token_closed": lambda job, code: self.closed.append((job.job_id, code)),
             "events": Events(self.events.append),
             "clock": self.clock,
             "step_functions": self.service,
             **options,
         }
-        return HeartbeatOrchestrator(self.shelf, **given)
+        return HeartbeatOrchestrator(self.store, **arguments)
 
-    def job(
+    def add_job(
         self,
         job_id: str,
         status: JobStatus = JobStatus.DOWNLOADING,
@@ -83,43 +88,45 @@ class World:
         with_token: bool = True,
         **changes: Any,
     ) -> ExportJob:
-        """A new job on the shelf, its state just entered."""
-        token = self.token() if with_token else None
+        """Store a new job whose state was just entered, and return it."""
+        token = self.open_token() if with_token else None
         job = ExportJob.create(
             job_id, "e", "u", JobState(status, 4), token, now=self.clock.time()
         )
-        return self.shelf.put(replace(job, **changes))
+        return self.store.put(replace(job, **changes))
 
-    def token(self) -> TaskToken:
+    def open_token(self) -> TaskToken:
+        """Open a token with the world's heartbeat timeout."""
         return self.service.open(heartbeat_seconds=self.heartbeat_seconds)
 
     def let_pass(
         self, seconds: float, *orchestrators: HeartbeatOrchestrator, step: float = 0.0
     ) -> None:
-        """By the steps that the loops of the orchestrators would take, or longer ones."""
+        """Advance the clock in the steps of the orchestrators' loops, or in longer ones."""
         loops = orchestrators or (self.orchestrator,)
         end = self.clock.monotonic() + seconds
         while True:
-            looks_at = min(self.settled(loop) for loop in loops)
+            next_at = min(self.run_until_idle(loop) for loop in loops)
             now = self.clock.monotonic()
             if now >= end:
                 return
-            self.clock.advance(min(max(looks_at, now + step), end) - now)
+            self.clock.advance(min(max(next_at, now + step), end) - now)
 
-    def settled(self, orchestrator: HeartbeatOrchestrator) -> float:
-        """Everything due is done; when there is more."""
+    def run_until_idle(self, orchestrator: HeartbeatOrchestrator) -> float:
+        """Do everything that is due, and return when more is due."""
         while True:
-            looks_at = orchestrator.tick()
-            if orchestrator.under_way == 0:
-                if looks_at > self.clock.monotonic():
-                    return looks_at
+            next_at = orchestrator.tick()
+            if orchestrator.in_flight == 0:
+                if next_at > self.clock.monotonic():
+                    return next_at
             else:
-                eventually(lambda: orchestrator.under_way == 0)
+                eventually(lambda: orchestrator.in_flight == 0)
 
-    def beats(self, job: ExportJob) -> list[float]:
-        """When the job was beaten, in seconds since the world began."""
+    def list_beats(self, job: ExportJob) -> list[float]:
+        """Return when heartbeats of the job were accepted, in seconds since the start."""
         assert job.task_token is not None
         return [at - 1_000.0 for at in self.service.heartbeats(job.task_token)]
 
-    def told(self, kind: type[Event]) -> list[Event]:
+    def list_events(self, kind: type[Event]) -> list[Event]:
+        """Return the emitted events of that type."""
         return [event for event in self.events if type(event) is kind]

@@ -1,4 +1,4 @@
-"""What many jobs and many cycles cost: reads of DynamoDB, calls a second, memory."""
+"""The cost of many jobs and many cycles: reads of DynamoDB, calls a second, memory."""
 
 import gc
 import tracemalloc
@@ -28,7 +28,7 @@ from holdfast.jobs.model import ExportJob, JobError, JobState, JobStatus, TaskTo
 from holdfast.testing import ManualClock
 from holdfast.testing.stepfunctions import SimulatedStepFunctions
 
-# -- DynamoDB, as heartbeats and people see it
+# -- DynamoDB, as heartbeats and operators read it
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +47,13 @@ def clock() -> ManualClock:
     return ManualClock(auto_advance=True)
 
 
-def test_progress_in_dynamodb_is_what_a_beat_tells(
+def test_a_heartbeat_event_has_the_progress_of_the_row(
     table: RecordingClient, clock: ManualClock
 ) -> None:
     """R004-002, R004-004, R004-017, R004-091, R004-270: the token comes from the row, and
-    counters are read anew in each cycle."""
+    counters are read again in each cycle."""
     jobs = DynamoDBJobs(client=table, clock=clock)
-    step_functions, told = SimulatedStepFunctions(clock), list[Event]()
+    step_functions, emitted = SimulatedStepFunctions(clock), list[Event]()
     token = step_functions.open()
     tasks = start_job(jobs, clock, 4)
     jobs.set_total_tasks("job", 4)
@@ -62,7 +62,7 @@ def test_progress_in_dynamodb_is_what_a_beat_tells(
         jobs,
         step_functions,
         token_closed=lambda job, code: None,
-        events=Events(told.append),
+        events=Events(emitted.append),
         clock=clock,
     )
     for task in (None, *tasks[:2]):
@@ -70,7 +70,7 @@ def test_progress_in_dynamodb_is_what_a_beat_tells(
             jobs.record_results("job", [make_result(task)])
         assert orchestrator.trigger_heartbeat() == 1
     orchestrator.stop()
-    beats = [event for event in told if isinstance(event, ev.HeartbeatSent)]
+    beats = [event for event in emitted if isinstance(event, ev.HeartbeatSent)]
     assert [(beat.completed_tasks, beat.percent) for beat in beats] == [
         (0, 0),
         (1, 25),
@@ -82,8 +82,8 @@ def test_progress_in_dynamodb_is_what_a_beat_tells(
 def test_listing_active_jobs_is_one_query_and_a_read_for_a_hundred_of_them(
     table: RecordingClient, clock: ManualClock
 ) -> None:
-    """R004-196, R004-233, R004-251, R004-262, R004-263; D-20: never a Scan, and jobs without
-    a token are not left out, so that they can be counted."""
+    """R004-196, R004-233, R004-251, R004-262, R004-263: never a Scan, and jobs without a
+    token are listed, so that they can be counted."""
     jobs = DynamoDBJobs(client=table, clock=clock)
     for n in range(120):
         jobs.save(make_job(clock, f"{n}", task_token=CANARY if n % 2 else None))
@@ -119,70 +119,70 @@ def test_the_row_of_a_job_that_failed_has_the_seeds_optional_names(
 # -- load
 
 
-def test_thousands_of_found_jobs_are_beaten_at_a_rate_that_is_not_throttled() -> None:
-    """R004-250, R004-252: after a start all are due at once; 500 a second are begun with,
-    and those that were are beaten at their places meanwhile."""
+def test_heartbeats_of_thousands_of_new_jobs_are_not_throttled() -> None:
+    """R004-250, R004-252: after a start all are due at once. 500 a second get their first
+    heartbeat, and those that had it get the next one at their offset meanwhile."""
     world = World(heartbeat_seconds=60.0)
-    jobs = [world.job(f"job-{n}") for n in range(1500)]
+    jobs = [world.add_job(f"job-{n}") for n in range(1500)]
     world.let_pass(4, step=0.1)
     world.orchestrator.stop()
-    first = Counter(int(world.beats(job)[0]) for job in jobs)
+    first = Counter(int(world.list_beats(job)[0]) for job in jobs)
     assert max(first.values()) <= 575
     assert sum(first[second] for second in (0, 1, 2)) >= 1450
-    every = Counter(int(at) for job in jobs for at in world.beats(job))
+    every = Counter(int(at) for job in jobs for at in world.list_beats(job))
     assert max(every.values()) <= 575 + 1500 / 15
 
 
-def test_a_few_found_jobs_are_beaten_at_once() -> None:
-    """R004-098: nobody knows when they were last beaten."""
+def test_heartbeats_of_a_few_new_jobs_are_sent_at_once() -> None:
+    """R004-098: it is unknown when their last heartbeat was sent."""
     world = World(heartbeat_seconds=60.0)
-    jobs = [world.job(f"job-{n}") for n in range(100)]
+    jobs = [world.add_job(f"job-{n}") for n in range(100)]
     world.let_pass(0)
     world.orchestrator.stop()
-    assert [world.beats(job) for job in jobs] == [[0.0]] * 100
+    assert [world.list_beats(job) for job in jobs] == [[0.0]] * 100
 
 
-class Forgetful:
-    """Takes heartbeats and remembers none."""
+class NoMemory:
+    """Accepts heartbeats and keeps no record of them."""
 
     def send_task_heartbeat(self, token: TaskToken) -> None: ...
 
     send_task_success = send_task_failure = None
 
 
-def live(orchestrator: HeartbeatOrchestrator, world: World, cycles: range) -> None:
-    """A cycle each, in which one job comes, is beaten, and ends."""
+def run_cycles(orchestrator: HeartbeatOrchestrator, world: World, cycles: range) -> None:
+    """Run cycles, in each of which one job comes, gets a heartbeat, and ends."""
     for cycle in cycles:
-        job = world.shelf.put(
+        job = world.store.put(
             ExportJob.create(f"job-{cycle}", "e", "u", JobState(JobStatus.DOWNLOADING), "token")
         )
-        job = world.shelf.put(replace(job, last_progress_at=world.clock.time()))
+        job = world.store.put(replace(job, last_progress_at=world.clock.time()))
         orchestrator.beat_now(job)
-        world.settled(orchestrator)
+        world.run_until_idle(orchestrator)
         orchestrator.forget(job.job_id)
-        del world.shelf.jobs[job.job_id]
+        del world.store.jobs[job.job_id]
         world.clock.advance(30.0)
-        world.settled(orchestrator)
-    world.shelf.read.clear()
+        world.run_until_idle(orchestrator)
+    world.store.read.clear()
 
 
-def test_memory_does_not_grow_however_many_cycles_there_were() -> None:
+def test_memory_does_not_grow_with_the_number_of_cycles() -> None:
     """R004-129, R004-268: 500 cycles and 500 jobs that came and went."""
     world = World(stall_seconds=None)
     for n in range(10):
-        world.job(f"stays-{n}")
-    orchestrator = world.another(
-        step_functions=Forgetful(), events=Events(), stall_seconds=None, concurrency=2
+        world.add_job(f"stays-{n}")
+    orchestrator = world.make_orchestrator(
+        step_functions=NoMemory(), events=Events(), stall_seconds=None, concurrency=2
     )
-    live(orchestrator, world, range(100))
+    run_cycles(orchestrator, world, range(100))
     tracemalloc.start()
     try:
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
-        live(orchestrator, world, range(100, 600))
+        run_cycles(orchestrator, world, range(100, 600))
         gc.collect()
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
         orchestrator.stop()
-    assert grown < 24 * 1024  # 50 bytes a cycle: not even the name of a job
+    assert grown < 24 * 1024  # 50 bytes a cycle, which is less than the name of a job

@@ -1,4 +1,4 @@
-"""Names below a target: nothing leads out of it, whatever somebody writes. JB-34."""
+"""Names below a target: no name leads out of it (JB-34)."""
 
 import os
 import unicodedata
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.jobs.errors import InvalidJob
-from holdfast.jobs.file_names import OWN_FOLDER, key_from_url, safe_key
+from holdfast.jobs.file_names import OWN_FOLDER, key_from_url, normalize_key
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from holdfast.jobs.file_names import OWN_FOLDER, key_from_url, safe_key
     ],
 )
 def test_an_ordinary_name_stays_as_it_is(key: str) -> None:
-    assert safe_key(key) == key
+    assert normalize_key(key) == key
 
 
 @pytest.mark.parametrize(
@@ -71,22 +71,22 @@ def test_an_ordinary_name_stays_as_it_is(key: str) -> None:
 )
 def test_a_name_that_could_do_harm_is_refused_with_a_reason(key: str) -> None:
     with pytest.raises(InvalidJob, match="cannot be used: "):
-        safe_key(key)
+        normalize_key(key)
 
 
-def test_a_name_is_composed() -> None:
-    assert safe_key(unicodedata.normalize("NFD", "é.txt")) == "é.txt"
+def test_a_name_is_normalized_to_nfc() -> None:
+    assert normalize_key(unicodedata.normalize("NFD", "é.txt")) == "é.txt"
 
 
 @given(st.text() | st.text(alphabet="./\\a\0 ~"))
-def test_whatever_is_let_through_is_below_the_target(text: str) -> None:
+def test_every_accepted_name_is_below_the_target(text: str) -> None:
     try:
-        key = safe_key(text)
+        key = normalize_key(text)
     except InvalidJob:
         return
     path = os.path.normpath(os.path.join("/target", key))
     assert path == f"/target/{key}"
-    assert safe_key(key) == key
+    assert normalize_key(key) == key
 
 
 @pytest.mark.parametrize(
@@ -129,18 +129,18 @@ def test_a_number_is_never_one_that_is_taken(numbers: set[int]) -> None:
     assert key_from_url("https://x/a", taken) not in taken
 
 
-def test_thousands_of_files_of_one_name_are_named_soon() -> None:
-    """By halving: one by one it would be millions of looks."""
+def test_thousands_of_files_of_one_name_are_named_quickly() -> None:
+    """A binary search finds the number; trying one by one would take millions of lookups."""
 
-    class Counted(set[str]):
-        looks = 0
+    class CountingSet(set[str]):
+        lookups = 0
 
         def __contains__(self, name: object) -> bool:
-            self.looks += 1
+            self.lookups += 1
             return super().__contains__(name)
 
-    taken = Counted()
+    taken = CountingSet()
     for _ in range(3_000):
         taken.add(key_from_url("https://x/download", taken))
     assert len(taken) == 3_000
-    assert taken.looks < 3_000 * 40
+    assert taken.lookups < 3_000 * 40

@@ -1,6 +1,6 @@
-"""Seed 004, what the other tests of jobs do not prove: values, messages, lines, layers.
+"""The parts of seed 004 that no other test of jobs covers: values, messages, logs, layers.
 
-How much it takes is in test_export_load.py; what needs processes is in
+The load tests are in test_export_load.py. The tests that need processes are in
 tests/integration/test_export_structure.py and test_export_whole_service.py.
 """
 
@@ -14,7 +14,7 @@ from threading import Event as Flag
 
 import pytest
 
-from holdfast.adapters.observe.logging import level_of, line_log
+from holdfast.adapters.observe.logging import get_event_level, make_line_log
 from holdfast.core.events import Event, Events
 from holdfast.jobs import events as ev
 from holdfast.jobs.dispatcher import TaskDispatcher
@@ -53,14 +53,14 @@ def test_a_state_is_made_from_its_status_and_its_counters() -> None:
         JobState.create("CANCELLED")
 
 
-def test_a_job_knows_whether_somebody_waits_for_it() -> None:
+def test_a_job_knows_whether_it_has_a_task_token() -> None:
     """R004-164."""
     state = JobState.create("DOWNLOADING")
-    waited_for = ExportJob.create("j", "e", "u", job_state=state, task_token="AAAA")
-    assert waited_for.has_task_token()
-    assert waited_for.task_token == TaskToken("AAAA")
-    assert (waited_for.job_id, waited_for.export_id, waited_for.user_id) == ("j", "e", "u")
-    assert waited_for.state is state
+    with_token = ExportJob.create("j", "e", "u", job_state=state, task_token="AAAA")
+    assert with_token.has_task_token()
+    assert with_token.task_token == TaskToken("AAAA")
+    assert (with_token.job_id, with_token.export_id, with_token.user_id) == ("j", "e", "u")
+    assert with_token.state is state
     assert not ExportJob.create("j", "e", "u").has_task_token()
 
 
@@ -68,7 +68,7 @@ def test_a_job_knows_whether_somebody_waits_for_it() -> None:
     ("completed", "total", "percent"),
     [(0, 0, 0), (0, 9, 0), (1, 3, 33), (2, 3, 67), (54, 100, 54), (9, 9, 100)],
 )
-def test_percent_is_rounded_and_nothing_of_nothing_is_none(
+def test_percent_is_rounded_and_zero_without_tasks(
     completed: int, total: int, percent: int
 ) -> None:
     """R004-151."""
@@ -97,14 +97,16 @@ def test_the_store_is_an_abstract_class_with_the_seeds_operations() -> None:
 # -- from the message to the row
 
 
-class Silent:
+class SilentHeartbeats:
+    """Ignores the calls of the runner."""
+
     def beat_now(self, job: ExportJob) -> None: ...
 
     def forget(self, job_id: str) -> None: ...
 
 
 class Stage:
-    """A store, Step Functions and a runner, whose pool does tasks at once."""
+    """A store, Step Functions and a runner whose pool does tasks at once."""
 
     def __init__(self, step_functions: type[SimulatedStepFunctions]) -> None:
         self.clock = ManualClock()
@@ -113,22 +115,22 @@ class Stage:
         self.token = self.step_functions.open()
         self.seen: list[ExportJob | None] = []  # while tasks are being listed
 
-    def run(self, beats: JobHeartbeats) -> ExportJob:
-        """The seed's message, to its end."""
+    def run(self, heartbeats: JobHeartbeats) -> ExportJob:
+        """Run the job of the seed's message to its end."""
         message = {"jobId": "abc-123", "exportId": "export-456", "userId": "user-789"}
-        request = JobRequest.read({**message, "taskToken": self.token.reveal()})
-        return self._runner(beats).run(request, lost=Flag())
+        request = JobRequest.parse({**message, "taskToken": self.token.reveal()})
+        return self._make_runner(heartbeats).run(request, lost=Flag())
 
-    def job(self) -> ExportJob:
-        """The same job, as it is beaten when its message comes."""
+    def make_job(self) -> ExportJob:
+        """Return the same job as it is when its message comes."""
         ids, now = ("abc-123", "export-456", "user-789"), self.clock.time()
         return ExportJob.create(*ids, task_token=self.token, now=now)
 
-    def _runner(self, beats: JobHeartbeats) -> JobRunner:
+    def _make_runner(self, heartbeats: JobHeartbeats) -> JobRunner:
         tracker = JobTracker(self.jobs, self.step_functions)
         dispatcher = TaskDispatcher(self.jobs, tracker, lambda task: {}, clock=self.clock)
         InlinePool(dispatcher)
-        parts = (self.jobs, tracker, dispatcher, beats, self._listing, self.step_functions)
+        parts = (self.jobs, tracker, dispatcher, heartbeats, self._listing, self.step_functions)
         return JobRunner(*parts, clock=self.clock)
 
     def _listing(self, request: JobRequest) -> Iterator[TaskSpec]:
@@ -136,56 +138,60 @@ class Stage:
         yield TaskSpec(url="https://files.example/a")
 
 
-def test_a_message_is_a_processing_job_with_its_token_before_a_task_is_listed() -> None:
-    """R004-078, R004-081…087: looked at while the tasks are being listed."""
+def test_a_job_is_stored_as_processing_with_its_token_before_tasks_are_listed() -> None:
+    """R004-078, R004-081…087: read while the tasks are being listed."""
     stage = Stage(SimulatedStepFunctions)
     began_at = stage.clock.time()
-    assert stage.run(Silent()).status is JobStatus.COMPLETED
+    assert stage.run(SilentHeartbeats()).status is JobStatus.COMPLETED
     state = JobState(JobStatus.PROCESSING, total_tasks=0, completed_tasks=0)
-    assert stage.seen == [replace(stage.job(), state=state, created_at=began_at)]
+    assert stage.seen == [replace(stage.make_job(), state=state, created_at=began_at)]
 
 
 class NoHeartbeats(SimulatedStepFunctions):
+    """Refuses every heartbeat."""
+
     def send_task_heartbeat(self, token: TaskToken) -> None:
         raise CallbackRefused("denied")
 
 
-def test_a_job_whose_heartbeats_all_fail_is_done_and_answered() -> None:
+def test_a_job_whose_heartbeats_all_fail_is_completed() -> None:
     """R004-156, R004-221, R004-269."""
-    stage, told = Stage(NoHeartbeats), list[Event]()
+    stage, emitted = Stage(NoHeartbeats), list[Event]()
     orchestrator = HeartbeatOrchestrator(
         stage.jobs,
         stage.step_functions,
         token_closed=lambda job, code: None,
-        events=Events(told.append),
+        events=Events(emitted.append),
         clock=stage.clock,
     )
-    orchestrator.beat_now(stage.job())
+    orchestrator.beat_now(stage.make_job())
     assert orchestrator.trigger_heartbeat() == 1
     assert stage.run(orchestrator).status is JobStatus.COMPLETED
     orchestrator.stop()
-    assert [event.code for event in told if isinstance(event, ev.HeartbeatFailed)] == [
+    assert [event.code for event in emitted if isinstance(event, ev.HeartbeatFailed)] == [
         "CallbackRefused"
     ]
-    assert [answer.kind for answer in stage.step_functions.accepted] == ["success"]
+    assert [sent.kind for sent in stage.step_functions.accepted] == ["success"]
 
 
 # -- logs
 
 
-OF_JOBS = [
+JOB_EVENTS = [
     kind
     for kind in vars(ev).values()
     if isinstance(kind, type) and issubclass(kind, ev.JobEvent) and kind is not ev.JobEvent
 ]
 
 
-@pytest.mark.parametrize("kind", OF_JOBS, ids=lambda kind: kind.__name__)
-def test_every_line_about_a_job_says_which(kind: Callable[..., Event]) -> None:
+@pytest.mark.parametrize("kind", JOB_EVENTS, ids=lambda kind: kind.__name__)
+def test_every_log_line_of_a_job_has_its_id(kind: Callable[..., Event]) -> None:
     """R004-108, R004-271."""
     lines: list[str] = []
     names = [name for name in kind.__dataclass_fields__ if name != "job_id"]  # type: ignore[attr-defined]
-    line_log(lines.append, at_least=logging.DEBUG)(kind("abc-123", **dict.fromkeys(names, 1)))
+    make_line_log(lines.append, min_level=logging.DEBUG)(
+        kind("abc-123", **dict.fromkeys(names, 1))
+    )
     assert " job_id=abc-123" in lines[0]
 
 
@@ -214,21 +220,21 @@ def test_every_line_about_a_job_says_which(kind: Callable[..., Event]) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Event) else None,
 )
-def test_lines_say_what_the_seeds_lines_say(event: Event, level: int, line: str) -> None:
+def test_log_lines_have_the_fields_of_the_seed(event: Event, level: int, line: str) -> None:
     """R004-092, R004-096, R004-110, R004-112, R004-117, R004-146, R004-155, R004-236,
     R004-240."""
     lines: list[str] = []
-    line_log(lines.append, at_least=logging.DEBUG)(event)
+    make_line_log(lines.append, min_level=logging.DEBUG)(event)
     assert line in lines[0]
-    assert level_of(event) == level
+    assert get_event_level(event) == level
 
 
 # -- layers
 
 
 def test_the_contracts_between_the_layers_are_kept() -> None:
-    """R004-012, R004-076, R004-133, R004-134, R004-171, R004-186, R004-210: jobs know ports,
-    adapters keep them; checked as `make check` does."""
+    """R004-012, R004-076, R004-133, R004-134, R004-171, R004-186, R004-210: jobs use ports,
+    adapters implement them; checked as `make check` does."""
     program = "from importlinter.cli import lint_imports_command as run; run()"
     ran = subprocess.run(
         [sys.executable, "-c", program, "--no-cache"],

@@ -1,4 +1,4 @@
-"""The heartbeat orchestrator: what it beats, when, and what it makes of the answers."""
+"""The heartbeat orchestrator: for which jobs, when, and what it does with the responses."""
 
 import threading
 from collections.abc import Iterator
@@ -31,50 +31,50 @@ def world() -> Iterator[World]:
 # -- which jobs
 
 
-def test_active_jobs_with_a_token_are_beaten_and_no_others(world: World) -> None:
-    """R004-003, R004-093, R004-094, R004-128, R004-144, R004-160, R004-161, R004-244, R004-255,
-    D-23."""
-    downloading = world.job("a")
-    processing = world.job("b", JobStatus.PROCESSING)
-    world.job("c", with_token=False)
-    done = world.job("d", JobStatus.COMPLETED)
-    failed = world.job("e", JobStatus.FAILED)
+def test_only_active_jobs_with_a_token_get_heartbeats(world: World) -> None:
+    """R004-003, R004-093, R004-094, R004-128, R004-144, R004-160, R004-161, R004-244,
+    R004-255."""
+    downloading = world.add_job("a")
+    processing = world.add_job("b", JobStatus.PROCESSING)
+    world.add_job("c", with_token=False)
+    done = world.add_job("d", JobStatus.COMPLETED)
+    failed = world.add_job("e", JobStatus.FAILED)
     assert world.orchestrator.trigger_heartbeat() == 2
-    assert len(world.beats(downloading)) == len(world.beats(processing)) == 1
-    assert world.beats(done) == world.beats(failed) == []
-    assert world.told(ev.ActiveJobs) == [ev.ActiveJobs(with_token=2, without_token=1)]
+    assert len(world.list_beats(downloading)) == len(world.list_beats(processing)) == 1
+    assert world.list_beats(done) == world.list_beats(failed) == []
+    assert world.list_events(ev.ActiveJobs) == [ev.ActiveJobs(with_token=2, without_token=1)]
 
 
-def test_a_beat_tells_progress(world: World) -> None:
+def test_a_heartbeat_event_has_the_progress(world: World) -> None:
     """R004-010, R004-095, R004-151."""
-    job = world.job("a")
-    world.shelf.put(replace(job, state=replace(job.state, completed_tasks=3)))
+    job = world.add_job("a")
+    world.store.put(replace(job, state=replace(job.state, completed_tasks=3)))
     world.orchestrator.trigger_heartbeat()
-    assert world.told(ev.HeartbeatSent) == [ev.HeartbeatSent("a", 3, 4, 75, 0.0)]
+    assert world.list_events(ev.HeartbeatSent) == [ev.HeartbeatSent("a", 3, 4, 75, 0.0)]
 
 
-def test_a_job_whose_answer_is_pending_is_beaten_until_it_is_settled(world: World) -> None:
-    """6.0: otherwise its token could time out before the answer is delivered."""
+def test_a_job_with_a_pending_callback_gets_heartbeats(world: World) -> None:
+    """Otherwise its token could time out before the outcome is delivered."""
     pending = Callback(CallbackState.PENDING, JobStatus.COMPLETED)
-    job = world.job("a", callback=pending)
+    job = world.add_job("a", callback=pending)
     world.orchestrator.trigger_heartbeat()
-    assert len(world.beats(job)) == 1
+    assert len(world.list_beats(job)) == 1
 
 
-def test_a_received_job_is_beaten_at_once_though_no_listing_has_it(world: World) -> None:
-    """JB-19, JB-25, D-08, R004-098: in another thread, then each interval."""
+def test_a_received_job_gets_a_heartbeat_at_once_without_a_listing(world: World) -> None:
+    """JB-19, JB-25, R004-098: sent in another thread, then in each interval."""
     world.let_pass(4)
-    job = world.job("a")
-    world.shelf.unlisted.add("a")
+    job = world.add_job("a")
+    world.store.unlisted.add("a")
     caller = threading.get_ident()
     threads = []
     world.orchestrator.stop()
-    world.orchestrator = world.another(
+    world.orchestrator = world.make_orchestrator(
         events=Events(lambda event: threads.append(threading.get_ident()))
     )
     world.orchestrator.beat_now(job)
     world.let_pass(95)
-    beats = world.beats(job)
+    beats = world.list_beats(job)
     assert beats[0] == 4
     assert len(beats) in (4, 5)
     assert max(b - a for a, b in pairwise(beats)) <= 30.0
@@ -83,37 +83,37 @@ def test_a_received_job_is_beaten_at_once_though_no_listing_has_it(world: World)
 
 def test_a_listing_that_is_behind_does_not_bring_a_forgotten_job_back(world: World) -> None:
     """JB-25, R004-127."""
-    job = world.job("a")
+    job = world.add_job("a")
     world.orchestrator.beat_now(job)
     world.let_pass(1)
     world.orchestrator.forget("a")
     world.let_pass(65)
-    assert len(world.beats(job)) == 1
-    assert world.shelf.listings > 4
+    assert len(world.list_beats(job)) == 1
+    assert world.store.listings > 4
 
 
-def test_a_job_that_ended_elsewhere_leaves_the_registry(world: World) -> None:
-    """JB-43: nobody told this process; an id that no listing has is looked up."""
-    job = world.job("a")
+def test_a_job_that_ended_elsewhere_gets_no_more_heartbeats(world: World) -> None:
+    """A job that is not in the listing is read by its id (JB-43)."""
+    job = world.add_job("a")
     world.orchestrator.beat_now(job)
     world.let_pass(35)
-    world.job("a", JobStatus.COMPLETED, task_token=job.task_token)
-    before = len(world.beats(job))
+    world.add_job("a", JobStatus.COMPLETED, task_token=job.task_token)
+    before = len(world.list_beats(job))
     world.let_pass(95)
-    assert len(world.beats(job)) - before <= 1
-    assert "a" in world.shelf.read
+    assert len(world.list_beats(job)) - before <= 1
+    assert "a" in world.store.read
 
 
-def test_a_token_attached_anew_is_beaten_whatever_an_old_listing_says(world: World) -> None:
-    """JB-14, JB-25."""
-    old = world.job("a")
+def test_a_new_token_gets_heartbeats_despite_an_old_listing(world: World) -> None:
+    """(JB-14, JB-25)"""
+    old = world.add_job("a")
     world.let_pass(1)
-    new = world.job("a", task_token=world.token(), token_generation=1)
-    world.shelf.stale["a"] = old
+    new = world.add_job("a", task_token=world.open_token(), token_generation=1)
+    world.store.stale["a"] = old
     world.orchestrator.beat_now(new)
     world.let_pass(70)
-    assert len(world.beats(new)) >= 3
-    assert world.beats(old) == [pytest.approx(0, abs=1)]
+    assert len(world.list_beats(new)) >= 3
+    assert world.list_beats(old) == [pytest.approx(0, abs=1)]
 
 
 # -- when
@@ -125,72 +125,72 @@ def test_a_token_attached_anew_is_beaten_whatever_an_old_listing_says(world: Wor
     began=st.floats(0, 1e7),
     later=st.floats(0, 1e6),
 )
-def test_the_next_place_is_after_now_and_at_most_an_interval_away(
+def test_the_next_heartbeat_is_after_now_and_at_most_an_interval_away(
     job_id: str, interval: float, began: float, later: float
 ) -> None:
-    """JB-21: so the gap between two beats of a job is never above the interval."""
-    rhythm = HeartbeatTiming(interval, began)
-    place = rhythm.place_seconds(job_id)
-    assert 0 <= place <= interval / 2
+    """So the gap between two heartbeats of a job is at most the interval (JB-21)."""
+    timing = HeartbeatTiming(interval, began)
+    offset = timing.compute_offset(job_id)
+    assert 0 <= offset <= interval / 2
     now = began + later
-    after = rhythm.next_place(place, now)
+    after = timing.compute_next_at(offset, now)
     assert now < after <= now + interval * 1.000_001 + 1e-6
-    assert rhythm.next_place(place, after) - after == pytest.approx(interval, abs=1e-5)
+    assert timing.compute_next_at(offset, after) - after == pytest.approx(interval, abs=1e-5)
 
 
-def test_places_are_spread_over_the_first_half_of_the_interval() -> None:
-    """JB-21."""
-    rhythm = HeartbeatTiming(30.0, 0.0)
-    places = [rhythm.place_seconds(f"job-{n}") for n in range(3000)]
-    assert places == [rhythm.place_seconds(f"job-{n}") for n in range(3000)]
+def test_offsets_are_spread_over_the_first_half_of_the_interval() -> None:
+    """(JB-21)"""
+    timing = HeartbeatTiming(30.0, 0.0)
+    offsets = [timing.compute_offset(f"job-{n}") for n in range(3000)]
+    assert offsets == [timing.compute_offset(f"job-{n}") for n in range(3000)]
     for second in range(15):
-        assert 140 < sum(second <= place < second + 1 for place in places) < 260
+        assert 140 < sum(second <= offset < second + 1 for offset in offsets) < 260
 
 
 @given(interval=st.floats(1.0, 600.0), now=st.floats(0, 1e6))
 def test_four_retries_fit_before_the_next_beat(interval: float, now: float) -> None:
-    """JB-20: each may take its time as well."""
-    rhythm, at = HeartbeatTiming(interval, 0.0), now
+    """Each retry may take some time, too (JB-20)."""
+    timing, at = HeartbeatTiming(interval, 0.0), now
     for failures in (1, 2, 3, 4):
-        assert rhythm.retry_at(failures, at) > at
-        at = rhythm.retry_at(failures, at)
+        assert timing.compute_retry_at(failures, at) > at
+        at = timing.compute_retry_at(failures, at)
     assert at - now <= interval * 0.74
-    assert rhythm.retry_at(5, at) == float("inf")
+    assert timing.compute_retry_at(5, at) == float("inf")
 
 
-def test_beats_come_every_interval(world: World) -> None:
+def test_heartbeats_are_sent_every_interval(world: World) -> None:
     """R004-003, R004-013, R004-032, R004-098, R004-212."""
-    job = world.job("a")
+    job = world.add_job("a")
     world.let_pass(299)
-    beats = world.beats(job)
+    beats = world.list_beats(job)
     assert beats[0] < 1.0
     assert [round(b - a, 6) for a, b in pairwise(beats[1:])] == [30.0] * (len(beats) - 2)
     assert len(beats) in (10, 11)
 
 
 def test_a_failed_beat_is_tried_again_after_two_four_and_eight_seconds(world: World) -> None:
-    """JB-20, R004-218, D-22."""
-    job = world.job("a")
+    """JB-20, R004-218."""
+    job = world.add_job("a")
     world.let_pass(20)
-    place = world.beats(job)[-1]
-    world.let_pass(25 - world.clock.monotonic() + 1_000 + place)  # shortly before its place
+    offset = world.list_beats(job)[-1]
+    world.let_pass(25 - world.clock.monotonic() + 1_000 + offset)  # shortly before its offset
     world.service.throttle(3)
-    before = len(world.beats(job))
+    before = len(world.list_beats(job))
     world.let_pass(25)
-    failed = [event.job_id for event in world.told(ev.HeartbeatFailed)]
+    failed = [event.job_id for event in world.list_events(ev.HeartbeatFailed)]
     assert failed == ["a"] * 3
-    [again] = world.beats(job)[before:]
-    assert again - world.beats(job)[before - 1] == pytest.approx(30 + 2 + 4 + 8)
+    [again] = world.list_beats(job)[before:]
+    assert again - world.list_beats(job)[before - 1] == pytest.approx(30 + 2 + 4 + 8)
     world.let_pass(30)
     assert world.service.state(job.task_token) is TokenState.OPEN
-    assert world.beats(job)[-1] - again == pytest.approx(30 - 14)  # back at its place
+    assert world.list_beats(job)[-1] - again == pytest.approx(30 - 14)  # back at its offset
 
 
 def test_a_service_that_is_down_is_not_called_more_than_five_times_a_cycle(
     world: World,
 ) -> None:
-    """R004-097, R004-149, R004-156, R004-221, R004-223, R004-269, I-JB-8."""
-    job = world.job("a")
+    """R004-097, R004-149, R004-156, R004-221, R004-223, R004-269."""
+    job = world.add_job("a")
     world.let_pass(1)
     before = world.service.calls
     world.service.down = True
@@ -200,205 +200,207 @@ def test_a_service_that_is_down_is_not_called_more_than_five_times_a_cycle(
     assert world.service.state(job.task_token) is TokenState.TIMED_OUT
 
 
-def test_after_a_freeze_everything_is_beaten_once_and_at_once() -> None:
-    """Ten intervals in one leap."""
+def test_after_a_freeze_each_job_gets_one_heartbeat_at_once() -> None:
+    """The clock jumps by ten intervals."""
     world = World(heartbeat_seconds=1e6)
-    jobs = [world.job(f"job-{n}") for n in range(20)]
+    jobs = [world.add_job(f"job-{n}") for n in range(20)]
     world.let_pass(31)
-    before = [len(world.beats(job)) for job in jobs]
+    before = [len(world.list_beats(job)) for job in jobs]
     world.clock.advance(300)
     world.let_pass(0.0)
-    assert [len(world.beats(job)) - n for job, n in zip(jobs, before, strict=True)] == [1] * 20
+    assert [len(world.list_beats(job)) - n for job, n in zip(jobs, before, strict=True)] == [
+        1
+    ] * 20
     world.orchestrator.stop()
 
 
 # -- the store
 
 
-def test_beats_go_on_while_the_store_does_not_answer(world: World) -> None:
+def test_heartbeats_go_on_while_the_store_does_not_respond(world: World) -> None:
     """R004-148, R004-149, JB-24."""
-    job = world.job("a")
+    job = world.add_job("a")
     world.let_pass(1)
-    world.shelf.down = True
+    world.store.down = True
     world.let_pass(100)
-    assert max(b - a for a, b in pairwise(world.beats(job))) <= 30
-    unknown = world.told(ev.ActiveJobsUnknown)
+    assert max(b - a for a, b in pairwise(world.list_beats(job))) <= 30
+    unknown = world.list_events(ev.ActiveJobsUnknown)
     assert unknown == [ev.ActiveJobsUnknown("StoreUnavailable", n) for n in (1, 2, 3)]
-    world.shelf.down = False
+    world.store.down = False
     world.let_pass(30)
-    world.shelf.down = True
+    world.store.down = True
     world.let_pass(30)
-    assert world.told(ev.ActiveJobsUnknown)[-1].in_a_row == 1
+    assert world.list_events(ev.ActiveJobsUnknown)[-1].in_a_row == 1
 
 
-def test_a_job_that_ended_is_not_beaten_after_the_next_listing(world: World) -> None:
+def test_a_job_that_ended_gets_no_heartbeat_after_the_next_listing(world: World) -> None:
     """R004-127, R004-128, JB-43."""
-    job = world.job("a")
+    job = world.add_job("a")
     world.let_pass(20)
-    world.job("a", JobStatus.FAILED, task_token=None)
+    world.add_job("a", JobStatus.FAILED, task_token=None)
     world.let_pass(12)
-    before = len(world.beats(job))
+    before = len(world.list_beats(job))
     world.let_pass(90)
-    assert len(world.beats(job)) == before
+    assert len(world.list_beats(job)) == before
 
 
 # -- stalls
 
 
-def test_a_job_without_progress_is_not_beaten(world: World) -> None:
-    """JB-17, I-JB-7."""
-    stuck, moving = world.job("stuck"), world.job("moving")
+def test_a_job_without_progress_gets_no_heartbeat(world: World) -> None:
+    """(JB-17)"""
+    stuck, moving = world.add_job("stuck"), world.add_job("moving")
     world.clock.advance(3601)
-    stuck_token, moving = world.token(), world.job("moving")
-    stuck = world.shelf.put(replace(stuck, task_token=stuck_token))
+    stuck_token, moving = world.open_token(), world.add_job("moving")
+    stuck = world.store.put(replace(stuck, task_token=stuck_token))
     world.let_pass(65)
-    assert world.beats(stuck) == []
-    assert len(world.beats(moving)) >= 3
+    assert world.list_beats(stuck) == []
+    assert len(world.list_beats(moving)) >= 3
 
 
-def test_a_received_job_that_is_stalled_is_not_beaten_either(world: World) -> None:
-    """I-JB-7: by what the job itself says, before any listing is there."""
-    job = world.job("a")
+def test_a_received_job_that_is_stalled_gets_no_heartbeat_either(world: World) -> None:
+    """The job itself shows it, before any listing was made."""
+    job = world.add_job("a")
     world.clock.advance(3601)
-    world.shelf.down = True
+    world.store.down = True
     world.orchestrator.beat_now(job)
     world.let_pass(0)
-    world.shelf.down = False
+    world.store.down = False
     assert world.service.calls == 0
     world.orchestrator.trigger_heartbeat()
     assert world.service.calls == 0
 
 
-def test_a_job_that_moves_again_is_beaten_again(world: World) -> None:
-    job = world.job("a", last_progress_at=world.clock.time() - 4000)
+def test_a_job_that_moves_again_gets_heartbeats_again(world: World) -> None:
+    job = world.add_job("a", last_progress_at=world.clock.time() - 4000)
     world.let_pass(20)
-    assert world.beats(job) == []
-    world.shelf.put(replace(job, last_progress_at=world.clock.time()))
+    assert world.list_beats(job) == []
+    world.store.put(replace(job, last_progress_at=world.clock.time()))
     world.let_pass(31)
-    assert world.beats(job)
+    assert world.list_beats(job)
 
 
 def test_a_stall_is_judged_by_the_job_not_by_a_listing_that_is_behind(world: World) -> None:
-    """JB-25: the listing says that nothing moved for an hour, the job says otherwise."""
-    job = world.job("a")
-    world.shelf.stale["a"] = replace(job, last_progress_at=job.last_progress_at - 4000)
+    """The listing shows no progress for an hour, but the job does (JB-25)."""
+    job = world.add_job("a")
+    world.store.stale["a"] = replace(job, last_progress_at=job.last_progress_at - 4000)
     world.let_pass(40)
-    assert len(world.beats(job)) >= 2
+    assert len(world.list_beats(job)) >= 2
 
 
 def test_a_clock_that_is_set_forward_stalls_nothing(world: World) -> None:
-    job = world.job("a")
+    job = world.add_job("a")
     world.let_pass(20)
     world.clock.step_time(7200)
     world.let_pass(100)
-    assert max(b - a for a, b in pairwise(world.beats(job))) <= 30
+    assert max(b - a for a, b in pairwise(world.list_beats(job))) <= 30
     world.let_pass(3600, step=1.0)
-    before = len(world.beats(job))
+    before = len(world.list_beats(job))
     world.let_pass(100)
-    assert len(world.beats(job)) == before  # an hour later it is stalled all the same
+    assert len(world.list_beats(job)) == before  # an hour later it is stalled
 
 
-def test_without_a_bound_nothing_ever_stalls() -> None:
+def test_without_a_stall_limit_no_job_stalls() -> None:
     world = World(stall_seconds=None)
-    job = world.job("a", last_progress_at=0.0)
+    job = world.add_job("a", last_progress_at=0.0)
     world.let_pass(35)
-    assert len(world.beats(job)) >= 2
+    assert len(world.list_beats(job)) >= 2
     world.orchestrator.stop()
 
 
-# -- answers
+# -- responses
 
 
-def test_a_closed_token_is_judged_and_stops_nobody_else(world: World) -> None:
-    """R004-147, R004-153, R004-154, R004-162, R004-243, JB-46, D-27."""
-    other = world.job("other")
-    gone = world.job("gone")
+def test_a_closed_token_is_reported_and_stops_no_other_job(world: World) -> None:
+    """R004-147, R004-153, R004-154, R004-162, R004-243, JB-46."""
+    other = world.add_job("other")
+    gone = world.add_job("gone")
     world.service.send_task_success(gone.task_token, {})
-    foreign = world.job("foreign", task_token=TaskToken("not ours"))
+    foreign = world.add_job("foreign", task_token=TaskToken("foreign"))
     assert world.orchestrator.trigger_heartbeat() == 3
     assert sorted(world.closed) == [("foreign", "InvalidToken"), ("gone", "TaskTimedOut")]
-    assert len(world.beats(other)) == 1
+    assert len(world.list_beats(other)) == 1
     assert foreign.status is JobStatus.DOWNLOADING
-    failed = {event.job_id: event.code for event in world.told(ev.HeartbeatFailed)}
+    failed = {event.job_id: event.code for event in world.list_events(ev.HeartbeatFailed)}
     assert failed == {"foreign": "InvalidToken", "gone": "TaskTimedOut"}
 
 
-def test_a_judge_that_raises_stops_nothing() -> None:
-    """R004-097, R004-156, I-JB-8."""
+def test_a_token_closed_callback_that_raises_stops_nothing() -> None:
+    """R004-097, R004-156."""
 
-    def judge(*_: object) -> None:
+    def token_closed(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    world = World(token_closed=judge)
-    world.job("foreign", task_token=TaskToken("not ours"))
-    world.job("stuck", last_progress_at=0.0)
-    job = world.job("a")
+    world = World(token_closed=token_closed)
+    world.add_job("foreign", task_token=TaskToken("foreign"))
+    world.add_job("stuck", last_progress_at=0.0)
+    job = world.add_job("a")
     world.let_pass(95)
-    assert len(world.beats(job)) >= 4
+    assert len(world.list_beats(job)) >= 4
     assert world.orchestrator.trigger_heartbeat() == 2
     world.orchestrator.stop()
 
 
-def test_sent_is_success_and_failure_even_when_a_beat_is_cancelled() -> None:
-    """I-JB-9, JB-41: whatever tears the beat down, it is told."""
+def test_a_cancelled_heartbeat_is_counted_as_failed() -> None:
+    """However a heartbeat ends, it emits an event (JB-41)."""
 
     class Cancelled(BaseException):
         pass
 
-    class Torn(SimulatedStepFunctions):
+    class Cancelling(SimulatedStepFunctions):
         def send_task_heartbeat(self, token: TaskToken) -> None:
             raise Cancelled
 
-    told: list[object] = []
+    emitted: list[object] = []
     world = World()
-    heart = HeartbeatSender(Torn(), Events(told.append), ManualClock())
+    sender = HeartbeatSender(Cancelling(), Events(emitted.append), ManualClock())
     with pytest.raises(Cancelled):
-        heart.beat(world.job("a"))
-    assert told == [ev.HeartbeatFailed("a", "Cancelled", 0.0)]
+        sender.send(world.add_job("a"))
+    assert emitted == [ev.HeartbeatFailed("a", "Cancelled", 0.0)]
 
 
 # -- many
 
 
 def test_500_jobs_are_never_silent_for_heartbeat_seconds() -> None:
-    """I-JB-6, JB-26, R004-009, R004-214, R004-249, R004-250, R004-270: through throttling,
+    """JB-26, R004-009, R004-214, R004-249, R004-250, R004-270: through throttling,
     an outage of 20 s, lost replies and a store that is down."""
     world = World(heartbeat_seconds=60.0)
-    jobs = [world.job(f"job-{n}") for n in range(500)]
+    jobs = [world.add_job(f"job-{n}") for n in range(500)]
     world.let_pass(40, step=0.5)
     world.service.throttle(300)
     world.let_pass(30, step=0.5)
     world.service.lose_replies(100)
-    world.shelf.down = True
+    world.store.down = True
     world.let_pass(30, step=0.5)
     world.service.down = True
     world.let_pass(20, step=0.5)
     world.service.down = False
     world.let_pass(40, step=0.5)
     assert {world.service.state(job.task_token) for job in jobs} == {TokenState.OPEN}
-    assert max(world.service.longest_gap(job.task_token) for job in jobs) < 60
-    sent = len(world.told(ev.HeartbeatSent)) + len(world.told(ev.HeartbeatFailed))
+    assert max(world.service.measure_max_gap(job.task_token) for job in jobs) < 60
+    sent = len(world.list_events(ev.HeartbeatSent)) + len(world.list_events(ev.HeartbeatFailed))
     assert sent == world.service.calls
     world.orchestrator.stop()
 
 
 def test_when_one_of_two_orchestrators_ends_the_other_carries_on() -> None:
-    """JB-26, I-JB-6."""
+    """(JB-26)"""
     world = World(heartbeat_seconds=60.0)
-    first, second = world.orchestrator, world.another()
-    jobs = [world.job(f"job-{n}") for n in range(30)]
+    first, second = world.orchestrator, world.make_orchestrator()
+    jobs = [world.add_job(f"job-{n}") for n in range(30)]
     world.let_pass(70, first, second)
-    both = [len(world.beats(job)) for job in jobs]
+    both = [len(world.list_beats(job)) for job in jobs]
     assert min(both) >= 5
     first.stop()
     world.let_pass(70, second)
-    longest = max(world.service.longest_gap(job.task_token) for job in jobs)
-    assert longest == pytest.approx(30)
+    max_gap = max(world.service.measure_max_gap(job.task_token) for job in jobs)
+    assert max_gap == pytest.approx(30)
     assert world.closed == []
     second.stop()
 
 
-# -- what it is told
+# -- settings
 
 
 @pytest.mark.parametrize(
@@ -411,7 +413,6 @@ def test_when_one_of_two_orchestrators_ends_the_other_carries_on() -> None:
         {"concurrency": 0},
     ],
 )
-def test_what_cannot_work_is_refused(options: dict[str, float]) -> None:
-    """D-24."""
+def test_settings_that_cannot_work_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         World(**options)

@@ -1,4 +1,7 @@
-"""What the pool and its workers tell each other. R004-027, R004-036…047, R004-072, JB-29."""
+"""The messages between the pool and its workers.
+
+R004-027, R004-036…047, R004-072 (JB-29).
+"""
 
 import json
 from typing import Any
@@ -13,7 +16,7 @@ from holdfast.jobs.pool import wire
 TASK = {"jobId": "j", "taskId": "t", "nonce": 7}
 
 
-def test_an_order_to_process_a_task_is_json_with_the_ids_of_the_task() -> None:
+def test_a_task_command_is_json_with_the_ids_of_the_task() -> None:
     payload = {"url": "https://x/y", "s3Bucket": "b", "s3Key": "k", "jobId": "forged"}
     frame = wire.pack_task(payload, "j", "t", 2, 7)
     assert json.loads(frame) == {
@@ -28,8 +31,8 @@ def test_an_order_to_process_a_task_is_json_with_the_ids_of_the_task() -> None:
             "nonce": 7,
         },
     }
-    assert wire.unpack_order(frame)[0] == "PROCESS_TASK"
-    assert wire.unpack_order(wire.pack_cancel("j")) == ("CANCEL_JOB", {"jobId": "j"})
+    assert wire.unpack_command(frame)[0] == "PROCESS_TASK"
+    assert wire.unpack_command(wire.pack_cancel("j")) == ("CANCEL_JOB", {"jobId": "j"})
 
 
 @pytest.mark.parametrize("value", [object(), len, float("nan"), b"bytes", {1, 2}])
@@ -43,8 +46,8 @@ def test_a_task_that_a_worker_would_refuse_for_its_size_is_not_sent() -> None:
         wire.pack_task({"value": "x" * MAX_FRAME_BYTES}, "j", "t", 1, 1)
 
 
-def test_what_a_worker_says_arrives_as_it_was_said() -> None:
-    done = wire.checked({"success": True, "bytesProcessed": 5, "error": None})
+def test_the_messages_of_a_worker_arrive_unchanged() -> None:
+    done = wire.check_result({"success": True, "bytesProcessed": 5, "error": None})
     frame = wire.pack_completed(TASK, done)
     assert json.loads(frame)["payload"] == {
         "taskId": "t",
@@ -54,18 +57,18 @@ def test_what_a_worker_says_arrives_as_it_was_said() -> None:
         "bytesProcessed": 5,
         "error": None,
     }
-    assert wire.unpack_said(frame) == wire.TaskReport(7, True, 5, None)
-    failed = wire.pack_completed(TASK, wire.failure(KeyError("x")))
-    assert wire.unpack_said(failed) == wire.TaskReport(7, False, 0, ("KeyError", "'x'"))
-    assert wire.unpack_said(wire.pack_pulse([(7, 5)])) == wire.WorkerPulse({7: 5})
-    assert wire.unpack_said(wire.pack_ready()) == wire.WorkerReady()
-    assert wire.unpack_said(wire.pack_broken(KeyError("x"))) == wire.WorkerBroken(
+    assert wire.unpack_message(frame) == wire.TaskReport(7, True, 5, None)
+    failed = wire.pack_completed(TASK, wire.result_from_error(KeyError("x")))
+    assert wire.unpack_message(failed) == wire.TaskReport(7, False, 0, ("KeyError", "'x'"))
+    assert wire.unpack_message(wire.pack_pulse([(7, 5)])) == wire.WorkerPulse({7: 5})
+    assert wire.unpack_message(wire.pack_ready()) == wire.WorkerReady()
+    assert wire.unpack_message(wire.pack_broken(KeyError("x"))) == wire.WorkerBroken(
         "KeyError", "'x'"
     )
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         [],
         "READY",
@@ -81,9 +84,9 @@ def test_what_a_worker_says_arrives_as_it_was_said() -> None:
         {"type": "PULSE", "payload": {"bytes": [[1, float("nan")]]}},
     ],
 )
-def test_what_is_no_message_is_refused(said: Any) -> None:
+def test_an_invalid_worker_message_is_refused(message: Any) -> None:
     with pytest.raises(wire.BrokenFrame):
-        wire.unpack_said(json.dumps(said).encode())
+        wire.unpack_message(json.dumps(message).encode())
 
 
 @pytest.mark.parametrize(
@@ -105,26 +108,27 @@ def test_what_is_no_message_is_refused(said: Any) -> None:
     ],
 )
 def test_a_result_with_anything_wrong_is_refused(change: dict[str, Any]) -> None:
-    right = {"nonce": 7, "success": True, "bytesProcessed": 0, "error": None}
-    assert wire.unpack_said(packed(right))
+    valid = {"nonce": 7, "success": True, "bytesProcessed": 0, "error": None}
+    assert wire.unpack_message(pack(valid))
     with pytest.raises(wire.BrokenFrame):
-        wire.unpack_said(packed(right | change))
+        wire.unpack_message(pack(valid | change))
 
 
-def packed(payload: dict[str, Any]) -> bytes:
+def pack(payload: dict[str, Any]) -> bytes:
+    """Pack the payload of a completed task."""
     return json.dumps({"type": "TASK_COMPLETED", "payload": payload}).encode()
 
 
 @given(st.binary())
-def test_whatever_arrives_is_a_message_or_is_refused(frame: bytes) -> None:
+def test_arbitrary_bytes_from_a_worker_are_refused(frame: bytes) -> None:
     with pytest.raises(wire.BrokenFrame) as refused:
-        wire.unpack_said(frame)
-    assert str(refused.value) == "the worker sent what is no message"
+        wire.unpack_message(frame)
+    assert str(refused.value) == "the worker sent an invalid message"
 
 
 def test_a_deeply_nested_frame_is_refused() -> None:
     with pytest.raises(wire.BrokenFrame):
-        wire.unpack_said(b"[" * 200_000)
+        wire.unpack_message(b"[" * 200_000)
 
 
 @pytest.mark.parametrize(
@@ -138,14 +142,17 @@ def test_a_deeply_nested_frame_is_refused() -> None:
         {"success": True, "bytesProcessed": 2**63},
     ],
 )
-def test_what_the_work_returns_is_looked_at(result: Any) -> None:
+def test_an_invalid_result_of_the_handler_is_refused(result: Any) -> None:
     with pytest.raises(wire.InvalidResult):
-        wire.checked(result)
+        wire.check_result(result)
 
 
-def test_a_failure_has_a_code_whatever_the_work_says() -> None:
-    assert wire.checked({"success": False})["error"] == {"code": "TaskFailed", "message": ""}
-    odd = wire.checked({"success": False, "error": {"code": 404, "message": "x" * 600}})
+def test_a_failure_always_has_a_code() -> None:
+    assert wire.check_result({"success": False})["error"] == {
+        "code": "TaskFailed",
+        "message": "",
+    }
+    odd = wire.check_result({"success": False, "error": {"code": 404, "message": "x" * 600}})
     assert odd["error"]["code"] == "404"
     assert len(odd["error"]["message"]) == wire.MAX_TEXT
 
@@ -162,30 +169,32 @@ def test_a_failure_has_a_code_whatever_the_work_says() -> None:
         ("half a character \ud800", "half a character ?"),
     ],
 )
-def test_the_text_of_an_error_keeps_the_secrets_of_a_url(text: str, shown: str) -> None:
-    assert wire.told(ValueError(text)) == {"code": "ValueError", "message": shown}
+def test_the_text_of_an_error_hides_the_secrets_of_a_url(text: str, shown: str) -> None:
+    assert wire.describe_error(ValueError(text)) == {"code": "ValueError", "message": shown}
 
 
 @given(st.text(max_size=700), st.text(max_size=700))
 def test_credentials_are_hidden_wherever_the_text_is_cut(before: str, after: str) -> None:
-    shown = wire.told(ValueError(f"{before} https://canary:canary@host/ {after}"))["message"]
+    shown = wire.describe_error(ValueError(f"{before} https://canary:canary@host/ {after}"))[
+        "message"
+    ]
     assert "canary" not in shown
     assert len(shown) <= wire.MAX_TEXT
 
 
 def test_the_text_of_an_error_may_be_a_whole_page() -> None:
     page = "://" * 1_000_000
-    assert wire.told(ValueError(page))["message"] == " …"
-    assert wire.told(ValueError(" " * 20_000))["message"] == " …"
+    assert wire.describe_error(ValueError(page))["message"] == " …"
+    assert wire.describe_error(ValueError(" " * 20_000))["message"] == " …"
     halved = "http://me:canary" + "@" * 50
     page = " ".join(["http://h?" + "x" * 90] * 99) + " " + "y" * 70 + " " + halved
     assert page.find("canary") < 10_000 < len(page)
-    assert "canary" not in wire.told(ValueError(page))["message"]
+    assert "canary" not in wire.describe_error(ValueError(page))["message"]
 
 
-def test_an_error_that_cannot_say_what_it_is_still_has_a_name() -> None:
-    class Mute(Exception):
+def test_an_error_without_a_text_still_has_a_name() -> None:
+    class Textless(Exception):
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert wire.told(Mute()) == {"code": "Mute", "message": ""}
+    assert wire.describe_error(Textless()) == {"code": "Textless", "message": ""}

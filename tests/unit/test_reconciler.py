@@ -1,4 +1,4 @@
-"""The reconciler: what somebody left half done is finished, by whoever passes."""
+"""The reconciler finishes what crashed processes left unfinished."""
 
 from typing import Any
 
@@ -24,12 +24,14 @@ from holdfast.testing.stepfunctions import SimulatedStepFunctions
 
 
 class Stage:
+    """A reconciler over a store in memory and a simulated Step Functions."""
+
     def __init__(self, **options: Any) -> None:
         self.clock = ManualClock()
-        self.told: list[Event] = []
+        self.events: list[Event] = []
         self.jobs = MemoryJobs(JobMemory(), self.clock)
         self.step_functions = SimulatedStepFunctions(self.clock)
-        events = Events(self.told.append)
+        events = Events(self.events.append)
         self.tracker = JobTracker(self.jobs, self.step_functions, events=events)
         self.running: list[str] = []
         self.cancelled: list[tuple[str, str]] = []
@@ -44,22 +46,24 @@ class Stage:
         )
 
     def begin(self, job_id: str, *, token: TaskToken | None = None) -> TaskResult:
-        """A job with one task, worked on; the task's result, not counted yet."""
+        """Start a job with one task, and return the task's result, which is not counted."""
         now = self.clock.time()
         self.jobs.save(ExportJob.create(job_id, "e", "u", task_token=token, now=now))
-        task = ExportTask.of(job_id, "https://files.example/a", "a")
+        task = ExportTask.create(job_id, "https://files.example/a", "a")
         self.jobs.add_tasks(job_id, [task])
         self.jobs.update_job_status(job_id, JobStatus.DOWNLOADING)
         self.jobs.set_total_tasks(job_id, 1)
         return TaskResult(job_id, task.task_id, True)
 
-    def status(self, job_id: str) -> JobStatus:
+    def read_status(self, job_id: str) -> JobStatus:
+        """Return the status of the stored job."""
         job = self.jobs.find_by_id(job_id)
         assert job is not None
         return job.status
 
-    def kinds(self) -> list[type[Event]]:
-        return [type(event) for event in self.told]
+    def list_event_types(self) -> list[type[Event]]:
+        """Return the types of the emitted events."""
+        return [type(event) for event in self.events]
 
 
 @pytest.fixture
@@ -67,23 +71,23 @@ def stage() -> Stage:
     return Stage()
 
 
-def test_a_job_whose_last_counter_died_is_finished(stage: Stage) -> None:
-    """JB-06."""
+def test_a_job_whose_last_counting_process_crashed_is_finished(stage: Stage) -> None:
+    """(JB-06)"""
     stage.jobs.record_results("a", [stage.begin("a")])
     stage.reconciler.tick()
-    assert stage.status("a") is JobStatus.COMPLETED
+    assert stage.read_status("a") is JobStatus.COMPLETED
 
 
-def test_a_callback_that_nobody_finished_is_sent(stage: Stage) -> None:
-    """JB-07, JB-08."""
+def test_a_pending_callback_is_sent(stage: Stage) -> None:
+    """(JB-07, JB-08)"""
     stage.jobs.record_results("a", [stage.begin("a", token=stage.step_functions.open())])
     stage.jobs.claim_outcome("a")
     stage.reconciler.tick()
-    assert stage.status("a") is JobStatus.COMPLETED
+    assert stage.read_status("a") is JobStatus.COMPLETED
     assert len(stage.step_functions.accepted) == 1
 
 
-def test_a_callback_that_somebody_is_sending_is_left_to_them_for_a_while(stage: Stage) -> None:
+def test_a_callback_that_another_process_sends_is_left_to_it_for_a_while(stage: Stage) -> None:
     stage.jobs.record_results("a", [stage.begin("a", token=stage.step_functions.open())])
     stage.jobs.claim_outcome("a")
     stage.jobs.begin_callback("a", again_after_seconds=20)
@@ -91,28 +95,32 @@ def test_a_callback_that_somebody_is_sending_is_left_to_them_for_a_while(stage: 
     assert not stage.step_functions.accepted
     stage.clock.advance(21)
     stage.reconciler.tick()
-    assert stage.status("a") is JobStatus.COMPLETED
+    assert stage.read_status("a") is JobStatus.COMPLETED
 
 
 def test_a_job_that_does_not_move_is_failed_and_stopped_here(stage: Stage) -> None:
-    """JB-17, with a token and without."""
+    """With a token and without (JB-17)."""
     stage.begin("a", token=stage.step_functions.open())
     stage.begin("b")
     stage.clock.advance(3601)
     stage.begin("c")
     stage.reconciler.tick()
-    assert [stage.status(job_id) for job_id in "abc"] == ["FAILED", "FAILED", "DOWNLOADING"]
+    assert [stage.read_status(job_id) for job_id in "abc"] == [
+        "FAILED",
+        "FAILED",
+        "DOWNLOADING",
+    ]
     assert stage.cancelled == [("a", "JobStalled"), ("b", "JobStalled")]
-    assert stage.kinds().count(ev.JobStalled) == 2
+    assert stage.list_event_types().count(ev.JobStalled) == 2
     assert stage.step_functions.accepted[0].error == "JobStalled"
 
 
 def test_a_job_that_was_never_listed_to_its_end_stalls_too(stage: Stage) -> None:
-    """JB-39: PROCESSING, and whoever listed it is gone for good."""
+    """It is PROCESSING, and the process that listed its tasks is gone (JB-39)."""
     stage.jobs.save(ExportJob.create("a", "e", "u", now=stage.clock.time()))
     stage.clock.advance(3601)
     stage.reconciler.tick()
-    assert stage.status("a") is JobStatus.FAILED
+    assert stage.read_status("a") is JobStatus.FAILED
 
 
 def test_a_clock_that_is_set_forward_fails_nothing(stage: Stage) -> None:
@@ -120,19 +128,19 @@ def test_a_clock_that_is_set_forward_fails_nothing(stage: Stage) -> None:
     stage.reconciler.tick()
     stage.clock.step_time(7200)
     stage.reconciler.tick()
-    assert stage.status("a") is JobStatus.DOWNLOADING
+    assert stage.read_status("a") is JobStatus.DOWNLOADING
 
 
-def test_without_a_bound_nothing_is_failed() -> None:
+def test_without_a_stall_limit_no_job_is_failed() -> None:
     stage = Stage(stall_seconds=None)
     stage.begin("a")
     stage.clock.advance(1_000_000)
     stage.reconciler.tick()
-    assert stage.status("a") is JobStatus.DOWNLOADING
+    assert stage.read_status("a") is JobStatus.DOWNLOADING
 
 
 def test_a_job_that_ended_elsewhere_is_stopped_here(stage: Stage) -> None:
-    """JB-13."""
+    """(JB-13)"""
     stage.begin("a")
     stage.begin("b")
     stage.running = ["a", "b", "deleted"]
@@ -141,38 +149,38 @@ def test_a_job_that_ended_elsewhere_is_stopped_here(stage: Stage) -> None:
     assert stage.cancelled == [("a", "EndedElsewhere"), ("deleted", "EndedElsewhere")]
 
 
-def test_one_jobs_trouble_is_not_the_next_ones(stage: Stage) -> None:
+def test_an_error_of_one_job_does_not_stop_the_pass(stage: Stage) -> None:
     for job_id in "ab":
         stage.jobs.record_results(job_id, [stage.begin(job_id)])
     claim = stage.jobs.claim_outcome
 
-    def troubled(job_id: str) -> ExportJob | None:
+    def fail_for_a(job_id: str) -> ExportJob | None:
         if job_id == "a":
-            raise StoreUnavailable("not this one")
+            raise StoreUnavailable("not this job")
         return claim(job_id)
 
-    stage.jobs.claim_outcome = troubled  # type: ignore[method-assign]
+    stage.jobs.claim_outcome = fail_for_a  # type: ignore[method-assign]
     stage.reconciler.tick()
-    assert stage.status("b") is JobStatus.COMPLETED
-    assert ev.JobNotReconciled("a", "StoreUnavailable") in stage.told
+    assert stage.read_status("b") is JobStatus.COMPLETED
+    assert ev.JobNotReconciled("a", "StoreUnavailable") in stage.events
 
 
-def test_a_store_that_does_not_answer_is_asked_again(stage: Stage) -> None:
-    def away(status: JobStatus) -> list[ExportJob]:
+def test_a_store_that_does_not_respond_is_tried_again(stage: Stage) -> None:
+    def fail(status: JobStatus) -> list[ExportJob]:
         raise StoreUnavailable("not now")
 
     find = stage.jobs.find_by_status
-    stage.jobs.find_by_status = away  # type: ignore[method-assign]
+    stage.jobs.find_by_status = fail  # type: ignore[method-assign]
     stage.reconciler.tick()
     stage.reconciler.tick()
-    assert stage.told == [
+    assert stage.events == [
         ev.ActiveJobsUnknown("StoreUnavailable", 1),
         ev.ActiveJobsUnknown("StoreUnavailable", 2),
     ]
     stage.jobs.find_by_status = find  # type: ignore[method-assign]
     stage.jobs.record_results("a", [stage.begin("a")])
     stage.reconciler.tick()
-    assert stage.status("a") is JobStatus.COMPLETED
+    assert stage.read_status("a") is JobStatus.COMPLETED
 
 
 def test_it_passes_at_once_and_then_every_interval_until_it_is_stopped() -> None:
@@ -182,12 +190,12 @@ def test_it_passes_at_once_and_then_every_interval_until_it_is_stopped() -> None
     stage.reconciler.start()
     stage.reconciler.start()
     for _ in range(3000):
-        if stage.status("a") is JobStatus.COMPLETED:
+        if stage.read_status("a") is JobStatus.COMPLETED:
             break
         stage.reconciler._clock.sleep(0.01)
     stage.reconciler.stop()
     stage.reconciler.stop()
-    assert stage.status("a") is JobStatus.COMPLETED
+    assert stage.read_status("a") is JobStatus.COMPLETED
     job = stage.jobs.find_by_id("a")
     assert job is not None
     assert job.callback.state is CallbackState.SENT

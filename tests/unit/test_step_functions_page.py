@@ -1,7 +1,6 @@
-"""docs/how-to/step-functions.md says what the code does: snippets, names, numbers.
+"""Compare docs/how-to/step-functions.md with the code: snippets, names and numbers.
 
-What it needs to run is on the page; here it is held against the code, so that a name that
-changes in one of the two is noticed.
+These tests notice a name that changes only in the page or only in the code.
 """
 
 import json
@@ -13,12 +12,12 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from holdfast.adapters.aws.dynamodb.tables import JobTables, definitions
-from holdfast.adapters.aws.stepfunctions import CLOSED
-from holdfast.adapters.aws.stepfunctions_doctor import findings
-from holdfast.adapters.observe.logging import name_of
+from holdfast.adapters.aws.dynamodb.tables import JobTables, define_tables
+from holdfast.adapters.aws.stepfunctions import TOKEN_CLOSED
+from holdfast.adapters.aws.stepfunctions_doctor import check_definition
+from holdfast.adapters.observe.logging import get_event_name
 from holdfast.adapters.observe.metrics import Metrics
-from holdfast.config.settings import HeartbeatSettings
+from holdfast.config.heartbeat import HeartbeatSettings
 from holdfast.core.events import Event
 from holdfast.jobs import events as ev
 
@@ -28,15 +27,15 @@ EXAMPLE = json.loads((ROOT / "examples/export/state-machine.json").read_text())
 INTERVAL = HeartbeatSettings().interval_seconds
 
 
-def section(title: str) -> str:
-    """What is below that heading, up to the next of its kind."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
-    assert found, f"there is no section {title!r}"
-    return found[1]
+def read_section(title: str) -> str:
+    """Return the text below that heading, up to the next one of its level."""
+    match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+    assert match, f"there is no section {title!r}"
+    return match[1]
 
 
-def rows(text: str) -> dict[str, list[str]]:
-    """The rows of the tables in it, by what is first in each."""
+def read_rows(text: str) -> dict[str, list[str]]:
+    """Return the rows of the tables in the text, by their first cell."""
     cells = (
         [cell.strip() for cell in row.split("|")]
         for row in re.findall(r"^\| (.+) \|$", text, re.MULTILINE)
@@ -44,7 +43,8 @@ def rows(text: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in cells}
 
 
-def words(text: str) -> list[str]:
+def find_code_words(text: str) -> list[str]:
+    """Return the texts in backticks."""
     return re.findall(r"`([^`\n]+)`", text)
 
 
@@ -52,7 +52,7 @@ def words(text: str) -> list[str]:
 
 
 def test_the_page_begins_with_the_pattern_in_short() -> None:
-    """R004-206: who sends what to whom, and what a failed heartbeat does."""
+    """R004-206: the calls between the parts, and what a failed heartbeat does."""
     title, _, rest = PAGE.partition("\n")
     assert title.lower() == "# step functions: the heartbeat pattern"
     overview = rest.partition("\n## ")[0]
@@ -62,15 +62,15 @@ def test_the_page_begins_with_the_pattern_in_short() -> None:
     assert "never fails a job" in overview
 
 
-def test_the_settings_on_the_page_are_those_there_are() -> None:
+def test_the_settings_on_the_page_exist() -> None:
     """R004-207."""
-    told = {
-        words(name)[0]: said[0]
-        for name, said in rows(section("Set it up")).items()
+    settings = {
+        find_code_words(name)[0]: cells[0]
+        for name, cells in read_rows(read_section("Set it up")).items()
         if "_" in name
     }
     fields = {field.alias: field.default for field in HeartbeatSettings.model_fields.values()}
-    assert told == {
+    assert settings == {
         "STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS": str(
             fields["STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS"]
         ),
@@ -78,39 +78,43 @@ def test_the_settings_on_the_page_are_those_there_are() -> None:
             fields["STEP_FUNCTIONS_HEARTBEAT_ENABLED"]
         ).lower(),
     }
-    assert "STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS" in words(section("Set it up"))
+    assert "STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS" in find_code_words(
+        read_section("Set it up")
+    )
 
 
-def snippet() -> Any:
-    [text] = re.findall(r"```json\n(.*?)```", section("Set it up"), re.DOTALL)
+def read_snippet() -> Any:
+    """Return the state of the page's JSON snippet."""
+    [text] = re.findall(r"```json\n(.*?)```", read_section("Set it up"), re.DOTALL)
     return json.loads(f"{{{text}}}")["StartExportJob"]
 
 
 def test_the_state_on_the_page_is_the_one_of_the_example_and_right() -> None:
-    """R004-077, R004-208, R004-209, R004-211, R004-219, D-22: 90 and 7200 for 60 and 3600."""
-    state = snippet()
+    """R004-077, R004-208, R004-209, R004-211, R004-219: the page has
+    90 and 7200, where the seed has 60 and 3600."""
+    state = read_snippet()
     example = EXAMPLE["States"]["StartExportJob"]
     assert state == {name: example[name] for name in state}
     assert state["Resource"].endswith("sqs:sendMessage.waitForTaskToken")
     assert (state["HeartbeatSeconds"], state["TimeoutSeconds"]) == (3 * INTERVAL, 7200)
     machine = {"StartAt": "a", "States": {"a": state}}
-    assert {one.level.value for one in findings(machine, INTERVAL)} == {"ok"}
+    assert {result.level.value for result in check_definition(machine, INTERVAL)} == {"ok"}
 
 
 def test_the_page_says_how_the_two_clocks_relate_to_the_interval() -> None:
-    """R004-209, R004-217…220, D-21, D-22."""
-    heartbeat = section("HeartbeatSeconds and the interval")
+    """R004-209, R004-217…220."""
+    heartbeat = read_section("HeartbeatSeconds and the interval")
     assert "**at least twice** the interval" in heartbeat
     assert f"({3 * INTERVAL:g} s with {INTERVAL:g} s)" in heartbeat
-    timeout = section("TimeoutSeconds is absolute")
+    timeout = read_section("TimeoutSeconds is absolute")
     assert "longest a job may take, with room for a restart of the service: 7200" in timeout
 
 
 # -- metrics and alarms
 
 
-def exported() -> dict[str, str]:
-    """Every metric there is, by its name, with its kind."""
+def list_metrics() -> dict[str, str]:
+    """Return the kind of every exported metric by its name."""
     registry = prometheus_client.CollectorRegistry()
     Metrics(registry)
     return {
@@ -121,10 +125,14 @@ def exported() -> dict[str, str]:
 
 def test_the_metrics_on_the_page_are_exported() -> None:
     """R004-222, R004-224…229."""
-    metrics = exported()
-    told = [name for row in rows(section("Metrics and alarms")) for name in words(row)]
-    assert len(told) == 8
-    assert [name for name in told if f"holdfast_{name}" not in metrics] == []
+    metrics = list_metrics()
+    names = [
+        name
+        for row in read_rows(read_section("Metrics and alarms"))
+        for name in find_code_words(row)
+    ]
+    assert len(names) == 8
+    assert [name for name in names if f"holdfast_{name}" not in metrics] == []
     assert metrics["holdfast_heartbeat_duration_ms"] == "histogram"
     assert metrics["holdfast_jobs_active_with_token"] == "gauge"
 
@@ -153,31 +161,34 @@ def test_the_metrics_on_the_page_are_exported() -> None:
         ),
     ],
 )
-def test_an_alarm_has_its_bound_and_a_rule_over_metrics_there_are(
+def test_an_alarm_has_its_limit_and_a_rule_over_existing_metrics(
     alarm: str, when: str, over: str, rule: str
 ) -> None:
     """R004-230, R004-231, R004-232."""
-    text = section("Metrics and alarms")
-    assert rows(text)[alarm] == [when, over]
+    text = read_section("Metrics and alarms")
+    assert read_rows(text)[alarm] == [when, over]
     assert rule in text.splitlines()
     used = re.findall(r"holdfast_\w+", rule)
-    assert [name for name in used if name.removesuffix("_bucket") not in exported()] == []
+    assert [name for name in used if name.removesuffix("_bucket") not in list_metrics()] == []
 
 
 # -- the tables
 
 
 def test_the_tables_on_the_page_are_those_that_are_made() -> None:
-    """R004-201…204, R004-233…235, D-19."""
-    text = section("The tables")
-    for table in definitions(JobTables()):
-        keys, index = rows(text)[f"`{table['TableName']}`"]
-        assert words(keys) == [key["AttributeName"] for key in table["KeySchema"]]
+    """R004-201…204, R004-233…235."""
+    text = read_section("The tables")
+    for table in define_tables(JobTables()):
+        keys, index = read_rows(text)[f"`{table['TableName']}`"]
+        assert find_code_words(keys) == [key["AttributeName"] for key in table["KeySchema"]]
         indexes = table.get("GlobalSecondaryIndexes", [])
-        assert words(index) == [
+        assert find_code_words(index) == [
             word
-            for one in indexes
-            for word in (one["IndexName"], *(key["AttributeName"] for key in one["KeySchema"]))
+            for entry in indexes
+            for word in (
+                entry["IndexName"],
+                *(key["AttributeName"] for key in entry["KeySchema"]),
+            )
         ]
         assert ("keys only" in index) is bool(indexes)
         assert table["BillingMode"] == "PAY_PER_REQUEST"
@@ -186,7 +197,7 @@ def test_the_tables_on_the_page_are_those_that_are_made() -> None:
 
 def test_the_page_says_what_reading_costs_and_where_that_is_seen() -> None:
     """R004-251, R004-252, R004-262: 100 jobs in two cycles a minute are 200 reads."""
-    text = section("What it costs")
+    text = read_section("What it costs")
     assert f"{100 * 60 / INTERVAL:.0f} reads a minute" in text
     assert "`ConsumedReadCapacityUnits`" in text
     assert "A Scan of the table is never" in text
@@ -197,8 +208,8 @@ def test_the_page_says_what_reading_costs_and_where_that_is_seen() -> None:
 
 
 def test_the_page_leads_from_symptoms_to_causes() -> None:
-    """R004-253, R004-254, R004-257…260: in the order one looks."""
-    text = section("When something is wrong")
+    """R004-253, R004-254, R004-257…260: in the order of a search."""
+    text = read_section("When something is wrong")
     timed_out, silent, closed = (
         part.partition("\n\n")[0]
         for part in re.split(r"^\*\*.+?\*\*", text, flags=re.MULTILINE)[1:4]
@@ -213,7 +224,7 @@ def test_the_page_leads_from_symptoms_to_causes() -> None:
         assert clue in silent
     for cause in ("execution was ended", "timeout passed", "another account or region"):
         assert cause in closed
-    assert set(words(text)) >= CLOSED
+    assert set(find_code_words(text)) >= TOKEN_CLOSED
 
 
 def test_what_the_page_looks_for_in_the_log_is_written_there() -> None:
@@ -221,11 +232,11 @@ def test_what_the_page_looks_for_in_the_log_is_written_there() -> None:
     kinds = [
         kind for kind in vars(ev).values() if isinstance(kind, type) and issubclass(kind, Event)
     ]
-    known = {name_of(object.__new__(kind)) for kind in kinds}
-    text = section("When something is wrong")
-    told = {word for word in words(text) if re.fullmatch(r"[a-z]+(_[a-z]+)+", word)}
-    assert {"orchestrator_started", "orchestrator_disabled", "heartbeat_failed"} <= told
-    assert told - known == set()
+    known = {get_event_name(object.__new__(kind)) for kind in kinds}
+    text = read_section("When something is wrong")
+    events = {word for word in find_code_words(text) if re.fullmatch(r"[a-z]+(_[a-z]+)+", word)}
+    assert {"orchestrator_started", "orchestrator_disabled", "heartbeat_failed"} <= events
+    assert events - known == set()
 
 
 # -- related pages
@@ -238,9 +249,9 @@ def test_the_layers_are_drawn_as_they_are_checked() -> None:
     contract = project["tool"]["importlinter"]["contracts"][0]
     drawn = re.search(r"## Layers\n\n```\n(.+?)  ", text)
     assert drawn
-    for told, checked in zip(drawn[1].split("──▶"), contract["layers"], strict=True):
+    for layer, checked in zip(drawn[1].split("──▶"), contract["layers"], strict=True):
         names = {name.strip().removeprefix("holdfast.") for name in checked.split("|")}
-        assert {name.strip() for name in told.split("|")} <= names
+        assert {name.strip() for name in layer.split("|")} <= names
     for page in (
         "docs/how-to/export-files.md",
         "docs/reference/cli.md",
@@ -254,6 +265,6 @@ def test_the_layers_are_drawn_as_they_are_checked() -> None:
 def test_the_recommended_number_of_workers_is_that_of_the_cores() -> None:
     """R004-018, R004-031."""
     page = (ROOT / "docs/reference/settings.md").read_text()
-    said = rows(page)["`worker_pool_size`"]
-    assert said[:2] == ["`WORKER_POOL_SIZE`", "4"]
-    assert "as many as there are CPU cores, typically 4 to 8" in said[2]
+    cells = read_rows(page)["`worker_pool_size`"]
+    assert cells[:2] == ["`WORKER_POOL_SIZE`", "4"]
+    assert "as many as there are CPU cores, typically 4 to 8" in cells[2]

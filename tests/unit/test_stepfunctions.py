@@ -1,4 +1,4 @@
-"""Step Functions: the adapter against a real server on the loopback, and the simulator."""
+"""The Step Functions adapter against a server on the loopback, and the simulator."""
 
 import json
 import logging
@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.adapters.aws.stepfunctions import (
-    MAX_CAUSE,
-    MAX_ERROR,
-    MAX_OUTPUT,
+    MAX_CAUSE_CHARS,
+    MAX_ERROR_CHARS,
+    MAX_OUTPUT_CHARS,
     StepFunctionsCallbacks,
-    as_output,
-    cut,
+    encode_output,
+    truncate_text,
 )
 from holdfast.jobs.errors import CallbackRefused, CallbackUnclear, TokenClosed
 from holdfast.jobs.model import TaskToken
@@ -37,10 +37,10 @@ TOKEN = TaskToken(SECRET)
 
 
 class Service:
-    """Answers as told, and remembers what was asked. It quotes the token, as some do."""
+    """Responds as configured and notes its requests. It quotes the token, as some do."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.status = 200
         self.code = ""
         self.silent = threading.Event()
@@ -50,17 +50,17 @@ class Service:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                said = json.loads(body)
+                request = json.loads(body)
                 name = self.headers["X-Amz-Target"].rpartition(".")[2]
-                service.asked.append((name, said))
+                service.requests.append((name, request))
                 if service.hang_up:
                     self.connection.shutdown(socket.SHUT_RDWR)
                     return
                 service.silent.wait(5)
-                self.answer(said)
+                self.respond(request)
 
-            def answer(self, said: dict[str, str]) -> None:
-                quoted = {"__type": service.code, "message": f"no: {said['taskToken']}"}
+            def respond(self, request: dict[str, str]) -> None:
+                quoted = {"__type": service.code, "message": f"no: {request['taskToken']}"}
                 body = json.dumps(quoted if service.code else {}).encode()
                 self.send_response(service.status)
                 self.send_header("Content-Length", str(len(body)))
@@ -78,6 +78,7 @@ class Service:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def close(self) -> None:
+        """Stop the server."""
         self.silent.set()
         self.server.shutdown()
         self.server.server_close()
@@ -91,7 +92,8 @@ def service() -> Iterator[Service]:
     service.close()
 
 
-def callbacks(url: str) -> StepFunctionsCallbacks:
+def make_callbacks(url: str) -> StepFunctionsCallbacks:
+    """Make the adapter with a client that calls this address and never retries."""
     config = Config(
         retries={"total_max_attempts": 1},
         connect_timeout=0.3,
@@ -111,11 +113,11 @@ def callbacks(url: str) -> StepFunctionsCallbacks:
 
 def test_the_three_callbacks_say_what_the_service_expects(service: Service) -> None:
     """R004-120, R004-121, R004-165, R004-166, R004-171 to R004-175."""
-    port: StepFunctions = callbacks(service.url)
+    port: StepFunctions = make_callbacks(service.url)
     port.send_task_success(TOKEN, {"jobId": "j", "status": "COMPLETED", "totalTasks": 2})
     port.send_task_failure(TOKEN, "JobCompletedWithFailures", "3 tasks failed")
     port.send_task_heartbeat(TOKEN)
-    success, failure, heartbeat = service.asked
+    success, failure, heartbeat = service.requests
     assert success[0] == "SendTaskSuccess"
     assert json.loads(success[1]["output"]) == {
         "jobId": "j",
@@ -130,11 +132,11 @@ def test_the_three_callbacks_say_what_the_service_expects(service: Service) -> N
 
 
 @pytest.mark.parametrize("code", ["TaskTimedOut", "TaskDoesNotExist", "InvalidToken"])
-def test_three_codes_mean_that_nobody_waits(service: Service, code: str) -> None:
-    """JB-46, D-27, R004-253, R004-254: by the code, the text is not looked at."""
+def test_three_codes_mean_that_the_token_is_closed(service: Service, code: str) -> None:
+    """JB-46, R004-253, R004-254: the code decides, and the text is ignored."""
     service.status, service.code = 400, code
     with pytest.raises(TokenClosed) as caught:
-        callbacks(service.url).send_task_heartbeat(TOKEN)
+        make_callbacks(service.url).send_task_heartbeat(TOKEN)
     assert caught.value.code == code
 
 
@@ -148,56 +150,54 @@ def test_three_codes_mean_that_nobody_waits(service: Service, code: str) -> None
         (429, "TooManyRequestsException"),
     ],
 )
-def test_what_the_service_turned_down_was_not_acted_on(
-    service: Service, status: int, code: str
-) -> None:
+def test_a_refused_call_was_not_acted_on(service: Service, status: int, code: str) -> None:
     service.status, service.code = status, code
     with pytest.raises(CallbackRefused, match=code):
-        callbacks(service.url).send_task_success(TOKEN, {})
+        make_callbacks(service.url).send_task_success(TOKEN, {})
 
 
 @pytest.mark.parametrize(
     ("status", "code"), [(500, "InternalFailure"), (503, "ServiceUnavailable"), (502, "")]
 )
-def test_a_server_error_leaves_open_what_was_done(
+def test_after_a_server_error_it_is_unknown_what_was_done(
     service: Service, status: int, code: str
 ) -> None:
-    """JB-09."""
+    """(JB-09)"""
     service.status, service.code = status, code
     with pytest.raises(CallbackUnclear):
-        callbacks(service.url).send_task_success(TOKEN, {})
+        make_callbacks(service.url).send_task_success(TOKEN, {})
 
 
-def test_an_answer_that_does_not_come_in_time_is_unclear_and_asked_for_once(
+def test_a_response_that_does_not_come_in_time_is_unclear_and_not_retried(
     service: Service,
 ) -> None:
-    """JB-09: a second try of the client would turn a success into TaskTimedOut."""
+    """A retry of the client would turn a success into TaskTimedOut (JB-09)."""
     service.silent.clear()
     with pytest.raises(CallbackUnclear, match="ReadTimeoutError"):
-        callbacks(service.url).send_task_success(TOKEN, {})
-    assert len(service.asked) == 1
+        make_callbacks(service.url).send_task_success(TOKEN, {})
+    assert len(service.requests) == 1
 
 
 def test_a_connection_that_breaks_is_unclear_and_tried_once(service: Service) -> None:
-    """JB-09."""
+    """(JB-09)"""
     service.hang_up = True
     with pytest.raises(CallbackUnclear):
-        callbacks(service.url).send_task_success(TOKEN, {})
-    assert len(service.asked) == 1
+        make_callbacks(service.url).send_task_success(TOKEN, {})
+    assert len(service.requests) == 1
 
 
 def test_a_service_that_cannot_be_reached_did_nothing() -> None:
-    """JB-09: otherwise a timeout during an outage would be taken for our own success."""
+    """Otherwise a timeout during an outage would count as our own success (JB-09)."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(CallbackRefused, match="EndpointConnectionError"):
-        callbacks(f"http://127.0.0.1:{port}").send_task_success(TOKEN, {})
+        make_callbacks(f"http://127.0.0.1:{port}").send_task_success(TOKEN, {})
 
 
-def test_the_client_of_our_own_never_retries(
+def test_the_default_client_never_retries(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JB-09."""
+    """(JB-09)"""
     monkeypatch.setenv("AWS_ENDPOINT_URL_STEPFUNCTIONS", service.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL_SFN", service.url)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
@@ -206,68 +206,68 @@ def test_the_client_of_our_own_never_retries(
     service.status, service.code = 500, "InternalFailure"
     with pytest.raises(CallbackUnclear):
         StepFunctionsCallbacks().send_task_success(TOKEN, {})
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
-def test_a_token_that_is_too_long_is_none(service: Service) -> None:
-    """JB-38."""
+def test_a_token_that_is_too_long_is_treated_as_closed(service: Service) -> None:
+    """(JB-38)"""
     with pytest.raises(TokenClosed):
-        callbacks(service.url).send_task_heartbeat(TaskToken("x" * 2049))
-    assert service.asked == []
+        make_callbacks(service.url).send_task_heartbeat(TaskToken("x" * 2049))
+    assert service.requests == []
 
 
 @pytest.mark.parametrize("status", [200, 400, 500])
 def test_no_log_and_no_error_shows_the_token(
     service: Service, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R004-167 to R004-170, R004-176 to R004-179, I-JB-13, JB-35: the service quotes it."""
+    """R004-167 to R004-170, R004-176 to R004-179, JB-35: the service quotes it."""
     caplog.set_level(logging.DEBUG, logger="holdfast")
     service.status, service.code = status, "" if status == 200 else "SomethingOdd"
-    port, said = callbacks(service.url), ""
+    port, printed = make_callbacks(service.url), ""
     if status == 200:
         port.send_task_heartbeat(TOKEN)
     else:
         with pytest.raises((CallbackRefused, CallbackUnclear)) as caught:
             port.send_task_heartbeat(TOKEN)
-        # As a log would print it: with all it was caused by.
-        said = "".join(traceback.format_exception(caught.value))
-    ours = "\n".join(r.getMessage() for r in caplog.records if r.name.startswith("holdfast"))
-    assert str(TOKEN) in ours
-    assert SECRET not in ours + said
+        # As a log would print it, with all its causes.
+        printed = "".join(traceback.format_exception(caught.value))
+    logged = "\n".join(r.getMessage() for r in caplog.records if r.name.startswith("holdfast"))
+    assert str(TOKEN) in logged
+    assert SECRET not in logged + printed
 
 
 # -- limits
 
 
-@given(st.text(max_size=400), st.sampled_from([MAX_ERROR, 300]))
-def test_a_text_is_whole_or_cut_with_a_mark(text: str, longest: int) -> None:
-    """JB-38."""
-    sent = cut(text, longest)
-    assert len(sent) <= longest
+@given(st.text(max_size=400), st.sampled_from([MAX_ERROR_CHARS, 300]))
+def test_a_text_is_whole_or_cut_with_a_mark(text: str, max_chars: int) -> None:
+    """(JB-38)"""
+    sent = truncate_text(text, max_chars)
+    assert len(sent) <= max_chars
     assert sent == text or (sent.endswith("[…cut]") and text.startswith(sent[:200]))
 
 
 def test_long_texts_arrive_cut(service: Service) -> None:
-    """JB-38."""
-    callbacks(service.url).send_task_failure(TOKEN, "E" * 1000, "c" * 100_000)
-    [(_, said)] = service.asked
-    assert len(said["error"]) == MAX_ERROR
-    assert len(said["cause"]) == MAX_CAUSE
+    """(JB-38)"""
+    make_callbacks(service.url).send_task_failure(TOKEN, "E" * 1000, "c" * 100_000)
+    [(_, request)] = service.requests
+    assert len(request["error"]) == MAX_ERROR_CHARS
+    assert len(request["cause"]) == MAX_CAUSE_CHARS
 
 
 def test_an_output_that_is_too_long_is_smaller_json_that_says_so() -> None:
-    """JB-38."""
+    """(JB-38)"""
     output = {"jobId": "j", "totalTasks": 9, "names": ["é" * 300_000], "status": "COMPLETED"}
-    text = as_output(output)
-    assert len(text) <= MAX_OUTPUT
+    text = encode_output(output)
+    assert len(text) <= MAX_OUTPUT_CHARS
     assert json.loads(text) == {
         "truncated": True,
         "jobId": "j",
         "totalTasks": 9,
         "status": "COMPLETED",
     }
-    many = as_output({f"key-{n}": "v" * 500 for n in range(1000)})
-    assert 100_000 < len(many) <= MAX_OUTPUT
+    many = encode_output({f"key-{n}": "v" * 500 for n in range(1000)})
+    assert 100_000 < len(many) <= MAX_OUTPUT_CHARS
     assert json.loads(many)["truncated"] is True
 
 
@@ -298,10 +298,10 @@ def test_silence_times_a_token_out(
         port.send_task_heartbeat(token)
 
 
-def test_heartbeats_do_not_prolong_the_whole_time(
+def test_heartbeats_do_not_extend_the_absolute_timeout(
     simulated: SimulatedStepFunctions, clock: ManualClock
 ) -> None:
-    """D-21, JB-18."""
+    """(JB-18)"""
     token = simulated.open(heartbeat_seconds=60, timeout_seconds=100)
     for _ in range(3):
         clock.advance(30)
@@ -310,7 +310,7 @@ def test_heartbeats_do_not_prolong_the_whole_time(
     assert simulated.state(token) is TokenState.TIMED_OUT
 
 
-def test_a_closed_token_answers_as_one_that_timed_out(
+def test_a_closed_token_gets_the_error_of_a_timeout(
     simulated: SimulatedStepFunctions,
 ) -> None:
     """JB-46, R004-126."""
@@ -327,7 +327,7 @@ def test_a_closed_token_answers_as_one_that_timed_out(
     [accepted] = simulated.accepted
     assert (accepted.kind, accepted.output) == ("success", {"a": 1})
     with pytest.raises(TokenClosed, match="InvalidToken"):
-        simulated.send_task_heartbeat(TaskToken("never given out"))
+        simulated.send_task_heartbeat(TaskToken("never issued"))
 
 
 def test_faults_are_used_up_in_turn(simulated: SimulatedStepFunctions) -> None:

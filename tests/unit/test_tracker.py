@@ -1,4 +1,4 @@
-"""From the last result to the answer, step by step. Races are in test_job_schedules.py."""
+"""The tracker, from the last result to the outcome. Races are in test_job_schedules.py."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,99 +27,108 @@ JOB = "abc-123"
 
 @dataclass
 class Stage:
+    """A tracker over a store in memory and a simulated Step Functions."""
+
     clock: ManualClock = field(default_factory=ManualClock)
-    told: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.jobs = MemoryJobs(JobMemory(), self.clock)
         self.step_functions = SimulatedStepFunctions(self.clock)
         self.tracker = JobTracker(
-            self.jobs, self.step_functions, events=Events(self.told.append)
+            self.jobs, self.step_functions, events=Events(self.events.append)
         )
 
     def begin(self, tasks: int, *, token: TaskToken | None = None) -> list[ExportTask]:
+        """Store a job in DOWNLOADING with so many tasks, and return the tasks."""
         self.jobs.save(
             ExportJob.create(JOB, "export", "user", task_token=token, now=self.clock.time())
         )
-        made = [ExportTask.of(JOB, f"https://files.example/{n}", f"{n}") for n in range(tasks)]
-        self.jobs.add_tasks(JOB, made)
+        created = [
+            ExportTask.create(JOB, f"https://files.example/{n}", f"{n}") for n in range(tasks)
+        ]
+        self.jobs.add_tasks(JOB, created)
         self.jobs.update_job_status(JOB, JobStatus.DOWNLOADING)
-        return made
+        return created
 
     @property
     def job(self) -> ExportJob:
+        """The stored job."""
         job = self.jobs.find_by_id(JOB)
         assert job is not None
         return job
 
-    def heard(self, kind: type[Event]) -> list[Event]:
-        return [event for event in self.told if isinstance(event, kind)]
+    def list_events(self, kind: type[Event]) -> list[Event]:
+        """Return the emitted events of that type."""
+        return [event for event in self.events if isinstance(event, kind)]
 
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
     stage = Stage()
     yield stage
-    # R004-168, I-JB-13: whatever happened, nobody was told a token.
-    assert "simulated-task" not in repr(stage.told)
+    # R004-168: no event contains a token.
+    assert "simulated-task" not in repr(stage.events)
 
 
-def done(task: ExportTask, n: int = 7) -> TaskResult:
+def make_success(task: ExportTask, n: int = 7) -> TaskResult:
+    """Make the result of a task that succeeded."""
     return TaskResult(task.job_id, task.task_id, True, n)
 
 
-def failed(task: ExportTask) -> TaskResult:
+def make_failure(task: ExportTask) -> TaskResult:
+    """Make the result of a task that failed."""
     return TaskResult(task.job_id, task.task_id, False, 0, JobError("Http404", "gone"))
 
 
 def test_the_last_success_completes_the_job_and_says_how_much(stage: Stage) -> None:
-    """R004-103, 106…120, 123…126: count, check, one success with the seed's output."""
+    """R004-103, 106…120, 123…126: count, check, first success with the seed's output."""
     token = stage.step_functions.open()
-    one, two = stage.begin(2, token=token)
+    first, second = stage.begin(2, token=token)
     stage.tracker.seal(JOB, 2)
-    assert stage.tracker.count(JOB, [done(one)]).status is JobStatus.DOWNLOADING
-    job = stage.tracker.count(JOB, [done(two)])
+    assert stage.tracker.count(JOB, [make_success(first)]).status is JobStatus.DOWNLOADING
+    job = stage.tracker.count(JOB, [make_success(second)])
     assert job.status is JobStatus.COMPLETED
     assert job.completed_at == stage.clock.time()
-    (answer,) = stage.step_functions.accepted
-    assert answer.kind == "success"
-    assert answer.output == {
+    (callback,) = stage.step_functions.accepted
+    assert callback.kind == "success"
+    assert callback.output == {
         "jobId": JOB,
         "status": "COMPLETED",
         "totalTasks": 2,
         "completedTasks": 2,
     }
     assert job.task_token is None
-    assert stage.heard(ev.TaskCompleted) == [
-        ev.TaskCompleted(JOB, one.task_id, 7),
-        ev.TaskCompleted(JOB, two.task_id, 7),
+    assert stage.list_events(ev.TaskCompleted) == [
+        ev.TaskCompleted(JOB, first.task_id, 7),
+        ev.TaskCompleted(JOB, second.task_id, 7),
     ]
-    assert stage.heard(ev.JobFinished) == [ev.JobFinished(JOB, "COMPLETED", 2, 0, None)]
+    assert stage.list_events(ev.JobFinished) == [ev.JobFinished(JOB, "COMPLETED", 2, 0, None)]
 
 
 def test_a_failed_task_fails_the_job_and_says_how_many(stage: Stage) -> None:
-    """R004-111, 112, 118, 121; R004-122 by D-14; D-15."""
+    """R004-111, 112, 118, 121; R004-122."""
     token = stage.step_functions.open()
-    one, two = stage.begin(2, token=token)
+    first, second = stage.begin(2, token=token)
     stage.tracker.seal(JOB, 2)
-    job = stage.tracker.count(JOB, [failed(one), done(two)])
+    job = stage.tracker.count(JOB, [make_failure(first), make_success(second)])
     assert job.status is JobStatus.FAILED
     assert job.error == JobError("JobCompletedWithFailures", "1 tasks failed")
-    (answer,) = stage.step_functions.accepted
-    assert (answer.error, answer.cause) == ("JobCompletedWithFailures", "1 tasks failed")
-    assert stage.heard(ev.TaskFailed) == [ev.TaskFailed(JOB, one.task_id, "Http404")]
+    (callback,) = stage.step_functions.accepted
+    assert (callback.error, callback.cause) == ("JobCompletedWithFailures", "1 tasks failed")
+    assert stage.list_events(ev.TaskFailed) == [ev.TaskFailed(JOB, first.task_id, "Http404")]
 
 
-def test_a_job_without_token_is_settled_and_nobody_is_called(stage: Stage) -> None:
+def test_a_job_without_token_is_settled_without_a_callback(stage: Stage) -> None:
     """R004-119, R004-124."""
-    (one,) = stage.begin(1)
+    (task,) = stage.begin(1)
     stage.tracker.seal(JOB, 1)
-    assert stage.tracker.count(JOB, [done(one)]).status is JobStatus.COMPLETED
+    assert stage.tracker.count(JOB, [make_success(task)]).status is JobStatus.COMPLETED
     assert stage.step_functions.calls == 0
 
 
 def test_a_job_of_no_tasks_is_complete_when_it_is_sealed(stage: Stage) -> None:
-    """JB-05."""
+    """(JB-05)"""
     token = stage.step_functions.open()
     stage.begin(0, token=token)
     assert stage.tracker.seal(JOB, 0).status is JobStatus.COMPLETED
@@ -127,17 +136,17 @@ def test_a_job_of_no_tasks_is_complete_when_it_is_sealed(stage: Stage) -> None:
 
 
 def test_nothing_is_complete_before_the_seal(stage: Stage) -> None:
-    """JB-03, JB-04."""
-    (one,) = stage.begin(1)
-    assert stage.tracker.count(JOB, [done(one)]).status is JobStatus.DOWNLOADING
+    """(JB-03, JB-04)"""
+    (task,) = stage.begin(1)
+    assert stage.tracker.count(JOB, [make_success(task)]).status is JobStatus.DOWNLOADING
     assert stage.tracker.seal(JOB, 1).status is JobStatus.COMPLETED
 
 
 def test_results_of_a_closed_job_are_dropped(stage: Stage) -> None:
-    (one,) = stage.begin(1)
+    (task,) = stage.begin(1)
     stage.tracker.fail(JOB, JobError("Why", "not"))
-    assert stage.tracker.count(JOB, [done(one)]).state.completed_tasks == 0
-    assert not stage.heard(ev.TaskCompleted)
+    assert stage.tracker.count(JOB, [make_success(task)]).state.completed_tasks == 0
+    assert not stage.list_events(ev.TaskCompleted)
 
 
 def test_results_of_an_unknown_job_say_so(stage: Stage) -> None:
@@ -145,65 +154,65 @@ def test_results_of_an_unknown_job_say_so(stage: Stage) -> None:
         stage.tracker.count(JOB, [])
 
 
-def test_a_duplicate_result_still_looks_whether_the_job_is_done(stage: Stage) -> None:
-    """JB-06: whoever counted it may have died before looking."""
-    (one,) = stage.begin(1)
-    stage.jobs.record_results(JOB, [done(one)])
+def test_a_duplicate_result_still_checks_whether_the_job_is_done(stage: Stage) -> None:
+    """The process that counted it may have crashed before it checked (JB-06)."""
+    (task,) = stage.begin(1)
+    stage.jobs.record_results(JOB, [make_success(task)])
     stage.jobs.set_total_tasks(JOB, 1)
-    assert stage.tracker.count(JOB, [done(one)]).status is JobStatus.COMPLETED
+    assert stage.tracker.count(JOB, [make_success(task)]).status is JobStatus.COMPLETED
 
 
-def test_a_callback_that_gets_no_answer_stays_in_the_outbox(stage: Stage) -> None:
-    """JB-08."""
+def test_a_callback_that_gets_no_response_stays_in_the_outbox(stage: Stage) -> None:
+    """(JB-08)"""
     token = stage.step_functions.open()
-    (one,) = stage.begin(1, token=token)
+    (task,) = stage.begin(1, token=token)
     stage.tracker.seal(JOB, 1)
     stage.step_functions.down = True
-    job = stage.tracker.count(JOB, [done(one)])
+    job = stage.tracker.count(JOB, [make_success(task)])
     assert job.callback.state is CallbackState.PENDING
     assert job.status is JobStatus.DOWNLOADING
-    assert len(stage.heard(ev.CallbackFailed)) == 1
+    assert len(stage.list_events(ev.CallbackFailed)) == 1
     stage.step_functions.down = False
     assert stage.tracker.complete(JOB).status is JobStatus.COMPLETED
 
 
-def test_a_lost_reply_counts_as_told_when_the_token_turns_out_closed(stage: Stage) -> None:
-    """JB-09: it was us who closed it."""
+def test_a_lost_response_counts_as_sent_if_the_token_is_closed_afterwards(stage: Stage) -> None:
+    """Our own first attempt closed the token (JB-09)."""
     token = stage.step_functions.open()
-    (one,) = stage.begin(1, token=token)
+    (task,) = stage.begin(1, token=token)
     stage.tracker.seal(JOB, 1)
     stage.step_functions.lose_replies(1)
-    stage.tracker.count(JOB, [done(one)])
+    stage.tracker.count(JOB, [make_success(task)])
     assert stage.tracker.complete(JOB).status is JobStatus.COMPLETED
     assert len(stage.step_functions.accepted) == 1
-    assert not stage.heard(ev.StepFunctionsTimedOut)
+    assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 
-def test_a_token_that_is_closed_at_the_first_word_was_not_closed_by_us(stage: Stage) -> None:
+def test_a_token_that_is_closed_at_the_first_attempt_timed_out(stage: Stage) -> None:
     """JB-09, R004-253."""
     token = stage.step_functions.open(timeout_seconds=60)
-    (one,) = stage.begin(1, token=token)
+    (task,) = stage.begin(1, token=token)
     stage.tracker.seal(JOB, 1)
     stage.clock.advance(61)
-    job = stage.tracker.count(JOB, [done(one)])
+    job = stage.tracker.count(JOB, [make_success(task)])
     assert job.status is JobStatus.FAILED
     assert job.error is not None
     assert job.error.code == "TaskTimedOut"
-    assert len(stage.heard(ev.StepFunctionsTimedOut)) == 1
+    assert len(stage.list_events(ev.StepFunctionsTimedOut)) == 1
 
 
-def test_a_refusal_leaves_no_doubt(stage: Stage) -> None:
-    """A throttled call was not acted on: what is closed afterwards was closed by others."""
+def test_a_refused_callback_is_not_in_doubt(stage: Stage) -> None:
+    """A throttled call was not acted on, so a token that is closed later timed out."""
     token = stage.step_functions.open(timeout_seconds=60)
-    (one,) = stage.begin(1, token=token)
+    (task,) = stage.begin(1, token=token)
     stage.tracker.seal(JOB, 1)
     stage.step_functions.throttle(1)
-    stage.tracker.count(JOB, [done(one)])
+    stage.tracker.count(JOB, [make_success(task)])
     stage.clock.advance(61)
     assert stage.tracker.complete(JOB).status is JobStatus.FAILED
 
 
-def test_a_job_that_was_given_up_keeps_its_reason_though_nobody_waits(stage: Stage) -> None:
+def test_a_failed_job_keeps_its_reason_if_its_token_is_closed(stage: Stage) -> None:
     token = stage.step_functions.open(timeout_seconds=60)
     stage.begin(1, token=token)
     stage.clock.advance(61)
@@ -211,78 +220,74 @@ def test_a_job_that_was_given_up_keeps_its_reason_though_nobody_waits(stage: Sta
     assert job.error == JobError("JobStalled", "nothing moves")
 
 
-# -- what a heartbeat is told
-
-
-def beaten(stage: Stage) -> ExportJob:
-    return stage.job
+# -- a closed token
 
 
 def test_a_closed_token_ends_a_job_that_was_being_worked_on(stage: Stage) -> None:
-    """JB-13, R004-154, R004-256 by D-16: never COMPLETED by hearsay."""
+    """JB-13, R004-154, R004-256: a closed token never completes a job."""
     stage.begin(2, token=TaskToken("gone"))
-    job = stage.tracker.token_closed(beaten(stage), "TaskTimedOut")
+    job = stage.tracker.token_closed(stage.job, "TaskTimedOut")
     assert job.status is JobStatus.FAILED
     assert job.error is not None
     assert job.error.code == "TaskTimedOut"
-    assert len(stage.heard(ev.StepFunctionsTimedOut)) == 1
+    assert len(stage.list_events(ev.StepFunctionsTimedOut)) == 1
     assert not stage.step_functions.accepted
 
 
 @pytest.mark.parametrize("code", ["TaskDoesNotExist", "InvalidToken"])
-def test_a_token_nobody_knows_ends_it_under_another_name(stage: Stage, code: str) -> None:
-    """D-16, D-27, R004-153, R004-254."""
+def test_an_unknown_token_fails_the_job_with_another_code(stage: Stage, code: str) -> None:
+    """R004-153, R004-254."""
     stage.begin(2, token=TaskToken("foreign"))
-    job = stage.tracker.token_closed(beaten(stage), code)
+    job = stage.tracker.token_closed(stage.job, code)
     assert job.error is not None
     assert job.error.code == "TaskTokenInvalid"
 
 
-def test_a_closed_token_of_a_job_that_ended_is_no_news(stage: Stage) -> None:
-    """JB-46, R004-255: a heartbeat that raced with the success."""
+def test_a_closed_token_of_a_job_that_ended_changes_nothing(stage: Stage) -> None:
+    """A heartbeat raced with the success (JB-46, R004-255)."""
     token = stage.step_functions.open()
-    (one,) = stage.begin(1, token=token)
-    old = beaten(stage)
+    (task,) = stage.begin(1, token=token)
+    old = stage.job
     stage.tracker.seal(JOB, 1)
-    stage.tracker.count(JOB, [done(one)])
+    stage.tracker.count(JOB, [make_success(task)])
     assert stage.tracker.token_closed(old, "TaskTimedOut").status is JobStatus.COMPLETED
-    assert not stage.heard(ev.StepFunctionsTimedOut)
+    assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 
-def test_a_closed_token_of_a_job_whose_answer_is_under_way_is_no_news(stage: Stage) -> None:
-    """JB-07, JB-46."""
+def test_a_closed_token_of_a_job_with_a_pending_callback_changes_nothing(stage: Stage) -> None:
+    """(JB-07, JB-46)"""
     token = stage.step_functions.open()
-    (one,) = stage.begin(1, token=token)
+    (task,) = stage.begin(1, token=token)
     stage.tracker.seal(JOB, 1)
     stage.step_functions.lose_replies(1)
-    stage.tracker.count(JOB, [done(one)])
-    job = stage.tracker.token_closed(beaten(stage), "TaskTimedOut")
+    stage.tracker.count(JOB, [make_success(task)])
+    job = stage.tracker.token_closed(stage.job, "TaskTimedOut")
     assert job.callback.state is CallbackState.PENDING
-    assert not stage.heard(ev.StepFunctionsTimedOut)
+    assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 
-def test_a_closed_token_that_was_replaced_is_no_news(stage: Stage) -> None:
-    """JB-14."""
+def test_a_closed_token_that_was_replaced_changes_nothing(stage: Stage) -> None:
+    """(JB-14)"""
     stage.begin(1, token=TaskToken("old"))
-    old = beaten(stage)
+    old = stage.job
     stage.jobs.attach_token(JOB, stage.step_functions.open())
     assert stage.tracker.token_closed(old, "TaskTimedOut").status is JobStatus.DOWNLOADING
-    assert not stage.heard(ev.StepFunctionsTimedOut)
+    assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 
-def test_a_job_that_is_taken_over_while_it_is_judged_answers_its_new_token(
+def test_a_job_taken_over_while_it_is_failed_notifies_its_new_token(
     stage: Stage,
 ) -> None:
-    """Nobody is left waiting, whatever the judge read."""
+    """No execution is left waiting, even if the tracker read the old token."""
     stage.begin(1, token=TaskToken("old"))
     new = stage.step_functions.open()
     give_up = stage.jobs.give_up
 
-    def taken_over_first(job_id: str, error: JobError) -> ExportJob | None:
+    def take_over_first(job_id: str, error: JobError) -> ExportJob | None:
         stage.jobs.attach_token(job_id, new)
         return give_up(job_id, error)
 
-    stage.jobs.give_up = taken_over_first  # type: ignore[method-assign]
+    stage.jobs.give_up = take_over_first  # type: ignore[method-assign]
     stage.tracker.token_closed(stage.job, "TaskTimedOut")
     assert stage.step_functions.state(new) is TokenState.CLOSED
 
@@ -290,29 +295,29 @@ def test_a_job_that_is_taken_over_while_it_is_judged_answers_its_new_token(
 # -- stalled
 
 
-def test_a_job_that_does_not_move_is_failed_and_that_is_told(stage: Stage) -> None:
-    """JB-17."""
+def test_a_stalled_job_is_failed_and_its_token_notified(stage: Stage) -> None:
+    """(JB-17)"""
     token = stage.step_functions.open()
     stage.begin(1, token=token)
     stage.clock.advance(5000)
-    job = stage.tracker.stalled(stage.job, 5000)
+    job = stage.tracker.fail_stalled(stage.job, 5000)
     assert job.status is JobStatus.FAILED
-    (answer,) = stage.step_functions.accepted
-    assert answer.error == "JobStalled"
+    (callback,) = stage.step_functions.accepted
+    assert callback.error == "JobStalled"
 
 
 def test_a_job_that_moved_since_it_was_listed_is_left_alone(stage: Stage) -> None:
-    """JB-25: a listing may be old."""
+    """A listing may be old (JB-25)."""
     stage.begin(1)
     old = stage.job
     stage.clock.advance(5000)
     stage.jobs.note_progress(JOB)
-    assert stage.tracker.stalled(old, 5000).status is JobStatus.DOWNLOADING
+    assert stage.tracker.fail_stalled(old, 5000).status is JobStatus.DOWNLOADING
 
 
-def test_a_token_is_left_to_others_where_step_functions_is_not(stage: Stage) -> None:
-    (one,) = stage.begin(1, token=stage.step_functions.open())
-    here = JobTracker(stage.jobs, None)
-    here.seal(JOB, 1)
-    assert here.count(JOB, [done(one)]).callback.state is CallbackState.PENDING
+def test_a_token_is_left_to_other_hosts_without_step_functions(stage: Stage) -> None:
+    (task,) = stage.begin(1, token=stage.step_functions.open())
+    tracker = JobTracker(stage.jobs, None)
+    tracker.seal(JOB, 1)
+    assert tracker.count(JOB, [make_success(task)]).callback.state is CallbackState.PENDING
     assert stage.tracker.complete(JOB).status is JobStatus.COMPLETED

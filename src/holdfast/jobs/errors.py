@@ -31,9 +31,9 @@ class InvalidJob(HoldfastError):
 class TokenClosed(HoldfastError):
     """Step Functions no longer waits for this token.
 
-    The token was completed before, or it timed out, or it belongs to another account or
-    region. `code` is the error code of the service. It does not tell these cases apart, so
-    decide by the job's own state.
+    The token was completed before, or it timed out, or the service did not issue it.
+    `code` is the error code of the service. It does not tell these cases apart, so decide
+    by the job's own state.
     """
 
     def __init__(self, code: str) -> None:

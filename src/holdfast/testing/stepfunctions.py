@@ -164,13 +164,13 @@ class SimulatedStepFunctions:
         with self._lock:
             self.calls += 1
             if self.down:
-                raise CallbackUnclear("Step Functions did not answer (down)")
+                raise CallbackUnclear("Step Functions did not respond (down)")
             fault = self._faults.popleft() if self._faults else None
             if fault == "throttle":
                 raise CallbackRefused("Step Functions refused the call (ThrottlingException)")
             self._act(token, accept)
             if fault == "lose":
-                raise CallbackUnclear("Step Functions did not answer (reply lost)")
+                raise CallbackUnclear("Step Functions did not respond (reply lost)")
 
     def _act(
         self, token: TaskToken, accept: Callable[[_Task, float], AcceptedCallback]
