@@ -29,23 +29,36 @@ from holdfast.events import DeadLettered, SchemaTooNew, TakenOver
 NEWER_SCHEMA_SECONDS = 30.0  # how long a message waits for newer code
 
 
-@dataclass
+@dataclass(eq=False)
 class Task:
     """One message in the list."""
 
     id: str
     body: bytes
     due_at: float
-    claims: int = 0
+    attempts: int = 0
+    fence: int = 0  # counts claims and never falls
     leased_until: float | None = None
     reason: str | None = None  # why it is a dead letter
 
 
 class Tasks(list[Task]):
-    """What several workers share: the list and its lock."""
+    """What several workers share: the list, its lock and its clock."""
 
-    def __init__(self) -> None:
-        self.lock = Lock()
+    def __init__(self, clock: Any) -> None:
+        self.lock, self._clock = Lock(), clock
+
+    def now(self) -> float:
+        """Return the time that decides whether a lease has expired."""
+        return float(self._clock.monotonic())
+
+    def next_claimable(self) -> Task | None:
+        """Return the task to claim next: first those whose lease has expired."""
+        now = self.now()
+        live = [task for task in self if task.reason is None]
+        expired = [task for task in live if task.leased_until and task.leased_until <= now]
+        due = [task for task in live if task.leased_until is None and task.due_at <= now]
+        return next(iter(expired + due), None)
 
 
 class ListQueue(QueueManager[Any]):
@@ -61,8 +74,8 @@ class ListQueue(QueueManager[Any]):
         self._check_delay(delay_seconds)
         # All are encoded first, so that nothing is pushed if one of them cannot be.
         bodies = [(message.id, self._codec.encode(message)) for message in messages]
-        due_at = self.clock.monotonic() + max(0.0, delay_seconds)
         with self._tasks.lock:
+            due_at = self._tasks.now() + max(0.0, delay_seconds)
             self._tasks.extend(Task(id_, body, due_at) for id_, body in bodies)
         return [id_ for id_, _ in bodies]
 
@@ -76,37 +89,34 @@ class ListQueue(QueueManager[Any]):
         return claimed
 
     def _claim_next(self) -> Lease | None:
-        claimed_at = self.clock.monotonic()  # before the claim: trust counts from here
         while True:
+            claimed_at = self.clock.monotonic()  # before the claim: trust counts from here
             with self._tasks.lock:
-                task = next((task for task in self._tasks if self._is_claimable(task)), None)
-                if task is None:
+                if (task := self._tasks.next_claimable()) is None:
                     return None
                 was_leased = task.leased_until is not None
-                is_exhausted = task.claims >= self.max_attempts
+                is_exhausted = task.attempts >= self.max_attempts
                 if is_exhausted:
-                    task.reason = f"gave up after {task.claims} attempts"
+                    task.reason = f"gave up after {task.attempts} attempts"
+                    task.reason += "; the last worker lost its lease" if was_leased else ""
+                    task.leased_until = None
                 else:
-                    task.claims += 1
-                    task.leased_until = claimed_at + self.lease_seconds
+                    task.attempts, task.fence = task.attempts + 1, task.fence + 1
+                    task.leased_until = self._tasks.now() + self.lease_seconds
             if is_exhausted:
-                self._report_dead_letter(task)
+                self._report_dead_letter(task, f"gave up after {task.attempts} attempts")
                 continue
             if was_leased:
-                self.events.emit(TakenOver(self.name, task.id, task.claims, "another worker"))
+                self.events.emit(TakenOver(self.name, task.id, task.attempts, "another worker"))
             return self._lease(task, claimed_at)
-
-    def _is_claimable(self, task: Task) -> bool:
-        begins_at = task.due_at if task.leased_until is None else task.leased_until
-        return task.reason is None and begins_at <= self.clock.monotonic()
 
     def _lease(self, task: Task, claimed_at: float) -> Lease:
         return Lease(
             self,
             task,
             message_id=task.id,
-            attempt=task.claims,
-            fence=task.claims,
+            attempt=task.attempts,
+            fence=task.fence,
             claimed_at=claimed_at,
             seconds=self.lease_seconds,
         )
@@ -116,28 +126,28 @@ class ListQueue(QueueManager[Any]):
             message = self._codec.decode(lease.handle.body)
         except NewerSchema as newer:
             self._nack(lease, NEWER_SCHEMA_SECONDS, "newer than this code", None)
-            lease.handle.claims -= 1  # waiting for newer code is not an attempt
+            lease.handle.attempts -= 1  # waiting for newer code is not an attempt
             event = SchemaTooNew(self.name, lease.message_id, lease.attempt, newer.version)
             self.events.emit(event)
             return None
         except MalformedMessage as error:
             self._dead_letter(lease, str(error), None)
-            self._report_dead_letter(lease.handle)
+            # The error may quote the message, so it stays out of the event.
+            self._report_dead_letter(lease.handle, "malformed")
             return None
         attach_lease(message, lease)
         return message
 
-    def _report_dead_letter(self, task: Task) -> None:
+    def _report_dead_letter(self, task: Task, reason: str) -> None:
         self.dead_lettered_by_poll += 1
-        reason = task.reason or ""
-        self.events.emit(DeadLettered(self.name, task.id, task.claims, reason))
+        self.events.emit(DeadLettered(self.name, task.id, task.attempts, reason))
 
     # -- renewing and settling
 
     def _held(self, lease: Lease) -> Task | None:
         """Return the task if this lease still holds it. Call it under the lock."""
         task: Task = lease.handle
-        is_held = task.claims == lease.fence and task.leased_until is not None
+        is_held = task.fence == lease.fence and task.leased_until is not None
         return task if is_held and task in self._tasks else None
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> list[Renewed | Refused]:
@@ -147,17 +157,21 @@ class ListQueue(QueueManager[Any]):
     def _renew(self, lease: Lease, seconds: float) -> Renewed | Refused:
         if (task := self._held(lease)) is None:
             return Refused("another worker took it over")
-        task.leased_until = self.clock.monotonic() + seconds
+        task.leased_until = self._tasks.now() + seconds
         return Renewed()
 
     def _ack(self, leases: Sequence[Lease]) -> list[LeaseLost | None]:
-        return [self._settle(lease, self._tasks.remove) for lease in leases]
+        distinct = {id(lease): lease for lease in leases}  # a caller may repeat a message
+        results = {
+            key: self._settle(each, self._tasks.remove) for key, each in distinct.items()
+        }
+        return [results[id(lease)] for lease in leases]
 
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
         def put_back(task: Task) -> None:
-            task.leased_until, task.due_at = None, self.clock.monotonic() + delay_seconds
+            task.leased_until, task.due_at = None, self._tasks.now() + delay_seconds
 
         return self._settle(lease, put_back)
 
@@ -177,15 +191,16 @@ class ListQueue(QueueManager[Any]):
     # -- for operators
 
     def stats(self) -> QueueStats:
-        now = self.clock.monotonic()
         with self._tasks.lock:
+            now = self._tasks.now()
             live = [task for task in self._tasks if task.reason is None]
-            leased = sum(task.leased_until is not None for task in live)
+            deadlines = [task.leased_until for task in live if task.leased_until is not None]
             delayed = sum(task.leased_until is None and task.due_at > now for task in live)
             return QueueStats(
-                ready=len(live) - leased - delayed,
+                ready=len(live) - len(deadlines) - delayed,
                 delayed=delayed,
-                leased=leased,
+                leased=len(deadlines),
+                expired=sum(deadline <= now for deadline in deadlines),
                 failed=len(self._tasks) - len(live),
             )
 
@@ -199,17 +214,20 @@ class ListQueue(QueueManager[Any]):
                 id=task.id,
                 key=str(id(task)),
                 state=state,
-                attempts=task.claims,
-                fence=task.claims,
+                attempts=task.attempts,
+                fence=task.fence,
                 where=self.name,
                 reason=task.reason,
             )
 
-    def redrive(self, message_id: str | None = None, **_: Any) -> int:
+    def redrive(
+        self, message_id: str | None = None, *, on_progress: Any = lambda count: None
+    ) -> int:
         with self._tasks.lock:
             dead = self._dead(message_id)
             for task in dead:
-                task.reason, task.claims, task.due_at = None, 0, self.clock.monotonic()
+                task.reason, task.attempts, task.due_at = None, 0, self._tasks.now()
+        on_progress(len(dead))
         return len(dead)
 
     def drop(self, message_id: str) -> int:

@@ -42,9 +42,9 @@ class QueueStats:
     ready: int
     delayed: int
     leased: int
-    expired: int  # of the leased: past their deadline and not yet taken over
-    completed: int | None  # None if the queue does not record it
     failed: int
+    expired: int = 0  # of the leased: past their deadline and not yet taken over
+    completed: int | None = None  # None if the queue does not record it
     foreign: int = 0  # files that Holdfast did not write
     oldest_ready_seconds: float | None = None
 

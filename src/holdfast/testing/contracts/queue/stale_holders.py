@@ -32,6 +32,9 @@ class StaleHolder:
 
     def assert_fails(self, verb: str) -> None:
         """Assert that the verb raises LeaseLost and that the lease is lost afterwards."""
+        knows_itself = self.queue.clock.monotonic() >= get_lease(self.message).deadline
+        if verb == "save_checkpoint" and not knows_itself:
+            require_capabilities(self.queue, "checkpoint")
         with pytest.raises(LeaseLost):
             VERBS[verb](self.queue, self.message)
         assert get_lease(self.message).state is LeaseState.LOST
