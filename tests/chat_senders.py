@@ -1,4 +1,4 @@
-"""What the tests of senders share."""
+"""Shared helpers of the sender tests."""
 
 from typing import Any
 

@@ -1,5 +1,7 @@
-"""What OpenAI, Twilio and Secrets Manager know, and how they do badly when told to: the books
-that `vendor_servers` answers from."""
+"""The state of fake OpenAI, Twilio and Secrets Manager services, with configurable faults.
+
+`vendor_servers` serves it over HTTP.
+"""
 
 import re
 import time
@@ -16,10 +18,10 @@ How = Literal["answer", "close", "hang", "garbage"]
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens instead of a good answer; with `acted` after the deed was done.
+    """What happens instead of a good response; with `acted` after the request took effect.
 
-    `answer` gives the status and the vendor's code; `close` ends the connection without a
-    word; `hang` says nothing for ever; `garbage` answers 200 with what nobody can read.
+    `answer` returns the status and the vendor's code; `close` closes the connection without a
+    response; `hang` never responds; `garbage` returns 200 with an unreadable body.
     """
 
     status: int = 0
@@ -74,7 +76,7 @@ class Books:
 
     def sent(self) -> list[str]:
         """The texts Twilio took, in order."""
-        return [one["body"] for one in self.messages]
+        return [item["body"] for item in self.messages]
 
     def next_fault(self, on: str) -> Fault | None:
         with self.lock:
@@ -106,7 +108,7 @@ class Books:
         if ask.query.get("order", "desc") == "desc":
             items.reverse()
         if after := ask.query.get("after"):
-            at = [n for n, one in enumerate(items) if one["id"] == after]
+            at = [n for n, item in enumerate(items) if item["id"] == after]
             if not at:
                 raise Refused(404)
             items = items[at[0] + 1 :]
@@ -119,12 +121,16 @@ class Books:
         if ask.body.get("model") in (None, "no-such-model"):
             raise Refused(400, "model_not_found", "model")
         items = self._items(str(ask.body.get("conversation")), named=True)
-        said = [self._message("user", one["content"]) for one in ask.body.get("input", [])]
-        texts = [one["content"][0]["text"] for one in items + said if one["role"] == "user"]
+        questions = [
+            self._message("user", item["content"]) for item in ask.body.get("input", [])
+        ]
+        texts = [
+            item["content"][0]["text"] for item in items + questions if item["role"] == "user"
+        ]
         if not texts:
             raise Refused(400, "missing_required_parameter", "input")
         answer = self._message("assistant", self.reply(texts[-1]))
-        items.extend([*said, answer])
+        items.extend([*questions, answer])
         words = (len(texts[-1].split()), len(answer["content"][0]["text"].split()))
         return _response(ask.body, answer, *words) | self.shape
 
@@ -166,12 +172,12 @@ class Books:
 
     def list_messages(self, ask: Ask) -> dict[str, Any]:
         size, page = int(ask.query.get("PageSize", 50)), int(ask.query.get("Page", 0))
-        found = [one for one in reversed(self.messages) if _matches(one, ask.query)]
-        found.sort(key=_created, reverse=True)
-        more = found[(page + 1) * size :]
+        matching = [item for item in reversed(self.messages) if _matches(item, ask.query)]
+        matching.sort(key=_created, reverse=True)
+        more = matching[(page + 1) * size :]
         query = urlencode({**ask.query, "Page": page + 1, "PageToken": f"PA{page + 1}"})
         return {
-            "messages": found[page * size : (page + 1) * size],
+            "messages": matching[page * size : (page + 1) * size],
             "page": page,
             "page_size": size,
             "next_page_uri": f"{ask.path}?{query}" if more else None,
@@ -189,8 +195,8 @@ class Books:
             raise Refused(400, "21617")
 
 
-def _response(order: dict[str, Any], answer: Any, asked: int, said: int) -> dict[str, Any]:
-    usage = {"input_tokens": asked, "output_tokens": said, "total_tokens": asked + said}
+def _response(order: dict[str, Any], answer: Any, asked: int, answered: int) -> dict[str, Any]:
+    usage = {"input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered}
     return {
         "id": "resp_1",
         "object": "response",

@@ -1,5 +1,7 @@
-"""OpenAI and Twilio on a free port of the loopback: their HTTP, as far as we speak it; and
-of Secrets Manager what moto will not do, to fail.
+"""Fake OpenAI and Twilio servers on a free port of the loopback interface.
+
+They implement the part of the HTTP APIs that Holdfast uses. Of Secrets Manager they implement
+the faults that moto cannot produce.
 
     with VendorServer() as vendors:                      in this process …
         vendors.books.order("twilio.send", Fault(status=429))
@@ -7,17 +9,17 @@ of Secrets Manager what moto will not do, to fail.
     python tests/vendor_servers.py                       … or in one of its own; prints
     {"port": 40123, "pid": 77, "openai": "http://…/v1", "twilio": "http://…"}
 
-    GET  /_seen    what was asked, and what is there by now
+    GET  /_seen    the requests so far, and the current state
     POST /_fault   {"on": "openai.write", "times": 2, "status": 500}: see Fault
-    POST /_keys    {"openai": "sk-…", "twilio": "token"}: no others are accepted then
+    POST /_keys    {"openai": "sk-…", "twilio": "token"}: then no others are accepted
     POST /_forget  {"conversation": "conv_…"}
 
-    openai.open .look .list .write, twilio.send .list, aws.secret   what faults are ordered for
+    openai.open .look .list .write, twilio.send .list, aws.secret   the calls that can fail
 
-With `--until-stdin-closes` the process ends with whoever started it. The error texts repeat
-all that was sent, key included: whoever tells them on is found out.
+With `--until-stdin-closes` the process ends with its parent. The error texts repeat everything
+that was sent, including the key, so tests detect code that forwards them.
 
-(`loopback_http` reads no bodies and knows no methods; hence a server of its own.)
+(`loopback_http` reads no bodies and knows no methods, so this is a server of its own.)
 """
 
 import base64

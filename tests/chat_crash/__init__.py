@@ -1,1 +1,1 @@
-"""Conversations held by processes that die or freeze between any two calls of a port."""
+"""Conversations answered by processes that die or freeze between any two calls of a port."""

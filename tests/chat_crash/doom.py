@@ -1,4 +1,4 @@
-"""When a process is struck: between two calls of its ports, by a signal to itself."""
+"""The point at which a process sends itself a signal, between two calls of its ports."""
 
 import os
 import signal
@@ -21,30 +21,30 @@ STEPS = {
     "store.close_window": "step 6",
     "secrets.get": "step 8",
     "writer.open_thread": "step 9",
-    "store.note(Writing)": "step 9",
+    "store.note(WritingReply)": "step 9",
     "writer.write": "step 9",
-    "store.note(Prepared)": "step 9",
-    "store.note(Sending)": "step 10",
+    "store.note(PreparedReply)": "step 9",
+    "store.note(SendingReply)": "step 10",
     "sender.connect": "step 10",
     "sender.send": "step 10",
-    "sender.find": "step 10, in doubt",
+    "sender.find": "step 10, unclear send",
     "store.get": "parking",
     "store.park": "parking",
     "store.finish": "steps 11 to 14",
     "store.window": "step 15",
-    "store.release": "giving the lock back",
+    "store.release": "releasing the lock",
     "queue.ack": "step 15",
-    "queue.nack": "given back to the queue",
+    "queue.nack": "released to the queue",
 }
 
 CALL_SECONDS = 0.01
 
 
 class Doom:
-    """Counts the calls of the ports it watches. Strikes after `after` of them, before the
-    next: these two are one moment. None: never.
+    """A counter of calls that strikes the process after `after` of them, if that is not None.
 
-    `meanwhile`: what somebody else does just before the first call of that name.
+    The point after a call and the point before the next one are the same. `meanwhile` has
+    what another process does just before the first call of that name.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Doom:
         return _Watched(self, name, port)
 
     def pause(self) -> None:
-        """Between two calls, or after the last."""
+        """Strike if this is the point; called between two calls and after the last."""
         if len(self.calls) == self._after:
             self._after = None
             self.last_word()
             os.kill(os.getpid(), self._by)
 
-    def called(self, label: str, call: Callable[[], Any]) -> Any:
+    def make_call(self, label: str, call: Callable[[], Any]) -> Any:
         self.pause()
         if (meanwhile := self._meanwhile.pop(label, None)) is not None:
             self.last_word()
@@ -79,12 +79,14 @@ class Doom:
             result = call()
             self.returned(result)
             return result
-        finally:  # refused or not, it was made
+        finally:  # also if it was refused
             self.calls.append(label)
             self.call_ended()
 
 
 class _Watched:
+    """A port whose calls are counted."""
+
     def __init__(self, doom: Doom, name: str, port: Any) -> None:
         self._doom, self._name, self._port = doom, name, port
 
@@ -97,22 +99,22 @@ class _Watched:
             label = f"{self._name}.{method}"
             if method == "note":
                 label += f"({type(args[1]).__name__})"
-            return self._doom.called(label, lambda: value(*args, **kwargs))
+            return self._doom.make_call(label, lambda: value(*args, **kwargs))
 
         return call
 
     @contextmanager
     def connect(self, *args: Any, **kwargs: Any) -> Iterator[Callable[[], Any]]:
-        """A sender's: two calls, as a process may be struck between them."""
+        """Make a sender's two calls, because a process may be struck between them."""
         with ExitStack() as opened:
             connection = self._port.connect(*args, **kwargs)
             enter = partial(opened.enter_context, connection)
-            send = self._doom.called(f"{self._name}.connect", enter)
-            yield lambda: self._doom.called(f"{self._name}.send", send)
+            send = self._doom.make_call(f"{self._name}.connect", enter)
+            yield lambda: self._doom.make_call(f"{self._name}.send", send)
 
 
-def told(calls: list[str], after: int) -> str:
-    """Where the blow falls, for whoever reads a failure."""
+def describe_blow(calls: list[str], after: int) -> str:
+    """Describe the point of the blow, for the report of a failure."""
     names = [f"{name} ({STEPS.get(name, '?')})" for name in calls]
     before, then = ["the beginning", *names][after], [*names, "the end"][after]
     return f"struck after call {after} of {len(calls)}: after {before}, before {then}"

@@ -1,4 +1,4 @@
-"""Writers, senders and secrets as files: what they did outlives whoever asked for it."""
+"""Writers, senders and secrets as files, whose effects outlive the calling process."""
 
 import json
 import os
@@ -18,18 +18,19 @@ from holdfast.conversations.ports import (
 )
 from holdfast.conversations.secret import Secret
 from holdfast.core.clock import Clock
-from holdfast.core.queue.message import new_id
+from holdfast.core.queue.message import make_id
 
 Line = dict[str, Any]
 
 
 class Ledger:
-    """One line for each effect, appended in one write: there whole, or not at all."""
+    """A file with one line for each effect, which is appended in one write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def add(self, **line: Any) -> None:
+        """Append a line."""
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(fd, (json.dumps(line) + "\n").encode())
@@ -37,12 +38,13 @@ class Ledger:
             os.close(fd)
 
     def lines(self) -> list[Line]:
+        """Return all lines."""
         text = self._path.read_text() if self._path.exists() else ""
         return [json.loads(line) for line in text.splitlines()]
 
 
 class ThreadWriter:
-    """Keeps threads, as the real one does: asked again, it looks before it answers."""
+    """A writer with threads, which looks for an earlier answer when it is asked again."""
 
     secret_fields: tuple[str, ...] = ("api_key",)
 
@@ -50,7 +52,7 @@ class ThreadWriter:
         self._ledger, self._pages = ledger, pages
 
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
-        return f"thread-{new_id()[:8]}"
+        return f"thread-{make_id()[:8]}"
 
     def write(
         self,
@@ -60,40 +62,43 @@ class ThreadWriter:
         *,
         timeout_seconds: float,
     ) -> WriterAnswer:
-        answered = list(self._answered(question)) if question.again else []
-        if not answered:
-            mark = new_id()[:8]
+        answers = list(self._find_answers(question)) if question.again else []
+        if not answers:
+            mark = make_id()[:8]
             page = f"{mark} on: {question.text}"
             text = "\n\n".join([page.ljust(1_300 if self._pages > 1 else 0, ".")] * self._pages)
             self._ledger.add(
                 thread=question.thread_id, mark=mark, asked=question.text, text=text
             )
-            answered = [
+            answers = [
                 WriterAnswer(text, thread_mark=mark, prompt_tokens=1, completion_tokens=1)
             ]
-        return answered[-1]
+        return answers[-1]
 
-    def _answered(self, question: ReplyRequest) -> Iterator[WriterAnswer]:
-        lines = [one for one in self._ledger.lines() if one["thread"] == question.thread_id]
-        marks = [one["mark"] for one in lines]
+    def _find_answers(self, question: ReplyRequest) -> Iterator[WriterAnswer]:
+        lines = [line for line in self._ledger.lines() if line["thread"] == question.thread_id]
+        marks = [line["mark"] for line in lines]
         known = marks.index(question.thread_mark) + 1 if question.thread_mark in marks else 0
-        for one in lines[known:]:
-            if one["asked"] == question.text:
+        for line in lines[known:]:
+            if line["asked"] == question.text:
                 yield WriterAnswer(
-                    one["text"], one["mark"], prompt_tokens=1, completion_tokens=1
+                    line["text"], line["mark"], prompt_tokens=1, completion_tokens=1
                 )
 
 
 class ForgetfulWriter(ThreadWriter):
-    """Keeps no threads: each time it is asked it answers anew, and is paid."""
+    """A writer without threads, which writes a new reply for each question."""
 
-    def _answered(self, question: ReplyRequest) -> Iterator[WriterAnswer]:
+    def _find_answers(self, question: ReplyRequest) -> Iterator[WriterAnswer]:
         return iter(())
 
 
 class LedgerSender:
-    """Every send is a line: twice is twice. `finds`: it can be asked what it has, by
-    address and text, as providers can; half the time, never, or always."""
+    """A sender that records each send as a line, so that sending twice is visible.
+
+    `finds` says whether `find` works: always, never, or in half of the calls. It compares
+    address and text, like real providers.
+    """
 
     secret_fields: tuple[str, ...] = ("token",)
     repeatable = False
@@ -116,10 +121,10 @@ class LedgerSender:
         yield lambda: self.send(part)
 
     def send(self, part: ReplyPart) -> SentPart:
-        if self._refusals and self._refused() < self._refusals:
+        if self._refusals and self._count_refused() < self._refusals:
             self._ledger.add(what="refused")
-            raise TransientError("the sender is away")
-        sid = f"out-{new_id()[:12]}"
+            raise TransientError("the sender is unavailable")
+        sid = f"out-{make_id()[:12]}"
         self._ledger.add(
             what="sent",
             sid=sid,
@@ -130,30 +135,31 @@ class LedgerSender:
         )
         return SentPart(sid, "queued")
 
-    def _refused(self) -> int:
-        return sum(one["what"] == "refused" for one in self._ledger.lines())
+    def _count_refused(self) -> int:
+        return sum(line["what"] == "refused" for line in self._ledger.lines())
 
     def find(
         self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
     ) -> SentPart | None:
         if self._finds == "never" or (self._finds == "by chance" and os.urandom(1)[0] < 128):
             raise SendStatusUnknown("it keeps no list")
-        for one in sent(self._ledger):
+        for line in sent(self._ledger):
             if (
-                (one["to"], one["text"]) == (part.key.primary_channel, part.text)
-                and int(one["at"]) >= int(since)  # providers keep whole seconds
-                and one["sid"] not in known
+                (line["to"], line["text"]) == (part.key.primary_channel, part.text)
+                and int(line["at"]) >= int(since)  # providers keep full seconds
+                and line["sid"] not in known
             ):
-                return SentPart(one["sid"], "found")
+                return SentPart(line["sid"], "found")
         return None
 
 
 def sent(ledger: Ledger) -> list[Line]:
-    return [one for one in ledger.lines() if one["what"] == "sent"]
+    """Return the lines of sent messages."""
+    return [line for line in ledger.lines() if line["what"] == "sent"]
 
 
 class OneSecret:
-    """The same for everybody."""
+    """A secret store with the same secret for every reference."""
 
     def get(self, reference: str) -> Secret:
         return Secret(reference, {"api_key": "key-canary", "token": "token-canary"})
@@ -162,7 +168,7 @@ class OneSecret:
 
 
 class Partners:
-    """`Providers` of one writer and one sender."""
+    """A ProviderSource with one writer and one sender."""
 
     def __init__(self, secrets: SecretStore, writer: ReplyWriter, sender: ReplySender) -> None:
         self.secrets = secrets

@@ -42,12 +42,12 @@ def test_the_model_keeps_expired_rows_until_forget_expired_is_called() -> None:
     store.open_window(make_window(expires_at=NOW + 30.0), now=NOW, untriggered_before=NOW)
 
     def left() -> list[bool]:
-        found = (
+        results = (
             store.processed(KEY, ["m1"]),
             list_staged_sids(store),
             store.window(KEY.conversation_id),
         )
-        return [bool(one) for one in found]
+        return [bool(result) for result in results]
 
     store.forget_expired(NOW + 10.0)
     assert left() == [True, True, True]

@@ -1,1 +1,1 @@
-"""Conversations in a world of our own: seeded, single-threaded in effect, fast."""
+"""A simulation of conversations: seeded, one thread at a time, fast."""

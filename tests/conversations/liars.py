@@ -1,4 +1,4 @@
-"""Stores that lie to their callers: each lacks one element of the protocol."""
+"""Stores that return wrong results: each lacks one element of the protocol."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -15,8 +15,8 @@ from holdfast.conversations.model import (
 )
 
 
-class Lying:
-    """The store, but for what a subclass says otherwise."""
+class FaultyStore:
+    """The real store, except for what a subclass overrides."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -28,44 +28,48 @@ class Lying:
     def acquire(
         self, key: ConversationKey, **how: Any
     ) -> LockAcquired | LockHeld | ConversationNotFound:
-        answer: LockAcquired | LockHeld | ConversationNotFound = self._store.acquire(key, **how)
-        if isinstance(answer, LockAcquired):
-            self._last[key] = answer.grant
-        return answer
+        result: LockAcquired | LockHeld | ConversationNotFound = self._store.acquire(key, **how)
+        if isinstance(result, LockAcquired):
+            self._last[key] = result.grant
+        return result
 
 
-class Forgetful(Lying):
-    """Nothing was ever processed."""
+class Forgetful(FaultyStore):
+    """A store that remembers no processed messages."""
 
     def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
         return set()
 
 
-class NoOutbox(Lying):
-    """Nobody learns how far the last owner came."""
+class NoOutbox(FaultyStore):
+    """A store that hides the outbox of the previous owner."""
 
     def acquire(
         self, key: ConversationKey, **how: Any
     ) -> LockAcquired | LockHeld | ConversationNotFound:
-        answer = super().acquire(key, **how)
-        if isinstance(answer, LockAcquired):
-            return replace(answer, conversation=replace(answer.conversation, outbox=None))
-        return answer
+        result = super().acquire(key, **how)
+        if isinstance(result, LockAcquired):
+            return replace(result, conversation=replace(result.conversation, outbox=None))
+        return result
 
 
-class AnybodyFinishes(Lying):
-    """As the seed has it: the status is looked at, not whose it is."""
+class UnfencedFinish(FaultyStore):
+    """A store that checks the status of the lock, but not its owner."""
 
     def finish(self, grant: LockGrant, *args: Any, **how: Any) -> None:
         self._store.finish(self._last[grant.key], *args, **how)
 
 
-class AnybodyReleases(Lying):
+class UnfencedRelease(FaultyStore):
+    """A store that accepts a release from any grant."""
+
     def release(self, grant: LockGrant, status: str) -> None:
         self._store.release(self._last[grant.key], status)
 
 
-class LocksForEver(Lying):
+class LocksForEver(FaultyStore):
+    """A store whose locks never expire."""
+
     def acquire(
         self, key: ConversationKey, **how: Any
     ) -> LockAcquired | LockHeld | ConversationNotFound:
@@ -76,8 +80,8 @@ class LocksForEver(Lying):
         return renewed
 
 
-class ByPresence(Lying):
-    """A window's row is in the way as long as it is there, expired or not."""
+class ByPresence(FaultyStore):
+    """A store where a window's row blocks others even after it expired."""
 
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
         opened: bool = self._store.open_window(
@@ -86,15 +90,17 @@ class ByPresence(Lying):
         return opened
 
 
-class NoRepair(Lying):
-    """A window that never got its trigger is in the way of everybody."""
+class NoRepair(FaultyStore):
+    """A store where a window without a trigger blocks all others."""
 
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
-        nobody = replace(window, owner_sid=window.trigger_id)
-        opened: bool = self._store.open_window(nobody, now=now, untriggered_before=-inf)
+        unowned = replace(window, owner_sid=window.trigger_id)
+        opened: bool = self._store.open_window(unowned, now=now, untriggered_before=-inf)
         return opened
 
 
-class NeverCloses(Lying):
+class NeverCloses(FaultyStore):
+    """A store that does not close windows."""
+
     def close_window(self, conversation_id: str, trigger_id: str) -> None:
         pass

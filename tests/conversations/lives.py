@@ -1,4 +1,4 @@
-"""What processes do with their lives, and one life of a whole world."""
+"""The activities of processes, and one complete simulation."""
 
 from functools import partial
 from random import Random
@@ -12,7 +12,8 @@ from holdfast.conversations.model import ConversationKey
 from holdfast.core.errors import QueueUnavailable, StoreUnavailable
 
 
-def inbound(key: ConversationKey, number: int) -> Inbound:
+def make_inbound(key: ConversationKey, number: int) -> Inbound:
+    """Return the numbered message of a conversation; its body is its sid."""
     sid = f"{key.conversation_id}-{number:02}"
     return Inbound(
         message_sid=sid,
@@ -24,13 +25,13 @@ def inbound(key: ConversationKey, number: int) -> Inbound:
     )
 
 
-def stages(world: World) -> None:
-    """Takes what comes in until nothing does. Who dies is followed by another one."""
+def run_stager(world: World) -> None:
+    """Stage messages until there are no more. After a crash another process continues."""
     weather, fate = world.weather, world.fate
     process = world.process(weather.kill_stager)
     stager = process.stager()
     while world.hooks and not world.over:
-        if fate.strikes(0.3):  # customers type no faster
+        if fate.strikes(0.3):  # customers do not type faster
             world.pass_time(fate.random.choice((0.2, 1.0, 3.0)))
         message = world.hooks.pop(fate.random.randrange(len(world.hooks)))
         try:
@@ -48,8 +49,8 @@ def stages(world: World) -> None:
     world.customers -= 1
 
 
-def consumes(world: World, triggers: int) -> None:
-    """Until it had so many, or nothing comes any more."""
+def run_consumer(world: World, triggers: int) -> None:
+    """Handle this many triggers, or until no more will arrive."""
     weather, fate = world.weather, world.fate
     process = world.process(weather.kill_processor)
     consumer = process.consumer()
@@ -67,7 +68,8 @@ def consumes(world: World, triggers: int) -> None:
             consumer = process.consumer()
 
 
-def sweeps(world: World, times: int) -> None:
+def run_sweeper(world: World, times: int) -> None:
+    """Sweep this many times, with a pause after each."""
     process = world.process(world.weather.kill_sweeper)
     sweeper = process.sweeper()
     for _ in range(times):
@@ -82,12 +84,14 @@ def sweeps(world: World, times: int) -> None:
             sweeper = process.sweeper()
 
 
-# -- the whole
+# -- the complete simulation
 
 
 def simulate(weather: Weather, seed: int, build: Build | None = None) -> World:
-    """One life of a world, from its first message to its rest, and an echo. Raises
-    Violation, with the seed that brings it back."""
+    """Run a simulation until nothing is left to do, and then repeat one old message.
+
+    Raises Violation, with the seed that reproduces it.
+    """
     world = World(
         weather,
         Wandering(seed),
@@ -97,31 +101,36 @@ def simulate(weather: Weather, seed: int, build: Build | None = None) -> World:
         finder="cannot tell" if seed // 2 % 2 else "finds",
     )
     try:
-        _live(world, Random(seed))
+        _run_world(world, Random(seed))
     except Violation as violation:
         violation.add_note(f"seed {seed}, {weather}")
         raise
     return world
 
 
-def _live(world: World, random: Random) -> None:
-    keys = random.choice((KEYS, KEYS, KEYS[:1], KEYS[2:]))  # alone, one is busier
-    world.hooks = [inbound(random.choice(keys), n) for n in range(random.randint(5, 15))]
+def _run_world(world: World, random: Random) -> None:
+    keys = random.choice(
+        (KEYS, KEYS, KEYS[:1], KEYS[2:])
+    )  # a single conversation gets more messages
+    world.hooks = [make_inbound(random.choice(keys), n) for n in range(random.randint(5, 15))]
     again = random.choice(world.hooks)
     world.customers = 2
-    lives = [partial(stages, world), partial(stages, world)]
-    lives += [partial(consumes, world, 8) for _ in range(3)]
+    lives = [partial(run_stager, world), partial(run_stager, world)]
+    lives += [partial(run_consumer, world, 8) for _ in range(3)]
     if world.weather.sweeper:
-        lives.append(partial(sweeps, world, 6))
+        lives.append(partial(run_sweeper, world, 6))
     world.storm(lives)
-    rest(world)
-    world.hooks.append(again)  # long after it was answered, a webhook is delivered once more
-    rest(world)
+    finish_quietly(world)
+    world.hooks.append(
+        again
+    )  # a webhook is delivered again, long after its message was answered
+    finish_quietly(world)
 
 
-def rest(world: World) -> None:
+def finish_quietly(world: World) -> None:
+    """Let the world come to rest without further faults, and check the result."""
     try:
         world.calm()
         world.check_rest()
-    except Died:  # whoever was on stage caught the violation
+    except Died:  # the actor that ran caught the violation
         raise Violation(world.witness.violations[0]) from None

@@ -1,4 +1,4 @@
-"""One process: its ports, its keeper, and what it does with a message or a trigger."""
+"""A simulated process: its ports, its keeper, and its consumer of triggers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,50 +18,52 @@ _BATCH = ("acquire", "release", "staged", "processed", "drop_staged", "note", "f
 STORE_CALLS = frozenset((*_STAGING, *_BATCH, "park", "get"))
 
 
-class Lines(Protocol):
-    """What lies between a process and the world: other processes, time, and accidents."""
+class Connection(Protocol):
+    """The connection of a process to the world, where faults happen."""
 
     def before(self, name: str) -> None:
-        """Somebody else goes on, time passes; this process dies."""
+        """Let other processes run, let time pass, or kill this process."""
 
-    def lost(self, name: str, *, after: bool) -> bool:
-        """Is the request lost on its way, or the reply?"""
+    def is_lost(self, name: str, *, after: bool) -> bool:
+        """Check whether the request is lost, or with `after` the response."""
 
-    def told(self, name: str, args: tuple[object, ...], answer: object) -> None:
-        """What came of a call, for whoever reads the story of a failure."""
+    def record(self, name: str, args: tuple[object, ...], answer: object) -> None:
+        """Record the result of a call for the report of a failure."""
 
 
 class Port:
-    """Every call through it is a step. After the process died nothing gets through."""
+    """A port whose calls are steps of the simulation. A dead process can call nothing."""
 
-    def __init__(self, lines: Lines, unavailable: type[Exception] | None) -> None:
-        self._lines, self._unavailable = lines, unavailable
+    def __init__(self, connection: Connection, unavailable: type[Exception] | None) -> None:
+        self._connection, self._unavailable = connection, unavailable
 
     def reach(self, name: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._lines.before(name)
-        if self._unavailable and self._lines.lost(name, after=False):
-            self._lines.told(name, args, "the request was lost")
+        self._connection.before(name)
+        if self._unavailable and self._connection.is_lost(name, after=False):
+            self._connection.record(name, args, "the request was lost")
             raise self._unavailable(f"{name} did not get through")
         try:
             answer = call(*args, **kwargs)
         except Exception as error:
-            self._lines.told(name, args, error)
+            self._connection.record(name, args, error)
             raise
-        self._lines.told(name, args, answer)
-        if self._unavailable and self._lines.lost(name, after=True):
-            self._lines.told(name, args, "the reply was lost")
-            raise self._unavailable(f"the reply to {name} did not get through")
+        self._connection.record(name, args, answer)
+        if self._unavailable and self._connection.is_lost(name, after=True):
+            self._connection.record(name, args, "the response was lost")
+            raise self._unavailable(f"the response to {name} did not get through")
         return answer
 
 
 class StorePort(Port):
-    """The store as a process reaches it. The keeper's calls are no steps: they come while
-    the others stand still anyway."""
+    """The store as a process calls it.
+
+    The keeper's calls are not steps, because they happen while the other actors wait.
+    """
 
     def __init__(
-        self, lines: Lines, call: Callable[..., Any], waiting: Callable[[], list[Any]]
+        self, connection: Connection, call: Callable[..., Any], waiting: Callable[[], list[Any]]
     ) -> None:
-        super().__init__(lines, StoreUnavailable)
+        super().__init__(connection, StoreUnavailable)
         self._call, self._waiting = call, waiting
 
     def __getattr__(self, name: str) -> Any:
@@ -73,13 +75,15 @@ class StorePort(Port):
         return bool(self._call("renew", *args, **kwargs))
 
     def waiting(self) -> list[Any]:
-        found: list[Any] = self.reach("waiting", self._waiting)
-        return found
+        listing: list[Any] = self.reach("waiting", self._waiting)
+        return listing
 
 
 class QueuePort(Port):
-    def __init__(self, lines: Lines, box: Any) -> None:
-        super().__init__(lines, QueueUnavailable)
+    """The queue of triggers as a process calls it."""
+
+    def __init__(self, connection: Connection, box: Any) -> None:
+        super().__init__(connection, QueueUnavailable)
         self._box = box
 
     def __getattr__(self, name: str) -> Any:
@@ -88,10 +92,10 @@ class QueuePort(Port):
 
 
 class ProviderPort(Port):
-    """Their own failures are theirs to have: see provider.py."""
+    """A port to a provider, which fails by itself; see provider.py."""
 
-    def __init__(self, lines: Lines, provider: Any, calls: Sequence[str]) -> None:
-        super().__init__(lines, None)
+    def __init__(self, connection: Connection, provider: Any, calls: Sequence[str]) -> None:
+        super().__init__(connection, None)
         self._provider, self._calls = provider, calls
 
     def __getattr__(self, name: str) -> Any:
@@ -102,7 +106,7 @@ class ProviderPort(Port):
 
     @contextmanager
     def connect(self, *args: Any, **kwargs: Any) -> Iterator[Callable[[], Any]]:
-        """Two steps: the connection, and the call that sends over it."""
+        """Make two steps: the connection, and the call that sends over it."""
         with ExitStack() as opened:
             connection = self._provider.connect(*args, **kwargs)
             send = self.reach("connect", opened.enter_context, connection)
@@ -110,7 +114,7 @@ class ProviderPort(Port):
 
 
 class KeeperByHand:
-    """A keeper without a thread: it renews when the world lets it."""
+    """A keeper without a thread, which renews when the world calls `tick`."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -128,12 +132,12 @@ class KeeperByHand:
             if now >= lease.deadline:
                 lease.lose("its deadline passed")
                 continue
-            (answer,) = lease.source.renew([lease], lease.seconds)
-            lease.answered(answer, asked_at=now, now=now, seconds=lease.seconds)
+            (renewal,) = lease.source.renew([lease], lease.seconds)
+            lease.apply_renewal(renewal, asked_at=now, now=now, seconds=lease.seconds)
 
 
 class Consumer:
-    """Receives triggers, hands them to the processor, settles them. As worker or Lambda."""
+    """A consumer that receives, handles and settles triggers, like a worker or a Lambda."""
 
     def __init__(
         self, processor: BatchProcessor, queue: Any, keeper: KeeperByHand, clock: ManualClock
@@ -143,7 +147,7 @@ class Consumer:
         self.last = ""
 
     def consume(self, stopping: bool) -> bool:
-        """One trigger. False: there was none."""
+        """Handle one trigger, or return False if there is none."""
         received = self._queue.receive()
         if received is None:
             return False
@@ -153,13 +157,13 @@ class Consumer:
         if stopping:
             event.set()
         context = LeaseContext(self._queue, trigger, lease, event, self._clock)
-        result = self._handled(trigger, context)
+        result = self._handle(trigger, context)
         lease.release()
-        with suppress(QueueUnavailable):  # it comes again when its lease runs out
+        with suppress(QueueUnavailable):  # it is delivered again when its lease expires
             self._settle(lease, result)
         return True
 
-    def _handled(self, trigger: Trigger, context: LeaseContext) -> Any:
+    def _handle(self, trigger: Trigger, context: LeaseContext) -> Any:
         try:
             return self._processor(trigger, context)
         except Exception as error:

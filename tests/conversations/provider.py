@@ -1,6 +1,6 @@
-"""The other side: an assistant that writes, and a carrier that sends, with good memories.
+"""The simulated providers: an assistant that writes, and a carrier that sends.
 
-Each body is its message's sid, so every reply tells which messages it was written for.
+Each body is its message's sid, so every reply shows which messages it was written for.
 """
 
 from collections import defaultdict
@@ -24,17 +24,17 @@ Finder = Literal["finds", "cannot tell"]
 
 
 class Assistant:
-    """Writes replies in threads, each different from all before."""
+    """A writer with threads, whose replies are all different."""
 
     secret_fields = ()
 
-    def __init__(self, fate: Fate, told: Callable[[tuple[str, ...]], None]) -> None:
-        self._fate, self._told = fate, told
+    def __init__(self, fate: Fate, on_question: Callable[[tuple[str, ...]], None]) -> None:
+        self._fate, self._on_question = fate, on_question
         self._threads: dict[str, list[tuple[str, WriterAnswer]]] = defaultdict(list)
         self._written_for: dict[str, tuple[str, ...]] = {}  # by the reply's first word
 
     def written_for(self, text: str) -> tuple[str, ...]:
-        """The messages that this reply, or this part of one, is the answer to."""
+        """Return the sids that this reply, or this part of one, answers."""
         return self._written_for[text.split(" ", 1)[0]]
 
     def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
@@ -45,28 +45,28 @@ class Assistant:
     ) -> WriterAnswer:
         if self._fate.strikes(self._fate.weather.writer_fails):
             raise self._fate.random.choice(
-                (TransientError("busy"), TransientError("away"), ValueError())
+                (TransientError("busy"), TransientError("unavailable"), ValueError())
             )
         if self._fate.strikes(self._fate.weather.writer_fails / 10):
             raise PermanentError("the assistant refuses")
-        earlier = self._earlier(question) if question.again else None
-        answer = earlier or self._new(question)
+        earlier = self._find_earlier(question) if question.again else None
+        answer = earlier or self._write_new(question)
         if self._fate.strikes(self._fate.weather.writer_fails / 2):
             raise TransientError("the answer was lost on its way")
         return answer
 
-    def _earlier(self, question: ReplyRequest) -> WriterAnswer | None:
+    def _find_earlier(self, question: ReplyRequest) -> WriterAnswer | None:
         thread = self._threads[question.thread_id]
-        found = [answer for text, answer in thread if text == question.text]
-        return found[-1] if found else None
+        answers = [answer for text, answer in thread if text == question.text]
+        return answers[-1] if answers else None
 
-    def _new(self, question: ReplyRequest) -> WriterAnswer:
+    def _write_new(self, question: ReplyRequest) -> WriterAnswer:
         number = len(self._written_for) + 1
         words = 500 if number % 6 == 0 else 2  # some need two messages
         text = " ".join([f"#{number}"] * words)
         sids = tuple(question.text.split("\n"))
         self._written_for[f"#{number}"] = sids
-        self._told(sids)
+        self._on_question(sids)
         answer = WriterAnswer(text, f"mark {number}", 7, 3)
         self._threads[question.thread_id].append((question.text, answer))
         return answer
@@ -74,11 +74,11 @@ class Assistant:
 
 @dataclass
 class Carrier:
-    """Sends. `sent` is what customers got, in order."""
+    """A sender; `sent` is what customers received, in order."""
 
     fate: Fate
     finder: Finder
-    told: Callable[[ReplyPart], None]  # a message is out
+    on_sent: Callable[[ReplyPart], None]
     sent: list[tuple[ReplyPart, SentPart]] = field(default_factory=list)
     secret_fields = ()
     repeatable = False
@@ -94,7 +94,7 @@ class Carrier:
     def send(self, part: ReplyPart) -> SentPart:
         if self.fate.strikes(self.fate.weather.sender_fails):
             self._fail(part)
-        return self._take(part)
+        return self._accept(part)
 
     def _fail(self, part: ReplyPart) -> None:
         match self.fate.random.randrange(8):
@@ -103,16 +103,16 @@ class Carrier:
             case 3:
                 raise PermanentError("no such number")
             case 4 | 5:
-                raise SendUnclear("no answer; it was not sent")
+                raise SendUnclear("no response; it was not sent")
             case _:
-                self._take(part)
-                raise SendUnclear("no answer; it was sent")
+                self._accept(part)
+                raise SendUnclear("no response; it was sent")
 
-    def _take(self, part: ReplyPart) -> SentPart:
-        taken = SentPart(f"SM{len(self.sent) + 1}", "queued")
-        self.sent.append((part, taken))
-        self.told(part)
-        return taken
+    def _accept(self, part: ReplyPart) -> SentPart:
+        accepted = SentPart(f"SM{len(self.sent) + 1}", "queued")
+        self.sent.append((part, accepted))
+        self.on_sent(part)
+        return accepted
 
     def find(
         self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
@@ -120,21 +120,21 @@ class Carrier:
         if self.finder == "cannot tell":
             raise SendStatusUnknown
         if self.fate.strikes(self.fate.weather.sender_fails / 2):
-            raise TransientError("away")
-        found = [taken for one, taken in self.sent if one.reference == part.reference]
-        return next((one for one in found if one.message_sid not in known), None)
+            raise TransientError("unavailable")
+        matching = [sent for other, sent in self.sent if other.reference == part.reference]
+        return next((sent for sent in matching if sent.message_sid not in known), None)
 
 
 @dataclass
 class Providers:
-    """One of each, and no secrets. Reached through ports by the processes."""
+    """One writer and one sender without secrets, which processes call through ports."""
 
     assistant: Any
     carrier: Any
 
     @property
     def secrets(self) -> Any:
-        raise AssertionError("nobody needs a secret here")
+        raise AssertionError("no secret is needed here")
 
     def writer(self, name: str) -> Any:
         return self.assistant

@@ -1,4 +1,4 @@
-"""A queue of triggers of the at-least-once kind: no order, duplicates, visibility."""
+"""A simulated at-least-once queue of triggers: no order, duplicates, visibility."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from holdfast.testing import ManualClock
 
 
 @dataclass
-class Parcel:
+class StoredTrigger:
+    """A trigger in the queue, with its visibility."""
+
     number: int
     trigger: Trigger
     due: float
@@ -18,7 +20,7 @@ class Parcel:
 
 
 class TriggerBox:
-    """All the state of the queue. It is asked through a port that may fail."""
+    """The state of the queue. Processes call it through a port that may fail."""
 
     name = "triggers"
     renew_batch = 10
@@ -26,7 +28,7 @@ class TriggerBox:
 
     def __init__(self, clock: ManualClock, fate: Fate) -> None:
         self._clock, self._fate = clock, fate
-        self._parcels: dict[int, Parcel] = {}
+        self._triggers: dict[int, StoredTrigger] = {}
         self._pushed = 0
         self.copies = 1  # of each trigger that is pushed
         self.dead = 0
@@ -35,34 +37,34 @@ class TriggerBox:
         due = self._clock.monotonic() + delay_seconds
         for _ in range(self.copies):
             self._pushed += 1
-            self._parcels[self._pushed] = Parcel(self._pushed, trigger, due)
+            self._triggers[self._pushed] = StoredTrigger(self._pushed, trigger, due)
         return trigger.id
 
     # -- receiving
 
     def receive(self) -> tuple[Trigger, Lease] | None:
-        """Any that is visible, invisible to others from now on; but for the odd time."""
+        """Return any visible trigger and hide it from others, except sometimes."""
         now = self._clock.monotonic()
-        visible = [parcel for parcel in self._parcels.values() if parcel.due <= now]
+        visible = [stored for stored in self._triggers.values() if stored.due <= now]
         if not visible:
             return None
-        parcel = self._fate.random.choice(visible)
-        parcel.receipts += 1
-        spent = parcel.receipts > self._fate.weather.most_attempts
+        stored = self._fate.random.choice(visible)
+        stored.receipts += 1
+        spent = stored.receipts > self._fate.weather.max_attempts
         if spent or self._fate.strikes(self._fate.weather.lose_trigger):
-            self._bury(parcel)
+            self._dead_letter(stored)
             return None
         if not self._fate.strikes(self._fate.weather.twice):
-            parcel.due = now + self.lease_seconds
-        return parcel.trigger, self._lease(parcel, now)
+            stored.due = now + self.lease_seconds
+        return stored.trigger, self._make_lease(stored, now)
 
-    def _lease(self, parcel: Parcel, now: float) -> Lease:
+    def _make_lease(self, stored: StoredTrigger, now: float) -> Lease:
         return Lease(
             self,
-            (parcel.number, parcel.receipts),
-            message_id=parcel.trigger.id,
-            attempt=parcel.receipts,
-            fence=parcel.receipts,
+            (stored.number, stored.receipts),
+            message_id=stored.trigger.id,
+            attempt=stored.receipts,
+            fence=stored.receipts,
             claimed_at=now,
             seconds=self.lease_seconds,
         )
@@ -71,47 +73,47 @@ class TriggerBox:
         return [self._renew(lease, seconds) for lease in leases]
 
     def _renew(self, lease: Lease, seconds: float) -> Renewal:
-        parcel = self._of(lease)
-        if parcel is None:
-            return Refused("it was received again, or is gone")
-        parcel.due = self._clock.monotonic() + seconds
+        stored = self._find(lease)
+        if stored is None:
+            return Refused("it was received again, or it is gone")
+        stored.due = self._clock.monotonic() + seconds
         return RENEWED
 
     # -- settling
 
     def ack(self, lease: Lease) -> None:
-        if parcel := self._to_settle(lease):
-            del self._parcels[parcel.number]
+        if stored := self._find_to_settle(lease):
+            del self._triggers[stored.number]
 
     def nack(self, lease: Lease, delay_seconds: float) -> None:
-        if parcel := self._to_settle(lease):
-            parcel.due = self._clock.monotonic() + delay_seconds
-            if parcel.receipts >= self._fate.weather.most_attempts:
-                self._bury(parcel)
+        if stored := self._find_to_settle(lease):
+            stored.due = self._clock.monotonic() + delay_seconds
+            if stored.receipts >= self._fate.weather.max_attempts:
+                self._dead_letter(stored)
 
-    def _to_settle(self, lease: Lease) -> Parcel | None:
+    def _find_to_settle(self, lease: Lease) -> StoredTrigger | None:
         if self._fate.weather.strict_receipts or self._fate.random.random() < 0.5:
-            return self._of(lease)
-        return self._parcels.get(lease.handle[0])  # an old receipt may do, says Amazon
+            return self._find(lease)
+        return self._triggers.get(lease.handle[0])  # AWS documents that an old receipt may work
 
-    def _of(self, lease: Lease) -> Parcel | None:
+    def _find(self, lease: Lease) -> StoredTrigger | None:
         number, receipt = lease.handle
-        parcel = self._parcels.get(number)
-        return parcel if parcel and parcel.receipts == receipt else None
+        stored = self._triggers.get(number)
+        return stored if stored and stored.receipts == receipt else None
 
-    def _bury(self, parcel: Parcel) -> None:
-        del self._parcels[parcel.number]
+    def _dead_letter(self, stored: StoredTrigger) -> None:
+        del self._triggers[stored.number]
         self.dead += 1
 
     # -- for the world
 
     def __len__(self) -> int:
-        return len(self._parcels)
+        return len(self._triggers)
 
     @property
     def seconds_to_next(self) -> float | None:
-        """Until something is visible; None when the queue is empty."""
-        if not self._parcels:
+        """Return the time until a trigger is visible, or None if the queue is empty."""
+        if not self._triggers:
             return None
-        first = min(parcel.due for parcel in self._parcels.values())
+        first = min(stored.due for stored in self._triggers.values())
         return max(0.0, first - self._clock.monotonic())

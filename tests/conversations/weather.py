@@ -1,7 +1,8 @@
-"""What may go wrong, and how often. All of it is decided by one seed.
+"""The faults of a simulation and their probabilities, all decided by one seed.
 
-Without a sweeper a run has one kind of trouble: a processor that goes on after it lost its
-trigger and then fails, too, leaves its messages to the sweeper. With one it has all of them.
+Without a sweeper a run has only one kind of fault, because a processor that continues after it
+lost its trigger, and then fails, leaves its messages to the sweeper. With a sweeper a run has
+all kinds.
 """
 
 from dataclasses import dataclass, replace
@@ -9,15 +10,15 @@ from random import Random
 
 
 class Died(BaseException):
-    """The process is gone: none of its handlers and no `finally` of it reaches anything."""
+    """The process is dead, so none of its handlers and `finally` blocks has an effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """Chances for each call of a port, and what the run is about.
+    """The probabilities of faults for each call of a port, and the rules of the run.
 
-    sweeper          somebody sweeps; without, everything must come to rest all the same
-    hooks_return     a message whose stager failed or died is always handed in again
+    sweeper          a sweeper runs; without it, everything must be finished all the same
+    hooks_return     a message whose stager failed or died is always delivered again
     strict_receipts  only the newest receipt of a trigger can settle it
     """
 
@@ -29,17 +30,17 @@ class Weather:
     kill_sweeper: float = 0.0
     drop: float = 0.0
     lose_reply: float = 0.0
-    twice: float = 0.0  # a trigger is delivered to two at once
-    lose_trigger: float = 0.0  # somebody purges the queue
-    hook_twice: float = 0.2  # a message is handed in again
+    twice: float = 0.0  # a trigger is delivered to two consumers at once
+    lose_trigger: float = 0.0  # an operator purges the queue
+    hook_twice: float = 0.2  # a message is delivered again
     writer_fails: float = 0.0
     sender_fails: float = 0.0
     stopping: float = 0.0  # the worker is being stopped
-    most_attempts: int = 1_000
+    max_attempts: int = 1_000
     sweeper: bool = False
     hooks_return: bool = True
     strict_receipts: bool = True
-    strangers: bool = False  # one conversation is not known, and none is made up
+    strangers: bool = False  # one conversation is unknown and is not created
     park_after_seconds: float = 3 * 86_400.0
 
 
@@ -56,18 +57,16 @@ STORM = replace(
     kill_stager=0.06,
     kill_sweeper=0.05,
     lose_trigger=0.03,
-    most_attempts=5,
+    max_attempts=5,
     sweeper=True,
     hooks_return=False,
     strict_receipts=False,
     strangers=True,
 )
-LATE = replace(
-    STORM, park_after_seconds=100.0, long_leap=0.6, most_attempts=50, strangers=False
-)
+LATE = replace(STORM, park_after_seconds=100.0, long_leap=0.6, max_attempts=50, strangers=False)
 
 WEATHERS = {
-    "somebody is frozen": FROZEN,
+    "processes freeze": FROZEN,
     "calls are lost": ROUGH,
     "processors die": PROCESSORS_DIE,
     "stagers die": STAGERS_DIE,
@@ -77,7 +76,7 @@ WEATHERS = {
 
 
 class Fate:
-    """Throws the dice. Calm: nothing happens any more."""
+    """The random decisions. If `calm` is set, no fault happens."""
 
     def __init__(self, seed: int, weather: Weather) -> None:
         self.random = Random(seed)

@@ -1,8 +1,8 @@
-"""A world of conversations: a storm, then the calm in which everything must come to rest.
+"""The simulated world: a time with faults, then a time without, in which all work must end.
 
-Actors are threads, and one runs at a time: whoever has the baton. Each call of a port is a
-place where another one goes on, time passes, somebody dies, or a call is lost. One seed
-decides all of it.
+Actors are threads, and only the actor that has the baton runs. At each call of a port another
+actor may continue, time may pass, a process may die, or a call may be lost. One seed decides
+all of this.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ RENEWAL_SECONDS = 10.0  # a third of the shortest lease
 
 @dataclass(frozen=True)
 class Build:
-    """What the actors are made of. Tests that remove a part of the protocol replace one."""
+    """The components of the actors, which tests replace to remove an element."""
 
     store: Callable[[ConversationStore], Any] = lambda store: store
     processor: type[BatchProcessor] = BatchProcessor
@@ -41,8 +41,8 @@ class Build:
     sweeper: type[Sweeper] | None = Sweeper
 
 
-def terms_of(weather: Weather, in_doubt: Doubt, random: Random) -> ConversationPolicy:
-    """Short windows and long ones: each has races of its own."""
+def choose_policy(weather: Weather, in_doubt: Doubt, random: Random) -> ConversationPolicy:
+    """Choose short or long windows, because each kind has races of its own."""
     return ConversationPolicy(
         window_seconds=random.choice((0.0, 0.5, 4.0)),
         quiet_seconds=random.choice((0.0, 1.0, 3.0)),
@@ -57,11 +57,11 @@ def terms_of(weather: Weather, in_doubt: Doubt, random: Random) -> ConversationP
 
 
 Line = tuple[float, int, str, tuple[object, ...], object]
-"""When, who, which call, with what, and what came of it."""
+"""Time, process number, call, arguments and result."""
 
 
 class World:
-    """All there is, and the only place that knows everybody."""
+    """The simulation with all its processes, providers and the store."""
 
     def __init__(
         self,
@@ -72,24 +72,26 @@ class World:
         build: Build | None = None,
         in_doubt: Doubt = "at_most_once",
         finder: Finder = "finds",
-        terms: ConversationPolicy | None = None,
+        conversation_policy: ConversationPolicy | None = None,
     ) -> None:
         self.weather, self.build = weather, build or Build()
         self.fate = Fate(seed, weather)
         self.clock = ManualClock()
-        self.terms = terms or terms_of(weather, in_doubt, self.fate.random)
+        self.conversation_policy = conversation_policy or choose_policy(
+            weather, in_doubt, self.fate.random
+        )
         self.memory = MemoryConversations(clock=self.clock)
-        resends = self.terms.in_doubt == "at_least_once"
-        told = self.build.store(self.memory)
-        self.witness = Witness(told, self.memory, self.clock, resends=resends)
-        self.assistant = Assistant(self.fate, self.witness.asked)
+        resends = self.conversation_policy.in_doubt == "at_least_once"
+        seen_store = self.build.store(self.memory)
+        self.witness = Witness(seen_store, self.memory, self.clock, resends=resends)
+        self.assistant = Assistant(self.fate, self.witness.record_question)
         self.witness.assistant = self.assistant
-        self.carrier = Carrier(self.fate, finder, self.witness.sent)
+        self.carrier = Carrier(self.fate, finder, self.witness.record_sent)
         self.box = TriggerBox(self.clock, self.fate)
         self.baton = Baton(policy)
         self.processes: list[Process] = []
-        self.hooks: list[Inbound] = []  # to be handed in, perhaps again
-        self.known: set[str] = set()  # sids that were staged, as far as anybody was told
+        self.hooks: list[Inbound] = []  # to be delivered, perhaps again
+        self.known: set[str] = set()  # sids whose staging was confirmed
         self.trouble: Callable[[Process], None] = lambda process: None
         self.customers = 0  # stagers at work
         self.steps = 0
@@ -98,27 +100,27 @@ class World:
 
     @property
     def over(self) -> bool:
-        """A promise is broken: nothing that happens from now on matters."""
+        """Check whether a promise is broken, so that the run can end."""
         return bool(self.witness.violations)
 
-    # -- what happens to everybody
+    # -- time and listings
 
     def pass_time(self, seconds: float, frozen: "Process | None" = None) -> None:
-        """In small steps, so that whoever is not frozen renews in time."""
-        about = [one for one in self.processes if one.alive and one is not frozen]
-        about = [one for one in about if not self.fate.strikes(self.weather.frozen)]
+        """Advance in small steps, so that processes that are not frozen renew in time."""
+        running = [item for item in self.processes if item.alive and item is not frozen]
+        running = [item for item in running if not self.fate.strikes(self.weather.frozen)]
         while seconds > 0:
             step = min(seconds, RENEWAL_SECONDS)
             self.clock.advance(step)
             seconds -= step
-            for process in about:
+            for process in running:
                 process.keeper.tick()
         self.baton.wake()
-        if self.fate.strikes(0.1):  # a table cleans up in its own time
+        if self.fate.strikes(0.1):  # a table removes expired rows at any time
             self.memory.forget_expired(self.clock.time())
 
     def waiting(self) -> list[WaitingConversation]:
-        """As it is, or as it was a while ago."""
+        """Return the current listing, or an older one."""
         self._listings.append(list(self.witness.store.waiting()))
         if self.fate.strikes(0.5):
             return self.fate.random.choice(self._listings[-4:])
@@ -135,7 +137,7 @@ class World:
         self.baton.run(lives)
 
     def idle(self) -> bool:
-        """Until there may be something to do. False: nothing will come any more."""
+        """Wait for work, or return False if none will arrive."""
         if self.customers:
             self.baton.wait_until(lambda: not self.customers or self.box.seconds_to_next == 0)
             return True
@@ -144,12 +146,12 @@ class World:
             self.pass_time(min(30.0, max(0.1, seconds)))
         return seconds is not None
 
-    # -- the calm
+    # -- the time without faults
 
-    def calm(self, most_seconds: float = 6_000.0) -> None:
-        """Nothing goes wrong from now on. Returns when nothing is left to do."""
+    def calm(self, max_seconds: float = 6_000.0) -> None:
+        """Run without faults until nothing is left to do."""
         self.fate.calm = True
-        until = self.clock.monotonic() + most_seconds
+        until = self.clock.monotonic() + max_seconds
         since = self.clock.time()
         process = self.process(0.0)
         stager, consumer, sweeper = process.stager(), process.consumer(), process.sweeper()
@@ -157,48 +159,50 @@ class World:
             while self.hooks:
                 stager.stage(self.hooks.pop())
             if consumer.consume(stopping=False):
-                self._must_not_wedge(since)
+                self._check_expired_locks(since)
                 continue
             seconds = self.box.seconds_to_next
-            if seconds is None and not (sweeper and self._staged()):
+            if seconds is None and not (sweeper and self._has_staged()):
                 return
             self.pass_time(min(10.0, 10.0 if seconds is None else max(0.1, seconds)))
             if sweeper:
                 sweeper.sweep()
-        self.witness.accuse("I-MS-5: it does not come to rest")
+        self.witness.accuse("I-MS-5: work does not end")
 
-    def _must_not_wedge(self, since: float) -> None:
-        longest = self.box.lease_seconds + 2 * 60.0 + 20.0
-        for one in self.memory.conversations():
-            late = self.clock.time() - max(since, one.lock_expires_at) > longest
-            staged = self.memory.staged(one.key.conversation_id)
-            if staged and late and one.status == Status.PROCESSING:
-                self.witness.accuse("I-MS-4: a lock ran out, and nobody took it over")
+    def _check_expired_locks(self, since: float) -> None:
+        max_late_seconds = self.box.lease_seconds + 2 * 60.0 + 20.0
+        for row in self.memory.conversations():
+            late = self.clock.time() - max(since, row.lock_expires_at) > max_late_seconds
+            staged = self.memory.staged(row.key.conversation_id)
+            if staged and late and row.status == Status.PROCESSING:
+                self.witness.accuse("I-MS-4: a lock expired and was not taken over")
 
-    def _staged(self) -> bool:
+    def _has_staged(self) -> bool:
         return any(self.memory.staged(key.conversation_id) for key in KEYS)
 
     def check_rest(self) -> None:
-        """I-MS-1, I-MS-4, I-MS-5: what must hold when all is quiet."""
-        if self._staged():
-            self.witness.accuse("I-MS-5: a message is staged, and no trigger will come")
+        """Check what must hold when nothing is left to do (I-MS-1, I-MS-4, I-MS-5)."""
+        if self._has_staged():
+            self.witness.accuse("I-MS-5: a message is staged, but no trigger will arrive")
         answered = set()
         for key in KEYS:
             history = self.memory.history(key, limit=1_000)
-            answered.update(sid for one in history for sid in one.details.get("sids", ()))
+            answered.update(
+                sid for message in history for sid in message.details.get("sids", ())
+            )
         for conversation in self.memory.conversations():
-            # Where triggers may be lost, an expired lock may be left on a conversation that
-            # nothing is staged for: whoever comes next takes it over.
+            # If triggers may be lost, an expired lock may be left on a conversation without
+            # staged messages. The next worker takes it over.
             strict = not self.weather.sweeper
             if conversation.status == Status.PROCESSING and strict:
-                self.witness.accuse("I-MS-4: the lock is held, and nobody is at work")
+                self.witness.accuse("I-MS-4: the lock is held, but no worker is active")
             if conversation.outbox is not None:
                 self.witness.accuse("I-MS-6: a reply is left in the outbox")
         for parked in self.memory.parked():
             answered.update(parked.sids)
             in_time = self.weather.park_after_seconds > 10_000.0
             if in_time and parked.reason == "it was not answered in time":
-                self.witness.accuse("I-MS-1: parked only because nobody came")
+                self.witness.accuse("I-MS-1: parked only because no worker came")
         if lost := self.known - answered:
             self.witness.accuse(f"I-MS-1: neither answered nor parked: {sorted(lost)}")
         self.witness.check_all()
@@ -206,7 +210,7 @@ class World:
 
 @dataclass
 class Process:
-    """Lives until it is killed. Its parts are real; its ports lead into the world."""
+    """A process until it is killed. Its components are real, and its ports are simulated."""
 
     world: World
     kill: float
@@ -221,7 +225,7 @@ class Process:
         self.queue = QueuePort(self, world.box)
         self.queues: Any = {Channel.WHATSAPP: self.queue}
 
-    # -- Lines
+    # -- Connection
 
     def before(self, name: str) -> None:
         world, fate = self.world, self.world.fate
@@ -236,20 +240,20 @@ class Process:
             self.die()
 
     def die(self) -> None:
-        self.told("dies", (), None)
+        self.record("dies", (), None)
         self.alive = False
         raise Died
 
-    def lost(self, name: str, *, after: bool) -> bool:
+    def is_lost(self, name: str, *, after: bool) -> bool:
         weather = self.world.weather
         return self.world.fate.strikes(weather.lose_reply if after else weather.drop)
 
-    def told(self, name: str, args: tuple[object, ...], answer: object) -> None:
+    def record(self, name: str, args: tuple[object, ...], answer: object) -> None:
         self.world.story.append((self.world.clock.monotonic(), self.number, name, args, answer))
         if name in ("push", "nack"):
             self.world.baton.wake()
 
-    # -- what it can be
+    # -- its roles
 
     def stager(self) -> Stager:
         known = not self.world.weather.strangers
@@ -260,7 +264,11 @@ class Process:
         )
         world = self.world
         return world.build.stager(
-            self.store, self.queues, terms=world.terms, profiles=profiles, clock=world.clock
+            self.store,
+            self.queues,
+            policy=world.conversation_policy,
+            profiles=profiles,
+            clock=world.clock,
         )
 
     def consumer(self) -> Consumer:
@@ -274,7 +282,7 @@ class Process:
             providers,
             self.queues,
             keeper=self.keeper,  # type: ignore[arg-type]
-            terms=world.terms,
+            policy=world.conversation_policy,
             max_attempts=5,
             clock=world.clock,
         )
@@ -285,5 +293,5 @@ class Process:
         if not world.weather.sweeper or world.build.sweeper is None:
             return None
         return world.build.sweeper(
-            self.store, self.queues, terms=world.terms, clock=world.clock
+            self.store, self.queues, policy=world.conversation_policy, clock=world.clock
         )

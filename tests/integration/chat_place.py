@@ -16,7 +16,7 @@ import boto3
 from moto import mock_aws
 
 from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations, create_tables
-from holdfast.conversations.model import Conversation, ConversationKey, mark_of
+from holdfast.conversations.model import Conversation, ConversationKey, digest_texts
 
 TOKEN = "canary-twilio-token"
 SHOP = "whatsapp:+4930999888"
@@ -80,7 +80,7 @@ def post(
 @dataclass
 class Place:
     """Tables, queues and the secret. `env` is that of the functions; `customer` is one that
-    nobody has heard of, after `begin`."""
+    no other test uses, after `begin`."""
 
     sqs: Any
     dynamodb: Any
@@ -101,7 +101,7 @@ class Place:
 
     @property
     def key(self) -> ConversationKey:
-        return ConversationKey(self.customer, mark_of(SHOP, self.customer))
+        return ConversationKey(self.customer, digest_texts(SHOP, self.customer))
 
     def form(self, sid: str = "SM1", **fields: str) -> dict[str, str]:
         """What Twilio sends, as far as we read it, and a bit of what we do not."""
@@ -124,7 +124,9 @@ class Place:
         return self.store.get(self.key)
 
     def staged(self) -> list[str]:
-        return sorted(one.message_sid for one in self.store.staged(self.key.conversation_id))
+        return sorted(
+            record.message_sid for record in self.store.staged(self.key.conversation_id)
+        )
 
     def sent(self) -> list[str]:
         """The replies to the customer that were laid into the outbox, as they lie there."""
@@ -145,8 +147,8 @@ class Place:
     def receive(self, queue: str = "whatsapp") -> dict[str, Any]:
         """An event of all that is visible, as an event source mapping makes it."""
         records: dict[str, dict[str, Any]] = {}
-        while found := self._receive(queue):
-            fresh = {one["MessageId"]: _record(one, queue) for one in found}
+        while received := self._receive(queue):
+            fresh = {record["MessageId"]: _record(record, queue) for record in received}
             if fresh.keys() <= records.keys():  # those of `dead` are not hidden
                 break
             records |= fresh
@@ -156,22 +158,22 @@ class Place:
         answer = self.sqs.receive_message(
             QueueUrl=self.url(queue), MaxNumberOfMessages=10, AttributeNames=["All"]
         )
-        found: list[dict[str, Any]] = answer.get("Messages", [])
-        return found
+        received: list[dict[str, Any]] = answer.get("Messages", [])
+        return received
 
     def invoke(self, function: Any, event: dict[str, Any], seconds: float = 900) -> list[str]:
         """As an event source mapping does: what did not fail is deleted. The failures."""
         answer = function(event, TimeLeft(seconds))
         assert set(answer) == {"batchItemFailures"}
-        failed = [one["itemIdentifier"] for one in answer["batchItemFailures"]]
+        failed = [record["itemIdentifier"] for record in answer["batchItemFailures"]]
         self.delete(event, but=failed)
         return failed
 
     def delete(self, event: dict[str, Any], but: Collection[str] = ()) -> None:
-        for one in event["Records"]:
-            if one["messageId"] not in but:
-                url = self.url(one["eventSourceARN"].rpartition(":")[2])
-                self.sqs.delete_message(QueueUrl=url, ReceiptHandle=one["receiptHandle"])
+        for record in event["Records"]:
+            if record["messageId"] not in but:
+                url = self.url(record["eventSourceARN"].rpartition(":")[2])
+                self.sqs.delete_message(QueueUrl=url, ReceiptHandle=record["receiptHandle"])
 
     def count(self, queue: str) -> int:
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
@@ -197,14 +199,14 @@ def place(outbox: str) -> Iterator[Place]:
     """With a region in the environment."""
     with mock_aws():
         clients = (boto3.client(name) for name in ("sqs", "dynamodb", "secretsmanager"))
-        found = Place(*clients)
-        create_tables(found.dynamodb)
+        created = Place(*clients)
+        create_tables(created.dynamodb)
         for name in QUEUES:
             attributes = {"VisibilityTimeout": "0"} if name == "dead" else REDRIVEN
-            found.sqs.create_queue(QueueName=name, Attributes=attributes)
-        found.secrets.create_secret(Name="twilio", SecretString=json.dumps(SECRET))
-        found.env = environment(outbox)
-        yield found
+            created.sqs.create_queue(QueueName=name, Attributes=attributes)
+        created.secrets.create_secret(Name="twilio", SecretString=json.dumps(SECRET))
+        created.env = environment(outbox)
+        yield created
 
 
 def environment(outbox: str) -> dict[str, str]:

@@ -16,8 +16,8 @@ from moto import mock_aws
 from test_smtp_sender import MailServer
 
 from chat_senders import send
-from holdfast.adapters.aws.secrets import SecretsManagerSecrets
 from holdfast.adapters.chat.openai import OpenAIWriter
+from holdfast.adapters.chat.secrets_manager import SecretsManagerSecrets
 from holdfast.adapters.chat.smtp import SmtpSender
 from holdfast.adapters.chat.twilio import TwilioSender
 from holdfast.conversations.model import ConversationKey
@@ -29,7 +29,7 @@ CANARY = "canary-7f3a"  # in every key, password and text
 NUMBER = "+49151555000111"
 
 
-def told(error: BaseException) -> str:
+def render_error(error: BaseException) -> str:
     """All that a log could have of an error: its texts, and those of its causes."""
     lines = traceback.format_exception(error)
     return "".join([repr(error), str(error), *lines])
@@ -101,14 +101,14 @@ def test_no_error_and_no_log_line_tells_a_key_a_number_or_a_text(
             try:
                 call()
             except Exception as error:
-                failures.append(told(error))
+                failures.append(render_error(error))
     assert failures
     assert not told_on("".join(failures))
     assert not told_on(caplog.text)
 
 
 def test_no_error_of_a_mail_server_tells_a_password_or_an_address() -> None:
-    """I-MS-9."""
+    """(I-MS-9)"""
     failures = []
     address = f"{CANARY}@example.org"
     for at_rcpt, at_data, at_login in (
@@ -127,7 +127,7 @@ def test_no_error_of_a_mail_server_tells_a_password_or_an_address() -> None:
             secret = SMTP_SECRET if at_login else NO_SECRET
             with pytest.raises(Exception) as caught:
                 send(SmtpSender(), part, secret, timeout_seconds=20)
-            failures.append(told(caught.value))
+            failures.append(render_error(caught.value))
     assert not told_on("".join(failures))
 
 
@@ -142,7 +142,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_secret_of_secrets_manager_is_in_no_log(
     manager: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I-MS-9. Botocore's own debug lines have each answer in them."""
+    """Botocore's own debug lines have each answer in them (I-MS-9)."""
     caplog.set_level(logging.DEBUG)
     manager.create_secret(Name="key", SecretString="other")
     manager.put_secret_value(SecretId="key", SecretString=f'{{"api_key": "{CANARY}"}}')
@@ -154,10 +154,10 @@ def test_a_secret_of_secrets_manager_is_in_no_log(
 
 
 def test_a_secret_is_neither_printed_nor_pickled() -> None:
-    """MS-28."""
+    """(MS-28)"""
     secret = Secret("twilio", {"auth_token": CANARY})
     assert CANARY not in f"{secret} {secret!r} {[secret]} {vars(type(secret))}"
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="must not be pickled"):
         pickle.dumps(secret)
 
 

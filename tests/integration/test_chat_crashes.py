@@ -1,12 +1,13 @@
 """SIGKILL and SIGSTOP between any two calls of a conversation's ports.
 
 A process answers three messages over SQLite and a file queue, and is struck after its k-th
-call of store, queue, writer, sender or secrets: killed, or frozen until somebody else has
-taken over. Others go on after it, and may be struck as well. Afterwards every message is in
-the history once or parked because its sending is in doubt; no part of a reply was sent
-twice, unless the policy wants that; nothing is staged, held or half done. Then the webhooks
-of all messages come again, and one more message: that one is answered, and nothing else.
-No sweeper is needed for that, but where a stager died and its webhook does not come again.
+call of store, queue, writer, sender or secrets: killed, or frozen until another process has
+taken over. Other processes continue, and may be struck as well. Afterwards every message is
+either once in the history, or parked because it is unknown whether its reply was sent. No
+part of a reply was sent twice, unless the policy allows that. Nothing is staged, locked or
+unfinished. Then the webhooks of all messages are repeated, and one more message arrives; only
+that one is answered. A sweeper is needed only if a stager died and its webhook is not
+repeated.
 
 R002; MS-01, 02, 03, 04, 05, 06, 07, 08, 09, 14, 20, 21, 22; I-MS-1…6.
 """
@@ -20,48 +21,48 @@ import pytest
 from chaos.test_chaos import SECONDS
 from chat_crash.life import AWAY_SECONDS, Place, Scene
 from chat_crash.struck import (
-    calls_of,
-    copied,
-    empty,
-    missing,
+    copy_place,
+    list_missing,
+    make_place,
+    make_staged_place,
+    record_calls,
     stage_three,
-    staged,
     work,
 )
 from chat_crash.trial import Trial
 
-PREPARED, SENDING = "store.note(Prepared)", "store.note(Sending)"
+PREPARED, SENDING = "store.note(PreparedReply)", "store.note(SendingReply)"
 
 SCENES = {
-    "the sender can be asked": Scene(),
-    "the sender cannot be asked": Scene("blind", since=PREPARED),
+    "the sender can be queried": Scene(),
+    "the sender cannot be queried": Scene("blind", since=PREPARED),
     "it may be sent again": Scene("blind", in_doubt="at_least_once", since=PREPARED),
     "the writer keeps no thread": Scene(
-        threads=False, since="store.note(Writing)", until=SENDING
+        threads=False, since="store.note(WritingReply)", until=SENDING
     ),
-    "letters in a folder": Scene("outbox", since=PREPARED),
-    "three parts alike": Scene(pages=3, since=PREPARED),
-    "three parts, nobody can be asked": Scene("blind", pages=3, since=PREPARED),
-    "the sender is away at first": Scene(
+    "replies in a folder": Scene("outbox", since=PREPARED),
+    "three equal parts": Scene(pages=3, since=PREPARED),
+    "three parts of a sender that cannot be queried": Scene("blind", pages=3, since=PREPARED),
+    "the sender is unavailable at first": Scene(
         refusals=1, since=PREPARED, shows=("store.release", "queue.nack")
     ),
     "the customer is still typing": Scene(
         third_at=9.5, until="queue.ack", shows=("queue.push", "store.release")
     ),
-    "a message comes before the window is closed": Scene(
+    "a message arrives before the window is closed": Scene(
         late="store.processed",
         since="store.processed",
         until="queue.ack",
         shows=("store.window", "queue.push"),
     ),
-    "a message comes while the reply is written": Scene(
+    "a message arrives while the reply is written": Scene(
         late="writer.write", since="writer.write", until="queue.ack", shows=("store.window",)
     ),
 }
-ZOMBIES = [
-    "the sender can be asked",
-    "the sender cannot be asked",
-    "a message comes before the window is closed",
+STALE_HOLDER_SCENES = [
+    "the sender can be queried",
+    "the sender cannot be queried",
+    "a message arrives before the window is closed",
 ]
 IN_EVERY_TURN = {
     "queue.poll",
@@ -71,10 +72,10 @@ IN_EVERY_TURN = {
     "store.close_window",
     "secrets.get",
     "writer.open_thread",
-    "store.note(Writing)",
+    "store.note(WritingReply)",
     "writer.write",
-    "store.note(Prepared)",
-    "store.note(Sending)",
+    "store.note(PreparedReply)",
+    "store.note(SendingReply)",
     "sender.connect",
     "sender.send",
     "store.finish",
@@ -83,18 +84,20 @@ IN_EVERY_TURN = {
 
 
 class Matrix:
-    """A place, copied for each blow."""
+    """A place that is copied for each blow."""
 
     def __init__(self, folder: Path, scene: Scene) -> None:
         self.folder, self.scene = folder, scene
-        self.first = staged(folder / "staged", scene)
-        self.calls = calls_of(self.copy("unharmed"), work)
+        self.first = make_staged_place(folder / "staged", scene)
+        self.calls = record_calls(self.copy("unharmed"), work)
 
     def copy(self, name: str) -> Place:
-        return copied(self.first, self.folder / name)
+        """Return a copy of the place."""
+        return copy_place(self.first, self.folder / name)
 
-    def blows(self) -> Sequence[int]:
-        return self.scene.blows(self.calls)
+    def list_blows(self) -> Sequence[int]:
+        """Return the numbers of calls after which to strike."""
+        return self.scene.list_blows(self.calls)
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -102,7 +105,7 @@ def test_a_batch_survives_a_kill_between_any_two_of_its_calls(
     name: str, fast_path: Path
 ) -> None:
     matrix = Matrix(fast_path, SCENES[name])
-    for after in matrix.blows():
+    for after in matrix.list_blows():
         with Trial(matrix.copy(f"{after}")) as trial:
             trial.kill(work, matrix.calls, after)
             trial.recover()
@@ -110,75 +113,81 @@ def test_a_batch_survives_a_kill_between_any_two_of_its_calls(
     assert set(matrix.calls) >= IN_EVERY_TURN.union(matrix.scene.shows)
 
 
-@pytest.mark.parametrize("name", ZOMBIES)
-def test_a_batch_survives_a_zombie_that_wakes_between_any_two_of_its_calls(
+@pytest.mark.parametrize("name", STALE_HOLDER_SCENES)
+def test_a_batch_survives_a_stale_holder_that_resumes_between_any_two_calls(
     name: str, fast_path: Path
 ) -> None:
-    """MS-07, MS-08, I-MS-3. Its clock stood still with it: nothing but the fence stops it."""
+    """Its clock was frozen, too, so only the fence stops it (MS-07, MS-08, I-MS-3)."""
     matrix = Matrix(fast_path, SCENES[name])
-    for after in matrix.blows():
+    for after in matrix.list_blows():
         with Trial(matrix.copy(f"{after}")) as trial:
-            zombie = trial.freeze(work, matrix.calls, after)
+            stale = trial.freeze(work, matrix.calls, after)
             trial.recover()
-            zombie.thaw()
+            stale.thaw()
             trial.recover()
             trial.judge()
 
 
-ASLEEP_AFTER = ["store.note(Writing)", "sender.send"]
+FROZEN_AFTER = ["store.note(WritingReply)", "sender.send"]
 
 
-@pytest.mark.parametrize("asleep", ASLEEP_AFTER)
-def test_a_zombie_that_wakes_while_another_one_is_at_work_is_refused(
-    asleep: str, fast_path: Path
+@pytest.mark.parametrize("frozen_after", FROZEN_AFTER)
+def test_a_stale_holder_that_resumes_while_another_worker_answers_is_refused(
+    frozen_after: str, fast_path: Path
 ) -> None:
-    """MS-07, MS-08, I-MS-3: the status alone does not say whose lock it is. The other one
-    is stopped at each of his calls in turn, and the zombie wakes meanwhile."""
-    matrix = Matrix(fast_path, SCENES["the sender can be asked"])
-    after = matrix.calls.index(asleep) + 1
+    """The status alone does not show which worker has the lock (MS-07, MS-08, I-MS-3).
+
+    The other worker is stopped at each of its calls, and the stale holder resumes meanwhile.
+    """
+    matrix = Matrix(fast_path, SCENES["the sender can be queried"])
+    after = matrix.calls.index(frozen_after) + 1
     with Trial(matrix.copy("dead")) as dead:
         dead.kill(work, matrix.calls, after)
-    again = calls_of_the_next(dead.place)
-    for then in range(until_it_takes_over(again), len(again) + 1):
+    again = record_next_calls(dead.place)
+    for then in range(find_takeover(again), len(again) + 1):
         with Trial(matrix.copy(f"{then}")) as trial:
-            zombie = trial.freeze(work, matrix.calls, after)
+            stale = trial.freeze(work, matrix.calls, after)
             other = trial.freeze(work, again, then, AWAY_SECONDS)
-            zombie.thaw()
+            stale.thaw()
             other.thaw()
             trial.recover()
             trial.judge()
 
 
-# -- whoever takes over is struck as well
+# -- the worker that takes over is struck as well
 
-TWICE = SCENES if SECONDS else ["the sender can be asked"]
+TWICE = SCENES if SECONDS else ["the sender can be queried"]
 
 
 @pytest.mark.parametrize("name", TWICE)
-def test_a_batch_survives_a_kill_of_whoever_takes_over_too(name: str, fast_path: Path) -> None:
-    """All pairs of the part that sends and finishes; all there are, of all scenes, with
-    HOLDFAST_CHAOS_SECONDS set."""
+def test_a_batch_survives_a_kill_of_the_worker_that_takes_over_too(
+    name: str, fast_path: Path
+) -> None:
+    """Try all pairs of blows while the reply is sent and finished.
+
+    If HOLDFAST_CHAOS_SECONDS is set, try all pairs of all scenes.
+    """
     scene = SCENES[name] if SECONDS else replace(SCENES[name], since=SENDING)
     matrix = Matrix(fast_path, scene)
-    for after in matrix.blows():
+    for after in matrix.list_blows():
         with Trial(matrix.copy(f"{after}")) as dead:
             dead.kill(work, matrix.calls, after)
-        again = calls_of_the_next(dead.place)
-        for then in range(0 if SECONDS else until_it_takes_over(again), len(again) + 1):
+        again = record_next_calls(dead.place)
+        for then in range(0 if SECONDS else find_takeover(again), len(again) + 1):
             with dead.copy(fast_path / f"{after}-{then}") as trial:
                 trial.kill(work, again, then, AWAY_SECONDS)
                 trial.recover()
                 trial.judge()
 
 
-def calls_of_the_next(place: Place) -> list[str]:
-    """What he does, when nothing strikes him; seen at a copy."""
-    copy = copied(place, place.folder.with_name(f"{place.folder.name}-unharmed"))
-    return calls_of(copy, work, AWAY_SECONDS)
+def record_next_calls(place: Place) -> list[str]:
+    """Return the calls of the next worker if nothing strikes it, recorded at a copy."""
+    copy = copy_place(place, place.folder.with_name(f"{place.folder.name}-unharmed"))
+    return record_calls(copy, work, AWAY_SECONDS)
 
 
-def until_it_takes_over(calls: list[str]) -> int:
-    """Before that it meets the dead one's lock, and changes nothing."""
+def find_takeover(calls: list[str]) -> int:
+    """Return the call that takes over; before it the dead worker's lock is still held."""
     polls = [number for number, name in enumerate(calls) if name == "queue.poll"]
     return polls[-1] if polls else 0
 
@@ -189,35 +198,35 @@ def until_it_takes_over(calls: list[str]) -> int:
 def test_no_message_is_lost_when_its_stager_dies_and_the_webhook_comes_again(
     fast_path: Path,
 ) -> None:
-    """MS-14. No sweeper is needed for that."""
-    calls = calls_of(empty(fast_path / "unharmed"), stage_three)
+    """This needs no sweeper (MS-14)."""
+    calls = record_calls(make_place(fast_path / "unharmed"), stage_three)
     assert calls.count("store.stage") == 3
     for after in range(len(calls) + 1):
-        with Trial(empty(fast_path / f"{after}")) as trial:
+        with Trial(make_place(fast_path / f"{after}")) as trial:
             trial.kill(stage_three, calls, after)
-            trial.deliver_again(missing(trial.place))
+            trial.deliver_again(list_missing(trial.place))
             trial.recover()
             trial.judge()
 
 
-def test_what_was_stored_is_answered_when_its_stager_dies_and_no_webhook_comes(
+def test_a_stored_message_is_answered_when_its_stager_dies_and_no_webhook_is_repeated(
     fast_path: Path,
 ) -> None:
-    """MS-14, I-MS-5: by the sweeper at the latest."""
-    calls = calls_of(empty(fast_path / "unharmed"), stage_three)
+    """The sweeper triggers it at the latest (MS-14, I-MS-5)."""
+    calls = record_calls(make_place(fast_path / "unharmed"), stage_three)
     for after in range(len(calls) + 1):
-        with Trial(empty(fast_path / f"{after}")) as trial:
+        with Trial(make_place(fast_path / f"{after}")) as trial:
             trial.kill(stage_three, calls, after)
             trial.recover(sweep=True)
             trial.judge()
 
 
 def test_a_stager_that_wakes_when_all_is_answered_does_no_harm(fast_path: Path) -> None:
-    calls = calls_of(empty(fast_path / "unharmed"), stage_three)
+    calls = record_calls(make_place(fast_path / "unharmed"), stage_three)
     for after in range(len(calls) + 1):
-        with Trial(empty(fast_path / f"{after}")) as trial:
-            zombie = trial.freeze(stage_three, calls, after)
+        with Trial(make_place(fast_path / f"{after}")) as trial:
+            stale = trial.freeze(stage_three, calls, after)
             trial.recover(sweep=True)
-            zombie.thaw()
+            stale.thaw()
             trial.recover()
             trial.judge()

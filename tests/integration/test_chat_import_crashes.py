@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import PATIENCE_SECONDS, clean_env, real
+from cli_kit import WAIT_TIMEOUT_SECONDS, clean_env, real
 
 from holdfast.bootstrap.chats import open_conversations
 from holdfast.conversations.model import ConversationKey
@@ -83,7 +83,7 @@ def settings(vendors: VendorServer) -> dict[str, str]:
         "requests",
     ],
 )
-def test_a_kill_while_the_senders_library_is_imported_leaves_nothing_in_doubt(
+def test_a_kill_while_the_senders_library_is_imported_leaves_no_unclear_send(
     fatal: str, tmp_path: Path, vendors: VendorServer
 ) -> None:
     env = settings(vendors)
@@ -96,7 +96,7 @@ def test_a_kill_while_the_senders_library_is_imported_leaves_nothing_in_doubt(
         env=clean_env(**env),
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=WAIT_TIMEOUT_SECONDS,
         check=False,
     )
     assert struck.returncode == -signal.SIGKILL, struck.stderr
@@ -105,8 +105,8 @@ def test_a_kill_while_the_senders_library_is_imported_leaves_nothing_in_doubt(
     assert after.code == 0, after.err
     with open_conversations(tmp_path / "data/chat.db") as store:
         assert list(store.parked()) == []
-        assert [one.body for one in store.history(KEY)] == ["hello", "You said: hello"]
-    assert [one["body"] for one in vendors.books.messages] == ["You said: hello"]
+        assert [message.body for message in store.history(KEY)] == ["hello", "You said: hello"]
+    assert [message["body"] for message in vendors.books.messages] == ["You said: hello"]
 
 
 def test_nothing_is_imported_between_the_note_and_the_send(vendors: VendorServer) -> None:
@@ -114,7 +114,7 @@ def test_nothing_is_imported_between_the_note_and_the_send(vendors: VendorServer
         [sys.executable, "-P", "-c", NO_IMPORTS, vendors.twilio],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=WAIT_TIMEOUT_SECONDS,
         check=False,
     )
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr

@@ -38,8 +38,8 @@ from holdfast.lambdas.sweeping import SweepingFunction
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        with place(str(tmp_path_factory.mktemp("outbox"))) as found:
-            yield found
+        with place(str(tmp_path_factory.mktemp("outbox"))) as row:
+            yield row
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def status(function: StagingFunction, event: Any) -> int:
 
 
 def failed(answer: Any) -> list[str]:
-    return [one["itemIdentifier"] for one in answer["batchItemFailures"]]
+    return [item["itemIdentifier"] for item in answer["batchItemFailures"]]
 
 
-def said(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> str:
+def read_logs(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> str:
     """All that was logged or printed, tracebacks included."""
     out, err = capsys.readouterr()
     return out + err + caplog.text
@@ -112,7 +112,7 @@ def test_the_url_is_that_of_the_request_where_none_is_set(around: Place) -> None
     assert status(staging, event) == 200
 
 
-def test_what_is_not_signed_is_refused_without_a_word_and_not_stored(
+def test_an_unsigned_request_is_refused_without_a_reason_and_not_stored(
     around: Place, staging: StagingFunction
 ) -> None:
     data = around.form()
@@ -143,14 +143,14 @@ def test_media_alone_is_staged_and_an_empty_message_is_thanked_for(
     around: Place, staging: StagingFunction, capsys: Any, caplog: Any
 ) -> None:
     assert status(staging, post(around.form(Body=""))) == 200
-    assert "inbound_refused" in said(capsys, caplog)
+    assert "inbound_refused" in read_logs(capsys, caplog)
     assert around.staged() == []
     picture = around.form("SM2", Body="", NumMedia="1", MediaContentType0="image/png")
     assert status(staging, post(picture)) == 200
     assert around.staged() == ["SM2"]
 
 
-def test_what_nobody_could_answer_is_refused_and_not_stored(
+def test_an_unanswerable_message_is_refused_and_not_stored(
     around: Place, staging: StagingFunction
 ) -> None:
     data = around.form()
@@ -185,7 +185,7 @@ def test_a_signature_that_can_be_none_is_refused_as_any_other(
     assert around.staged() == []
 
 
-def test_half_characters_anywhere_in_a_request_are_refused_and_not_told(
+def test_incomplete_characters_in_a_request_are_refused_and_not_logged(
     around: Place, staging: StagingFunction, capsys: Any, caplog: Any
 ) -> None:
     half, good = "\ud800", post(around.form())
@@ -200,9 +200,9 @@ def test_half_characters_anywhere_in_a_request_are_refused_and_not_told(
         good | {"requestContext": {"http": {"method": half}}},
     ]
     assert [status(staging, event) for event in events] == [403, 400, 400, 400, 400, 400, 405]
-    told = said(capsys, caplog)
-    assert "webhook_failed" not in told
-    assert around.customer not in told
+    logs = read_logs(capsys, caplog)
+    assert "webhook_failed" not in logs
+    assert around.customer not in logs
     assert around.staged() == []
 
 
@@ -221,7 +221,7 @@ def test_only_posts_are_taken(around: Place, staging: StagingFunction) -> None:
         ("HOLDFAST_CHAT_WINDOW_SECONDS", "1000"),
     ],
 )
-def test_what_is_away_or_badly_set_up_is_503_and_told_in_the_log(
+def test_an_unavailable_or_misconfigured_service_is_503_and_logged(
     around: Place, setting: str, value: str, caplog: Any
 ) -> None:
     staging = StagingFunction(ChatRuntime(around.env | {setting: value}))
@@ -284,10 +284,10 @@ def test_a_function_without_threads_reports_its_records_and_locks_nothing(
         failures = failed(messaging(event, TimeLeft()))
     finally:
         stack_size(before)
-    assert failures == [one["messageId"] for one in event["Records"]]
-    found = around.conversation()
-    assert found is not None
-    assert not found.locked(time.time())
+    assert failures == [item["messageId"] for item in event["Records"]]
+    row = around.conversation()
+    assert row is not None
+    assert not row.is_locked(time.time())
     assert around.invoke(messaging, event) == []
     assert len(around.sent()) == 1
 
@@ -346,7 +346,7 @@ def test_malformed_triggers_fail_where_no_dead_letter_queue_can_be_had(
 ) -> None:
     """R002-016…018 to the letter: among the failures, and the others are worked on."""
     event = batch_with_malformed(around, staging)
-    bad = [one["messageId"] for one in event["Records"] if one["body"] in MALFORMED]
+    bad = [item["messageId"] for item in event["Records"] if item["body"] in MALFORMED]
     empty = {**event["Records"][0], "messageId": "without-a-body", "body": None}
     event["Records"].append(empty)
     queue = "sqs:whatsapp?dead_letters=sqs:no-such-queue"
@@ -367,7 +367,7 @@ def test_without_a_redrive_policy_a_queue_for_dead_letters_is_made(
     assert around.count("plain-dead") == 1
 
 
-def test_what_could_not_be_answered_is_reported_and_answered_with_the_next_delivery(
+def test_a_failed_turn_is_reported_and_answered_with_the_next_delivery(
     around: Place, staging: StagingFunction, messaging: MessagingFunction
 ) -> None:
     staging(post(around.form()), None)
@@ -427,11 +427,11 @@ def test_a_queue_is_held_with_the_settings_of_its_url(around: Place) -> None:
     queue = "https://sqs.us-east-1.amazonaws.com/123456789012/whatsapp?max_attempts=7"
     app = ChatRuntime(around.env | {"HOLDFAST_CHAT_WHATSAPP_QUEUE": queue}).app
     env = {"HOLDFAST_MAX_ATTEMPTS": "4", "HOLDFAST_LEASE_SECONDS": "33"}
-    ours = source_settings(app, "whatsapp", env)
-    assert (ours.max_attempts, ours.lease_seconds) == (7, 33)
+    settings = source_settings(app, "whatsapp", env)
+    assert (settings.max_attempts, settings.lease_seconds) == (7, 33)
     assert source_settings(app, "sms", env).max_attempts == 4
     assert source_settings(app, "inbound", env).max_attempts == 4
-    assert source_settings(app, "of-somebody-else", env).max_attempts == 4
+    assert source_settings(app, "another-queue", env).max_attempts == 4
 
 
 # -- the beginning
@@ -458,7 +458,7 @@ def test_nothing_is_put_together_before_the_first_event(
 # -- sweeping
 
 
-def test_one_sweep_brings_a_lost_trigger_back_and_tells_its_counts(around: Place) -> None:
+def test_a_sweep_replaces_a_lost_trigger_and_returns_its_counts(around: Place) -> None:
     soon = {"HOLDFAST_CHAT_GRACE_SECONDS": "0.001", "HOLDFAST_CHAT_LOCK_SECONDS": "0.001"}
     chat = ChatRuntime(around.env | soon)
     assert status(StagingFunction(chat), post(around.form())) == 200
@@ -466,8 +466,8 @@ def test_one_sweep_brings_a_lost_trigger_back_and_tells_its_counts(around: Place
     counts = SweepingFunction(chat)({"source": "aws.scheduler"}, TimeLeft())
     assert set(counts) == {"waiting", "triggered", "parked", "oldest_seconds"}
     assert counts["triggered"] >= 1
-    bodies = [json.loads(one["body"]) for one in around.receive()["Records"]]
-    assert around.customer in [one["primary_channel"] for one in bodies]
+    bodies = [json.loads(item["body"]) for item in around.receive()["Records"]]
+    assert around.customer in [item["primary_channel"] for item in bodies]
 
 
 def test_a_sweep_that_fails_is_an_error_of_the_function(around: Place) -> None:
@@ -476,7 +476,7 @@ def test_a_sweep_that_fails_is_an_error_of_the_function(around: Place) -> None:
         SweepingFunction(chat)({}, None)
 
 
-# -- what is never told
+# -- what is never logged
 
 
 def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
@@ -506,7 +506,7 @@ def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
     around.send(json.dumps({"conversation_id": "canary", "primary_channel": "+49\x00"}))
     event = around.receive()
     [record] = around.invoke(MessagingFunction(away), event)
-    event["Records"] = [one for one in event["Records"] if one["messageId"] == record]
+    event["Records"] = [item for item in event["Records"] if item["messageId"] == record]
     assert status(StagingFunction(away), post(data)) == 503
     assert around.invoke(messaging, event) == []
     assert len(around.sent()) == 1
@@ -515,25 +515,23 @@ def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
     assert around.invoke(staging, around.receive("inbound")) == []
     SweepingFunction(chat)({}, None)
 
-    told = said(capsys, caplog)
+    logs = read_logs(capsys, caplog)
     for word in ("fragment_staged", "inbound_refused", "turn_finished", "webhook_failed"):
-        assert word in told
+        assert word in logs
     secrets = ("canary", str(around.number), SHOP.removeprefix("whatsapp:"), good, TOKEN)
-    leaks = [line for line in told.splitlines() if any(one in line for one in secrets)]
+    leaks = [line for line in logs.splitlines() if any(secret in line for secret in secrets)]
     assert leaks == []
 
 
 class Broken(ChatRuntime):
-    """Something goes wrong that nobody has thought of, and its text tells all."""
+    """Make an unexpected error happen whose text contains secrets."""
 
     @property
     def app(self) -> Any:
         raise RuntimeError("canary")
 
 
-def test_an_error_nobody_has_thought_of_is_told_by_its_kind_only(
-    capsys: Any, caplog: Any
-) -> None:
+def test_an_unexpected_error_is_logged_by_its_type_only(capsys: Any, caplog: Any) -> None:
     chat = Broken({})
     assert status(StagingFunction(chat), post({"Body": "canary"})) == 503
     event = {"Records": [{"messageId": "a"}]}
@@ -541,7 +539,7 @@ def test_an_error_nobody_has_thought_of_is_told_by_its_kind_only(
     assert failed(StagingFunction(chat)(event, TimeLeft())) == ["a"]
     with pytest.raises(HoldfastError) as raised:
         SweepingFunction(chat)({}, None)
-    shown = "".join(format_exception(raised.value))  # as Lambda's runtime prints it
-    told = said(capsys, caplog) + shown
-    assert told.count("RuntimeError") == 4
-    assert "canary" not in told
+    printed = "".join(format_exception(raised.value))  # as Lambda's runtime prints it
+    logs = read_logs(capsys, caplog) + printed
+    assert logs.count("RuntimeError") == 4
+    assert "canary" not in logs

@@ -11,10 +11,10 @@ import pytest
 from botocore.client import BaseClient
 from chat_place import Place, place, post
 
-from holdfast.config.chat import chat_settings
+from holdfast.config.chat import read_chat_settings
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.lambdas.chat import ChatRuntime
-from holdfast.lambdas.messaging import MessagingFunction, batch_seconds
+from holdfast.lambdas.messaging import MessagingFunction, max_batch_seconds
 from holdfast.lambdas.sources import RESERVE_SECONDS
 from holdfast.lambdas.staging import StagingFunction
 from holdfast.lambdas.sweeping import SweepingFunction
@@ -28,7 +28,7 @@ SETTINGS, PROFILES, POLICY = (
 
 def test_its_settings_and_profiles_are_such(tmp_path: Path) -> None:
     (tmp_path / "profiles.json").write_text(json.dumps(PROFILES))
-    settings = chat_settings(
+    settings = read_chat_settings(
         SETTINGS | {"HOLDFAST_CHAT_PROFILES": str(tmp_path / "profiles.json")}
     )
     assert [address for address, _ in settings.profiles] == list(PROFILES)
@@ -46,10 +46,10 @@ def test_its_handlers_are_there() -> None:
 
 
 def test_its_timeouts_are_those_of_the_code() -> None:
-    terms = ConversationPolicy()
-    needed = batch_seconds(terms) + RESERVE_SECONDS
+    policy = ConversationPolicy()
+    needed = max_batch_seconds(policy) + RESERVE_SECONDS
     assert f"({needed:.0f} by default)" in PAGE
-    more = needed - terms.writer_seconds - terms.sender_seconds
+    more = needed - policy.writer_seconds - policy.sender_seconds
     assert f"`HOLDFAST_CHAT_SENDER_SECONDS` + {more:.0f}" in PAGE
     [timeout] = re.findall(r"messaging\.handler\n    Timeout: (\d+)", PAGE)
     assert int(timeout) > needed
@@ -60,9 +60,9 @@ def test_every_call_of_the_functions_is_in_the_policy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    with place(str(tmp_path)) as around, recorded() as calls:
+    with place(str(tmp_path)) as around, record_actions() as calls:
         run_everything(around)
-    allowed = {action for one in POLICY["Statement"] for action in one["Action"]}
+    allowed = {action for item in POLICY["Statement"] for action in item["Action"]}
     assert calls
     assert calls - allowed == set()
     larger = {"dynamodb:ConditionCheckItem"}  # than these few messages: parked in parts
@@ -76,24 +76,24 @@ def run_everything(around: Place) -> None:
         assert staging(post(around.form(sid)), None)["statusCode"] == 200
     around.send("no JSON")
     event = around.receive()
-    with ours():
+    with count_calls():
         messaging(event, None)
         assert staging(post(around.form("SM1")), None)["statusCode"] == 200  # once more
     event = around.receive()
-    with ours():
+    with count_calls():
         messaging(event, None)
-        nobody = {"HOLDFAST_CHAT_PROFILES": "{}"}
-        StagingFunction(ChatRuntime(around.env | nobody))(
+        no_profiles = {"HOLDFAST_CHAT_PROFILES": "{}"}
+        StagingFunction(ChatRuntime(around.env | no_profiles))(
             post(around.form(From="+4915777")), None
         )
     event = around.receive("sms")
-    with ours():
+    with count_calls():
         messaging(event, None)
         staging(post(around.form("SM3")), None)
         SweepingFunction(chat)({}, None)
     around.send(json.dumps({"message_sid": "SM4"}), "inbound")
     event = around.receive("inbound")
-    with ours():
+    with count_calls():
         staging(event, None)
 
 
@@ -101,8 +101,8 @@ _counting: list[bool] = []
 
 
 @contextmanager
-def ours() -> Iterator[None]:
-    """Calls from here on are the functions' own."""
+def count_calls() -> Iterator[None]:
+    """Count the calls in this block, which the functions make."""
     _counting.append(True)
     try:
         yield
@@ -111,8 +111,8 @@ def ours() -> Iterator[None]:
 
 
 @contextmanager
-def recorded() -> Iterator[set[str]]:
-    """The actions that IAM is asked for, as botocore sees the calls."""
+def record_actions() -> Iterator[set[str]]:
+    """Record the IAM actions of the calls that botocore makes."""
     seen: set[str] = set()
     call = BaseClient._make_api_call
 
@@ -130,7 +130,7 @@ def recorded() -> Iterator[set[str]]:
 def _actions(operation: str, arguments: dict[str, Any]) -> set[str]:
     """A transaction needs the rights of its parts; a batch of SQS that of one."""
     if operation == "TransactWriteItems":
-        kinds = {kind for one in arguments["TransactItems"] for kind in one}
+        kinds = {kind for item in arguments["TransactItems"] for kind in item}
         return {f"{kind}Item" for kind in kinds}
     sqs = ("ChangeMessageVisibilityBatch", "DeleteMessageBatch", "SendMessageBatch")
     return {operation.removesuffix("Batch") if operation in sqs else operation}

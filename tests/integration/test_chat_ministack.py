@@ -24,7 +24,7 @@ import pytest
 from twilio.request_validator import RequestValidator
 
 from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations, create_tables
-from holdfast.conversations.model import Conversation, ConversationKey, mark_of
+from holdfast.conversations.model import Conversation, ConversationKey, digest_texts
 from vendor_servers import Fault, VendorServer
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ WINDOW_SECONDS = 3  # three posts must fit in, on a machine that is busy
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The service, as somebody has set it up."""
+    """The deployed service."""
 
     stack: "Ministack"
     name: str
@@ -65,9 +65,9 @@ class Deployment:
             return error.code
 
     def conversation(self, key: ConversationKey) -> Conversation:
-        found = self.store.get(key)
-        assert found is not None
-        return found
+        row = self.store.get(key)
+        assert row is not None
+        return row
 
     def left(self) -> int:
         """Triggers, wherever they are, and dead letters."""
@@ -77,8 +77,8 @@ class Deployment:
         total = 0
         for queue in (*CHANNELS, "dead"):
             url = sqs.get_queue_url(QueueName=f"{self.name}-{queue}")["QueueUrl"]
-            found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)
-            total += sum(int(found["Attributes"][name]) for name in names)
+            response = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)
+            total += sum(int(response["Attributes"][name]) for name in names)
         return total
 
 
@@ -112,8 +112,8 @@ def _queues(stack: "Ministack", name: str) -> list[str]:
     for queue in ("dead", *CHANNELS):
         attributes = {"VisibilityTimeout": "60", **({} if queue == "dead" else dead)}
         url = sqs.create_queue(QueueName=f"{name}-{queue}", Attributes=attributes)["QueueUrl"]
-        found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
-        arn = found["Attributes"]["QueueArn"]
+        response = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+        arn = response["Attributes"]["QueueArn"]
         if queue == "dead":
             policy = {"deadLetterTargetArn": arn, "maxReceiveCount": "20"}
             dead["RedrivePolicy"] = json.dumps(policy)
@@ -196,7 +196,7 @@ def eventually(holds: Callable[[], Any], seconds: float = 90) -> None:
 
 def customer_of(number: str, to: str) -> tuple[str, ConversationKey]:
     address = f"whatsapp:+49151{number}"
-    return address, ConversationKey(address, mark_of(to, address))
+    return address, ConversationKey(address, digest_texts(to, address))
 
 
 def test_three_quick_messages_get_one_reply_and_leave_nothing_behind(

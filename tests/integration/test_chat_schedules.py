@@ -1,8 +1,8 @@
-"""Every schedule of few actors with few preemptions, and one accident at every place.
+"""Every schedule of few actors with few preemptions, and one fault at every call.
 
-A stager and two processors. At each call of a port another one may go on; one of them dies
-there, or is frozen for a moment or for longer than every lease. Nobody sweeps: all of it
-must come to rest by itself.
+The actors are a stager and two processors. At each call of a port another actor may continue,
+and one of them dies there, or is frozen for a moment or for longer than every lease. There is
+no sweeper, so all work must end without it.
 
 R002: I-MS-1…6; MS-01…08, 14, 20. T1.
 """
@@ -12,15 +12,15 @@ from functools import partial
 import pytest
 
 from conversations.mutants import RARE_MUTANTS
-from conversations.troubles import SCENES, every_schedule
+from conversations.troubles import SCENES, play_every_schedule
 from conversations.witness import Violation
 from conversations.world import Build
 from fs.schedule import Policy, explore
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_no_schedule_breaks_a_promise_whoever_dies_or_freezes(name: str) -> None:
-    assert every_schedule(SCENES[name], limit=60, limit_in_trouble=2) > 100
+def test_no_schedule_with_a_crash_or_a_freeze_breaks_a_promise(name: str) -> None:
+    assert play_every_schedule(SCENES[name], limit=60, limit_in_trouble=2) > 100
 
 
 @pytest.mark.parametrize("element", RARE_MUTANTS)
@@ -31,7 +31,7 @@ def test_each_element_of_the_protocol_is_needed(element: str) -> None:
     def play(build: Build, policy: Policy) -> object:
         return scene.play(policy, mutant.trouble(), build)
 
-    how = {"preemptions": mutant.preemptions, "limit": mutant.limit}
+    limits = {"preemptions": mutant.preemptions, "limit": mutant.limit}
     with pytest.raises(Violation, match=mutant.breaks) as caught:
-        explore(partial(play, mutant.build), **how)
+        explore(partial(play, mutant.build), **limits)
     print(caught.value.__notes__)

@@ -1,7 +1,7 @@
 """Secrets by reference.
 
-R002-048, R002-050, R002-051; MS-22: a secret that is missing is told by its name, and one
-that nobody could fetch is tried again.
+R002-048, R002-050, R002-051; MS-22: a missing secret is reported by its name, and a
+secret that could not be fetched is retried.
 """
 
 import json
@@ -17,8 +17,8 @@ import pytest
 from botocore.config import Config
 from moto import mock_aws
 
-from holdfast.adapters.aws.secrets import SecretsManagerSecrets
 from holdfast.adapters.chat.secrets import LocalSecrets, SecretResolver
+from holdfast.adapters.chat.secrets_manager import SecretsManagerSecrets
 from holdfast.conversations.errors import PermanentError, TransientError
 from holdfast.core.errors import ConfigError
 from holdfast.testing.clock import ManualClock
@@ -27,7 +27,7 @@ from vendor_servers import Fault, VendorServer
 CANARY = "canary-7f3a"
 
 
-def told(error: BaseException) -> str:
+def render_error(error: BaseException) -> str:
     """All that a log could have of an error: its texts, and those of its causes."""
     lines = traceback.format_exception(error)
     return "".join([repr(error), str(error), *lines])
@@ -66,19 +66,19 @@ def test_a_secret_of_a_file_may_be_behind_a_link(tmp_path: Path) -> None:
         ("", "empty"),
         (" \n", "empty"),
         (f'{{"api_key": "{CANARY}"', "not valid JSON"),
-        (f'{{"api_key": ["{CANARY}"]}}', "'api_key' is no text"),
-        ('{"api_key": 5}', "'api_key' is no text"),
+        (f'{{"api_key": ["{CANARY}"]}}', "'api_key' is not a text"),
+        ('{"api_key": 5}', "'api_key' is not a text"),
         ('{"a":' * 100_000, "not valid JSON"),
     ],
 )
-def test_a_secret_that_is_none_is_named_and_not_told(text: str, words: str) -> None:
+def test_an_invalid_secret_is_named_and_not_shown(text: str, words: str) -> None:
     with pytest.raises(PermanentError, match=words) as caught:
         LocalSecrets({"KEY": text}).get("env:KEY")
     assert "env:KEY" in str(caught.value)
-    assert CANARY not in told(caught.value)
+    assert CANARY not in render_error(caught.value)
 
 
-def test_a_value_that_is_missing_is_told_by_its_name() -> None:
+def test_a_missing_value_is_reported_by_its_name() -> None:
     """R002-050."""
     secret = LocalSecrets({"KEY": '{"api_key": ""}'}).get("env:KEY")
     for name in ("api_key", "password"):
@@ -159,7 +159,7 @@ def test_a_secret_is_fetched_once_until_it_is_old_or_forgotten(manager: Any) -> 
 
 def test_a_refusal_is_not_remembered(manager: Any) -> None:
     secrets = SecretsManagerSecrets(manager, 300, ManualClock())
-    with pytest.raises(PermanentError, match=r"'late'.* none of that name"):
+    with pytest.raises(PermanentError, match=r"'late'.* no secret has that name"):
         secrets.get("late")
     manager.create_secret(Name="late", SecretString="sk-1")
     assert secrets.get("late").reveal("api_key") == "sk-1"
@@ -174,7 +174,7 @@ def test_a_secret_that_is_deleted_or_binary_is_permanent(manager: Any) -> None:
         secrets.get("gone")
     with pytest.raises(PermanentError, match="binary") as caught:
         secrets.get("binary")
-    assert CANARY not in told(caught.value)
+    assert CANARY not in render_error(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -182,13 +182,13 @@ def test_a_secret_that_is_deleted_or_binary_is_permanent(manager: Any) -> None:
     [
         ("AccessDeniedException", 400, PermanentError, "secretsmanager:GetSecretValue"),
         ("DecryptionFailure", 400, PermanentError, "kms:Decrypt"),
-        ("InvalidParameterException", 400, PermanentError, "no name"),
+        ("InvalidParameterException", 400, PermanentError, "name is not valid"),
         ("ThrottlingException", 400, TransientError, "Throttling"),
         ("InternalServiceError", 500, TransientError, "InternalServiceError"),
         ("ExpiredTokenException", 400, TransientError, "ExpiredToken"),
     ],
 )
-def test_each_refusal_of_secrets_manager_is_what_it_is(
+def test_each_error_of_secrets_manager_is_translated(
     own_manager: Any, code: str, status: int, kind: type[Exception], words: str
 ) -> None:
     """R002-051. Moto refuses nothing by itself."""
@@ -197,12 +197,12 @@ def test_each_refusal_of_secrets_manager_is_what_it_is(
     with pytest.raises(kind, match=words) as caught:
         SecretsManagerSecrets(client).get("twilio")
     assert "'twilio'" in str(caught.value)
-    assert "no: /" not in told(caught.value)  # how the vendor's own text begins
+    assert "no: /" not in render_error(caught.value)  # how the vendor's own text begins
 
 
 @pytest.fixture(scope="module")
 def own_manager() -> Iterator[tuple[Any, VendorServer]]:
-    """A client of a server that fails as it is told."""
+    """Return a client of a server with configurable faults."""
     with VendorServer() as vendors:
         client = boto3.client(
             "secretsmanager",
@@ -241,7 +241,7 @@ def test_the_reference_says_where_a_secret_is(manager: Any) -> None:
     assert made == [1]
 
 
-def test_without_boto3_the_way_out_is_told() -> None:
+def test_without_boto3_the_remedy_is_named() -> None:
     def factory() -> SecretsManagerSecrets:
         raise ConfigError("Amazon's services need boto3: pip install 'holdfast[aws]'")
 
@@ -250,9 +250,11 @@ def test_without_boto3_the_way_out_is_told() -> None:
         secrets.get("prod/key")
 
 
-@pytest.mark.parametrize(("reference", "words"), [("", "no secret"), ("sk-1", "holds a key")])
+@pytest.mark.parametrize(
+    ("reference", "words"), [("", "no secret"), ("sk-1", "contains a key")]
+)
 def test_a_config_that_names_no_secret_is_permanent(reference: str, words: str) -> None:
-    """R002-050. A key that stands where its name should be is not told on, either."""
+    """R002-050. A key in place of a name is not shown, either."""
     with pytest.raises(PermanentError, match=words) as caught:
         SecretResolver({}).get(reference)
     assert "sk-1" not in str(caught.value)

@@ -48,7 +48,7 @@ def handle(task: Task, ctx: Context):
     if ctx.attempt <= task.fails:
         raise RuntimeError("not yet")
     if task.rejected:
-        return Reject("nobody wants it")
+        return Reject("not wanted")
     note("done", task.id, ctx.attempt)
 
 
@@ -84,7 +84,7 @@ class Deployment:
         if not self.ledger.exists():
             return []
         lines = [line.split() for line in self.ledger.read_text().splitlines()]
-        return [id for said, id, _ in lines if said == word]
+        return [id for label, id, _ in lines if label == word]
 
     def left(self, url: str | None = None) -> int:
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]

@@ -83,7 +83,7 @@ def test_the_address_may_come_from_the_environment(
     assert OpenAIWriter().open_thread({"model": "gpt-5"}, SECRET).startswith("conv_")
 
 
-def test_an_answer_nobody_heard_is_found_in_the_thread_and_not_asked_again(
+def test_a_lost_response_is_found_in_the_thread_and_not_requested_again(
     writer: OpenAIWriter, vendors: VendorServer
 ) -> None:
     """MS-21, R002-091. The connection is lost after OpenAI has answered."""
@@ -111,8 +111,8 @@ def test_an_answer_is_found_behind_many_items(
     for _ in range(130):
         items.append(vendors.books._message("user", "other"))
     ask(writer, vendors, ReplyRequest(thread, "", "wanted"))
-    found = ask(writer, vendors, ReplyRequest(thread, "", "wanted", again=True))
-    assert found.text == "Re: wanted"
+    answer = ask(writer, vendors, ReplyRequest(thread, "", "wanted", again=True))
+    assert answer.text == "Re: wanted"
     assert len(vendors.books.asked("openai.write")) == 1
     assert len(vendors.books.asked("openai.list")) == 2
 
@@ -140,13 +140,13 @@ def test_a_mark_that_is_gone_leads_to_no_older_answer(
 def test_a_question_that_is_there_without_an_answer_is_not_added_again(
     writer: OpenAIWriter, vendors: VendorServer
 ) -> None:
-    """MS-21: the thread has each message of the customer's once."""
+    """The thread has each message of the customer's once (MS-21)."""
     thread = writer.open_thread(config(vendors), SECRET)
     items = vendors.books.conversations[thread]
     items.append(vendors.books._message("user", "hello"))
     answer = ask(writer, vendors, ReplyRequest(thread, "", "hello", again=True))
     assert answer.text == "Re: hello"
-    assert [one["role"] for one in items] == ["user", "assistant"]
+    assert [item["role"] for item in items] == ["user", "assistant"]
 
 
 def test_the_first_try_does_not_look_at_the_thread(
@@ -171,7 +171,7 @@ REFUSALS = [
     (Fault(status=409), TransientError, "409"),
     (Fault(status=500), TransientError, "500"),
     (Fault(status=503), TransientError, "503"),
-    (Fault(how="close"), TransientError, "did not answer"),
+    (Fault(how="close"), TransientError, "did not respond"),
     (Fault(how="garbage"), TransientError, "cannot be read"),
     (
         Fault(status=400, code="context_length_exceeded", param="input"),
@@ -190,7 +190,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("fault", "kind", "words"), REFUSALS)
-def test_each_refusal_is_what_it_is_and_is_not_retried_here(
+def test_each_refusal_is_translated_and_not_retried_here(
     writer: OpenAIWriter,
     vendors: VendorServer,
     fault: Fault,
@@ -216,10 +216,10 @@ def test_a_writer_that_does_not_answer_in_time_is_passing(
         ask(writer, vendors, ReplyRequest(thread, "", "hello"), seconds=0.2)
 
 
-def test_nobody_there_is_passing(writer: OpenAIWriter) -> None:
+def test_an_unreachable_server_is_a_transient_error(writer: OpenAIWriter) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(TransientError, match="did not answer"):
+    with pytest.raises(TransientError, match="did not respond"):
         writer.open_thread({"model": "m", "base_url": f"http://127.0.0.1:{port}/v1"}, SECRET)
 
 
@@ -247,7 +247,7 @@ def test_a_bare_404_of_something_else_keeps_the_thread(
     [
         ({}, "no model"),
         ({"model": " "}, "no model"),
-        ({"assistant_id": "asst_1"}, "Assistants are gone; set model"),
+        ({"assistant_id": "asst_1"}, "OpenAI removed Assistants; set model"),
         ({"model": "m", "max_output_tokens": "many"}, "max_output_tokens"),
     ],
 )
@@ -317,18 +317,18 @@ def test_a_forked_process_has_connections_of_its_own(
 ) -> None:
     """Two processes on one connection would read each other's answers."""
     writer.open_thread(config(vendors), SECRET)
-    mine = writer._clients[os.getpid()]
+    client = writer._clients[os.getpid()]
     child = os.fork()
     if child == 0:
         with suppress(BaseException):
             signal.alarm(60)
             writer.open_thread(config(vendors), SECRET)
-            os._exit(7 if writer._clients[os.getpid()] is mine else 0)
+            os._exit(7 if writer._clients[os.getpid()] is client else 0)
         os._exit(8)
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_the_echo_says_what_was_said_and_needs_nobody() -> None:
+def test_the_echo_writer_repeats_the_text_and_needs_no_service() -> None:
     echo = EchoWriter()
     assert echo.open_thread({}, NO_SECRET) == ""
     question = ReplyRequest("", "", "hi 👋", again=True)

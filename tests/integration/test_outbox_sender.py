@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import chat_senders
-from holdfast.adapters.chat.outbox import OutboxSender, letters
+from holdfast.adapters.chat.outbox import OutboxSender, read_outbox
 from holdfast.conversations.errors import PermanentError, TransientError
 from holdfast.conversations.model import ConversationKey
 from holdfast.conversations.ports import ReplyPart
@@ -27,8 +27,8 @@ def part(text: str = "hello", reference: str = "r1", index: int = 0) -> ReplyPar
     return ReplyPart(KEY, {"sender": "+4930"}, text, reference, index)
 
 
-def send(sender: OutboxSender, one: ReplyPart) -> str:
-    return chat_senders.send(sender, one, NO_SECRET, timeout_seconds=1).message_sid
+def send(sender: OutboxSender, reply: ReplyPart) -> str:
+    return chat_senders.send(sender, reply, NO_SECRET, timeout_seconds=1).message_sid
 
 
 def test_a_letter_is_laid_down_when_it_is_handed_over_and_not_before(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_letter_is_laid_down_when_it_is_handed_over_and_not_before(tmp_path: P
     with sender.connect(part(), NO_SECRET, timeout_seconds=1) as hand_over:
         assert list((tmp_path / "out").iterdir()) == []
         hand_over()
-    assert len(letters(tmp_path / "out")) == 1
+    assert len(read_outbox(tmp_path / "out")) == 1
 
 
 def test_replies_are_laid_down_and_listed_the_oldest_first(tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_replies_are_laid_down_and_listed_the_oldest_first(tmp_path: Path) -> No
     for number, text in enumerate(("zwei 👋🏽", "אחת", "")):
         send(sender, part(text, f"r{number}", number))
         clock.advance(1)
-    laid = letters(tmp_path / "new" / "outbox")
-    assert [one.text for one in laid] == ["zwei 👋🏽", "אחת", ""]
-    assert {(one.to, one.sender, one.conversation_id) for one in laid} == {
+    laid = read_outbox(tmp_path / "new" / "outbox")
+    assert [reply.text for reply in laid] == ["zwei 👋🏽", "אחת", ""]
+    assert {(reply.to, reply.sender, reply.conversation_id) for reply in laid} == {
         ("+491510000001", "+4930", "c1")
     }
     assert "+4915" not in repr(laid)
@@ -58,7 +58,7 @@ def test_the_same_part_is_laid_down_once_and_stays_as_it_was(tmp_path: Path) -> 
     sender = OutboxSender(tmp_path, ManualClock())
     first = send(sender, part())
     assert send(sender, part("another text")) == first
-    assert [one.text for one in letters(tmp_path)] == ["hello"]
+    assert [reply.text for reply in read_outbox(tmp_path)] == ["hello"]
     assert OutboxSender.repeatable
 
 
@@ -66,9 +66,9 @@ def test_a_part_that_is_there_is_found_and_another_is_not(tmp_path: Path) -> Non
     sender = OutboxSender(tmp_path / "outbox", ManualClock())
     assert sender.find(part(), NO_SECRET, since=0, known=()) is None
     sid = send(sender, part())
-    found = sender.find(part(), NO_SECRET, since=0, known=())
-    assert found is not None
-    assert found.message_sid == sid
+    sent = sender.find(part(), NO_SECRET, since=0, known=())
+    assert sent is not None
+    assert sent.message_sid == sid
     assert sender.find(part(reference="r2"), NO_SECRET, since=0, known=()) is None
 
 
@@ -83,7 +83,7 @@ def test_no_reference_leads_out_of_the_folder(tmp_path: Path, reference: str) ->
     assert os.listdir(tmp_path) == ["outbox"]
 
 
-def test_only_the_owner_can_read_what_was_said(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_replies(tmp_path: Path) -> None:
     folder = tmp_path / "data" / "outbox"
     send(OutboxSender(folder, ManualClock()), part())
     (file,) = folder.iterdir()
@@ -92,7 +92,7 @@ def test_only_the_owner_can_read_what_was_said(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_many_at_once_leave_one_whole_letter(tmp_path: Path) -> None:
+def test_many_senders_at_once_leave_one_complete_reply(tmp_path: Path) -> None:
     senders = [OutboxSender(tmp_path, ManualClock()) for _ in range(8)]
     texts = [f"{number} " * 20_000 for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -101,7 +101,7 @@ def test_many_at_once_leave_one_whole_letter(tmp_path: Path) -> None:
                 lambda pair: send(pair[0], part(pair[1])), zip(senders, texts, strict=True)
             )
         )
-    (laid,) = letters(tmp_path)
+    (laid,) = read_outbox(tmp_path)
     assert laid.text in texts
     assert len(os.listdir(tmp_path)) == 1
 
@@ -121,7 +121,7 @@ def test_a_letter_that_could_not_be_finished_is_not_there(
             send(sender, part())
     assert os.listdir(tmp_path) == []
     send(sender, part())
-    assert [one.text for one in letters(tmp_path)] == ["hello"]
+    assert [reply.text for reply in read_outbox(tmp_path)] == ["hello"]
 
 
 def torn(path: Path) -> None:
@@ -145,13 +145,13 @@ def test_a_damaged_letter_is_not_listed_and_is_laid_down_anew(
     send(sender, part())
     (file,) = tmp_path.iterdir()
     damage(file)
-    assert letters(tmp_path) == []
+    assert read_outbox(tmp_path) == []
     assert sender.find(part(), NO_SECRET, since=0, known=()) is None
     send(sender, part())
-    assert [one.text for one in letters(tmp_path)] == ["hello"]
+    assert [reply.text for reply in read_outbox(tmp_path)] == ["hello"]
 
 
-def test_what_others_left_in_the_folder_is_not_listed(tmp_path: Path) -> None:
+def test_files_of_other_programs_in_the_folder_are_not_listed(tmp_path: Path) -> None:
     send(OutboxSender(tmp_path, ManualClock()), part())
     (file,) = tmp_path.iterdir()
     (tmp_path / "copy.json").write_bytes(file.read_bytes())  # not under its own name
@@ -161,8 +161,8 @@ def test_what_others_left_in_the_folder_is_not_listed(tmp_path: Path) -> None:
     (tmp_path / "dangling.json").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / ".x.part").write_bytes(file.read_bytes())
-    assert len(letters(tmp_path)) == 1
-    assert letters(tmp_path / "none") == []
+    assert len(read_outbox(tmp_path)) == 1
+    assert read_outbox(tmp_path / "none") == []
 
 
 def test_a_folder_that_is_no_folder_is_passing(tmp_path: Path) -> None:

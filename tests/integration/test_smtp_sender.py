@@ -82,8 +82,8 @@ class MailServer:
     def check(self, *args: Any) -> AuthResult:
         data = args[-1]
         self.logins.append(data.login.decode())
-        said = f"{self.at_login} no: {data.login.decode()} {data.password.decode()}"  # some do
-        return AuthResult(success=data.password == b"word", handled=False, message=said)
+        text = f"{self.at_login} no: {data.login.decode()} {data.password.decode()}"  # some do
+        return AuthResult(success=data.password == b"word", handled=False, message=text)
 
     async def handle_RCPT(self, server: Any, s: Any, envelope: Any, to: str, o: Any) -> str:
         if self.at_rcpt:
@@ -114,8 +114,8 @@ class MailServer:
 
 @pytest.fixture
 def server() -> Iterator[MailServer]:
-    with MailServer() as one:
-        yield one
+    with MailServer() as mail_server:
+        yield mail_server
 
 
 @pytest.fixture
@@ -158,7 +158,9 @@ def test_the_same_part_has_the_same_id(sender: SmtpSender, server: MailServer) -
     assert not SmtpSender.repeatable  # the server takes both all the same
 
 
-def test_nobody_can_be_asked_what_was_sent(sender: SmtpSender, server: MailServer) -> None:
+def test_a_mail_server_cannot_be_queried_for_sent_mails(
+    sender: SmtpSender, server: MailServer
+) -> None:
     with pytest.raises(SendStatusUnknown):
         sender.find(part(server), NO_SECRET, since=0, known=())
 
@@ -215,10 +217,10 @@ def test_a_config_that_cannot_work_or_carries_a_header_is_refused(
         ("close", "", TransientError, "Disconnected|Reset"),
         ("", "554 spam", PermanentError, "554"),
         ("", "452 full", TransientError, "452"),
-        ("", "close", SendUnclear, "did not answer"),
+        ("", "close", SendUnclear, "did not respond"),
     ],
 )
-def test_each_outcome_is_what_it_is(
+def test_each_outcome_is_translated(
     sender: SmtpSender,
     server: MailServer,
     at_rcpt: str,
@@ -226,7 +228,7 @@ def test_each_outcome_is_what_it_is(
     kind: type[Exception],
     words: str,
 ) -> None:
-    """MS-22."""
+    """(MS-22)"""
     server.at_rcpt, server.at_data = at_rcpt, at_data
     with pytest.raises(Exception, match=words) as caught:
         send(sender, part(server), NO_SECRET, timeout_seconds=WAIT)
@@ -255,7 +257,7 @@ def test_a_connection_that_is_not_used_sends_nothing(
     assert [mail.get_content().strip() for mail in server.mails] == ["the next one"]
 
 
-def test_a_server_that_hangs_up_before_the_text_leaves_no_doubt(
+def test_a_server_that_disconnects_before_the_text_leaves_no_unclear_send(
     sender: SmtpSender, server: MailServer
 ) -> None:
     with sender.connect(part(server), NO_SECRET, timeout_seconds=WAIT) as hand_over:
@@ -265,7 +267,7 @@ def test_a_server_that_hangs_up_before_the_text_leaves_no_doubt(
     assert server.mails == []
 
 
-def test_a_server_that_took_the_text_and_says_nothing_leaves_a_doubt(
+def test_a_server_that_does_not_confirm_the_text_leaves_an_unclear_send(
     sender: SmtpSender, server: MailServer
 ) -> None:
     server.at_data = "hang"
@@ -274,7 +276,7 @@ def test_a_server_that_took_the_text_and_says_nothing_leaves_a_doubt(
     assert len(server.mails) == 1
 
 
-def test_nobody_there_is_passing(sender: SmtpSender) -> None:
+def test_an_unreachable_server_is_a_transient_error(sender: SmtpSender) -> None:
     with MailServer() as gone:
         pass
     with pytest.raises(TransientError, match="no connection"):
@@ -364,7 +366,7 @@ def test_a_server_that_offers_no_tls_gets_nothing_unless_that_is_wished(
 def test_an_address_in_other_letters_goes_where_the_server_knows_them(
     sender: SmtpSender, server: MailServer
 ) -> None:
-    with pytest.raises(PermanentError, match="letters"):
+    with pytest.raises(PermanentError, match="non-ASCII addresses"):
         send(sender, part(server, to="юлия@пример.example"), NO_SECRET, timeout_seconds=WAIT)
     with MailServer(enable_SMTPUTF8=True) as wide:
         send(sender, part(wide, to="юлия@пример.example"), NO_SECRET, timeout_seconds=WAIT)

@@ -96,13 +96,13 @@ OUTCOMES = [
     (Fault(status=500, acted=True), SendUnclear, "500"),
     (Fault(status=503), SendUnclear, "503"),
     (Fault(status=408), SendUnclear, "408"),
-    (Fault(how="close", acted=True), SendUnclear, "did not answer"),
+    (Fault(how="close", acted=True), SendUnclear, "did not respond"),
     (Fault(how="garbage", acted=True), SendUnclear, "cannot be read"),
 ]
 
 
 @pytest.mark.parametrize(("fault", "kind", "words"), OUTCOMES)
-def test_each_outcome_is_what_it_is_and_nothing_is_sent_twice_by_itself(
+def test_each_outcome_is_translated_and_nothing_is_sent_twice(
     sender: TwilioSender,
     vendors: VendorServer,
     fault: Fault,
@@ -129,14 +129,16 @@ def test_a_number_that_cannot_be_written_to_is_refused_for_good(
         send(sender, part(vendors, to=number), SECRET, timeout_seconds=WAIT)
 
 
-def test_no_answer_in_time_leaves_a_doubt(sender: TwilioSender, vendors: VendorServer) -> None:
+def test_a_timeout_leaves_an_unclear_send(sender: TwilioSender, vendors: VendorServer) -> None:
     vendors.books.order("twilio.send", Fault(how="hang", acted=True))
     with pytest.raises(SendUnclear, match="Timeout"):
         send(sender, part(vendors), SECRET, timeout_seconds=0.2)
 
 
-def test_nobody_there_leaves_no_doubt(sender: TwilioSender, vendors: VendorServer) -> None:
-    """No connection, no message: it may be tried again without asking anybody."""
+def test_an_unreachable_server_leaves_no_unclear_send(
+    sender: TwilioSender, vendors: VendorServer
+) -> None:
+    """Without a connection nothing was sent, so a retry needs no lookup."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     nowhere = part(vendors, base_url=f"http://127.0.0.1:{port}")
@@ -156,7 +158,7 @@ def test_nobody_there_leaves_no_doubt(sender: TwilioSender, vendors: VendorServe
         ("hi", {}, {"auth_token": "ключ"}, "characters"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_before_it_could_be_in_doubt(
+def test_an_unsendable_reply_is_refused_before_the_call(
     sender: TwilioSender,
     vendors: VendorServer,
     text: str,
@@ -189,14 +191,14 @@ def at(seconds: float) -> str:
 def test_a_reply_whose_answer_was_lost_is_found(
     sender: TwilioSender, vendors: VendorServer
 ) -> None:
-    """MS-06: it still waits in Twilio's queue, and has no date of sending."""
+    """It still waits in Twilio's queue, and has no date of sending (MS-06)."""
     vendors.books.order("twilio.send", Fault(how="close", acted=True))
     reply = part(vendors, "hello ✓ ")
     with pytest.raises(SendUnclear):
         send(sender, reply, SECRET, timeout_seconds=WAIT)
-    found = sender.find(reply, SECRET, since=NOW, known=())
-    assert found is not None
-    assert found.message_sid == vendors.books.messages[0]["sid"]
+    sent = sender.find(reply, SECRET, since=NOW, known=())
+    assert sent is not None
+    assert sent.message_sid == vendors.books.messages[0]["sid"]
     assert len(vendors.books.messages) == 1
 
 
@@ -218,9 +220,9 @@ def test_a_reply_that_twilio_took_is_found_whatever_became_of_it(
     sender: TwilioSender, vendors: VendorServer, status: str
 ) -> None:
     sid = lay(vendors, status=status, date_created=at(-1))
-    found = sender.find(part(vendors), SECRET, since=NOW, known=())
-    assert found is not None
-    assert (found.message_sid, found.status) == (sid, status)
+    sent = sender.find(part(vendors), SECRET, since=NOW, known=())
+    assert sent is not None
+    assert (sent.message_sid, sent.status) == (sid, status)
 
 
 def test_clocks_may_differ_a_little(sender: TwilioSender, vendors: VendorServer) -> None:
@@ -229,7 +231,7 @@ def test_clocks_may_differ_a_little(sender: TwilioSender, vendors: VendorServer)
     assert sender.find(part(vendors), SECRET, since=NOW, known=()) is not None
 
 
-def test_of_equal_parts_the_one_that_is_not_known_is_found_and_the_oldest_first(
+def test_of_equal_parts_the_oldest_unknown_part_is_found(
     sender: TwilioSender, vendors: VendorServer
 ) -> None:
     sids = [lay(vendors, date_created=at(second)) for second in (1, 3, 2)]
@@ -249,9 +251,9 @@ def test_all_pages_are_looked_at_and_none_that_is_too_old(
     sid = lay(vendors, date_created=at(-30))
     for second in range(450):
         lay(vendors, body="other", date_created=at(second))
-    found = sender.find(part(vendors), SECRET, since=NOW, known=())
-    assert found is not None
-    assert found.message_sid == sid
+    sent = sender.find(part(vendors), SECRET, since=NOW, known=())
+    assert sent is not None
+    assert sent.message_sid == sid
     assert len(vendors.books.asked("twilio.list")) == 4  # two more pages are old
 
 
@@ -262,7 +264,7 @@ def test_the_words_an_account_on_trial_is_given_do_not_hide_a_reply(
     assert sender.find(part(vendors), SECRET, since=NOW, known=()) is not None
 
 
-def test_texts_that_twilio_did_not_keep_leave_the_doubt(
+def test_texts_that_twilio_did_not_keep_leave_the_send_unclear(
     sender: TwilioSender, vendors: VendorServer
 ) -> None:
     lay(vendors, body="")
@@ -294,7 +296,9 @@ def test_a_question_that_fails_does_not_say_that_nothing_was_sent(
 # -- the servers as a process of their own, as other tests use them
 
 
-def test_the_vendors_run_as_a_process_that_is_told_its_faults(sender: TwilioSender) -> None:
+def test_the_fake_vendors_run_as_a_process_with_configurable_faults(
+    sender: TwilioSender,
+) -> None:
     script = Path(vendor_servers.__file__)
     command = [sys.executable, str(script), "--until-stdin-closes"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -312,8 +316,8 @@ def test_the_vendors_run_as_a_process_that_is_told_its_faults(sender: TwilioSend
             send(sender, reply, SECRET, timeout_seconds=WAIT)
             with urllib.request.urlopen(f"{about['twilio']}/_seen", timeout=30) as answer:
                 seen = json.load(answer)
-            assert [one["body"] for one in seen["messages"]] == ["hi"]
-            assert [one["fault"] for one in seen["asks"]] == ["answer 429", ""]
+            assert [item["body"] for item in seen["messages"]] == ["hi"]
+            assert [item["fault"] for item in seen["asks"]] == ["answer 429", ""]
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0

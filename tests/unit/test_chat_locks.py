@@ -42,7 +42,7 @@ def test_without_a_keeper_the_batch_is_answered_and_the_lock_given_back(ground):
     with no_more_threads():
         assert ground.turn() == Done()
     assert not keeper.running
-    assert cv.LockNotRenewed("c", "RuntimeError") in ground.told
+    assert cv.LockNotRenewed("c", "RuntimeError") in ground.emitted
     assert ground.providers.the_sender.texts == ["You said: hello"]
     assert (ground.conversation.status, ground.conversation.lock_trigger) == (
         Status.REPLY_SENT,
@@ -152,7 +152,7 @@ def test_a_batch_that_fails_anywhere_gives_the_lock_back(ground, call, error):
 def test_a_sweeper_that_fails_anywhere_gives_the_lock_back(ground, call, error):
     ground.say("SM1")
     before = ground.conversation.status
-    ground.clock.advance(ground.terms.park_after_seconds + 1.0)
+    ground.clock.advance(ground.policy.park_after_seconds + 1.0)
     struck(ground, call, error)
     with suppress(type(error)):
         ground.sweeper.sweep()
@@ -163,21 +163,21 @@ def test_a_sweeper_that_fails_anywhere_gives_the_lock_back(ground, call, error):
 def test_a_desk_that_fails_gives_the_lock_back(ground, error):
     ground.providers.the_sender.troubles = [SendUnclear("no answer")]
     ground.say("SM1")
-    ground.rest()
+    ground.run_until_quiet()
     [parked] = ground.store.parked()
     struck(ground, "finish", error)
     with pytest.raises(type(error)):
-        ground.desk.sent(parked.parked_id)
+        ground.operator.sent(parked.parked_id)
     assert ground.conversation.status == Status.PARKED
     assert list(ground.store.parked()) == [parked]
 
 
-def test_a_reply_to_rows_nobody_can_read_any_more_becomes_history(ground):
+def test_a_reply_to_rows_that_became_unreadable_becomes_history(ground):
     ground.providers.the_sender.troubles = [SendUnclear("no answer")]
     ground.say("SM1")
-    ground.rest()
+    ground.run_until_quiet()
     [parked] = ground.store.parked()
     damaged = replace(parked, staged=(UnreadableFragment("SM1", "it has no body", {}),))
     ground.store._memory.parked[parked.parked_id] = damaged
-    ground.desk.sent(parked.parked_id)
+    ground.operator.sent(parked.parked_id)
     assert [role for role, _ in ground.history] == ["user", "assistant"]

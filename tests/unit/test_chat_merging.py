@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.conversations.merging import in_order, merged, split
+from holdfast.conversations.merging import merge_texts, sort_fragments, split_text
 from holdfast.conversations.model import ConversationKey, Fragment
 
 KEY = ConversationKey("whatsapp:you", "c")
@@ -15,48 +15,48 @@ def fragment(sid: str, body: str, at: float, media: tuple[str, ...] = ()) -> Fra
 
 def test_fragments_are_merged_as_they_were_received_with_a_line_each():
     rows = [fragment("a", "world", 2.0), fragment("c", "!", 2.5), fragment("b", "hello", 1.0)]
-    assert merged(in_order(rows)) == "hello\nworld\n!"
+    assert merge_texts(sort_fragments(rows)) == "hello\nworld\n!"
 
 
 def test_the_sid_decides_between_messages_of_the_same_moment():
     rows = [fragment("SM2", "second", 1.0), fragment("SM1", "first", 1.0)]
-    assert [one.message_sid for one in in_order(rows)] == ["SM1", "SM2"]
+    assert [row.message_sid for row in sort_fragments(rows)] == ["SM1", "SM2"]
 
 
 @given(st.permutations([fragment(f"SM{n}", f"text {n}", float(n // 2)) for n in range(7)]))
 def test_the_order_of_staging_changes_nothing(rows):
-    usual = merged(in_order(sorted(rows, key=lambda one: one.message_sid)))
-    assert merged(in_order(rows)) == usual
+    expected = merge_texts(sort_fragments(sorted(rows, key=lambda row: row.message_sid)))
+    assert merge_texts(sort_fragments(rows)) == expected
 
 
 def test_a_message_without_words_is_merged_by_what_is_attached():
     rows = [fragment("a", "", 1.0, ("image/jpeg",)), fragment("b", "see?", 2.0, ("audio/ogg",))]
-    assert merged(rows) == "[attached: image/jpeg]\nsee?\n[attached: audio/ogg]"
+    assert merge_texts(rows) == "[attached: image/jpeg]\nsee?\n[attached: audio/ogg]"
 
 
 def test_a_short_reply_is_one_message():
-    assert split("  Hello.\n", 1600) == ["Hello."]
-    assert split(" \n ", 1600) == []
+    assert split_text("  Hello.\n", 1600) == ["Hello."]
+    assert split_text(" \n ", 1600) == []
 
 
 def test_a_long_reply_is_cut_after_a_paragraph_a_line_a_sentence_or_a_word():
-    assert split("aaaa bbbb\n\ncccc dddd", 12) == ["aaaa bbbb", "cccc dddd"]
-    assert split("aaaa bbbb\ncccc dddd", 12) == ["aaaa bbbb", "cccc dddd"]
-    assert split("One two. Three four.", 14) == ["One two.", "Three four."]
-    assert split("aaaa bbbb cccc", 10) == ["aaaa bbbb", "cccc"]
-    assert split("abcdefghij", 4) == ["abcd", "efgh", "ij"]
+    assert split_text("aaaa bbbb\n\ncccc dddd", 12) == ["aaaa bbbb", "cccc dddd"]
+    assert split_text("aaaa bbbb\ncccc dddd", 12) == ["aaaa bbbb", "cccc dddd"]
+    assert split_text("One two. Three four.", 14) == ["One two.", "Three four."]
+    assert split_text("aaaa bbbb cccc", 10) == ["aaaa bbbb", "cccc"]
+    assert split_text("abcdefghij", 4) == ["abcd", "efgh", "ij"]
 
 
 def test_letters_with_accents_flags_and_families_stay_whole():
     e_acute, family = "e\u0301", "\U0001f468\u200d\U0001f469\u200d\U0001f467"
-    assert all(part.count("\u0301") == part.count("e") for part in split(e_acute * 10, 5))
-    assert split("x" * 6 + family, 9)[-1] == family
+    assert all(part.count("\u0301") == part.count("e") for part in split_text(e_acute * 10, 5))
+    assert split_text("x" * 6 + family, 9)[-1] == family
     flag = "\U0001f1e9\U0001f1ea"
-    assert split("xxxxx" + flag, 8) == ["xxxxx", flag]
+    assert split_text("xxxxx" + flag, 8) == ["xxxxx", flag]
 
 
 @given(st.text(max_size=400), st.integers(min_value=2, max_value=60))
 def test_no_part_is_too_long_and_no_letter_is_lost(text, longest):
-    parts = split(text, longest)
+    parts = split_text(text, longest)
     assert all(len(part.encode("utf-16-le", "surrogatepass")) // 2 <= longest for part in parts)
     assert "".join("".join(parts).split()) == "".join(text.split())

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.conversations.errors import InvalidInbound, PermanentError
-from holdfast.conversations.messages import Inbound, Trigger, inbound_of, instant
-from holdfast.conversations.model import Channel, mark_of, redacted_id
+from holdfast.conversations.messages import Inbound, Trigger, parse_inbound, parse_time
+from holdfast.conversations.model import Channel, digest_texts, redact_id
 from holdfast.conversations.secret import Secret
 
 GOOD = {"message_sid": "SM1", "From": "whatsapp:+4930123456", "To": "whatsapp:+1", "body": "x"}
@@ -33,9 +33,9 @@ NOON = 1_800_000_000.0
         datetime(2027, 1, 15, 9, tzinfo=timezone(timedelta(hours=1))),
     ],
 )
-def test_one_moment_is_one_instant_in_whatever_form_it_is_written(written):
-    """MS-19: mixed formats, offsets and precisions sort as they happened."""
-    assert instant(written) == NOON
+def test_a_time_has_the_same_value_in_every_form(written):
+    """Mixed formats, offsets and precisions sort as they happened (MS-19)."""
+    assert parse_time(written) == NOON
 
 
 NO_TIMES = ["", "yesterday", None, True, [], {}, float("nan"), "-5", 0, "9" * 40, "Fri, x"]
@@ -51,27 +51,27 @@ HUGE_TIMES = [
 
 
 @pytest.mark.parametrize("written", NO_TIMES + HUGE_TIMES)
-def test_what_is_no_time_is_refused(written):
+def test_a_value_that_is_not_a_time_is_refused(written):
     with pytest.raises(ValueError, match="not a time"):
-        instant(written)
+        parse_time(written)
 
 
 @given(st.floats(min_value=1, max_value=9e10), st.floats(min_value=1, max_value=9e10))
-def test_instants_compare_as_their_moments(one, other):
-    texts = [datetime.fromtimestamp(at, UTC).isoformat() for at in (one, other)]
-    first, second = map(instant, texts)
-    assert (first < second) == (round(one, 6) < round(other, 6))
+def test_instants_compare_as_their_moments(left, right):
+    texts = [datetime.fromtimestamp(at, UTC).isoformat() for at in (left, right)]
+    first, second = map(parse_time, texts)
+    assert (first < second) == (round(left, 6) < round(right, 6))
 
 
 def test_a_message_has_the_customers_address_as_its_primary_channel():
-    inbound = inbound_of(GOOD)
+    inbound = parse_inbound(GOOD)
     assert inbound.key.primary_channel == "whatsapp:+4930123456"
     assert inbound.key.channel is Channel.WHATSAPP
-    assert inbound.key.conversation_id == mark_of("whatsapp:+1", "whatsapp:+4930123456")
+    assert inbound.key.conversation_id == digest_texts("whatsapp:+1", "whatsapp:+4930123456")
 
 
 def test_a_conversation_id_that_is_given_is_kept():
-    assert inbound_of({**GOOD, "conversation_id": "c-1"}).key.conversation_id == "c-1"
+    assert parse_inbound({**GOOD, "conversation_id": "c-1"}).key.conversation_id == "c-1"
 
 
 @pytest.mark.parametrize(
@@ -100,32 +100,32 @@ def test_a_conversation_id_that_is_given_is_kept():
 def test_a_message_that_could_not_be_answered_is_refused_with_the_reason(change, problem):
     """R002-007: validated before anything is stored. The text tells nothing of the input."""
     with pytest.raises(InvalidInbound, match=problem) as refused:
-        inbound_of({**GOOD, **change})
+        parse_inbound({**GOOD, **change})
     assert "4930123456" not in str(refused.value)
 
 
 def test_media_without_words_is_a_message():
-    assert inbound_of({**GOOD, "body": "", "media": ["image/png"]}).media == ("image/png",)
+    assert parse_inbound({**GOOD, "body": "", "media": ["image/png"]}).media == ("image/png",)
 
 
 @pytest.mark.parametrize("text", ["\U0001f600 \u05e9\u05dc\u05d5\u05dd", "a\u202eb", "\x00x"])
 def test_emoji_and_writing_from_the_right_are_texts_like_others(text):
-    assert inbound_of({**GOOD, "body": text}).body == text
+    assert parse_inbound({**GOOD, "body": text}).body == text
 
 
 def test_neither_body_nor_number_is_in_a_repr():
-    """I-MS-9."""
-    inbound = inbound_of({**GOOD, "body": "canary"})
+    """(I-MS-9)"""
+    inbound = parse_inbound({**GOOD, "body": "canary"})
     trigger = Trigger(conversation_id="c", primary_channel=inbound.primary_channel)
     assert "canary" not in repr(inbound) + repr(inbound.key)
     assert "4930123456" not in repr(inbound) + repr(trigger) + repr(inbound.key)
 
 
 def test_a_secret_is_not_printed_and_not_pickled():
-    """MS-28."""
+    """(MS-28)"""
     secret = Secret("twilio", {"auth_token": "canary"})
     assert "canary" not in f"{secret} {secret!r} {[secret]}"
-    with pytest.raises(TypeError, match="not pickled"):
+    with pytest.raises(TypeError, match="must not be pickled"):
         pickle.dumps(secret)
     with pytest.raises(PermanentError, match="'twilio' has no 'account_sid'"):
         secret.reveal("account_sid")
@@ -143,27 +143,27 @@ def test_the_trigger_is_the_seeds_json_and_reads_what_others_send():
     ("conversation_id", "safe"),
     [
         ("c-17", True),
-        (mark_of("x"), True),
+        (digest_texts("x"), True),
         ("+49 30 123456", False),
         ("ada@example.org", False),
     ],
 )
 def test_an_id_that_looks_like_an_address_is_marked_in_logs(conversation_id, safe):
-    assert (redacted_id(conversation_id) == conversation_id) is safe
+    assert (redact_id(conversation_id) == conversation_id) is safe
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_marks_tell_texts_apart_however_they_are_joined(one, other):
-    assert mark_of(one, other) == mark_of(one, other)
-    assert mark_of(one + other) != mark_of(one, other)
-    assert not any(letter.isdigit() for letter in mark_of(one))
+def test_marks_tell_texts_apart_however_they_are_joined(left, right):
+    assert digest_texts(left, right) == digest_texts(left, right)
+    assert digest_texts(left + right) != digest_texts(left, right)
+    assert not any(letter.isdigit() for letter in digest_texts(left))
 
 
 @pytest.mark.parametrize(
     ("address", "channel"), [("whatsapp:+1", "whatsapp"), ("+1", "sms"), ("a@b", "email")]
 )
 def test_the_form_of_an_address_says_the_channel(address, channel):
-    assert Channel.of(address) == channel
+    assert Channel.from_address(address) == channel
 
 
 def test_inbound_travels_through_a_queue_and_back():

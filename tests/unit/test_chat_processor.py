@@ -25,7 +25,7 @@ from holdfast.conversations.model import (
 )
 from holdfast.conversations.outbox import PreparedReply, SendingReply, SentReply, WritingReply
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.queue.message import lease_of
+from holdfast.core.queue.message import get_lease
 from holdfast.core.worker.context import LeaseContext
 from holdfast.core.worker.outcome import Done, GiveBack, Retry
 from holdfast.testing import MemoryConversations
@@ -45,9 +45,9 @@ def test_three_quick_messages_are_answered_by_one_reply(ground):
         ground.say(sid, body)
         ground.clock.advance(1.0)
     assert ground.turn(7.0) == Done()
-    said = "I have\na question\nabout my bill"
-    assert ground.providers.the_sender.texts == [f"You said: {said}"]
-    assert ground.history == [("user", said), ("assistant", f"You said: {said}")]
+    text = "I have\na question\nabout my bill"
+    assert ground.providers.the_sender.texts == [f"You said: {text}"]
+    assert ground.history == [("user", text), ("assistant", f"You said: {text}")]
     row = ground.conversation
     assert (row.status, row.outbox, row.lock_expires_at > ground.clock.time()) == (
         Status.REPLY_SENT,
@@ -131,13 +131,13 @@ def test_a_customer_who_is_still_typing_is_waited_for(ground):
     assert ground.conversation.status == ""
     ground.clock.advance(1.0)
     assert not ground.say("SM3", "three").opened, "the window is still open"
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: one\ntwo\nthree"]
     assert ground.store.window("c") is None
 
 
 def test_a_later_trigger_that_comes_at_once_does_not_meet_the_lock(ground):
-    """Found by the simulation: it would be acked, and nobody would be left to come."""
+    """Otherwise the later trigger would be acked, and no trigger would be left."""
     ground = Ground(quiet_seconds=3.0, max_wait_seconds=60.0)
     prolong = ground.processor._windows.prolong
 
@@ -152,13 +152,15 @@ def test_a_later_trigger_that_comes_at_once_does_not_meet_the_lock(ground):
     ground.clock.advance(9.0)
     ground.say("SM2", "two")
     ground.turn(1.0)
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: one\ntwo"]
 
 
-def test_who_worked_on_a_trigger_that_was_settled_elsewhere_leaves_one_behind(ground):
-    """Found by the simulation: frozen before the lock, his trigger is gone when he fails, and
-    the one that met his lock was acked."""
+def test_a_worker_whose_trigger_was_settled_elsewhere_sends_another_trigger(ground):
+    """The worker is frozen before it takes the lock, and then fails.
+
+    By then its trigger is gone, and the trigger that found its lock held was acked.
+    """
     ground.say("SM1", "one")
     ground.clock.advance(10.0)
     frozen = ground.poll()
@@ -167,15 +169,15 @@ def test_who_worked_on_a_trigger_that_was_settled_elsewhere_leaves_one_behind(gr
 
     def reply(text: str) -> str:
         if text == "two" and len(ground.providers.the_writer.asked) == 2:
-            assert ground.turn() == Done(), "the trigger of this message meets his lock"
+            assert ground.turn() == Done(), "the trigger of this message finds the lock held"
         return f"re: {text}"
 
     ground.providers.the_writer.reply = reply
     ground.say("SM2", "two")
-    lease = lease_of(frozen)
+    lease = get_lease(frozen)
     ctx = LeaseContext(ground.queue, frozen, lease, ground.stopping, ground.clock)
     assert isinstance(ground.processor(frozen, ctx), Retry)
-    ground.rest()
+    ground.run_until_quiet()
     assert [body for _, body in ground.history][2:] == ["two", "re: two"]
 
 
@@ -198,12 +200,12 @@ def test_clocks_that_disagree_prolong_no_wait_for_ever():
     ground.clock.step_time(3600.0)
     ground.say("SM1")
     ground.clock.step_time(-3600.0)
-    ground.rest(40.0)
+    ground.run_until_quiet(40.0)
     assert len(ground.providers.the_sender.sent) == 1
 
 
 def test_a_message_during_the_turn_has_a_window_of_its_own(ground):
-    """MS-03: late arrivals are answered without another message of the customer's."""
+    """Late arrivals are answered without another message of the customer's (MS-03)."""
 
     def reply(text: str) -> str:
         if text == "one":
@@ -215,7 +217,7 @@ def test_a_message_during_the_turn_has_a_window_of_its_own(ground):
     ground.turn()
     stats = ground.queue.stats()
     assert (stats.delayed, stats.ready) == (1, 0), "its own trigger, and no follow-up beside it"
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["re: one", "re: late"]
 
 
@@ -232,7 +234,7 @@ def test_a_trigger_that_meets_a_working_owner_is_acked_and_its_message_answered_
     ground.providers.the_writer.reply = reply
     ground.say("SM1", "one")
     ground.turn()
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["re: one", "re: late"]
     assert ground.store.staged("c") == []
 
@@ -243,7 +245,7 @@ def test_a_message_that_comes_before_the_send_does_not_supersede_the_reply(groun
     ground.say("SM1", "book for five")
     assert isinstance(ground.turn(), Retry)
     ground.say("SM2", "no, six")
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: book for five", "You said: no, six"]
     assert [role for role, _ in ground.history] == ["user", "assistant"] * 2
 
@@ -252,7 +254,7 @@ def test_more_messages_than_one_write_holds_are_answered_in_turns():
     ground = Ground(most_fragments=3)
     for number in range(8):
         ground.say(f"SM{number}", str(number))
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == [
         "You said: 0\n1\n2",
         "You said: 3\n4\n5",
@@ -264,7 +266,7 @@ def test_more_messages_than_one_write_holds_are_answered_in_turns():
 
 
 def test_the_owners_own_trigger_comes_back_when_the_lock_may_be_free(ground):
-    """MS-05: acked, nobody would be left to take over from a dead owner."""
+    """If it were acked, no trigger would be left to take over from a dead owner (MS-05)."""
     ground.say("SM1")
     ground.clock.advance(10.0)
     trigger = ground.poll()
@@ -281,7 +283,7 @@ def test_the_owners_own_trigger_comes_back_when_the_lock_may_be_free(ground):
 
 
 def test_a_lock_that_ran_out_is_taken_over(ground):
-    """MS-01, I-MS-4."""
+    """(MS-01, I-MS-4)"""
     now = ground.clock.time()
     ground.store.acquire(KEY, owner="dead", trigger_id="x", now=now, expires_at=now + 5.0)
     ground.say("SM1")
@@ -309,8 +311,11 @@ def test_the_lock_is_renewed_with_the_keeper_while_the_writer_thinks(ground):
     assert ground.keeper.held == 0
 
 
-def test_who_was_frozen_past_the_lock_sends_nothing(ground):
-    """MS-07, MS-08, I-MS-3: the zombie's next write is refused, the new owner's stays."""
+def test_a_worker_frozen_past_its_lock_sends_nothing(ground):
+    """The stale holder's next write is refused, the new owner's stays.
+
+    (MS-07, MS-08, I-MS-3)
+    """
 
     def reply(text: str) -> str:
         if len(ground.providers.the_writer.asked) == 1:
@@ -324,11 +329,11 @@ def test_who_was_frozen_past_the_lock_sends_nothing(ground):
     assert len(ground.providers.the_sender.sent) == 1
     assert len(ground.history) == 2
     assert ground.conversation.status == Status.REPLY_SENT
-    assert "ReleaseFailed" not in ground.names(), "somebody else's lock is no failure"
+    assert "ReleaseFailed" not in ground.names(), "the lock of another worker is not a failure"
 
 
 @pytest.mark.parametrize("kept", ["the message", "the lock"])
-def test_whose_lease_ran_out_goes_no_further_though_nobody_took_over(ground, kept):
+def test_a_worker_whose_lease_expired_stops_even_without_a_takeover(ground, kept):
     """R002-028, 085: both must be held, and the lock is given back for the next attempt."""
 
     def reply(text: str) -> str:
@@ -360,7 +365,7 @@ def test_a_lease_that_runs_out_right_before_the_send_sends_nothing(ground):
     assert isinstance(ground.turn(), Retry)
     assert ground.providers.the_sender.sent == []
     assert isinstance(ground.conversation.outbox, PreparedReply)
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_writer.asked) == 1
     assert ground.providers.the_sender.texts == ["You said: hi"]
 
@@ -370,7 +375,7 @@ def test_a_renewal_that_is_refused_stops_the_work(ground):
         ground.clock.advance(30.0)
         row = ground.conversation
         ground.store.acquire(
-            KEY, owner="thief", trigger_id="x", now=row.lock_expires_at + 1, expires_at=9e9
+            KEY, owner="other", trigger_id="x", now=row.lock_expires_at + 1, expires_at=9e9
         )
         ground.keeper.tick()
         return "too late"
@@ -379,10 +384,10 @@ def test_a_renewal_that_is_refused_stops_the_work(ground):
     ground.say("SM1")
     assert isinstance(ground.turn(), Retry)
     assert ground.providers.the_sender.sent == []
-    assert ground.conversation.lock_trigger == "x", "the thief's lock stays his"
+    assert ground.conversation.lock_trigger == "x", "the other owner keeps the lock"
 
 
-# -- nothing, or nobody, there
+# -- no messages, or no conversation
 
 
 def test_an_empty_batch_gives_the_lock_back_and_is_done(ground):
@@ -409,14 +414,14 @@ def test_a_message_that_joins_while_an_empty_trigger_ends_is_answered(ground):
     ground.store.close_window = join_first
     ground.handle(trigger)
     ground.store.close_window = close
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: just in time"]
 
 
 def test_messages_to_a_conversation_that_is_not_there_are_parked():
     """R002-045, MS-12: no conversation is made up, and nothing is lost."""
     ground = Ground(conversation=False)
-    ground.say("SM1", "anybody?")
+    ground.say("SM1", "hello?")
     assert ground.turn() == Done()
     assert ground.parked_reasons == ["there is no such conversation"]
     assert ground.store.get(KEY) is None
@@ -429,7 +434,7 @@ def test_a_text_that_staging_would_have_refused_is_put_aside(ground):
     ground.say("SM1", "one")
     long = Fragment(KEY, "SM0", "x" * 64_001, received_at=1.0, staged_at=1.0)
     ground.store.stage(long, expires_at=9e9)
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: one"]
     assert ground.parked_reasons == ["its text is too long"]
 
@@ -437,8 +442,10 @@ def test_a_text_that_staging_would_have_refused_is_put_aside(ground):
 def test_long_texts_are_answered_in_turns(ground):
     for number in range(3):
         ground.say(f"SM{number}", str(number) * 60_000)
-    ground.rest()
-    assert [len(one.text) for one in ground.providers.the_writer.asked] == [60_000] * 3
+    ground.run_until_quiet()
+    assert [len(question.text) for question in ground.providers.the_writer.asked] == [
+        60_000
+    ] * 3
 
 
 def test_the_outbox_of_messages_that_are_gone_is_not_sent_to_others(ground):
@@ -447,7 +454,7 @@ def test_the_outbox_of_messages_that_are_gone_is_not_sent_to_others(ground):
     ground.turn()
     ground.store.drop_staged("c", ["SM1"])
     ground.say("SM2", "two")
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: two"]
 
 
@@ -468,7 +475,7 @@ def test_a_window_whose_trigger_will_not_come_is_not_relied_on(ground, state):
     ground.providers.the_writer.reply = reply
     ground.say("SM1", "one")
     ground.turn()
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["re: one", "re: late"]
 
 
@@ -476,9 +483,9 @@ def test_rows_of_another_channel_are_put_aside_and_the_others_answered(ground):
     """R002-036, 040, MS-18: every row is looked at, not only the first."""
     ground.say("SM1", "one")
     ground.say("SM2", "two", **{"from": "whatsapp:else"})
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: one"]
-    assert ground.parked_reasons == ["it is of another channel than its trigger"]
+    assert ground.parked_reasons == ["its channel is not the channel of its trigger"]
 
 
 def test_a_row_that_cannot_be_read_is_put_aside_and_the_others_answered(ground):
@@ -488,13 +495,13 @@ def test_a_row_that_cannot_be_read_is_put_aside_and_the_others_answered(ground):
     ground.store.park(None, parked, remember_until=2.0)
     ground.store.unpark("p", back_to_stage=True, now=1.0, expires_at=9e9)
     ground.say("SM1", "one")
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: one"]
     assert ground.parked_reasons == ["this message cannot be read: received_at: not a time"]
 
 
 def test_a_last_look_that_fails_brings_the_trigger_back_for_nothing(ground):
-    """R002-080: not acked, or somebody might be stranded; and nothing is done twice."""
+    """R002-080: not acked, or a message might have no trigger; nothing is done twice."""
     staged, looks = ground.store.staged, []
 
     def failing_second(conversation_id: str):
@@ -507,13 +514,13 @@ def test_a_last_look_that_fails_brings_the_trigger_back_for_nothing(ground):
     ground.say("SM1", "one")
     assert isinstance(ground.turn(), Retry)
     assert ground.conversation.status == Status.REPLY_SENT
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_sender.sent) == 1
     assert "NothingStaged" in ground.names()
 
 
 def test_a_lock_that_cannot_be_given_back_runs_out(ground):
-    """R002-087, MS-26: it is told, and what went wrong before is what counts."""
+    """R002-087, MS-26: it is reported, and the first error decides the outcome."""
     release = ground.store.release
 
     def failing(*_: object) -> None:
@@ -526,9 +533,9 @@ def test_a_lock_that_cannot_be_given_back_runs_out(ground):
     outcome = ground.turn()
     assert isinstance(outcome, Retry)
     assert outcome.reason == "OpenAI: 500"
-    assert cv.ReleaseFailed("c", "StoreUnavailable") in ground.told
+    assert cv.ReleaseFailed("c", "StoreUnavailable") in ground.emitted
     assert ground.conversation.status == Status.PROCESSING
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_sender.sent) == 1
 
 
@@ -537,7 +544,7 @@ def test_a_message_that_was_answered_before_is_not_answered_again(ground):
     ground.say("SM1", "one")
     ground.turn()
     assert ground.say("SM1", "one").new, "its row is gone, so it is staged again"
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_sender.sent) == 1
     assert len(ground.history) == 2
     assert ground.store.staged("c") == []
@@ -590,7 +597,7 @@ def test_secrets_that_do_not_answer_are_tried_again(ground):
     ground.say("SM1")
     assert isinstance(ground.turn(), Retry)
     assert ground.conversation.status == Status.ERROR
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_sender.sent) == 1
 
 
@@ -598,7 +605,7 @@ def test_a_secret_the_provider_does_not_take_is_fetched_anew(ground):
     ground.providers.the_writer.troubles = [AuthenticationFailed("OpenAI: 401")]
     ground.providers.the_sender.troubles = [AuthenticationFailed("Twilio: 401")]
     ground.say("SM1")
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.secrets.forgotten == ["openai-secret", "twilio-secret"]
     assert len(ground.providers.the_sender.sent) == 1
 
@@ -617,18 +624,18 @@ def test_a_writer_that_fails_is_asked_again_and_nothing_is_recorded(ground, trou
     assert ground.conversation.status == Status.ERROR
     assert ground.history == []
     assert ground.conversation.outbox == WritingReply(("SM1",))
-    ground.rest()
+    ground.run_until_quiet()
     assert [question.again for question in ground.providers.the_writer.asked] == [False, True]
     assert len(ground.history) == 2
 
 
 def test_a_retry_asks_for_the_same_messages_in_the_same_thread(ground):
-    """MS-21: a thread must not hear the same words twice, once alone and once with more."""
+    """A thread must not hear the same words twice, once alone and once with more (MS-21)."""
     ground.providers.the_writer.troubles = [TransientError("away")]
     ground.say("SM1", "one")
     ground.turn()
     ground.say("SM2", "two")
-    ground.rest()
+    ground.run_until_quiet()
     asked = ground.providers.the_writer.asked
     assert [question.text for question in asked] == ["one", "one", "two"]
     assert {question.thread_id for question in asked} == {"thread-1"}
@@ -642,16 +649,16 @@ def test_a_thread_that_is_gone_is_begun_anew(ground):
 
 
 def test_a_writer_that_answers_nothing_parks(ground):
-    """MS-22."""
+    """(MS-22)"""
     ground.providers.the_writer.reply = lambda text: " \n"
     ground.say("SM1")
     assert ground.turn() == Done()
-    assert ground.parked_reasons == ["the writer answered nothing"]
+    assert ground.parked_reasons == ["the writer returned an empty reply"]
     assert ground.providers.the_sender.sent == []
 
 
 def test_a_parked_reply_is_not_taken_for_the_answer_to_the_same_words_later(ground):
-    """MS-21: the mark moves behind it, also behind an answer of nothing."""
+    """The mark moves behind it, also behind an answer of nothing (MS-21)."""
     ground.providers.the_sender.troubles = [PermanentError("refused")]
     ground.say("SM1", "yes")
     ground.turn()
@@ -688,7 +695,7 @@ def test_a_reply_that_could_not_be_sent_is_not_written_again(ground):
     assert isinstance(ground.turn(), Retry)
     assert isinstance(ground.conversation.outbox, PreparedReply)
     assert ground.conversation.status == Status.ERROR
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_writer.asked) == 1
     assert ground.providers.the_sender.texts == ["You said: hi"]
 
@@ -704,53 +711,53 @@ def test_a_number_the_provider_refuses_parks_with_the_reply(ground):
     assert parked.sids == ("SM1",)
     assert (ground.conversation.status, ground.conversation.outbox) == (Status.PARKED, None)
     ground.say("SM2", "still there?")
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: still there?"]
 
 
-def test_a_send_in_doubt_is_asked_of_the_provider(ground):
-    """MS-06: it has it, so it is not sent again."""
+def test_an_unclear_send_is_looked_up_at_the_provider(ground):
+    """It has it, so it is not sent again (MS-06)."""
     ground.providers.the_sender.after_sending = [SendUnclear("no answer")]
     ground.say("SM1", "hi")
     outcome = ground.turn()
     assert isinstance(outcome, Retry)
-    assert outcome.after_seconds == ground.terms.sender_seconds, "it may not be listed yet"
+    assert outcome.after_seconds == ground.policy.sender_seconds, "it may not be listed yet"
     assert isinstance(ground.conversation.outbox, SendingReply)
     assert ground.conversation.status == Status.ERROR
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_sender.sent) == 1
     assert len(ground.history) == 2
-    assert cv.SendInDoubt("c", "found") in ground.told
+    assert cv.SendInDoubt("c", "found") in ground.emitted
 
 
-def test_messages_of_earlier_replies_are_not_taken_for_the_one_in_doubt(ground):
-    """The same words may have been said before: those are known."""
+def test_messages_of_earlier_replies_are_not_mistaken_for_the_unclear_part(ground):
+    """Earlier replies may have the same text; their sids are known."""
     ground.providers.the_writer.reply = lambda text: "\n\n".join(c * 1500 for c in "ab")
     ground.say("SM1")
     ground.turn()
     ground.providers.the_sender.after_sending = [SendUnclear("no answer")]
     ground.say("SM2")
-    ground.rest()
+    ground.run_until_quiet()
     assert set(ground.providers.the_sender.known) == {"SM1", "SM2"}
     assert len(ground.providers.the_sender.sent) == 4
 
 
 @pytest.mark.parametrize("can_tell", [True, False])
-def test_what_the_provider_does_not_know_is_parked_by_default(ground, can_tell):
-    """I-MS-2, at_most_once: a person looks, nobody is written to twice."""
+def test_an_unclear_part_unknown_to_the_provider_is_parked_by_default(ground, can_tell):
+    """With at_most_once an operator decides, and no customer gets a reply twice (I-MS-2)."""
     ground.providers.the_sender.can_tell = can_tell
     ground.providers.the_sender.troubles = [SendUnclear("no answer")]
     ground.say("SM1", "hi")
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.sent == []
     assert ground.parked_reasons == ["it is not known whether the reply was sent"]
 
 
-def test_what_the_provider_does_not_know_is_sent_again_where_that_is_wanted():
+def test_an_unclear_part_unknown_to_the_provider_is_sent_again_with_at_least_once():
     ground = Ground(in_doubt="at_least_once")
     ground.providers.the_sender.troubles = [SendUnclear("no answer")]
     ground.say("SM1", "hi")
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: hi"]
     assert ground.parked_reasons == []
 
@@ -760,12 +767,12 @@ def test_a_sender_that_sends_nothing_twice_is_simply_asked_again(ground):
     ground.providers.the_sender.can_tell = False
     ground.providers.the_sender.troubles = [SendUnclear("no answer")]
     ground.say("SM1", "hi")
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: hi"]
 
 
 def test_a_long_reply_is_sent_in_parts_and_none_of_them_twice(ground):
-    """MS-22: the outbox counts parts."""
+    """The outbox counts parts (MS-22)."""
     ground.providers.the_writer.reply = lambda text: "\n\n".join(c * 1500 for c in "abc")
     ground.say("SM1")
     ground.providers.the_sender.after_sending = []
@@ -780,7 +787,7 @@ def test_a_long_reply_is_sent_in_parts_and_none_of_them_twice(ground):
     ground.providers.the_sender.send = failing_second
     assert isinstance(ground.turn(), Retry)
     assert [part.message_sid for part in ground.conversation.outbox.parts] == ["SM1"]
-    ground.rest()
+    ground.run_until_quiet()
     assert [text[0] for text in ground.providers.the_sender.texts] == ["a", "b", "c"]
     _, assistant = ground.store.history(KEY)
     assert assistant.details["sids"] == ["SM1", "SM2", "SM3"]
@@ -812,7 +819,7 @@ def test_sending_is_noted_between_the_connection_and_the_send():
     "trouble",
     [TransientError("no connection"), AuthenticationFailed("no login"), RuntimeError("a bug")],
 )
-def test_who_cannot_connect_leaves_no_doubt_behind(ground, trouble):
+def test_a_failed_connection_leaves_no_unclear_send(ground, trouble):
     """Nor does a process that is killed there: nothing was noted but the reply."""
     ground.providers.the_sender.no_connection = [trouble]
     ground.providers.the_sender.can_tell = False  # a doubt would be parked
@@ -824,7 +831,7 @@ def test_who_cannot_connect_leaves_no_doubt_behind(ground, trouble):
     except RuntimeError:
         ground.queue.nack(trigger)
     assert isinstance(ground.conversation.outbox, PreparedReply)
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.parked_reasons == []
     assert ground.providers.the_sender.texts == ["You said: hello"]
 
@@ -849,10 +856,10 @@ def test_a_reply_that_is_out_and_not_recorded_is_critical_and_never_sent_again(g
     ground.store.__class__ = Forgetful
     ground.say("SM1", "hi")
     assert isinstance(ground.turn(), Retry)
-    assert cv.SentNotRecorded("c", "StoreUnavailable") in ground.told
+    assert cv.SentNotRecorded("c", "StoreUnavailable") in ground.emitted
     assert isinstance(ground.conversation.outbox, SentReply)
     assert ground.history == []
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_sender.sent) == 1
     assert len(ground.providers.the_writer.asked) == 1
     assert len(ground.history) == 2
@@ -868,12 +875,12 @@ def test_a_worker_that_stops_gives_the_batch_back(ground):
     assert ground.turn() == GiveBack()
     assert ground.conversation.status == ""
     ground.stopping.clear()
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_sender.sent) == 1
 
 
 def test_a_conversation_with_a_person_is_not_answered(ground):
-    """MS-30: what comes in waits for that person, and the status stays."""
+    """What comes in waits for that person, and the status stays (MS-30)."""
     ground.store.set_status(KEY, Status.WITH_PERSON)
     ground.say("SM1")
     assert ground.turn() == Done()
@@ -883,7 +890,7 @@ def test_a_conversation_with_a_person_is_not_answered(ground):
 
 
 def test_no_event_tells_a_body_a_number_or_a_secret():
-    """I-MS-9, MS-28: good and bad turns, every event as a log would print it."""
+    """Good and bad turns, every event as a log would print it (I-MS-9, MS-28)."""
     key = ConversationKey("+4930123456789", "+4930123456789")
     ground = Ground(conversation=False)
     ground.open(key, ai_config=AI_CONFIG, channel_config={"sms_credentials_id": "s"})
@@ -892,7 +899,7 @@ def test_no_event_tells_a_body_a_number_or_a_secret():
     for sid in ("SM1", "SM2"):
         address = {"from": key.primary_channel, "conversation_id": key.conversation_id}
         ground.say(sid, "canary-body", **address)
-    ground.rest()
-    told = repr(ground.told)
+    ground.run_until_quiet()
+    events = repr(ground.emitted)
     for secret in ("canary", "4930123456789"):
-        assert secret not in told
+        assert secret not in events

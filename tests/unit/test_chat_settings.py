@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bootstrap.chats import trigger_settings
-from holdfast.config.chat import ChatSettings, chat_settings, chat_variable
+from holdfast.bootstrap.chats import read_trigger_settings
+from holdfast.config.chat import ChatSettings, read_chat_settings, to_chat_variable
 from holdfast.conversations.model import Channel
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.core.errors import ConfigError
@@ -17,16 +17,17 @@ ROOT = Path(__file__).parents[2]
 NUMBER = "+4930123456789"
 
 
-def complaint(**said: str) -> str:
-    with pytest.raises(ConfigError) as told:
-        chat_settings({chat_variable(name): text for name, text in said.items()})
-    assert "\n" not in str(told.value)
-    return str(told.value)
+def read_error(**values: str) -> str:
+    """Return the error for these settings."""
+    with pytest.raises(ConfigError) as caught:
+        read_chat_settings({to_chat_variable(name): text for name, text in values.items()})
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
-def test_nothing_set_means_files_below_data_and_the_terms_as_they_are() -> None:
-    settings = chat_settings({})
-    assert settings.terms == ConversationPolicy()
+def test_the_defaults_are_files_below_data_and_the_default_policy() -> None:
+    settings = read_chat_settings({})
+    assert settings.policy == ConversationPolicy()
     assert settings.store_url == "data/chat.db"
     assert settings.outbox_folder == Path("data/outbox")
     assert settings.queue_urls == {
@@ -37,7 +38,7 @@ def test_nothing_set_means_files_below_data_and_the_terms_as_they_are() -> None:
 
 
 def test_all_of_it_moves_with_the_data_folder() -> None:
-    settings = chat_settings({"HOLDFAST_DATA_DIR": "/srv"})
+    settings = read_chat_settings({"HOLDFAST_DATA_DIR": "/srv"})
     assert settings.store_url == "/srv/chat.db"
     assert settings.outbox_folder == Path("/srv/outbox")
 
@@ -45,25 +46,25 @@ def test_all_of_it_moves_with_the_data_folder() -> None:
 def test_each_channel_has_the_queue_that_is_configured() -> None:
     """R002-004."""
     env = {"HOLDFAST_CHAT_SMS_QUEUE": "sqs:SMSQueue?lease_seconds=90"}
-    settings = chat_settings(env)
+    settings = read_chat_settings(env)
     assert settings.queue_urls[Channel.SMS] == env["HOLDFAST_CHAT_SMS_QUEUE"]
-    leases = [one.lease_seconds for one in trigger_settings(settings, env)]
+    leases = [entry.lease_seconds for entry in read_trigger_settings(settings, env)]
     assert sorted(leases) == [60, 60, 90]
 
 
-@pytest.mark.parametrize("term", [one.name for one in fields(ConversationPolicy)])
-def test_every_term_has_a_variable_and_a_word_is_no_value_of_it(term: str) -> None:
-    assert f"HOLDFAST_CHAT_{term.upper()}: " in complaint(**{term: "soon"})
+@pytest.mark.parametrize("term", [entry.name for entry in fields(ConversationPolicy)])
+def test_every_policy_field_has_a_variable_and_refuses_a_word(term: str) -> None:
+    assert f"HOLDFAST_CHAT_{term.upper()}: " in read_error(**{term: "soon"})
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-1"])
 @pytest.mark.parametrize("term", ["quiet_seconds", "writer_seconds", "remember_seconds"])
-def test_no_wait_is_endless_or_none_at_all(term: str, text: str) -> None:
-    assert chat_variable(term) in complaint(**{term: text})
+def test_waits_must_be_finite_and_not_negative(term: str, text: str) -> None:
+    assert to_chat_variable(term) in read_error(**{term: text})
 
 
-def test_every_problem_is_told_at_once_by_its_variable() -> None:
-    text = complaint(
+def test_every_problem_is_reported_at_once_by_its_variable() -> None:
+    text = read_error(
         store="redis:x",
         whatsapp_queue="sqs:trigger.fifo?lease_seconds=5",
         webhook_url="holdfast.example",
@@ -86,47 +87,49 @@ def test_every_problem_is_told_at_once_by_its_variable() -> None:
     }
 
 
-def test_what_is_right_is_not_blamed_for_what_is_wrong() -> None:
+def test_valid_settings_are_not_reported_with_invalid_ones() -> None:
     """A window that cannot be read is not compared, by its default, with the longest wait."""
-    assert "MAX_WAIT" not in complaint(window_seconds="soon", max_wait_seconds="5")
+    assert "MAX_WAIT" not in read_error(window_seconds="soon", max_wait_seconds="5")
 
 
 @pytest.mark.parametrize("channel", list(Channel))
 @pytest.mark.parametrize("url", ["sqs:a.fifo", "https://sqs.x/1/a.fifo?max_attempts=3"])
 def test_a_fifo_queue_for_triggers_is_refused(channel: Channel, url: str) -> None:
-    """MS-29: it takes no delay for a single message."""
-    assert "FIFO" in complaint(**{f"{channel}_queue": url})
+    """It takes no delay for a single message (MS-29)."""
+    assert "FIFO" in read_error(**{f"{channel}_queue": url})
 
 
-def test_a_window_that_no_queue_can_wait_is_refused() -> None:
-    """MS-29: SQS delays no message longer than 900 seconds."""
-    text = complaint(window_seconds="901", max_wait_seconds="901")
+def test_a_window_longer_than_a_queue_can_delay_is_refused() -> None:
+    """SQS delays no message longer than 900 seconds (MS-29)."""
+    text = read_error(window_seconds="901", max_wait_seconds="901")
     assert "HOLDFAST_CHAT_WINDOW_SECONDS must be between 0 and 900" in text
 
 
 def test_staged_messages_outlive_their_trigger() -> None:
-    """MS-16."""
-    assert "HOLDFAST_CHAT_STAGE_SECONDS must be 14 days or more" in complaint(
+    """(MS-16)"""
+    assert "HOLDFAST_CHAT_STAGE_SECONDS must be 14 days or more" in read_error(
         stage_seconds="86400", park_after_seconds="3600"
     )
 
 
-def test_a_bad_word_in_a_queues_url_is_found_without_opening_the_queue() -> None:
+def test_a_bad_setting_in_a_queues_url_is_found_without_opening_the_queue() -> None:
     env = {"HOLDFAST_CHAT_EMAIL_QUEUE": "sqs:mail?max_attempts=none"}
     with pytest.raises(ConfigError, match=r"HOLDFAST_CHAT_EMAIL_QUEUE: .*max_attempts"):
-        trigger_settings(chat_settings(env), env)
+        read_trigger_settings(read_chat_settings(env), env)
 
 
 # -- profiles
 
 
-def test_profiles_are_json_or_a_file_of_it(tmp_path: Path) -> None:
+def test_profiles_are_json_or_a_json_file(tmp_path: Path) -> None:
     text = json.dumps({"*": {"ai_config": {"provider": "echo"}}})
     file = tmp_path / "profiles.json"
     file.write_text(text)
-    said = [chat_settings({"HOLDFAST_CHAT_PROFILES": one}) for one in (text, str(file))]
-    assert said[0].profiles == said[1].profiles
-    [(address, profile)] = said[0].profiles
+    settings = [
+        read_chat_settings({"HOLDFAST_CHAT_PROFILES": value}) for value in (text, str(file))
+    ]
+    assert settings[0].profiles == settings[1].profiles
+    [(address, profile)] = settings[0].profiles
     assert (address, profile.ai_config, profile.channel_config) == (
         "*",
         {"provider": "echo"},
@@ -140,24 +143,24 @@ def test_profiles_are_json_or_a_file_of_it(tmp_path: Path) -> None:
         ([], "a JSON object is needed"),
         ({NUMBER: {}, "": {}}, "profile 2: the address is empty"),
         ({NUMBER: {"ai": {}}}, "profile 1: an object with channel_config and ai_config"),
-        ({NUMBER: {"ai_config": NUMBER}}, "profile 1: .* are objects"),
+        ({NUMBER: {"ai_config": NUMBER}}, "profile 1: .* must be objects"),
     ],
 )
 def test_a_bad_profile_is_named_by_its_place_and_not_by_its_address(
     value: object, why: str
 ) -> None:
-    text = complaint(profiles=json.dumps(value))
+    text = read_error(profiles=json.dumps(value))
     assert re.search(f"HOLDFAST_CHAT_PROFILES: {why}", text)
     assert NUMBER not in text
 
 
 @pytest.mark.parametrize("text", ["{", "no-such-file.json", "/", "{" * 100_000])
 def test_profiles_that_cannot_be_read_say_why(text: str) -> None:
-    assert "HOLDFAST_CHAT_PROFILES: " in complaint(profiles=text)
+    assert "HOLDFAST_CHAT_PROFILES: " in read_error(profiles=text)
 
 
 def test_no_setting_that_may_be_private_is_shown() -> None:
-    settings = chat_settings(
+    settings = read_chat_settings(
         {
             "HOLDFAST_CHAT_PROFILES": json.dumps({NUMBER: {}}),
             "HOLDFAST_CHAT_TWILIO_SECRET": "canary-secret",
@@ -167,9 +170,9 @@ def test_no_setting_that_may_be_private_is_shown() -> None:
     assert NUMBER not in repr(settings)
 
 
-def test_the_example_is_one() -> None:
+def test_the_example_profiles_can_be_read() -> None:
     path = ROOT / "examples/chat/profiles.json"
-    assert len(chat_settings({"HOLDFAST_CHAT_PROFILES": str(path)}).profiles) == 2
+    assert len(read_chat_settings({"HOLDFAST_CHAT_PROFILES": str(path)}).profiles) == 2
 
 
 # -- the page
@@ -179,7 +182,7 @@ def test_the_example_is_one() -> None:
 def test_every_setting_is_on_the_page_with_its_default(name: str) -> None:
     page = (ROOT / "docs/reference/settings.md").read_text()
     default = ChatSettings.model_fields[name].default
-    assert f"| `{name}` | `{chat_variable(name)}` | {as_written(default)} |" in page
+    assert f"| `{name}` | `{to_chat_variable(name)}` | {as_written(default)} |" in page
 
 
 def as_written(default: object) -> str:

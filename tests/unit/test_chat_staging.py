@@ -10,7 +10,7 @@ from holdfast.conversations.errors import (
     SendUnclear,
     TransientError,
 )
-from holdfast.conversations.messages import Inbound, inbound_of
+from holdfast.conversations.messages import Inbound, parse_inbound
 from holdfast.conversations.model import ConversationKey, ConversationNotFound, Status, Window
 from holdfast.conversations.operator import Operator
 from holdfast.conversations.policy import DAY, ConversationPolicy, ConversationProfile
@@ -38,7 +38,7 @@ def test_a_message_is_stored_once_by_its_sid(ground):
     assert (row.body, row.key) == ("first", KEY)
 
 
-def test_what_is_refused_leaves_nothing_behind(ground):
+def test_a_refused_message_leaves_nothing_behind(ground):
     """R002-007."""
     with pytest.raises(InvalidInbound):
         ground.say("SM1", "")
@@ -48,7 +48,7 @@ def test_what_is_refused_leaves_nothing_behind(ground):
 
 
 def test_an_expired_window_that_is_still_there_is_not_in_the_way(ground):
-    """MS-13: compared by value, for tables forget in their own time."""
+    """Compared by value, for tables forget in their own time (MS-13)."""
     ground.say("SM1")
     ground.clock.advance(ground.store.window("c").expires_at - ground.clock.time() + 1)
     assert ground.say("SM2").opened
@@ -62,7 +62,7 @@ class Deaf(MemoryQueue):
 
 
 def test_the_same_message_again_sends_the_trigger_its_first_delivery_could_not(ground):
-    """MS-14: whoever died between window and trigger is mended by his own redelivery."""
+    """Redelivery repairs a stager that died between window and trigger (MS-14)."""
     ground.queue.__class__ = Deaf
     with pytest.raises(QueueUnavailable):
         ground.say("SM1")
@@ -70,18 +70,18 @@ def test_the_same_message_again_sends_the_trigger_its_first_delivery_could_not(g
     assert not ground.store.window("c").triggered
     again = ground.say("SM1")
     assert (again.new, again.opened) == (False, True)
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_sender.sent) == 1
 
 
 def test_another_message_repairs_a_window_without_trigger_after_a_while(ground):
-    """MS-14: not at once, or two stagers would race; not never, or nobody is answered."""
+    """At once two stagers would race, and never would leave it unanswered (MS-14)."""
     ground.queue.__class__ = Deaf
     with pytest.raises(QueueUnavailable):
         ground.say("SM1")
     ground.queue.__class__ = MemoryQueue
     assert not ground.say("SM2").opened
-    ground.clock.advance(ground.terms.grace_seconds + 1)
+    ground.clock.advance(ground.policy.grace_seconds + 1)
     assert ground.say("SM3").opened
 
 
@@ -93,7 +93,7 @@ class Unmarking(MemoryConversations):
 def test_a_trigger_that_is_out_counts_though_it_could_not_be_marked(ground):
     ground.store.__class__ = Unmarking
     assert ground.say("SM1").opened
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_sender.sent) == 1
 
 
@@ -103,14 +103,14 @@ def test_a_profile_begins_the_conversation_the_customer_wrote_to(ground):
         ground.store, ground.queues, profiles={"whatsapp:us": profile}, clock=ground.clock
     )
     staged = stager.stage(
-        inbound_of(
+        parse_inbound(
             {"message_sid": "SM9", "From": "whatsapp:+1", "To": "whatsapp:us", "body": "x"}
         )
     )
     row = ground.store.get(staged.key)
     assert row.channel_config == {"provider": "outbox", "sender": "whatsapp:us"}
     assert row.ai_config == {"provider": "echo"}
-    other = inbound_of({"message_sid": "SM9", "From": "+1", "To": "+2", "body": "x"})
+    other = parse_inbound({"message_sid": "SM9", "From": "+1", "To": "+2", "body": "x"})
     assert ground.store.get(stager.stage(other).key) is None
 
 
@@ -127,33 +127,33 @@ def test_staging_is_a_handler_with_outcomes(ground):
 # -- the sweeper
 
 
-def test_the_sweeper_triggers_what_nobody_will_trigger(ground):
-    """I-MS-5: a stager died between window and trigger, and nobody wrote again."""
+def test_the_sweeper_triggers_messages_that_have_no_trigger(ground):
+    """A stager died between window and trigger, and no further message came (I-MS-5)."""
     ground.queue.__class__ = Deaf
     with pytest.raises(QueueUnavailable):
         ground.say("SM1")
     ground.queue.__class__ = MemoryQueue
     assert ground.sweeper.sweep().triggered == 0, "not before the longest wait"
-    ground.clock.advance(ground.terms.max_wait_seconds + ground.terms.grace_seconds + 1)
+    ground.clock.advance(ground.policy.max_wait_seconds + ground.policy.grace_seconds + 1)
     assert ground.sweeper.sweep().triggered == 1
     assert ground.sweeper.sweep().triggered == 0, "its trigger is ahead"
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.providers.the_sender.sent) == 1
     assert ground.sweeper.sweep().waiting == 0
 
 
-def test_the_sweeper_does_not_hurry_anybody(ground):
-    """A row whose window was just closed is somebody's work."""
+def test_the_sweeper_leaves_recent_messages_alone(ground):
+    """A worker is about to answer a row whose window was just closed."""
     ground.say("SM1")
     ground.store.close_window("c", ground.store.window("c").trigger_id)
     assert ground.sweeper.sweep().triggered == 0
-    ground.clock.advance(ground.terms.max_wait_seconds + ground.terms.grace_seconds)
+    ground.clock.advance(ground.policy.max_wait_seconds + ground.policy.grace_seconds)
     assert ground.sweeper.sweep().triggered == 0
     ground.clock.advance(1.0)
     assert ground.sweeper.sweep().triggered == 1
 
 
-def test_one_conversation_nobody_can_read_does_not_stop_the_sweep(ground):
+def test_an_unreadable_conversation_does_not_stop_the_sweep(ground):
     ground.open(ConversationKey("whatsapp:you", "a"))
     for name in ("a", "c"):
         ground.say("SM1", conversation_id=name)
@@ -170,7 +170,7 @@ def test_one_conversation_nobody_can_read_does_not_stop_the_sweep(ground):
     assert ground.sweeper.sweep().triggered == 1
 
 
-def test_the_sweeper_leaves_alone_what_somebody_works_on(ground):
+def test_the_sweeper_leaves_locked_conversations_alone(ground):
     ground.say("SM1")
     ground.store.close_window("c", ground.store.window("c").trigger_id)
     ground.clock.advance(1000.0)
@@ -181,20 +181,20 @@ def test_the_sweeper_leaves_alone_what_somebody_works_on(ground):
     assert ground.sweeper.sweep().triggered == 1
 
 
-def test_what_could_not_be_answered_for_days_is_parked_not_forgotten():
-    """MS-16, I-MS-1: with the reply it had, if it had one."""
+def test_messages_unanswered_for_days_are_parked():
+    """With the reply it had, if it had one (MS-16, I-MS-1)."""
     ground = Ground(most_fragments=2)
     ground.providers.the_sender.troubles = [TransientError("away")]
     for number in range(5):
         ground.say(f"SM{number}")
     ground.turn()
-    ground.clock.advance(ground.terms.park_after_seconds + 60)
+    ground.clock.advance(ground.policy.park_after_seconds + 60)
     swept = ground.sweeper.sweep()
     assert (swept.waiting, swept.parked) == (1, 5)
     assert swept.oldest_seconds > 3 * DAY
     parked = list(ground.store.parked())
-    assert sorted(sid for one in parked for sid in one.sids) == [f"SM{n}" for n in range(5)]
-    assert [one.outbox.sids for one in parked if one.outbox] == [("SM0", "SM1")]
+    assert sorted(sid for batch in parked for sid in batch.sids) == [f"SM{n}" for n in range(5)]
+    assert [batch.outbox.sids for batch in parked if batch.outbox] == [("SM0", "SM1")]
     assert (ground.conversation.outbox, ground.conversation.status) == (None, Status.PARKED)
     assert ground.store.staged("c") == []
 
@@ -212,7 +212,7 @@ def test_a_conversation_whose_old_messages_were_parked_is_free_again(ground):
     ground.clock.advance(4 * DAY)
     assert ground.sweeper.sweep().parked == 1
     assert ground.conversation.status == Status.PARKED
-    assert not ground.conversation.locked(ground.clock.time())
+    assert not ground.conversation.is_locked(ground.clock.time())
 
 
 # -- the desk
@@ -220,21 +220,21 @@ def test_a_conversation_whose_old_messages_were_parked_is_free_again(ground):
 
 @pytest.fixture
 def desk(ground: Ground) -> Operator:
-    return Operator(ground.store, ground.queues, terms=ground.terms, clock=ground.clock)
+    return Operator(ground.store, ground.queues, policy=ground.policy, clock=ground.clock)
 
 
 def park(ground: Ground, trouble: Exception) -> str:
     ground.providers.the_sender.troubles = [trouble]
     ground.say("SM1", "hi")
-    ground.rest()
+    ground.run_until_quiet()
     [parked] = ground.store.parked()
     return parked.parked_id
 
 
-def test_what_is_parked_can_be_answered_anew(ground, desk):
+def test_a_parked_batch_can_be_answered_again(ground, desk):
     parked_id = park(ground, PermanentError("refused"))
     assert desk.retry(parked_id).sids == ("SM1",)
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.providers.the_sender.texts == ["You said: hi"]
     assert len(ground.history) == 2
     assert ground.parked_reasons == []
@@ -242,7 +242,7 @@ def test_what_is_parked_can_be_answered_anew(ground, desk):
         desk.retry(parked_id)
 
 
-def test_a_person_who_knows_that_it_was_sent_puts_it_into_the_history(ground, desk):
+def test_an_operator_can_record_a_sent_reply_in_the_history(ground, desk):
     parked_id = park(ground, SendUnclear("no answer"))
     desk.sent(parked_id)
     assert ground.history == [("user", "hi"), ("assistant", "You said: hi")]
@@ -251,14 +251,14 @@ def test_a_person_who_knows_that_it_was_sent_puts_it_into_the_history(ground, de
     with pytest.raises(ParkedNotFound):
         desk.sent(parked_id)
     ground.say("SM1", "hi")
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.history) == 2
 
 
-def test_what_a_person_records_later_does_not_move_the_threads_mark_back(ground, desk):
+def test_a_reply_recorded_later_does_not_move_the_threads_mark_back(ground, desk):
     parked_id = park(ground, SendUnclear("no answer"))
     ground.say("SM2", "and?")
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.conversation.thread_mark == "item-2"
     desk.sent(parked_id)
     assert ground.conversation.thread_mark == "item-2"
@@ -276,24 +276,24 @@ def test_two_people_who_decide_at_once_leave_no_lock_behind(ground, desk):
     ground.store.finish = after_another
     with pytest.raises(ParkedNotFound):
         desk.sent(parked_id)
-    assert not ground.conversation.locked(ground.clock.time())
+    assert not ground.conversation.is_locked(ground.clock.time())
     assert ground.history == []
 
 
 def test_the_same_sids_of_another_conversation_are_parked_beside_these():
-    """Nobody's messages are taken for somebody else's."""
+    """Messages of different conversations are not mixed up."""
     ground = Ground(conversation=False)
     ground.say("SM1", "one")
     ground.say("SM1", "two", **{"from": "whatsapp:else", "conversation_id": "d"})
-    ground.rest()
-    texts = sorted(one.staged[0].body for one in ground.store.parked())
+    ground.run_until_quiet()
+    texts = sorted(batch.staged[0].body for batch in ground.store.parked())
     assert texts == ["one", "two"]
 
 
-def test_what_has_no_reply_was_not_sent(ground, desk):
+def test_a_batch_without_a_reply_cannot_be_recorded_as_sent(ground, desk):
     ground.providers.the_writer.reply = lambda text: ""
     ground.say("SM1")
-    ground.rest()
+    ground.run_until_quiet()
     [parked] = ground.store.parked()
     with pytest.raises(PermanentError, match="only be retried"):
         desk.sent(parked.parked_id)
@@ -318,7 +318,7 @@ def test_the_desk_does_not_touch_the_reply_of_another_batch(ground, desk):
         desk.sent(parked_id)
     after = ground.conversation
     assert (after.outbox, after.status) == (before.outbox, before.status)
-    ground.rest()
+    ground.run_until_quiet()
     desk.sent(parked_id)
     assert [body for _, body in ground.history] == [
         "and?",
@@ -328,32 +328,32 @@ def test_the_desk_does_not_touch_the_reply_of_another_batch(ground, desk):
     ]
 
 
-def test_what_is_dropped_is_not_answered_again(ground, desk):
+def test_a_dropped_batch_is_not_answered_again(ground, desk):
     desk.drop(park(ground, PermanentError("refused")))
     assert ground.parked_reasons == []
     ground.say("SM1", "hi")
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.history == []
     assert len(ground.providers.the_writer.asked) == 1
 
 
 def test_a_person_takes_a_conversation_over_and_hands_it_back(ground, desk):
-    assert desk.hand_over(KEY)
+    assert desk.assign_to_person(KEY)
     ground.say("SM1", "hi")
-    ground.rest()
+    ground.run_until_quiet()
     assert ground.conversation.status == Status.WITH_PERSON
-    assert desk.take_back(KEY)
+    assert desk.resume_automation(KEY)
     [parked] = ground.store.parked()
     desk.retry(parked.parked_id)
-    ground.rest()
+    ground.run_until_quiet()
     assert len(ground.history) == 2
 
 
-def test_a_person_who_takes_over_during_a_turn_has_the_next_word(ground, desk):
-    """MS-30: the word stands when the lock is given back."""
+def test_a_person_who_takes_over_during_a_turn_gets_the_next_batch(ground, desk):
+    """The word stands when the lock is given back (MS-30)."""
 
     def reply(text: str) -> str:
-        desk.hand_over(KEY)
+        desk.assign_to_person(KEY)
         raise TransientError("away")
 
     ground.providers.the_writer.reply = reply
@@ -362,11 +362,11 @@ def test_a_person_who_takes_over_during_a_turn_has_the_next_word(ground, desk):
     assert ground.conversation.status == Status.WITH_PERSON
 
 
-# -- terms
+# -- the policy
 
 
 @pytest.mark.parametrize(
-    ("terms", "problem"),
+    ("policy", "problem"),
     [
         ({"window_seconds": 901.0, "max_wait_seconds": 901.0}, "SQS delays no message longer"),
         ({"window_seconds": -1.0}, "window_seconds"),
@@ -383,19 +383,19 @@ def test_a_person_who_takes_over_during_a_turn_has_the_next_word(ground, desk):
         ({"most_fragments": 41}, "most_fragments"),
     ],
 )
-def test_terms_that_lose_messages_are_refused(terms, problem):
-    """MS-16, MS-29."""
+def test_a_policy_that_loses_messages_is_refused(policy, problem):
+    """(MS-16, MS-29)"""
     with pytest.raises(ConfigError, match=problem):
-        ConversationPolicy(**terms)
+        ConversationPolicy(**policy)
 
 
-def test_every_problem_of_the_terms_is_named_at_once():
+def test_every_problem_of_the_policy_is_named_at_once():
     with pytest.raises(ConfigError, match=r"lock_seconds.*; .*grace_seconds"):
         ConversationPolicy(lock_seconds=0.0, grace_seconds=0.0)
 
 
-def test_an_unknown_conversation_is_not_made_up_by_the_lock():
-    """MS-12."""
+def test_acquiring_the_lock_does_not_create_an_unknown_conversation():
+    """(MS-12)"""
     ground = Ground(conversation=False)
     answer = ground.store.acquire(KEY, owner="o", trigger_id="t", now=1.0, expires_at=2.0)
     assert answer == ConversationNotFound()

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from holdfast.conversations.model import HistoryMessage
 from holdfast.conversations.recent_history import (
     MAX_BODY,
-    MAX_TAIL,
-    MOST_MESSAGES,
-    recent_messages,
+    MAX_CHARACTERS,
+    MAX_MESSAGES,
+    keep_recent_messages,
 )
 
 LENGTHS = st.lists(
@@ -25,19 +25,19 @@ def messages(lengths: list[int]) -> list[HistoryMessage]:
 
 def test_a_short_history_is_its_own_tail() -> None:
     few = messages([10, 20, 30])
-    assert recent_messages((), few) == tuple(few)
-    assert recent_messages(few[:2], few[2:]) == tuple(few)
-    assert recent_messages((), ()) == ()
+    assert keep_recent_messages((), few) == tuple(few)
+    assert keep_recent_messages(few[:2], few[2:]) == tuple(few)
+    assert keep_recent_messages((), ()) == ()
 
 
 def test_of_many_messages_the_last_twenty_are_the_tail() -> None:
     many = messages([5] * 50)
-    assert recent_messages((), many) == tuple(many[-20:])
+    assert keep_recent_messages((), many) == tuple(many[-20:])
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:
     at_most, too_long = messages([MAX_BODY, MAX_BODY + 1])
-    kept, cut = recent_messages((), [at_most, too_long])
+    kept, cut = keep_recent_messages((), [at_most, too_long])
     assert kept == at_most
     assert len(cut.body) == MAX_BODY
     assert cut.body == too_long.body[: MAX_BODY - 1] + "…"
@@ -45,25 +45,30 @@ def test_a_long_text_is_cut_and_says_so() -> None:
 
 
 def test_of_long_messages_fewer_are_kept() -> None:
-    assert [one.seq for one in recent_messages((), messages([7_999] * 12))] == list(
-        range(5, 13)
-    )
-    assert [one.seq for one in recent_messages((), messages([8_000] * 12))] == list(
-        range(5, 13)
-    )
+    assert [
+        message.seq for message in keep_recent_messages((), messages([7_999] * 12))
+    ] == list(range(5, 13))
+    assert [
+        message.seq for message in keep_recent_messages((), messages([8_000] * 12))
+    ] == list(range(5, 13))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(lengths=LENGTHS, cut=st.integers(0, 60))
 def test_any_tail_is_bounded_and_the_same_however_it_grew(lengths: list[int], cut: int) -> None:
-    every = messages(lengths)
-    tail = recent_messages((), every)
-    assert len(tail) <= MOST_MESSAGES
-    assert sum(len(one.body) for one in tail) <= MAX_TAIL
-    assert [one.seq for one in tail] == [one.seq for one in every[len(every) - len(tail) :]]
-    assert len(tail) >= min(len(every), MAX_TAIL // MAX_BODY)
-    assert recent_messages(recent_messages((), every[:cut]), every[cut:]) == tail
+    all_messages = messages(lengths)
+    recent = keep_recent_messages((), all_messages)
+    assert len(recent) <= MAX_MESSAGES
+    assert sum(len(message.body) for message in recent) <= MAX_CHARACTERS
+    assert [message.seq for message in recent] == [
+        message.seq for message in all_messages[len(all_messages) - len(recent) :]
+    ]
+    assert len(recent) >= min(len(all_messages), MAX_CHARACTERS // MAX_BODY)
+    assert (
+        keep_recent_messages(keep_recent_messages((), all_messages[:cut]), all_messages[cut:])
+        == recent
+    )
     grown: tuple[HistoryMessage, ...] = ()
-    for one in every:
-        grown = recent_messages(grown, [one])
-    assert grown == tail
+    for message in all_messages:
+        grown = keep_recent_messages(grown, [message])
+    assert grown == recent

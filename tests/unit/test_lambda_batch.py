@@ -37,15 +37,20 @@ def fifo(clock: ManualClock) -> EventSource:
 
 
 def invoke(
-    source: EventSource, handler: Any, event: Any = None, *, seconds: float = 900, **terms: Any
+    source: EventSource,
+    handler: Any,
+    event: Any = None,
+    *,
+    seconds: float = 900,
+    **options: Any,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """One invocation, and what Lambda does afterwards: (event, answer).
 
     A quarter of the reserve is what threads have to end, and that is real time.
     """
-    terms.setdefault("reserve_seconds", 80)
+    options.setdefault("reserve_seconds", 80)
     event = source.receive() if event is None else event
-    entry = sqs_batch(handler, queue=source.queue, clock=source.clock, **terms)
+    entry = sqs_batch(handler, queue=source.queue, clock=source.clock, **options)
     answer = entry(event, LambdaContext(source.clock, seconds))
     source.delete_the_done(event, answer)
     return event, answer
@@ -53,11 +58,11 @@ def invoke(
 
 @contextmanager
 def invoked(
-    source: EventSource, handler: Any, *, seconds: float = 900, **terms: Any
+    source: EventSource, handler: Any, *, seconds: float = 900, **options: Any
 ) -> Iterator[Callable[[], list[int]]]:
     """The same in a thread, so that the test can move the clock; call for the failures."""
     event = source.receive()
-    entry = sqs_batch(handler, queue=source.queue, clock=source.clock, **terms)
+    entry = sqs_batch(handler, queue=source.queue, clock=source.clock, **options)
     context = LambdaContext(source.clock, seconds)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(entry, event, context)
@@ -218,7 +223,7 @@ def test_all_records_are_extended_before_the_first_is_started(
     before: list[list[int]] = []
 
     def handle(message: Task) -> None:
-        before.append([call.entries for call in source.sqs.calls.of(EXTEND)])
+        before.append([call.entries for call in source.sqs.calls.select(EXTEND)])
         clock.advance(1)
 
     _, answer = invoke(source, handle, event)
@@ -245,14 +250,14 @@ def test_no_record_comes_back_while_others_are_worked_on(
     assert source.hidden() == 0
 
 
-def test_a_record_that_is_not_ours_any_more_is_neither_worked_on_nor_done(
+def test_a_record_whose_lease_was_lost_is_neither_handled_nor_done(
     source: EventSource, clock: ManualClock
 ) -> None:
     source.send(1)
     event = source.receive()
     clock.advance(31)  # visible again
     source.send(2)
-    other = source.receive()  # somebody else's: both
+    other = source.receive()  # both are leased by another consumer
     source.send(3)
     event["Records"] += source.receive()["Records"]
     handled: list[int] = []
@@ -263,7 +268,7 @@ def test_a_record_that_is_not_ours_any_more_is_neither_worked_on_nor_done(
     assert source.hidden() == 2  # those of the other are as they were
 
 
-def test_what_sqs_was_too_busy_to_extend_is_asked_for_again(
+def test_an_extension_that_sqs_throttled_is_requested_again(
     source: EventSource, clock: ManualClock
 ) -> None:
     source.send(1, 2)
@@ -293,7 +298,7 @@ def test_asking_an_sqs_that_does_not_answer_ends_with_the_time_there_is() -> Non
     source = EventSource(clock)
     source.send(*range(40))
     event = source.receive()
-    source.sqs.faults.slow(EXTEND, 100.0, times=inf)  # beyond the client's patience
+    source.sqs.faults.slow(EXTEND, 100.0, times=inf)  # longer than the client's timeout
     source.queue = type(source.queue)(
         source.url, Task, client=source.sqs.client(read_timeout_seconds=1.25), clock=clock
     )
@@ -337,7 +342,7 @@ def test_work_whose_lease_was_lost_does_not_count(
 # -- the function's end
 
 
-def test_what_cannot_be_started_in_time_is_given_back_at_once(
+def test_a_record_that_cannot_be_started_in_time_is_released_at_once(
     source: EventSource, clock: ManualClock
 ) -> None:
     source.send(1, 2, 3, 4)
@@ -362,7 +367,7 @@ def test_a_function_called_too_late_gives_everything_back(source: EventSource) -
     assert source.visible() == 2
 
 
-def test_what_waits_is_given_back_while_another_is_still_at_work(
+def test_waiting_records_are_released_while_another_is_still_handled(
     source: EventSource, clock: ManualClock
 ) -> None:
     source.send(1, 2, 3)
@@ -438,7 +443,7 @@ def test_a_handler_that_takes_too_long_loses_its_record(
 
 
 def _moved(clock: ManualClock) -> bool:
-    clock.advance(0.1)  # somebody looks at the clock ten times a second
+    clock.advance(0.1)  # the invocation checks the clock ten times a second
     return True
 
 
@@ -553,7 +558,7 @@ def test_a_dead_letter_does_not_block_its_group(fifo: EventSource) -> None:
     assert numbers(event, answer) == []
 
 
-def test_those_behind_a_record_that_is_not_ours_are_not_started(fifo: EventSource) -> None:
+def test_records_behind_a_lost_record_are_not_started(fifo: EventSource) -> None:
     fifo.send(1, 2, 3, group="a")
     fifo.sqs.faults.refuse(EXTEND, "ReceiptHandleIsInvalid", positions=(1,))
     handled: list[int] = []
@@ -611,7 +616,9 @@ def test_a_record_without_a_receipt_is_a_failure_and_the_others_go_on(
     del event["Records"][0]["receiptHandle"]
     entry = sqs_batch(lambda m: None, Task, queue=source.queue, clock=source.clock)
     assert numbers(event, entry(event, LambdaContext(source.clock, 900))) == [1]
-    assert [call.entries for call in source.sqs.calls.of(EXTEND)] == [1]  # SQS is not bothered
+    assert [call.entries for call in source.sqs.calls.select(EXTEND)] == [
+        1
+    ]  # SQS is not bothered
 
 
 def test_a_warm_function_handles_one_batch_after_the_other(source: EventSource) -> None:
@@ -643,7 +650,7 @@ def test_a_source_that_cannot_be_opened_makes_all_records_failures(
 
 
 @pytest.mark.parametrize(
-    ("terms", "said"),
+    ("options", "problem"),
     [
         ({"concurrency": 0}, "concurrency"),
         ({"reserve_seconds": 0}, "reserve_seconds"),
@@ -653,10 +660,10 @@ def test_a_source_that_cannot_be_opened_makes_all_records_failures(
     ],
 )
 def test_settings_that_could_never_work_are_refused_when_the_function_loads(
-    terms: dict[str, Any], said: str
+    options: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
-        sqs_batch(fail, **terms)
+    with pytest.raises(ConfigError, match=problem):
+        sqs_batch(fail, **options)
 
 
 def test_a_handler_that_cannot_be_called_is_refused_when_the_function_loads() -> None:
@@ -664,6 +671,6 @@ def test_a_handler_that_cannot_be_called_is_refused_when_the_function_loads() ->
         sqs_batch(lambda a, b, c: None)
 
 
-def test_settings_beside_a_queue_of_ones_own_are_refused(source: EventSource) -> None:
+def test_settings_together_with_a_queue_object_are_refused(source: EventSource) -> None:
     with pytest.raises(ConfigError, match="of its own"):
         sqs_batch(fail, queue=source.queue, lease_seconds=5)

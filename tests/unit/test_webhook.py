@@ -18,10 +18,10 @@ from holdfast.lambdas.webhook import (
     BadRequest,
     SignatureCheck,
     WebhookRequest,
-    form_of,
-    message_of,
-    request_of,
-    says_nothing,
+    is_empty_form,
+    parse_form,
+    parse_message,
+    parse_request,
 )
 from holdfast.testing import ManualClock
 
@@ -81,27 +81,27 @@ def http_api(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_the_same_request_is_read_from_every_kind_of_event(event: dict[str, Any]) -> None:
-    request = request_of(event)
+    request = parse_request(event)
     assert (request.method, request.url) == ("POST", URL)
     assert request.headers[SIGNATURE] == "s"
-    assert form_of(request) == FORM
+    assert parse_form(request) == FORM
 
 
 def test_a_host_is_taken_from_the_header_where_the_context_has_none() -> None:
     event = rest_api(requestContext={}, multiValueQueryStringParameters=None)
     event["queryStringParameters"] = None
-    assert request_of(event).url == "https://elsewhere/twilio"
+    assert parse_request(event).url == "https://elsewhere/twilio"
 
 
 def test_headers_that_are_no_texts_are_left_out() -> None:
     odd = {"X-One": 1, "X-Deep": DEEP, "X-None": None, "X-\ud800": "\ud800"}
     several = {"X-Two": [2, "good", DEEP], "X-Three": "no list", "Content-Type": [KIND]}
-    request = request_of(rest_api(headers=odd, multiValueHeaders=several))
+    request = parse_request(rest_api(headers=odd, multiValueHeaders=several))
     assert request.headers == {"x-\ud800": "\ud800", "x-two": "good", "content-type": KIND}
 
 
 def test_a_request_shows_nothing_of_itself() -> None:
-    assert repr(request_of(rest_api())) == "WebhookRequest(method='POST')"
+    assert repr(parse_request(rest_api())) == "WebhookRequest(method='POST')"
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_a_request_shows_nothing_of_itself() -> None:
     ],
     ids=range(21),
 )
-def test_what_is_no_request_with_a_text_is_refused(event: Any) -> None:
+def test_an_event_that_is_not_a_request_with_a_text_is_refused(event: Any) -> None:
     with pytest.raises(BadRequest):
-        request_of(event)
+        parse_request(event)
 
 
 @pytest.mark.parametrize(
@@ -153,14 +153,14 @@ def test_what_is_no_request_with_a_text_is_refused(event: Any) -> None:
 )
 def test_a_body_that_is_no_form_is_refused(body: str, kind: str) -> None:
     with pytest.raises(BadRequest):
-        form_of(WebhookRequest("POST", URL, {"content-type": kind}, body))
+        parse_form(WebhookRequest("POST", URL, {"content-type": kind}, body))
 
 
 # -- understanding
 
 
 def test_a_form_becomes_a_message() -> None:
-    message = message_of(FORM | {"ProfileName": "Ada", "SmsStatus": "received"})
+    message = parse_message(FORM | {"ProfileName": "Ada", "SmsStatus": "received"})
     assert (message.message_sid, message.body) == ("SM1", "Grüße & more")
     assert (message.primary_channel, message.recipient) == ("+4915100", "+4930")
     assert message.received_at is None  # Twilio tells none: the time of staging counts
@@ -168,14 +168,14 @@ def test_a_form_becomes_a_message() -> None:
 
 def test_media_alone_is_a_message() -> None:
     form = FORM | {"Body": "", "NumMedia": "2", "MediaContentType0": "image/png"}
-    assert not says_nothing(form)
-    assert message_of(form).media == ("image/png", "unknown")
+    assert not is_empty_form(form)
+    assert parse_message(form).media == ("image/png", "unknown")
 
 
 @pytest.mark.parametrize("more", [{"Body": ""}, {"Body": " \n"}, {"Body": "", "NumMedia": ""}])
 def test_a_message_without_text_and_media_says_nothing(more: dict[str, str]) -> None:
-    assert says_nothing(FORM | {"NumMedia": "0"} | more)
-    assert says_nothing({"MessageSid": "SM1", "MessageStatus": "delivered"})
+    assert is_empty_form(FORM | {"NumMedia": "0"} | more)
+    assert is_empty_form({"MessageSid": "SM1", "MessageStatus": "delivered"})
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_message_without_text_and_media_says_nothing(more: dict[str, str]) -> 
 )
 def test_fields_that_are_missing_hostile_or_too_long_are_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidInbound) as refused:
-        message_of(FORM | wrong)
+        parse_message(FORM | wrong)
     assert all(len(value) < 4 or value not in str(refused.value) for value in wrong.values())
 
 
@@ -229,30 +229,30 @@ class Vault:
 
 
 def fits(signatures: SignatureCheck, token: str, form: Mapping[str, str] = FORM) -> bool:
-    return signatures.fit(URL, form, signature_of(URL, form, token))
+    return signatures.is_valid(URL, form, signature_of(URL, form, token))
 
 
-def test_the_signature_must_be_of_this_url_this_form_and_our_token() -> None:
+def test_the_signature_must_match_url_form_and_token() -> None:
     signatures = SignatureCheck(Vault("good"), "twilio", ManualClock())
     good = signature_of(URL, FORM, "good")
-    assert signatures.fit(URL, FORM, good)
-    assert not signatures.fit(URL, FORM, "")
-    assert not signatures.fit(URL, FORM, "Zm9yZ2Vk")
-    assert not signatures.fit(URL, FORM, signature_of(URL, FORM, "bad"))
-    assert not signatures.fit(URL + "2", FORM, good)
-    assert not signatures.fit(URL, FORM | {"Body": "other"}, good)
-    assert not signatures.fit(URL, FORM | {"More": ""}, good)
-    assert not signatures.fit("https://host:port/", FORM, good)
+    assert signatures.is_valid(URL, FORM, good)
+    assert not signatures.is_valid(URL, FORM, "")
+    assert not signatures.is_valid(URL, FORM, "Zm9yZ2Vk")
+    assert not signatures.is_valid(URL, FORM, signature_of(URL, FORM, "bad"))
+    assert not signatures.is_valid(URL + "2", FORM, good)
+    assert not signatures.is_valid(URL, FORM | {"Body": "other"}, good)
+    assert not signatures.is_valid(URL, FORM | {"More": ""}, good)
+    assert not signatures.is_valid("https://host:port/", FORM, good)
 
 
 @pytest.mark.parametrize(
     "forged", ["\ud800", "s" * 27 + "\udfff", "ä" * 28, "²" * 28, "s" * 65, "s" * (1 << 20)]
 )
-def test_what_cannot_be_a_signature_is_refused_without_a_look_at_the_secret(
+def test_an_impossible_signature_is_refused_without_fetching_the_secret(
     forged: str,
 ) -> None:
     vault = Vault("good")
-    assert not SignatureCheck(vault, "twilio", ManualClock()).fit(URL, FORM, forged)
+    assert not SignatureCheck(vault, "twilio", ManualClock()).is_valid(URL, FORM, forged)
     assert vault.fetched == 0
 
 
@@ -261,7 +261,7 @@ def test_what_cannot_be_a_signature_is_refused_without_a_look_at_the_secret(
 )
 def test_a_url_that_is_none_was_not_signed(url: str) -> None:
     good = signature_of(URL, FORM, "good")
-    assert not SignatureCheck(Vault("good"), "twilio", ManualClock()).fit(url, FORM, good)
+    assert not SignatureCheck(Vault("good"), "twilio", ManualClock()).is_valid(url, FORM, good)
 
 
 def test_a_rotated_token_is_fetched_with_the_first_signature_that_does_not_fit() -> None:

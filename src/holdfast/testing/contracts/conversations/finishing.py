@@ -48,7 +48,7 @@ class OutboxPromises:
         assert (row.outbox, row.thread_id) == (outbox, "thread")
         assert (row.status, row.message_count) == (Status.PROCESSING, 0)
 
-    def test_each_note_takes_the_place_of_the_one_before(
+    def test_each_note_replaces_the_previous_note(
         self, store: ConversationStore
     ) -> None:
         create_conversation(store)
@@ -172,7 +172,7 @@ class FinishPromises:
         assert store.history(KEY) == pair
         assert list(get_conversation(store).messages) == pair
 
-    def test_a_reply_with_half_a_character_is_history_all_the_same(
+    def test_a_reply_with_an_incomplete_character_still_becomes_history(
         self, store: ConversationStore
     ) -> None:
         """The reply was sent, so a character that cannot be stored must not block the rest."""

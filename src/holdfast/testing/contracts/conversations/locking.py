@@ -96,7 +96,7 @@ class LockPromises:
         assert try_acquire(store, "first", trigger_id="t1") == LockHeld("t1", NOW + 60.0)
         assert read_everything(store) == before
 
-    def test_an_unknown_conversation_is_not_made_up(self, store: ConversationStore) -> None:
+    def test_an_unknown_conversation_is_not_created(self, store: ConversationStore) -> None:
         """(MS-12)"""
         create_conversation(store, OTHER)
         assert try_acquire(store) == ConversationNotFound()
@@ -127,7 +127,7 @@ class LockPromises:
             assert result.conversation.previous_status == "vip"
             assert result.conversation.status == Status.PROCESSING
 
-    def test_what_the_one_before_noted_is_there_for_who_takes_over(
+    def test_a_worker_that_takes_over_finds_the_notes_of_the_previous_owner(
         self, store: ConversationStore
     ) -> None:
         create_conversation(store)
@@ -182,7 +182,7 @@ class LockPromises:
         assert store.renew(owner, now=NOW + 61.0, expires_at=NOW + 999.0) is False
         assert read_everything(store) == before
 
-    def test_a_lock_that_expired_and_nobody_took_is_still_good_for_writing(
+    def test_an_expired_lock_that_was_not_taken_over_still_allows_writes(
         self, store: ConversationStore
     ) -> None:
         create_conversation(store)
@@ -213,7 +213,7 @@ class LockPromises:
     # -- stale holders
 
     @pytest.mark.parametrize("write", WRITES)
-    def test_a_zombie_changes_nothing(self, store: ConversationStore, write: str) -> None:
+    def test_a_stale_holder_changes_nothing(self, store: ConversationStore, write: str) -> None:
         """(MS-07, MS-08)"""
         create_conversation(store, status="vip")
         stage_messages(store, "m1", "m2")
@@ -227,7 +227,7 @@ class LockPromises:
 
     @pytest.mark.parametrize("write", WRITES)
     @pytest.mark.parametrize("end", ["release", "finish", "park"])
-    def test_a_lock_that_was_given_back_is_good_for_nothing(
+    def test_a_released_lock_allows_no_writes(
         self, store: ConversationStore, write: str, end: str
     ) -> None:
         create_conversation(store)

@@ -49,7 +49,7 @@ class HistoryPromises:
         assert get_conversation(store).message_count == 110
         assert get_conversation(store).messages == tuple(messages[-MAX_MESSAGES:])
 
-    def test_who_never_wrote_has_no_history(self, store: ConversationStore) -> None:
+    def test_a_conversation_without_turns_has_no_history(self, store: ConversationStore) -> None:
         create_conversation(store, OTHER)
         answer_messages(store, "m1", key=OTHER)
         assert store.history(KEY) == []
@@ -57,7 +57,7 @@ class HistoryPromises:
         assert store.history(KEY) == []
         assert len(store.history(OTHER)) == 2
 
-    def test_long_messages_are_whole_in_the_history_and_short_in_the_row(
+    def test_long_messages_are_complete_in_the_history_and_shortened_in_the_row(
         self, store: ConversationStore
     ) -> None:
         """The row stays below DynamoDB's limit, and the history is complete."""
@@ -88,7 +88,7 @@ class ConversationListingPromises:
         rows = {row.key: row for row in store.conversations()}
         assert rows == {key: get_conversation(store, key) for key in keys}
 
-    def test_those_of_one_id_are_found(self, store: ConversationStore) -> None:
+    def test_conversations_are_found_by_their_id(self, store: ConversationStore) -> None:
         alike = ConversationKey("+4915700000001", KEY.conversation_id)
         for key in (KEY, alike, OTHER):
             create_conversation(store, key, **CONFIGS)
@@ -113,7 +113,7 @@ def end_turn(store: ConversationStore, how: str, grant: LockGrant) -> None:
 class OperatorPromises:
     """Promises about the operator's status (MS-30)."""
 
-    def test_a_lock_that_is_given_back_as_it_was_leaves_the_status_or_a_persons_word(
+    def test_a_release_without_a_status_restores_the_previous_or_the_operators_status(
         self, store: ConversationStore
     ) -> None:
         create_conversation(store, status=Status.WITH_PERSON)
@@ -124,13 +124,13 @@ class OperatorPromises:
         store.release(grant, None)
         assert get_conversation(store).status == "vip"
 
-    def test_a_person_takes_over_and_hands_back(self, store: ConversationStore) -> None:
+    def test_a_conversation_can_be_assigned_to_a_person_and_back(self, store: ConversationStore) -> None:
         create_conversation(store)
         for status in (Status.WITH_PERSON, "vip", ""):
             assert store.set_status(KEY, status) is True
             assert get_conversation(store).status == status
 
-    def test_an_unknown_conversation_is_nobody_s(self, store: ConversationStore) -> None:
+    def test_the_status_of_an_unknown_conversation_cannot_be_set(self, store: ConversationStore) -> None:
         assert store.set_status(KEY, Status.WITH_PERSON) is False
         assert store.get(KEY) is None
 
@@ -144,7 +144,7 @@ class OperatorPromises:
         assert replace(row, updated_at=0.0) == replace(before, updated_at=0.0)
 
     @pytest.mark.parametrize("how", ENDS)
-    def test_while_a_batch_is_answered_the_lock_stays_and_then_the_person_has_it(
+    def test_a_status_set_during_a_turn_takes_effect_when_the_lock_is_released(
         self, store: ConversationStore, how: str
     ) -> None:
         create_conversation(store, status="before")
@@ -169,7 +169,7 @@ class OperatorPromises:
             ("park", Status.PARKED),
         ],
     )
-    def test_who_handed_back_while_a_batch_was_answered_has_it_no_more(
+    def test_a_person_who_hands_back_during_a_turn_no_longer_has_the_conversation(
         self, store: ConversationStore, how: str, status: str
     ) -> None:
         create_conversation(store, status=Status.WITH_PERSON)
@@ -178,7 +178,7 @@ class OperatorPromises:
         end_turn(store, how, grant)
         assert get_conversation(store).status == status
 
-    def test_a_person_s_word_outlives_whoever_had_the_lock(
+    def test_an_operators_status_survives_a_takeover_of_the_lock(
         self, store: ConversationStore
     ) -> None:
         create_conversation(store, status="before")

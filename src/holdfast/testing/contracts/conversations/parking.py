@@ -79,7 +79,7 @@ class ParkingPromises:
         store.park(grant, batch, remember_until=LATER)
         assert get_conversation(store).thread_mark == (mark or before)
 
-    def test_without_a_lock_what_was_answered_or_parked_meanwhile_is_not_parked_again(
+    def test_parking_without_a_lock_skips_messages_that_were_answered_or_parked(
         self, store: ConversationStore
     ) -> None:
         """Two workers may read overlapping rows, and a webhook may stage a message again."""
@@ -93,7 +93,7 @@ class ParkingPromises:
         assert list_staged_sids(store) == []
         assert store.processed(KEY, ["answered", "m1", "m2"]) == {"answered", "m1", "m2"}
 
-    def test_what_is_left_of_a_partly_processed_batch_has_the_id_of_what_is_left(
+    def test_the_rest_of_a_partly_processed_batch_gets_an_id_of_its_own(
         self, store: ConversationStore
     ) -> None:
         """Another process may have parked the complete batch under the old id."""
@@ -124,13 +124,13 @@ class ParkingPromises:
         assert list_staged_sids(store) == ["m2"]
         assert store.processed(KEY, ["m1", "m2"]) == {"m1"}
 
-    def test_a_conversation_of_a_person_stays_his(self, store: ConversationStore) -> None:
+    def test_a_conversation_assigned_to_a_person_stays_assigned_when_parked(self, store: ConversationStore) -> None:
         create_conversation(store, status=Status.WITH_PERSON)
         grant = acquire_grant(store)
         store.park(grant, make_parked(*stage_messages(store, "m1")), remember_until=LATER)
         assert get_conversation(store).status == Status.WITH_PERSON
 
-    def test_it_stays_his_after_a_takeover_too(self, store: ConversationStore) -> None:
+    def test_a_conversation_stays_assigned_to_a_person_after_a_takeover(self, store: ConversationStore) -> None:
         create_conversation(store, status=Status.WITH_PERSON)
         acquire_grant(store, "dies")
         grant = acquire_grant(store, now=NOW + 60.0)
@@ -267,7 +267,7 @@ class ParkingPromises:
 
     # -- the operator reports that the reply was sent
 
-    def test_what_was_sent_after_all_becomes_history_and_is_not_parked_any_more(
+    def test_a_parked_reply_that_was_sent_becomes_history_and_is_unparked(
         self, store: ConversationStore
     ) -> None:
         create_conversation(store)
@@ -289,7 +289,7 @@ class ParkingPromises:
         assert get_conversation(store).status == Status.REPLY_SENT
         assert store.processed(KEY, ["m1", "m2"]) == {"m1", "m2"}
 
-    def test_what_is_parked_no_more_does_not_become_history(
+    def test_a_batch_that_is_no_longer_parked_does_not_become_history(
         self, store: ConversationStore
     ) -> None:
         """Another operator decided about it, so nothing changes and the lock stays."""
@@ -319,7 +319,7 @@ class ParkingPromises:
         assert list(store.parked()) == [other]
         assert store.history(KEY) == []
 
-    def test_a_zombie_does_not_take_out_what_is_parked(self, store: ConversationStore) -> None:
+    def test_a_stale_holder_cannot_unpark_a_batch(self, store: ConversationStore) -> None:
         create_conversation(store)
         batch = make_parked(*stage_messages(store, "m1"))
         store.park(None, batch, remember_until=LATER)
@@ -360,7 +360,7 @@ class ParkingPromises:
             assert list_staged_sids(store) == []
             unpark(store, batch, back_to_stage=True)
 
-    def test_a_row_nobody_can_read_survives_both(self, store: ConversationStore) -> None:
+    def test_an_unreadable_row_survives_parking_and_unparking(self, store: ConversationStore) -> None:
         """The row is neither lost nor blocks the others (MS-18)."""
         batch = make_parked(make_fragment("m1"), make_unreadable())
         store.park(None, batch, remember_until=LATER)

@@ -57,7 +57,7 @@ class CreationPromises:
         assert store.create(given)
         assert store.get(KEY) == Conversation(KEY, created_at=NOW, updated_at=NOW)
 
-    def test_one_that_is_there_stays_as_it_is(self, store: ConversationStore) -> None:
+    def test_creating_an_existing_conversation_changes_nothing(self, store: ConversationStore) -> None:
         create_conversation(store, status="new", **CONFIGS)
         answer_messages(store, "m1")
         before = read_everything(store)
@@ -77,7 +77,7 @@ class CreationPromises:
         assert [get_conversation(store, key).status for key in alike] == ["0", "1", "2"]
         assert store.get(ConversationKey("+4915700000001", "b")) is None
 
-    def test_every_opening_sees_what_another_one_wrote(
+    def test_every_opening_of_the_store_sees_writes_of_another(
         self, open_store: OpenStore, clock: ManualClock
     ) -> None:
         first, other = open_store(clock), open_store(clock)
@@ -180,7 +180,7 @@ class StagingPromises:
 
     # -- for the sweeper
 
-    def test_who_waits_is_listed_with_the_oldest_of_his_messages(
+    def test_a_waiting_conversation_is_listed_with_its_oldest_message(
         self, store: ConversationStore
     ) -> None:
         """(I-MS-5)"""
@@ -193,7 +193,7 @@ class StagingPromises:
         assert (waiting[KEY].fragments, waiting[KEY].oldest_staged_at) == (3, NOW)
         assert (waiting[OTHER].fragments, waiting[OTHER].oldest_staged_at) == (1, NOW)
 
-    def test_who_was_answered_waits_no_more(self, store: ConversationStore) -> None:
+    def test_an_answered_conversation_is_no_longer_listed_as_waiting(self, store: ConversationStore) -> None:
         create_conversation(store)
         stage_messages(store, "m1", "m2", "m3")
         answer_messages(store, "m1", "m2")

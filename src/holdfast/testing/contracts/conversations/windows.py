@@ -48,7 +48,7 @@ class WindowPromises:
     # -- windows that do not block another one
 
     @pytest.mark.parametrize("triggered", [False, True])
-    def test_a_window_that_expired_is_not_in_the_way(
+    def test_an_expired_window_does_not_block_another(
         self, store: ConversationStore, triggered: bool
     ) -> None:
         """Its row is still stored (MS-13)."""
@@ -66,7 +66,7 @@ class WindowPromises:
         assert try_open(store, make_window("w2", "m1")) is True
         assert store.window(KEY.conversation_id) == make_window("w2", "m1")
 
-    def test_its_own_window_is_in_the_way_once_the_trigger_is_sent(
+    def test_a_window_blocks_its_own_message_once_the_trigger_is_sent(
         self, store: ConversationStore
     ) -> None:
         try_open(store, make_window("w1", "m1"))
@@ -74,7 +74,7 @@ class WindowPromises:
         assert try_open(store, make_window("w2", "m1")) is False
         assert store.window(KEY.conversation_id) == make_window("w1", "m1", triggered=True)
 
-    def test_a_window_without_trigger_is_not_in_the_way_for_long(
+    def test_a_window_without_a_trigger_blocks_others_only_for_a_while(
         self, store: ConversationStore
     ) -> None:
         """Another message may replace it (MS-14)."""
@@ -85,7 +85,7 @@ class WindowPromises:
         assert try_open(store, wanted, now=NOW + 50.0, untriggered_before=NOW + 0.25) is True
         assert store.window(KEY.conversation_id) == wanted
 
-    def test_a_window_with_trigger_is_in_the_way_until_it_expires(
+    def test_a_window_with_a_trigger_blocks_others_until_it_expires(
         self, store: ConversationStore
     ) -> None:
         try_open(store, make_window("w1", "m1"))
