@@ -1,1 +1,1 @@
-"""Many processes, real signals, a ledger, and books that must balance."""
+"""Tests with many processes and real signals, whose totals must match afterwards."""

@@ -1,4 +1,4 @@
-"""DynamoDB Local: Amazon's own server, for Java."""
+"""Amazon's own DynamoDB Local server, which needs Java."""
 
 import shutil
 import subprocess
@@ -6,14 +6,14 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from chaos.walled import Walled, walled
+from chaos.isolated_server import IsolatedServer, run_isolated
 
 _JAR = Path(sys.prefix) / "dynamodb-local" / "package" / "emulator" / "DynamoDBLocal.jar"
 _PORT = 8000
 
 
-def why_not() -> str:
-    """Return why it cannot run here, or nothing."""
+def explain_unavailable() -> str:
+    """Return why DynamoDB Local cannot run here, or an empty text."""
     if not shutil.which("java"):
         return "DynamoDB Local needs Java, and there is no java on the PATH"
     if not _JAR.exists():
@@ -21,8 +21,9 @@ def why_not() -> str:
     return ""
 
 
-def serving() -> AbstractContextManager[Walled]:
+def run_server() -> AbstractContextManager[IsolatedServer]:
+    """Run the server until the block ends."""
     command = ["java", f"-Djava.library.path={_JAR.parent / 'DynamoDBLocal_lib'}"]
     command += ["-jar", str(_JAR), "-inMemory", "-disableTelemetry", "-port", str(_PORT)]
-    # It writes a file about itself into the current folder.
-    return walled(command, _PORT, stdin=subprocess.DEVNULL, cwd=_JAR.parent)
+    # The server writes a file into the current folder.
+    return run_isolated(command, _PORT, stdin=subprocess.DEVNULL, cwd=_JAR.parent)

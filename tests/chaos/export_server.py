@@ -1,8 +1,8 @@
-"""What exports talk to, as bad as the network: a host of files, and Step Functions.
+"""A file server and Step Functions with network faults, for the export chaos tests.
 
-Run as a program it says the address of each on standard output and serves until it is
-killed. Both are slow, cut connections and turn calls down at random until CALM is posted.
-What they saw is told at BOOKS.
+Run as a program, it prints the address of each on standard output and serves until it is
+killed. Both are slow, cut connections and refuse calls at random until CALM is posted. Their
+totals can be read at TOTALS.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from time import monotonic
 from typing import Any
 from urllib.request import Request, urlopen
 
-BOOKS, CALM, OPEN = "/books", "/calm", "/open"
+TOTALS, CALM, OPEN = "/totals", "/calm", "/open"
 CHUNK = 32_768
-GONE = "gone"  # names that begin so are not there
+MISSING = "gone"  # files whose names begin with it do not exist
 
 
-def content(path: str, size: int) -> bytes:
-    """The file of that name; of the same name another size is another file."""
+def make_content(path: str, size: int) -> bytes:
+    """Return the content of a file. The same name with another size is another file."""
     return hashlib.shake_128(f"{path} {size}".encode()).digest(size)
 
 
@@ -33,8 +33,8 @@ def content(path: str, size: int) -> bytes:
 
 
 @dataclass
-class Token:
-    """A state that waits. `answers` are all that were tried: kind, error, taken or not."""
+class WaitingToken:
+    """A state that waits. `answers` has the kind, error and acceptance of each callback."""
 
     opened_at: float
     heard_at: float
@@ -44,55 +44,61 @@ class Token:
     beats: int = 0
     answers: list[tuple[str, str, bool]] = field(default_factory=list)
 
-    def look(self, now: float) -> "Token":
+    def check_timeout(self, now: float) -> "WaitingToken":
+        """Time the token out if its last heartbeat is too old, and return the token."""
         if not self.closed and now >= self.heard_at + self.heartbeat_seconds:
-            self.timed_out = True  # nothing brings it back
+            self.timed_out = True  # this is final
         return self
 
     @property
     def state(self) -> str:
+        """Return CLOSED, TIMED_OUT or OPEN."""
         return "CLOSED" if self.closed else "TIMED_OUT" if self.timed_out else "OPEN"
 
 
-class States:
-    """The states that wait behind tokens, each with its clock."""
+class TokenTable:
+    """The states that wait behind tokens, each with its own timeout."""
 
     def __init__(self) -> None:
-        self._tokens: dict[str, Token] = {}
+        self._tokens: dict[str, WaitingToken] = {}
 
     def open(self, token: str, heartbeat_seconds: float) -> None:
+        """Add a token that waits."""
         now = monotonic()
-        self._tokens[token] = Token(now, now, heartbeat_seconds)
+        self._tokens[token] = WaitingToken(now, now, heartbeat_seconds)
 
-    def call(self, action: str, said: dict[str, Any]) -> str | None:
-        """The code of the refusal; None: taken."""
+    def call(self, action: str, arguments: dict[str, Any]) -> str | None:
+        """Apply a call. Return None if it is accepted, otherwise the error code."""
         now = monotonic()
-        token = self._tokens.get(said["taskToken"])
+        token = self._tokens.get(arguments["taskToken"])
         if token is None:
             return "InvalidToken"
-        taken = token.look(now).state == "OPEN"
+        accepted = token.check_timeout(now).state == "OPEN"
         if action == "SendTaskHeartbeat":
-            token.beats += taken
+            token.beats += accepted
         else:
-            token.answers.append((action, said.get("error", ""), taken))
-            token.closed = token.closed or taken
-        if taken:
+            token.answers.append((action, arguments.get("error", ""), accepted))
+            token.closed = token.closed or accepted
+        if accepted:
             token.heard_at = now
-        return None if taken else "TaskTimedOut"
+        return None if accepted else "TaskTimedOut"
 
-    def books(self) -> dict[str, Any]:
+    def read_totals(self) -> dict[str, Any]:
+        """Return the state of every token."""
         now = monotonic()
         return {
-            name: {**asdict(token.look(now)), "state": token.state}
+            name: {**asdict(token.check_timeout(now)), "state": token.state}
             for name, token in self._tokens.items()
         }
 
 
-# -- HTTP, as much as is needed
+# -- a minimal HTTP server
 
 
 @dataclass
-class Ask:
+class HttpRequest:
+    """A request that was read."""
+
     method: str
     path: str
     headers: dict[str, str]
@@ -100,140 +106,149 @@ class Ask:
 
     @property
     def start(self) -> int:
+        """Return the first byte that the Range header asks for."""
         text = self.headers.get("range", "").removeprefix("bytes=").removesuffix("-")
         return int(text) if text.isdigit() else 0
 
 
-class Cut(Exception):
-    """The connection ends here."""
+class ConnectionCut(Exception):
+    """The connection must be closed now."""
 
 
-Answer = Callable[[Ask, asyncio.StreamWriter], Awaitable[None]]
+Responder = Callable[[HttpRequest, asyncio.StreamWriter], Awaitable[None]]
 
 
-def talking(answer: Answer) -> Callable[..., Awaitable[None]]:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The other side is killed in the middle of everything.
-        with suppress(Cut, ConnectionError, asyncio.IncompleteReadError):
+def make_handler(respond: Responder) -> Callable[..., Awaitable[None]]:
+    """Return a connection handler that responds to requests until the connection ends."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # The client may be killed at any moment.
+        with suppress(ConnectionCut, ConnectionError, asyncio.IncompleteReadError):
             while True:
-                await answer(await _asked(reader), writer)
+                await respond(await _read_request(reader), writer)
         writer.transport.abort()
 
-    return talk
+    return handle
 
 
-async def _asked(reader: asyncio.StreamReader) -> Ask:
+async def _read_request(reader: asyncio.StreamReader) -> HttpRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip().split("\r\n")
     method, path, _ = first.split(" ")
     fields = (line.partition(":") for line in lines)
     headers = {name.lower(): value.strip() for name, _, value in fields}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Ask(method, path, headers, body)
+    return HttpRequest(method, path, headers, body)
 
 
-async def _say(writer: asyncio.StreamWriter, status: str, body: bytes, *fields: str) -> None:
+async def _write_response(
+    writer: asyncio.StreamWriter, status: str, body: bytes, *fields: str
+) -> None:
     lines = (f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *fields, "", "")
     writer.write("\r\n".join(lines).encode() + body)
     await writer.drain()
 
 
-class Service:
-    """Both servers; one of them would do, but they are two hosts in life."""
+class FaultyServers:
+    """Both servers, with their faults and totals."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.states = States()
-        self.bad = True
-        self.fetched: dict[str, int] = {}  # files sent to their last byte
-        self.calls = self.troubles = 0
+        self.states = TokenTable()
+        self.is_faulty = True
+        self.fetched: dict[str, int] = {}  # how often each file was sent completely
+        self.calls = self.faults = 0
 
-    def _trouble(self, chance: float) -> bool:
-        found = self.bad and self.random.random() < chance
-        self.troubles += found
-        return found
+    def _inject_fault(self, chance: float) -> bool:
+        happens = self.is_faulty and self.random.random() < chance
+        self.faults += happens
+        return happens
 
     # -- files: /SIZE/NAME
 
-    async def file(self, ask: Ask, writer: asyncio.StreamWriter) -> None:
+    async def serve_file(self, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
+        """Send the file /SIZE/NAME, or a fault."""
         await asyncio.sleep(self.random.uniform(0, 0.3))
-        path = ask.path.partition("?")[0]
+        path = request.path.partition("?")[0]
         _, size, name = path.split("/", 2)
-        if self._trouble(0.06):
-            await _say(writer, "503 Service Unavailable", b"later")
-        elif self._trouble(0.03):
-            raise Cut
-        elif name.startswith(GONE):
-            await _say(writer, "404 Not Found", b"no such file")
+        if self._inject_fault(0.06):
+            await _write_response(writer, "503 Service Unavailable", b"later")
+        elif self._inject_fault(0.03):
+            raise ConnectionCut
+        elif name.startswith(MISSING):
+            await _write_response(writer, "404 Not Found", b"no such file")
         else:
-            await self._send(content(name, int(size)), ask, writer)
+            await self._send_content(make_content(name, int(size)), request, writer)
             self.fetched[path] = self.fetched.get(path, 0) + 1
 
-    async def _send(self, data: bytes, ask: Ask, writer: asyncio.StreamWriter) -> None:
+    async def _send_content(
+        self, data: bytes, request: HttpRequest, writer: asyncio.StreamWriter
+    ) -> None:
         tag = f'"{hashlib.md5(data).hexdigest()}"'
-        start = ask.start if ask.headers.get("if-range") == tag else 0
+        start = request.start if request.headers.get("if-range") == tag else 0
         lines = [f"Content-Length: {len(data) - start}", f"ETag: {tag}"]
         if start >= len(data) > 0:
-            raise Cut
+            raise ConnectionCut
         if start:
             lines.append(f"Content-Range: bytes {start}-{len(data) - 1}/{len(data)}")
         status = "206 Partial Content" if start else "200 OK"
         writer.write("\r\n".join((f"HTTP/1.1 {status}", *lines, "", "")).encode())
-        for at in range(start, len(data), CHUNK):
-            if self._trouble(0.03):
-                raise Cut
-            writer.write(data[at : at + CHUNK])
+        for position in range(start, len(data), CHUNK):
+            if self._inject_fault(0.03):
+                raise ConnectionCut
+            writer.write(data[position : position + CHUNK])
             await writer.drain()
             await asyncio.sleep(self.random.uniform(0, 0.02))
 
-    # -- Step Functions, and the test's own questions
+    # -- Step Functions, and the test's own requests
 
-    async def callback(self, ask: Ask, writer: asyncio.StreamWriter) -> None:
-        if ask.path == BOOKS:
-            await _say(writer, "200 OK", json.dumps(self._books()).encode())
-        elif ask.path == CALM:
-            self.bad = False
-            await _say(writer, "200 OK", b"")
-        elif ask.path == OPEN:
-            self.states.open(**json.loads(ask.body))
-            await _say(writer, "200 OK", b"")
+    async def serve_callback(self, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
+        """Respond to Step Functions calls and to the test's own requests."""
+        if request.path == TOTALS:
+            await _write_response(writer, "200 OK", json.dumps(self._collect_totals()).encode())
+        elif request.path == CALM:
+            self.is_faulty = False
+            await _write_response(writer, "200 OK", b"")
+        elif request.path == OPEN:
+            self.states.open(**json.loads(request.body))
+            await _write_response(writer, "200 OK", b"")
         else:
-            await self._called(ask, writer)
+            await self._serve_call(request, writer)
 
-    def _books(self) -> dict[str, Any]:
+    def _collect_totals(self) -> dict[str, Any]:
         return {
-            "tokens": self.states.books(),
+            "tokens": self.states.read_totals(),
             "fetched": self.fetched,
             "calls": self.calls,
-            "troubles": self.troubles,
+            "faults": self.faults,
         }
 
-    async def _called(self, ask: Ask, writer: asyncio.StreamWriter) -> None:
+    async def _serve_call(self, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
         self.calls += 1
         kind = "Content-Type: application/x-amz-json-1.0"
         await asyncio.sleep(self.random.uniform(0, 0.02))
-        if self._trouble(0.05):
-            said = json.dumps({"__type": "ThrottlingException", "message": "slow down"})
-            await _say(writer, "400 Bad Request", said.encode(), kind)
+        if self._inject_fault(0.05):
+            body = json.dumps({"__type": "ThrottlingException", "message": "slow down"})
+            await _write_response(writer, "400 Bad Request", body.encode(), kind)
             return
-        if self._trouble(0.04):
-            raise Cut  # never acted on; the client cannot know
-        action = ask.headers["x-amz-target"].rpartition(".")[2]
-        code = self.states.call(action, json.loads(ask.body))
-        if self._trouble(0.08):
-            raise Cut  # acted on; the client cannot know
+        if self._inject_fault(0.04):
+            raise ConnectionCut  # not processed, but the client cannot know
+        action = request.headers["x-amz-target"].rpartition(".")[2]
+        code = self.states.call(action, json.loads(request.body))
+        if self._inject_fault(0.08):
+            raise ConnectionCut  # processed, but the client cannot know
         if code is None:
-            await _say(writer, "200 OK", b"{}", kind)
+            await _write_response(writer, "200 OK", b"{}", kind)
         else:
-            said = json.dumps({"__type": code, "message": "Task Timed Out: 'x'"})
-            await _say(writer, "400 Bad Request", said.encode(), kind)
+            body = json.dumps({"__type": code, "message": "Task Timed Out: 'x'"})
+            await _write_response(writer, "400 Bad Request", body.encode(), kind)
 
 
 async def _serve(seed: int) -> None:
-    service = Service(seed)
+    service = FaultyServers(seed)
     servers = [
-        await asyncio.start_server(talking(answer), "127.0.0.1", 0, backlog=256)
-        for answer in (service.file, service.callback)
+        await asyncio.start_server(make_handler(respond), "127.0.0.1", 0, backlog=256)
+        for respond in (service.serve_file, service.serve_callback)
     ]
     for server in servers:
         print("127.0.0.1:{1}".format(*server.sockets[0].getsockname()), flush=True)
@@ -244,36 +259,42 @@ async def _serve(seed: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Servers:
+    """The addresses of both servers, and the test's requests to them."""
+
     files: str  # host:port
     states: str
 
     def open(self, token: str, heartbeat_seconds: float) -> None:
-        said = {"token": token, "heartbeat_seconds": heartbeat_seconds}
-        self._ask(OPEN, json.dumps(said).encode())
+        """Add a token that waits."""
+        arguments = {"token": token, "heartbeat_seconds": heartbeat_seconds}
+        self._request(OPEN, json.dumps(arguments).encode())
 
     def calm(self) -> None:
-        self._ask(CALM, b"now")
+        """Stop injecting faults."""
+        self._request(CALM, b"now")
 
-    def books(self) -> dict[str, Any]:
-        found = json.loads(self._ask(BOOKS))
-        assert isinstance(found, dict)
-        return found
+    def read_totals(self) -> dict[str, Any]:
+        """Return the servers' totals."""
+        totals = json.loads(self._request(TOTALS))
+        assert isinstance(totals, dict)
+        return totals
 
-    def _ask(self, path: str, body: bytes | None = None) -> bytes:
-        with urlopen(Request(f"http://{self.states}{path}", body), timeout=60) as answer:
-            return bytes(answer.read())
+    def _request(self, path: str, body: bytes | None = None) -> bytes:
+        with urlopen(Request(f"http://{self.states}{path}", body), timeout=60) as response:
+            return bytes(response.read())
 
 
 @contextmanager
-def serving(seed: int) -> Iterator[World]:
+def run_servers(seed: int) -> Iterator[Servers]:
+    """Run both servers in a process until the block ends."""
     command = [sys.executable, str(Path(__file__)), str(seed)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             files, states = (process.stdout.readline().strip() for _ in range(2))
             assert states, "the server did not start; see stderr"
-            yield World(files, states)
+            yield Servers(files, states)
         finally:
             process.kill()
 

@@ -29,30 +29,30 @@ ERROR_SHARE = 1 / 400  # of all calls
 
 
 class Hazard:
-    """Each round has one of its own; forked processes inherit it."""
+    """The faults of one round; forked processes inherit them."""
 
     name = "none"
     dedupe = False
 
-    def prepare(self, root: Path, begin: Callable[[Path], None]) -> Path:
-        """Make the place ready, in the round's own process, and begin the queue there.
+    def prepare(self, root: Path, push_first: Callable[[Path], None]) -> Path:
+        """Prepare the queue's root in the round's own process, and push the first tasks there.
 
-        Returns the queue's root. Raises NotPossibleHere.
+        Returns the queue's root. Raises HazardUnavailable.
         """
-        begin(root / "queue")
+        push_first(root / "queue")
         return root / "queue"
 
     def join(self, random: Random) -> None:
         """Put a newly forked process under this hazard."""
 
     def strike(self, random: Random) -> None:
-        """Do harm once; called again and again while processes are killed."""
+        """Do harm once. The round calls it repeatedly while it kills processes."""
 
     def calm(self) -> None:
         """End the harm, so that the round can finish."""
 
     def options(self) -> dict[str, Any]:
-        """Return what every queue of the round is opened with."""
+        """Return the options with which every queue of the round is opened."""
         return {}
 
     def shared_time(self, monotonic: float) -> float:
@@ -75,6 +75,8 @@ class _SharedNumbers:
 
 
 class ClockSteps(Hazard):
+    """The wall clock and the file server's clock jump."""
+
     name = "clock steps"
 
     def __init__(self) -> None:
@@ -84,7 +86,7 @@ class ClockSteps(Hazard):
         self._steps[random.randrange(2)] = random.uniform(-MAX_STEP_SECONDS, MAX_STEP_SECONDS)
 
     def calm(self) -> None:
-        """Both clocks pass every due time that was written by a clock running ahead."""
+        """Move both clocks past every due time that a fast clock wrote."""
         self._steps[0] = self._steps[1] = 3 * MAX_STEP_SECONDS
 
     def options(self) -> dict[str, Any]:
@@ -99,18 +101,20 @@ class ClockSteps(Hazard):
 
 
 class TimeNamespaces(Hazard):
+    """Processes whose monotonic clocks are days apart."""
+
     name = "time namespaces"
 
     def __init__(self) -> None:
         self._offset_seconds = 0
 
-    def prepare(self, root: Path, begin: Callable[[Path], None]) -> Path:
+    def prepare(self, root: Path, push_first: Callable[[Path], None]) -> Path:
         pid = os.fork()
         if pid == 0:
-            os._exit(_refusal(lambda: _enter_time_namespace(1)))
+            os._exit(_get_refusal(lambda: _enter_time_namespace(1)))
         if refused := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-            raise NotPossibleHere(f"time namespaces: {os.strerror(refused)}")
-        return super().prepare(root, begin)
+            raise HazardUnavailable(f"time namespaces: {os.strerror(refused)}")
+        return super().prepare(root, push_first)
 
     def join(self, random: Random) -> None:
         if random.random() < 0.7:
@@ -122,17 +126,21 @@ class TimeNamespaces(Hazard):
 
 
 class Overlay(Hazard):
+    """A queue that was begun in the lower layer of an overlay."""
+
     name = "overlay"
     dedupe = True
 
-    def prepare(self, root: Path, begin: Callable[[Path], None]) -> Path:
-        """Mount it in a mount namespace of the round's own, so that it ends with the round."""
+    def prepare(self, root: Path, push_first: Callable[[Path], None]) -> Path:
+        """Mount the overlay in the round's own mount namespace, so that it ends
+        with the round.
+        """
         lower, upper, work, merged = (root / n for n in ("lower", "upper", "work", "queue"))
         for folder in (lower, upper, work, merged):
             folder.mkdir()
-        begin(lower)
-        if refused := _refusal(lambda: _call("unshare", CLONE_NEWNS)):
-            raise NotPossibleHere(f"mount namespaces: {os.strerror(refused)}")
+        push_first(lower)
+        if refused := _get_refusal(lambda: _call_libc("unshare", CLONE_NEWNS)):
+            raise HazardUnavailable(f"mount namespaces: {os.strerror(refused)}")
         layers = f"lowerdir={lower},upperdir={upper},workdir={work}"
         _run("mount", "--make-rprivate", "/")
         _run("mount", "-t", "overlay", "overlay", "-o", layers, str(merged))
@@ -140,6 +148,8 @@ class Overlay(Hazard):
 
 
 class DiskErrors(Hazard):
+    """A disk that fails now and then."""
+
     name = "disk errors"
 
     def __init__(self) -> None:
@@ -156,7 +166,9 @@ class DiskErrors(Hazard):
 
 
 class _FailingDisk(WatchedFs):
-    """Answers a share of all calls with EIO, every second time after carrying it out."""
+    """A file system that fails a share of all calls with EIO, half of them after making the
+    call.
+    """
 
     def __init__(self, share: _SharedNumbers, random: Random) -> None:
         super().__init__()
@@ -165,28 +177,29 @@ class _FailingDisk(WatchedFs):
     def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if name == "close" or self._random.random() >= self._failing[0]:
             return real(*args, **kwargs)
-        if name != "open" and self._random.random() < 0.5:  # an opened file would leak
+        # the descriptor of an opened file would leak
+        if name != "open" and self._random.random() < 0.5:
             real(*args, **kwargs)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-class NotPossibleHere(Exception):
-    """The kernel or the user's rights do not allow this hazard."""
+class HazardUnavailable(Exception):
+    """The kernel or the user's permissions do not allow this hazard."""
 
 
 def _enter_time_namespace(offset_seconds: int) -> None:
     """Move this process, which has one thread, to clocks that are ahead by the offset."""
-    _call("unshare", CLONE_NEWTIME)
+    _call_libc("unshare", CLONE_NEWTIME)
     offsets = f"monotonic {offset_seconds} 0\nboottime {offset_seconds} 0\n"
     Path("/proc/self/timens_offsets").write_text(offsets)
     fd = os.open("/proc/self/ns/time_for_children", os.O_RDONLY)
     try:
-        _call("setns", fd, CLONE_NEWTIME)
+        _call_libc("setns", fd, CLONE_NEWTIME)
     finally:
         os.close(fd)
 
 
-def _call(name: str, *args: int) -> None:
+def _call_libc(name: str, *args: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, name)(*args) != 0:
         code = ctypes.get_errno()
@@ -194,12 +207,12 @@ def _call(name: str, *args: int) -> None:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise NotPossibleHere(f"{' '.join(command[:3])}: {done.stderr.strip()}")
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        raise HazardUnavailable(f"{' '.join(command[:3])}: {completed.stderr.strip()}")
 
 
-def _refusal(action: Callable[[], None]) -> int:
+def _get_refusal(action: Callable[[], None]) -> int:
     """Return the errno with which `action` was refused, or 0."""
     try:
         action()

@@ -1,8 +1,8 @@
 """LocalStack's SQS, with a clock that the test moves.
 
-LocalStack lives in an environment of its own, because its dependencies would change ours. As a
-script, this file runs there: it moves what LocalStack takes for the time. Each line of its
-standard input says by how many seconds; each byte of its answer that it did.
+LocalStack is installed in a separate environment, because its dependencies would change ours.
+This file runs there as a script and moves the time that LocalStack reads. Each line of its
+standard input is a number of seconds, and it writes one byte when the clock has moved.
 """
 
 import os
@@ -26,54 +26,61 @@ _SETTINGS = {
 Advance = Callable[[float], None]
 
 
-def why_not() -> str:
-    """Return why it cannot run here, or nothing."""
+def explain_unavailable() -> str:
+    """Return why LocalStack cannot run here, or an empty text."""
     if not _PYTHON.exists():
         return f"LocalStack is not installed: `make chaos` puts it at {_PYTHON.parents[1]}"
     return ""
 
 
 @contextmanager
-def serving(log: Path) -> Iterator[tuple[str, Advance]]:
-    """Yield its address, and what moves its clock and has it see to what is due by then."""
-    from chaos.walled import walled
+def run_server(log: Path) -> Iterator[tuple[str, Advance]]:
+    """Yield the server's address, and a function that moves its clock and applies
+    what is due.
+    """
+    from chaos.isolated_server import run_isolated
 
-    answers, theirs = os.pipe()
-    command = [str(_PYTHON), __file__, str(theirs)]
-    options = {"stdin": subprocess.PIPE, "env": os.environ | _SETTINGS, "pass_fds": [theirs]}
-    with log.open("wb") as errors, walled(command, _PORT, stderr=errors, **options) as server:
-        os.close(theirs)
+    read_end, write_end = os.pipe()
+    command = [str(_PYTHON), __file__, str(write_end)]
+    options = {"stdin": subprocess.PIPE, "env": os.environ | _SETTINGS, "pass_fds": [write_end]}
+    with (
+        log.open("wb") as errors,
+        run_isolated(command, _PORT, stderr=errors, **options) as server,
+    ):
+        os.close(write_end)
 
         def advance(seconds: float) -> None:
             assert server.process.stdin is not None
             server.process.stdin.write(f"{seconds}\n")
             server.process.stdin.flush()
-            assert os.read(answers, 1), f"LocalStack has ended; see {log}"
+            assert os.read(read_end, 1), f"LocalStack has ended; see {log}"
 
         yield server.url, advance
-    os.close(answers)
+    os.close(read_end)
 
 
 # -- the script
 
 _real_time = time.time
-_ahead = 0.0
+_offset_seconds = 0.0
 
 
-def _obey(orders: Iterator[str], answers: int) -> None:
-    global _ahead
+def _apply_advances(lines: Iterator[str], read_end: int) -> None:
+    global _offset_seconds
     from localstack.services.sqs.provider import QueueUpdateWorker
 
-    for line in orders:
-        _ahead += float(line)
+    for line in lines:
+        _offset_seconds += float(line)
         QueueUpdateWorker().do_update_all_queues()
-        os.write(answers, b".")
+        os.write(read_end, b".")
 
 
 if __name__ == "__main__":
-    time.time = lambda: _real_time() + _ahead
-    orders = iter(sys.stdin.readline, "")
-    threading.Thread(target=_obey, args=(orders, int(sys.argv[1])), daemon=True).start()
+    time.time = lambda: _real_time() + _offset_seconds
+    lines = iter(sys.stdin.readline, "")
+    threading.Thread(
+        target=_apply_advances, args=(lines, int(sys.argv[1])), daemon=True
+    ).start()
     from localstack.runtime.main import main
 
     main()

@@ -1,8 +1,8 @@
-"""An SQS server that keeps books: ministack, with an eye on every send and delete.
+"""An SQS server that records every send and delete, based on ministack.
 
-Run as a program it says its address on standard output and serves until it is killed.
-What it saw is told at BOOKS by SQS's own ids, so that no worker's word is needed, and in
-short at COUNTS.
+Run as a program, it prints its address on standard output and serves until it is killed. Its
+totals can be read at TOTALS, by SQS's own ids, so that they do not depend on the workers, and
+in short at COUNTS.
 """
 
 import json
@@ -18,79 +18,89 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-BOOKS, COUNTS = "/books", "/counts"
+TOTALS, COUNTS = "/totals", "/counts"
 
 
 @dataclass(frozen=True, slots=True)
-class ServerBooks:
+class ServerTotals:
+    """The sends and deletes that the server saw."""
+
     sent: list[str]
     deleted: dict[str, int]  # how often each was deleted
     receives: int
-    repeated: int  # deletes of what was deleted by the same receipt: its answer got lost
-    stale: int  # deletes with a receipt that was good no more
+    repeated: int  # deletes repeated with the same receipt, because the response was lost
+    stale: int  # deletes with a stale receipt
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ServerCounts:
+    """The numbers of sent and deleted messages."""
+
     sent: int
     deleted: int
 
     @property
     def waiting(self) -> int:
+        """Return the number of messages that are not deleted."""
         return self.sent - self.deleted
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class SqsServer:
+    """A running server."""
+
     endpoint: str
 
-    def books(self) -> ServerBooks:
-        return ServerBooks(**self._ask(BOOKS))
+    def read_totals(self) -> ServerTotals:
+        """Return all sends and deletes."""
+        return ServerTotals(**self._request(TOTALS))
 
-    def counts(self) -> Counts:
-        return Counts(**self._ask(COUNTS))
+    def read_counts(self) -> ServerCounts:
+        """Return the numbers of sends and deletes."""
+        return ServerCounts(**self._request(COUNTS))
 
-    def _ask(self, path: str) -> Any:
-        with urlopen(self.endpoint + path, timeout=60) as answer:
-            return json.load(answer)
+    def _request(self, path: str) -> Any:
+        with urlopen(self.endpoint + path, timeout=60) as response:
+            return json.load(response)
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
+def run_server() -> Iterator[SqsServer]:
+    """Run the server in a process until the block ends."""
     command = [sys.executable, str(Path(__file__))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().strip()
             assert address, "the SQS server did not start; see stderr"
-            yield Server(address)
+            yield SqsServer(address)
         finally:
             process.kill()
 
 
-class BookKeeping:
-    """An ASGI application around ministack's."""
+class RecordingApp:
+    """An ASGI application that records what passes to and from ministack's."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
         self._messages: dict[str, str] = {}  # by receipt
         self._sent: list[str] = []
         self._deleted: Counter[str] = Counter()
-        self._used: set[str] = set()  # receipts that deleted
+        self._used: set[str] = set()  # receipts that were used for a delete
         self._receives = self._repeated = self._stale = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif scope["path"] == BOOKS:
-            await _tell(send, self._books())
+        elif scope["path"] == TOTALS:
+            await _send_json(send, self._collect_totals())
         elif scope["path"] == COUNTS:
-            await _tell(send, {"sent": len(self._sent), "deleted": len(self._deleted)})
+            await _send_json(send, {"sent": len(self._sent), "deleted": len(self._deleted)})
         else:
-            await self._watch(scope, receive, send)
+            await self._forward(scope, receive, send)
 
-    async def _watch(self, scope: Any, receive: Any, send: Any) -> None:
-        request, answer = bytearray(), bytearray()
+    async def _forward(self, scope: Any, receive: Any, send: Any) -> None:
+        request, response = bytearray(), bytearray()
 
         async def read() -> Any:
             event = await receive()
@@ -98,39 +108,41 @@ class BookKeeping:
             return event
 
         async def write(event: Any) -> None:
-            answer.extend(event.get("body", b""))
+            response.extend(event.get("body", b""))
             if event["type"] == "http.response.body" and not event.get("more_body"):
-                self._note(_action(scope), _json(request), _json(answer))
+                self._note(_get_action(scope), _parse_json(request), _parse_json(response))
             await send(event)
 
         await self._app(scope, read, write)
 
-    def _note(self, action: str, asked: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    def _note(
+        self, action: str, arguments: Mapping[str, Any], response: Mapping[str, Any]
+    ) -> None:
         match action:
-            case "SendMessage" if "MessageId" in told:
-                self._sent.append(told["MessageId"])
+            case "SendMessage" if "MessageId" in response:
+                self._sent.append(response["MessageId"])
             case "SendMessageBatch":
-                self._sent += [entry["MessageId"] for entry in told.get("Successful", ())]
+                self._sent += [entry["MessageId"] for entry in response.get("Successful", ())]
             case "ReceiveMessage":
                 self._receives += 1
-                for message in told.get("Messages", ()):
+                for message in response.get("Messages", ()):
                     self._messages[message["ReceiptHandle"]] = message["MessageId"]
             case "DeleteMessageBatch":
-                self._note_deletes(asked, told)
+                self._note_deletes(arguments, response)
             case "DeleteMessage":
                 raise AssertionError("acks are expected in batches")
 
-    def _note_deletes(self, asked: Mapping[str, Any], told: Mapping[str, Any]) -> None:
-        receipts = {entry["Id"]: entry["ReceiptHandle"] for entry in asked["Entries"]}
-        for entry in told.get("Successful", ()):
+    def _note_deletes(self, arguments: Mapping[str, Any], response: Mapping[str, Any]) -> None:
+        receipts = {entry["Id"]: entry["ReceiptHandle"] for entry in arguments["Entries"]}
+        for entry in response.get("Successful", ()):
             self._used.add(receipt := receipts[entry["Id"]])
             self._deleted[self._messages[receipt]] += 1
-        for entry in told.get("Failed", ()):
+        for entry in response.get("Failed", ()):
             repeated = receipts[entry["Id"]] in self._used
             self._repeated += repeated
             self._stale += not repeated
 
-    def _books(self) -> dict[str, Any]:
+    def _collect_totals(self) -> dict[str, Any]:
         return {
             "sent": self._sent,
             "deleted": self._deleted,
@@ -140,22 +152,22 @@ class BookKeeping:
         }
 
 
-async def _tell(send: Any, what: Mapping[str, Any]) -> None:
+async def _send_json(send: Any, content: Mapping[str, Any]) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": json.dumps(what).encode()})
+    await send({"type": "http.response.body", "body": json.dumps(content).encode()})
 
 
-def _action(scope: Any) -> str:
-    named = (value for name, value in scope["headers"] if name == b"x-amz-target")
-    return str(next(named, b"").decode().rpartition(".")[2])
+def _get_action(scope: Any) -> str:
+    targets = (value for name, value in scope["headers"] if name == b"x-amz-target")
+    return str(next(targets, b"").decode().rpartition(".")[2])
 
 
-def _json(body: bytearray) -> Mapping[str, Any]:
+def _parse_json(body: bytearray) -> Mapping[str, Any]:
     try:
-        found = json.loads(bytes(body))
+        parsed = json.loads(bytes(body))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _serve() -> None:
@@ -172,7 +184,7 @@ def _serve() -> None:
     config.bind = [f"fd://{listening.fileno()}"]
     config.loglevel = "ERROR"
     print(f"http://127.0.0.1:{port}", flush=True)
-    asyncio.run(serve(BookKeeping(app), config))  # type: ignore[arg-type]
+    asyncio.run(serve(RecordingApp(app), config))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

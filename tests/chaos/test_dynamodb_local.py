@@ -1,7 +1,7 @@
-"""Second opinion on the stores: their promises on Amazon's own DynamoDB Local.
+"""Run the store contracts on Amazon's own DynamoDB Local.
 
-ministack and moto are clones. This server was written by those who run DynamoDB, so it
-decides what conditions, transactions, indexes and errors mean.
+ministack and moto are clones. DynamoDB Local comes from the makers of DynamoDB, so it decides
+what conditions, transactions, indexes and errors mean.
 """
 
 import os
@@ -16,7 +16,7 @@ import test_dynamodb_jobs
 from botocore.config import Config
 
 from chaos import dynamodb_local
-from chaos.walled import NoNamespace
+from chaos.isolated_server import NamespaceUnavailable
 from holdfast.testing.contracts.conversations.contract import ConversationStoreContract
 from holdfast.testing.contracts.conversations.support import OpenStore
 from holdfast.testing.contracts.jobs.contract import JobStoreContract
@@ -27,7 +27,9 @@ pytestmark = [
     pytest.mark.skipif(
         "HOLDFAST_CHAOS_SECONDS" not in os.environ, reason="minutes, under `make chaos` only"
     ),
-    pytest.mark.skipif(bool(dynamodb_local.why_not()), reason=dynamodb_local.why_not()),
+    pytest.mark.skipif(
+        bool(dynamodb_local.explain_unavailable()), reason=dynamodb_local.explain_unavailable()
+    ),
 ]
 
 
@@ -35,8 +37,8 @@ pytestmark = [
 def client() -> Iterator[Any]:
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(dynamodb_local.serving())
-        except NoNamespace as error:
+            server = stack.enter_context(dynamodb_local.run_server())
+        except NamespaceUnavailable as error:
             pytest.skip(str(error))
         yield boto3.client(
             "dynamodb",
@@ -53,7 +55,7 @@ class TestJobsOnDynamoDBLocal(JobStoreContract):
 
     @pytest.fixture
     def open_repository(self, client: Any) -> OpenRepository:
-        return test_dynamodb_jobs.store_of(client)
+        return test_dynamodb_jobs.make_opener(client)
 
 
 class TestConversationsOnDynamoDBLocal(ConversationStoreContract):

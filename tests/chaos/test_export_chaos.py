@@ -1,9 +1,9 @@
-"""Export services on one queue, killed, frozen and cut off; every job is answered once.
+"""Export services on one queue, killed, frozen and cut off; every job gets one callback.
 
-JB-01…16, 28, 33, 46; I-JB-1…5, 12, 13; R004-066…081. A few jobs as part of all tests; with
-HOLDFAST_CHAOS_SECONDS rounds of many with new seeds for that long. Nothing here is asserted
-about speed: a slow machine only makes rounds longer, and an execution that really timed out
-because nobody could beat for it is counted, and judged as such.
+R004-066…081 (JB-01…16, 28, 33, 46; I-JB-1…5, 12, 13). A few jobs run as part of all tests;
+with HOLDFAST_CHAOS_SECONDS there are rounds of many jobs with new seeds for that long. Speed
+is not asserted, because a slow machine only makes rounds longer. An execution that really
+timed out, because no service could send heartbeats, is counted as such.
 """
 
 import shutil
@@ -13,96 +13,101 @@ from time import monotonic, sleep
 
 import pytest
 
-from chaos.export_books import ExportBooks, Onlooker
-from chaos.export_cast import LEASE_SECONDS, Clients, Place, Services
-from chaos.export_server import World, serving
-from chaos.test_chaos import SECONDS, seeds
+from chaos.export_accounting import ExportAccounting, ExportObserver
+from chaos.export_roles import LEASE_SECONDS, ExportClients, ExportServices, ExportWorkspace
+from chaos.export_server import Servers, run_servers
+from chaos.test_chaos import SECONDS, iterate_seeds
 from fs import scratch
 
 SERVICES = 3 if SECONDS else 2
 JOBS = 60 if SECONDS else 8
 FAULT_SECONDS = 25.0 if SECONDS else 3.5
-PATIENCE_SECONDS = 180.0
-NUDGE_SECONDS = 0.25
+WAIT_TIMEOUT_SECONDS = 180.0
+FAULT_INTERVAL_SECONDS = 0.25
 
 
 class ExportRound:
-    """Services work, clients ask, a monkey hurts; then all that hurts stops."""
+    """A round in which services work and clients order jobs, until all faults stop."""
 
-    def __init__(self, root: Path, world: World, seed: int) -> None:
+    def __init__(self, root: Path, servers: Servers, seed: int) -> None:
         self.random = Random(seed)
-        self.place = Place(root, world)
-        self.services = Services(self.place, self.random, SERVICES)
-        self.clients = Clients(self.place, self.random)
-        self.onlooker = Onlooker(self.place, self.clients.orders)
+        self.workspace = ExportWorkspace(root, servers)
+        self.services = ExportServices(self.workspace, self.random, SERVICES)
+        self.clients = ExportClients(self.workspace, self.random)
+        self.observer = ExportObserver(self.workspace, self.clients.orders)
 
-    def play(self) -> ExportBooks:
+    def run(self) -> ExportAccounting:
+        """Run the round and return its accounting."""
         try:
             self.services.start_all()
-            self.begin()
-            self.hurt()
-            self.place.world.calm()
-            self.services.thaw(everybody=True)
-            books = self.let_finish()
-            self.services.stop(PATIENCE_SECONDS)
+            self.wait_for_first_call()
+            self.inject_faults()
+            self.workspace.servers.calm()
+            self.services.thaw(all_processes=True)
+            accounting = self.wait_until_finished()
+            self.services.stop(WAIT_TIMEOUT_SECONDS)
         finally:
-            self.services.thaw(everybody=True)
+            self.services.thaw(all_processes=True)
             self.services.end()
-        return books.read()
+        return accounting.read()
 
-    def begin(self) -> None:
-        """Harm is for those who are at work."""
-        self.clients.ask()
-        give_up_at = monotonic() + PATIENCE_SECONDS
-        while not self.place.world.books()["calls"]:
-            assert monotonic() < give_up_at, "no service came to work"
+    def wait_for_first_call(self) -> None:
+        """Wait until a service works, because faults are for services at work."""
+        self.clients.order_job()
+        give_up_at = monotonic() + WAIT_TIMEOUT_SECONDS
+        while not self.workspace.servers.read_totals()["calls"]:
+            assert monotonic() < give_up_at, "no service began to work"
             self.services.check_alive()
             sleep(0.05)
 
-    def hurt(self) -> None:
-        """Jobs come while services die: over the whole time, in no rhythm."""
-        self.services.kill_one()  # one dies in any case, however short this is
+    def inject_faults(self) -> None:
+        """Order jobs at random intervals while services are killed and frozen."""
+        # at least one service is killed, however short the round is
+        self.services.kill_random()
         until = monotonic() + FAULT_SECONDS
         while monotonic() < until or len(self.clients.orders) < JOBS:
-            asked = JOBS * (1 - (until - monotonic()) / FAULT_SECONDS)
-            while len(self.clients.orders) < min(JOBS, asked + 1):
-                self.clients.ask()
-            sleep(self.random.uniform(0, 2 * NUDGE_SECONDS))
+            orders_due = JOBS * (1 - (until - monotonic()) / FAULT_SECONDS)
+            while len(self.clients.orders) < min(JOBS, orders_due + 1):
+                self.clients.order_job()
+            sleep(self.random.uniform(0, 2 * FAULT_INTERVAL_SECONDS))
             self.services.thaw()
             self.services.check_alive()
-            self.onlooker.look()
-            self.do_harm()
+            self.observer.observe()
+            self.inject_fault()
 
-    def do_harm(self) -> None:
+    def inject_fault(self) -> None:
         match self.random.random():
-            case chance if chance < 0.15 and self.may_kill():
-                self.services.kill_one()
+            case chance if chance < 0.15 and self.can_kill():
+                self.services.kill_random()
             case chance if chance < 0.30:
-                self.services.freeze_one(self.random.uniform(0.5, 2.5) * LEASE_SECONDS)
+                self.services.freeze_random(self.random.uniform(0.5, 2.5) * LEASE_SECONDS)
             case chance if chance < 0.70:
-                self.services.kill_a_worker()
+                self.services.kill_random_worker()
 
-    def may_kill(self) -> bool:
-        """An answer that was left half way is taken up after twenty seconds: `make chaos`
-        has that time, the run of all tests has not."""
-        return bool(SECONDS) or not self.onlooker.somebody_answers()
+    def can_kill(self) -> bool:
+        """Return whether a service may be killed now.
 
-    def let_finish(self) -> ExportBooks:
-        books = ExportBooks(self.place, self.clients.orders)
-        give_up_at = monotonic() + PATIENCE_SECONDS
-        while self.clients.waiting() or not books.quiet():
-            assert monotonic() < give_up_at, f"unfinished: {books.summary()}"
+        A callback that was interrupted is retried after twenty seconds. `make chaos` has that
+        time, the run of all tests does not.
+        """
+        return bool(SECONDS) or not self.observer.has_pending_callback()
+
+    def wait_until_finished(self) -> ExportAccounting:
+        accounting = ExportAccounting(self.workspace, self.clients.orders)
+        give_up_at = monotonic() + WAIT_TIMEOUT_SECONDS
+        while self.clients.count_waiting() or not accounting.is_finished():
+            assert monotonic() < give_up_at, f"unfinished: {accounting.format_summary()}"
             self.services.check_alive()
-            self.onlooker.look()
+            self.observer.observe()
             sleep(0.1)
-        return books
+        return accounting
 
-    def summary(self) -> str:
+    def format_summary(self) -> str:
         services, clients = self.services, self.clients
         return (
             f"{services.kills} services and {services.worker_kills} workers killed, "
-            f"{services.freezes} frozen; {clients.repeated} messages sent twice, "
-            f"{clients.again} jobs asked for again"
+            f"{services.freezes} frozen; {clients.repeated_messages} messages sent twice, "
+            f"{clients.repeated_orders} jobs ordered again"
         )
 
 
@@ -112,21 +117,22 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.chaos
-def test_every_job_is_counted_and_answered_once_whoever_dies() -> None:
-    for seed in seeds():
+def test_every_job_is_counted_and_answered_once_whichever_process_dies() -> None:
+    for seed in iterate_seeds():
         folder = scratch.new_folder()
         started = monotonic()
         try:
-            with serving(seed) as world:
-                play = ExportRound(folder, world, seed)
-                books = play.play()
+            with run_servers(seed) as servers:
+                chaos_round = ExportRound(folder, servers, seed)
+                accounting = chaos_round.run()
             print(
-                f"export round {seed}: {monotonic() - started:.0f} s, {play.summary()}; "
-                f"{books.summary()}; looked {play.onlooker.looks} times",
+                f"export round {seed}: {monotonic() - started:.0f} s, "
+                f"{chaos_round.format_summary()}; {accounting.format_summary()}; "
+                f"observed {chaos_round.observer.observations} times",
                 flush=True,
             )
-            books.check()
-            assert play.clients.buried() == 0
+            accounting.check()
+            assert chaos_round.clients.count_dead_letters() == 0
         except BaseException as error:
             error.add_note(f"round with seed {seed}; the services' logs are in {folder}/logs")
             raise

@@ -1,4 +1,4 @@
-"""Second opinion on the SQS queue: its promises on LocalStack."""
+"""Run the queue contract on LocalStack's SQS."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -12,8 +12,8 @@ import test_sqs_queue
 from botocore.config import Config
 
 from chaos import localstack_sqs
+from chaos.isolated_server import NamespaceUnavailable
 from chaos.localstack_sqs import Advance
-from chaos.walled import NoNamespace
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.bad_input import BadInputPromises
@@ -31,7 +31,9 @@ pytestmark = [
     pytest.mark.skipif(
         "HOLDFAST_CHAOS_SECONDS" not in os.environ, reason="minutes, under `make chaos` only"
     ),
-    pytest.mark.skipif(bool(localstack_sqs.why_not()), reason=localstack_sqs.why_not()),
+    pytest.mark.skipif(
+        bool(localstack_sqs.explain_unavailable()), reason=localstack_sqs.explain_unavailable()
+    ),
 ]
 
 _numbers = count()
@@ -42,8 +44,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Adva
     with ExitStack() as stack:
         log = tmp_path_factory.mktemp("localstack") / "log"
         try:
-            yield stack.enter_context(localstack_sqs.serving(log))
-        except NoNamespace as error:
+            yield stack.enter_context(localstack_sqs.run_server(log))
+        except NamespaceUnavailable as error:
             pytest.skip(str(error))
 
 
@@ -60,7 +62,7 @@ def client(server: tuple[str, Advance]) -> Any:
 
 
 class SharedClock(ManualClock):
-    """Moves the server's clock along."""
+    """A clock that moves the server's clock along."""
 
     def __init__(self, advance_server: Advance) -> None:
         super().__init__()
@@ -81,7 +83,7 @@ class TestSQSQueueOnLocalStack(
     BadInputPromises,
     QueueConcurrencyPromises,
 ):
-    """All but long polls, which wait in real time."""
+    """All promises except long polls, which wait in real time."""
 
     lacks = test_sqs_queue.NOT_SQS
 
@@ -91,11 +93,11 @@ class TestSQSQueueOnLocalStack(
 
     @pytest.fixture
     def make_queue(self, client: Any, clock: ManualClock) -> MakeQueue:
-        return _opener(client, clock)
+        return _make_opener(client, clock)
 
     @pytest.fixture
     def make_other_queue(self, client: Any, clock: ManualClock) -> MakeQueue:
-        return _opener(client, clock)
+        return _make_opener(client, clock)
 
     @pytest.fixture
     def queue(self, make_queue: MakeQueue) -> AnyQueue:
@@ -111,17 +113,17 @@ class TestSQSQueueOnLocalStack(
 
     def test_one_lost_lease_in_a_batch_does_not_cost_the_others(self) -> None:  # type: ignore[override]
         pytest.skip(
-            "LocalStack lets stale handles work; the keeper never asks past the deadline"
+            "LocalStack accepts stale handles; the keeper never calls after the deadline"
         )
 
 
-def _opener(client: Any, clock: ManualClock) -> MakeQueue:
-    """Open a queue of one test only."""
+def _make_opener(client: Any, clock: ManualClock) -> MakeQueue:
+    """Create a queue for one test and return a function that opens it."""
     name = f"work-{next(_numbers)}"
     client.create_queue(QueueName=name)
 
-    def open_one(**settings: Any) -> AnyQueue:
+    def open_queue(**settings: Any) -> AnyQueue:
         defaults = {"lease_seconds": LEASE, "clock": clock, "client": client}
         return SQSQueue(name, **defaults | settings)
 
-    return open_one
+    return open_queue

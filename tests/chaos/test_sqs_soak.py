@@ -1,8 +1,8 @@
 """Four worker processes on a real SQS server, killed at random and replaced.
 
-A few hundred messages as part of all tests; with HOLDFAST_CHAOS_SECONDS rounds of five
-thousand with new seeds for that long. Nothing here is asserted about speed: a slow machine
-only makes rounds longer.
+A few hundred messages are part of all tests; with HOLDFAST_CHAOS_SECONDS there are rounds of
+five thousand with new seeds for that long. Speed is not asserted, because a slow machine only
+makes rounds longer.
 """
 
 import os
@@ -14,83 +14,88 @@ from time import monotonic, sleep
 import boto3
 import pytest
 
-from chaos.crew import Crew
-from chaos.ledger import Entry
-from chaos.sqs_books import SqsBooks
-from chaos.sqs_cast import LEASE_SECONDS, SqsPlace, SqsWorker, push_all
-from chaos.sqs_server import Server, serving
-from chaos.test_chaos import SECONDS, seeds
+from chaos.event_log import Entry
+from chaos.processes import ChaosProcesses
+from chaos.sqs_accounting import SqsAccounting
+from chaos.sqs_roles import LEASE_SECONDS, SqsWorker, SqsWorkspace, push_messages
+from chaos.sqs_server import SqsServer, run_server
+from chaos.test_chaos import SECONDS, iterate_seeds
 from fs import scratch
 
 WORKERS = 4
 MESSAGES = 5_000 if SECONDS else 300
-KILLING_ENDS_AT = 0.9  # of the messages deleted: what is left must be able to finish
-PATIENCE_SECONDS = 600.0
+FAULT_SHARE = 0.9  # of the messages deleted; the rest must be able to finish
+WAIT_TIMEOUT_SECONDS = 600.0
 
 
 class SqsRound:
-    def __init__(self, root: Path, server: Server, seed: int) -> None:
+    """A round in which workers are killed while they handle messages."""
+
+    def __init__(self, root: Path, server: SqsServer, seed: int) -> None:
         self.random = Random(seed)
         self.server = server
-        self.place = SqsPlace(root, server, _new_queue(server))
-        self.crew = Crew(self.random)
-        self.give_up_at = monotonic() + PATIENCE_SECONDS
+        self.workspace = SqsWorkspace(root, server, _create_queue(server))
+        self.processes = ChaosProcesses(self.random)
+        self.give_up_at = monotonic() + WAIT_TIMEOUT_SECONDS
 
     def work(self, seed: int) -> None:
-        SqsWorker(self.place, seed).run()
+        SqsWorker(self.workspace, seed).run()
 
     def push(self, seed: int) -> None:
-        push_all(self.place, seed, MESSAGES)
+        push_messages(self.workspace, seed, MESSAGES)
 
-    def play(self) -> SqsBooks:
+    def run(self) -> SqsAccounting:
+        """Run the round and return its accounting."""
         try:
-            self.crew.start(self.push)
+            self.processes.start(self.push)
             for _ in range(WORKERS):
-                self.crew.start(self.work)
-            self.hurt()
-            self.let_finish()
+                self.processes.start(self.work)
+            self.inject_faults()
+            self.wait_until_finished()
         finally:
-            self.crew.end()
-        return SqsBooks(list(self.place.ledger.entries()), self.server.books())
+            self.processes.end()
+        return SqsAccounting(
+            list(self.workspace.event_log.entries()), self.server.read_totals()
+        )
 
-    def hurt(self) -> None:
-        while self.server.counts().deleted < KILLING_ENDS_AT * MESSAGES:
+    def inject_faults(self) -> None:
+        while self.server.read_counts().deleted < FAULT_SHARE * MESSAGES:
             self.check_time()
             sleep(self.random.uniform(0.1, 0.8))
-            self.kill_one_worker()
+            self.kill_random_worker()
 
-    def kill_one_worker(self) -> None:
-        """The ledger is told afterwards: until then it may have been alive."""
-        before = set(self.crew.roles)
-        self.crew.kill_one(self.work)
-        [killed] = before - set(self.crew.roles)
-        self.place.ledger.add(Entry("killed", worker=str(killed), at=monotonic()))
+    def kill_random_worker(self) -> None:
+        """Kill a worker and record it afterwards, because it may have been alive until then."""
+        before = set(self.processes.roles)
+        self.processes.kill_random(self.work)
+        [killed] = before - set(self.processes.roles)
+        self.workspace.event_log.add(Entry("killed", worker=str(killed), at=monotonic()))
 
-    def let_finish(self) -> None:
+    def wait_until_finished(self) -> None:
         while not self.is_done():
             self.check_time()
             sleep(0.2)
-        self.place.stop.touch()
-        assert self.crew.wait(self.push, PATIENCE_SECONDS), "the pusher does not end"
-        assert self.crew.wait(self.work, PATIENCE_SECONDS), "a worker does not stop"
+        self.workspace.stop.touch()
+        assert self.processes.wait(self.push, WAIT_TIMEOUT_SECONDS), "the pusher does not end"
+        assert self.processes.wait(self.work, WAIT_TIMEOUT_SECONDS), "a worker does not stop"
 
     def is_done(self) -> bool:
-        counts = self.server.counts()
+        counts = self.server.read_counts()
         return counts.sent >= MESSAGES and counts.waiting == 0
 
     def check_time(self) -> None:
-        assert monotonic() < self.give_up_at, f"unfinished: {self.place.queue().stats()}"
+        assert monotonic() < self.give_up_at, f"unfinished: {self.workspace.queue().stats()}"
 
 
-def _new_queue(server: Server) -> str:
+def _create_queue(server: SqsServer) -> str:
     client = boto3.client("sqs", endpoint_url=server.endpoint)
     attributes = {"VisibilityTimeout": str(int(LEASE_SECONDS))}
-    answer = client.create_queue(QueueName="soak", Attributes=attributes)
-    return str(answer["QueueUrl"])
+    response = client.create_queue(QueueName="soak", Attributes=attributes)
+    return str(response["QueueUrl"])
 
 
 @pytest.fixture(autouse=True)
-def _no_amazon(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_aws(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "soak")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -102,24 +107,24 @@ def _no_amazon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.chaos
-def test_every_message_is_worked_to_its_end_and_deleted_once_whoever_is_killed() -> None:
-    for seed in seeds():
+def test_every_message_is_completed_and_deleted_once_whichever_worker_is_killed() -> None:
+    for seed in iterate_seeds():
         folder = scratch.new_folder()
         started = monotonic()
         try:
-            with serving() as server:
-                play = SqsRound(folder, server, seed)
-                books = play.play()
-                stats = play.place.queue().stats()
+            with run_server() as server:
+                chaos_round = SqsRound(folder, server, seed)
+                accounting = chaos_round.run()
+                stats = chaos_round.workspace.queue().stats()
             print(
-                f"SQS round {seed}: {monotonic() - started:.0f} s, {play.crew.kills} killed, "
-                f"{books.summary()}",
+                f"SQS round {seed}: {monotonic() - started:.0f} s, "
+                f"{chaos_round.processes.kills} killed, {accounting.format_summary()}",
                 flush=True,
             )
-            books.check()
+            accounting.check()
             assert (stats.ready, stats.delayed, stats.leased, stats.failed) == (0, 0, 0, 0)
-            assert books.taken_over(), "no message ever changed hands"
+            assert accounting.count_taken_over(), "no message was ever taken over"
         except BaseException as error:
-            error.add_note(f"round with seed {seed}; who did what is told in {folder}/ledger")
+            error.add_note(f"round with seed {seed}; the events are in {folder}/events")
             raise
         shutil.rmtree(folder)

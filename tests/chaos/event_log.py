@@ -1,4 +1,4 @@
-"""What happened, by everybody's own account: one line each, appended in one write."""
+"""A log of what each process did, one line per event, each appended in one write."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`at` is on the clock that all processes of the machine share."""
+    """One event. `at` is on the clock that all processes of the machine share."""
 
     what: str
     message_id: str = "-"
@@ -18,11 +18,14 @@ class Entry:
     at: float = 0.0
 
 
-class Ledger:
+class EventLog:
+    """A file of entries that many processes append to."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def add(self, entry: Entry) -> None:
+        """Append an entry."""
         line = (
             f"{entry.what} {entry.message_id} {entry.key} {entry.fence} {entry.worker} "
             f"{entry.at!r}\n"
@@ -34,6 +37,7 @@ class Ledger:
             os.close(fd)
 
     def entries(self) -> Iterator[Entry]:
+        """Yield all entries in the order of their writes."""
         for line in self.path.read_text().splitlines():
             what, message_id, key, fence, worker, at = line.split(" ")
             yield Entry(what, message_id, key, int(fence), worker, float(at))

@@ -1,4 +1,6 @@
-"""Those who act: workers, pushers and a reader, each in a process of its own."""
+"""The roles of the file queue's chaos tests: workers, pushers and a reader, each in
+a process.
+"""
 
 import os
 import signal
@@ -7,16 +9,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from chaos.event_log import Entry, EventLog
 from chaos.hazards import Hazard
-from chaos.ledger import Entry, Ledger
 from fs import audit
-from fs.ground import note
+from fs.ground import make_message
 from holdfast.adapters.local.filesystem import FilesystemQueue
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import LeaseLost, QueueUnavailable
 from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import AnyMessage, lease_of
+from holdfast.core.queue.message import AnyMessage, get_lease
 
 LEASE_SECONDS = 0.5
 MAX_ATTEMPTS = 12
@@ -24,26 +26,29 @@ BATCH = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a round is played, and under which hazard."""
+class Workspace:
+    """The folders of one round, and its hazard."""
 
     root: Path
     queue_root: Path
     hazard: Hazard
 
     @property
-    def ledger(self) -> Ledger:
-        return Ledger(self.root / "ledger")
+    def event_log(self) -> EventLog:
+        """Return the round's event log."""
+        return EventLog(self.root / "events")
 
     @property
     def stop(self) -> Path:
+        """Return the file whose existence ends the round."""
         return self.root / "stop"
 
     def queue(self) -> FilesystemQueue[Any]:
+        """Open the queue, and retry while the disk fails."""
         while True:
             try:
                 return self._open()
-            except QueueUnavailable:  # the disk failed just then
+            except QueueUnavailable:  # the disk failed at this moment
                 SYSTEM_CLOCK.sleep(0.01)
 
     def _open(self) -> FilesystemQueue[Any]:
@@ -62,25 +67,26 @@ class Place:
 
 
 class ChaosWorker:
-    """Polls a few, holds them all, does one after the other.
+    """A worker that polls a few messages, holds them all, and handles one after the other.
 
-    One in three is stubborn: it goes on after its lease is lost, as a handler might that
-    never looks. What it does then must bounce off.
+    One in three workers is stubborn. It continues after its lease is lost, as a handler might
+    that never checks. Whatever it does then must be refused.
     """
 
-    def __init__(self, place: Place, seed: int) -> None:
-        self._place, self._random = place, Random(seed)
-        self._queue, self._ledger = place.queue(), place.ledger
+    def __init__(self, workspace: Workspace, seed: int) -> None:
+        self._workspace, self._random = workspace, Random(seed)
+        self._queue, self._event_log = workspace.queue(), workspace.event_log
         self._name = str(os.getpid())
         self._stubborn = self._random.random() < 1 / 3
 
     def run(self) -> None:
+        """Handle messages until the round ends."""
         keeper = LeaseKeeper()
         keeper.start()
-        while not self._place.stop.exists():
+        while not self._workspace.stop.exists():
             messages = self._poll()
             for message in messages:
-                keeper.hold(lease_of(message))
+                keeper.hold(get_lease(message))
                 self._note("held", message, SYSTEM_CLOCK.monotonic())
             for message in messages:
                 self._handle(message)
@@ -89,14 +95,14 @@ class ChaosWorker:
     def _poll(self) -> list[Any]:
         try:
             return self._queue.poll(self._random.randint(1, BATCH), wait_seconds=0.2)
-        except QueueUnavailable:  # the disk failed: a worker waits and tries again
+        except QueueUnavailable:  # the disk failed, so the worker waits and tries again
             return []
 
     def _handle(self, message: Any) -> None:
-        lease = lease_of(message)
+        lease = get_lease(message)
         if message.id.startswith("killer"):
             os.kill(os.getpid(), signal.SIGKILL)
-        SYSTEM_CLOCK.sleep(self._how_long(message))
+        SYSTEM_CLOCK.sleep(self._choose_seconds(message))
         if lease.live or self._stubborn:
             self._note("effect", message)
         self._note("let-go", message, min(SYSTEM_CLOCK.monotonic(), lease.deadline))
@@ -105,7 +111,7 @@ class ChaosWorker:
         except (LeaseLost, QueueUnavailable):
             self._note("refused", message)
 
-    def _how_long(self, message: Any) -> float:
+    def _choose_seconds(self, message: Any) -> float:
         return (
             LEASE_SECONDS * 1.5
             if message.id.startswith("long")
@@ -115,11 +121,11 @@ class ChaosWorker:
     def _settle(self, message: Any) -> None:
         if message.id.startswith("bad"):
             self._queue.dead_letter(message, "bad on purpose")
-            self._note("buried", message)
+            self._note("dead-lettered", message)
         elif message.id.startswith("flaky") and message.attempts == 1:
             self._queue.nack(message)
             self._note("nacked", message)
-        elif message.id.startswith("shy") and lease_of(message).fence == 1:
+        elif message.id.startswith("shy") and get_lease(message).fence == 1:
             self._queue.release(message)
             self._note("released", message)
         else:
@@ -127,10 +133,10 @@ class ChaosWorker:
             self._note("acked", message)
 
     def _note(self, what: str, message: Any, at: float = 0.0) -> None:
-        lease = lease_of(message)
+        lease = get_lease(message)
         key = lease.handle.task.key
-        shared = self._place.hazard.shared_time(at)
-        self._ledger.add(Entry(what, message.id, key, lease.fence, self._name, shared))
+        shared = self._workspace.hazard.shared_time(at)
+        self._event_log.add(Entry(what, message.id, key, lease.fence, self._name, shared))
 
 
 # -- pushers
@@ -138,50 +144,60 @@ class ChaosWorker:
 KINDS = ("plain",) * 40 + ("flaky",) * 3 + ("shy",) * 2 + ("bad",) * 2 + ("long",)
 
 
-def push_some(place: Place, seed: int, tasks: int) -> None:
-    """One at a time or a few together, saying so before and after.
+def push_tasks(workspace: Workspace, seed: int, tasks: int) -> None:
+    """Push tasks, one or a few at a time, and record each before and after.
 
     In a queue with dedupe, ids that were pushed before are pushed again and again.
     """
-    random, queue, ledger = Random(seed), place.queue(), place.ledger
-    left, pushed = tasks, [i for i in _pushed(ledger) if not i.startswith("killer")]
-    while left > 0 and not place.stop.exists():
+    random, queue, event_log = Random(seed), workspace.queue(), workspace.event_log
+    left, pushed = (
+        tasks,
+        [
+            message_id
+            for message_id in _list_pushed(event_log)
+            if not message_id.startswith("killer")
+        ],
+    )
+    while left > 0 and not workspace.stop.exists():
         size = min(left, random.choice((1, 1, 1, 5, 20)))
-        ids = [f"{random.choice(KINDS)}-{os.getpid()}-{left - n}" for n in range(size)]
+        ids = [
+            f"{random.choice(KINDS)}-{os.getpid()}-{left - offset}" for offset in range(size)
+        ]
         for message_id in ids:
-            ledger.add(Entry("pushing", message_id))
+            event_log.add(Entry("pushing", message_id))
         left -= size
-        if place.hazard.dedupe:
+        if workspace.hazard.dedupe:
             ids += random.sample(pushed, min(len(pushed), size))
         try:
-            queue.push_many([note(i, text="x" * 200) for i in ids])
+            queue.push_many([make_message(message_id, text="x" * 200) for message_id in ids])
         except QueueUnavailable:
-            continue  # the disk failed: pushed or not, nothing was promised
+            # the disk failed, so nothing was promised, whether they were pushed or not
+            continue
         pushed += ids
         for message_id in ids:
-            ledger.add(Entry("pushed", message_id))
+            event_log.add(Entry("pushed", message_id))
         SYSTEM_CLOCK.sleep(random.uniform(0, 0.01) * size)
 
 
-def _pushed(ledger: Ledger) -> list[str]:
-    return [entry.message_id for entry in ledger.entries() if entry.what == "pushed"]
+def _list_pushed(event_log: EventLog) -> list[str]:
+    return [entry.message_id for entry in event_log.entries() if entry.what == "pushed"]
 
 
-def push_killers(place: Place, number: int) -> None:
-    """Tasks that kill whoever takes them up."""
+def push_killers(workspace: Workspace, number: int) -> None:
+    """Push tasks that kill every worker that handles them."""
     for i in range(number):
-        place.queue().push(note(f"killer-{i}"))
-        place.ledger.add(Entry("pushed", f"killer-{i}"))
+        workspace.queue().push(make_message(f"killer-{i}"))
+        workspace.event_log.add(Entry("pushed", f"killer-{i}"))
 
 
 # -- the reader
 
 
-def read_on(place: Place) -> None:
-    """I-FQ-8, all the while: whatever is in sight is whole and has a name we know."""
-    folder = place.queue().folder
-    while not place.stop.exists():
-        for problem in (*audit.unreadable(folder), *audit.strangers(folder)):
-            place.ledger.add(Entry("violation", problem.replace(" ", "_")))
-        place.ledger.add(Entry("read"))
+def read_until_stopped(workspace: Workspace) -> None:
+    """Check all the time that every visible file is complete and has a known name (I-FQ-8)."""
+    folder = workspace.queue().folder
+    while not workspace.stop.exists():
+        for problem in (*audit.find_unreadable(folder), *audit.find_foreign(folder)):
+            workspace.event_log.add(Entry("violation", problem.replace(" ", "_")))
+        workspace.event_log.add(Entry("read"))
         SYSTEM_CLOCK.sleep(0.05)

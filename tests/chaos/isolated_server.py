@@ -1,11 +1,11 @@
 """Run a server that would listen on all addresses so that only this machine reaches it.
 
-    with walled([java, ...], port=8000) as server:
+    with run_isolated([java, ...], port=8000) as server:
         boto3.client("dynamodb", endpoint_url=server.url)
 
-Some servers have no option for that. They run in a network namespace of their own, which has
-nothing but a loopback. As a script, this file enters such a namespace with a listening socket
-of the outside in its hand, starts the server there, and passes on what connects.
+Some servers have no option for that. They run in their own network namespace, which has only a
+loopback interface. As a script, this file opens a listening socket outside, enters such a
+namespace, starts the server there, and forwards connections to it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from typing import Any
 
 _LOOPBACK = "127.0.0.1"
 _START_SECONDS = 180.0
-_REFUSED = "no network namespace can be made: "
+_UNAVAILABLE = "no network namespace can be made: "
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 
@@ -32,36 +32,39 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 # -- the test's side
 
 
-class NoNamespace(Exception):
-    """This user may not make a network namespace, so the server was not started."""
+class NamespaceUnavailable(Exception):
+    """This user may not create a network namespace, so the server was not started."""
 
 
 @dataclass(frozen=True, slots=True)
-class Walled:
+class IsolatedServer:
+    """A running server and its address on this machine."""
+
     url: str
     process: "subprocess.Popen[str]"
 
 
 @contextmanager
-def walled(command: Sequence[str], port: int, **options: Any) -> Iterator[Walled]:
-    """Run the command, which listens on `port` inside, until the end of the block.
+def run_isolated(command: Sequence[str], port: int, **options: Any) -> Iterator[IsolatedServer]:
+    """Run the command, which listens on `port` inside the namespace, until the block ends.
 
-    It inherits standard input and error. Raise NoNamespace where this user may not make one.
+    It inherits standard input and error. Raises NamespaceUnavailable if this user may not
+    create one.
     """
     process = subprocess.Popen(
         [sys.executable, __file__, str(port), *command],
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # to be killed with the server
+        start_new_session=True,  # it is killed with the server
         **options,
     )
     try:
         assert process.stdout is not None
-        said = process.stdout.readline().strip()
-        if said.startswith(_REFUSED):
-            raise NoNamespace(said)
-        assert said.startswith("http://"), f"{command[0]} does not start; see stderr"
-        yield Walled(said, process)
+        line = process.stdout.readline().strip()
+        if line.startswith(_UNAVAILABLE):
+            raise NamespaceUnavailable(line)
+        assert line.startswith("http://"), f"{command[0]} does not start; see stderr"
+        yield IsolatedServer(line, process)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -74,7 +77,7 @@ def _enter_namespace() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     user = 0 if os.geteuid() == 0 else _CLONE_NEWUSER
     if libc.unshare(_CLONE_NEWNET | user) != 0:
-        sys.exit(print(_REFUSED + os.strerror(ctypes.get_errno())))
+        sys.exit(print(_UNAVAILABLE + os.strerror(ctypes.get_errno())))
     with socket.socket() as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
 
@@ -82,18 +85,20 @@ def _enter_namespace() -> None:
 async def _serve(outside: socket.socket, port: int, command: Sequence[str]) -> None:
     inside = subprocess.Popen(command, stdout=sys.stderr, close_fds=False)
     async with asyncio.timeout(_START_SECONDS):
-        await _until_it_answers(port, inside)
+        await _wait_until_ready(port, inside)
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle_connection(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         from_inside, to_inside = await asyncio.open_connection(_LOOPBACK, port)
-        await asyncio.gather(_pass_on(reader, to_inside), _pass_on(from_inside, writer))
+        await asyncio.gather(_forward(reader, to_inside), _forward(from_inside, writer))
 
-    server = await asyncio.start_server(connected, sock=outside)
+    server = await asyncio.start_server(handle_connection, sock=outside)
     print("http://{}:{}".format(*outside.getsockname()), flush=True)
     await server.serve_forever()
 
 
-async def _until_it_answers(port: int, server: "subprocess.Popen[bytes]") -> None:
+async def _wait_until_ready(port: int, server: "subprocess.Popen[bytes]") -> None:
     while server.poll() is None:
         with suppress(OSError):
             _, writer = await asyncio.open_connection(_LOOPBACK, port)
@@ -103,7 +108,7 @@ async def _until_it_answers(port: int, server: "subprocess.Popen[bytes]") -> Non
     sys.exit(1)
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(ConnectionError):
         while data := await reader.read(65536):
             writer.write(data)

@@ -1,4 +1,4 @@
-"""Those who act on SQS: workers as anybody would run them, and a pusher."""
+"""The roles of the SQS soak test: ordinary workers, and a pusher."""
 
 import os
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from pathlib import Path
 from random import Random
 from threading import Thread
 
-from chaos.ledger import Entry, Ledger
-from chaos.sqs_server import Server
+from chaos.event_log import Entry, EventLog
+from chaos.sqs_server import SqsServer
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK
@@ -17,30 +17,33 @@ from holdfast.core.worker.context import Context
 from holdfast.core.worker.worker import Worker
 
 LEASE_SECONDS = 3.0
-LONG_SECONDS = 1.3 * LEASE_SECONDS  # must be renewed, or it is worked on twice
+LONG_SECONDS = 1.3 * LEASE_SECONDS  # without renewal it would be handled twice
 CONCURRENCY = 8
-MAX_ATTEMPTS = 100  # kills are charged, and nothing here may end as a dead letter
-ENOUGH_WAITING = 300
+MAX_ATTEMPTS = 100  # kills count as attempts, and no message may be dead-lettered here
+MAX_WAITING = 300
 _STEP_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class SqsPlace:
-    """Where a round is played."""
+class SqsWorkspace:
+    """The folder, server and queue of one round."""
 
     root: Path
-    server: Server
+    server: SqsServer
     url: str
 
     @property
-    def ledger(self) -> Ledger:
-        return Ledger(self.root / "ledger")
+    def event_log(self) -> EventLog:
+        """Return the round's event log."""
+        return EventLog(self.root / "events")
 
     @property
     def stop(self) -> Path:
+        """Return the file whose existence ends the round."""
         return self.root / "stop"
 
     def queue(self) -> SQSQueue[AnyMessage]:
+        """Open the queue."""
         return SQSQueue(
             self.url,
             AnyMessage,
@@ -51,23 +54,30 @@ class SqsPlace:
 
 
 class SqsWorker:
-    """Says when it begins, until when it trusts its lease, and when it has done."""
+    """A worker that records when it begins, until when it trusts its lease, and
+    when it ends.
+    """
 
-    def __init__(self, place: SqsPlace, seed: int) -> None:
-        self._place, self._random, self._ledger = place, Random(seed), place.ledger
+    def __init__(self, workspace: SqsWorkspace, seed: int) -> None:
+        self._workspace, self._random, self._event_log = (
+            workspace,
+            Random(seed),
+            workspace.event_log,
+        )
         self._name = str(os.getpid())
 
     def run(self) -> None:
-        queue = self._place.queue()
+        """Handle messages until the round ends."""
+        queue = self._workspace.queue()
         queue.events.subscribe(self._note_completed)
         worker = Worker(queue, self._handle, concurrency=CONCURRENCY)
-        Thread(target=self._stop_when_told, args=(worker,), daemon=True).start()
+        Thread(target=self._stop_when_requested, args=(worker,), daemon=True).start()
         worker.run()
 
     def _handle(self, message: AnyMessage, ctx: Context) -> None:
         self._note("held", ctx, SYSTEM_CLOCK.monotonic())
         self._note("trusts", ctx, trusted := ctx.deadline)
-        until = SYSTEM_CLOCK.monotonic() + self._how_long(message)
+        until = SYSTEM_CLOCK.monotonic() + self._choose_seconds(message)
         while (now := SYSTEM_CLOCK.monotonic()) < until and not ctx.lost.is_set():
             SYSTEM_CLOCK.sleep(min(_STEP_SECONDS, until - now))
             if ctx.deadline != trusted:
@@ -77,34 +87,36 @@ class SqsWorker:
         if finished:
             self._note("done", ctx, SYSTEM_CLOCK.monotonic())
 
-    def _how_long(self, message: AnyMessage) -> float:
+    def _choose_seconds(self, message: AnyMessage) -> float:
         if message.id.startswith("long"):
             return LONG_SECONDS
         return self._random.uniform(0.0, 0.2)
 
     def _note(self, what: str, ctx: Context, at: float) -> None:
-        self._ledger.add(Entry(what, ctx.message_id, "-", ctx.fence, self._name, at))
+        self._event_log.add(Entry(what, ctx.message_id, "-", ctx.fence, self._name, at))
 
     def _note_completed(self, event: Event) -> None:
         if isinstance(event, Completed):
-            self._ledger.add(Entry("acked", event.message_id, "-", event.attempt, self._name))
+            self._event_log.add(
+                Entry("acked", event.message_id, "-", event.attempt, self._name)
+            )
 
-    def _stop_when_told(self, worker: Worker[AnyMessage]) -> None:
-        while not self._place.stop.exists():
+    def _stop_when_requested(self, worker: Worker[AnyMessage]) -> None:
+        while not self._workspace.stop.exists():
             SYSTEM_CLOCK.sleep(0.1)
         worker.stop()
 
 
-def push_all(place: SqsPlace, seed: int, messages: int) -> None:
-    """Little by little: a server with thousands waiting is slow at every call."""
-    random, queue, ledger = Random(seed), place.queue(), place.ledger
+def push_messages(workspace: SqsWorkspace, seed: int, messages: int) -> None:
+    """Push messages in small steps, because a server with thousands of messages is slow."""
+    random, queue, event_log = Random(seed), workspace.queue(), workspace.event_log
     for first in range(0, messages, 50):
         numbers = range(first, min(first + 50, messages))
         ids = [f"{random.choice(KINDS)}-{number}" for number in numbers]
-        queue.push_many([AnyMessage(id=i, text="x" * 200) for i in ids])
+        queue.push_many([AnyMessage(id=message_id, text="x" * 200) for message_id in ids])
         for message_id in ids:
-            ledger.add(Entry("pushed", message_id))
-        while place.server.counts().waiting > ENOUGH_WAITING:
+            event_log.add(Entry("pushed", message_id))
+        while workspace.server.read_counts().waiting > MAX_WAITING:
             SYSTEM_CLOCK.sleep(0.05)
 
 

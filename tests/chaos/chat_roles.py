@@ -1,0 +1,184 @@
+"""The roles of the chat chaos tests: stagers and workers, each in a process."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from threading import Thread
+from typing import Any
+
+from chat_crash.partners import Ledger, LedgerSender, OneSecret, Partners, ThreadWriter
+from holdfast.adapters.local.filesystem import FilesystemQueue
+from holdfast.adapters.local.sqlite import SQLiteConversations
+from holdfast.conversations.messages import Inbound, Trigger
+from holdfast.conversations.model import Channel, ConversationKey
+from holdfast.conversations.outbox import SentPart
+from holdfast.conversations.policy import ConversationPolicy, ConversationProfile
+from holdfast.conversations.ports import ReplyPart
+from holdfast.conversations.processor import BatchProcessor
+from holdfast.conversations.staging import Stager
+from holdfast.conversations.sweeper import Sweeper
+from holdfast.core.backoff import Backoff
+from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.worker.worker import Worker
+
+CONVERSATIONS = 20
+LEASE_SECONDS = 0.6
+MAX_ATTEMPTS = 200  # killed workers fail often, and that must not park a batch
+POLICY = ConversationPolicy(
+    window_seconds=0.15,
+    quiet_seconds=0.05,
+    max_wait_seconds=0.4,
+    lock_seconds=0.8,
+    grace_seconds=0.5,
+)
+_PROFILE = ConversationProfile({"credentials_id": "sender"}, {"ai_api_key_reference": "writer"})
+
+
+@dataclass(frozen=True, slots=True)
+class ChatWorkspace:
+    """The folder of one round, and the number and pace of its messages."""
+
+    root: Path
+    messages: int
+    pace_seconds: float  # between two messages
+
+    @property
+    def sent(self) -> Ledger:
+        """Return the log of replies that were sent."""
+        return Ledger(self.root / "sent")
+
+    @property
+    def questions(self) -> Ledger:
+        """Return the log of requests to the writer."""
+        return Ledger(self.root / "questions")
+
+    @property
+    def delivered(self) -> Ledger:
+        """Return the log of webhooks that were answered."""
+        return Ledger(self.root / "delivered")
+
+    @property
+    def stop(self) -> Path:
+        """Return the file whose existence ends the round."""
+        return self.root / "stop"
+
+    def store(self) -> SQLiteConversations:
+        """Open the conversation store."""
+        return SQLiteConversations(self.root / "chat.db", durability="process")
+
+    def queue(self) -> FilesystemQueue[Trigger]:
+        """Open the queue of triggers."""
+        return FilesystemQueue(
+            self.root,
+            Trigger,
+            lease_seconds=LEASE_SECONDS,
+            max_attempts=MAX_ATTEMPTS,
+            backoff=Backoff(first_seconds=0.05, max_seconds=0.2),
+        )
+
+    def sids(self) -> list[str]:
+        """Return the sids of all messages of the round."""
+        return [f"m-{number}" for number in range(self.messages)]
+
+
+def get_key(sid: str) -> ConversationKey:
+    """Return the conversation that a message belongs to."""
+    number = int(sid.partition("-")[2]) % CONVERSATIONS
+    return ConversationKey(f"whatsapp:+491510000{number:04}", f"chat-{number}")
+
+
+# -- stagers
+
+
+def deliver_webhooks(workspace: ChatWorkspace, seed: int) -> None:
+    """Deliver webhooks until each was answered, and deliver one in eight a second time."""
+    random = Random(seed)
+    store, queue = workspace.store(), workspace.queue()
+    queues = {Channel.WHATSAPP: queue}
+    stager = Stager(store, queues, policy=POLICY, profiles={"*": _PROFILE})
+    while missing := list_missing(workspace):
+        delivered = sorted(set(workspace.sids()) - set(missing))
+        repeats = delivered and random.random() < 1 / 8
+        sid = random.choice(delivered) if repeats else random.choice(missing[:20])
+        stager.stage(_make_inbound(sid))
+        workspace.delivered.add(sid=sid)
+        SYSTEM_CLOCK.sleep(random.uniform(0, 2 * workspace.pace_seconds))
+
+
+def list_missing(workspace: ChatWorkspace) -> list[str]:
+    """Return the undelivered messages in the order in which they were written."""
+    delivered_sids = {line["sid"] for line in workspace.delivered.lines()}
+    return [sid for sid in workspace.sids() if sid not in delivered_sids]
+
+
+def _make_inbound(sid: str) -> Inbound:
+    key = get_key(sid)
+    return Inbound(
+        message_sid=sid,
+        primary_channel=key.primary_channel,
+        conversation_id=key.conversation_id,
+        body=f"<{sid}>",
+    )
+
+
+# -- workers
+
+
+class SlowSender(LedgerSender):
+    """A sender that waits before and after it sends, so that processes die at these moments."""
+
+    def send(self, part: ReplyPart) -> SentPart:
+        SYSTEM_CLOCK.sleep(_choose_delay())
+        taken = super().send(part)
+        SYSTEM_CLOCK.sleep(_choose_delay())
+        return taken
+
+
+class SlowWriter(ThreadWriter):
+    """A writer that waits before it writes."""
+
+    def write(self, *args: Any, **kwargs: Any) -> Any:
+        SYSTEM_CLOCK.sleep(_choose_delay())
+        return super().write(*args, **kwargs)
+
+
+def _choose_delay() -> float:
+    return os.urandom(1)[0] / 256 * 0.08
+
+
+def answer_until_stopped(workspace: ChatWorkspace) -> None:
+    """Answer messages until the stop file exists."""
+    store, queue, keeper = workspace.store(), workspace.queue(), LeaseKeeper()
+    sender = SlowSender(workspace.sent, SYSTEM_CLOCK, finds="by chance")
+    processor = BatchProcessor(
+        store,
+        Partners(OneSecret(), SlowWriter(workspace.questions), sender),
+        {Channel.WHATSAPP: queue},
+        keeper=keeper,
+        policy=POLICY,
+        max_attempts=MAX_ATTEMPTS,
+    )
+    worker = Worker(queue, processor, concurrency=2, keeper=keeper)
+    Thread(target=_stop_when_requested, args=(workspace, worker), daemon=True).start()
+    with keeper:
+        worker.run()
+    store.close()
+
+
+def _stop_when_requested(workspace: ChatWorkspace, worker: Worker[Trigger]) -> None:
+    while not workspace.stop.exists():
+        SYSTEM_CLOCK.sleep(0.05)
+    worker.stop()
+
+
+# -- the sweeper
+
+
+def run_sweeper(workspace: ChatWorkspace) -> None:
+    """Run the sweeper once."""
+    queue = workspace.queue()
+    with workspace.store() as store:
+        Sweeper(store, {Channel.WHATSAPP: queue}, policy=POLICY).sweep()
+    queue.close()
