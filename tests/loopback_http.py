@@ -1,11 +1,11 @@
-"""An HTTP server on a free port of the loopback, which does as badly as it is told.
+"""An HTTP server on a free port of the loopback, which misbehaves as a test wants.
 
     with LoopbackServer() as server:
         server.on("/a", file(b"..."))
         server.on("/b", lambda ask, wire: wire.send(b"no HTTP at all"))
 
-A route is given each request and the raw connection. Everything is in threads of this
-process; requests are kept for the test to look at.
+A route gets each request and the raw connection. The server runs in threads of this process.
+It keeps the requests, so that the test can inspect them.
 """
 
 import re
@@ -33,7 +33,7 @@ class Ask:
 
     @property
     def start(self) -> int:
-        """Where the rest begins that it asks for; 0: it asks for all."""
+        """The first requested byte; 0 if the complete file is requested."""
         match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("range", ""))
         return int(match[1]) if match else 0
 
@@ -54,7 +54,7 @@ class Wire:
         self.send("\r\n".join((f"HTTP/1.1 {status}", *fields, "", "")).encode("latin-1"))
 
     def body(self, data: bytes) -> None:
-        """Bytes of a file, counted as far as they are sent."""
+        """Send bytes of a file, and count them as they are sent."""
         view = memoryview(data)
         while view:
             count = self._connection.send(view[: 1 << 16])
@@ -65,13 +65,13 @@ class Wire:
         self.closed = True
 
     def reset(self) -> None:
-        """End the connection with an error instead of an end."""
+        """Reset the connection instead of closing it."""
         linger = struct.pack("ii", 1, 0)
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self.closed = True
 
     def hang(self) -> None:
-        """Say nothing more until the client or the test is gone."""
+        """Send nothing more until the client closes or the test ends."""
         self._connection.settimeout(0.05)
         while not self.stopped.is_set():
             try:
@@ -131,7 +131,7 @@ class LoopbackServer:
         return f"{scheme}://{self.origin}{path}"
 
     def on(self, path: str, *routes: Route) -> str:
-        """Answer `path` so: the first request by the first route, … the last stays."""
+        """Set the routes of `path`: one for each request in order; the last one stays."""
 
         def in_turn(ask: Ask, wire: Wire) -> None:
             routes[min(ask.number, len(routes)) - 1](ask, wire)
@@ -144,7 +144,7 @@ class LoopbackServer:
 
     @property
     def open(self) -> int:
-        """Connections that are open now."""
+        """The number of open connections."""
         with self._lock:
             return len(self._open)
 
@@ -211,7 +211,7 @@ class LoopbackServer:
 
 
 def file(data: bytes, *fields: str, etag: str | None = ETAG, ranges: bool = True) -> Route:
-    """A good server's answer: the file, or the rest of it when it is still the same."""
+    """Respond like a good server: the file, or its rest if it is still the same."""
 
     def route(ask: Ask, wire: Wire) -> None:
         tags = [f"ETag: {etag}"] if etag else []
@@ -231,7 +231,7 @@ def file(data: bytes, *fields: str, etag: str | None = ETAG, ranges: bool = True
 
 
 def rest(data: bytes, *, etag: str = ETAG, shift: int = 0) -> Route:
-    """The rest, said to begin `shift` later, whatever If-Range says."""
+    """Send the rest with a range that begins `shift` later, whatever If-Range says."""
 
     def route(ask: Ask, wire: Wire) -> None:
         piece, first = data[ask.start :], ask.start + shift
@@ -244,7 +244,7 @@ def rest(data: bytes, *, etag: str = ETAG, shift: int = 0) -> Route:
 
 
 def cut(data: bytes, at: int, *, etag: str | None = ETAG, length: int | None = None) -> Route:
-    """The file up to a byte, then the end of the connection."""
+    """Send the file up to a byte, then close the connection."""
 
     def route(ask: Ask, wire: Wire) -> None:
         tags = [f"ETag: {etag}"] if etag else []
@@ -270,7 +270,7 @@ def chunked(data: bytes, *fields: str, whole: bool = True) -> Route:
 
 
 def until_closed(data: bytes, *fields: str) -> Route:
-    """As of old: the end of the connection is the end of the file."""
+    """Respond like an old server: the end of the connection is the end of the file."""
 
     def route(ask: Ask, wire: Wire) -> None:
         wire.head("200 OK", "Connection: close", *fields)

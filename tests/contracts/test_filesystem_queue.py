@@ -1,4 +1,4 @@
-"""FilesystemQueue keeps the queue contract, to the byte."""
+"""FilesystemQueue follows the queue contract, checked to the byte."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, Ma
 class TestFilesystemQueue(QueueContract):
     @pytest.fixture
     def clock(self) -> ManualClock:
-        # Files get their real time stamps: the test's time must not make them look old.
+        # Files get real time stamps, so the test's time must not make them look old.
         return ManualClock(time=SYSTEM_CLOCK.time())
 
     @pytest.fixture
@@ -34,12 +34,12 @@ class TestFilesystemQueue(QueueContract):
 
     @pytest.fixture
     def contents(self, tmp_path: Path) -> Callable[[AnyQueue], object]:
-        """Every file and every byte."""
+        """Return every file with its bytes."""
         return lambda queue: _files(tmp_path)
 
 
 def _opener(root: Path, name: str, clock: ManualClock) -> MakeQueue:
-    # Time at the file server is the test's clock, whatever the worker's own says.
+    # The file server uses the test's clock, whatever the worker's own clock says.
     server = FsOps(server_time=clock.time)
 
     def open_one(**settings: Any) -> AnyQueue:

@@ -1,1 +1,1 @@
-"""Stand-ins for the file system's calls (`fs=`), and what must be true of a queue folder."""
+"""Replacements for the file system's calls (`fs=`), and audits of a queue folder."""

@@ -1,4 +1,4 @@
-"""SIGKILL at any file system call, in a process of its own."""
+"""Kill a process at any of its file system calls."""
 
 import ctypes
 import os
@@ -34,10 +34,10 @@ PR_SET_PDEATHSIG = 1
 
 
 class CrashingFs(WatchedFs):
-    """Once armed, counts the calls; kills its own process before number `kill_at`.
+    """Counts the calls once armed, and kills its own process before call number `kill_at`.
 
-    With `changes_only` just those count that change what is on the disk: a kill before
-    any other call leaves what a kill before the next of them leaves.
+    With `changes_only`, only calls that change the disk count. A kill before any other call
+    leaves the same disk as a kill before the next change.
     """
 
     def __init__(
@@ -71,19 +71,19 @@ def die() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a child ended, and what it said before."""
+    """How a child process ended, and its output."""
 
     killed: bool
-    said: str
+    output: str
 
 
 Play = Callable[[Callable[[str], None]], None]
 
 
-def in_a_child(play: Play, hangs_after_seconds: float = 60.0) -> Ending:
-    """Run `play(say)` in a fork of this warm process and wait for its end.
+def run_in_child(play: Play, hangs_after_seconds: float = 60.0) -> Ending:
+    """Run `play(say)` in a fork of this process, which has its imports, and wait for its end.
 
-    A child that raises or hangs fails the test that asked; its traceback is in the error.
+    A child that raises or hangs fails the calling test, with its traceback in the error.
     """
     out, into = os.pipe()
     pid = os.fork()
@@ -93,33 +93,33 @@ def in_a_child(play: Play, hangs_after_seconds: float = 60.0) -> Ending:
         _be_the_child(play, into)
     os.close(into)
     with os.fdopen(out, "rb", buffering=0) as pipe:
-        said, ended = _listen(pipe, hangs_after_seconds)
+        output, ended = _listen(pipe, hangs_after_seconds)
     if not ended:
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    assert ended, f"the child hangs; it said {said!r}"
+    assert ended, f"the child hangs; its output is {output!r}"
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-        return Ending(True, said)
-    assert status == 0, f"the child failed:\n{said}"
-    return Ending(False, said)
+        return Ending(True, output)
+    assert status == 0, f"the child failed:\n{output}"
+    return Ending(False, output)
 
 
 def end_with_parent() -> None:
-    """In a child: be killed when the test's process ends, even while frozen."""
+    """In a child: have the kernel kill it when the test's process ends, even while frozen."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _listen(pipe: FileIO, seconds: float) -> tuple[str, bool]:
-    """Until the child's end of the pipe is closed, by its end or by its death."""
-    said = b""
+    """Read until the child's end of the pipe is closed, because it ended or was killed."""
+    output = b""
     waiting = select.poll()
     waiting.register(pipe, select.POLLIN)
     while waiting.poll(seconds * 1000):
         if not (word := pipe.read(65536)):
-            return said.decode(), True
-        said += word
-    return said.decode(), False
+            return output.decode(), True
+        output += word
+    return output.decode(), False
 
 
 def _be_the_child(play: Play, into: int) -> None:
@@ -130,7 +130,7 @@ def _be_the_child(play: Play, into: int) -> None:
     except BaseException:
         _write(into, traceback.format_exc())
     finally:
-        os._exit(status)  # never back into pytest
+        os._exit(status)  # it must not return into pytest
 
 
 def _write(fd: int, word: str) -> None:

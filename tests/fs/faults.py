@@ -1,4 +1,4 @@
-"""File systems that refuse: full, read-only, forbidden, elsewhere."""
+"""File systems that refuse calls: full, read-only or forbidden."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ CONCERNS: dict[int, Concerns] = {
 
 
 class RefusingFs(WatchedFs):
-    """Refuses with `error` the calls it concerns: number `at`, or all; while `refusing`."""
+    """While `refusing`, refuses call number `at`, or all that `error` concerns."""
 
     def __init__(
         self,

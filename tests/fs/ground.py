@@ -1,4 +1,4 @@
-"""A queue folder under a clock that stands still: where the file queue's tests play."""
+"""A queue folder with a manual clock, for the tests of the file queue."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.queue.message import AnyMessage, lease_of
+from holdfast.core.queue.message import AnyMessage, get_lease
 from holdfast.testing.clock import ManualClock
 
 LEASE = 30.0
@@ -18,22 +18,24 @@ MUCH_LATER = 3 * LEASE + 60.0
 Queue = FilesystemQueue[Any]
 
 
-def clock_of_today(**options: Any) -> ManualClock:
-    """It starts at the machine's time, since the files get their stamps from there; in
-    whole seconds, so that a failure does not depend on when it ran."""
-    return ManualClock(time=today(), **options)
+def make_clock(**options: Any) -> ManualClock:
+    """Make a clock that starts at the machine's time, from which files get their stamps.
+
+    It starts at a whole second, so that a failure does not depend on when it ran.
+    """
+    return ManualClock(time=get_today(), **options)
 
 
-def today() -> float:
+def get_today() -> float:
     return float(int(SYSTEM_CLOCK.time()) + 1)
 
 
 class Ground:
-    """Makes queues on one folder: each is another worker, as if in its own process."""
+    """Makes queues on one folder. Each is another worker, as if in its own process."""
 
     def __init__(self, root: Path, clock: ManualClock | None = None, **options: Any) -> None:
         self.root = root
-        self.clock = clock or clock_of_today()
+        self.clock = clock or make_clock()
         self._options: dict[str, Any] = {
             "lease_seconds": LEASE,
             "max_attempts": MAX_ATTEMPTS,
@@ -47,37 +49,37 @@ class Ground:
 
     def queue(self, fs: FsOps | None = None, **options: Any) -> Queue:
         fs = fs or FsOps(server_time=self.clock.time)
-        if self.clock.auto_advance:  # a lock that does not come is given up at once, too
+        if self.clock.auto_advance:  # a busy lock is given up at once, too
             fs.lock_clock = self.clock
         return FilesystemQueue(
             self.root, AnyMessage, clock=self.clock, fs=fs, **{**self._options, **options}
         )
 
 
-def note(message_id: str, **fields: Any) -> AnyMessage:
+def make_message(message_id: str, **fields: Any) -> AnyMessage:
     return AnyMessage(id=message_id, **fields)
 
 
 def change_card(queue: Queue, **fields: object) -> None:
-    """Overwrite what a worker's card says."""
-    assert queue._claims is not None
-    path = queue.folder / "workers" / f"{queue._claims.me.token}.json"
+    """Overwrite fields of a worker's card."""
+    assert queue._claimer is not None
+    path = queue.folder / "workers" / f"{queue._claimer.me.token}.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
 def move_to_another_host(queue: Queue) -> None:
-    """From now on, others see a worker of another boot."""
+    """Make other workers see a worker of another boot from now on."""
     change_card(queue, boot_id="another", host="elsewhere")
 
 
-def key_of(message: Any) -> str:
-    """The incarnation behind a polled message."""
-    key: str = lease_of(message).handle.task.key
+def get_key(message: Any) -> str:
+    """Return the key of the push behind a polled message."""
+    key: str = get_lease(message).handle.task.key
     return key
 
 
 def drain(queue: Queue) -> list[tuple[str, int]]:
-    """Do all the work that is there, again and again until none is left: (id, attempt)."""
+    """Poll and ack until no work is left; return each (id, attempt)."""
     done = []
     while batch := queue.poll(10):
         for message in batch:

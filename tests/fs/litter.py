@@ -1,4 +1,4 @@
-"""What people and broken programs leave in a queue's folders."""
+"""Files that users and broken programs leave in a queue's folders."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from pathlib import Path
 KEY = "0123456789abcdef01"
 FUTURE = b'{"id": "x", "schema_version": 99}'
 
-# Names the protocol itself might have written, for each folder.
+# For each folder, names that the protocol itself might have written.
 WELL_FORMED = {
     "pending": ["1700000000000-ab12-0"],
     "pending/1700000000001-ab12-0": [f"{KEY}~0~1700000000001.json"],
@@ -91,7 +91,7 @@ KINDS: dict[str, Callable[[Path, Path], None]] = {
 
 
 def outside_of(folder: Path) -> Path:
-    """Somebody else's files, which links may lead to."""
+    """Make files outside of the queue, to which links may lead."""
     outside = folder / "outside"
     (outside / "folder").mkdir(parents=True)
     (outside / "file.json").write_text('{"id": "theirs"}')
@@ -100,7 +100,7 @@ def outside_of(folder: Path) -> Path:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    """All there is below: kind, time stamp, content."""
+    """Return the kind, time stamp and content of everything below a folder."""
     return {
         str(path.relative_to(folder)): (
             path.lstat().st_mode,

@@ -1,9 +1,9 @@
-"""A disk that forgets: what would be left of a folder if the power failed now.
+"""A disk that loses unsynced changes: what a folder would hold if the power failed now.
 
-Bytes survive once their file was synced, entries once their folder was. A rename is one
-change to two folders: journalling file systems never tear it, so syncing either folder
-keeps it. (`atomic_renames=False` is a disk that does tear it.) What was not synced may be
-gone, or may be there all the same: `Cut.least` and `Cut.most` are the two ends.
+Bytes survive once their file was synced, and entries once their folder was. A rename is one
+change to two folders. Journalling file systems never tear it, so syncing either folder
+keeps it. (`atomic_renames=False` is a disk that does tear it.) A change that was not synced
+may be lost or may survive. `Cut.least` and `Cut.most` are the two extremes.
 """
 
 import os
@@ -17,7 +17,7 @@ from fs.watched import WatchedFs
 
 @dataclass(eq=False)
 class Node:
-    """A file or a folder, whatever it is called."""
+    """A file or a folder, independent of its name."""
 
     is_folder: bool
     data: bytes = b""
@@ -35,7 +35,7 @@ class Change:
     entries: dict[str, Node | None]
     folders: frozenset[str]
     durable: bool = False
-    moved: tuple[str, str] | None = None  # a folder, with whatever is in it then
+    moved: tuple[str, str] | None = None  # a folder, with its contents at that time
 
     def apply(self, to: Entries) -> None:
         if self.moved:
@@ -62,7 +62,7 @@ Image = dict[str, Entry]
 
 @dataclass(frozen=True)
 class Cut:
-    """What the disk holds if the power fails after this call."""
+    """The contents of the disk if the power fails after this call."""
 
     call: str
     least: Image
@@ -70,9 +70,9 @@ class Cut:
 
 
 class ForgetfulFs(WatchedFs):
-    """Does everything for real, and keeps the books of what is durable.
+    """Performs all calls, and records which changes are durable.
 
-    `deaf_to(path)`: a sync of that path is not heard, as if the code had not asked.
+    `deaf_to(path)`: a sync of that path is ignored, as if the code had not called it.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ForgetfulFs(WatchedFs):
         self.synced: set[str] = set()
 
     def arm(self) -> None:
-        """From now on; what is there is on the disk."""
+        """Start recording. What exists now is on the disk."""
         self._there = _entries(self._folder)
         self._base = dict(self._there)
         self._recorders = {
@@ -117,7 +117,7 @@ class ForgetfulFs(WatchedFs):
             self.cuts.append(self._cut(name))
         return result
 
-    # -- what each call does to the books
+    # -- how each call changes the record
 
     def _opened(self, fd: int, path: str, flags: int, *_: object) -> None:
         self._paths[fd] = path
@@ -139,7 +139,7 @@ class ForgetfulFs(WatchedFs):
 
     def _renamed(self, _: None, source: str, target: str) -> None:
         node = self._there[source]
-        if node.is_folder:  # nobody tears that: its own ".." would have to be torn, too
+        if node.is_folder:  # no disk tears that: its own ".." would have to be torn, too
             self._change({source: None, target: node}, source, target, moved=(source, target))
         elif self._atomic_renames:
             self._change({source: None, target: node}, source, target)
@@ -197,7 +197,7 @@ def _entries(folder: Path) -> Entries:
 
 
 def restore(image: Image, folder: Path) -> None:
-    """Lay the image out as a folder. What is in a lost folder is lost."""
+    """Write the image to a folder. The contents of a lost folder are lost."""
     folder.mkdir(parents=True)
     first: dict[int, Path] = {}
     for name, entry in sorted(image.items()):

@@ -1,15 +1,16 @@
-"""Each verb of the queue once: what was there before, and what may be after it was cut short.
+"""One scenario for each verb of the queue: the state before, and the allowed states after.
 
-`Fate` is what becomes of one id when a fresh worker finds the folder later: with which
-attempt it is delivered (None: not at all), and where it ends. A verb that returned has
-brought `after`; one that was killed on the way `after` or `before`, nothing else.
+A `Fate` says what happens to one id when a new worker opens the folder later: the attempt
+with which it is delivered (None: it is not), and where it ends. A verb that returned has
+led to `after`. A verb that was killed has led to `after` or left `before`, and to nothing
+else.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fs.ground import LEASE, MUCH_LATER, Ground, Queue, move_to_another_host, note
+from fs.ground import LEASE, MUCH_LATER, Ground, Queue, make_message, move_to_another_host
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.core.queue.message import QueueMessage
 
@@ -18,6 +19,8 @@ ANOTHER_SEGMENT_SECONDS = 3.0
 
 
 class Fate(NamedTuple):
+    """What happens to one id later."""
+
     attempt: int | None
     ends: str | None
 
@@ -33,13 +36,15 @@ def delivered(attempt: int) -> Fate:
 
 @dataclass(frozen=True)
 class Scenario:
+    """One verb of the queue, with its preparation and its allowed results."""
+
     name: str
     prepare: Callable[[Ground, Queue], Any]
     act: Callable[[Queue, Any], object]
     before: Mapping[str, Fate]
     after: Mapping[str, Fate]
     options: Mapping[str, Any] = field(default_factory=dict)
-    tears: bool = False  # a file in sight is broken on purpose
+    tears: bool = False  # a visible file is broken on purpose
     checkpoint: Any = None  # what the next attempt must find once `act` returned
 
 
@@ -48,11 +53,11 @@ class NewerNote(QueueMessage):
 
 
 def nothing(ground: Ground, queue: Queue) -> None:
-    queue.poll()  # enrolled already: the scenario is about the verb
+    queue.poll()  # registers the worker, because the scenario is about the verb only
 
 
 def pushed(ground: Ground, queue: Queue) -> None:
-    queue.push(note("a"))
+    queue.push(make_message("a"))
 
 
 def held(ground: Ground, queue: Queue) -> Any:
@@ -81,7 +86,7 @@ def held_elsewhere(ground: Ground, queue: Queue) -> None:
 
 
 def watched_elsewhere(ground: Ground, queue: Queue) -> None:
-    """The lease of another host, seen in time by another process of this one."""
+    """Prepare a lease of another host that another process of this host saw in time."""
     held_elsewhere(ground, queue)
     ground.queue().poll()
     ground.clock.advance(2 * LEASE)
@@ -131,17 +136,19 @@ def completed_after_retry(ground: Ground, queue: Queue) -> None:
 
 
 def pushes(*ids: str) -> Callable[[Queue, Any], object]:
-    return lambda queue, _: queue.push_many([note(i) for i in ids])
+    return lambda queue, _: queue.push_many([make_message(i) for i in ids])
 
 
 DEDUPE = {"dedupe": True}
 A = "a"
 SCENARIOS = (
-    Scenario("push", nothing, lambda q, _: q.push(note(A)), {A: ABSENT}, {A: delivered(1)}),
+    Scenario(
+        "push", nothing, lambda q, _: q.push(make_message(A)), {A: ABSENT}, {A: delivered(1)}
+    ),
     Scenario(
         "push later",
         nothing,
-        lambda q, _: q.push(note(A), delay_seconds=LEASE),
+        lambda q, _: q.push(make_message(A), delay_seconds=LEASE),
         {A: ABSENT},
         {A: delivered(1)},
     ),
@@ -163,10 +170,14 @@ SCENARIOS = (
     ),
     Scenario("claim", pushed, lambda q, _: q.poll(), {A: delivered(1)}, {A: delivered(2)}),
     Scenario(
-        "steal", expired_elsewhere, lambda q, _: q.poll(), {A: delivered(2)}, {A: delivered(3)}
+        "take over",
+        expired_elsewhere,
+        lambda q, _: q.poll(),
+        {A: delivered(2)},
+        {A: delivered(3)},
     ),
     Scenario(
-        "steal from another host",
+        "take over from another host",
         watched_elsewhere,
         lambda q, _: q.poll(),
         {A: delivered(2)},
@@ -208,10 +219,12 @@ SCENARIOS = (
         {A: DEAD},
         DEDUPE,
     ),
-    Scenario("bury the used up", used_up, lambda q, _: q.poll(), {A: DEAD}, {A: DEAD}),
-    Scenario("bury the torn", torn, lambda q, _: q.poll(), {A: DEAD}, {A: DEAD}, tears=True),
+    Scenario("dead-letter the used up", used_up, lambda q, _: q.poll(), {A: DEAD}, {A: DEAD}),
     Scenario(
-        "bury the torn with dedupe",
+        "dead-letter the torn", torn, lambda q, _: q.poll(), {A: DEAD}, {A: DEAD}, tears=True
+    ),
+    Scenario(
+        "dead-letter the torn with dedupe",
         torn,
         lambda q, _: q.poll(),
         {A: DEAD},
@@ -220,7 +233,7 @@ SCENARIOS = (
         tears=True,
     ),
     Scenario(
-        "hand back the newer",
+        "give back the newer",
         newer,
         lambda q, _: q.poll(),
         {A: Fate(None, "pending")},

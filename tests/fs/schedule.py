@@ -1,8 +1,9 @@
 """Interleavings of real code: one thread per actor, and only the one with the baton runs.
 
-Before each file system call that another actor could notice, the running actor asks who
-goes on. `explore` tries every schedule with few preemptions, depth first; `wander` tries
-random ones. A schedule is the list of actors chosen, so a failure can be played again.
+Before each file system call that another actor could notice, the running actor asks the
+policy which actor continues. `explore` tries every schedule with few preemptions, depth
+first, and `wander` tries random ones. A schedule is the list of chosen actors, so a failure
+can be repeated.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,18 +16,21 @@ from typing import Protocol
 
 
 class Policy(Protocol):
-    """Who goes on? `running` is None when the last one ended or waits."""
+    """Chooses the actor that continues. `running` is None if the last one ended or waits."""
 
     def __call__(self, ready: tuple[int, ...], running: int | None) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """One choice of a policy."""
+
     ready: tuple[int, ...]
     running: int | None
     chosen: int
 
     def preempts(self, actor: int) -> bool:
+        """Return whether choosing this actor preempts the running one."""
         return self.running is not None and actor != self.running
 
 
@@ -37,7 +41,7 @@ class _State(Enum):
 
 
 class Baton:
-    """Runs actors one at a time. `watch` is called at every step, by whoever has it."""
+    """Runs actors one at a time. The running actor calls `watch` at every step."""
 
     def __init__(self, policy: Policy, watch: Callable[[], None] = lambda: None) -> None:
         self._policy, self._watch = policy, watch
@@ -49,7 +53,7 @@ class Baton:
         self.errors: list[BaseException] = []
 
     def run(self, actors: Sequence[Callable[[], None]]) -> None:
-        """Play them all to their ends; raises the first error of any."""
+        """Run all actors to their ends, and raise the first error of any of them."""
         self._turns = [Lock() for _ in actors]
         self._states = [_State.READY for _ in actors]
         threads = [
@@ -67,7 +71,7 @@ class Baton:
             thread.join()
 
     def step(self) -> None:
-        """A point where another actor may go on. Does nothing outside a run."""
+        """Let the policy choose the actor that continues. Does nothing outside a run."""
         me = self._whoami()
         if me is None:
             return
@@ -78,20 +82,20 @@ class Baton:
             self._turns[me].acquire()
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Let others go on until it is so. They say `wake` when it may be."""
+        """Let other actors run until `ready()`. They call `wake` when it may be true."""
         while not ready():
             self.pause()
 
     def pause(self) -> None:
-        """Let others go on until one says `wake`."""
+        """Let other actors run until one calls `wake`."""
         me = self._whoami()
-        assert me is not None, "nobody is there who could change this"
+        assert me is not None, "no other actor could change this"
         self._states[me] = _State.WAITING
         self._pass_on()
         self._turns[me].acquire()
 
     def wake(self) -> None:
-        """Those who wait may look again."""
+        """Let waiting actors check again."""
         self._states = [s if s is _State.ENDED else _State.READY for s in self._states]
 
     def _whoami(self) -> int | None:
@@ -111,11 +115,11 @@ class Baton:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Give the baton away for now, or for good."""
+        """Pass the baton to another actor, or end the run."""
         if all(state is _State.ENDED for state in self._states):
             self._over.release()
         elif _State.READY not in self._states:
-            self.errors.append(AssertionError("deadlock: everybody waits"))
+            self.errors.append(AssertionError("deadlock: all actors wait"))
             self._over.release()
         else:
             self._turns[self._choose(None)].release()
@@ -128,7 +132,7 @@ class Baton:
 
 
 class BatonLock:
-    """A lock for code under a baton: who waits for it passes the baton on."""
+    """A lock for code under a baton: an actor that waits for it passes the baton on."""
 
     def __init__(self, baton: Baton) -> None:
         self._baton = baton
@@ -151,7 +155,7 @@ Play = Callable[[Policy], Baton]
 
 
 class Scripted:
-    """The given choices first; then go on with whoever runs."""
+    """Makes the given choices first, and then keeps the running actor."""
 
     def __init__(self, script: Sequence[int]) -> None:
         self._script = iter(script)
@@ -164,7 +168,7 @@ class Scripted:
 
 
 class Wandering:
-    """Switches now and then, at random."""
+    """Switches at random."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -177,9 +181,10 @@ class Wandering:
 
 
 def explore(play: Play, *, preemptions: int, limit: int) -> int:
-    """Every schedule with at most so many preemptions; how many were played.
+    """Play every schedule with at most so many preemptions; return how many were played.
 
-    Those with fewer come first. When there are more than `limit`, chance decides which.
+    Schedules with fewer preemptions come first. If there are more than `limit`, a random
+    selection of them is played.
     """
     random = Random(0)
     waiting: list[tuple[int, float, list[int]]] = [(0, 0.0, [])]
@@ -195,7 +200,7 @@ def explore(play: Play, *, preemptions: int, limit: int) -> int:
 
 
 def _alternatives(choices: list[Choice], since: int) -> Iterator[tuple[int, list[int]]]:
-    """Schedules that part from this one at a choice that was not scripted."""
+    """Yield schedules that differ from this one at a choice that was not scripted."""
     script = [choice.chosen for choice in choices]
     preempted = sum(c.preempts(c.chosen) for c in choices[:since])
     for index in range(since, len(choices)):
@@ -207,6 +212,7 @@ def _alternatives(choices: list[Choice], since: int) -> Iterator[tuple[int, list
 
 
 def wander(play: Play, seeds: Sequence[int]) -> None:
+    """Play one random schedule for each seed."""
     for seed in seeds:
         _replayable(play, Wandering(seed), f"seed {seed}")
 
@@ -215,5 +221,5 @@ def _replayable(play: Play, policy: Policy, how: str) -> Baton:
     try:
         return play(policy)
     except BaseException as error:
-        error.add_note(f"play it again with {how}")
+        error.add_note(f"repeat it with {how}")
         raise

@@ -7,6 +7,6 @@ _IN_MEMORY = Path("/dev/shm")
 
 
 def new_folder() -> Path:
-    """In memory where the machine has that; the caller removes it."""
+    """Make a folder, in memory if the machine allows it. The caller removes it."""
     where = _IN_MEMORY if _IN_MEMORY.is_dir() else None
     return Path(tempfile.mkdtemp(prefix="holdfast-", dir=where))

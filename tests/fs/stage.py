@@ -1,4 +1,4 @@
-"""Where actors of a schedule meet: one queue folder, their queues, and the books."""
+"""The stage of a schedule: one queue folder, the actors' queues, and the checks."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Any
 
 from fs import audit
-from fs.ground import LEASE, Ground, Queue, drain, key_of, today
+from fs.ground import LEASE, Ground, Queue, drain, get_key, get_today
 from fs.schedule import Baton, Policy, explore, wander
 from fs.stepping import SteppingClock, SteppingFs
 from holdfast.core.errors import LeaseLost
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import lease_of
+from holdfast.core.queue.message import get_lease
 
 Actor = Callable[[], None]
 LATER_SECONDS = 4 * LEASE + 100
 
 
 class Stage:
-    """One play of a scenario. Promises are checked at every step and at the end.
+    """One run of a scenario. Promises are checked at every step and at the end.
 
-    I-FQ-3: at most one is at work on a task (has polled it, has not begun to settle it,
-    and its own clock says that the lease is good). I-FQ-5: at most one ack goes through.
+    At most one actor is at work on a task (it has polled the task, has not begun to settle
+    it, and its lease is good by its own clock). At most one ack succeeds.
     """
 
     def __init__(self, folder: Path, policy: Policy, **options: Any) -> None:
         self.baton = Baton(policy, self._watch)
-        self.clock = SteppingClock(time=today())
+        self.clock = SteppingClock(time=get_today())
         self.clock.baton = self.baton
         self.ground = Ground(folder, self.clock, **options)
         self.repeats = False
@@ -43,7 +43,7 @@ class Stage:
         return self.ground.queue(fs, **options)
 
     def worker(self, **options: Any) -> Queue:
-        """Already enrolled: the scenarios are about what comes after."""
+        """Make a worker that is registered already, as the scenarios begin after that."""
         queue = self.queue(**options)
         assert queue.poll() == []
         return queue
@@ -51,26 +51,26 @@ class Stage:
     # -- what actors do
 
     def poll(self, queue: Queue) -> Any:
-        """A message to work on, or None."""
+        """Return a message to work on, or None."""
         for message in queue.poll():
             self.begin(message)
             return message
         return None
 
     def begin(self, message: Any) -> None:
-        claim = key_of(message), lease_of(message).fence
+        claim = get_key(message), get_lease(message).fence
         assert claim not in self._fences, "a fence was given out twice"
         self._fences.add(claim)
-        self._at_work.append((claim[0], lease_of(message)))
+        self._at_work.append((claim[0], get_lease(message)))
 
     def settle(self, queue: Queue, message: Any, verb: str) -> None:
-        self._at_work.remove((key_of(message), lease_of(message)))
+        self._at_work.remove((get_key(message), get_lease(message)))
         try:
             VERBS[verb](queue, message)
         except LeaseLost:
             self.lost += 1
         else:
-            self.acked[key_of(message)] += verb == "ack"
+            self.acked[get_key(message)] += verb == "ack"
 
     def work(self, queue: Queue, verb: str = "ack", times: int = 1) -> Actor:
         def act() -> None:
@@ -82,7 +82,7 @@ class Stage:
         return act
 
     def time(self, *seconds: float) -> Actor:
-        """Time as an actor: it passes between any two steps of the others."""
+        """Return time as an actor, so that it passes between any two steps of the others."""
 
         def act() -> None:
             for leap in seconds:
@@ -91,7 +91,7 @@ class Stage:
 
         return act
 
-    # -- the books
+    # -- the checks
 
     def _watch(self) -> None:
         now = self.clock.monotonic()
@@ -99,21 +99,21 @@ class Stage:
         assert all(times == 1 for times in busy.values()), "two hold a task at once"
 
     def close(self, *expected: str) -> None:
-        """Later a fresh worker does what is left; then each id was done exactly once."""
+        """Have a new worker do the rest later, and check that each id was done once."""
         folder = self.ground.folder
-        assert audit.faults(folder) == {}
+        assert audit.find_faults(folder) == {}
         self.clock.advance(LATER_SECONDS)
         finisher = self.ground.queue()
         finisher.redrive()
         drain(finisher)
         self.clock.advance(1)
         drain(finisher)
-        assert audit.faults(folder) == {}
+        assert audit.find_faults(folder) == {}
         assert not [key for key, times in self.acked.items() if times > 1]
         assert sorted(view.id for view in finisher.peek(MessageState.COMPLETED)) == sorted(
             expected
         )
-        assert {state for state, _, _ in audit.tasks(folder)} <= {"completed"}
+        assert {state for state, _, _ in audit.list_tasks(folder)} <= {"completed"}
 
 
 VERBS: dict[str, Callable[[Queue, Any], None]] = {
@@ -131,18 +131,18 @@ ENDS_IN = {
     "dead_letter": "failed",
 }
 
-# -- all the orders
+# -- all schedules
 
 PREEMPTIONS = 2
-LIMIT = 200  # schedules of one scenario; the rest is left to chance
+LIMIT = 200  # schedules of one scenario; if there are more, a random selection
 SEEDS = range(20)
 
 Setting = tuple[Sequence[Actor], Callable[[], None]]
-"""The actors on a stage, and what must be true when they are done."""
+"""The actors on a stage, and a check that runs when they are done."""
 
 
 def all_schedules(folder: Path, set_up: Callable[[Stage], Setting], **options: object) -> None:
-    """Every schedule with few preemptions and some random ones, each on a fresh stage."""
+    """Run every schedule with few preemptions and some random ones, each on a new stage."""
     number = count()
 
     def play(policy: Policy) -> Baton:

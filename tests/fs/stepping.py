@@ -25,10 +25,10 @@ NOTICEABLE = frozenset(
 
 
 class SteppingFs(WatchedFs):
-    """Lets others go first before each call they could notice, or that could notice them.
+    """Lets other actors run before each call that they could notice, or that notices them.
 
     With `repeats`, each rename is sent twice, as a network file system does when the first
-    answer is lost: done, and then refused because it was done.
+    response is lost. The second is refused, because the first was done.
     """
 
     def __init__(
@@ -50,7 +50,10 @@ class SteppingFs(WatchedFs):
 
 
 class SteppingClock(ManualClock):
-    """Who sleeps, because a lock is taken, lets others go on until one lets go of a file."""
+    """A clock whose sleep lets other actors run until one closes a file.
+
+    Code sleeps when a lock is taken, and closing a file releases its lock.
+    """
 
     baton: Baton
 
@@ -59,7 +62,10 @@ class SteppingClock(ManualClock):
 
 
 def _is_shared(path: str, flags: int, *_: object) -> bool:
-    """Files in tmp/ are their writer's own, unless they are in a folder that somebody may
-    sweep; a folder's listing is a step by itself."""
+    """Return whether other actors may notice this open.
+
+    Files in tmp/ are used only by their writer, unless they are in a folder that a sweep may
+    remove. The listing of a folder is a step by itself.
+    """
     own = path.startswith("tmp/") and path.count("/") == 1
     return not own and not flags & os.O_DIRECTORY

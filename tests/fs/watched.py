@@ -1,4 +1,4 @@
-"""File system calls with a word before each."""
+"""File system calls that a subclass can intercept."""
 
 from collections.abc import Callable
 from functools import partial

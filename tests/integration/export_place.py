@@ -1,4 +1,4 @@
-"""A server, a target and a worker's work between them."""
+"""A server, a target, and the export work between them."""
 
 import hashlib
 import json
@@ -46,9 +46,11 @@ def until(true: Callable[[], bool], seconds: float = 30) -> None:
 
 @dataclass
 class ExportPlace:
+    """A server and a target for exports."""
+
     server: LoopbackServer
     target: Path
-    # Waits between attempts pass at once; what the network takes is real.
+    # Waits between attempts pass at once, but the time of the network is real.
     clock: Clock = field(
         default_factory=lambda: ManualClock(time=time.time(), auto_advance=True)
     )
@@ -78,13 +80,13 @@ class ExportPlace:
         return {**plain, "s3Key": key, "checksum": None, "size": None, "attempt": 1, **other}
 
     def get(self, url: str, key: str = "file.bin", **other: Any) -> Mapping[str, Any]:
-        """Have one task done by a work of its own; `other` are settings or of the task."""
+        """Do one task with its own work. `other` are settings, or fields of the task."""
         known = {name: other.pop(name) for name in list(other) if name in _OF_SETTINGS}
         with self.work(**known) as work:
             return work.process(self.task(url, key, **other), self.reported.append)
 
     def code(self, url: str, key: str = "file.bin", **other: Any) -> str:
-        """The error's code of one task; it must fail, and nothing be visible after it."""
+        """Return the error code of one task, which must fail and change nothing visible."""
         before = self.visible()
         result = self.get(url, key, **other)
         assert result["success"] is False
@@ -94,15 +96,15 @@ class ExportPlace:
         return code
 
     def visible(self) -> dict[str, bytes]:
-        """All that somebody who looks into the target sees."""
-        found = {}
+        """Return all visible files of the target."""
+        files = {}
         for folder, folders, names in os.walk(self.target):
             if OWN_FOLDER in folders:
                 folders.remove(OWN_FOLDER)
             for name in names:
                 path = Path(folder, name)
-                found[str(path.relative_to(self.target))] = path.read_bytes()
-        return found
+                files[str(path.relative_to(self.target))] = path.read_bytes()
+        return files
 
     def hidden(self) -> list[str]:
         return sorted(os.listdir(self.target / OWN_FOLDER))
@@ -113,7 +115,7 @@ class ExportPlace:
     def process(
         self, task: dict[str, Any], *, limit: int = 0, **other: Any
     ) -> "subprocess.Popen[bytes]":
-        """The same in a process of its own, as a worker has it."""
+        """Do one task in a process of its own, as in a worker."""
         settings = self.settings(**other)
         plain = {name: getattr(settings, name) for name in _OF_SETTINGS}
         return subprocess.Popen(

@@ -1,8 +1,8 @@
-"""SIGKILL before every file system call of every verb; then a fresh worker, and the books.
+"""SIGKILL before every file system call of every verb; then a new worker and an audit.
 
-After each kill: nothing that was pushed is lost, the verb has happened or has not, there is
-one incarnation of the task, all in sight is whole, dead letters have reasons, attempts are
-right, and a sweep leaves no residue (I-FQ-1, 2, 4, 5, 6, 7, 8, 10).
+After each kill, nothing that was pushed is lost, the verb has happened or has not, the task
+is in one place, all visible files are complete, dead letters have reasons, the attempts are
+right, and a sweep leaves no residue.
 """
 
 from collections.abc import Callable
@@ -13,27 +13,27 @@ from typing import Any
 import pytest
 
 from fs import audit
-from fs.crash import CrashingFs, Ending, die, in_a_child
-from fs.ground import LEASE, Ground, Queue, clock_of_today, note
+from fs.crash import CrashingFs, Ending, die, run_in_child
+from fs.ground import LEASE, Ground, Queue, make_clock, make_message
 from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
 from holdfast.testing.clock import ManualClock
 
 LATER_SECONDS = 2_000.0  # past every lease and delay of the scenarios
 MANY_ATTEMPTS = 10
-ONE_IN = 2  # so many crashes of the recovery are tried for each crash of the verb
+ONE_IN = 2  # crashes of the recovery that are tried for each crash of the verb
 
 every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
 
 
 def later() -> ManualClock:
-    clock = clock_of_today()
+    clock = make_clock()
     clock.advance(LATER_SECONDS)
     return clock
 
 
 @dataclass
 class Site:
-    """One folder, the scenario that is played there, and those who come afterwards."""
+    """One folder, its scenario, and the workers that come afterwards."""
 
     folder: Path
     scenario: Scenario
@@ -45,13 +45,13 @@ class Site:
         return Ground(self.folder, clock, max_attempts=MANY_ATTEMPTS, **options)
 
     def play(self, kill_at: int | None, *, changes_only: bool = False) -> Ending:
-        """Prepare, then act until killed before that call; says when it came to the end."""
-        return in_a_child(lambda say: self._play(say, kill_at, changes_only))
+        """Prepare, then act until killed before that call; report when it reached the end."""
+        return run_in_child(lambda say: self._play(say, kill_at, changes_only))
 
     def _play(
         self, say: Callable[[str], None], kill_at: int | None, changes_only: bool
     ) -> None:
-        ground = self.ground(clock_of_today())
+        ground = self.ground(make_clock())
         fs = CrashingFs(ground.clock.time, kill_at, changes_only=changes_only)
         queue = ground.queue(fs)
         prepared = self.scenario.prepare(ground, queue)
@@ -62,7 +62,7 @@ class Site:
         die()
 
     def crash_recovery(self, kill_at: int) -> bool:
-        """Whether the recovery was killed, rather than finished before that call."""
+        """Return whether the recovery was killed, and did not finish before that call."""
 
         def child(say: Callable[[str], None]) -> None:
             clock = later()
@@ -71,7 +71,7 @@ class Site:
             fs.armed = True
             self._work(queue, clock)
 
-        return in_a_child(child).killed
+        return run_in_child(child).killed
 
     def recover(self, clock: ManualClock) -> Queue:
         queue = self.ground(clock).queue()
@@ -104,23 +104,23 @@ class Site:
 
 
 def faults(site: Site, folder: Path) -> dict[str, list[str]]:
-    """As audit.faults, but for the file that the scenario itself tore."""
-    found = audit.faults(folder)
+    """Find faults, except the file that the scenario itself tore."""
+    faults_found = audit.find_faults(folder)
     if site.scenario.tears:
-        found.pop("unreadable", None)
-    return found
+        faults_found.pop("unreadable", None)
+    return faults_found
 
 
 def check_books(site: Site, queue: Queue) -> None:
     assert faults(site, queue.folder) == {}
-    assert audit.residue(queue.folder) == []
-    # A drop that was killed has nothing left by which its traces could be found.
-    assert site.scenario.name.startswith("drop") or audit.traces(queue.folder) == []
-    assert "leased" not in {state for state, _, _ in audit.tasks(queue.folder)}
+    assert audit.find_residue(queue.folder) == []
+    # A killed drop has left nothing by which its traces could be found.
+    assert site.scenario.name.startswith("drop") or audit.find_traces(queue.folder) == []
+    assert "leased" not in {state for state, _, _ in audit.list_tasks(queue.folder)}
 
 
 def check_dead_letters_can_come_back(site: Site, queue: Queue, clock: ManualClock) -> None:
-    """Whatever the crash left of them: a person can redrive each, and it is delivered."""
+    """Check that each dead letter can be redriven and is delivered, whatever was left."""
     dead = list(queue.dead_letters())
     assert queue.redrive() == len(dead)
     site._work(queue, clock)
@@ -132,11 +132,11 @@ def check_dead_letters_can_come_back(site: Site, queue: Queue, clock: ManualCloc
 
 @every_scenario
 def test_a_kill_at_any_call_leaves_all_or_nothing(fast_path: Path, scenario: Scenario) -> None:
-    calls = int(Site(fast_path / "count", scenario).play(None).said)
+    calls = int(Site(fast_path / "count", scenario).play(None).output)
     assert calls >= 1
     for kill_at in range(1, calls + 2):
         site = Site(fast_path / str(kill_at), scenario)
-        returned = bool(site.play(kill_at).said)
+        returned = bool(site.play(kill_at).output)
         assert returned == (kill_at > calls)
         check_recovered(site, returned)
 
@@ -161,16 +161,18 @@ DEDUPED = [s for s in SCENARIOS if s.options.get("dedupe") and not s.tears]
 def test_after_a_kill_a_push_of_the_same_id_is_neither_swallowed_nor_doubled(
     fast_path: Path, scenario: Scenario
 ) -> None:
-    """By one who pushes again at once, to be sure, before anybody swept."""
-    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).said)
+    """A producer pushes again at once, to be sure, before any sweep."""
+    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).output)
     for kill_at in range(1, calls + 2):
         site, clock = Site(fast_path / str(kill_at), scenario), later()
         site.play(kill_at, changes_only=True)
         for check_due_at in (float("inf"), 0.0):  # without the check of records, then with it
             pusher = site.ground(clock).queue()
             pusher._producer._record_check._due_at = check_due_at
-            pusher.push(note("a"))
-            live = [state for state, _, _ in audit.tasks(pusher.folder) if state != "failed"]
+            pusher.push(make_message("a"))
+            live = [
+                state for state, _, _ in audit.list_tasks(pusher.folder) if state != "failed"
+            ]
             assert len(live) == 1
         queue = site.recover(clock)
         states = sorted(view.state.value for view in queue.find("a"))
@@ -182,7 +184,7 @@ def test_after_a_kill_a_push_of_the_same_id_is_neither_swallowed_nor_doubled(
 def test_after_a_kill_a_dead_letter_can_be_redriven_at_once(
     fast_path: Path, scenario: Scenario
 ) -> None:
-    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).said)
+    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).output)
     for kill_at in range(1, calls + 2):
         site, clock = Site(fast_path / str(kill_at), scenario), later()
         site.play(kill_at, changes_only=True)
@@ -197,21 +199,21 @@ def test_after_a_kill_a_dead_letter_can_be_redriven_at_once(
 def test_after_a_kill_the_id_of_a_dropped_letter_is_free(
     fast_path: Path, scenario: Scenario
 ) -> None:
-    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).said)
+    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).output)
     for kill_at in range(1, calls + 2):
         site, clock = Site(fast_path / str(kill_at), scenario), later()
         site.play(kill_at, changes_only=True)
         queue = site.ground(clock).queue()
-        # It would mend what is looked for here, at its next turn.
+        # The check of records would repair what this test looks for.
         queue._producer._record_check._due_at = float("inf")
         if queue.drop("a"):
-            queue.push(note("a"))
+            queue.push(make_message("a"))
             assert [view.state.value for view in queue.find("a")] == ["pending"]
 
 
 @every_scenario
 def test_a_kill_of_the_recovery_too_loses_nothing(fast_path: Path, scenario: Scenario) -> None:
-    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).said)
+    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).output)
     for kill_at in range(1, calls + 2):
         again_at = 1 + kill_at % ONE_IN
         while crash_twice(
@@ -221,7 +223,7 @@ def test_a_kill_of_the_recovery_too_loses_nothing(fast_path: Path, scenario: Sce
 
 
 def crash_twice(site: Site, kill_at: int, again_at: int) -> bool:
-    """False when the recovery has fewer calls than that."""
+    """Crash twice; return False if the recovery has fewer calls than that."""
     site.play(kill_at, changes_only=True)
     killed = site.crash_recovery(again_at)
     clock = later()

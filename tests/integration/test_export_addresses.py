@@ -1,4 +1,4 @@
-"""Where a download may go: judged by the address that is connected to, at every redirect.
+"""The allowed addresses of a download: the connected address is checked at every redirect.
 
 Proves JB-34.
 """
@@ -23,7 +23,7 @@ def place(tmp_path: Path) -> Iterator[ExportPlace]:
 
 
 def test_a_private_address_is_not_even_connected_to(place: ExportPlace) -> None:
-    """JB-34: by number, by odd numbers, by name, by version 6."""
+    """By number, by odd notations, by name and by IPv6 (JB-34)."""
     port = place.server.port
     for host in ("127.0.0.1", "2130706433", "0x7f.1", "0177.0.0.1", "127.1", "localhost"):
         assert place.code(f"http://{host}:{port}/a", allow_hosts=()) == "AddressRefused"
@@ -66,7 +66,7 @@ def test_redirects_are_followed_up_to_a_number(place: ExportPlace) -> None:
 
 
 def test_a_redirect_to_a_private_address_is_not_followed(place: ExportPlace) -> None:
-    """JB-34: the one that is asked is allowed, the one it names is not."""
+    """The first server is allowed, but the one it redirects to is not (JB-34)."""
     with LoopbackServer() as inside:
         inside.on("/secret", file(b"secret"))
         url = place.server.on("/a", redirect(inside.url("/secret")))
@@ -93,14 +93,14 @@ def test_a_redirect_to_what_we_would_not_fetch_is_not_followed(
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "http://a:b@example.com/", "x", ""])
-def test_an_address_that_is_no_plain_one_is_refused(place: ExportPlace, url: str) -> None:
+def test_a_task_with_a_malformed_url_is_refused(place: ExportPlace, url: str) -> None:
     assert place.code(url) in ("SchemeRefused", "CredentialsInUrl", "BadUrl")
 
 
 def test_proxies_and_passwords_of_the_environment_are_not_used(
     place: ExportPlace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A proxy connects for us, to wherever it is asked to: nothing would be judged."""
+    """A proxy connects to any address, so the guard would check nothing."""
     (tmp_path / ".netrc").write_text("default login somebody password secret\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     with LoopbackServer() as proxy:
@@ -118,7 +118,7 @@ def test_proxies_and_passwords_of_the_environment_are_not_used(
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> str:
-    """Key and certificate for 127.0.0.1, signed by itself."""
+    """Make a key and a self-signed certificate for 127.0.0.1."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -145,7 +145,7 @@ def certificate(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(
+def test_an_untrusted_certificate_is_refused(
     place: ExportPlace, certificate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with LoopbackServer(certificate) as server:

@@ -1,4 +1,4 @@
-"""A server that sends more than it declared: no file ever has the bytes of another one.
+"""A server that sends more than it declared: no file ever gets the bytes of another file.
 
 Surplus bytes behind a correct body can be a complete response. On a connection that is used
 again they would be read as the response to the next request.
@@ -30,12 +30,12 @@ def place(tmp_path: Path) -> Iterator[ExportPlace]:
 
 
 def body(number: int) -> bytes:
-    """Bodies of different files with one length: a size does not tell them apart."""
+    """Make bodies of different files with one length, which a size cannot distinguish."""
     return f"honest-{number:02}".encode()
 
 
 def surplus(data: bytes, delay_seconds: float) -> Route:
-    """A correct response, then a forged one that nothing asked for."""
+    """Send a correct response, then a forged one that was not requested."""
 
     def route(ask: Ask, wire: Wire) -> None:
         wire.head("200 OK", f"Content-Length: {len(data)}")
@@ -46,9 +46,9 @@ def surplus(data: bytes, delay_seconds: float) -> Route:
     return route
 
 
-def known_of(number: int, what: str) -> dict[str, Any]:
+def known_of(number: int, name_known: str) -> dict[str, Any]:
     facts = {"checksum": sha256(body(number)), "size": len(body(number))}
-    return {name: value for name, value in facts.items() if name == what}
+    return {name: value for name, value in facts.items() if name == name_known}
 
 
 def fetch(work: ExportWork, task: dict[str, Any]) -> str | None:
@@ -81,10 +81,10 @@ class Tasks:
     def take(self) -> Assignment | None:
         return self.waiting.popleft() if self.waiting else None
 
-    def finished(self, result: TaskResult) -> None:
+    def finish(self, result: TaskResult) -> None:
         self.results[result.task_id] = result
 
-    def returned(self, assignment: Assignment) -> None:
+    def give_back(self, assignment: Assignment) -> None:
         raise AssertionError(assignment.task_id)
 
 
@@ -125,7 +125,7 @@ def connections_of(place: ExportPlace, tasks: list[dict[str, Any]]) -> list[int]
 def test_a_file_without_a_checksum_has_its_own_connection(
     place: ExportPlace, known: str
 ) -> None:
-    """It takes over no connection, and leaves none: both neighbours have a checksum."""
+    """It uses no earlier connection and leaves none. The files around it have a checksum."""
     urls = [place.server.on(f"/{n}", file(body(n))) for n in range(5)]
     facts = ["checksum", known, known, "checksum", "checksum"]
     tasks = [place.task(urls[n], f"{n}", **known_of(n, facts[n])) for n in range(5)]
@@ -144,7 +144,7 @@ def test_a_redirect_and_a_retry_have_their_own_connections_too(place: ExportPlac
 def test_a_retry_with_a_checksum_does_not_use_the_connection_that_failed(
     place: ExportPlace,
 ) -> None:
-    """It may be one response behind: then every file after it would get a wrong one."""
+    """It may be one response behind. Then every later file would get a wrong response."""
     url = place.server.on("/1", file(body(2)), file(body(1)))
     tasks = [
         place.task(url, "1", **known_of(1, "checksum")),
@@ -164,7 +164,7 @@ def test_jobs_share_no_connection(place: ExportPlace) -> None:
 def test_jobs_share_no_connection_where_more_servers_are_used_than_are_kept(
     place: ExportPlace,
 ) -> None:
-    """The handle that is given up to make room still has the other job's connection."""
+    """The handle that is closed to free a slot still has the other job's connection."""
     url = place.server.on("/1", file(body(1)))
     jobs = [f"job-{n}" for n in range(20)]
     tasks = [place.task(url, jobId=job, **known_of(1, "checksum")) for job in jobs]
@@ -210,7 +210,7 @@ def test_an_empty_body_with_bytes_behind_it_fails(place: ExportPlace) -> None:
 
 
 def test_a_rest_longer_than_its_content_length_fails(place: ExportPlace) -> None:
-    """A resumed file: the body that is compared is the rest, not the whole."""
+    """For a resumed file, the declared length is that of the rest."""
     data, half = bytes(1000), 500
 
     def rest(ask: Ask, wire: Wire) -> None:

@@ -1,7 +1,7 @@
 """One task of an export, over real connections: download, checksum, publish.
 
 Proves R004-099 (download), R004-100 (checksum), R004-046 and R004-047 (bytes, error),
-JB-33 and I-JB-12 (what is visible is whole and checked; again is the same).
+JB-33 and I-JB-12 (visible files are complete and checked; a repetition has the same result).
 """
 
 import hashlib
@@ -65,7 +65,7 @@ def test_the_work_is_made_in_another_process_from_what_can_be_pickled(
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_name_that_is_there_is_replaced(place: ExportPlace, durable: bool) -> None:
-    """I-JB-12: a repeated upload is idempotent."""
+    """A repeated upload is idempotent (I-JB-12)."""
     url = place.server.on("/a", file(b"old"), file(b"new"), file(b"new"))
     for _ in range(3):
         assert place.get(url, "x/file.bin", durable=durable)["success"]
@@ -79,20 +79,20 @@ def test_a_chunked_body_is_whole_when_its_last_chunk_came(place: ExportPlace) ->
     assert len(place.server.asks) == 2
 
 
-def test_a_chunked_body_that_is_never_whole_is_no_file(place: ExportPlace) -> None:
+def test_an_incomplete_chunked_body_is_not_published(place: ExportPlace) -> None:
     url = place.server.on("/a", chunked(DATA, whole=False))
     assert place.code(url, attempts=2) in ("Truncated", "ConnectionLost")
     assert place.hidden() == []
 
 
 @pytest.mark.parametrize("route", [file(b""), chunked(b"")])
-def test_a_file_of_no_bytes_is_a_file(place: ExportPlace, route: Any) -> None:
+def test_an_empty_file_is_published(place: ExportPlace, route: Any) -> None:
     result = place.get(place.server.on("/a", route), checksum=sha256(b""), size=0)
     assert result == {"success": True, "bytesProcessed": 0, "error": None}
     assert place.visible() == {"file.bin": b""}
 
 
-# -- is it the file?
+# -- verification
 
 
 def test_a_wrong_checksum_is_tried_once_more_from_zero_and_never_seen(
@@ -112,7 +112,7 @@ def test_a_resume_that_went_wrong_is_healed_by_a_clean_download(place: ExportPla
     assert place.visible() == {"file.bin": DATA}
 
 
-def test_md5_is_understood_and_the_case_of_letters_is_not_looked_at(place: ExportPlace) -> None:
+def test_md5_is_accepted_in_upper_and_lower_case(place: ExportPlace) -> None:
     url = place.server.on("/a", file(DATA))
     digest = hashlib.md5(DATA, usedforsecurity=False).hexdigest()
     assert place.get(url, checksum=f"MD5:{digest.upper()}")["success"]
@@ -147,10 +147,10 @@ def test_an_encoded_body_is_taken_as_it_is_only_if_the_checksum_is_of_that(
     assert place.visible() == {"file.bin": b"\x1f\x8bzipped"}
 
 
-# -- trying again
+# -- retries
 
 
-def test_an_outage_passes(place: ExportPlace) -> None:
+def test_a_download_survives_an_outage(place: ExportPlace) -> None:
     unavailable = status("503 Service Unavailable", body=b"x" * 100_000)
 
     def reset(ask: Ask, wire: Wire) -> None:
@@ -165,14 +165,14 @@ def test_an_outage_passes(place: ExportPlace) -> None:
     assert len(place.server.asks) == 5
 
 
-def test_attempts_end_and_the_last_word_is_told(place: ExportPlace) -> None:
+def test_attempts_end_and_the_last_error_is_reported(place: ExportPlace) -> None:
     url = place.server.on("/a", status("500 Oops"))
     assert place.code(url, attempts=3) == "Http500"
     assert len(place.server.asks) == 3
 
 
 @pytest.mark.parametrize(("asked", "waited"), [("7", 7.0), ("4000", 60.0)])
-def test_a_server_that_names_a_time_is_given_it_within_reason(
+def test_retry_after_is_respected_up_to_a_limit(
     place: ExportPlace, asked: str, waited: float
 ) -> None:
     url = place.server.on("/a", status("429 Slow Down", f"Retry-After: {asked}"), file(DATA))
@@ -182,14 +182,14 @@ def test_a_server_that_names_a_time_is_given_it_within_reason(
 
 
 @pytest.mark.parametrize("line", ["404 Not Found", "403 Forbidden", "410 Gone", "204 Nothing"])
-def test_what_will_not_pass_fails_at_once(place: ExportPlace, line: str) -> None:
+def test_a_permanent_error_fails_at_once(place: ExportPlace, line: str) -> None:
     url = place.server.on("/a", status(line))
     assert place.code(url) == f"Http{line[:3]}"
     assert len(place.server.asks) == 1
 
 
 def test_a_large_file_is_not_given_up_while_it_grows(place: ExportPlace) -> None:
-    """Three breaks and two attempts: each break was a mebibyte further on."""
+    """Three breaks with two allowed attempts: each break was a mebibyte further."""
 
     def a_bit(ask: Ask, wire: Wire) -> None:
         span = f"Content-Range: bytes {ask.start}-{len(data) - 1}/{len(data)}"
@@ -209,18 +209,18 @@ def test_a_server_that_starts_over_each_time_is_given_up(place: ExportPlace) -> 
     assert len(place.server.asks) == 3
 
 
-def test_nobody_there_is_tried_as_often_as_was_said(place: ExportPlace) -> None:
+def test_a_closed_port_is_tried_as_often_as_configured(place: ExportPlace) -> None:
     with LoopbackServer() as gone:
         url, origin = gone.url("/a"), gone.origin
     assert place.code(url, attempts=3, allow_hosts=(origin,)) == "ConnectFailed"
 
 
-# -- stopping, and how much at once
+# -- cancellation and limits
 
 
 @pytest.mark.parametrize("by", ["cancel", "close"])
-def test_a_transfer_ends_soon_after_it_is_called_off(place: ExportPlace, by: str) -> None:
-    """What it has is kept: the job may go on in another process."""
+def test_a_transfer_ends_soon_after_it_is_cancelled(place: ExportPlace, by: str) -> None:
+    """Its partial file is kept, because the job may continue in another process."""
 
     def half(ask: Ask, wire: Wire) -> None:
         wire.head("200 OK", f"Content-Length: {len(DATA)}", f"ETag: {ETAG}")
@@ -242,7 +242,7 @@ def test_a_transfer_ends_soon_after_it_is_called_off(place: ExportPlace, by: str
     assert place.hidden()
 
 
-def test_a_wait_between_attempts_ends_when_the_job_is_called_off(place: ExportPlace) -> None:
+def test_a_wait_between_attempts_ends_when_the_job_is_cancelled(place: ExportPlace) -> None:
     place.clock = SYSTEM_CLOCK
     url = place.server.on("/a", status("503 Later", "Retry-After: 3000"))
     results = []
@@ -267,7 +267,7 @@ def test_a_host_gets_no_more_connections_than_it_is_allowed(place: ExportPlace) 
             if now[0] > 2:
                 third.set()
         if ask.number <= 2:
-            third.wait(0.7)  # time enough for one too many
+            third.wait(0.7)  # enough time for one connection too many
         with lock:
             now[0] -= 1
         file(b"x")(ask, wire)

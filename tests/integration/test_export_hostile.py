@@ -1,6 +1,6 @@
-"""Servers, messages and neighbours that mean harm: nothing gets out, nothing gets through.
+"""Hostile servers, messages and users: no secret gets out, and no wrong file gets in.
 
-Proves JB-34 (names), JB-35 for signed URLs, and JB-33 against those who lie about lengths.
+Proves JB-34 (names), JB-35 for signed URLs, and JB-33 for wrong lengths.
 """
 
 import os
@@ -62,7 +62,7 @@ def test_memory_stays_as_it_is_whatever_the_size_of_the_file(place: ExportPlace)
 
     task = place.task(place.server.on("/a", large), checksum=f"sha256:{'0' * 64}")
     result = result_of(place.process(task, attempts=1))
-    assert result["error"]["code"] == "ChecksumMismatch"  # it was all read
+    assert result["error"]["code"] == "ChecksumMismatch"  # all of it was read
     assert place.server.body_bytes == len(piece) * pieces
     assert result["grownKiB"] < 24 << 10
 
@@ -70,23 +70,23 @@ def test_memory_stays_as_it_is_whatever_the_size_of_the_file(place: ExportPlace)
 def test_more_bytes_than_stated_are_no_part_of_this_file_or_the_next(
     place: ExportPlace,
 ) -> None:
-    """Those behind the end must not be taken for the answer to the next request."""
+    """Bytes behind the end must not be read as the response to the next request."""
     forged = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
 
     def more(ask: Ask, wire: Wire) -> None:
         wire.head("200 OK", "Content-Length: 4")
         wire.send(b"good" + forged)
 
-    one, two = place.server.on("/a", more), place.server.on("/b", file(b"better"))
+    first, second = place.server.on("/a", more), place.server.on("/b", file(b"better"))
     with place.work() as work:
-        result = work.process(place.task(one, "one"), lambda _: None)
+        result = work.process(place.task(first, "one"), lambda _: None)
         assert result["error"]["code"] == "BadAnswer"
-        assert work.process(place.task(two, "two"), lambda _: None)["success"]
+        assert work.process(place.task(second, "two"), lambda _: None)["success"]
     assert place.visible() == {"two": b"better"}
     assert place.server.connections == 2
 
 
-def test_fewer_bytes_than_stated_are_no_file(place: ExportPlace) -> None:
+def test_fewer_bytes_than_declared_are_not_published(place: ExportPlace) -> None:
     url = place.server.on("/a", cut(DATA, len(DATA), length=len(DATA) + 1))
     assert place.code(url, attempts=2) == "Truncated"
 
@@ -103,7 +103,7 @@ def test_fewer_bytes_than_stated_are_no_file(place: ExportPlace) -> None:
         b"no HTTP, just bytes\r\n\r\n",
     ],
 )
-def test_an_answer_that_makes_no_sense_is_no_file(place: ExportPlace, answer: bytes) -> None:
+def test_a_malformed_response_is_not_published(place: ExportPlace, answer: bytes) -> None:
     def route(ask: Ask, wire: Wire) -> None:
         wire.send(answer)
         wire.close()
@@ -112,12 +112,12 @@ def test_an_answer_that_makes_no_sense_is_no_file(place: ExportPlace, answer: by
 
 
 @pytest.mark.parametrize("lines", [["X: y"] * 6000, [f"X: {'y' * 80}"] * 1000])
-def test_a_head_has_an_end(place: ExportPlace, lines: list[str]) -> None:
+def test_an_endless_head_fails(place: ExportPlace, lines: list[str]) -> None:
     url = place.server.on("/a", file(DATA, *lines))
     assert place.code(url) == "BadAnswer"
 
 
-def test_a_provisional_answer_is_not_the_answer(place: ExportPlace) -> None:
+def test_a_provisional_response_is_skipped(place: ExportPlace) -> None:
     def route(ask: Ask, wire: Wire) -> None:
         wire.head("103 Early Hints", "Content-Length: 9", "Location: http://10.0.0.1/")
         file(DATA)(ask, wire)
@@ -127,7 +127,7 @@ def test_a_provisional_answer_is_not_the_answer(place: ExportPlace) -> None:
 
 
 @pytest.mark.parametrize("part", ["head", "body"])
-def test_a_server_that_drips_is_left(place: ExportPlace, part: str) -> None:
+def test_a_server_that_sends_too_slowly_is_abandoned(place: ExportPlace, part: str) -> None:
     tick = Event()
 
     def drips(ask: Ask, wire: Wire) -> None:
@@ -142,7 +142,7 @@ def test_a_server_that_drips_is_left(place: ExportPlace, part: str) -> None:
     assert place.code(url, attempts=1, stall_seconds=1) == "TimedOut"
 
 
-# -- where it may be put
+# -- allowed names
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_server_that_drips_is_left(place: ExportPlace, part: str) -> None:
     ],
 )
 def test_a_name_that_leads_out_is_refused(place: ExportPlace, key: str) -> None:
-    """JB-34: whoever wrote the message, the worker looks again."""
+    """The worker checks the name again, whichever process wrote the message (JB-34)."""
     url = place.server.on("/a", file(DATA))
     assert place.code(url, key) == "InvalidTask"
     assert place.server.asks == []
@@ -178,7 +178,9 @@ def test_a_link_in_the_target_does_not_lead_out(place: ExportPlace, tmp_path: Pa
     url = place.server.on("/a", file(DATA))
     assert place.get(url, "door/x")["error"]["code"] == "UnsafePath"
     assert place.get(url, "door/deep/x")["error"]["code"] == "UnsafePath"
-    assert place.get(url, "window")["success"]  # the link is replaced, not what it names
+    assert place.get(url, "window")[
+        "success"
+    ]  # the link is replaced, and its target is unchanged
     assert not (place.target / "window").is_symlink()
     assert os.listdir(outside) == ["theirs"]
     assert (outside / "theirs").read_bytes() == b"theirs"
@@ -205,7 +207,7 @@ def test_a_link_in_place_of_a_half_done_file_is_not_written_through(
 
 
 @pytest.mark.parametrize("task_id", ["../../x", "a/b", ".", "x" * 300, "ü\0"])
-def test_a_task_id_is_no_path_either(place: ExportPlace, task_id: str) -> None:
+def test_a_task_id_is_not_used_as_a_path(place: ExportPlace, task_id: str) -> None:
     url = place.server.on("/a", file(DATA))
     assert place.get(url, taskId=task_id)["success"]
     assert place.visible() == {"file.bin": DATA}
@@ -213,9 +215,7 @@ def test_a_task_id_is_no_path_either(place: ExportPlace, task_id: str) -> None:
 
 
 @pytest.mark.parametrize("broken", [{"checksum": "crc32:1"}, {"size": "many"}])
-def test_a_task_that_makes_no_sense_fails_with_a_word(
-    place: ExportPlace, broken: dict[str, Any]
-) -> None:
+def test_a_malformed_task_fails_with_a_code(place: ExportPlace, broken: dict[str, Any]) -> None:
     assert place.code(place.server.on("/a", file(DATA)), **broken) == "InvalidTask"
     with place.work() as work:
         result = work.process({"jobId": "x"}, lambda _: None)
@@ -227,11 +227,11 @@ def test_a_message_does_not_choose_the_bucket(place: ExportPlace) -> None:
     assert place.code(url, s3Bucket="somebody-elses") == "BucketRefused"
 
 
-# -- what is told
+# -- error texts
 
 
-def test_no_error_tells_the_secret_in_a_url(place: ExportPlace) -> None:
-    """Signed URLs are secrets; error pages and redirects may echo them."""
+def test_no_error_contains_the_secret_of_a_url(place: ExportPlace) -> None:
+    """Signed URLs are secrets, and error pages and redirects may repeat them."""
     secret = "SECRET-SIGNATURE"
     echo = status(f"403 {secret}", f"X-Echo: {secret}", body=secret.encode() * 9000)
     place.server.on("/echo", echo)

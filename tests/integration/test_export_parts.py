@@ -1,4 +1,4 @@
-"""Half-done files, step by step: whose they are, what they are of, who may remove them."""
+"""Partial files, step by step: their owner, their version, and their removal."""
 
 import fcntl
 import json
@@ -29,7 +29,7 @@ def opened(parts: PartialFiles, url: str = URL) -> PartialFile:
 
 
 def killed(part: PartialFile) -> None:
-    """The process is gone: the kernel closes the file, and nothing else is done."""
+    """Close the file as the kernel does for a killed process, and do nothing else."""
     os.close(part.fd)
 
 
@@ -49,7 +49,7 @@ def test_the_next_process_has_the_bytes_and_their_digest(parts: PartialFiles) ->
 
 
 def test_bytes_of_a_new_version_are_not_taken_for_the_old_one(parts: PartialFiles) -> None:
-    """The note of the old version goes before the first byte of the new one comes."""
+    """The note of the old version is removed before the first byte of the new one."""
     part = opened(parts)
     part.begin('"v1"', None)
     part.write(bytes(2 * MIB))
@@ -72,7 +72,7 @@ def test_bytes_of_another_url_are_not_taken(parts: PartialFiles) -> None:
     other.close(keep=False)
 
 
-def test_a_part_that_is_locked_is_nobody_elses(parts: PartialFiles) -> None:
+def test_a_locked_part_is_not_shared(parts: PartialFiles) -> None:
     first, second = opened(parts), opened(parts)
     assert first.name != second.name
     first.write(b"first")
@@ -86,7 +86,7 @@ def test_a_part_that_is_locked_is_nobody_elses(parts: PartialFiles) -> None:
 def test_a_file_published_before_we_have_its_lock_is_not_written_to(
     parts: PartialFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between our open and our lock another process finishes the task."""
+    """Another process finishes the task between open and lock."""
     folder, lock = tmp_path / "parts", fcntl.flock
     (folder / "task.part").write_bytes(b"whole")
 
@@ -120,9 +120,7 @@ NOT_A_NOTE = [b"", b"{", b"[]", b'{"url": 1}', b"\xff", b"[" * 100_000, b"1" * 1
 
 
 @pytest.mark.parametrize("note", NOT_A_NOTE)
-def test_a_note_that_is_broken_is_none(
-    parts: PartialFiles, tmp_path: Path, note: bytes
-) -> None:
+def test_a_broken_note_is_ignored(parts: PartialFiles, tmp_path: Path, note: bytes) -> None:
     (tmp_path / "parts" / "task.part").write_bytes(bytes(MIB))
     (tmp_path / "parts" / "task.part.json").write_bytes(note)
     part = opened(parts)
@@ -134,7 +132,7 @@ NOT_A_LENGTH = [("length", value) for value in ("3", 3.5, -1, True, False, [], f
 
 
 @pytest.mark.parametrize(("name", "value"), [*NOT_A_LENGTH, ("validator", '"v"\r\nX: y')])
-def test_a_note_with_a_value_that_cannot_be_is_none(
+def test_a_note_with_an_impossible_value_is_ignored(
     parts: PartialFiles, tmp_path: Path, name: str, value: object
 ) -> None:
     first = opened(parts)
@@ -156,7 +154,7 @@ def test_a_pipe_in_place_of_a_note_does_not_hold_up_the_task(
     (tmp_path / "parts" / "task.part").write_bytes(bytes(MIB))
     os.mkfifo(path)
     held = os.open(path, os.O_RDWR) if other_end == "open" else os.open(os.devnull, os.O_RDWR)
-    part = opened(parts)  # to open a pipe is to wait for its other end, if that is closed
+    part = opened(parts)  # opening a pipe waits for its other end, if that is closed
     assert part.size == 0
     part.close(keep=False)
     os.close(held)

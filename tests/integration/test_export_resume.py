@@ -1,6 +1,6 @@
-"""A download goes on where it broke, if that is the same file; else it starts over.
+"""A download continues where it broke if the file is the same; otherwise it starts over.
 
-Proves R004-051 for what a worker holds, JB-28, JB-30 and JB-33.
+Proves R004-051 for the partial files of a worker, JB-28, JB-30 and JB-33.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def test_what_came_before_the_connection_broke_is_not_fetched_again(
 
 
 def test_a_killed_process_leaves_its_bytes_to_the_next(place: ExportPlace) -> None:
-    """JB-28: SIGKILL half-way; the second run fetches the rest and no more."""
+    """After SIGKILL in the middle, the second run downloads only the rest (JB-28)."""
 
     def half_then_nothing(ask: Ask, wire: Wire) -> None:
         wire.head("200 OK", f"Content-Length: {len(DATA)}", f"ETag: {ETAG}")
@@ -64,7 +64,7 @@ def test_a_killed_process_leaves_its_bytes_to_the_next(place: ExportPlace) -> No
 
 
 def _left_half_done(place: ExportPlace, **changed: Any) -> str:
-    """A part of an earlier process, made by hand, and the URL it is of."""
+    """Make a part as an earlier process would have left it; return its URL."""
     url = place.server.on("/a", file(DATA))
     task_id = place.task(url)["taskId"]
     folder = place.target / OWN_FOLDER
@@ -92,7 +92,7 @@ def test_a_part_goes_on_where_it_was_left(place: ExportPlace) -> None:
 def test_a_part_that_cannot_be_trusted_starts_over(
     place: ExportPlace, changed: dict[str, Any]
 ) -> None:
-    """After a power cut a file may have its size and not its bytes."""
+    """After a power cut a file may have its size but not its bytes."""
     assert place.get(_left_half_done(place, **changed))["success"]
     assert place.server.asks[0].start == 0
     assert place.visible() == {"file.bin": DATA}
@@ -113,7 +113,7 @@ def test_a_file_without_validator_starts_over(place: ExportPlace) -> None:
 
 @pytest.mark.parametrize("old", [True, False])
 def test_a_date_counts_only_when_it_is_settled(place: ExportPlace, old: bool) -> None:
-    """A file may change twice within the second that a date can tell."""
+    """A file may change twice within one second, which is the resolution of a date."""
     changed = "Thu, 01 Jan 2026 00:00:00 GMT"
     now = "Thu, 01 Jan 2026 12:00:00 GMT" if old else "Thu, 01 Jan 2026 00:00:05 GMT"
     dates = (f"Last-Modified: {changed}", f"Date: {now}")
@@ -135,7 +135,7 @@ def test_a_date_counts_only_when_it_is_settled(place: ExportPlace, old: bool) ->
 
 
 def test_a_body_that_ends_too_early_with_the_connection_goes_on(place: ExportPlace) -> None:
-    """Nobody stated a length, but the size is known: that was not all."""
+    """No length was declared, but the known size shows that bytes are missing."""
     url = place.server.on("/a", until_closed(DATA[:HALF], f"ETag: {ETAG}"), file(DATA))
     assert place.get(url, size=len(DATA))["success"]
     assert [ask.start for ask in place.server.asks] == [0, HALF]
@@ -172,7 +172,7 @@ def test_the_rest_of_something_else_is_not_taken(place: ExportPlace, wrong: Any)
 
 
 def test_two_processes_at_one_task_do_not_spoil_each_other(place: ExportPlace) -> None:
-    """JB-30: a job taken over while its first worker still lives."""
+    """A job was taken over while its first worker is still running (JB-30)."""
     go_on = Event()
 
     def slow(ask: Ask, wire: Wire) -> None:

@@ -1,4 +1,4 @@
-"""S3 as target: an object appears whole, with its checksum, or not at all.
+"""S3 as target: an object appears complete, with its checksum, or not at all.
 
 Proves R004-101 (upload) and I-JB-12 for S3, on moto.
 """
@@ -15,18 +15,18 @@ from export_place import ExportPlace, export_place, sha256
 from moto import mock_aws
 
 from holdfast.adapters.aws import clients
-from holdfast.adapters.aws.s3 import S3Target, read_lines
 from holdfast.adapters.export.cancellation import RunningDownload
 from holdfast.adapters.export.checksums import Digests
 from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.partial_files import PartialFile
+from holdfast.adapters.export.s3 import S3Target, read_lines
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError
 from holdfast.jobs.errors import InvalidJob
 from loopback_http import cut, file
 
 DATA = bytes(range(256)) * 50_000  # 12.8 MB: two pieces
-PIECE = 5 << 20  # the smallest that S3 takes
+PIECE = 5 << 20  # the smallest piece that S3 accepts
 RUN = RunningDownload(lambda count: None, SYSTEM_CLOCK)
 
 
@@ -94,14 +94,14 @@ def test_what_is_not_the_file_never_becomes_an_object(
     assert _uploads(s3) == []
 
 
-def test_a_bucket_that_is_not_there_is_told_at_once_and_the_file_kept(
+def test_a_missing_bucket_is_reported_at_once_and_the_file_is_kept(
     place: ExportPlace, s3: Any
 ) -> None:
     url = place.server.on("/a", file(DATA))
     result = place.get(url, target="s3://nowhere/x")
     assert result["error"]["code"] == "UploadFailed"
     assert "NoSuchBucket" in result["error"]["message"]
-    # Whoever puts it right and asks again does not fetch it again.
+    # After the bucket was made, a repetition does not download the file again.
     assert place.get(url, target="s3://exports/x")["success"]
     assert len(place.server.asks) == 1
     assert place.get(url, target="s3://exports/x", s3Bucket="another")["success"] is False
@@ -146,15 +146,15 @@ def test_an_upload_that_fails_is_abandoned(
 def test_bytes_that_changed_on_disk_are_not_published(tmp_path: Path, s3: Any) -> None:
     target = S3Target("s3://exports/p", str(tmp_path / "s"), piece_bytes=PIECE, client=s3)
     part = _part(target, DATA)
-    with (tmp_path / "s" / part.name).open("r+b") as somebody:
-        somebody.write(b"changed")
+    with (tmp_path / "s" / part.name).open("r+b") as file:
+        file.write(b"changed")
     with pytest.raises(TaskError, match="StorageError") as failure:
         target.publish(part, "big", RUN)
     assert failure.value.start_over
     assert (_objects(s3), _uploads(s3)) == ([], [])
 
 
-def test_an_upload_ends_when_its_job_is_called_off(tmp_path: Path, s3: Any) -> None:
+def test_an_upload_ends_when_its_job_is_cancelled(tmp_path: Path, s3: Any) -> None:
     target = S3Target("s3://exports/p", str(tmp_path / "s"), piece_bytes=PIECE, client=s3)
     part, run = _part(target, DATA), RunningDownload(lambda count: None, SYSTEM_CLOCK)
     s3.meta.events.register("before-call.s3.UploadPart", lambda **_: run.stop())

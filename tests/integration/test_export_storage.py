@@ -1,4 +1,4 @@
-"""Disks that are full, shut or strange: a clear word, and never half a file.
+"""Disks that are full, closed or unusual: a clear error, and never an incomplete file.
 
 Proves I-JB-12 and I-JB-14 (what a worker leaves behind).
 """
@@ -28,7 +28,7 @@ def place(tmp_path: Path) -> Iterator[ExportPlace]:
 
 @pytest.fixture
 def small_disk(place: ExportPlace) -> Iterator[ExportPlace]:
-    """The target is a disk of one mebibyte."""
+    """Make a place whose target is a disk of one mebibyte."""
     place.target.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place.target)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
@@ -39,7 +39,7 @@ def small_disk(place: ExportPlace) -> Iterator[ExportPlace]:
         subprocess.run(["umount", str(place.target)], check=True)
 
 
-def test_a_full_disk_is_told_and_given_back(small_disk: ExportPlace) -> None:
+def test_a_full_disk_is_reported_and_its_space_is_freed(small_disk: ExportPlace) -> None:
     large = small_disk.server.on("/large", file(DATA))
     assert small_disk.code(large) == "DiskFull"
     assert len(small_disk.server.asks) == 1
@@ -48,15 +48,15 @@ def test_a_full_disk_is_told_and_given_back(small_disk: ExportPlace) -> None:
     assert small_disk.get(fits)["success"]
 
 
-def test_a_file_larger_than_the_system_allows_is_told(place: ExportPlace) -> None:
-    """The same as a full disk, for those who may not mount one."""
+def test_a_file_larger_than_the_system_allows_is_reported(place: ExportPlace) -> None:
+    """This is like a full disk, for users that may not mount one."""
     task = place.task(place.server.on("/a", file(DATA)))
     assert result_of(place.process(task, limit=MIB))["error"]["code"] == "FileTooBig"
     assert place.visible() == {}
     assert place.hidden() == []
 
 
-def test_a_disk_within_the_target_is_another_disk(place: ExportPlace) -> None:
+def test_another_filesystem_inside_the_target_is_reported(place: ExportPlace) -> None:
     other = place.target / "other"
     other.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(other)]
@@ -69,7 +69,7 @@ def test_a_disk_within_the_target_is_another_disk(place: ExportPlace) -> None:
         subprocess.run(["umount", str(other)], check=True)
 
 
-def test_a_name_that_a_folder_has_is_taken(place: ExportPlace) -> None:
+def test_the_name_of_a_folder_cannot_be_published(place: ExportPlace) -> None:
     (place.target / "x").mkdir(parents=True)
     assert place.code(place.server.on("/a", file(DATA)), "x") == "NameTaken"
     (place.target / "x" / "file").write_bytes(b"theirs")
@@ -77,20 +77,20 @@ def test_a_name_that_a_folder_has_is_taken(place: ExportPlace) -> None:
     assert place.hidden() == []
 
 
-def test_a_name_that_the_disk_does_not_take_is_told(place: ExportPlace) -> None:
-    """Files are checked before the folder is asked: half a name is as good as none."""
+def test_a_name_too_long_for_the_disk_is_reported(place: ExportPlace) -> None:
+    """The name is checked with the task, before the file system gets it."""
     url = place.server.on("/a", file(DATA))
     assert place.code(url, "x" * 256) == "InvalidTask"
 
 
-def test_a_target_that_is_no_folder_is_told_at_once(place: ExportPlace) -> None:
+def test_a_target_that_is_not_a_folder_is_reported_at_once(place: ExportPlace) -> None:
     place.target.write_bytes(b"a file")
     with pytest.raises(ConfigError, match="target"), place.work():
         pass
 
 
-def test_what_nobody_came_back_for_is_swept(place: ExportPlace) -> None:
-    """Old ones, and private ones whose process is dead; never one that is in use."""
+def test_abandoned_partial_files_are_swept(place: ExportPlace) -> None:
+    """Old parts and private parts of dead processes are removed, but none that is in use."""
     folder = place.target / OWN_FOLDER
     folder.mkdir(parents=True)
     names = {
@@ -132,7 +132,7 @@ def test_a_private_part_in_use_is_not_swept(place: ExportPlace) -> None:
 
 
 def test_no_descriptor_is_left_open(place: ExportPlace) -> None:
-    """I-JB-14."""
+    """A worker leaves no descriptor behind (I-JB-14)."""
     url = place.server.on("/a", file(DATA))
 
     def open_now() -> int:

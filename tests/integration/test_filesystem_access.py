@@ -1,4 +1,4 @@
-"""Who may use a queue: its owner alone, or a group; and what other users closed."""
+"""Access to a queue: by its owner only, or by a group; and files that other users closed."""
 
 import errno
 import os
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fs.crash import in_a_child
+from fs.crash import run_in_child
 from fs.faults import RefusingFs
-from fs.ground import LEASE, Ground, drain, note
-from holdfast.adapters.aws.s3 import S3Target
+from fs.ground import LEASE, Ground, drain, make_message
+from holdfast.adapters.export.s3 import S3Target
 from holdfast.adapters.local.filesystem import FilesystemQueue
 from holdfast.adapters.local.sqlite import SQLiteJobs
 from holdfast.core.errors import ConfigError, QueueUnavailable
@@ -24,17 +24,17 @@ umasks = pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
 
 
 def with_umask(umask: int, act: Callable[[], object]) -> None:
-    """In a process of its own, since the umask is a process's."""
+    """Run `act` in a process of its own, because the umask belongs to a process."""
 
     def play(say: Callable[[str], None]) -> None:
         os.umask(umask)
         act()
 
-    in_a_child(play)
+    run_in_child(play)
 
 
 def as_user(uid: int, act: Callable[[], object], umask: int = 0o077) -> None:
-    """In a process of that user, who is in the group."""
+    """Run `act` in a process of that user, which is in the group."""
 
     def play(say: Callable[[str], None]) -> None:
         os.umask(umask)
@@ -43,11 +43,11 @@ def as_user(uid: int, act: Callable[[], object], umask: int = 0o077) -> None:
         os.setuid(uid)
         act()
 
-    in_a_child(play)
+    run_in_child(play)
 
 
 def all_modes(folder: Path) -> tuple[set[int], set[int]]:
-    """Of all folders, and of all files."""
+    """Return the modes of all folders, and of all files."""
     # A symbolic link has no mode of its own.
     paths = [p for p in (folder, *folder.rglob("*")) if not p.is_symlink()]
     modes = [(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in paths]
@@ -55,18 +55,18 @@ def all_modes(folder: Path) -> tuple[set[int], set[int]]:
 
 
 def live(ground: Ground, **options: Any) -> None:
-    """Leave one of each kind of file behind."""
+    """Leave one file of each kind behind."""
     queue = ground.queue(dedupe=True, **options)
-    queue.push(note("once"))
+    queue.push(make_message("once"))
     plain = ground.queue()
-    plain.push_many([note("b"), note("c")])
+    plain.push_many([make_message("b"), make_message("c")])
     for message in plain.poll(3):
         plain.save_checkpoint(message, {"page": 1})
         plain.nack(message, delay_seconds=0)
     done, dead, _held = plain.poll(3)
     plain.ack(done)
     plain.dead_letter(dead, "no use", detail="a traceback")
-    FilesystemQueue(ground.root).close()  # it asked the filesystem for the time
+    FilesystemQueue(ground.root).close()  # the queue read the time from the filesystem
 
 
 @umasks
@@ -103,7 +103,7 @@ def test_a_queue_that_was_killed_while_it_was_made_becomes_shared(fast_path: Pat
     assert all_modes(ground.folder) == ({0o2770}, {0o660})
 
 
-def test_group_access_of_a_private_queue_is_refused_with_the_way_out(fast_path: Path) -> None:
+def test_group_access_of_a_private_queue_is_refused_with_a_remedy(fast_path: Path) -> None:
     ground = Ground(fast_path / "it's here")
     live(ground)
     with pytest.raises(ConfigError, match="is private") as refused:
@@ -112,12 +112,12 @@ def test_group_access_of_a_private_queue_is_refused_with_the_way_out(fast_path: 
     command = str(refused.value).partition("share it with ")[2]
     command = command.replace("GROUP", str(os.getgid()))
     subprocess.run(command, shell=True, check=True)
-    ground.queue(access="group").push(note("d"))
+    ground.queue(access="group").push(make_message("d"))
     assert all_modes(ground.folder) == ({0o2770}, {0o660})
 
 
 def shared_root(parent: Path) -> Path:
-    """What an administrator makes: install -d -m 2770 -g workers."""
+    """Make a root as an administrator does: install -d -m 2770 -g workers."""
     parent.chmod(0o755)
     root = parent / "root"
     root.mkdir()
@@ -140,7 +140,7 @@ def test_users_of_one_group_do_each_others_work(fast_path: Path) -> None:
         queue.nack(taken, delay_seconds=0)
         assert queue.redrive() == 1
         assert len(drain(queue)) == 2
-        queue.push_many([note("e"), note("f")])
+        queue.push_many([make_message("e"), make_message("f")])
         assert queue.purge(0) == 3
 
     as_user(BOB, bob)
@@ -162,7 +162,7 @@ def test_other_users_are_refused_in_one_line(fast_path: Path, create: bool) -> N
     as_user(BOB, bob)
 
 
-# -- what holds bodies, tokens and numbers elsewhere
+# -- other files that hold bodies, tokens and numbers
 
 
 def make_jobs(folder: Path) -> None:
@@ -184,20 +184,20 @@ def test_half_done_files_for_s3_are_in_private_folders(fast_path: Path, umask: i
     assert all_modes(fast_path / "data") == ({0o700}, set())
 
 
-# -- what another user closed
+# -- files and folders that another user closed
 
 
 @as_root
 @pytest.mark.parametrize("mode", [0o700, 0o755], ids=["unreadable", "unchangeable"])
 def test_a_segment_that_another_user_closed_is_passed_over(fast_path: Path, mode: int) -> None:
     ground = Ground(shared_root(fast_path))
-    as_user(ALICE, lambda: ground.queue(access="group").push_many([note("closed")]))
+    as_user(ALICE, lambda: ground.queue(access="group").push_many([make_message("closed")]))
     [segment] = (ground.folder / "pending").iterdir()
     segment.chmod(mode)
 
     def bob() -> None:
         queue = ground.queue()
-        queue.push(note("open"))
+        queue.push(make_message("open"))
         assert drain(queue) == [("open", 1)]
         assert queue.poll() == []
         assert queue.stats().completed == 1
@@ -210,9 +210,9 @@ def test_a_segment_that_another_user_closed_is_passed_over(fast_path: Path, mode
 
 @as_root
 def test_a_folder_of_leases_that_cannot_be_changed_is_an_error(fast_path: Path) -> None:
-    """Not passed over: nothing could be claimed, and the worker would look idle."""
+    """It is not skipped, because nothing could be claimed and the worker would look idle."""
     ground = Ground(shared_root(fast_path))
-    as_user(ALICE, lambda: ground.queue(access="group").push(note("a")))
+    as_user(ALICE, lambda: ground.queue(access="group").push(make_message("a")))
     (ground.folder / "leased").chmod(0o750)
 
     def bob() -> None:
@@ -227,7 +227,7 @@ def test_a_lease_whose_workers_card_cannot_be_read_is_taken_over(fast_path: Path
     ground = Ground(shared_root(fast_path))
 
     def alice() -> None:
-        ground.queue(access="group").push(note("a"))
+        ground.queue(access="group").push(make_message("a"))
         assert len(ground.queue().poll()) == 1
 
     as_user(ALICE, alice)
@@ -250,7 +250,7 @@ def test_a_lease_that_a_sticky_folder_keeps_is_passed_over(fast_path: Path) -> N
     ground = Ground(shared_root(fast_path))
 
     def alice() -> None:
-        ground.queue(access="group").push(note("a"))
+        ground.queue(access="group").push(make_message("a"))
         assert len(ground.queue().poll()) == 1
 
     as_user(ALICE, alice)
@@ -260,7 +260,7 @@ def test_a_lease_that_a_sticky_folder_keeps_is_passed_over(fast_path: Path) -> N
 
     def bob() -> None:
         queue = ground.queue()
-        queue.push(note("b"))
+        queue.push(make_message("b"))
         assert drain(queue) == [("b", 1)]
 
     as_user(BOB, bob)
@@ -274,9 +274,9 @@ def test_a_lease_that_a_sticky_folder_keeps_is_passed_over(fast_path: Path) -> N
 
 
 def test_a_card_that_cannot_be_read_is_no_reason_to_stop(fast_path: Path) -> None:
-    """The same as any user: the file system itself refuses."""
+    """The same for any user, because the file system itself refuses."""
     ground = Ground(fast_path)
-    ground.queue().push(note("a"))
+    ground.queue().push(make_message("a"))
     assert len(ground.queue().poll()) == 1
     fs = RefusingFs(
         ground.clock.time,
@@ -291,7 +291,7 @@ def test_a_card_that_cannot_be_read_is_no_reason_to_stop(fast_path: Path) -> Non
 
 
 @as_root
-def test_people_see_what_they_may_read(fast_path: Path) -> None:
+def test_operators_see_what_they_may_read(fast_path: Path) -> None:
     ground = Ground(shared_root(fast_path))
     as_user(ALICE, lambda: live(ground, access="group"))
     closed = [*ground.folder.glob("failed/*.json"), *ground.folder.glob("history/*")]
@@ -302,7 +302,7 @@ def test_people_see_what_they_may_read(fast_path: Path) -> None:
     def bob() -> None:
         queue = ground.queue()
         [letter] = queue.dead_letters()
-        assert letter.reason == "unknown: its reason file is gone or cannot be read"
+        assert letter.reason == "unknown: its reason file is missing or cannot be read"
         [view] = queue.find(letter.key)
         assert (view.past, view.checkpoint, view.body) == ([], None, None)
         assert queue.stats().failed == 1

@@ -1,4 +1,4 @@
-"""Ids, names, numbers and files that nobody should use: a clear error, and nothing is lost."""
+"""Bad ids, names, numbers and files lead to a clear error, and nothing is lost."""
 
 import math
 import shutil
@@ -12,8 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from fs import audit
-from fs.crash import in_a_child
-from fs.ground import LEASE, MUCH_LATER, Ground, Queue, drain, key_of, note
+from fs.crash import run_in_child
+from fs.ground import LEASE, MUCH_LATER, Ground, Queue, drain, get_key, make_message
 from fs.litter import ILL_FORMED, KEY, KINDS, WELL_FORMED, outside_of, snapshot
 from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FilesystemQueue
@@ -68,7 +68,7 @@ def test_any_text_is_an_id_and_stays_in_its_folder(
 ) -> None:
     queue = ground.queue(dedupe=dedupe)
     before = snapshot_outside(fast_path, ground)
-    queue.push(note(message_id, text="first"))
+    queue.push(make_message(message_id, text="first"))
     queue.dead_letter(queue.poll()[0], "no use")
     assert [view.id for view in queue.find(message_id)] == [message_id]
     assert queue.redrive(message_id) == 1
@@ -78,7 +78,7 @@ def test_any_text_is_an_id_and_stays_in_its_folder(
     queue.save_checkpoint(message, 1)
     queue.ack(message)
     assert snapshot_outside(fast_path, ground) == before
-    assert audit.faults(ground.folder) == {}
+    assert audit.find_faults(ground.folder) == {}
 
 
 def snapshot_outside(parent: Path, ground: Ground) -> object:
@@ -88,21 +88,21 @@ def snapshot_outside(parent: Path, ground: Ground) -> object:
 
 def test_ids_that_look_alike_are_different(ground: Ground) -> None:
     queue = ground.queue(dedupe=True)
-    queue.push_many([note(message_id) for message_id in IDS.values()])
+    queue.push_many([make_message(message_id) for message_id in IDS.values()])
     assert sorted(m.id for m in queue.poll(100)) == sorted(IDS.values())
 
 
 @pytest.mark.parametrize("message_id", ["", "x" * 513])
 def test_an_id_is_1_to_512_characters(message_id: str) -> None:
     with pytest.raises(ValidationError):
-        note(message_id)
+        make_message(message_id)
 
 
-def test_half_a_character_is_no_id(ground: Ground) -> None:
+def test_a_lone_surrogate_is_not_an_id(ground: Ground) -> None:
     queue = ground.queue()
     with pytest.raises((HoldfastError, ValidationError)):
-        queue.push(note("\ud800"))
-    assert audit.residue(ground.folder) == []
+        queue.push(make_message("\ud800"))
+    assert audit.find_residue(ground.folder) == []
     assert queue.poll() == []
 
 
@@ -129,26 +129,26 @@ def test_a_hostile_name_is_refused_and_makes_nothing(
 # -- sizes and numbers
 
 
-def test_a_payload_over_a_mebibyte_is_refused_whole(ground: Ground) -> None:
+def test_a_payload_over_a_mebibyte_is_refused(ground: Ground) -> None:
     queue = ground.queue()
-    good = note("good")
+    good = make_message("good")
     with pytest.raises(MessageTooLarge, match="1,048,576"):
-        queue.push_many([good, note("big", text="x" * 2**20)])
+        queue.push_many([good, make_message("big", text="x" * 2**20)])
     assert queue.poll() == []
-    assert audit.residue(ground.folder) == []
+    assert audit.find_residue(ground.folder) == []
 
 
 @pytest.mark.parametrize("delay", [math.inf, math.nan, 1e12, 1e300])
 def test_a_delay_that_no_name_can_carry_is_refused(ground: Ground, delay: float) -> None:
     queue = ground.queue()
     with pytest.raises(ValueError, match="delay"):
-        queue.push(note("a"), delay_seconds=delay)
+        queue.push(make_message("a"), delay_seconds=delay)
     assert (queue.stats().delayed, queue.stats().foreign) == (0, 0)
 
 
-def test_a_negative_delay_is_none(ground: Ground) -> None:
+def test_a_negative_delay_counts_as_zero(ground: Ground) -> None:
     queue = ground.queue()
-    queue.push(note("a"), delay_seconds=-5)
+    queue.push(make_message("a"), delay_seconds=-5)
     assert drain(queue) == [("a", 1)]
 
 
@@ -157,7 +157,7 @@ def test_an_extension_that_no_name_can_carry_never_loses_the_task(
     ground: Ground, seconds: float
 ) -> None:
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     [message] = queue.poll()
     ground.clock.advance(0.5)
     with pytest.raises((ValueError, HoldfastError)):
@@ -189,7 +189,7 @@ def test_workers_go_on_among_litter_in(fast_path: Path, folder: str) -> None:
         ground = Ground(fast_path / str(number) / "root")
         outside = outside_of(fast_path / str(number))
         try:
-            in_a_child(
+            run_in_child(
                 work_among_litter(ground, outside, folder, name, kind), HANGS_AFTER_SECONDS
             )
         except AssertionError as error:
@@ -203,16 +203,16 @@ def work_among_litter(
     ground: Ground, outside: Path, folder: str, name: str, kind: str
 ) -> Callable[[Callable[[str], None]], None]:
     def play(say: Callable[[str], None]) -> None:
-        ground.queue().push(note("early"))
+        ground.queue().push(make_message("early"))
         (ground.folder / folder).mkdir(exist_ok=True)
         path = ground.folder / folder / name
         path.unlink(missing_ok=True)
         KINDS[kind](path, outside)
-        inode, theirs = path.lstat().st_ino, snapshot(outside)
-        refuses = name.startswith(".turn")  # who cannot take turns must not push
+        inode, outside_before = path.lstat().st_ino, snapshot(outside)
+        refuses = name.startswith(".turn")  # without the id lock, a producer must not push
         with suppress(*[QueueUnavailable] * refuses):
             all_verbs(ground)
-        assert snapshot(outside) == theirs, "something outside was touched"
+        assert snapshot(outside) == outside_before, "something outside was touched"
         if not may_be_removed(folder, name):
             check_litter(ground, inode)
 
@@ -220,9 +220,9 @@ def work_among_litter(
 
 
 def all_verbs(ground: Ground) -> None:
-    """A day in the life of a queue: all of its work gets done."""
+    """Use all verbs of a queue once, and check that all of its work gets done."""
     queue = ground.queue(dedupe=True)
-    queue.push_many([note("a"), note("b"), note("c")])
+    queue.push_many([make_message("a"), make_message("b"), make_message("c")])
     done: set[str] = set()
     for _ in range(4):
         for message in queue.poll(10):
@@ -252,38 +252,38 @@ def people_look(queue: Queue) -> None:
 
 
 def may_be_removed(folder: str, name: str) -> bool:
-    """What bears the name of work that is over, or of an id nobody uses, is swept."""
+    """Return whether a sweep may remove it: it has the name of completed work or a free id."""
     swept = folder.startswith("completed") or folder in ("pending", "ids")
     return swept and name in WELL_FORMED[folder]
 
 
 def check_litter(ground: Ground, inode: int) -> None:
-    """It is where it was, or among the dead letters with a reason."""
+    """Check that litter is unchanged, or is a dead letter with a reason."""
     places = [p for p in ground.folder.rglob("*") if p.lstat().st_ino == inode]
     assert len(places) == 1, "it is gone"
-    assert audit.reasonless(ground.folder) in ([], [places[0].name])
+    assert audit.find_reasonless(ground.folder) in ([], [places[0].name])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_litter_in_the_place_of_the_clock_file_is_not_followed_and_does_not_hang(
     fast_path: Path, kind: str
 ) -> None:
-    """The file that is touched to learn the file server's time."""
+    """The queue writes this file to read the file server's time."""
     outside = outside_of(fast_path)
     Ground(fast_path / "root").queue()
     path = Ground(fast_path / "root").folder / "workers" / ".clock"
     path.unlink(missing_ok=True)
     KINDS[kind](path, outside)
-    theirs = snapshot(outside)
+    outside_before = snapshot(outside)
 
     def play(say: Callable[[str], None]) -> None:
         queue: Queue = FilesystemQueue(fast_path / "root")
-        queue.push(note("a"))
+        queue.push(make_message("a"))
         assert drain(queue) == [("a", 1)]
         queue.sweep()
 
-    in_a_child(play, HANGS_AFTER_SECONDS)
-    assert snapshot(outside) == theirs
+    run_in_child(play, HANGS_AFTER_SECONDS)
+    assert snapshot(outside) == outside_before
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -292,10 +292,10 @@ def test_litter_in_the_place_of_a_tasks_history_is_not_followed_and_does_not_han
 ) -> None:
     outside, ground = outside_of(fast_path), Ground(fast_path / "root")
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     [message] = queue.poll()
-    KINDS[kind](ground.folder / "history" / f"{key_of(message)}.jsonl", outside)
-    theirs = snapshot(outside)
+    KINDS[kind](ground.folder / "history" / f"{get_key(message)}.jsonl", outside)
+    outside_before = snapshot(outside)
 
     def play(say: Callable[[str], None]) -> None:
         queue.nack(message, delay_seconds=0)
@@ -304,25 +304,25 @@ def test_litter_in_the_place_of_a_tasks_history_is_not_followed_and_does_not_han
         queue.redrive()
         assert drain(queue) == [("a", 1)]
 
-    in_a_child(play, HANGS_AFTER_SECONDS)
-    assert snapshot(outside) == theirs
+    run_in_child(play, HANGS_AFTER_SECONDS)
+    assert snapshot(outside) == outside_before
 
 
 def test_an_hour_that_is_a_link_leads_no_task_out_of_the_queue(fast_path: Path) -> None:
     outside, ground = outside_of(fast_path), Ground(fast_path / "root")
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     [message] = queue.poll()
     hour = datetime.fromtimestamp(ground.clock.time(), UTC).strftime("%Y-%m-%dT%H")
     (ground.folder / "completed" / hour).symlink_to(outside / "folder")
-    theirs = snapshot(outside)
+    outside_before = snapshot(outside)
     with pytest.raises(QueueUnavailable):
         queue.ack(message)
-    assert snapshot(outside) == theirs
+    assert snapshot(outside) == outside_before
 
 
 def moved_and_linked(folder: Path, outside: Path) -> None:
-    """As a person does it who wants the folder on a larger disk."""
+    """Move a folder and link it, as an operator does to use a larger disk."""
     target = outside / f"moved-{folder.name}"
     shutil.move(folder, target)
     folder.symlink_to(target)
@@ -334,13 +334,13 @@ def test_a_queue_with_a_link_for_a_folder_is_refused_in_one_line(
     fast_path: Path, name: str, create: bool
 ) -> None:
     outside, ground = outside_of(fast_path), Ground(fast_path / "root")
-    ground.queue().push(note("a"))
+    ground.queue().push(make_message("a"))
     moved_and_linked(ground.folder / name, outside)
-    theirs = snapshot(outside)
+    outside_before = snapshot(outside)
     with pytest.raises(QueueUnavailable, match=f"'{name}' in it is a symbolic link") as refused:
         ground.queue(create=create)
     assert "\n" not in str(refused.value)
-    assert snapshot(outside) == theirs
+    assert snapshot(outside) == outside_before
 
 
 VERBS: dict[str, tuple[str, ...]] = {
@@ -361,20 +361,27 @@ VERBS: dict[str, tuple[str, ...]] = {
 def test_no_verb_of_a_running_worker_moves_a_task_through_a_link(
     fast_path: Path, verb: str, name: str
 ) -> None:
-    """The folder became one after the queue was opened."""
+    """The folder became a link after the queue was opened."""
     outside, ground = outside_of(fast_path), Ground(fast_path / "root")
     queue = ground.queue()
-    queue.push_many([note("held"), note("dead"), note("done"), note("waiting")])
+    queue.push_many(
+        [
+            make_message("held"),
+            make_message("dead"),
+            make_message("done"),
+            make_message("waiting"),
+        ]
+    )
     held, dead, done = queue.poll(3)
     queue.dead_letter(dead, "no use")
     queue.ack(done)
     moved_and_linked(ground.folder / name, outside)
-    theirs = snapshot(outside)
+    outside_before = snapshot(outside)
     ground.clock.advance(3)
     acts: dict[str, Callable[[], object]] = {
-        "push": lambda: queue.push(note("a")),
-        "push_many": lambda: queue.push_many([note("a"), note("b")]),
-        "push_once": lambda: ground.queue(dedupe=True).push(note("a")),
+        "push": lambda: queue.push(make_message("a")),
+        "push_many": lambda: queue.push_many([make_message("a"), make_message("b")]),
+        "push_once": lambda: ground.queue(dedupe=True).push(make_message("a")),
         "poll": queue.poll,
         "ack": lambda: queue.ack(held),
         "nack": lambda: queue.nack(held),
@@ -385,33 +392,33 @@ def test_no_verb_of_a_running_worker_moves_a_task_through_a_link(
     }
     with pytest.raises(QueueUnavailable, match=f"'{name}' in it is a symbolic link"):
         acts[verb]()
-    assert snapshot(outside) == theirs
+    assert snapshot(outside) == outside_before
 
 
 def test_a_folder_of_checkpoints_that_is_a_link_is_not_written_to(fast_path: Path) -> None:
     outside, ground = outside_of(fast_path), Ground(fast_path / "root")
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     [message] = queue.poll()
-    (ground.folder / "checkpoints" / key_of(message)).symlink_to(outside / "folder")
-    theirs = snapshot(outside)
+    (ground.folder / "checkpoints" / get_key(message)).symlink_to(outside / "folder")
+    outside_before = snapshot(outside)
     with pytest.raises(QueueUnavailable, match="symbolic link"):
         queue.save_checkpoint(message, {"page": 1})
     queue.nack(message, delay_seconds=0)
     assert drain(queue) == [("a", 2)]
-    assert snapshot(outside) == theirs
+    assert snapshot(outside) == outside_before
 
 
 def test_history_behind_a_link_is_not_written_and_costs_no_task(fast_path: Path) -> None:
     outside, ground = outside_of(fast_path), Ground(fast_path / "root")
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     [message] = queue.poll()
     moved_and_linked(ground.folder / "history", outside)
-    theirs = snapshot(outside)
+    outside_before = snapshot(outside)
     queue.nack(message, delay_seconds=0)
     assert drain(queue) == [("a", 2)]
-    assert snapshot(outside) == theirs
+    assert snapshot(outside) == outside_before
 
 
 # -- names that no queue wrote
@@ -429,11 +436,11 @@ def planted(ground: Ground, name: str, folder: str = "pending/1700000000001-ab12
     ["999999999", "999999998", "100000000", "999999999-999999999"],
 )
 @pytest.mark.parametrize("leased", [False, True], ids=["pending", "leased"])
-def test_a_task_with_an_impossible_fence_is_buried_with_a_reason(
+def test_a_task_with_an_impossible_fence_is_dead_lettered_with_a_reason(
     ground: Ground, claims: str, leased: bool
 ) -> None:
     queue = ground.queue()
-    queue.push(note("good"))
+    queue.push(make_message("good"))
     if leased:
         planted(ground, f"{KEY}~{claims}~abcdef~1700000000000+1000.json", "leased")
     else:
@@ -447,16 +454,16 @@ def test_a_task_with_an_impossible_fence_is_buried_with_a_reason(
         assert letter.id == "planted"
         assert "which no queue wrote" in str(letter.reason)
         assert queue.find(KEY)[0].checkpoint is None
-        assert queue.redrive() == 1  # it does not help, and does no harm
+        assert queue.redrive() == 1  # it has no effect
         assert drain(queue) == []
         assert queue.drop(KEY) == 1
         assert queue.stats().foreign == 0
 
-    in_a_child(play, HANGS_AFTER_SECONDS)
+    run_in_child(play, HANGS_AFTER_SECONDS)
 
 
 @pytest.mark.parametrize("claims", ["1-2", "0-999999999"])
-def test_a_task_with_more_refunds_than_claims_is_buried_and_can_be_redriven(
+def test_a_task_with_more_refunds_than_claims_is_dead_lettered_and_can_be_redriven(
     ground: Ground, claims: str
 ) -> None:
     queue = ground.queue()
@@ -479,7 +486,7 @@ def test_the_largest_possible_fence_is_worked_on(ground: Ground) -> None:
         queue.save_checkpoint(message, {"page": 1})
         queue.ack(message)
 
-    in_a_child(play, HANGS_AFTER_SECONDS)
+    run_in_child(play, HANGS_AFTER_SECONDS)
 
 
 class CountingFs(WatchedFs):
@@ -504,7 +511,7 @@ def test_work_on_checkpoints_does_not_grow_with_the_claims_or_with_other_tasks(
         return fs.count
 
     def saved_once(message_id: str) -> None:
-        queue.push(note(message_id))
+        queue.push(make_message(message_id))
         [message] = queue.poll()
         queue.save_checkpoint(message, {"page": 1})
         queue.release(message)
@@ -522,10 +529,10 @@ def test_work_on_checkpoints_does_not_grow_with_the_claims_or_with_other_tasks(
 
 def test_purging_removes_the_checkpoints_that_a_killed_ack_left(ground: Ground) -> None:
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     [message] = queue.poll()
     queue.save_checkpoint(message, {"page": 1})
-    left = ground.folder / "checkpoints" / key_of(message)
+    left = ground.folder / "checkpoints" / get_key(message)
     shutil.copytree(left, ground.root / "left")
     queue.ack(message)
     assert not left.exists()
@@ -553,7 +560,7 @@ def test_digits_of_other_scripts_are_left_alone_and_reported(
     queue = ground.queue()
     path = planted(ground, name, folder)
     before = path.lstat().st_ino, path.read_bytes()
-    queue.push(note("good"))
+    queue.push(make_message("good"))
     assert drain(queue) == [("good", 1)]
     people_look(queue)
     assert (path.lstat().st_ino, path.read_bytes()) == before
@@ -567,21 +574,21 @@ def test_digits_of_other_scripts_are_left_alone_and_reported(
 
 
 @pytest.mark.parametrize("folder", ["pending", "leased", "completed", "failed"])
-def test_people_are_told_of_foreign_files(ground: Ground, folder: str) -> None:
+def test_foreign_files_are_reported(ground: Ground, folder: str) -> None:
     queue = ground.queue()
     before = queue.stats().foreign
     (ground.folder / folder / "notes.txt").write_text("remember the milk")
     assert queue.stats().foreign == before + 1
 
 
-def test_what_cannot_be_read_is_buried_and_the_rest_is_delivered(ground: Ground) -> None:
+def test_an_unreadable_task_is_dead_lettered_and_the_rest_is_delivered(ground: Ground) -> None:
     queue = ground.queue()
     segment = ground.folder / "pending" / "1700000000001-ab12-0"
     segment.mkdir()
     outside = outside_of(ground.root)
     for number, drop in enumerate(KINDS.values()):
         drop(segment / f"{number:018x}~0~1700000000001.json", outside)
-    queue.push(note("good"))
+    queue.push(make_message("good"))
     assert [message.id for message in queue.poll(100)] == ["good"]
     reasons = [view.reason for view in queue.dead_letters()]
     assert len(reasons) == len(KINDS)

@@ -1,7 +1,7 @@
-"""Dedupe beside backups and on other filesystems: what is alive is told by no link count.
+"""Dedupe beside backups and on other filesystems: it does not depend on link counts.
 
-Backups (`cp -al`, rsnapshot) give every file a second name, a copy that is restored gives
-each name a file of its own, and an overlay filesystem shows the counts of another layer.
+Backups (`cp -al`, rsnapshot) give every file a second name, a restored copy gives each name
+a file of its own, and an overlay filesystem shows the counts of another layer.
 """
 
 import ctypes
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fs import audit
-from fs.crash import in_a_child
-from fs.ground import Ground, Queue, drain, note
+from fs.crash import run_in_child
+from fs.ground import Ground, Queue, drain, make_message
 
 CLONE_NEWNS = 0x20000
 
@@ -26,7 +26,7 @@ def ground(fast_path: Path) -> Ground:
 
 
 def back_up(source: Path, target: Path) -> None:
-    """As `cp -al`: folders are made, everything else gets a second name."""
+    """Copy like `cp -al`: make folders, and give everything else a second name."""
     shutil.copytree(source, target, symlinks=True, copy_function=_link)
 
 
@@ -38,7 +38,7 @@ def complete(queue: Queue) -> None:
     assert drain(queue) == [("a", 1)]
 
 
-def bury(queue: Queue) -> None:
+def dead_letter(queue: Queue) -> None:
     queue.dead_letter(queue.poll()[0], "no use")
 
 
@@ -51,14 +51,14 @@ def drop(queue: Queue) -> None:
 
 
 def remove_by_hand(queue: Queue) -> None:
-    for _, _, path in list(audit.tasks(queue.folder)):
+    for _, _, path in list(audit.list_tasks(queue.folder)):
         path.unlink()
 
 
 ENDS = {
     "purged": (complete, purge),
-    "dead": (bury, lambda queue: None),
-    "dropped": (bury, drop),
+    "dead": (dead_letter, lambda queue: None),
+    "dropped": (dead_letter, drop),
     "pending, then removed by hand": (lambda queue: None, remove_by_hand),
     "completed, then removed by hand": (complete, remove_by_hand),
 }
@@ -67,9 +67,9 @@ Step = Callable[[Queue], None]
 
 
 def must_be_accepted(queue: Queue) -> None:
-    """A push of the id, once; and a second one is refused."""
-    queue.push(note("a", which="later"))
-    queue.push(note("a", which="refused"))
+    """Check that one push of the id is accepted, and a second one is refused."""
+    queue.push(make_message("a", which="later"))
+    queue.push(make_message("a", which="refused"))
     assert [message.which for message in queue.poll(10)] == ["later"]
 
 
@@ -78,7 +78,7 @@ def test_an_id_that_is_gone_can_be_pushed_again_after_a_backup_by_hard_links(
     fast_path: Path, ground: Ground, ends: Step, goes: Step
 ) -> None:
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     ends(queue)
     back_up(ground.root, fast_path / "backup")
     goes(queue)
@@ -89,7 +89,7 @@ def test_an_id_that_is_gone_can_be_pushed_again_after_a_backup_by_hard_links(
 def test_an_id_that_goes_in_a_restored_backup_can_be_pushed_again(
     fast_path: Path, ground: Ground, ends: Step, goes: Step
 ) -> None:
-    ground.queue().push(note("a"))
+    ground.queue().push(make_message("a"))
     back_up(ground.root, fast_path / "restored")
     queue = Ground(fast_path / "restored", ground.clock, dedupe=True).queue()
     ends(queue)
@@ -101,20 +101,27 @@ def test_a_copy_without_hard_links_knows_what_is_alive_and_what_is_dead(
     fast_path: Path, ground: Ground
 ) -> None:
     queue = ground.queue()
-    queue.push_many([note("dead"), note("dropped"), note("completed"), note("held")])
+    queue.push_many(
+        [
+            make_message("dead"),
+            make_message("dropped"),
+            make_message("completed"),
+            make_message("held"),
+        ]
+    )
     for message in sorted(queue.poll(10), key=lambda m: str(m.id)):
         if message.id in ("dead", "dropped"):
             queue.dead_letter(message, "no use")
         elif message.id == "completed":
             queue.ack(message)
     queue.drop("dropped")
-    queue.push(note("pending"))
+    queue.push(make_message("pending"))
     shutil.copytree(ground.root, fast_path / "copy", symlinks=True)
     copy = Ground(fast_path / "copy", ground.clock, dedupe=True).queue()
     before = copy.stats()
-    copy.push_many([note("pending"), note("held"), note("completed")])
+    copy.push_many([make_message("pending"), make_message("held"), make_message("completed")])
     assert copy.stats() == before
-    copy.push_many([note("dead"), note("dropped")])
+    copy.push_many([make_message("dead"), make_message("dropped")])
     assert copy.stats().ready == before.ready + 2
 
 
@@ -124,7 +131,7 @@ def test_an_id_that_is_gone_can_be_pushed_again_on_an_overlay_filesystem(
 ) -> None:
     """The queue begins in the lower layer, as in an image of a container."""
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     ends(queue)
 
     def play(say: Callable[[str], None]) -> None:
@@ -135,13 +142,13 @@ def test_an_id_that_is_gone_can_be_pushed_again_on_an_overlay_filesystem(
         goes(merged)
         must_be_accepted(merged)
 
-    said = in_a_child(play).said
-    if said.startswith("skip: "):
-        pytest.skip(said.removeprefix("skip: "))
+    output = run_in_child(play).output
+    if output.startswith("skip: "):
+        pytest.skip(output.removeprefix("skip: "))
 
 
 def mount_overlay(lower: Path, where: Path) -> str:
-    """In this process's own mount namespace; why that does not work, or nothing."""
+    """Mount in this process's own mount namespace; return why that fails, or nothing."""
     for name in ("upper", "work", "merged"):
         (where / name).mkdir()
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS):

@@ -1,4 +1,4 @@
-"""Dedupe among dead letters, and beside pushes that do not ask for it."""
+"""Dedupe among dead letters, and beside pushes without dedupe."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from fs import audit
-from fs.ground import LEASE, Ground, Queue, drain, key_of, note
+from fs.ground import LEASE, Ground, Queue, drain, get_key, make_message
 from fs.litter import KINDS, outside_of, snapshot
 from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
-from holdfast.adapters.local.filesystem.names import id_hash
-from holdfast.adapters.local.filesystem.record_check import EVERY_SECONDS
+from holdfast.adapters.local.filesystem.names import hash_id
+from holdfast.adapters.local.filesystem.record_check import MIN_INTERVAL_SECONDS
 from holdfast.core.errors import QueueUnavailable
 from holdfast.core.queue.message import QueueMessage
 
@@ -23,36 +23,36 @@ def ground(fast_path: Path) -> Ground:
 
 
 def states(ground: Ground) -> list[str]:
-    return sorted(state for state, _, _ in audit.tasks(ground.folder))
+    return sorted(state for state, _, _ in audit.list_tasks(ground.folder))
 
 
 def test_a_dead_letter_is_not_redriven_beside_a_later_push_of_its_id(ground: Ground) -> None:
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     queue.dead_letter(queue.poll()[0], "no use")
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     assert queue.redrive() == 0
     assert states(ground) == ["failed", "pending"]
 
 
 def test_a_redriven_id_is_taken(ground: Ground) -> None:
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     queue.dead_letter(queue.poll()[0], "no use")
     assert queue.redrive() == 1
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     assert drain(queue) == [("a", 1)]
 
 
 def test_a_dead_letter_frees_only_the_id_it_took_itself(ground: Ground) -> None:
-    """The same id was pushed by somebody who does not dedupe."""
+    """The same id was pushed by a producer without dedupe."""
     queue, careless = ground.queue(), ground.queue(dedupe=False)
-    queue.push(note("a", by="dedupe"))
-    careless.push(note("a", by="careless"))
+    queue.push(make_message("a", by="dedupe"))
+    careless.push(make_message("a", by="careless"))
     first, second = sorted(queue.poll(2), key=lambda message: message.by)
     careless.dead_letter(first, "no use")
     assert second.by == "dedupe"
-    queue.push(note("a", by="again"))
+    queue.push(make_message("a", by="again"))
     assert states(ground) == ["failed", "leased"]
 
 
@@ -61,20 +61,20 @@ class Newest(QueueMessage):
 
 
 def test_an_unreadable_dead_letter_frees_its_id_too(ground: Ground) -> None:
-    """Its id is not known when it is buried; it is not blocked for that."""
-    ground.queue().push(note("a"))
+    """Its id is unknown when it is dead-lettered, and must not stay taken."""
+    ground.queue().push(make_message("a"))
     strict: FilesystemQueue[Newest] = FilesystemQueue(
         ground.root, Newest, clock=ground.clock, fs=FsOps(server_time=ground.clock.time)
     )
     assert strict.poll() == []
     assert states(ground) == ["failed"]
-    ground.queue().push(note("a"))
+    ground.queue().push(make_message("a"))
     assert states(ground) == ["failed", "pending"]
 
 
 def test_an_unreadable_dead_letter_that_came_back_leaves_no_id_behind(ground: Ground) -> None:
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     strict: FilesystemQueue[Newest] = FilesystemQueue(
         ground.root, Newest, clock=ground.clock, fs=FsOps(server_time=ground.clock.time)
     )
@@ -83,7 +83,7 @@ def test_an_unreadable_dead_letter_that_came_back_leaves_no_id_behind(ground: Gr
     assert drain(queue) == [("a", 1)]
     ground.clock.advance(10)
     assert queue.purge(1) == 1
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     assert states(ground) == ["pending"]
 
 
@@ -91,7 +91,7 @@ def test_an_unreadable_dead_letter_that_came_back_leaves_no_id_behind(ground: Gr
 
 
 def remove_all(queue: Queue) -> None:
-    for _, _, path in list(audit.tasks(queue.folder)):
+    for _, _, path in list(audit.list_tasks(queue.folder)):
         path.unlink()
 
 
@@ -99,40 +99,42 @@ def test_ids_of_tasks_that_are_removed_by_hand_are_free_after_a_while(ground: Gr
     queue = ground.queue()
     ids = [str(number) for number in range(20)]
     for _ in range(3):
-        queue.push_many(map(note, ids))
-        queue.push(note(ids[0]))  # not free: this looks for tasks that are gone
+        queue.push_many(map(make_message, ids))
+        queue.push(
+            make_message(ids[0])
+        )  # this check costs calls, because it searches for tasks that are gone
         queue.ack_many(queue.poll(100))
         remove_all(queue)
-        ground.clock.advance(EVERY_SECONDS)
-    queue.push_many(map(note, ids))
+        ground.clock.advance(MIN_INTERVAL_SECONDS)
+    queue.push_many(map(make_message, ids))
     assert queue.stats().ready == len(ids)
 
 
 def test_what_was_removed_by_hand_is_swept_whatever_it_was(ground: Ground) -> None:
     queue = ground.queue()
-    queue.push_many(map(note, "abc"))
+    queue.push_many(map(make_message, "abc"))
     held = {message.id: message for message in queue.poll(2)}
     queue.ack(held["a"])
     remove_all(queue)
     assert queue.sweep() == 3
-    assert audit.residue(ground.folder) == []
+    assert audit.find_residue(ground.folder) == []
 
 
 def test_a_dead_letter_that_is_moved_back_by_hand_is_alive(ground: Ground) -> None:
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     queue.dead_letter(queue.poll()[0], "no use")
-    [(_, task, path)] = audit.tasks(ground.folder)
+    [(_, task, path)] = audit.list_tasks(ground.folder)
     [segment] = (ground.folder / "pending").iterdir()
     path.rename(segment / f"{task.stem}~0.json")
     assert drain(queue) == [("a", 2)]
 
 
-# -- what is found in the place of a record or a mark
+# -- other files in the place of a record or a mark
 
 TEXTS = {
     "no key": "hello",
-    "key of another id": f"0123456789{id_hash('b')[:8]}",
+    "key of another id": f"0123456789{hash_id('b')[:8]}",
     "path": "../../../../etc/passwd",
     "long": "x" * 4000,
     "undecodable": "\udcff",
@@ -159,17 +161,17 @@ def test_litter_in_the_place_of_a_record_does_not_take_its_id(
     fast_path: Path, kind: str
 ) -> None:
     ground, outside = Ground(fast_path / "root", dedupe=True), outside_of(fast_path)
-    queue, theirs = ground.queue(), snapshot(outside)
-    replaced(ground, id_hash("a"), kind, outside)
+    queue, outside_before = ground.queue(), snapshot(outside)
+    replaced(ground, hash_id("a"), kind, outside)
     if kind in IN_THE_WAY:
         with pytest.raises(QueueUnavailable, match="move it out"):
-            queue.push(note("a"))
-        (ground.folder / "ids" / id_hash("a")).rename(fast_path / "moved")
-        assert audit.residue(ground.folder) == []
-    queue.push(note("a", which=1))
-    queue.push(note("a", which=2))
+            queue.push(make_message("a"))
+        (ground.folder / "ids" / hash_id("a")).rename(fast_path / "moved")
+        assert audit.find_residue(ground.folder) == []
+    queue.push(make_message("a", which=1))
+    queue.push(make_message("a", which=2))
     assert [message.which for message in queue.poll(10)] == [1]
-    assert snapshot(outside) == theirs
+    assert snapshot(outside) == outside_before
 
 
 @everything_found
@@ -177,16 +179,16 @@ def test_a_live_task_keeps_its_id_when_litter_replaces_its_record(
     fast_path: Path, kind: str
 ) -> None:
     ground, outside = Ground(fast_path / "root", dedupe=True), outside_of(fast_path)
-    queue, theirs = ground.queue(), snapshot(outside)
-    queue.push(note("a"))
-    replaced(ground, id_hash("a"), kind, outside)
+    queue, outside_before = ground.queue(), snapshot(outside)
+    queue.push(make_message("a"))
+    replaced(ground, hash_id("a"), kind, outside)
     for _ in range(2):
-        queue.push(note("a"))
-        ground.queue().push(note("a"))
+        queue.push(make_message("a"))
+        ground.queue().push(make_message("a"))
         queue.sweep()
         assert states(ground) in (["pending"], ["leased"])
         queue.poll()
-    assert snapshot(outside) == theirs
+    assert snapshot(outside) == outside_before
 
 
 @everything_found
@@ -195,22 +197,22 @@ def test_litter_in_the_place_of_a_mark_neither_frees_nor_blocks_an_id(
     fast_path: Path, kind: str, mark: str
 ) -> None:
     ground, outside = Ground(fast_path / "root", dedupe=True), outside_of(fast_path)
-    queue, theirs = ground.queue(), snapshot(outside)
-    queue.push(note("a"))
+    queue, outside_before = ground.queue(), snapshot(outside)
+    queue.push(make_message("a"))
     [message] = queue.poll()
-    replaced(ground, f"{mark}-{key_of(message)}", kind, outside)
-    queue.push(note("a"))
+    replaced(ground, f"{mark}-{get_key(message)}", kind, outside)
+    queue.push(make_message("a"))
     assert states(ground) == ["leased"]
     queue.dead_letter(message, "no use")
     ground.clock.advance(2 * LEASE)
     queue.sweep(0)
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     assert states(ground) == ["failed", "pending"]
-    assert snapshot(outside) == theirs
+    assert snapshot(outside) == outside_before
 
 
 def test_a_push_under_which_tmp_is_emptied_leaves_its_id_free(ground: Ground) -> None:
-    """Or the push that the error asks for would be refused."""
+    """Otherwise the push that the error asks for would be refused."""
 
     class EmptyingFs(WatchedFs):
         def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -221,11 +223,11 @@ def test_a_push_under_which_tmp_is_emptied_leaves_its_id_free(ground: Ground) ->
             return result
 
     queue = ground.queue()
-    queue.push(note("b"))
-    queue.push(note("b"))  # so that the check of records is not due
-    queue._tree.fs = EmptyingFs(ground.clock.time)
+    queue.push(make_message("b"))
+    queue.push(make_message("b"))  # so that the check of records is not due
+    queue._directory.fs = EmptyingFs(ground.clock.time)
     with pytest.raises(QueueUnavailable, match="push again"):
-        queue.push(note("a"))
-    queue._tree.fs = FsOps(ground.clock.time)
-    queue.push(note("a"))
+        queue.push(make_message("a"))
+    queue._directory.fs = FsOps(ground.clock.time)
+    queue.push(make_message("a"))
     assert sorted(message.id for message in queue.poll(10)) == ["a", "b"]

@@ -1,4 +1,4 @@
-"""What dedupe costs, in calls of the file system: the same for each message, however many."""
+"""The cost of dedupe in file system calls, which is the same for each message."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fs import audit
-from fs.ground import Ground, Queue, note
+from fs.ground import Ground, Queue, make_message
 from fs.watched import WatchedFs
 
 FEW = 10
-EACH_AT_MOST = 30  # calls for a message
+EACH_AT_MOST = 30  # calls for one message
 
 
 class CountingFs(WatchedFs):
@@ -26,7 +26,7 @@ class CountingFs(WatchedFs):
 
 
 def push_all(queue: Queue, count: int) -> None:
-    queue.push_many([note(str(number)) for number in range(count)])
+    queue.push_many([make_message(str(number)) for number in range(count)])
 
 
 def dead(queue: Queue, count: int) -> None:
@@ -42,7 +42,7 @@ def completed(queue: Queue, count: int) -> None:
 
 def removed_by_hand(queue: Queue, count: int) -> None:
     completed(queue, count)
-    for _, _, path in list(audit.tasks(queue.folder)):
+    for _, _, path in list(audit.list_tasks(queue.folder)):
         path.unlink()
 
 
@@ -64,7 +64,7 @@ def purge(queue: Queue, count: int) -> None:
     assert queue.purge(0) == count
 
 
-def bury(queue: Queue, count: int) -> None:
+def dead_letter_all(queue: Queue, count: int) -> None:
     for message in queue.poll(count):
         queue.dead_letter(message, "no use")
 
@@ -77,7 +77,7 @@ def push_what_is_gone(queue: Queue, count: int) -> None:
 CASES: dict[str, tuple[Prepare, Act]] = {
     "redrive": (dead, redrive),
     "redrive one": (dead, lambda queue, count: queue.redrive("0")),
-    "bury": (push_all, bury),
+    "dead-letter": (push_all, dead_letter_all),
     "push what is pending": (push_all, push_again),
     "push what is completed": (completed, push_again),
     "push what is dead": (dead, push_what_is_gone),
@@ -101,16 +101,16 @@ def calls(folder: Path, count: int, prepare: Prepare, act: Act) -> Counter[str]:
 def test_the_calls_for_each_message_do_not_grow_with_the_number_of_messages(
     fast_path: Path, prepare: Prepare, act: Act
 ) -> None:
-    one, two, four = (
+    for_one, for_two, for_four = (
         calls(fast_path / str(times), times * FEW, prepare, act) for times in (1, 2, 4)
     )
-    assert one["listdir"] == two["listdir"] == four["listdir"]
-    assert four.total() - two.total() == 2 * (two.total() - one.total())
-    assert four.total() - two.total() <= 2 * FEW * EACH_AT_MOST
+    assert for_one["listdir"] == for_two["listdir"] == for_four["listdir"]
+    assert for_four.total() - for_two.total() == 2 * (for_two.total() - for_one.total())
+    assert for_four.total() - for_two.total() <= 2 * FEW * EACH_AT_MOST
 
 
-@pytest.mark.parametrize(("prepare", "act"), [CASES["redrive"], CASES["bury"]])
-def test_neither_the_burial_nor_the_redrive_of_a_task_creates_a_record(
+@pytest.mark.parametrize(("prepare", "act"), [CASES["redrive"], CASES["dead-letter"]])
+def test_neither_dead_lettering_nor_redriving_a_task_creates_a_record(
     fast_path: Path, prepare: Prepare, act: Act
 ) -> None:
     """Because ext4 takes up to a millisecond for a new file after many were deleted."""

@@ -1,8 +1,8 @@
 """A disk that is full, read-only, forbidden or gone: a clear error, nothing lost, no hang.
 
-Each verb is refused at each call that the fault concerns, one after the other. What comes
-out is QueueUnavailable with the way out (or the verb did its work without that call);
-when the fault is over the verb can be repeated, and the books balance.
+Each verb is refused at each call that the fault concerns, one after the other. It raises
+QueueUnavailable with a remedy, unless it did its work without that call. When the fault is
+over, the verb can be repeated, and the audit finds no faults.
 """
 
 import errno
@@ -16,7 +16,7 @@ import pytest
 
 from fs import audit
 from fs.faults import CONCERNS, RefusingFs
-from fs.ground import LEASE, Ground, Queue, drain, note
+from fs.ground import LEASE, Ground, Queue, drain, make_message
 from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
 from fs.stage import ENDS_IN, VERBS
 from holdfast.core.errors import LeaseLost, NotLeased, QueueUnavailable
@@ -31,14 +31,14 @@ WAY_OUT = {
 }
 QUIET = (
     "claim",
-    "steal",
-    "steal from another host",
+    "take over",
+    "take over from another host",
     "watch another host",
     "extend",
-    "bury the used up",
-    "bury the torn",
-    "bury the torn with dedupe",
-    "hand back the newer",
+    "dead-letter the used up",
+    "dead-letter the torn",
+    "dead-letter the torn with dedupe",
+    "give back the newer",
 )
 """Scenarios whose verb polls or renews: they are repeated by polling again, later."""
 
@@ -61,7 +61,7 @@ class Play:
         self.error: BaseException | None = None
 
     def act(self) -> bool:
-        """Whether the call was reached that is refused."""
+        """Act; return whether the call that is refused was reached."""
         self.fs.refusing = True
         try:
             self.scenario.act(self.queue, self.prepared)
@@ -72,11 +72,11 @@ class Play:
 
     def act_again(self) -> None:
         if self.error is not None:
-            self.ground.clock.advance(0.5)  # into another millisecond: other names
+            self.ground.clock.advance(0.5)  # into another millisecond, for other names
             self.scenario.act(self.queue, self.prepared)
 
     def fates(self) -> dict[str, Fate]:
-        """Much later, by a fresh worker."""
+        """Return what happens to each id much later, with a new worker."""
         self.ground.clock.advance(2_000)
         queue, attempts = self.ground.queue(), {}
         for _ in range(3):
@@ -96,7 +96,7 @@ def fate(queue: Queue, message_id: str, attempt: int | None) -> Fate:
 
 
 def plays(folder: Path, scenario: Scenario, fault: int) -> Iterator[Play]:
-    """Refused at the first call, at the second, and so on to the last."""
+    """Yield plays that are refused at the first call, the second, and so on to the last."""
     for at in range(1, 200):
         play = Play(folder / str(at), scenario, fault, at)
         if not play.act():
@@ -132,11 +132,11 @@ def test_a_refused_push_pushed_nothing(fast_path: Path, name: str, fault: int) -
     for play in plays(fast_path, scenario, fault):
         if play.error is not None:
             assert play.queue.stats().ready + play.queue.stats().delayed == 0
-            if fault == errno.ENOSPC:  # what can be tidied up is
+            if fault == errno.ENOSPC:  # everything that can be removed is removed
                 assert list((play.queue.folder / "tmp").iterdir()) == []
             play.ground.clock.advance(LEASE)
             play.queue.sweep(0)
-            assert audit.residue(play.queue.folder) == []
+            assert audit.find_residue(play.queue.folder) == []
 
 
 @pytest.mark.parametrize("name", ["push", "push later", "push_many", "push with dedupe"])
@@ -162,7 +162,7 @@ def test_a_refused_verb_can_be_repeated_when_the_fault_is_over(
 
 @pytest.mark.parametrize("name", ["ack", "nack", "release", "dead_letter"])
 def test_a_verb_whose_sync_was_refused_can_be_repeated(fast_path: Path, name: str) -> None:
-    """The task has moved by then: the repeated verb must not take that for a theft."""
+    """The task has moved by then. The repeated verb must not take that for a takeover."""
     [scenario] = [s for s in SCENARIOS if s.name == name]
     durable = replace(scenario, options={"durability": "power"})
     for play in plays(fast_path, durable, errno.EIO):
@@ -176,7 +176,7 @@ def test_a_verb_whose_sync_was_refused_cannot_be_undone_by_another(
     fast_path: Path, first: str, second: str
 ) -> None:
     if ENDS_IN[first] == ENDS_IN[second]:
-        return  # the same again, for all that can be seen
+        return  # repeated, with the same visible result
     ground = Ground(fast_path, durability="power")
     fs = RefusingFs(
         ground.clock.time,
@@ -184,24 +184,24 @@ def test_a_verb_whose_sync_was_refused_cannot_be_undone_by_another(
         concerns=lambda name, args: name == "fsync" and stat.S_ISDIR(os.fstat(args[0]).st_mode),
     )
     queue = ground.queue(fs)
-    queue.push_many([note("a"), note("b")])
+    queue.push_many([make_message("a"), make_message("b")])
     earlier, message = queue.poll(2)
     VERBS[first](queue, earlier)  # its folder is made, and on the disk
     fs.refusing = True
     with pytest.raises(QueueUnavailable):
         VERBS[first](queue, message)
     fs.refusing = False
-    before = [path for _, _, path in audit.tasks(ground.folder)]
+    before = [path for _, _, path in audit.list_tasks(ground.folder)]
     with pytest.raises((LeaseLost, NotLeased)):
         VERBS[second](queue, message)
-    assert [path for _, _, path in audit.tasks(ground.folder)] == before
+    assert [path for _, _, path in audit.list_tasks(ground.folder)] == before
 
 
 def test_one_ack_of_many_that_is_refused_does_not_undo_the_others(fast_path: Path) -> None:
     ground = Ground(fast_path)
     fs = RefusingFs(ground.clock.time, errno.ENOSPC, at=2, concerns=lambda n, _: n == "rename")
     queue = ground.queue(fs)
-    queue.push_many([note("a"), note("b"), note("c")])
+    queue.push_many([make_message("a"), make_message("b"), make_message("c")])
     messages = queue.poll(3)
     fs.refusing = True
     with pytest.raises(QueueUnavailable):
@@ -216,7 +216,7 @@ def test_an_ack_that_cannot_tidy_up_is_an_ack(fast_path: Path) -> None:
     ground = Ground(fast_path)
     fs = RefusingFs(ground.clock.time, errno.EIO, concerns=lambda name, _: name == "unlink")
     queue = ground.queue(fs)
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     [message] = queue.poll()
     queue.save_checkpoint(message, {"page": 1})
     fs.refusing = True
@@ -224,13 +224,15 @@ def test_an_ack_that_cannot_tidy_up_is_an_ack(fast_path: Path) -> None:
     assert fs.count == 1
 
 
-# -- reading goes on
+# -- reading continues
 
 
 @pytest.mark.parametrize("fault", [errno.EROFS, errno.EACCES, errno.ENOSPC])
-def test_people_can_look_at_a_queue_that_cannot_be_written(fast_path: Path, fault: int) -> None:
+def test_operators_can_inspect_a_queue_that_cannot_be_written(
+    fast_path: Path, fault: int
+) -> None:
     ground = Ground(fast_path)
-    ground.queue().push(note("a"))
+    ground.queue().push(make_message("a"))
     fs = RefusingFs(ground.clock.time, fault)
     fs.refusing = True
     queue = ground.queue(fs, create=False)
@@ -241,12 +243,12 @@ def test_people_can_look_at_a_queue_that_cannot_be_written(fast_path: Path, faul
         queue.poll()
 
 
-def test_one_claim_that_is_refused_does_not_forget_the_others(fast_path: Path) -> None:
+def test_a_refused_claim_does_not_lose_the_others(fast_path: Path) -> None:
     ground = Ground(fast_path)
     fs = RefusingFs(ground.clock.time, errno.ENOSPC, at=3, concerns=lambda n, _: n == "rename")
     queue = ground.queue(fs)
     queue.poll()
-    queue.push_many([note("a"), note("b"), note("c")])
+    queue.push_many([make_message("a"), make_message("b"), make_message("c")])
     fs.refusing = True
     assert [message.id for message in queue.poll(3)] == ["a", "b"]
 
@@ -255,9 +257,9 @@ def test_folders_on_different_filesystems_are_named_as_the_problem(fast_path: Pa
     ground = Ground(fast_path)
     fs = RefusingFs(ground.clock.time, errno.EXDEV, concerns=lambda n, _: n == "rename")
     queue = ground.queue(fs)
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     fs.refusing = True
-    for act in (queue.poll, lambda: queue.push(note("b"))):
+    for act in (queue.poll, lambda: queue.push(make_message("b"))):
         with pytest.raises(QueueUnavailable, match="different filesystems"):
             act()
     fs.refusing = False

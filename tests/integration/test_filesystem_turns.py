@@ -1,4 +1,4 @@
-"""A process that is frozen while it holds an id's turn: others wait, but not without end."""
+"""A process that is frozen while it holds an id lock: others wait, but not forever."""
 
 import fcntl
 import os
@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from fs import audit
-from fs.crash import end_with_parent, in_a_child
-from fs.ground import LEASE, Ground, Queue, clock_of_today, note
+from fs.crash import end_with_parent, run_in_child
+from fs.ground import LEASE, Ground, Queue, make_clock, make_message
 from fs.watched import WatchedFs
-from holdfast.adapters.local.filesystem.names import id_hash
+from holdfast.adapters.local.filesystem.names import hash_id
 from holdfast.core.errors import QueueUnavailable
 
-TURN = f"ids/.turn-{id_hash('a')[:2]}"
+ID_LOCK = f"ids/.turn-{hash_id('a')[:2]}"
 
 
 class FreezingFs(WatchedFs):
-    """Stops its process before a call on a path, while it holds the turn."""
+    """Stops its process before a call on a path, while it holds the id lock."""
 
     def __init__(self, server_time: Callable[[], float], call: str) -> None:
         super().__init__(server_time)
@@ -36,20 +36,20 @@ class FreezingFs(WatchedFs):
 
 @pytest.fixture
 def ground(fast_path: Path) -> Ground:
-    """Its clock moves by itself: a deadline comes at once."""
-    return Ground(fast_path, clock_of_today(auto_advance=True), dedupe=True)
+    """Make a ground whose clock advances by itself, so that a deadline comes at once."""
+    return Ground(fast_path, make_clock(auto_advance=True), dedupe=True)
 
 
 @pytest.fixture
 def frozen(ground: Ground) -> Iterator[Callable[[str], None]]:
-    """Freezes a process that pushes `a`, before that call."""
+    """Freeze a process that pushes `a` before that call."""
     pids: list[int] = []
 
     def freeze(call: str) -> None:
         pid = os.fork()
         if pid == 0:
             end_with_parent()
-            ground.queue(FreezingFs(ground.clock.time, call)).push(note("a"))
+            ground.queue(FreezingFs(ground.clock.time, call)).push(make_message("a"))
             os._exit(1)
         pids.append(pid)
         _, status = os.waitpid(pid, os.WUNTRACED)
@@ -62,19 +62,19 @@ def frozen(ground: Ground) -> Iterator[Callable[[str], None]]:
 
 
 def ending(act: Callable[[], object]) -> str:
-    """What `act` says when the turn is not given to it; fails the test if it hangs."""
+    """Return the error of `act` when the id lock is busy; fail the test if it hangs."""
 
     def play(say: Callable[[str], None]) -> None:
         with pytest.raises(QueueUnavailable) as refused:
             act()
         say(str(refused.value))
 
-    return in_a_child(play, 20.0).said
+    return run_in_child(play, 20.0).output
 
 
 def completed(ground: Ground, *ids: str) -> Queue:
     queue = ground.queue()
-    queue.push_many([note(message_id) for message_id in ids])
+    queue.push_many([make_message(message_id) for message_id in ids])
     for message in queue.poll(10):
         queue.ack(message)
     ground.clock.advance(1)
@@ -85,17 +85,17 @@ def test_a_push_of_the_same_id_is_refused_after_a_while_and_says_what_to_do(
     ground: Ground, frozen: Callable[[str], None]
 ) -> None:
     frozen("rename")
-    said = ending(lambda: ground.queue().push(note("a")))
-    assert TURN in said
-    assert "end" in said
-    assert "try again" in said
-    assert "'a'" not in said
+    output = ending(lambda: ground.queue().push(make_message("a")))
+    assert ID_LOCK in output
+    assert "end" in output
+    assert "try again" in output
+    assert "'a'" not in output
 
 
 def test_pushes_of_other_ids_do_not_wait(ground: Ground, frozen: Callable[[str], None]) -> None:
     frozen("rename")
     now = ground.clock.monotonic()
-    ground.queue().push(note("b"))
+    ground.queue().push(make_message("b"))
     assert ground.clock.monotonic() == now
 
 
@@ -103,12 +103,12 @@ def test_a_purge_does_the_rest_and_says_how_much_is_left(
     ground: Ground, frozen: Callable[[str], None]
 ) -> None:
     completed(ground, "a", "b", "c")
-    frozen("stat")  # a push of `a`, which finds it alive
-    said = ending(lambda: ground.queue().purge(0))
-    assert "1 " in said
-    assert "try again" in said
-    assert TURN in said
-    [(state, _, path)] = audit.tasks(ground.folder)
+    frozen("stat")  # a push of `a`, whose id is taken
+    output = ending(lambda: ground.queue().purge(0))
+    assert "1 " in output
+    assert "try again" in output
+    assert ID_LOCK in output
+    [(state, _, path)] = audit.list_tasks(ground.folder)
     assert state == "completed"
     assert b'"a"' in path.read_bytes()
 
@@ -116,8 +116,8 @@ def test_a_purge_does_the_rest_and_says_how_much_is_left(
 def test_a_purge_waits_once_for_all_that_is_busy(
     ground: Ground, frozen: Callable[[str], None]
 ) -> None:
-    """Many ids of one shard: the wait is not multiplied."""
-    ids = [i for n in range(4000) if id_hash(i := str(n))[:2] == id_hash("a")[:2]]
+    """With many ids of one shard, the wait is not multiplied."""
+    ids = [i for n in range(4000) if hash_id(i := str(n))[:2] == hash_id("a")[:2]]
     assert len(ids) > 5
     queue = completed(ground, *ids[:5], "a")
     frozen("stat")
@@ -131,35 +131,35 @@ def test_a_redrive_does_the_rest_and_says_how_much_is_left(
     ground: Ground, frozen: Callable[[str], None]
 ) -> None:
     queue = ground.queue()
-    queue.push_many([note("a"), note("b")])
+    queue.push_many([make_message("a"), make_message("b")])
     for message in queue.poll(10):
         queue.dead_letter(message, "no use")
     frozen("rename")
-    said = ending(queue.redrive)
-    assert "1 " in said
-    assert "try again" in said
-    assert [state for state, _, _ in audit.tasks(ground.folder)] == ["pending", "failed"]
+    output = ending(queue.redrive)
+    assert "1 " in output
+    assert "try again" in output
+    assert [state for state, _, _ in audit.list_tasks(ground.folder)] == ["pending", "failed"]
 
 
-def test_a_worker_buries_without_waiting_and_its_id_can_be_pushed_afterwards(
+def test_a_worker_dead_letters_without_waiting_and_the_id_can_be_pushed_afterwards(
     ground: Ground,
 ) -> None:
     worker = ground.queue()
-    worker.push(note("a", which=1))
+    worker.push(make_message("a", which=1))
     [message] = worker.poll()
-    with open(ground.folder / TURN) as turn:
+    with open(ground.folder / ID_LOCK) as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         now = ground.clock.monotonic()
         worker.dead_letter(message, "no use")
         assert ground.clock.monotonic() == now
-    worker.push(note("a", which=2))
+    worker.push(make_message("a", which=2))
     assert [m.which for m in worker.poll(10)] == [2]
     ground.clock.advance(LEASE)
     worker.sweep(0)
-    assert audit.residue(ground.folder) == []
+    assert audit.find_residue(ground.folder) == []
 
 
-def test_a_fork_does_not_keep_the_turn_of_its_parent(ground: Ground) -> None:
+def test_a_fork_does_not_keep_the_id_lock_of_its_parent(ground: Ground) -> None:
     """A descriptor that a child inherits would hold the lock until the child ends."""
     queue = ground.queue()
     child: list[int] = []
@@ -177,9 +177,9 @@ def test_a_fork_does_not_keep_the_turn_of_its_parent(ground: Ground) -> None:
             return result
 
     try:
-        ground.queue(ForkingFs(ground.clock.time)).push(note("a", which=1))
+        ground.queue(ForkingFs(ground.clock.time)).push(make_message("a", which=1))
         now = ground.clock.monotonic()
-        queue.push(note("a", which=2))
+        queue.push(make_message("a", which=2))
         assert ground.clock.monotonic() == now
     finally:
         os.kill(child[0], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A person opens the queue's folder: what is where, and under which names."""
+"""The queue's folder as an operator sees it: its folders and file names."""
 
 import gc
 import inspect
@@ -15,11 +15,11 @@ from holdfast.testing import ManualClock
 
 
 def files(folder: Path) -> list[str]:
-    found = (str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-    return sorted(name for name in found if not name.startswith(("workers/", "history/")))
+    paths = (str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    return sorted(name for name in paths if not name.startswith(("workers/", "history/")))
 
 
-def test_the_folders_can_be_read_by_a_person(tmp_path: Path) -> None:
+def test_the_folders_are_readable_for_operators(tmp_path: Path) -> None:
     queue = FilesystemQueue(tmp_path, campaign="acme", queue="enrich", lease_seconds=60)
     assert queue.folder == tmp_path / "queues" / "acme" / "enrich"
     queue.push(AnyMessage(id="a", domain="example.com"))
@@ -55,22 +55,24 @@ def test_the_folders_can_be_read_by_a_person(tmp_path: Path) -> None:
 def test_a_lease_of_another_host_is_taken_over_when_it_was_not_renewed_for_its_length(
     tmp_path: Path,
 ) -> None:
-    """Their card says another boot, so their deadline cannot be compared with our clock."""
-    server, theirs, ours = ManualClock(), ManualClock(), ManualClock()
-    ours.step_time(3600)  # this host believes it is an hour later
-    there = FilesystemQueue(tmp_path, clock=theirs, fs=FsOps(server_time=server.time))
-    there.push(AnyMessage(id="a"))
-    assert len(there.poll()) == 1
-    for card in (there.folder / "workers").glob("*.json"):
+    """Its card names another boot, so its deadline cannot be compared with our clock."""
+    server, remote_clock, local_clock = ManualClock(), ManualClock(), ManualClock()
+    local_clock.step_time(3600)  # this host believes it is an hour later
+    remote_host = FilesystemQueue(
+        tmp_path, clock=remote_clock, fs=FsOps(server_time=server.time)
+    )
+    remote_host.push(AnyMessage(id="a"))
+    assert len(remote_host.poll()) == 1
+    for card in (remote_host.folder / "workers").glob("*.json"):
         card.write_text(json.dumps({**json.loads(card.read_text()), "boot_id": "elsewhere"}))
 
-    here = FilesystemQueue(tmp_path, clock=ours, fs=FsOps(server_time=server.time))
-    assert here.poll() == []
+    local_host = FilesystemQueue(tmp_path, clock=local_clock, fs=FsOps(server_time=server.time))
+    assert local_host.poll() == []
     server.advance(61)
-    ours.advance(1)
-    assert here.poll() == []
-    ours.advance(60)
-    [taken] = here.poll()
+    local_clock.advance(1)
+    assert local_host.poll() == []
+    local_clock.advance(60)
+    [taken] = local_host.poll()
     assert taken.attempts == 2
 
 
@@ -109,7 +111,7 @@ def test_the_seeds_message_is_an_example() -> None:
     assert task.model_dump().keys() >= {"id", "domain", "company_slug", "campaign_name"}
 
 
-def test_a_queue_that_nobody_holds_lets_go_of_its_folder(tmp_path: Path) -> None:
+def test_an_unreferenced_queue_closes_its_folder(tmp_path: Path) -> None:
     def descriptors() -> int:
         gc.collect()
         return len(os.listdir("/proc/self/fd"))
@@ -127,7 +129,7 @@ def waiting_in(queue: FilesystemQueue[AnyMessage]) -> int:
     return len(list((queue.folder / "pending").iterdir()))
 
 
-def test_segments_are_removed_when_they_are_empty_and_nobody_fills_them(
+def test_empty_segments_without_a_producer_are_removed(
     tmp_path: Path,
 ) -> None:
     clock = ManualClock(time=SYSTEM_CLOCK.time())
@@ -139,14 +141,14 @@ def test_segments_are_removed_when_they_are_empty_and_nobody_fills_them(
 
     queue.push_many([AnyMessage()])
     work()
-    assert waiting_in(queue) == 0  # published whole: nobody adds to it
+    assert waiting_in(queue) == 0  # published complete: no producer adds to it
     queue.push(AnyMessage())
     work()
     clock.advance(5)
     work()
-    assert waiting_in(queue) == 1  # its producer may be just about to
+    assert waiting_in(queue) == 1  # its producer may be about to add to it
     queue.push(AnyMessage())
-    assert waiting_in(queue) == 2  # but not after so long
+    assert waiting_in(queue) == 2  # but not after this time
     clock.advance(20)
     work()
     clock.advance(5)
@@ -170,7 +172,7 @@ def test_a_redriven_letter_leaves_no_reason_behind(tmp_path: Path) -> None:
     assert list((queue.folder / "failed").iterdir()) == []
 
 
-def test_purge_leaves_what_a_person_put_aside(tmp_path: Path) -> None:
+def test_purge_keeps_files_that_an_operator_put_aside(tmp_path: Path) -> None:
     queue = FilesystemQueue(tmp_path)
     queue.push(AnyMessage())
     queue.ack(queue.poll()[0])

@@ -1,8 +1,8 @@
-"""`durability="power"`: the power fails after any call, and what had returned still holds.
+"""`durability="power"`: after a power cut at any call, every verb that returned still holds.
 
-A disk that keeps as little as it may, and one that keeps all entries but no unsynced
-bytes: on both, a fresh worker finds what push, ack, nack, release, dead_letter, redrive
-and save_checkpoint had promised (ADR 4). Claims and renewals may be undone.
+One disk keeps as little as it may, and another keeps all entries but no unsynced bytes. On
+both, a new worker finds what push, ack, nack, release, dead_letter, redrive and
+save_checkpoint promised (ADR 4). Claims and renewals may be undone.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fs import audit
-from fs.ground import LEASE, Ground, Queue, clock_of_today, note
+from fs.ground import LEASE, Ground, Queue, make_clock, make_message
 from fs.power import ForgetfulFs, Image, restore
 from fs.scenarios import ABSENT, SCENARIOS, Fate, Scenario
 from fs.watched import WatchedFs
@@ -41,9 +41,9 @@ every_promise = pytest.mark.parametrize("scenario", PROMISED.values(), ids=lambd
 
 @dataclass(frozen=True)
 class Remains:
-    """One way the disk may look afterwards, and whether the verb had returned."""
+    """One possible disk after the cut, and whether the verb had returned."""
 
-    what: str
+    description: str
     image: Image
     returned: bool
 
@@ -55,8 +55,8 @@ def play(
     atomic_renames: bool = True,
     deaf_to: Callable[[str], bool] = lambda path: False,
 ) -> tuple[ForgetfulFs, list[Remains]]:
-    """Act once; all the disks a power cut could leave, each only once."""
-    clock = clock_of_today()
+    """Act once; return all disks that a power cut could leave, each once."""
+    clock = make_clock()
     ground = Ground(folder, clock, durability="power", **scenario.options)
     fs = ForgetfulFs(clock.time, ground.folder, atomic_renames=atomic_renames, deaf_to=deaf_to)
     queue = ground.queue(fs)
@@ -77,17 +77,17 @@ def _remains(fs: ForgetfulFs) -> Iterator[Remains]:
 
 
 def check(folder: Path, scenario: Scenario, remains: Remains) -> None:
-    """A fresh worker comes to what is left."""
-    clock = clock_of_today()
+    """Check what a new worker finds on the disk."""
+    clock = make_clock()
     clock.advance(LATER_SECONDS)
     ground = Ground(folder, clock, **scenario.options)
     restore(remains.image, ground.folder)
-    assert audit.faults(ground.folder) == {}, remains.what
+    assert audit.find_faults(ground.folder) == {}, remains.description
     queue = ground.queue()
     attempts, checkpoints = work(queue, clock)
     for message_id, after in scenario.after.items():
         allowed = {after} if remains.returned else {after, scenario.before[message_id]}
-        assert fate(queue, message_id, attempts) in allowed, remains.what
+        assert fate(queue, message_id, attempts) in allowed, remains.description
     if remains.returned and scenario.checkpoint is not None:
         assert checkpoints == {"a": scenario.checkpoint}
 
@@ -122,9 +122,9 @@ def test_what_had_returned_survives_a_power_cut(fast_path: Path, scenario: Scena
 
 
 def dead_twice(ground: Ground, queue: Queue) -> None:
-    """The first of them lost its id to the second, and is the one to be redriven."""
+    """Prepare two dead letters of one id; the first, which lost its id, will be redriven."""
     for _ in range(2):
-        queue.push(note("a"))
+        queue.push(make_message("a"))
         queue.dead_letter(queue.poll()[0], "no use")
 
 
@@ -136,7 +136,7 @@ DEDUPED["take an id back"] = replace(DEDUPED["redrive with dedupe"], prepare=dea
 def test_an_id_that_is_taken_is_taken_after_a_power_cut(
     fast_path: Path, scenario: Scenario
 ) -> None:
-    """And one that is free is free: a push leaves one live task, whatever was cut short."""
+    """A free id stays free, too: a push leaves one live task, whatever was interrupted."""
     _, all_remains = play(fast_path / "play", scenario)
     check_ids(fast_path, all_remains)
 
@@ -146,11 +146,11 @@ def check_ids(folder: Path, all_remains: list[Remains]) -> None:
         ground = Ground(folder / str(number), dedupe=True)
         restore(remains.image, ground.folder)
         queue = ground.queue()
-        # It would mend what is looked for here, at its next turn.
+        # The check of records would repair what this test looks for.
         queue._producer._record_check._due_at = float("inf")
-        queue.push(note("a"))
-        states = [state for state, _, _ in audit.tasks(ground.folder) if state != "failed"]
-        assert len(states) == 1, remains.what
+        queue.push(make_message("a"))
+        states = [state for state, _, _ in audit.list_tasks(ground.folder) if state != "failed"]
+        assert len(states) == 1, remains.description
 
 
 NEEDED_BY_IDS = [
@@ -175,7 +175,7 @@ def test_an_id_is_lost_or_blocked_without_the_sync_of(
 
 
 def is_in(folder: str) -> Callable[[str], bool]:
-    """A file in the folder, or a folder in it; "pending/" is not `pending` itself."""
+    """Match a file or folder inside the folder; "pending/" does not match `pending` itself."""
     return lambda path: path.startswith(folder) if folder[-1] == "/" else path == folder
 
 
@@ -259,6 +259,6 @@ def test_the_folders_of_a_new_queue_are_on_the_disk_when_its_first_push_returns(
 ) -> None:
     ground = Ground(fast_path / "new", durability="power")
     fs = SyncCounting(ground.clock.time)
-    ground.queue(fs).push(note("a"))
+    ground.queue(fs).push(make_message("a"))
     made = [fast_path, *list(ground.folder.parents)[:3], ground.folder]
     assert {folder.stat().st_ino for folder in made} <= fs.inodes

@@ -1,7 +1,7 @@
-"""Leases under all orders of few preemptions, and many random ones, of the real code.
+"""Leases under all schedules with few preemptions, and many random ones, of the real code.
 
 Every file system call is a step. The promises are those of fs/stage.py: one holder at a
-time, one ack, each task done once, every file whole and in one place.
+time, one ack, each task done once, and every file complete and in one place.
 """
 
 from contextlib import suppress
@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from fs import audit
-from fs.ground import LEASE, note
+from fs.ground import LEASE, make_message
 from fs.schedule import BatonLock
 from fs.stage import ENDS_IN, VERBS, Setting, Stage, all_schedules
 from holdfast.core.errors import LeaseLost
 from holdfast.core.lease.lease import LeaseState
-from holdfast.core.queue.message import lease_of
+from holdfast.core.queue.message import get_lease
 
 # -- one task, several workers
 
 
 def test_one_of_two_claims_wins(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
-        one, other = stage.worker(), stage.worker()
-        one.push(note("a"))
-        actors = [stage.work(one), stage.work(other)]
+        first, second = stage.worker(), stage.worker()
+        first.push(make_message("a"))
+        actors = [stage.work(first), stage.work(second)]
         return actors, lambda: stage.close("a")
 
     all_schedules(fast_path, setting)
@@ -32,21 +32,21 @@ def test_one_of_two_claims_wins(fast_path: Path) -> None:
 
 def test_a_claim_that_takes_long_counts_from_before_it_was_asked_for(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
-        one, other = stage.worker(), stage.worker()
-        one.push(note("a"))
-        actors = [stage.work(one), stage.work(other), stage.time(LEASE - 1, 1)]
+        first, second = stage.worker(), stage.worker()
+        first.push(make_message("a"))
+        actors = [stage.work(first), stage.work(second), stage.time(LEASE - 1, 1)]
         return actors, lambda: stage.close("a")
 
     all_schedules(fast_path, setting)
 
 
 def test_two_threads_of_one_worker_never_hold_the_same_task(fast_path: Path) -> None:
-    """In one millisecond they would make the same name, and each believe it is its own."""
+    """In one millisecond both would make the same name, and each would think it its own."""
 
     def setting(stage: Stage) -> Setting:
         queue = stage.worker()
-        queue._claiming = BatonLock(stage.baton)  # type: ignore[assignment]
-        queue.push_many([note("a"), note("b")])
+        queue._claim_lock = BatonLock(stage.baton)  # type: ignore[assignment]
+        queue.push_many([make_message("a"), make_message("b")])
         actors = [stage.work(queue), stage.work(queue)]
         return actors, lambda: stage.close("a", "b")
 
@@ -56,7 +56,7 @@ def test_two_threads_of_one_worker_never_hold_the_same_task(fast_path: Path) -> 
 def test_three_workers_share_two_tasks(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         workers = [stage.worker() for _ in range(3)]
-        workers[0].push_many([note("a"), note("b")])
+        workers[0].push_many([make_message("a"), make_message("b")])
         return [stage.work(w) for w in workers], lambda: stage.close("a", "b")
 
     all_schedules(fast_path, setting)
@@ -69,8 +69,8 @@ def test_a_holder_settles_while_its_time_runs_out_and_another_polls(
 ) -> None:
     def setting(stage: Stage) -> Setting:
         stage.repeats = repeats
-        holder, thief = stage.worker(), stage.worker()
-        holder.push(note("a"))
+        holder, successor = stage.worker(), stage.worker()
+        holder.push(make_message("a"))
         stage.clock.advance(1)
         message = stage.poll(holder)
 
@@ -78,15 +78,15 @@ def test_a_holder_settles_while_its_time_runs_out_and_another_polls(
             stage.baton.step()  # at work
             stage.settle(holder, message, verb)
 
-        return [settle, stage.work(thief), stage.time(LEASE)], lambda: stage.close("a")
+        return [settle, stage.work(successor), stage.time(LEASE)], lambda: stage.close("a")
 
     all_schedules(fast_path, setting)
 
 
-def test_a_renewal_and_a_theft_compete_for_one_name(fast_path: Path) -> None:
+def test_a_renewal_and_a_takeover_compete_for_one_name(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
-        holder, thief = stage.worker(), stage.worker()
-        holder.push(note("a"))
+        holder, successor = stage.worker(), stage.worker()
+        holder.push(make_message("a"))
         stage.clock.advance(1)
         message = stage.poll(holder)
 
@@ -96,49 +96,49 @@ def test_a_renewal_and_a_theft_compete_for_one_name(fast_path: Path) -> None:
             stage.baton.step()  # at work
             stage.settle(holder, message, "ack")
 
-        actors = [hold_on, stage.work(thief), stage.time(LEASE - 1, 1)]
+        actors = [hold_on, stage.work(successor), stage.time(LEASE - 1, 1)]
         return actors, lambda: stage.close("a")
 
     all_schedules(fast_path, setting)
 
 
-def test_two_thieves_and_a_zombie_settle_once(fast_path: Path) -> None:
+def test_two_takeovers_and_a_stale_holder_settle_once(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
-        zombie, one, other = stage.worker(), stage.worker(), stage.worker()
-        zombie.push(note("a"))
-        message = stage.poll(zombie)
+        stale_holder, first, second = stage.worker(), stage.worker(), stage.worker()
+        stale_holder.push(make_message("a"))
+        message = stage.poll(stale_holder)
         stage.clock.advance(LEASE)
 
         def ack_late() -> None:
-            zombie._ack([lease_of(message)])  # as one on a wrong clock might try
+            stale_holder._ack([get_lease(message)])  # as a worker with a wrong clock might try
 
-        actors = [stage.work(one), stage.work(other), ack_late]
+        actors = [stage.work(first), stage.work(second), ack_late]
         return actors, lambda: stage.close("a")
 
     all_schedules(fast_path, setting)
 
 
-def test_a_zombie_saves_its_checkpoint_beside_its_successors(fast_path: Path) -> None:
+def test_a_stale_holder_saves_its_checkpoint_beside_its_successors(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
-        zombie, thief, third = stage.worker(), stage.worker(), stage.ground.queue()
-        zombie.push(note("a"))
-        message = stage.poll(zombie)
+        stale_holder, successor, third = stage.worker(), stage.worker(), stage.ground.queue()
+        stale_holder.push(make_message("a"))
+        message = stage.poll(stale_holder)
 
         def save() -> None:
             with suppress(LeaseLost):
-                zombie.save_checkpoint(message, {"by": "zombie"})
+                stale_holder.save_checkpoint(message, {"by": "stale holder"})
 
-        def steal() -> None:
-            if stolen := stage.poll(thief):
-                thief.save_checkpoint(stolen, {"by": "thief"})
+        def take_over() -> None:
+            if taken_over := stage.poll(successor):
+                successor.save_checkpoint(taken_over, {"by": "successor"})
 
         def check() -> None:
             stage.clock.advance(LEASE)
             [last] = third.poll()
-            if lease_of(last).fence == 3:
-                assert third.load_checkpoint(last) == {"by": "thief"}
+            if get_lease(last).fence == 3:
+                assert third.load_checkpoint(last) == {"by": "successor"}
 
-        return [save, steal, stage.time(LEASE)], check
+        return [save, take_over, stage.time(LEASE)], check
 
     all_schedules(fast_path, setting)
 
@@ -152,22 +152,22 @@ def test_a_settled_message_is_never_reported_lost_by_a_renewal(
 ) -> None:
     def setting(stage: Stage) -> Setting:
         queue = stage.worker()
-        queue.push(note("a"))
+        queue.push(make_message("a"))
         stage.clock.advance(1)
         message = stage.poll(queue)
-        lease = lease_of(message)
+        lease = get_lease(message)
         lease.handle.lock = BatonLock(stage.baton)
 
         def renew() -> None:
             asked_at = stage.clock.monotonic()
             [answer] = queue.renew([lease], LEASE)
             now = stage.clock.monotonic()
-            lease.answered(answer, asked_at=asked_at, now=now, seconds=LEASE)
+            lease.apply_renewal(answer, asked_at=asked_at, now=now, seconds=LEASE)
 
         def check() -> None:
             assert lease.state is LeaseState.RELEASED
             assert stage.lost == 0
-            [(state, _, _)] = audit.tasks(queue.folder)
+            [(state, _, _)] = audit.list_tasks(queue.folder)
             assert state == ENDS_IN[verb], "a renewal undid what was settled"
             stage.close("a")
 
@@ -176,14 +176,14 @@ def test_a_settled_message_is_never_reported_lost_by_a_renewal(
     all_schedules(fast_path, setting)
 
 
-def test_a_checkpoint_is_never_taken_for_a_zombies_because_of_a_renewal(
+def test_a_checkpoint_is_never_refused_as_stale_because_of_a_renewal(
     fast_path: Path,
 ) -> None:
     def setting(stage: Stage) -> Setting:
         queue = stage.worker()
-        queue.push(note("a"))
+        queue.push(make_message("a"))
         message = stage.poll(queue)
-        lease = lease_of(message)
+        lease = get_lease(message)
         lease.handle.lock = BatonLock(stage.baton)
         stage.clock.advance(1)
 

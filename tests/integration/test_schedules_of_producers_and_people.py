@@ -1,4 +1,4 @@
-"""Pushes, purges, redrives and dedupe under all orders of few preemptions of the real code."""
+"""Pushes, purges, redrives and dedupe under all schedules with few preemptions."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 
 from fs import audit
-from fs.ground import Queue, note
+from fs.ground import Queue, make_message
 from fs.schedule import BatonLock
 from fs.stage import Actor, Setting, Stage, all_schedules
 from holdfast.adapters.local.filesystem.segments import REMOVE_AFTER_MS
 from holdfast.core.errors import QueueUnavailable
 
-# -- people
+# -- operators
 
 
 def test_two_redrives_bring_a_dead_letter_back_once(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
-        one, other = stage.worker(), stage.worker()
-        one.push(note("a"))
-        one.dead_letter(one.poll()[0], "no use")
+        first, second = stage.worker(), stage.worker()
+        first.push(make_message("a"))
+        first.dead_letter(first.poll()[0], "no use")
         redriven: list[int] = []
         actors: list[Actor] = [
-            lambda: redriven.append(one.redrive()),
-            lambda: redriven.append(other.redrive("a")),
+            lambda: redriven.append(first.redrive()),
+            lambda: redriven.append(second.redrive("a")),
         ]
 
         def check() -> None:
@@ -40,7 +40,7 @@ def test_two_redrives_by_threads_of_one_queue_count_once(fast_path: Path) -> Non
 
     def setting(stage: Stage) -> Setting:
         queue = stage.worker()
-        queue.push(note("a"))
+        queue.push(make_message("a"))
         queue.dead_letter(queue.poll()[0], "no use")
         redriven: list[int] = []
         actors: list[Actor] = [lambda: redriven.append(queue.redrive())] * 2
@@ -56,19 +56,19 @@ def test_two_redrives_by_threads_of_one_queue_count_once(fast_path: Path) -> Non
 
 def test_a_redrive_that_beats_a_drop_keeps_the_checkpoint(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
-        one, other = stage.worker(), stage.worker()
-        one.push(note("a"))
-        [message] = one.poll()
-        one.save_checkpoint(message, {"page": 7})
-        one.dead_letter(message, "no use")
+        first, second = stage.worker(), stage.worker()
+        first.push(make_message("a"))
+        [message] = first.poll()
+        first.save_checkpoint(message, {"page": 7})
+        first.dead_letter(message, "no use")
         dropped: list[int] = []
-        actors: list[Actor] = [lambda: dropped.append(other.drop("a")), lambda: redrive(one)]
+        actors: list[Actor] = [lambda: dropped.append(second.drop("a")), lambda: redrive(first)]
 
         def check() -> None:
-            back = one.poll()
+            back = first.poll()
             assert len(back) + sum(dropped) == 1
-            assert [one.load_checkpoint(m) for m in back] in ([], [{"page": 7}])
-            assert audit.faults(stage.ground.folder) == {}
+            assert [first.load_checkpoint(m) for m in back] in ([], [{"page": 7}])
+            assert audit.find_faults(stage.ground.folder) == {}
 
         return actors, check
 
@@ -88,7 +88,7 @@ def test_a_push_into_a_segment_that_is_being_removed_arrives(
 ) -> None:
     def setting(stage: Stage) -> Setting:
         producer, worker = stage.worker(), stage.worker()
-        producer.push(note("a"))
+        producer.push(make_message("a"))
         worker.ack(worker.poll()[0])
         actors: list[Actor] = [
             lambda: push(producer, "b"),
@@ -115,15 +115,15 @@ def test_two_threads_of_one_producer_fill_one_segment(fast_path: Path) -> None:
 
 
 def push_two(queue: Queue) -> None:
-    queue.push_many([note("a"), note("b")])
+    queue.push_many([make_message("a"), make_message("b")])
 
 
 def test_a_sweep_never_takes_what_is_being_pushed(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
-        producer, other, sweeper = stage.worker(), stage.worker(), stage.worker()
+        producer, second, sweeper = stage.worker(), stage.worker(), stage.worker()
         actors: list[Actor] = [
             lambda: push_two(producer),
-            lambda: push(other, "c"),
+            lambda: push(second, "c"),
             lambda: sweep(sweeper),
         ]
         return actors, lambda: stage.close("a", "b", "c")
@@ -131,10 +131,12 @@ def test_a_sweep_never_takes_what_is_being_pushed(fast_path: Path) -> None:
     all_schedules(fast_path, setting)
 
 
-def test_a_sweep_never_takes_the_reason_of_what_is_being_buried(fast_path: Path) -> None:
+def test_a_sweep_never_removes_the_reason_of_a_task_being_dead_lettered(
+    fast_path: Path,
+) -> None:
     def setting(stage: Stage) -> Setting:
         worker, sweeper = stage.worker(), stage.worker()
-        worker.push(note("a"))
+        worker.push(make_message("a"))
         message = stage.poll(worker)
         actors: list[Actor] = [
             lambda: stage.settle(worker, message, "dead_letter"),
@@ -167,7 +169,7 @@ def test_a_batch_that_takes_hours_is_swept_whole_or_published_whole(fast_path: P
 def test_an_hour_that_is_purged_under_an_ack_is_made_again(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         worker, keeper = stage.worker(), stage.worker()
-        worker.push_many([note("a"), note("b")])
+        worker.push_many([make_message("a"), make_message("b")])
         worker.ack(worker.poll()[0])
         message = stage.poll(worker)
         actors: list[Actor] = [
@@ -180,7 +182,7 @@ def test_an_hour_that_is_purged_under_an_ack_is_made_again(fast_path: Path) -> N
 
 
 def push(queue: Queue, message_id: str) -> None:
-    queue.push(note(message_id))
+    queue.push(make_message(message_id))
 
 
 def purge(queue: Queue) -> None:
@@ -189,7 +191,7 @@ def purge(queue: Queue) -> None:
 
 def check_ends(stage: Stage) -> None:
     assert stage.lost == 0
-    assert audit.faults(stage.ground.folder) == {}
+    assert audit.find_faults(stage.ground.folder) == {}
 
 
 # -- dedupe
@@ -197,8 +199,8 @@ def check_ends(stage: Stage) -> None:
 
 def test_two_pushes_of_one_id_leave_one_task(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
-        one, other = stage.worker(), stage.worker()
-        actors: list[Actor] = [lambda: push(one, "a"), lambda: push(other, "a")]
+        first, second = stage.worker(), stage.worker()
+        actors: list[Actor] = [lambda: push(first, "a"), lambda: push(second, "a")]
         return actors, lambda: stage.close("a")
 
     all_schedules(fast_path, setting, dedupe=True)
@@ -206,11 +208,11 @@ def test_two_pushes_of_one_id_leave_one_task(fast_path: Path) -> None:
 
 def test_a_sweep_of_ids_never_frees_one_that_is_being_pushed(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
-        one, other, sweeper = stage.worker(), stage.worker(), stage.worker()
-        actors: list[Actor] = [lambda: push(one, "a"), lambda: sweep(sweeper)]
+        first, second, sweeper = stage.worker(), stage.worker(), stage.worker()
+        actors: list[Actor] = [lambda: push(first, "a"), lambda: sweep(sweeper)]
 
         def check() -> None:
-            push(other, "a")
+            push(second, "a")
             stage.close("a")
 
         return actors, check
@@ -225,7 +227,7 @@ def sweep(queue: Queue) -> None:
 def test_a_dead_letter_frees_its_id_and_only_its_own(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         worker, pusher = stage.worker(), stage.worker()
-        worker.push(note("a"))
+        worker.push(make_message("a"))
         message = stage.poll(worker)
         actors: list[Actor] = [
             lambda: stage.settle(worker, message, "dead_letter"),
@@ -235,7 +237,7 @@ def test_a_dead_letter_frees_its_id_and_only_its_own(fast_path: Path) -> None:
         def check() -> None:
             push(pusher, "a")
             push(pusher, "a")
-            assert [state for state, _, _ in audit.tasks(pusher.folder)] == [
+            assert [state for state, _, _ in audit.list_tasks(pusher.folder)] == [
                 "pending",
                 "failed",
             ]
@@ -245,15 +247,15 @@ def test_a_dead_letter_frees_its_id_and_only_its_own(fast_path: Path) -> None:
     all_schedules(fast_path, setting, dedupe=True)
 
 
-def test_a_redrive_that_wants_its_id_back_and_loses_to_a_drop_is_nothing(
+def test_a_redrive_that_loses_to_a_drop_leaves_nothing(
     fast_path: Path,
 ) -> None:
     def setting(stage: Stage) -> Setting:
-        one, other = stage.worker(), stage.worker()
+        first, second = stage.worker(), stage.worker()
         for _ in range(2):  # the first lost its id to the second
-            one.push(note("a"))
-            one.dead_letter(one.poll()[0], "no use")
-        actors: list[Actor] = [lambda: redrive(one), lambda: drop(other)]
+            first.push(make_message("a"))
+            first.dead_letter(first.poll()[0], "no use")
+        actors: list[Actor] = [lambda: redrive(first), lambda: drop(second)]
         return actors, lambda: check_ends(stage)
 
     all_schedules(fast_path, setting, dedupe=True)
@@ -267,11 +269,11 @@ LIVE = ("pending", "leased", "completed")
 
 
 def check_one_lives(queue: Queue) -> None:
-    """A push of the id finds it taken, or takes it: then one task is alive."""
-    queue.push(note("a"))
-    states = [state for state, _, _ in audit.tasks(queue.folder) if state in LIVE]
+    """Check that after a push of the id exactly one task of it is alive."""
+    queue.push(make_message("a"))
+    states = [state for state, _, _ in audit.list_tasks(queue.folder) if state in LIVE]
     assert len(states) == 1
-    assert audit.faults(queue.folder) == {}
+    assert audit.find_faults(queue.folder) == {}
 
 
 @pytest.mark.parametrize("verb", ["ack", "nack", "release", "dead_letter"])
@@ -280,7 +282,7 @@ def test_a_check_of_records_never_frees_the_id_of_a_task_that_moves(
 ) -> None:
     def setting(stage: Stage) -> Setting:
         worker, sweeper, pusher = stage.worker(), stage.worker(), stage.worker()
-        worker.push(note("a"))
+        worker.push(make_message("a"))
         message = stage.poll(worker)
 
         def settle_and_poll() -> None:
@@ -293,12 +295,12 @@ def test_a_check_of_records_never_frees_the_id_of_a_task_that_moves(
     all_schedules(fast_path, setting, dedupe=True)
 
 
-def test_a_burial_that_ends_late_never_frees_the_id_of_a_redriven_task(
+def test_a_late_dead_lettering_never_frees_the_id_of_a_redriven_task(
     fast_path: Path,
 ) -> None:
     def setting(stage: Stage) -> Setting:
         worker, person, pusher = stage.worker(), stage.worker(), stage.worker()
-        worker.push(note("a"))
+        worker.push(make_message("a"))
         message = stage.poll(worker)
         actors: list[Actor] = [
             lambda: stage.settle(worker, message, "dead_letter"),
@@ -315,9 +317,9 @@ def test_a_redriven_task_that_dies_again_at_once_frees_its_id(fast_path: Path) -
 
     def setting(stage: Stage) -> Setting:
         worker, person, pusher = stage.worker(), stage.worker(), stage.worker()
-        pusher.push(note("b"))
-        pusher.push(note("b"))  # so that the check of records is not due
-        worker.push(note("a"))
+        pusher.push(make_message("b"))
+        pusher.push(make_message("b"))  # so that the check of records is not due
+        worker.push(make_message("a"))
         worker.dead_letter(next(m for m in worker.poll(2) if m.id == "a"), "no use")
 
         def work() -> None:
@@ -328,8 +330,8 @@ def test_a_redriven_task_that_dies_again_at_once_frees_its_id(fast_path: Path) -
 
         def check() -> None:
             work()
-            assert len([t for t in audit.tasks(pusher.folder) if t[0] == "failed"]) == 1
-            pusher.push(note("a"))
+            assert len([t for t in audit.list_tasks(pusher.folder) if t[0] == "failed"]) == 1
+            pusher.push(make_message("a"))
             assert [message.id for message in pusher.poll()] == ["a"]
 
         return actors, check
@@ -339,10 +341,10 @@ def test_a_redriven_task_that_dies_again_at_once_frees_its_id(fast_path: Path) -
 
 def test_two_redrives_of_one_id_leave_it_taken(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
-        one, other, pusher = stage.worker(), stage.worker(), stage.worker()
-        one.push(note("a"))
-        one.dead_letter(one.poll()[0], "no use")
-        actors: list[Actor] = [lambda: redrive(one), lambda: redrive(other)]
+        first, second, pusher = stage.worker(), stage.worker(), stage.worker()
+        first.push(make_message("a"))
+        first.dead_letter(first.poll()[0], "no use")
+        actors: list[Actor] = [lambda: redrive(first), lambda: redrive(second)]
         return actors, lambda: check_one_lives(pusher)
 
     all_schedules(fast_path, setting, dedupe=True)
@@ -351,7 +353,7 @@ def test_two_redrives_of_one_id_leave_it_taken(fast_path: Path) -> None:
 def test_a_purge_and_a_push_of_one_id_leave_one_live_task(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         person, pusher = stage.worker(), stage.worker()
-        person.push(note("a"))
+        person.push(make_message("a"))
         person.ack(person.poll()[0])
         actors: list[Actor] = [lambda: purge(person), lambda: push(pusher, "a")]
         return actors, lambda: check_one_lives(pusher)
@@ -362,7 +364,7 @@ def test_a_purge_and_a_push_of_one_id_leave_one_live_task(fast_path: Path) -> No
 def test_a_drop_and_a_push_of_one_id_leave_one_live_task(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         person, worker, pusher = stage.worker(), stage.worker(), stage.worker()
-        worker.push(note("a"))
+        worker.push(make_message("a"))
         message = stage.poll(worker)
         actors: list[Actor] = [
             lambda: stage.settle(worker, message, "dead_letter"),
@@ -377,12 +379,12 @@ def test_a_drop_and_a_push_of_one_id_leave_one_live_task(fast_path: Path) -> Non
 def test_a_redrive_and_a_push_of_one_id_leave_one_live_task(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         person, pusher = stage.worker(), stage.worker()
-        person.push(note("a"))
+        person.push(make_message("a"))
         person.dead_letter(person.poll()[0], "no use")
         actors: list[Actor] = [lambda: redrive(person), lambda: push(pusher, "a")]
 
         def check() -> None:
-            states = [state for state, _, _ in audit.tasks(pusher.folder)]
+            states = [state for state, _, _ in audit.list_tasks(pusher.folder)]
             assert states.count("pending") == 1
 
         return actors, check

@@ -22,7 +22,7 @@ UNSHARE = ["unshare", "--time", "--boottime", str(AHEAD_SECONDS), "--fork", "--k
 
 
 class Role:
-    """A worker in a process of its own, perhaps with a clock of its own."""
+    """A worker in a process of its own, which may have a clock of its own."""
 
     def __init__(self, root: Path, prefix: list[str]) -> None:
         script = [sys.executable, time_namespace_role.__file__, str(root), str(LEASE)]
@@ -45,7 +45,7 @@ class Role:
         return self._read()
 
     def kill(self) -> None:
-        """SIGKILL the worker itself, which `unshare` may have started."""
+        """Kill the worker itself, which `unshare` may have started."""
         os.kill(self._pid, signal.SIGKILL)
         self._process.wait()
 
@@ -81,20 +81,20 @@ def need_time_namespaces() -> None:
         pytest.skip(f"the kernel gives us no time namespace: {tried.stderr.strip()}")
 
 
-@pytest.mark.parametrize("who", ["the holder", "the thief"])
-def test_a_lease_is_not_stolen_across_time_namespaces_until_its_holder_is_killed(
-    fast_path: Path, start: Start, who: str
+@pytest.mark.parametrize("unshared", ["the holder", "the successor"])
+def test_a_lease_is_not_taken_over_across_time_namespaces_until_its_holder_is_killed(
+    fast_path: Path, start: Start, unshared: str
 ) -> None:
     need_time_namespaces()
     queue = FilesystemQueue(fast_path, AnyMessage, lease_seconds=LEASE)
     queue.push(AnyMessage(id="a"))
-    holder = start(UNSHARE if who == "the holder" else [])
-    thief = start(UNSHARE if who == "the thief" else [])
+    holder = start(UNSHARE if unshared == "the holder" else [])
+    successor = start(UNSHARE if unshared == "the successor" else [])
     assert holder.do("poll") == "took"
     for _ in range(20):
-        assert thief.do("poll") == "nothing"
+        assert successor.do("poll") == "nothing"
         assert holder.do(f"extend {LEASE}") == "held"
     assert holder.do(f"extend {SHORT}") == "held"
     holder.kill()
-    eventually(lambda: thief.do("poll") == "took")
-    assert thief.do(f"extend {LEASE}") == "held"
+    eventually(lambda: successor.do("poll") == "took")
+    assert successor.do(f"extend {LEASE}") == "held"

@@ -1,4 +1,4 @@
-"""A worker of the file queue that does what its standard input says, one word a line.
+"""A worker of the file queue that reads commands from its standard input, one per line.
 
     poll            prints "took" or "nothing"
     extend <s>      prints "held" or "lost"

@@ -1,4 +1,4 @@
-"""doctor: what it says of the place a queue is in, made ill by hand."""
+"""doctor: its results for the place of a queue, with faults made by hand."""
 
 import os
 import subprocess
@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from fs.crash import in_a_child
+from fs.crash import run_in_child
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.filesystem.checks import races
-from holdfast.adapters.local.filesystem.checks.folders import (check_access, check_device, judge_inodes, judge_space)
+from holdfast.adapters.local.filesystem.checks.folders import (
+    check_access,
+    check_device,
+    judge_inodes,
+    judge_space,
+)
 from holdfast.adapters.local.filesystem.checks.modes import check_mode
-from holdfast.adapters.local.filesystem.checks.mounts import (check_mount, find_mount, parse_mounts, check_sync_programs)
-from holdfast.adapters.local.filesystem.checks.times import (check_clock, judge_time_grain)
+from holdfast.adapters.local.filesystem.checks.mounts import (
+    check_mount,
+    check_sync_programs,
+    find_mount,
+    parse_mounts,
+)
+from holdfast.adapters.local.filesystem.checks.times import check_clock, judge_time_grain
 from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
 from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.queue.message import AnyMessage
@@ -27,29 +37,29 @@ def queue(tmp_path: Path) -> Iterator[FilesystemQueue[AnyMessage]]:
 
 
 def examine(folder: Path, **given: object) -> dict[str, list[CheckResult]]:
-    """Findings by what they are about."""
-    found: dict[str, list[CheckResult]] = {}
-    for finding in FilesystemDoctor(folder, **given).examine():  # type: ignore[arg-type]
-        found.setdefault(finding.check, []).append(finding)
-    return found
+    """Return the results by check."""
+    results: dict[str, list[CheckResult]] = {}
+    for result in FilesystemDoctor(folder, **given).examine():  # type: ignore[arg-type]
+        results.setdefault(result.check, []).append(result)
+    return results
 
 
-def levels(found: dict[str, list[CheckResult]]) -> set[CheckLevel]:
-    return {finding.level for group in found.values() for finding in group}
+def levels(results: dict[str, list[CheckResult]]) -> set[CheckLevel]:
+    return {result.level for group in results.values() for result in group}
 
 
 def test_a_healthy_queue_is_found_healthy(queue: FilesystemQueue[AnyMessage]) -> None:
     queue.push(AnyMessage())
     queue.poll()
-    found = examine(queue.folder)
-    assert CheckLevel.FAIL not in levels(found)
-    assert {"rename", "link", "lock", "clock", "permissions", "one device"} <= found.keys()
+    results = examine(queue.folder)
+    assert CheckLevel.FAIL not in levels(results)
+    assert {"rename", "link", "lock", "clock", "permissions", "one device"} <= results.keys()
 
 
-def test_every_finding_that_is_not_ok_has_a_way_out(tmp_path: Path) -> None:
+def test_every_result_that_is_not_ok_has_a_remedy(tmp_path: Path) -> None:
     for findings in examine(tmp_path / "nowhere" / "q").values():
-        for finding in findings:
-            assert finding.remedy or finding.level is CheckLevel.OK, finding
+        for result in findings:
+            assert result.remedy or result.level is CheckLevel.OK, result
 
 
 def test_nothing_is_left_behind(queue: FilesystemQueue[AnyMessage]) -> None:
@@ -59,9 +69,9 @@ def test_nothing_is_left_behind(queue: FilesystemQueue[AnyMessage]) -> None:
 
 
 def test_a_queue_that_is_not_there_is_a_failure_and_is_not_made(tmp_path: Path) -> None:
-    found = examine(tmp_path / "queues" / "default" / "q")
-    assert found["queue"][0].level is CheckLevel.FAIL
-    assert found["rename"][0].level is CheckLevel.OK  # the place was probed all the same
+    results = examine(tmp_path / "queues" / "default" / "q")
+    assert results["queue"][0].level is CheckLevel.FAIL
+    assert results["rename"][0].level is CheckLevel.OK  # the place was probed anyway
     assert list(tmp_path.iterdir()) == []
 
 
@@ -86,28 +96,28 @@ def test_a_folder_where_moving_is_copying_is_found_out(
 ) -> None:
     """In folders that a sync program copies, every process wins."""
     copying = racer(tmp_path, "print(*range(int(count)))")
-    found = examine(queue.folder, racer=copying)
+    results = examine(queue.folder, racer=copying)
     for race in ("rename", "link"):
-        assert found[race][0].level is CheckLevel.FAIL
-        assert f"{races.HEATS} of {races.HEATS} files were won by two" in found[race][0].found
+        assert results[race][0].level is CheckLevel.FAIL
+        assert f"{races.HEATS} of {races.HEATS} files were won by two" in results[race][0].found
 
 
 def test_files_that_vanish_or_are_torn_are_found_out(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path
 ) -> None:
     losing = racer(tmp_path, "print(*range(3)) if me == '0' else None")
-    found = examine(queue.folder, racer=losing)
-    assert found["rename"][0].level is CheckLevel.FAIL
-    assert "had no winner or were incomplete" in found["rename"][0].found
+    results = examine(queue.folder, racer=losing)
+    assert results["rename"][0].level is CheckLevel.FAIL
+    assert "had no winner or were incomplete" in results["rename"][0].found
 
 
-def test_a_probe_that_breaks_is_a_finding_and_the_others_go_on(
+def test_a_probe_that_breaks_is_a_result_and_the_others_continue(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path
 ) -> None:
-    found = examine(queue.folder, racer=racer(tmp_path, "sys.exit(5)"))
-    assert found["rename"][0].level is CheckLevel.FAIL
-    assert "cannot be checked" in found["rename"][0].found
-    assert found["lock"][0].level is CheckLevel.OK
+    results = examine(queue.folder, racer=racer(tmp_path, "sys.exit(5)"))
+    assert results["rename"][0].level is CheckLevel.FAIL
+    assert "cannot be checked" in results["rename"][0].found
+    assert results["lock"][0].level is CheckLevel.OK
 
 
 # -- filesystem and mount
@@ -168,8 +178,8 @@ def test_each_kind_of_mount_is_judged(
 def test_a_system_without_a_list_of_mounts_is_no_failure(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path
 ) -> None:
-    [finding] = check_mount(queue.folder, tmp_path / "none")
-    assert finding.level is CheckLevel.OK
+    [result] = check_mount(queue.folder, tmp_path / "none")
+    assert result.level is CheckLevel.OK
 
 
 @pytest.mark.parametrize("mark", [".stfolder", ".dropbox.cache"])
@@ -177,9 +187,9 @@ def test_a_synced_folder_is_a_failure(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path, mark: str
 ) -> None:
     (tmp_path / mark).mkdir()
-    [finding] = check_sync_programs(queue.folder)
-    assert finding.level is CheckLevel.FAIL
-    assert "move the queue out" in finding.remedy
+    [result] = check_sync_programs(queue.folder)
+    assert result.level is CheckLevel.FAIL
+    assert "move the queue out" in result.remedy
 
 
 # -- folders
@@ -187,9 +197,9 @@ def test_a_synced_folder_is_a_failure(
 
 def test_a_missing_folder_is_named(queue: FilesystemQueue[AnyMessage]) -> None:
     (queue.folder / "history").rmdir()
-    finding, *_ = check_access(queue.folder)
-    assert finding.level is CheckLevel.WARN
-    assert "history" in finding.found
+    result, *_ = check_access(queue.folder)
+    assert result.level is CheckLevel.WARN
+    assert "history" in result.found
 
 
 def test_a_folder_on_another_device_is_a_failure(
@@ -199,14 +209,14 @@ def test_a_folder_on_another_device_is_a_failure(
         pytest.skip("there is only one filesystem here")
     (queue.folder / "completed").rmdir()
     (queue.folder / "completed").symlink_to(fast_path)
-    [finding] = check_device(queue.folder)
-    assert finding.level is CheckLevel.FAIL
-    assert "completed" in finding.found
+    [result] = check_device(queue.folder)
+    assert result.level is CheckLevel.FAIL
+    assert "completed" in result.found
 
 
 def test_sticky_folders_are_pointed_out(queue: FilesystemQueue[AnyMessage]) -> None:
     (queue.folder / "leased").chmod(0o1777)
-    assert any("sticky" in finding.found for finding in check_access(queue.folder))
+    assert any("sticky" in result.found for result in check_access(queue.folder))
 
 
 @pytest.mark.parametrize(
@@ -242,23 +252,23 @@ def test_the_file_servers_clock_is_compared(
 ) -> None:
     clock = ManualClock()
     server = FsOps(server_time=lambda: clock.time() + ahead)
-    finding, *_ = check_clock(tmp_path, clock, server)
-    assert finding.level is level
-    assert word in finding.found
+    result, *_ = check_clock(tmp_path, clock, server)
+    assert result.level is level
+    assert word in result.found
 
 
 def test_stamps_in_whole_seconds_are_pointed_out() -> None:
-    [finding] = judge_time_grain([5_000_000_000, 5_000_000_000, 6_000_000_000])
-    assert finding.level is CheckLevel.WARN
+    [result] = judge_time_grain([5_000_000_000, 5_000_000_000, 6_000_000_000])
+    assert result.level is CheckLevel.WARN
     assert list(judge_time_grain([5_000_000_000, 5_000_000_001, 6_000_000_000])) == []
 
 
-# -- who may read it
+# -- access
 
 
 def access_of(folder: Path) -> CheckResult:
-    [finding] = check_mode(folder)
-    return finding
+    [result] = check_mode(folder)
+    return result
 
 
 def test_a_private_and_a_shared_queue_are_distinguished(tmp_path: Path) -> None:
@@ -274,19 +284,19 @@ def test_a_private_and_a_shared_queue_are_distinguished(tmp_path: Path) -> None:
 def test_a_queue_that_others_can_read_is_mended_by_the_command_it_gives(
     tmp_path: Path, mode: int
 ) -> None:
-    """As an earlier version made it under umask 022, 027, 002 or 007."""
+    """An earlier version made such queues under umask 022, 027, 002 or 007."""
     queue = FilesystemQueue(tmp_path / "it's here", queue="q")
     queue.push(AnyMessage())
     for path in (queue.folder, *queue.folder.rglob("*")):
         path.chmod(mode if path.is_dir() else mode & 0o666)
-    found = access_of(queue.folder)
-    assert found.level is CheckLevel.WARN
-    assert f"mode {mode:04o}" in found.found
-    subprocess.run(found.remedy.partition("; or")[0], shell=True, check=True)
+    results = access_of(queue.folder)
+    assert results.level is CheckLevel.WARN
+    assert f"mode {mode:04o}" in results.found
+    subprocess.run(results.remedy.partition("; or")[0], shell=True, check=True)
     while (
-        found := access_of(queue.folder)
+        results := access_of(queue.folder)
     ).level is not CheckLevel.OK:  # two things were wrong
-        subprocess.run(found.remedy, shell=True, check=True)
+        subprocess.run(results.remedy, shell=True, check=True)
     assert all(path.stat().st_mode & 0o007 == 0 for path in queue.folder.rglob("*"))
     with FilesystemQueue(tmp_path / "it's here", queue="q") as again:
         assert len(again.poll()) == 1
@@ -297,9 +307,9 @@ def test_a_link_in_the_place_of_a_folder_is_a_failure(
 ) -> None:
     (queue.folder / "failed").rmdir()
     (queue.folder / "failed").symlink_to(tmp_path)
-    found = examine(queue.folder)
-    assert found["folders"][0].level is CheckLevel.FAIL
-    assert "failed" in found["folders"][0].found
+    results = examine(queue.folder)
+    assert results["folders"][0].level is CheckLevel.FAIL
+    assert "failed" in results["folders"][0].found
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
@@ -315,6 +325,6 @@ def test_what_another_user_closed_is_named(fast_path: Path, name: str) -> None:
     def play(say: Callable[[str], None]) -> None:
         os.setuid(54323)
         closed = [f for f in check_access(queue.folder) if f.level is CheckLevel.FAIL]
-        assert [str(path) in finding.found for finding in closed] == [True]
+        assert [str(path) in result.found for result in closed] == [True]
 
-    in_a_child(play)
+    run_in_child(play)

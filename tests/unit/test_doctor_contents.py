@@ -1,4 +1,4 @@
-"""doctor: what it says of the things that lie in a queue."""
+"""doctor: its results for the contents of a queue."""
 
 import os
 from collections.abc import Iterator
@@ -23,24 +23,24 @@ def queue(tmp_path: Path) -> Iterator[FilesystemQueue[AnyMessage]]:
 def look_inside(
     folder: Path, clock: Clock = SYSTEM_CLOCK, fs: FsOps | None = None
 ) -> dict[str, list[CheckResult]]:
-    """Findings by what they are about."""
+    """Return the results by check."""
     contents = QueueContents(folder, clock, fs or FsOps())
-    found: dict[str, list[CheckResult]] = {}
-    for finding in contents.check():
-        found.setdefault(finding.check, []).append(finding)
+    results: dict[str, list[CheckResult]] = {}
+    for result in contents.check():
+        results.setdefault(result.check, []).append(result)
     contents.close()
-    return found
+    return results
 
 
 def test_foreign_files_are_named_with_what_to_do(queue: FilesystemQueue[AnyMessage]) -> None:
     (queue.folder / "leased" / "notes.txt").write_text("mine")
     (queue.folder / "backup.tar").write_text("mine")
     (queue.folder / "pending" / "drafts").mkdir()
-    [finding] = look_inside(queue.folder)["foreign files"]
-    assert finding.level is CheckLevel.WARN
+    [result] = look_inside(queue.folder)["foreign files"]
+    assert result.level is CheckLevel.WARN
     for name in ("leased/notes.txt", "backup.tar", "pending/drafts"):
-        assert name in finding.found
-    assert "move them out" in finding.remedy
+        assert name in result.found
+    assert "move them out" in result.remedy
 
 
 def test_leftovers_of_killed_pushes_are_counted_once_they_are_old(
@@ -49,12 +49,12 @@ def test_leftovers_of_killed_pushes_are_counted_once_they_are_old(
     for name in ("old", "new"):
         (queue.folder / "tmp" / name).write_text("{")
     os.utime(queue.folder / "tmp" / "old", (0, 0))
-    [finding] = look_inside(queue.folder)["leftovers"]
-    assert "1 files in tmp/" in finding.found
+    [result] = look_inside(queue.folder)["leftovers"]
+    assert "1 files in tmp/" in result.found
 
 
 class Manual:
-    """A queue whose time stands still, as its file server's does."""
+    """A queue with a manual clock, which its file server uses too."""
 
     def __init__(self, root: Path) -> None:
         self.clock = ManualClock()
@@ -67,7 +67,7 @@ class Manual:
         return look_inside(self.queue.folder, self.clock, self.fs)["workers"][0]
 
     def seen_now(self) -> None:
-        """Cards are stamped by the real server, which does not follow our clock."""
+        """Stamp the cards, because the real server does not follow the test's clock."""
         for card in (self.queue.folder / "workers").glob("*.json"):
             os.utime(card, (self.clock.time(), self.clock.time()))
 
@@ -79,38 +79,38 @@ def manual(tmp_path: Path) -> Iterator[Manual]:
     manual.queue.close()
 
 
-def test_leases_that_ran_out_with_nobody_polling_are_pointed_out(manual: Manual) -> None:
+def test_expired_leases_without_a_polling_worker_are_reported(manual: Manual) -> None:
     manual.queue.push(AnyMessage())
     manual.queue.poll()
     manual.seen_now()
     assert manual.workers().level is CheckLevel.OK
     manual.clock.advance(300)
-    finding = manual.workers()
-    assert finding.level is CheckLevel.WARN
-    assert "1 leases have run out" in finding.found
-    assert "holdfast work" in finding.remedy
-    manual.seen_now()  # a worker shows itself: it will take over
+    result = manual.workers()
+    assert result.level is CheckLevel.WARN
+    assert "1 leases have run out" in result.found
+    assert "holdfast work" in result.remedy
+    manual.seen_now()  # a worker was seen, which will take over
     assert manual.workers().level is CheckLevel.OK
 
 
 def test_waiting_messages_without_any_worker_are_pointed_out(manual: Manual) -> None:
     manual.queue.push(AnyMessage())
-    finding = manual.workers()
-    assert finding.level is CheckLevel.WARN
-    assert "none seen yet" in finding.found
+    result = manual.workers()
+    assert result.level is CheckLevel.WARN
+    assert "none seen yet" in result.found
 
 
-def test_a_lease_from_the_future_is_a_failure_whose_way_out_works(manual: Manual) -> None:
-    """The advice is followed to the letter, and the message comes back."""
+def test_a_lease_from_the_future_is_a_failure_whose_remedy_works(manual: Manual) -> None:
+    """The remedy is followed exactly, and the message is delivered again."""
     manual.queue.push(AnyMessage(id="a"))
     manual.queue.poll()
     leased = manual.queue.folder / "leased"
     [path] = leased.iterdir()
     stem, _, _ = path.name.rpartition("~")
     path.rename(leased / f"{stem}~9999999999999+0+60000.json")
-    [finding] = look_inside(manual.queue.folder, manual.clock, manual.fs)["leases"]
-    assert finding.level is CheckLevel.FAIL
-    _, source, target = finding.remedy.rsplit(" ", 2)
+    [result] = look_inside(manual.queue.folder, manual.clock, manual.fs)["leases"]
+    assert result.level is CheckLevel.FAIL
+    _, source, target = result.remedy.rsplit(" ", 2)
     os.rename(manual.queue.folder / source, manual.queue.folder / target)
     manual.clock.advance(11)
     [message] = manual.queue.poll()

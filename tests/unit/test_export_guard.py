@@ -1,4 +1,4 @@
-"""What the guard lets through, address by address and URL by URL: JB-34."""
+"""The guard's decision for each kind of address and URL (JB-34)."""
 
 import errno
 from ipaddress import IPv6Address, ip_address
@@ -7,12 +7,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.adapters.export.errors import (TaskError, from_os_error)
+from holdfast.adapters.export.errors import TaskError, from_os_error
 from holdfast.adapters.export.ip_policy import HOST_SERVICES as HOST_SERVICES_TABLE
-from holdfast.adapters.export.ip_policy import (AddressScope, classify_address, is_host_service, parse_address)
+from holdfast.adapters.export.ip_policy import (
+    AddressScope,
+    classify_address,
+    is_host_service,
+    parse_address,
+)
 from holdfast.adapters.export.response_head import HeadReader, ResponseHead
-from holdfast.adapters.export.retries import (RetryCounter, parse_retry_after)
-from holdfast.adapters.export.url_guard import (UrlGuard, parse_url)
+from holdfast.adapters.export.retries import RetryCounter, parse_retry_after
+from holdfast.adapters.export.url_guard import UrlGuard, parse_url
 from holdfast.core.errors import ConfigError
 
 PUBLIC = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.0.1 172.32.0.1 192.167.0.1 "
@@ -38,7 +43,7 @@ SPECIAL += "64:ff9b::a9fe:a9fe 4000::1"
         (SPECIAL, AddressScope.SPECIAL),
     ],
 )
-def test_every_address_has_its_reach(addresses: str, reach: AddressScope) -> None:
+def test_every_address_has_its_scope(addresses: str, reach: AddressScope) -> None:
     for text in addresses.split():
         address = parse_address(text)
         assert address is not None, text
@@ -46,8 +51,8 @@ def test_every_address_has_its_reach(addresses: str, reach: AddressScope) -> Non
 
 
 @given(st.ip_addresses())
-def test_what_is_public_is_global_by_the_register_too(address: object) -> None:
-    """Ours may be narrower than the standard library's, never wider."""
+def test_public_addresses_are_global_in_the_iana_registry_too(address: object) -> None:
+    """Our set of public addresses may be narrower than the standard library's, never wider."""
     from ipaddress import IPv4Address, IPv6Address
 
     assert isinstance(address, IPv4Address | IPv6Address)
@@ -62,7 +67,7 @@ def can_connect(guard: UrlGuard, url: str, address: str) -> bool:
     return guard.can_connect(place, address, place.port)
 
 
-def test_only_public_addresses_are_open_unless_somebody_says_so() -> None:
+def test_only_public_addresses_are_allowed_by_default() -> None:
     guard = UrlGuard(allow_private=False)
     assert can_connect(guard, "http://a.example/", "8.8.8.8")
     for address in (PRIVATE + " " + SPECIAL).split():
@@ -70,10 +75,12 @@ def test_only_public_addresses_are_open_unless_somebody_says_so() -> None:
     assert not can_connect(guard, "http://a.example/", "not an address")
 
 
-def test_private_ones_can_be_opened_and_special_ones_stay_shut() -> None:
+def test_private_addresses_can_be_allowed_and_special_ones_stay_refused() -> None:
     guard = UrlGuard(allow_private=True)
     assert all(can_connect(guard, "http://a.example/", address) for address in PRIVATE.split())
-    assert not any(can_connect(guard, "http://a.example/", address) for address in SPECIAL.split())
+    assert not any(
+        can_connect(guard, "http://a.example/", address) for address in SPECIAL.split()
+    )
 
 
 HOST_SERVICES = "169.254.169.254 169.254.169.253 169.254.169.123 169.254.170.2 169.254.170.23 "
@@ -83,7 +90,7 @@ HOST_SERVICES += "fd00:c1::a9fe:a9fe fd00:a9fe:a9fe::1 fe80::a9fe:a9fe fd00:100:
 
 
 def spellings(text: str) -> list[str]:
-    """An address, and every IPv6 address that leads to it through a translator or tunnel."""
+    """Return an address, and every IPv6 address that is translated or tunnelled to it."""
     address = ip_address(text)
     if isinstance(address, IPv6Address):
         return [text, f"{text}%eth0"]
@@ -113,7 +120,9 @@ def test_a_service_of_the_cloud_stays_shut_whatever_is_allowed(address: str) -> 
         assert found is not None
         assert classify_address(found) is not AddressScope.PUBLIC, text
     neighbour = str(ip_address(address) + 1)
-    assert can_connect(named, "http://a.example/", neighbour) or is_host_service(ip_address(neighbour))
+    assert can_connect(named, "http://a.example/", neighbour) or is_host_service(
+        ip_address(neighbour)
+    )
 
 
 @pytest.mark.parametrize("entry", ["169.254.169.254", "[fd00:ec2::23]:80", "168.63.129.16/32"])
@@ -196,7 +205,7 @@ def test_an_entry_that_names_nothing_is_refused(entry: str) -> None:
         ("http://\ud800/", "BadUrl"),
     ],
 )
-def test_what_is_no_plain_address_is_refused_without_a_word_of_it(url: str, code: str) -> None:
+def test_a_malformed_url_is_refused_without_being_quoted(url: str, code: str) -> None:
     with pytest.raises(TaskError) as refusal:
         parse_url(url)
     assert refusal.value.code == code
@@ -225,7 +234,7 @@ def test_a_plain_address_is_written_so_that_it_can_be_read_one_way_only(
     assert parse_url(place.url) == place
 
 
-# -- the parts beside it that are values in, values out
+# -- pure functions
 
 
 def test_waits_double_with_jitter_up_to_a_limit() -> None:
@@ -236,7 +245,7 @@ def test_waits_double_with_jitter_up_to_a_limit() -> None:
     assert RetryCounter(20, 10.0, chance=lambda: 0.0).record_failure(passing, 0) == 0.25
 
 
-def test_what_does_not_pass_is_not_tried_again() -> None:
+def test_a_permanent_error_is_not_retried() -> None:
     with pytest.raises(TaskError):
         RetryCounter(20, 10.0).record_failure(TaskError("X", ""), 0)
 
@@ -254,7 +263,7 @@ def test_what_does_not_pass_is_not_tried_again() -> None:
         (None, 0.0),
     ],
 )
-def test_a_time_to_stay_away_is_a_number_or_a_date(text: str | None, seconds: float) -> None:
+def test_retry_after_is_a_number_or_a_date(text: str | None, seconds: float) -> None:
     assert parse_retry_after(text, now=60.0) == seconds
 
 
@@ -268,12 +277,12 @@ def test_a_time_to_stay_away_is_a_number_or_a_date(text: str | None, seconds: fl
         (errno.EIO, "StorageError"),
     ],
 )
-def test_what_the_disk_says_has_a_word(number: int, code: str) -> None:
+def test_every_disk_error_has_a_code(number: int, code: str) -> None:
     assert from_os_error(OSError(number, "text", "/a/path"), "key").code == code
 
 
 @pytest.mark.parametrize("lengths", [("3", "4"), ("-1",), ("",), ("1e3",), ("9" * 20,)])
-def test_a_length_that_is_none_or_two_is_refused(lengths: tuple[str, ...]) -> None:
+def test_a_malformed_or_ambiguous_length_is_refused(lengths: tuple[str, ...]) -> None:
     with pytest.raises(TaskError, match="BadAnswer"):
         _ = ResponseHead(200, {"content-length": list(lengths)}).length
     assert ResponseHead(200, {"content-length": ["5", "5"]}).length == 5

@@ -1,4 +1,4 @@
-"""When a lease ends: to the millisecond, on whose clock, and for whom."""
+"""The end of a lease: to the millisecond, and on which clock."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fs import audit
-from fs.ground import Ground, Queue, clock_of_today, note
+from fs.ground import Ground, Queue, make_clock, make_message
 from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FsOps, names
 from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import lease_of
+from holdfast.core.queue.message import get_lease
 from holdfast.testing.clock import ManualClock
 
 LEASE = 30.0
@@ -28,13 +28,13 @@ def ground(fast_path: Path) -> Ground:
 
 
 def claim(queue: Queue) -> Any:
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     [message] = queue.poll()
     return message
 
 
 def is_good(message: Any, clock: ManualClock) -> bool:
-    lease = lease_of(message)
+    lease = get_lease(message)
     return lease.live and clock.monotonic() < lease.deadline
 
 
@@ -51,45 +51,45 @@ FRACTIONS = st.floats(0, 0.01, allow_nan=False)
     start=FRACTIONS,
     lease=FRACTIONS,
     renew_after=st.none() | FRACTIONS,
-    before_end=st.floats(1e-5, 0.01),  # what a float can tell apart, this long after 1970
+    before_end=st.floats(1e-5, 0.01),  # the resolution of a float, this long after 1970
 )
-def test_no_fraction_of_a_millisecond_is_stolen_from_a_holder(
+def test_a_holder_does_not_lose_a_fraction_of_a_millisecond(
     fast_path: Path, start: float, lease: float, renew_after: float | None, before_end: float
 ) -> None:
     ground = Ground(fast_path / uuid4().hex, lease_seconds=1 + lease)
-    holder, thief = ground.queue(), ground.queue()
+    holder, successor = ground.queue(), ground.queue()
     ground.clock.advance(start)
     message = claim(holder)
     if renew_after is not None:
         ground.clock.advance(renew_after)
         holder.extend(message, 2 + lease)
-    left = lease_of(message).deadline - ground.clock.monotonic()
+    left = get_lease(message).deadline - ground.clock.monotonic()
     ground.clock.advance(max(0.0, left - before_end / 4))
     was_good = is_good(message, ground.clock)
-    stolen = thief.poll()
-    assert not (was_good and stolen)
+    taken_over = successor.poll()
+    assert not (was_good and taken_over)
     ground.clock.advance(0.5)
-    assert stolen or thief.poll()
+    assert taken_over or successor.poll()
 
 
 @pytest.mark.parametrize("step", [3600.0, -3600.0])
 def test_setting_the_wall_clock_neither_expires_a_lease_nor_prolongs_it(
     ground: Ground, step: float
 ) -> None:
-    holder, thief = ground.queue(), ground.queue()
+    holder, successor = ground.queue(), ground.queue()
     claim(holder)
     ground.clock.step_time(step)
     ground.clock.advance(LEASE - 0.5)
-    assert thief.poll() == []
+    assert successor.poll() == []
     ground.clock.advance(0.5)
-    assert len(thief.poll()) == 1
+    assert len(successor.poll()) == 1
 
 
 @pytest.mark.parametrize("step", [3600.0, -3600.0])
 def test_a_process_that_starts_after_the_clock_was_set_watches_older_leases(
     ground: Ground, step: float
 ) -> None:
-    """Its measured offset differs, so it cannot know whether it shares the holder's clock."""
+    """Its measured offset differs, so it is unknown whether it shares the holder's clock."""
     claim(ground.queue())
     ground.clock.step_time(step)
     ground.clock.advance(LEASE - 0.5)
@@ -105,14 +105,14 @@ def test_what_is_pushed_after_the_clock_was_set_back_is_not_an_hour_late(
     ground: Ground,
 ) -> None:
     queue = ground.queue()
-    queue.push(note("a"))
+    queue.push(make_message("a"))
     ground.clock.step_time(-3600.0)
-    queue.push(note("b"))
+    queue.push(make_message("b"))
     assert [message.id for message in queue.poll(2)] == ["b"]
 
 
 def test_the_card_of_a_worker_that_holds_something_is_kept(ground: Ground) -> None:
-    """Without it, its lease would have to be watched from its first sight."""
+    """Without it, its lease would have to be watched from when it is first seen."""
     holder, other = ground.queue(), ground.queue()
     message = claim(holder)
     other.poll()
@@ -124,7 +124,9 @@ def test_the_card_of_a_worker_that_holds_something_is_kept(ground: Ground) -> No
     other.sweep()
     tokens = {path.stem for path in (ground.folder / "workers").glob("*.json")}
     assert [token for token in tokens if card.holder.worker_id.endswith(token)]
-    assert len(tokens) == 1  # the other's, who holds nothing and was not seen for days
+    assert (
+        len(tokens) == 1
+    )  # that of the other worker, which holds no lease and was not seen for days
 
 
 def test_the_card_of_a_worker_that_paused_for_hours_is_kept(ground: Ground) -> None:
@@ -138,7 +140,7 @@ def test_the_card_of_a_worker_that_paused_for_hours_is_kept(ground: Ground) -> N
 def test_setting_the_wall_clock_ahead_sweeps_nothing_that_is_being_written(
     fast_path: Path,
 ) -> None:
-    clock = clock_of_today()
+    clock = make_clock()
     mine = ManualClock(time=clock.time())
     queue = Ground(fast_path, mine).queue(FsOps(server_time=clock.time))
     (queue.folder / "tmp" / "0123456789abcdef01").write_text("being written")
@@ -152,7 +154,7 @@ def test_setting_the_wall_clock_ahead_sweeps_nothing_that_is_being_written(
 
 
 class PausingServer:
-    """A file server whose first answers take `seconds`: before or after it reads its clock."""
+    """A file server whose first responses take `seconds`, before or after reading its clock."""
 
     def __init__(self, clock: ManualClock, seconds: float, *, slow: int, first: bool) -> None:
         self._clock, self._seconds, self._first = clock, seconds, first
@@ -176,8 +178,8 @@ def test_a_pause_while_the_clock_is_measured_shifts_no_time(
 ) -> None:
     server = PausingServer(ground.clock, 3.0, slow=1, first=first)
     paused, other = ground.queue(FsOps(server_time=server.time)), ground.queue()
-    assert paused._timeline.offset == other._timeline.offset
-    assert paused._timeline.wall_ms() == other._timeline.wall_ms()
+    assert paused._server_clock.offset == other._server_clock.offset
+    assert paused._server_clock.read_wall_ms() == other._server_clock.read_wall_ms()
     claim(paused)
     ground.clock.advance(LEASE - 0.5)
     assert other.poll() == []
@@ -193,8 +195,10 @@ def test_a_file_server_that_is_always_slow_is_asked_a_few_times_only(
     queue = ground.queue(FsOps(server_time=server.time))
     assert server.asked <= 5
     right = ground.clock.time() - ground.clock.monotonic()
-    assert abs(queue._timeline.offset - right) <= 1.5  # half of what an answer takes
-    assert abs(queue._timeline.wall_ms() / 1000 - ground.clock.time()) <= 1.5
+    assert (
+        abs(queue._server_clock.offset - right) <= 1.5
+    )  # half of the time that a response takes
+    assert abs(queue._server_clock.read_wall_ms() / 1000 - ground.clock.time()) <= 1.5
 
 
 @pytest.mark.parametrize("slow", [0, 1])
@@ -214,11 +218,11 @@ def test_of_several_slow_answers_the_quickest_counts(ground: Ground) -> None:
 
     queue = ground.queue(FsOps(server_time=server_time))
     right = ground.clock.time() - ground.clock.monotonic()
-    assert queue._timeline.offset == right - 0.25
+    assert queue._server_clock.offset == right - 0.25
 
 
 class SweptFs(WatchedFs):
-    """Another process sweeps just before a task moves to the dead letters."""
+    """Has another process sweep just before a task moves to the dead letters."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(server_time=clock.time)
@@ -231,7 +235,7 @@ class SweptFs(WatchedFs):
 
 
 def test_a_reason_that_a_sweep_took_for_old_is_written_again(ground: Ground) -> None:
-    """The file server's clock was set ahead by hours, so what is new looks old."""
+    """The file server's clock was set ahead by hours, so new files look old."""
     fs = SweptFs(ground.clock)
     queue, other = ground.queue(fs), ground.queue()
     message = claim(queue)
@@ -239,4 +243,4 @@ def test_a_reason_that_a_sweep_took_for_old_is_written_again(ground: Ground) -> 
     queue.dead_letter(message, "no use")
     [letter] = queue.dead_letters()
     assert letter.reason == "no use"
-    assert audit.faults(ground.folder) == {}
+    assert audit.find_faults(ground.folder) == {}

@@ -1,8 +1,8 @@
 """The file queue against a model of plain values: any order of verbs, any lapse of time.
 
-Two workers and a person act on one folder; a worker may forget what it held (it was
-killed), time passes or the wall clock is set. After every act the queue counts what the
-model counts, and the folder is in order.
+Two workers and an operator act on one folder. A worker may forget its claims (it was
+killed), time passes, or the wall clock is set. After every act the queue's counts equal the
+model's, and the audit finds no faults.
 """
 
 import shutil
@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fs import audit, scratch
-from fs.ground import LEASE, Ground, Queue, key_of, note
+from fs.ground import LEASE, Ground, Queue, get_key, make_message
 from holdfast.core.errors import LeaseLost
-from holdfast.core.queue.message import lease_of
+from holdfast.core.queue.message import get_lease
 
 MAX_ATTEMPTS = 2
 MAX_LEASE = 3 * LEASE
-LOOK_SECONDS = 0.5  # a worker looks for leases that ran out no more often than this
+LOOK_SECONDS = 0.5  # a worker scans for leases that ran out no more often than this
 WORKERS = st.integers(0, 1)
 IDS = st.sampled_from(["a", "b", "ä/../\n"])
 # Exact in binary, so that the model and the names agree to the millisecond.
@@ -28,8 +28,8 @@ LEAPS = st.sampled_from([0.25, 0.5, 2.25, LEASE / 2, LEASE - 0.25, LEASE, 90.0])
 DELAYS = st.sampled_from([0.0, 0.0, 1.5, LEASE])
 
 
-class Told:
-    """What the model knows of one push."""
+class ExpectedTask:
+    """The model of one push."""
 
     def __init__(self, message_id: str, due: float) -> None:
         self.id = message_id
@@ -38,7 +38,7 @@ class Told:
         self.ripe = False  # it was due before the wall clock was set back
         self.attempts = self.fence = 0
         self.ends_at = 0.0  # monotonic; of the lease
-        self.offset = 0.0  # what its holder measured when it was started
+        self.offset = 0.0  # the offset that its holder measured when it started
         self.checkpoint: Any = None
         self.done_at = 0.0  # wall clock
 
@@ -54,8 +54,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.workers: list[Queue] = [self.ground.queue(), self.ground.queue()]
         self.offsets = [self.offset()] * 2
         self.person = self.ground.queue()
-        self.told: dict[str, Told] = {}
-        self.in_hand: list[tuple[int, Any]] = []  # also what is held no more
+        self.expected: dict[str, ExpectedTask] = {}
+        self.in_hand: list[tuple[int, Any]] = []  # including claims that are no longer held
 
     def teardown(self) -> None:
         shutil.rmtree(self.root)
@@ -65,18 +65,20 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(ids=st.lists(IDS, min_size=1, max_size=3), delay=DELAYS, worker=WORKERS)
     def push(self, ids: list[str], delay: float, worker: int) -> None:
         known = self.keys()
-        pushed = self.workers[worker].push_many([note(i) for i in ids], delay_seconds=delay)
+        pushed = self.workers[worker].push_many(
+            [make_message(i) for i in ids], delay_seconds=delay
+        )
         assert pushed == ids
         if self.dedupe:
-            alive = {t.id for t in self.told.values() if t.state != "failed"}
+            alive = {t.id for t in self.expected.values() if t.state != "failed"}
             ids = [i for i in dict.fromkeys(ids) if i not in alive]
         new = sorted(self.keys() - known)
         assert len(new) == len(ids)
         for key, message_id in zip(self.by_id(new), sorted(ids), strict=True):
-            self.told[key] = Told(message_id, self.clock.time() + delay)
+            self.expected[key] = ExpectedTask(message_id, self.clock.time() + delay)
 
     def keys(self) -> set[str]:
-        return {task.key for _, task, _ in audit.tasks(self.ground.folder)}
+        return {task.key for _, task, _ in audit.list_tasks(self.ground.folder)}
 
     def by_id(self, keys: list[str]) -> list[str]:
         views = {
@@ -88,42 +90,50 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(worker=WORKERS, limit=st.integers(1, 3))
     def poll(self, worker: int, limit: int) -> None:
-        due = {k for k, told in self.told.items() if self.may_be_taken(told) or told.ripe}
+        due = {
+            k
+            for k, expected in self.expected.items()
+            if self.may_be_taken(expected) or expected.ripe
+        }
         messages = self.workers[worker].poll(limit)
         for message in messages:
-            key = key_of(message)
+            key = get_key(message)
             assert key in due
             due.remove(key)
-            self.check_delivery(self.told[key], message, worker)
+            self.check_delivery(self.expected[key], message, worker)
         self.settle_used_up(due)
         if len(messages) < limit:
-            waiting = [self.told[key] for key in due if self.told[key].state == "pending"]
-            assert not [told for told in waiting if self.may_be_taken(told)]
+            waiting = [
+                self.expected[key] for key in due if self.expected[key].state == "pending"
+            ]
+            assert not [expected for expected in waiting if self.may_be_taken(expected)]
 
-    def may_be_taken(self, told: Told) -> bool:
-        if told.state == "leased":
-            return told.ends_at <= self.clock.monotonic()
-        return told.state == "pending" and told.due <= self.clock.time()
+    def may_be_taken(self, expected: ExpectedTask) -> bool:
+        if expected.state == "leased":
+            return expected.ends_at <= self.clock.monotonic()
+        return expected.state == "pending" and expected.due <= self.clock.time()
 
-    def check_delivery(self, told: Told, message: Any, worker: int) -> None:
-        told.state, told.ends_at = "leased", self.clock.monotonic() + LEASE
-        told.offset = self.offsets[worker]
-        told.ripe = False
-        told.attempts += 1
-        told.fence += 1
-        assert (message.id, message.attempts) == (told.id, told.attempts)
-        assert lease_of(message).fence == told.fence
+    def check_delivery(self, expected: ExpectedTask, message: Any, worker: int) -> None:
+        expected.state, expected.ends_at = "leased", self.clock.monotonic() + LEASE
+        expected.offset = self.offsets[worker]
+        expected.ripe = False
+        expected.attempts += 1
+        expected.fence += 1
+        assert (message.id, message.attempts) == (expected.id, expected.attempts)
+        assert get_lease(message).fence == expected.fence
         assert message.attempts <= MAX_ATTEMPTS
-        assert self.workers[worker].load_checkpoint(message) == told.checkpoint
+        assert self.workers[worker].load_checkpoint(message) == expected.checkpoint
         self.in_hand.append((worker, message))
 
     def settle_used_up(self, due: set[str]) -> None:
-        """Those who were claimed too often may have been buried on the way."""
-        failed = {t.key for state, t, _ in audit.tasks(self.ground.folder) if state == "failed"}
+        """Tasks that were claimed too often may have been dead-lettered meanwhile."""
+        failed = {
+            t.key for state, t, _ in audit.list_tasks(self.ground.folder) if state == "failed"
+        }
         for key in due & failed:
-            assert self.told[key].attempts == MAX_ATTEMPTS
-            self.told[key].state = "failed"
-            self.told[key].fence += 1
+            assert self.expected[key].attempts == MAX_ATTEMPTS
+            self.expected[key].state = "failed"
+            self.expected[key].fence += 1
             due.remove(key)
 
     # -- holding and settling
@@ -131,72 +141,74 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.in_hand)
     @rule(which=st.integers(0, 99), seconds=st.sampled_from([0.5, LEASE, MAX_LEASE]))
     def extend(self, which: int, seconds: float) -> None:
-        queue, message, told = self.held(which)
-        if told is None:
+        queue, message, expected = self.held(which)
+        if expected is None:
             with pytest.raises(LeaseLost):
                 queue.extend(message, seconds)
         else:
             queue.extend(message, seconds)
-            told.ends_at = self.clock.monotonic() + seconds
+            expected.ends_at = self.clock.monotonic() + seconds
 
     @precondition(lambda self: self.in_hand)
     @rule(which=st.integers(0, 99), page=st.integers(0, 3))
     def save_checkpoint(self, which: int, page: int) -> None:
-        queue, message, told = self.held(which)
-        if told is None:
+        queue, message, expected = self.held(which)
+        if expected is None:
             with pytest.raises(LeaseLost):
                 queue.save_checkpoint(message, {"page": page})
         else:
             queue.save_checkpoint(message, {"page": page})
-            told.checkpoint = {"page": page}
+            expected.checkpoint = {"page": page}
 
     @precondition(lambda self: self.in_hand)
     @rule(which=st.integers(0, 99), verb=st.sampled_from(["ack", "nack", "release", "dead"]))
     def settle(self, which: int, verb: str) -> None:
-        queue, message, told = self.held(which)
+        queue, message, expected = self.held(which)
         act = getattr(self, f"do_{verb}")
-        if told is None:
+        if expected is None:
             with pytest.raises(LeaseLost):
-                act(queue, message, Told("", 0.0))
+                act(queue, message, ExpectedTask("", 0.0))
         else:
-            act(queue, message, told)
-            act(queue, message, Told("", 0.0))  # again: does nothing
-            del self.in_hand[which % len(self.in_hand)]  # by place: equal is not the same
+            act(queue, message, expected)
+            act(queue, message, ExpectedTask("", 0.0))  # a second call does nothing
+            del self.in_hand[
+                which % len(self.in_hand)
+            ]  # by position, because equal messages are not identical
 
-    def do_ack(self, queue: Queue, message: Any, told: Told) -> None:
+    def do_ack(self, queue: Queue, message: Any, expected: ExpectedTask) -> None:
         queue.ack(message)
-        told.state, told.done_at = "completed", self.clock.time()
+        expected.state, expected.done_at = "completed", self.clock.time()
 
-    def do_nack(self, queue: Queue, message: Any, told: Told) -> None:
+    def do_nack(self, queue: Queue, message: Any, expected: ExpectedTask) -> None:
         queue.nack(message, delay_seconds=1.5)
-        told.state, told.due = "pending", self.clock.time() + 1.5
+        expected.state, expected.due = "pending", self.clock.time() + 1.5
 
-    def do_release(self, queue: Queue, message: Any, told: Told) -> None:
+    def do_release(self, queue: Queue, message: Any, expected: ExpectedTask) -> None:
         queue.release(message)
-        told.state, told.due = "pending", self.clock.time()
-        told.attempts -= 1
+        expected.state, expected.due = "pending", self.clock.time()
+        expected.attempts -= 1
 
-    def do_dead(self, queue: Queue, message: Any, told: Told) -> None:
+    def do_dead(self, queue: Queue, message: Any, expected: ExpectedTask) -> None:
         queue.dead_letter(message, "no use")
-        told.state = "failed"
+        expected.state = "failed"
 
-    def held(self, which: int) -> tuple[Queue, Any, Told | None]:
-        """A message some worker has in hand, and what it is of, if it is still held."""
+    def held(self, which: int) -> tuple[Queue, Any, ExpectedTask | None]:
+        """Return a message that a worker polled, and its model if it is still held."""
         worker, message = self.in_hand[which % len(self.in_hand)]
-        told = self.told.get(key_of(message))
-        fence = lease_of(message).fence
+        expected = self.expected.get(get_key(message))
+        fence = get_lease(message).fence
         if (
-            told is None
-            or (told.state, told.fence) != ("leased", fence)
-            or told.ends_at <= self.clock.monotonic()
+            expected is None
+            or (expected.state, expected.fence) != ("leased", fence)
+            or expected.ends_at <= self.clock.monotonic()
         ):
-            told = None
-        return self.workers[worker], message, told
+            expected = None
+        return self.workers[worker], message, expected
 
-    @precondition(lambda self: self.told)
+    @precondition(lambda self: self.expected)
     @rule(worker=WORKERS)
     def fail_again(self, worker: int) -> None:
-        """Until it is used up: what is delivered is not done, however often."""
+        """Fail a task until its attempts are used up."""
         self.nothing_sleeps_for_ever(worker)
         for which in reversed(range(len(self.in_hand))):
             self.settle(which, "nack")
@@ -208,14 +220,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.offsets[worker] = self.offset()
         self.in_hand = [held for held in self.in_hand if held[0] != worker]
 
-    # -- people
+    # -- operators
 
     @rule(message_id=st.one_of(st.none(), IDS))
     def redrive(self, message_id: str | None) -> None:
-        dead = [t for t in self.told.values() if t.state == "failed"]
+        dead = [t for t in self.expected.values() if t.state == "failed"]
         dead = [t for t in dead if message_id in (None, t.id)]
         if self.dedupe:
-            alive = {t.id for t in self.told.values() if t.state != "failed"}
+            alive = {t.id for t in self.expected.values() if t.state != "failed"}
             ids = {t.id for t in dead} - alive
             assert self.person.redrive(message_id) == len(ids)
             self.see_which_came_back(dead)
@@ -223,35 +235,35 @@ class QueueMachine(RuleBasedStateMachine):
             assert self.person.redrive(message_id) == len(dead)
             self.come_back(dead)
 
-    def see_which_came_back(self, dead: list[Told]) -> None:
+    def see_which_came_back(self, dead: list[ExpectedTask]) -> None:
         pending = {
-            t.key for state, t, _ in audit.tasks(self.ground.folder) if state == "pending"
+            t.key for state, t, _ in audit.list_tasks(self.ground.folder) if state == "pending"
         }
-        self.come_back([t for t in dead if any(self.told.get(k) is t for k in pending)])
+        self.come_back([t for t in dead if any(self.expected.get(k) is t for k in pending)])
 
-    def come_back(self, back: list[Told]) -> None:
-        for told in back:
-            told.state, told.due, told.attempts = "pending", self.clock.time(), 0
+    def come_back(self, back: list[ExpectedTask]) -> None:
+        for expected in back:
+            expected.state, expected.due, expected.attempts = "pending", self.clock.time(), 0
 
     @rule(message_id=IDS)
     def drop(self, message_id: str) -> None:
         dead = [
-            key for key, t in self.told.items() if (t.state, t.id) == ("failed", message_id)
+            key for key, t in self.expected.items() if (t.state, t.id) == ("failed", message_id)
         ]
         assert self.person.drop(message_id) == len(dead)
         for key in dead:
-            del self.told[key]
+            del self.expected[key]
 
     @rule(age=st.sampled_from([0.0, LEASE]))
     def purge(self, age: float) -> None:
         old = [
             key
-            for key, told in self.told.items()
-            if told.state == "completed" and told.done_at <= self.clock.time() - age
+            for key, expected in self.expected.items()
+            if expected.state == "completed" and expected.done_at <= self.clock.time() - age
         ]
         assert self.person.purge(age) == len(old)
         for key in old:
-            del self.told[key]
+            del self.expected[key]
 
     @rule()
     def sweep(self) -> None:
@@ -265,22 +277,24 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([-3600.0, -1.0, 1.0, 3600.0]))
     def set_wall_clock(self, seconds: float) -> None:
-        for told in self.told.values():
-            told.ripe = told.ripe or (told.state == "pending" and self.may_be_taken(told))
+        for expected in self.expected.values():
+            expected.ripe = expected.ripe or (
+                expected.state == "pending" and self.may_be_taken(expected)
+            )
         self.clock.step_time(seconds)
 
     @rule(worker=WORKERS)
     def nothing_sleeps_for_ever(self, worker: int) -> None:
-        """I-FQ-6: who looks again after the least pause finds all that ran out."""
+        """Check that a poll after the shortest pause finds every lease that ran out."""
         self.clock.advance(LOOK_SECONDS)
         self.poll(worker, 99)
-        late = [t for t in self.told.values() if self.may_be_taken(t)]
+        late = [t for t in self.expected.values() if self.may_be_taken(t)]
         assert not [t for t in late if t.state == "pending"]
         assert not [t for t in late if t.offset == self.offsets[worker]]
-        if late:  # of holders who started before the clock was set: they are watched
+        if late:  # leases of holders that started before the clock was set are watched
             self.clock.advance(MAX_LEASE * 1.001 + 0.001)
             self.poll(worker, 99)
-            assert not [t for t in self.told.values() if self.may_be_taken(t)]
+            assert not [t for t in self.expected.values() if self.may_be_taken(t)]
 
     def offset(self) -> float:
         return self.clock.time() - self.clock.monotonic()
@@ -290,7 +304,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def the_queue_counts_what_the_model_counts(self) -> None:
         stats = self.person.stats()
-        states = [told.state for told in self.told.values()]
+        states = [expected.state for expected in self.expected.values()]
         assert stats.ready + stats.delayed == states.count("pending")
         assert stats.leased == states.count("leased")
         assert stats.completed == states.count("completed")
@@ -299,7 +313,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_folder_is_in_order(self) -> None:
-        assert audit.faults(self.ground.folder) == {}
+        assert audit.find_faults(self.ground.folder) == {}
 
 
 class DedupeMachine(QueueMachine):

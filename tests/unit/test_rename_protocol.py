@@ -1,6 +1,6 @@
-"""The rename protocol in a small world, all schedules: what it promises and on what that rests.
+"""The rename protocol in a small model, under all schedules: its promises and their reasons.
 
-The real code runs under the same promises in tests/integration/test_schedules.py; here
+The real code is tested for the same promises in tests/integration/test_schedules.py. Here
 time, kills and repeated network calls are unlimited within the scope.
 """
 
@@ -20,12 +20,12 @@ NEEDED = {
     (Mutation.SETTLE_UNCHECKED,): "the task was acked twice",
     (Mutation.FENCE_FALLS,): "a fence was given out twice",
     (Mutation.SHARED_IDENTITY,): "two hold the task at once",
-    # Each of these two alone breaks nothing: see below. So the renewal that is a rename
-    # and the rule about late answers guard each other.
+    # Each of these two alone breaks nothing, see below. So the renewal by rename and the
+    # rule about late responses protect each other.
     (Mutation.RENEW_IN_PLACE, Mutation.LATE_RENEWAL_COUNTS): "two hold the task at once",
 }
 
-# Between hosts, a renewal must change the name, whatever else holds: it is all that shows.
+# Between hosts, a renewal must change the name in any case, because nothing else shows it.
 NEEDED_BETWEEN_HOSTS = {
     (Mutation.RENEW_IN_PLACE,): "two hold the task at once",
     (Mutation.WATCH_TOO_SHORT,): "two hold the task at once",
@@ -35,9 +35,9 @@ NEEDED_BETWEEN_HOSTS = {
     (Mutation.FENCE_FALLS,): "a fence was given out twice",
 }
 
-# Rules the promises do not rest on, now that a renewal is a rename too. They stay in the
-# code for other reasons: trust counted from before the call holds for every kind of
-# lease, and the proof by one's own target saves a lease from sleeping until its end.
+# The promises do not depend on these rules, now that a renewal is a rename too. The rules
+# stay in the code for other reasons. Counting trust from before the call is right for every
+# kind of lease, and the proof by the own target prevents a lease from idling until its end.
 NOT_NEEDED = (
     (Mutation.LATE_RENEWAL_COUNTS,),
     (Mutation.RENEW_IN_PLACE,),
@@ -58,7 +58,7 @@ def name_of(mutations: tuple[Mutation, ...]) -> str:
 def test_no_schedule_breaks_a_promise(scope: Scope, at_least: int) -> None:
     exploration = explore(scope)
     assert exploration.finding is None
-    assert exploration.states >= at_least  # a world that never gets anywhere proves nothing
+    assert exploration.states >= at_least  # a model that makes no progress proves nothing
 
 
 @pytest.mark.parametrize("mutations", NEEDED, ids=name_of)
@@ -80,7 +80,7 @@ def test_no_promise_rests_on(mutations: tuple[Mutation, ...]) -> None:
     assert explore(SMALL, *mutations).finding is None
 
 
-def test_the_shortest_way_to_a_broken_promise_is_told_step_by_step() -> None:
+def test_the_shortest_path_to_a_broken_promise_is_reported_step_by_step() -> None:
     finding = explore(TWO, Mutation.STEAL_UNJUDGED).finding
     assert finding is not None
     for before, after in zip(finding.path, finding.path[1:], strict=False):
