@@ -251,7 +251,7 @@ def run_second(actor: Actor) -> None:
 
 
 CASES = {
-    "two count while one seal": Case([count_results(0), count_results(1), seal]),
+    "two count while one seals": Case([count_results(0), count_results(1), seal]),
     "the same results come twice": Case(
         [count_results(0, 1), count_results(1, 0)], sealed=True
     ),

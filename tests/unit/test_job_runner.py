@@ -39,11 +39,11 @@ from jobs.inline_pool import InlinePool, fail, succeed
 class FakeHeartbeats:
     """Notes the calls of the runner to the orchestrator."""
 
-    beaten: list[TaskToken | None] = field(default_factory=list)
+    sent: list[TaskToken | None] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
 
     def beat_now(self, job: ExportJob) -> None:
-        self.beaten.append(job.task_token)
+        self.sent.append(job.task_token)
 
     def forget(self, job_id: str) -> None:
         self.forgotten.append(job_id)
@@ -117,7 +117,7 @@ def test_a_job_is_stored_and_processed_and_its_outcome_sent(stage: Stage) -> Non
     assert job.status is JobStatus.COMPLETED
     assert (job.export_id, job.user_id) == ("export-456", "user-789")
     assert job.state.completed_tasks == job.state.total_tasks == 2
-    assert stage.heartbeats.beaten == [token]
+    assert stage.heartbeats.sent == [token]
     assert stage.heartbeats.forgotten == ["abc-123"]
     assert stage.list_kinds() == ["success"]
     assert [task.payload["s3Key"] for task in stage.pool.taken] != []
@@ -133,7 +133,7 @@ def test_a_heartbeat_is_sent_before_the_job_is_stored(stage: Stage) -> None:
     stage.jobs.save = refuse  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable):
         stage.run(make_request(A, token=token))
-    assert stage.heartbeats.beaten == [token]
+    assert stage.heartbeats.sent == [token]
 
 
 def test_the_list_is_looked_up_when_the_message_has_none(stage: Stage) -> None:
