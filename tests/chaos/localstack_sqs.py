@@ -65,14 +65,14 @@ _real_time = time.time
 _offset_seconds = 0.0
 
 
-def _apply_advances(lines: Iterator[str], read_end: int) -> None:
+def _apply_advances(lines: Iterator[str], write_end: int) -> None:
     global _offset_seconds
     from localstack.services.sqs.provider import QueueUpdateWorker
 
     for line in lines:
         _offset_seconds += float(line)
         QueueUpdateWorker().do_update_all_queues()
-        os.write(read_end, b".")
+        os.write(write_end, b".")
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ BARE = {"primary_channel": KEY.primary_channel, "conversation_id": "chat"}
 def test_a_row_of_nothing_but_its_key_is_a_conversation(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-021: `attribute_not_exists(conversation_status)`; there is no `messages` yet."""
+    """R002-021: `attribute_not_exists(conversation_status)`; the row has no `messages` yet."""
     put_row(client, TABLES.conversations, BARE)
     conversation = acquire_lock(store).conversation
     assert (conversation.previous_status, conversation.messages, conversation.outbox) == (

@@ -71,6 +71,7 @@ class DynamoDBJobs(JobStateRepository):
         self._task_transactions = TaskTransactions(self._client, tables)
 
     def close(self) -> None:
+        """Close the connections."""
         self._client.close()
 
     def _get_write_time(self) -> WriteTime:
@@ -80,16 +81,21 @@ class DynamoDBJobs(JobStateRepository):
     # -- the seed's operations
 
     def save(self, job: ExportJob) -> None:
+        """Store a new job. Raises JobExists."""
         if not self._rows.put(job):
             raise JobExists(f"job {items.shorten_name(job.job_id)} exists already")
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
+        """Return the current job, or None if there is none."""
         try:
             return items.job_from_row(self._rows.read_job(job_id))
         except JobNotFound:
             return None
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
+        """Return all jobs with this status, found through the index and checked by
+        their rows.
+        """
         try:
             jobs = [items.job_from_row(row) for row in self._rows.read_by_status(status)]
         except HoldfastError as error:
@@ -101,6 +107,7 @@ class DynamoDBJobs(JobStateRepository):
     def update_job_status(
         self, job_id: str, status: JobStatus, error: JobError | None = None
     ) -> None:
+        """Move the job to this status. Raises IllegalTransition."""
         job = self._move_or_read(
             job_id, updates.move_job(status, error, None, self._get_write_time())
         )
@@ -108,6 +115,7 @@ class DynamoDBJobs(JobStateRepository):
             raise _build_not_moved_error(job, status)
 
     def update_job_state(self, job_id: str, state: JobState) -> None:
+        """Move the job if its counters are those of `state`. Raises IllegalTransition."""
         job = self._move_or_read(
             job_id, updates.move_job(state.status, None, state, self._get_write_time())
         )
@@ -127,9 +135,11 @@ class DynamoDBJobs(JobStateRepository):
         return items.job_from_row(result.row) if isinstance(result, ConditionFailed) else None
 
     def increment_completed_tasks(self, job_id: str, task_id: str | None = None) -> None:
+        """Count a task as completed."""
         self._increment(job_id, task_id, success=True)
 
     def increment_failed_tasks(self, job_id: str, task_id: str | None = None) -> None:
+        """Count a task as failed."""
         self._increment(job_id, task_id, success=False)
 
     def _increment(self, job_id: str, task_id: str | None, *, success: bool) -> None:
@@ -141,6 +151,7 @@ class DynamoDBJobs(JobStateRepository):
             raise _build_not_counted_error(_require_job(job_id, result.row))
 
     def set_total_tasks(self, job_id: str, total_tasks: int) -> None:
+        """Seal the job with this number of tasks."""
         if total_tasks < 0:
             raise ValueError(f"total_tasks must be 0 or more, got {total_tasks}")
         result = self._rows.change(
@@ -154,6 +165,7 @@ class DynamoDBJobs(JobStateRepository):
     # -- tasks
 
     def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
+        """Store the tasks that are missing, as pending."""
         added = self._task_transactions.add(job_id, tasks, self._get_write_time())
         if isinstance(added, TasksRefused):
             raise _build_not_listed_error(_require_job(job_id, added.row))
@@ -170,10 +182,12 @@ class DynamoDBJobs(JobStateRepository):
         after: str | None = None,
         limit: int = 1000,
     ) -> list[ExportTask]:
+        """Return up to `limit` tasks in the order of their ids."""
         self._rows.read_job(job_id)
         return list(self._rows.read_tasks(job_id, status, after, limit))
 
     def record_results(self, job_id: str, results: Sequence[TaskResult]) -> int:
+        """Count results and return how many were new."""
         counted = self._task_transactions.record(job_id, results, self._get_write_time())
         if isinstance(counted, TasksRefused):
             raise _build_not_counted_error(_require_job(job_id, counted.row))
@@ -184,11 +198,13 @@ class DynamoDBJobs(JobStateRepository):
         return counted
 
     def note_progress(self, job_id: str) -> None:
+        """Record that the job made progress."""
         self._rows.change(job_id, updates.record_progress(self._get_write_time()))
 
     # -- the outcome and its callback
 
     def claim_outcome(self, job_id: str) -> ExportJob | None:
+        """Decide the outcome once all results are in. Return the job, or None."""
         # This is called after every result and is nearly always too early. A read is cheaper
         # than a refused write, and it does not delay the callers that count.
         job = items.job_from_row(self._rows.read_job(job_id))
@@ -199,6 +215,7 @@ class DynamoDBJobs(JobStateRepository):
         )
 
     def give_up(self, job_id: str, error: JobError) -> ExportJob | None:
+        """Decide the job as failed. Return the job, or None if its outcome is decided."""
         return self._try_to_decide(job_id, updates.give_up_job(error, self._get_write_time()))
 
     def _try_to_decide(self, job_id: str, decision: JobUpdate) -> ExportJob | None:
@@ -206,6 +223,7 @@ class DynamoDBJobs(JobStateRepository):
         return items.job_from_row(result.row) if isinstance(result, RowUpdated) else None
 
     def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
+        """Begin a callback attempt. Return the job before it, or None if none may begin."""
         before = items.format_time(self._clock.time() - again_after_seconds)
         attempt = updates.begin_attempt(self._get_write_time(), before=before)
         result = self._rows.change(job_id, attempt, returns="ALL_OLD")
@@ -218,9 +236,11 @@ class DynamoDBJobs(JobStateRepository):
         )
 
     def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
+        """End an unsuccessful callback attempt."""
         self._rows.change(job_id, updates.end_attempt(in_doubt, self._get_write_time()))
 
     def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
+        """Settle the job. Return False if no callback is pending."""
         if not status.terminal:
             raise IllegalTransition(f"a job cannot end as {status}")
         result = self._rows.change(
@@ -229,6 +249,7 @@ class DynamoDBJobs(JobStateRepository):
         return isinstance(result, RowUpdated)
 
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
+        """Attach the token of a new execution and return the job. Raises JobClosed."""
         result = self._rows.change(job_id, updates.attach_token(token, self._get_write_time()))
         job = items.job_from_row(result.row)
         if isinstance(result, ConditionFailed) and not job.has_seen(token):

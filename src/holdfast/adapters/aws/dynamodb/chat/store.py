@@ -62,26 +62,33 @@ class DynamoDBConversations(ConversationStore):
         )
 
     def close(self) -> None:
+        """Close the connections."""
         self._client.close()
 
     # -- staging
 
     def create(self, conversation: Conversation) -> bool:
+        """Store a new conversation. Return False if it exists already."""
         return self._rows.create(conversation)
 
     def stage(self, fragment: Fragment, *, expires_at: float) -> bool:
+        """Stage a fragment. Return False if it is staged already."""
         return self._staging.put_fragment(fragment, expires_at)
 
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
+        """Open the window. Return False if another window is open."""
         return self._staging.open_window(window, now, untriggered_before)
 
     def mark_triggered(self, window: Window) -> None:
+        """Note that the window's trigger is in the queue."""
         self._staging.mark_triggered(window)
 
     def window(self, conversation_id: str) -> Window | None:
+        """Return the conversation's window, expired or not."""
         return self._staging.read_window(conversation_id)
 
     def close_window(self, conversation_id: str, trigger_id: str) -> None:
+        """Close the window if it belongs to this trigger."""
         self._staging.close_window(conversation_id, trigger_id)
 
     # -- the lock
@@ -95,23 +102,29 @@ class DynamoDBConversations(ConversationStore):
         now: float,
         expires_at: float,
     ) -> LockAcquired | LockHeld | ConversationNotFound:
+        """Take the lock if it is free or expired."""
         return self._rows.acquire(key, owner, trigger_id, now, expires_at)
 
     def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
+        """Extend the lock. Return False if it is lost."""
         return self._rows.renew(grant, now, expires_at)
 
     def release(self, grant: LockGrant, status: str | None) -> None:
+        """Release the lock without a reply. Raises LockLost."""
         self._rows.release(grant, status)
 
     # -- the batch
 
     def staged(self, conversation_id: str) -> list[Staged]:
+        """Return every staged row of the conversation."""
         return self._staging.read_all(conversation_id)
 
     def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
+        """Return those of the sids that were answered or parked already."""
         return self._history.read_processed(key, sids)
 
     def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
+        """Write down how far the reply has come. Raises LockLost."""
         self._rows.note(grant, outbox, thread_id)
 
     def finish(
@@ -123,6 +136,7 @@ class DynamoDBConversations(ConversationStore):
         remember_until: float,
         parked_id: str | None = None,
     ) -> None:
+        """Write the turn and release the lock in one transaction. Raises LockLost."""
         unparked = (
             ()
             if parked_id is None
@@ -131,6 +145,7 @@ class DynamoDBConversations(ConversationStore):
         self._turn_writer.finish(TurnEnd(grant, turn, now, remember_until, unparked))
 
     def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
+        """Delete the staged rows of these sids."""
         self._staging.drop(conversation_id, sids)
 
     # -- for operators
@@ -138,31 +153,40 @@ class DynamoDBConversations(ConversationStore):
     def park(
         self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
     ) -> None:
+        """Park the batch in slices, and release the lock if a grant is given."""
         self._parked_rows.park(grant, parked, remember_until)
         if grant is not None:
             self._rows.forget(grant)
 
     def parked(self) -> Iterator[ParkedBatch]:
+        """Yield all parked batches, the oldest first, from a table scan."""
         return iter(self._parked_rows.read_all())
 
     def unpark(
         self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
     ) -> ParkedBatch:
+        """Take a parked batch out and return it. Raises ParkedNotFound."""
         return self._parked_rows.unpark(parked_id, back_to_stage, now, expires_at)
 
     def get(self, key: ConversationKey) -> Conversation | None:
+        """Return the conversation, or None if there is none."""
         row = self._rows.read(key)
         return items.conversation_from_row(row) if row else None
 
     def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
+        """Yield all conversations, or those with this id, from a table scan."""
         return map(items.conversation_from_row, self._rows.read_all(conversation_id))
 
     def set_status(self, key: ConversationKey, status: str) -> bool:
+        """Set the status that an operator chose. Return False if there is no such
+        conversation.
+        """
         return self._rows.set_status(key, status)
 
     def history(
         self, key: ConversationKey, *, before: int | None = None, limit: int = 50
     ) -> list[HistoryMessage]:
+        """Return up to `limit` history messages in order."""
         messages = self._history.read_last(key, before, limit)
         if messages or before is not None or limit < 1:
             return messages
@@ -173,4 +197,5 @@ class DynamoDBConversations(ConversationStore):
     # -- for the sweeper
 
     def waiting(self) -> Iterator[WaitingConversation]:
+        """Yield the conversations that have staged rows, from a table scan."""
         return self._staging.read_waiting()

@@ -59,16 +59,19 @@ class SQLiteConversations(ConversationStore):
     # -- staging
 
     def create(self, conversation: Conversation) -> bool:
+        """Store a new conversation. Return False if it exists already."""
         with self._database.begin_write() as connection:
             return row.insert(connection, conversation)
 
     def stage(self, fragment: Fragment, *, expires_at: float) -> bool:
+        """Stage a fragment. Return False if it is staged already."""
         with self._database.begin_write() as connection:
             return staging.insert(
                 connection, fragment, fragment.key, fragment.staged_at, expires_at
             )
 
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
+        """Open the window. Return False if another window is open."""
         with self._database.begin_write(durable=False) as connection:
             current = staging.read_window(connection, window.conversation_id)
             if current and rules.is_blocking(current, window, now, untriggered_before):
@@ -77,14 +80,17 @@ class SQLiteConversations(ConversationStore):
             return True
 
     def mark_triggered(self, window: Window) -> None:
+        """Note that the window's trigger is in the queue."""
         with self._database.begin_write(durable=False) as connection:
             staging.mark_triggered(connection, window)
 
     def window(self, conversation_id: str) -> Window | None:
+        """Return the conversation's window, expired or not."""
         with self._database.begin_read() as connection:
             return staging.read_window(connection, conversation_id)
 
     def close_window(self, conversation_id: str, trigger_id: str) -> None:
+        """Close the window if it belongs to this trigger."""
         with self._database.begin_write(durable=False) as connection:
             staging.close_window(connection, conversation_id, trigger_id)
 
@@ -99,6 +105,7 @@ class SQLiteConversations(ConversationStore):
         now: float,
         expires_at: float,
     ) -> LockAcquired | LockHeld | ConversationNotFound:
+        """Take the lock if it is free or expired."""
         with self._database.begin_write(durable=False) as connection:
             stored = row.find(connection, key)
             if stored is None:
@@ -111,10 +118,12 @@ class SQLiteConversations(ConversationStore):
         return LockAcquired(LockGrant(key, owner, trigger_id, locked.lock_fence), locked)
 
     def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
+        """Extend the lock. Return False if it is lost."""
         with self._database.begin_write(durable=False) as connection:
             return row.renew(connection, grant, now, expires_at)
 
     def release(self, grant: LockGrant, status: str | None) -> None:
+        """Release the lock without a reply. Raises LockLost."""
         with self._database.begin_write(durable=False) as connection:
             stored = row.require_held(connection, grant)
             now = self._clock.time()
@@ -123,14 +132,17 @@ class SQLiteConversations(ConversationStore):
     # -- the batch
 
     def staged(self, conversation_id: str) -> list[Staged]:
+        """Return every staged row of the conversation."""
         with self._database.begin_read() as connection:
             return staging.read_staged(connection, conversation_id)
 
     def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
+        """Return those of the sids that were answered or parked already."""
         with self._database.begin_read() as connection:
             return history.find_processed(connection, key, sids)
 
     def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
+        """Write down how far the reply has come. Raises LockLost."""
         durable = isinstance(outbox, SendingReply | SentReply)
         with self._database.begin_write(durable=durable) as connection:
             row.write_outbox(connection, grant, outbox, thread_id, self._clock.time())
@@ -144,6 +156,7 @@ class SQLiteConversations(ConversationStore):
         remember_until: float,
         parked_id: str | None = None,
     ) -> None:
+        """Write the turn and release the lock in one transaction. Raises LockLost."""
         with self._database.begin_write() as connection:
             stored = row.require_held(connection, grant)
             if parked_id is not None:
@@ -155,6 +168,7 @@ class SQLiteConversations(ConversationStore):
             history.delete_expired(connection, now)
 
     def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
+        """Delete the staged rows of these sids."""
         with self._database.begin_write(durable=False) as connection:
             staging.delete_staged(connection, conversation_id, sids)
 
@@ -163,6 +177,7 @@ class SQLiteConversations(ConversationStore):
     def park(
         self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
     ) -> None:
+        """Park the batch, and release the lock if a grant is given."""
         with self._database.begin_write() as connection:
             if grant is not None:
                 stored = row.require_held(connection, grant)
@@ -179,6 +194,7 @@ class SQLiteConversations(ConversationStore):
             history.delete_expired(connection, parked.parked_at)
 
     def parked(self) -> Iterator[ParkedBatch]:
+        """Yield all parked batches, the oldest first."""
         # One transaction per row, so that a slow reader does not pin the WAL.
         with self._database.begin_read() as connection:
             ids = history.read_parked_ids(connection)
@@ -191,6 +207,7 @@ class SQLiteConversations(ConversationStore):
     def unpark(
         self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
     ) -> ParkedBatch:
+        """Take a parked batch out and return it. Raises ParkedNotFound."""
         with self._database.begin_write() as connection:
             parked = history.remove_parked(connection, parked_id)
             if back_to_stage:
@@ -200,11 +217,13 @@ class SQLiteConversations(ConversationStore):
             return parked
 
     def get(self, key: ConversationKey) -> Conversation | None:
+        """Return the conversation, or None if there is none."""
         with self._database.begin_read() as connection:
             stored = row.find(connection, key)
         return stored.conversation if stored else None
 
     def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
+        """Yield all conversations, or those with this id, the latest first."""
         with self._database.begin_read() as connection:
             numbers = row.read_numbers(connection, conversation_id)
         for number in numbers:
@@ -213,6 +232,9 @@ class SQLiteConversations(ConversationStore):
             yield from conversations
 
     def set_status(self, key: ConversationKey, status: str) -> bool:
+        """Set the status that an operator chose. Return False if there is no such
+        conversation.
+        """
         with self._database.begin_write() as connection:
             stored = row.find(connection, key)
             if stored is None:
@@ -224,6 +246,7 @@ class SQLiteConversations(ConversationStore):
     def history(
         self, key: ConversationKey, *, before: int | None = None, limit: int = 50
     ) -> list[HistoryMessage]:
+        """Return up to `limit` history messages in order."""
         with self._database.begin_read() as connection:
             stored = row.find(connection, key)
             return history.read_page(connection, stored.number, before, limit) if stored else []
@@ -231,10 +254,12 @@ class SQLiteConversations(ConversationStore):
     # -- for the sweeper
 
     def waiting(self) -> Iterator[WaitingConversation]:
+        """Yield the conversations that have staged rows."""
         with self._database.begin_read() as connection:
             return iter(staging.read_waiting(connection))
 
     # -- the store itself
 
     def close(self) -> None:
+        """Close the connections."""
         self._database.close()

@@ -68,6 +68,7 @@ class SQLiteJobs(JobStateRepository):
     # -- the seed's operations
 
     def save(self, job: ExportJob) -> None:
+        """Store a new job. Raises JobExists."""
         row = row_from_job(job)
         columns, values = ", ".join(row), ", ".join(f":{name}" for name in row)
         with self._database.begin_write() as connection:
@@ -79,11 +80,13 @@ class SQLiteJobs(JobStateRepository):
                 raise JobExists(f"job {job.job_id!r} exists already")
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
+        """Return the current job, or None if there is none."""
         with self._database.begin_read() as connection:
             numbered_job = _find(connection, job_id)
         return numbered_job[1] if numbered_job else None
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
+        """Return all jobs with this status, the oldest first."""
         with self._database.begin_read() as connection:
             rows = read_rows(connection.execute(BY_STATUS, (status.value,)))
         return [job_from_row(row) for row in rows]
@@ -91,11 +94,14 @@ class SQLiteJobs(JobStateRepository):
     def update_job_status(
         self, job_id: str, status: JobStatus, error: JobError | None = None
     ) -> None:
+        """Move the job to this status. Raises IllegalTransition."""
         self._change(
             job_id, lambda job: rules.move_job(job, status, error, *self._get_end_times())
         )
 
     def update_job_state(self, job_id: str, state: JobState) -> None:
+        """Move the job if its counters are those of `state`. Raises IllegalTransition."""
+
         def move(job: ExportJob) -> ExportJob | None:
             rules.require_counters(job, state)
             return rules.move_job(job, state.status, None, *self._get_end_times())
@@ -103,9 +109,11 @@ class SQLiteJobs(JobStateRepository):
         self._change(job_id, move)
 
     def increment_completed_tasks(self, job_id: str, task_id: str | None = None) -> None:
+        """Count a task as completed."""
         self._increment(job_id, task_id, success=True)
 
     def increment_failed_tasks(self, job_id: str, task_id: str | None = None) -> None:
+        """Count a task as failed."""
         self._increment(job_id, task_id, success=False)
 
     def _increment(self, job_id: str, task_id: str | None, *, success: bool) -> None:
@@ -116,11 +124,13 @@ class SQLiteJobs(JobStateRepository):
             self._count_results(connection, job_no, job, [TaskResult(job_id, task_id, success)])
 
     def set_total_tasks(self, job_id: str, total_tasks: int) -> None:
+        """Seal the job with this number of tasks."""
         self._change(job_id, lambda job: rules.seal_job(job, total_tasks))
 
     # -- tasks
 
     def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
+        """Store the tasks that are missing, as pending."""
         # Read the caller's tasks outside the transaction, because a listing may be slow.
         remaining = iter(tasks)
         self._add_slice(job_id, list(islice(remaining, _TASKS_AT_ONCE)))
@@ -142,12 +152,14 @@ class SQLiteJobs(JobStateRepository):
         after: str | None = None,
         limit: int = 1000,
     ) -> list[ExportTask]:
+        """Return up to `limit` tasks in the order of their ids."""
         with self._database.begin_read() as connection:
             job_no, _ = _require_job(connection, job_id)
             rows = tasks.read_page(connection, job_no, status, after, limit)
         return [task_from_row(job_id, row) for row in rows]
 
     def record_results(self, job_id: str, results: Sequence[TaskResult]) -> int:
+        """Count results and return how many were new."""
         with self._database.begin_write() as connection:
             return self._count_results(connection, *_require_job(connection, job_id), results)
 
@@ -162,17 +174,22 @@ class SQLiteJobs(JobStateRepository):
         return completed + failed
 
     def note_progress(self, job_id: str) -> None:
+        """Record that the job made progress."""
         self._change(job_id, lambda job: rules.record_progress(job, self._clock.time()))
 
     # -- the outcome and its callback
 
     def claim_outcome(self, job_id: str) -> ExportJob | None:
+        """Decide the outcome once all results are in. Return the job, or None."""
         return self._change(job_id, rules.claim_outcome)[1]
 
     def give_up(self, job_id: str, error: JobError) -> ExportJob | None:
+        """Decide the job as failed. Return the job, or None if its outcome is decided."""
         return self._change(job_id, lambda job: rules.give_up_job(job, error))[1]
 
     def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
+        """Begin a callback attempt. Return the job before it, or None if none may begin."""
+
         def begin(job: ExportJob) -> ExportJob | None:
             return rules.begin_attempt(job, self._clock.time(), again_after_seconds)
 
@@ -180,9 +197,11 @@ class SQLiteJobs(JobStateRepository):
         return before if after else None
 
     def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
+        """End an unsuccessful callback attempt."""
         self._change(job_id, lambda job: rules.end_attempt(job, in_doubt))
 
     def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
+        """Settle the job and delete expired ones. Return False if no callback is pending."""
         _, settled = self._change(
             job_id, lambda job: rules.settle_job(job, status, error, *self._get_end_times())
         )
@@ -195,12 +214,14 @@ class SQLiteJobs(JobStateRepository):
         return settled is not None
 
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
+        """Attach the token of a new execution and return the job. Raises JobClosed."""
         before, after = self._change(job_id, lambda job: rules.attach_token(job, token))
         return after or before
 
     # -- the store itself
 
     def close(self) -> None:
+        """Close the connections."""
         self._database.close()
 
     def _get_end_times(self) -> tuple[float, int | None]:
