@@ -1,14 +1,14 @@
-"""ministack for tests: a server of AWS services on a free port of the loopback.
+"""Run ministack, a server for AWS services, on a free port of the loopback for tests.
 
     pytest_plugins = ["ministack_server"]
 
     def test_something(ministack: Ministack) -> None:
         sqs = ministack.client("sqs")
 
-(Import the class for type checkers only: pytest wants to load this module itself.)
+(Import the class for type checkers only, because pytest must load this module itself.)
 
-One server for each process that runs tests, started on first use. It is a child of that
-process and is ended by its handle, whatever happened.
+Each process that runs tests has its own server, started on first use. It is a child of that
+process, which ends it by its handle in every case.
 """
 
 import os
@@ -30,7 +30,7 @@ from botocore.config import Config
 
 REGION, ACCOUNT = "us-east-1", "000000000000"
 _START_SECONDS = 60
-_TRIES = 5  # somebody may take the port between our look and the server's
+_MAX_TRIES = 5  # another process may take the port before the server opens it
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Ministack:
 
     @property
     def env(self) -> dict[str, str]:
-        """What boto3 needs to find it, for the environment of another process."""
+        """The environment in which boto3 of another process finds this server."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_DEFAULT_REGION": REGION,
@@ -52,6 +52,7 @@ class Ministack:
         }
 
     def client(self, service: str) -> Any:
+        """Make a boto3 client for this server."""
         return boto3.client(
             service,
             endpoint_url=self.url,
@@ -64,33 +65,34 @@ class Ministack:
 
 @pytest.fixture(scope="session")
 def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ministack]:
+    """A running server, shared by all tests of this process."""
     folder = tmp_path_factory.mktemp("ministack")
-    server = _started(folder)
+    server = _start_server(folder)
     try:
         yield server
     finally:
         _end(server)
 
 
-def _started(folder: Path) -> Ministack:
-    for _ in range(_TRIES):
-        server = _start(folder, _free_port())
-        if _answers(server):
+def _start_server(folder: Path) -> Ministack:
+    for _ in range(_MAX_TRIES):
+        server = _start_process(folder, _find_free_port())
+        if _is_responding(server):
             return server
         _end(server)
     raise AssertionError(f"ministack does not start:\n{server.log.read_text()[-2000:]}")
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-def _start(folder: Path, port: int) -> Ministack:
+def _start_process(folder: Path, port: int) -> Ministack:
     url, log = f"http://127.0.0.1:{port}", folder / f"{port}.log"
-    theirs = {
+    settings = {
         "AWS_ENDPOINT_URL": url,  # for the functions it runs
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(port),
@@ -101,16 +103,16 @@ def _start(folder: Path, port: int) -> Ministack:
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "ministack"],
-            env={**os.environ, **theirs},
+            env={**os.environ, **settings},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # its functions are processes, and end with it
+            start_new_session=True,  # its functions are processes that must end with it
         )
     return Ministack(url, process, log)
 
 
-def _answers(server: Ministack) -> bool:
+def _is_responding(server: Ministack) -> bool:
     give_up_at = time.monotonic() + _START_SECONDS
     while server.process.poll() is None and time.monotonic() < give_up_at:
         try:

@@ -33,17 +33,17 @@ class TestMemoryQueue(QueueContract):
 
     @pytest.fixture
     def inject(self) -> Inject:
-        def into(queue: AnyQueue, body: bytes) -> None:
+        def inject_body(queue: AnyQueue, body: bytes) -> None:
             assert isinstance(queue, MemoryQueue)
             queue.inject(body)
 
-        return into
+        return inject_body
 
 
-# -- what is its own
+# -- tests beyond the contract
 
 
-def test_queues_share_nothing_unless_they_stand_beside_each_other() -> None:
+def test_queues_share_messages_only_if_shared_with_is_given() -> None:
     first, stranger = MemoryQueue(name="same"), MemoryQueue(name="same")
     neighbour = MemoryQueue(shared_with=first)
     first.push(AnyMessage(id="a"))
@@ -67,7 +67,7 @@ def test_a_subscriber_may_call_the_queue(manual_clock: ManualClock) -> None:
     counted: list[QueueStats] = []
     events = Events(lambda _: counted.append(queue.stats()))
     queue = MemoryQueue(Strict, max_attempts=1, clock=manual_clock, events=events)
-    queue.push(Strict(id="worn out", number=1))
+    queue.push(Strict(id="exhausted", number=1))
     queue.poll()
     manual_clock.advance(queue.lease_seconds)
     queue.inject(b"malformed")
@@ -76,10 +76,10 @@ def test_a_subscriber_may_call_the_queue(manual_clock: ManualClock) -> None:
     assert [(stats.leased, stats.failed) for stats in counted] == [(0, 1), (0, 2), (0, 2)]
 
 
-def test_a_worker_too_slow_to_read_what_it_claimed_buries_nothing_of_its_successor(
+def test_a_worker_too_slow_to_decode_its_claim_does_not_dead_letter_its_successors(
     manual_clock: ManualClock,
 ) -> None:
-    # Its upgrader takes longer than the lease to find out that it fails.
+    # Its upgrader fails after more time than the lease has.
     taken = []
 
     def slow(data: dict[str, Any]) -> dict[str, Any]:
@@ -115,8 +115,8 @@ def test_thousands_of_renewals_and_checkpoints_leave_nothing_behind(
 # -- the pytest plugin
 
 
-def modules_loaded_by(plugin: str, *, after: str) -> list[str]:
-    """What importing `plugin` loads in a fresh interpreter that has `after` already."""
+def list_loaded_modules(plugin: str, *, after: str) -> list[str]:
+    """Return what importing `plugin` loads in a new interpreter that has loaded `after`."""
     code = (
         f"import sys, {after}; before = {{*sys.modules}}; import {plugin}\n"
         "print(*(n for n in sys.modules if n not in before and "
@@ -128,11 +128,13 @@ def modules_loaded_by(plugin: str, *, after: str) -> list[str]:
 
 def test_the_plugin_adds_nothing_to_the_package() -> None:
     plugin = "holdfast.testing.pytest_plugin"
-    assert modules_loaded_by(plugin, after="holdfast") == ["holdfast.testing", plugin]
+    assert list_loaded_modules(plugin, after="holdfast") == ["holdfast.testing", plugin]
 
 
-def test_the_plugin_costs_other_projects_nothing() -> None:
-    assert "pydantic" not in modules_loaded_by("holdfast.testing.pytest_plugin", after="pytest")
+def test_the_plugin_does_not_load_pydantic_in_other_projects() -> None:
+    assert "pydantic" not in list_loaded_modules(
+        "holdfast.testing.pytest_plugin", after="pytest"
+    )
 
 
 def test_the_testing_package_names_what_it_offers() -> None:

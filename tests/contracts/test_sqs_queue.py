@@ -29,11 +29,11 @@ class TestSQSQueue(QueueContract):
 
     @pytest.fixture
     def make_queue(self, sqs: SimulatedSqs, clock: ManualClock) -> MakeQueue:
-        return _opener(sqs, "work", clock)
+        return _make_opener(sqs, "work", clock)
 
     @pytest.fixture
     def make_other_queue(self, sqs: SimulatedSqs, clock: ManualClock) -> MakeQueue:
-        return _opener(sqs, "other", clock)
+        return _make_opener(sqs, "other", clock)
 
     @pytest.fixture
     def fifo_ids(self) -> Callable[[], dict[str, str]]:
@@ -41,43 +41,45 @@ class TestSQSQueue(QueueContract):
 
     @pytest.fixture
     def inject(self, sqs: SimulatedSqs, fifo_ids: Callable[[], dict[str, str]]) -> Inject:
-        return injector(sqs.client(), fifo_ids)
+        return make_injector(sqs.client(), fifo_ids)
 
     @pytest.fixture
     def contents(self) -> Callable[[AnyQueue], object]:
         return lambda queue: queue.stats()
 
 
-def injector(client: Any, fifo_ids: Callable[[], dict[str, str]] = dict) -> Inject:
+def make_injector(client: Any, fifo_ids: Callable[[], dict[str, str]] = dict) -> Inject:
+    """Make the contract's `inject` for this client."""
+
     def send(queue: AnyQueue, body: bytes) -> None:
         name = queue.name.removeprefix("sqs:")
         url = client.get_queue_url(QueueName=name)["QueueUrl"]
-        # SQS takes legal text only, and no empty one: foreign bytes come as such.
+        # SQS accepts only allowed characters and no empty text, so bytes are converted.
         text = _ILLEGAL.sub("?", body.decode("utf-8", "replace")) or " "
         client.send_message(QueueUrl=url, MessageBody=text, **fifo_ids())
 
     return send
 
 
-def _opener(sqs: SimulatedSqs, name: str, clock: ManualClock, **more: Any) -> MakeQueue:
+def _make_opener(sqs: SimulatedSqs, name: str, clock: ManualClock, **more: Any) -> MakeQueue:
     client = sqs.client()
     kind = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
     client.create_queue(QueueName=name, Attributes=kind)
 
-    def open_one(**settings: Any) -> AnyQueue:
+    def open_queue(**settings: Any) -> AnyQueue:
         defaults = {"lease_seconds": LEASE, "clock": clock, "client": client, **more}
         return SQSQueue(name, **defaults | settings)
 
-    return open_one
+    return open_queue
 
 
 class TestSQSQueueWhereStaleHandlesWork(TestSQSQueue):
-    """As Amazon warns that they may: then only our own deadline protects the next holder."""
+    """Amazon warns that stale handles may work; then only the deadline protects a holder."""
 
     stale_handles = "effective"
 
     def test_one_lost_lease_in_a_batch_does_not_cost_the_others(self) -> None:  # type: ignore[override]
-        pytest.skip("here SQS does not refuse; the keeper never asks past the deadline")
+        pytest.skip("SQS does not refuse here; the keeper never renews past the deadline")
 
 
 class TestSQSQueueWhereStaleHandlesDoNothing(TestSQSQueueWhereStaleHandlesWork):
@@ -85,15 +87,15 @@ class TestSQSQueueWhereStaleHandlesDoNothing(TestSQSQueueWhereStaleHandlesWork):
 
 
 class TestSQSFifoQueue(TestSQSQueue):
-    """Each message is a group of its own, so that none waits for another."""
+    """A FIFO queue in which each message is its own group, so that none waits for another."""
 
     @pytest.fixture
     def make_queue(self, sqs: SimulatedSqs, clock: ManualClock) -> MakeQueue:
-        return _opener(sqs, "work.fifo", clock, group_by="id")
+        return _make_opener(sqs, "work.fifo", clock, group_by="id")
 
     @pytest.fixture
     def make_other_queue(self, sqs: SimulatedSqs, clock: ManualClock) -> MakeQueue:
-        return _opener(sqs, "other.fifo", clock, group_by="id")
+        return _make_opener(sqs, "other.fifo", clock, group_by="id")
 
     @pytest.fixture
     def fifo_ids(self) -> Callable[[], dict[str, str]]:
@@ -106,9 +108,9 @@ class TestSQSFifoQueue(TestSQSQueue):
         return next_ids
 
 
-def _not_on_fifo(why: str) -> Callable[..., None]:
+def _make_skip(reason: str) -> Callable[..., None]:
     def skipped(self: object) -> None:
-        pytest.skip(why)
+        pytest.skip(reason)
 
     return skipped
 
@@ -120,11 +122,9 @@ for _name in (
     "test_one_id_pushed_twice_is_two_messages",
     "test_redriving_takes_every_dead_letter_of_the_id",
 ):
-    setattr(TestSQSFifoQueue, _name, _not_on_fifo("SQS takes an id once in five minutes"))
+    setattr(TestSQSFifoQueue, _name, _make_skip("SQS accepts an id once in five minutes"))
 for _name in (
     "test_a_delayed_message_waits_for_its_time",
     "test_a_poll_ends_when_a_delayed_message_is_due",
 ):
-    setattr(
-        TestSQSFifoQueue, _name, _not_on_fifo("SQS delays no single message of a FIFO queue")
-    )
+    setattr(TestSQSFifoQueue, _name, _make_skip("SQS delays no single message of a FIFO queue"))

@@ -1,7 +1,7 @@
-"""The same promises on moto, which nobody here wrote: the simulator must not be believed alone.
+"""The same promises on moto, an independent implementation, to confirm the simulator.
 
-moto's time is the system's, so it is travelled together with the test's clock. Crowds are
-left out: moto is not thread-safe.
+moto uses the system's time, which is moved together with the test's clock. Tests with many
+threads are omitted, because moto is not thread-safe.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ _numbers = count()
 
 
 class TravellingClock(ManualClock):
-    """Moves the system's wall clock along."""
+    """A manual clock that moves the system's wall clock too."""
 
     def __init__(self, traveller: time_machine.Traveller) -> None:
         super().__init__(time=STARTED)
@@ -59,10 +59,10 @@ def client() -> Iterator[Any]:
 
 @pytest.fixture
 def name(client: Any, clock: ManualClock) -> str:
-    """A queue of this test only."""
+    """The name of a queue that only this test uses."""
     name = f"work-{next(_numbers)}"
-    for one in (name, f"{name}-other"):
-        client.create_queue(QueueName=one)
+    for queue_name in (name, f"{name}-other"):
+        client.create_queue(QueueName=queue_name)
     return name
 
 
@@ -76,11 +76,11 @@ class TestSQSQueueOnMoto(
 ):
     @pytest.fixture
     def make_queue(self, client: Any, name: str, clock: ManualClock) -> MakeQueue:
-        return _opener(client, name, clock)
+        return _make_opener(client, name, clock)
 
     @pytest.fixture
     def make_other_queue(self, client: Any, name: str, clock: ManualClock) -> MakeQueue:
-        return _opener(client, f"{name}-other", clock)
+        return _make_opener(client, f"{name}-other", clock)
 
     @pytest.fixture
     def queue(self, make_queue: MakeQueue) -> AnyQueue:
@@ -96,12 +96,12 @@ class TestSQSQueueOnMoto(
         return lambda queue: queue.stats()
 
     def test_one_lost_lease_in_a_batch_does_not_cost_the_others(self) -> None:  # type: ignore[override]
-        pytest.skip("moto lets stale handles work; the keeper never asks past the deadline")
+        pytest.skip("stale handles work in moto; the keeper never renews past the deadline")
 
 
-def _opener(client: Any, name: str, clock: ManualClock) -> MakeQueue:
-    def open_one(**settings: Any) -> AnyQueue:
+def _make_opener(client: Any, name: str, clock: ManualClock) -> MakeQueue:
+    def open_queue(**settings: Any) -> AnyQueue:
         defaults = {"lease_seconds": LEASE, "clock": clock, "client": client}
         return SQSQueue(name, **defaults | settings)
 
-    return open_one
+    return open_queue

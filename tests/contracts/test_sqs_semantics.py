@@ -1,8 +1,8 @@
 """One set of assertions about SQS, on the simulator and on moto.
 
-Two who agree without having copied from each other are better company than one. Where
-moto is known to differ from AWS, `Ways` says how: the assertions are run there as well,
-with moto's answer, so that a moto which learns it is noticed.
+Two independent implementations that agree are more reliable than one. Where moto is known to
+differ from AWS, `Behaviour` says how. The assertions run there as well, with moto's response,
+so that a corrected moto is noticed.
 """
 
 import hashlib
@@ -19,26 +19,26 @@ from moto import mock_aws
 
 from holdfast.testing import ManualClock, SimulatedSqs
 from sqs.words import (
-    arn_of,
-    bodies,
-    code_of,
-    counts,
+    count_messages,
+    create_queue,
+    create_queue_with_dead_letters,
     delete,
     extend,
-    handle_of,
-    new_queue,
+    get_arn,
+    get_error_code,
     receive,
+    receive_bodies,
+    receive_handle,
     send,
     send_fifo,
-    with_dead_letters,
 )
 
 START = 1_800_000_000.0
 
 
 @dataclass(frozen=True)
-class Ways:
-    """How a ground does what others do otherwise. The defaults are AWS's."""
+class Behaviour:
+    """How an implementation behaves where it may differ. The defaults are AWS's."""
 
     stale_receipts_work: bool = False
     cap_counts_from_sending: bool = False
@@ -58,9 +58,9 @@ class Ways:
     moves_dead_letters_back: bool = True
 
 
-STRICT = Ways()
-EFFECTIVE = Ways(stale_receipts_work=True)
-MOTO = Ways(
+STRICT = Behaviour()
+EFFECTIVE = Behaviour(stale_receipts_work=True)
+MOTO = Behaviour(
     stale_receipts_work=True,
     cap_counts_from_sending=True,
     attributes_have_size=False,
@@ -83,26 +83,26 @@ MOTO = Ways(
 @dataclass(frozen=True)
 class Ground:
     client: Any
-    pass_seconds: Callable[[float], None]
-    ways: Ways
+    advance: Callable[[float], None]
+    behaviour: Behaviour
 
 
-def simulated(stale_handles: Any, ways: Ways) -> Iterator[Ground]:
+def open_simulated(stale_handles: Any, behaviour: Behaviour) -> Iterator[Ground]:
     clock = ManualClock(time=START)
     sqs = SimulatedSqs(clock, stale_handles=stale_handles)
-    yield Ground(sqs.client(), clock.advance, ways)
+    yield Ground(sqs.client(), clock.advance, behaviour)
 
 
-def moto_ground() -> Iterator[Ground]:
+def open_moto() -> Iterator[Ground]:
     with time_machine.travel(START, tick=False) as traveller, mock_aws():
         client = boto3.client("sqs", region_name="us-east-1")
         yield Ground(client, traveller.shift, MOTO)
 
 
 GROUNDS: dict[str, Callable[[], Iterator[Ground]]] = {
-    "simulated": lambda: simulated("strict", STRICT),
-    "simulated with effective receipts": lambda: simulated("effective", EFFECTIVE),
-    "moto": moto_ground,
+    "simulated": lambda: open_simulated("strict", STRICT),
+    "simulated with effective receipts": lambda: open_simulated("effective", EFFECTIVE),
+    "moto": open_moto,
 }
 
 
@@ -118,18 +118,18 @@ def client(ground: Ground) -> Any:
 
 @pytest.fixture
 def url(client: Any) -> str:
-    return new_queue(client)
+    return create_queue(client)
 
 
-def refused(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    """The code without its prefix, which moto does not always give."""
-    return code_of(call, *args, **kwargs).removeprefix("AWS.SimpleQueueService.")
+def get_refusal(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    """Return the error code without its prefix, which moto sometimes omits."""
+    return get_error_code(call, *args, **kwargs).removeprefix("AWS.SimpleQueueService.")
 
 
 # -- sending
 
 
-def test_an_answer_carries_the_checksum_of_the_body(client: Any, url: str) -> None:
+def test_a_response_has_the_checksum_of_the_body(client: Any, url: str) -> None:
     checksum = hashlib.md5("grüße".encode(), usedforsecurity=False).hexdigest()
     assert send(client, url, "grüße")["MD5OfMessageBody"] == checksum
     (message,) = receive(client, url)
@@ -169,21 +169,21 @@ def test_attributes_are_given_by_name_prefix_or_all(
 
 
 def test_a_delayed_message_waits_its_time(ground: Ground, client: Any) -> None:
-    url = new_queue(client, DelaySeconds=60)
+    url = create_queue(client, DelaySeconds=60)
     send(client, url, "late")
     send(client, url, "now", DelaySeconds=0)
-    assert counts(client, url) == (1, 0, 1)
-    assert bodies(client, url, VisibilityTimeout=600) == ["now"]
-    ground.pass_seconds(59)
+    assert count_messages(client, url) == (1, 0, 1)
+    assert receive_bodies(client, url, VisibilityTimeout=600) == ["now"]
+    ground.advance(59)
     assert receive(client, url) == []
-    ground.pass_seconds(2)
-    assert bodies(client, url) == ["late"]
+    ground.advance(2)
+    assert receive_bodies(client, url) == ["late"]
 
 
 def test_a_delay_of_more_than_fifteen_minutes_is_refused(client: Any, url: str) -> None:
-    assert refused(send, client, url, DelaySeconds=901) == "InvalidParameterValue"
+    assert get_refusal(send, client, url, DelaySeconds=901) == "InvalidParameterValue"
     send(client, url, DelaySeconds=900)
-    assert counts(client, url) == (0, 0, 1)
+    assert count_messages(client, url) == (0, 0, 1)
 
 
 def test_a_delay_out_of_range_fails_its_entry_alone(client: Any, url: str) -> None:
@@ -201,37 +201,39 @@ def test_a_delay_out_of_range_fails_its_entry_alone(client: Any, url: str) -> No
         "InvalidParameterValue",
         True,
     )
-    assert bodies(client, url) == ["good"]
+    assert receive_bodies(client, url) == ["good"]
 
 
 def test_a_message_over_the_size_is_refused(ground: Ground, client: Any) -> None:
-    url = new_queue(client, MaximumMessageSize=1024)
+    url = create_queue(client, MaximumMessageSize=1024)
     send(client, url, "x" * 1024)
-    assert refused(send, client, url, "x" * 1025) == "InvalidParameterValue"
-    in_bytes = refused(send, client, url, "ä" * 1000) == "InvalidParameterValue"
-    assert in_bytes is ground.ways.counts_size_in_bytes
+    assert get_refusal(send, client, url, "x" * 1025) == "InvalidParameterValue"
+    in_bytes = get_refusal(send, client, url, "ä" * 1000) == "InvalidParameterValue"
+    assert in_bytes is ground.behaviour.counts_size_in_bytes
     attribute = {"a": {"DataType": "String", "StringValue": "x"}}
-    counted = refused(send, client, url, "x" * 1020, MessageAttributes=attribute)
-    assert bool(counted) is ground.ways.attributes_have_size
+    counted = get_refusal(send, client, url, "x" * 1020, MessageAttributes=attribute)
+    assert bool(counted) is ground.behaviour.attributes_have_size
 
 
 def test_a_message_over_the_size_fails_its_entry(ground: Ground, client: Any) -> None:
-    url = new_queue(client, MaximumMessageSize=1024)
+    url = create_queue(client, MaximumMessageSize=1024)
     entries = [
         {"Id": "good", "MessageBody": "x"},
         {"Id": "bad", "MessageBody": "x" * 1025},
     ]
-    code = refused(client.send_message_batch, QueueUrl=url, Entries=entries)
-    alone = ground.ways.too_large_fails_its_entry_alone
+    code = get_refusal(client.send_message_batch, QueueUrl=url, Entries=entries)
+    alone = ground.behaviour.too_large_fails_its_entry_alone
     assert code == ("" if alone else "InvalidParameterValue")
-    assert counts(client, url) == (int(alone), 0, 0)
+    assert count_messages(client, url) == (int(alone), 0, 0)
 
 
 def test_a_body_must_be_text_xml_can_carry(ground: Ground, client: Any, url: str) -> None:
-    code = refused(send, client, url, "a\x01b")
-    assert code == ("InvalidMessageContents" if ground.ways.refuses_control_characters else "")
-    code = refused(send, client, url, "")
-    assert code == ("MissingParameter" if ground.ways.refuses_empty_bodies else "")
+    code = get_refusal(send, client, url, "a\x01b")
+    assert code == (
+        "InvalidMessageContents" if ground.behaviour.refuses_control_characters else ""
+    )
+    code = get_refusal(send, client, url, "")
+    assert code == ("MissingParameter" if ground.behaviour.refuses_empty_bodies else "")
 
 
 # -- batches
@@ -240,15 +242,15 @@ def test_a_body_must_be_text_xml_can_carry(ground: Ground, client: Any, url: str
 def test_a_batch_has_one_to_ten_entries_with_ids_of_their_own(client: Any, url: str) -> None:
     def batch(*ids: str) -> str:
         entries = [{"Id": entry_id, "MessageBody": "x"} for entry_id in ids]
-        return refused(client.send_message_batch, QueueUrl=url, Entries=entries)
+        return get_refusal(client.send_message_batch, QueueUrl=url, Entries=entries)
 
     assert batch() == "EmptyBatchRequest"
     assert batch(*map(str, range(11))) == "TooManyEntriesInBatchRequest"
     assert batch("a", "b", "a") == "BatchEntryIdsNotDistinct"
     assert batch("a:b") == "InvalidBatchEntryId"
-    assert counts(client, url) == (0, 0, 0)
+    assert count_messages(client, url) == (0, 0, 0)
     assert batch(*map(str, range(10))) == ""
-    assert counts(client, url) == (10, 0, 0)
+    assert count_messages(client, url) == (10, 0, 0)
 
 
 def test_a_batch_of_renewals_has_one_to_ten_entries(
@@ -258,16 +260,21 @@ def test_a_batch_of_renewals_has_one_to_ten_entries(
         entries = [
             {"Id": str(i), "ReceiptHandle": "h", "VisibilityTimeout": 1} for i in range(size)
         ]
-        return refused(client.change_message_visibility_batch, QueueUrl=url, Entries=entries)
+        return get_refusal(
+            client.change_message_visibility_batch, QueueUrl=url, Entries=entries
+        )
 
-    empty, many = ground.ways.refuses_empty_renewals, ground.ways.refuses_many_renewals
+    empty, many = (
+        ground.behaviour.refuses_empty_renewals,
+        ground.behaviour.refuses_many_renewals,
+    )
     assert batch(0) == ("EmptyBatchRequest" if empty else "")
     assert batch(11) == ("TooManyEntriesInBatchRequest" if many else "")
 
 
 def test_a_bad_receipt_fails_its_entry_alone(ground: Ground, client: Any, url: str) -> None:
     send(client, url)
-    handle = handle_of(client, url)
+    handle = receive_handle(client, url)
     entries = [
         {"Id": "bad", "ReceiptHandle": "never given"},
         {"Id": "good", "ReceiptHandle": handle},
@@ -284,13 +291,13 @@ def test_a_bad_receipt_fails_its_entry_alone(ground: Ground, client: Any, url: s
             "ReceiptHandleIsInvalid",
             True,
         )
-    assert counts(client, url) == (0, 0, 0)
+    assert count_messages(client, url) == (0, 0, 0)
 
 
-def test_a_list_that_would_be_empty_is_left_out(ground: Ground, client: Any, url: str) -> None:
+def test_a_list_that_would_be_empty_is_omitted(ground: Ground, client: Any, url: str) -> None:
     entries = [{"Id": "a", "MessageBody": "x"}]
     answer = client.send_message_batch(QueueUrl=url, Entries=entries)
-    assert ("Failed" not in answer) is ground.ways.leaves_out_empty_lists
+    assert ("Failed" not in answer) is ground.behaviour.leaves_out_empty_lists
     assert not answer.get("Failed")
 
 
@@ -298,17 +305,17 @@ def test_a_list_that_would_be_empty_is_left_out(ground: Ground, client: Any, url
 
 
 def test_a_received_message_is_hidden_for_its_visibility(ground: Ground, client: Any) -> None:
-    url = new_queue(client, VisibilityTimeout=60)
+    url = create_queue(client, VisibilityTimeout=60)
     send(client, url)
-    first = handle_of(client, url)
-    assert counts(client, url) == (0, 1, 0)
-    ground.pass_seconds(59)
+    first = receive_handle(client, url)
+    assert count_messages(client, url) == (0, 1, 0)
+    ground.advance(59)
     assert receive(client, url) == []
-    ground.pass_seconds(2)
-    assert counts(client, url) == (1, 0, 0)
-    second = handle_of(client, url, VisibilityTimeout=600)
+    ground.advance(2)
+    assert count_messages(client, url) == (1, 0, 0)
+    second = receive_handle(client, url, VisibilityTimeout=600)
     assert second != first
-    ground.pass_seconds(599)
+    ground.advance(599)
     assert receive(client, url) == []
 
 
@@ -325,39 +332,39 @@ def test_a_receive_brings_one_unless_asked_for_more(client: Any, url: str) -> No
 
 def test_extending_counts_from_now(ground: Ground, client: Any, url: str) -> None:
     send(client, url)
-    handle = handle_of(client, url)
-    ground.pass_seconds(20)
+    handle = receive_handle(client, url)
+    ground.advance(20)
     extend(client, url, handle, 30)
-    ground.pass_seconds(29)
+    ground.advance(29)
     assert receive(client, url) == []
-    ground.pass_seconds(2)
+    ground.advance(2)
     assert len(receive(client, url)) == 1
 
 
 def test_giving_back_makes_it_visible(ground: Ground, client: Any, url: str) -> None:
     send(client, url)
-    extend(client, url, handle_of(client, url), 0)
-    ground.pass_seconds(0.01)
+    extend(client, url, receive_handle(client, url), 0)
+    ground.advance(0.01)
     assert len(receive(client, url)) == 1
 
 
-def test_a_deleted_message_stays_deleted_and_deleting_again_is_well(
+def test_a_deleted_message_stays_deleted_and_deleting_again_succeeds(
     ground: Ground, client: Any, url: str
 ) -> None:
     send(client, url)
-    handle = handle_of(client, url)
+    handle = receive_handle(client, url)
     delete(client, url, handle)
     delete(client, url, handle)
-    ground.pass_seconds(31)
+    ground.advance(31)
     assert receive(client, url) == []
 
 
 def test_extending_a_deleted_message_is_refused(client: Any, url: str) -> None:
     send(client, url)
-    handle = handle_of(client, url)
+    handle = receive_handle(client, url)
     delete(client, url, handle)
-    # moto says it never gave the handle; AWS, that the message is gone.
-    assert refused(extend, client, url, handle, 30) in (
+    # moto responds that it never gave the handle; AWS responds that the message is gone.
+    assert get_refusal(extend, client, url, handle, 30) in (
         "InvalidParameterValue",
         "ReceiptHandleIsInvalid",
     )
@@ -368,20 +375,20 @@ def test_receives_are_counted(ground: Ground, client: Any, url: str) -> None:
     for count in ("1", "2", "3"):
         (message,) = receive(client, url, AttributeNames=["ApproximateReceiveCount"])
         assert message["Attributes"] == {"ApproximateReceiveCount": count}
-        ground.pass_seconds(31)
+        ground.advance(31)
 
 
 def test_timestamps_are_in_milliseconds(ground: Ground, client: Any, url: str) -> None:
     send(client, url)
-    ground.pass_seconds(5)
+    ground.advance(5)
     (message,) = receive(client, url, MessageSystemAttributeNames=["All"])
     assert message["Attributes"]["SentTimestamp"] == "1800000000000"
     assert message["Attributes"]["ApproximateFirstReceiveTimestamp"] == "1800000005000"
 
 
 def test_a_handle_never_given_is_refused(client: Any, url: str) -> None:
-    assert refused(delete, client, url, "garbage") == "ReceiptHandleIsInvalid"
-    assert refused(extend, client, url, "garbage", 1) == "ReceiptHandleIsInvalid"
+    assert get_refusal(delete, client, url, "garbage") == "ReceiptHandleIsInvalid"
+    assert get_refusal(extend, client, url, "garbage", 1) == "ReceiptHandleIsInvalid"
 
 
 @pytest.mark.parametrize("seconds_lost", [31, 62])
@@ -389,31 +396,31 @@ def test_a_stale_receipt_may_still_work(
     ground: Ground, client: Any, url: str, seconds_lost: int
 ) -> None:
     send(client, url)
-    stale = handle_of(client, url)
-    ground.pass_seconds(31)
+    stale = receive_handle(client, url)
+    ground.advance(31)
     if seconds_lost > 31:
-        handle_of(client, url)  # somebody else has it now
-    works = ground.ways.stale_receipts_work
-    assert (refused(extend, client, url, stale, 60) == "") is works
-    assert (refused(delete, client, url, stale) == "") is works
-    assert sum(counts(client, url)) == (0 if works else 1)
+        receive_handle(client, url)  # another receiver has it now
+    works = ground.behaviour.stale_receipts_work
+    assert (get_refusal(extend, client, url, stale, 60) == "") is works
+    assert (get_refusal(delete, client, url, stale) == "") is works
+    assert sum(count_messages(client, url)) == (0 if works else 1)
 
 
 def test_more_than_twelve_hours_is_refused(ground: Ground, client: Any, url: str) -> None:
     send(client, url)
-    handle = handle_of(client, url)
-    assert refused(extend, client, url, handle, 43_201) == "InvalidParameterValue"
+    handle = receive_handle(client, url)
+    assert get_refusal(extend, client, url, handle, 43_201) == "InvalidParameterValue"
     extend(client, url, handle, 43_200)
-    ground.pass_seconds(40_000)
-    assert refused(extend, client, url, handle, 3_201) == "InvalidParameterValue"
+    ground.advance(40_000)
+    assert get_refusal(extend, client, url, handle, 3_201) == "InvalidParameterValue"
     extend(client, url, handle, 3_200)
 
 
 def test_twelve_hours_count_from_the_receive(ground: Ground, client: Any, url: str) -> None:
     send(client, url)
-    ground.pass_seconds(3_600)
-    code = refused(extend, client, url, handle_of(client, url), 43_200)
-    assert (code != "") is ground.ways.cap_counts_from_sending
+    ground.advance(3_600)
+    code = get_refusal(extend, client, url, receive_handle(client, url), 43_200)
+    assert (code != "") is ground.behaviour.cap_counts_from_sending
 
 
 @pytest.mark.parametrize(
@@ -428,14 +435,14 @@ def test_twelve_hours_count_from_the_receive(ground: Ground, client: Any, url: s
 def test_a_receive_out_of_range_is_refused(
     client: Any, url: str, name: str, value: int
 ) -> None:
-    code = refused(client.receive_message, QueueUrl=url, **{name: value})
+    code = get_refusal(client.receive_message, QueueUrl=url, **{name: value})
     assert code == "InvalidParameterValue"
 
 
 def test_a_message_is_gone_when_its_retention_is_over(ground: Ground, client: Any) -> None:
-    url = new_queue(client, MessageRetentionPeriod=60)
+    url = create_queue(client, MessageRetentionPeriod=60)
     send(client, url)
-    ground.pass_seconds(61)
+    ground.advance(61)
     assert receive(client, url) == []
 
 
@@ -445,45 +452,45 @@ def test_a_message_is_gone_when_its_retention_is_over(ground: Ground, client: An
 def test_a_message_received_too_often_becomes_a_dead_letter(
     ground: Ground, client: Any
 ) -> None:
-    url, dead = with_dead_letters(client, max_receives=2)
+    url, dead = create_queue_with_dead_letters(client, max_receives=2)
     attribute = {"a": {"DataType": "String", "StringValue": "1"}}
     sent = send(client, url, "poison", MessageAttributes=attribute)
     for _ in range(2):
-        assert bodies(client, url) == ["poison"]
-        ground.pass_seconds(31)
+        assert receive_bodies(client, url) == ["poison"]
+        ground.advance(31)
     assert receive(client, url) == []
     (message,) = receive(client, dead, AttributeNames=["All"], MessageAttributeNames=["All"])
     assert message["MessageId"] == sent["MessageId"]
     assert message["MessageAttributes"] == attribute
     assert message["Attributes"]["ApproximateReceiveCount"] == "3"
     named = "DeadLetterQueueSourceArn" in message["Attributes"]
-    assert named is ground.ways.names_the_source_of_dead_letters
+    assert named is ground.behaviour.names_the_source_of_dead_letters
 
 
 def test_dead_letters_know_whose_they_are(client: Any) -> None:
-    url, dead = with_dead_letters(client, max_receives=1)
+    url, dead = create_queue_with_dead_letters(client, max_receives=1)
     assert client.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [url]
 
 
 def test_dead_letters_can_be_moved_back(ground: Ground, client: Any) -> None:
-    url, dead = with_dead_letters(client, max_receives=1)
+    url, dead = create_queue_with_dead_letters(client, max_receives=1)
     send(client, url, "again")
     receive(client, url)
-    ground.pass_seconds(31)
+    ground.advance(31)
     receive(client, url)
-    source = arn_of(client, dead)
-    if not ground.ways.moves_dead_letters_back:
+    source = get_arn(client, dead)
+    if not ground.behaviour.moves_dead_letters_back:
         with pytest.raises(Exception):  # noqa: B017  # moto has no such operation
             client.start_message_move_task(SourceArn=source)
         return
     client.start_message_move_task(SourceArn=source)
-    assert bodies(client, url) == ["again"]
+    assert receive_bodies(client, url) == ["again"]
 
 
 def test_a_redrive_policy_needs_a_target_and_a_count(client: Any, url: str) -> None:
-    for policy in ({"maxReceiveCount": 3}, {"deadLetterTargetArn": arn_of(client, url)}):
+    for policy in ({"maxReceiveCount": 3}, {"deadLetterTargetArn": get_arn(client, url)}):
         attributes = {"RedrivePolicy": json.dumps(policy)}
-        code = refused(client.set_queue_attributes, QueueUrl=url, Attributes=attributes)
+        code = get_refusal(client.set_queue_attributes, QueueUrl=url, Attributes=attributes)
         assert code == "InvalidParameterValue"
 
 
@@ -491,49 +498,49 @@ def test_a_redrive_policy_needs_a_target_and_a_count(client: Any, url: str) -> N
 
 
 def test_a_group_waits_while_one_of_its_messages_is_in_flight(client: Any) -> None:
-    url = new_queue(client, "letters.fifo")
+    url = create_queue(client, "letters.fifo")
     for body, group in (("a1", "a"), ("a2", "a"), ("b1", "b")):
         send_fifo(client, url, body, group)
     (first,) = receive(client, url, limit=1)
     assert first["Body"] == "a1"
-    assert bodies(client, url) == ["b1"]
+    assert receive_bodies(client, url) == ["b1"]
     delete(client, url, first["ReceiptHandle"])
-    assert bodies(client, url) == ["a2"]
+    assert receive_bodies(client, url) == ["a2"]
 
 
 def test_a_group_comes_in_order(ground: Ground, client: Any) -> None:
-    url = new_queue(client, "letters.fifo")
+    url = create_queue(client, "letters.fifo")
     for body in "123":
         send_fifo(client, url, body)
-    assert bodies(client, url) == ["1", "2", "3"]
+    assert receive_bodies(client, url) == ["1", "2", "3"]
     assert receive(client, url) == []
-    ground.pass_seconds(31)
-    in_order = bodies(client, url) == ["1", "2", "3"]
-    assert in_order is ground.ways.redelivers_groups_in_order
+    ground.advance(31)
+    in_order = receive_bodies(client, url) == ["1", "2", "3"]
+    assert in_order is ground.behaviour.redelivers_groups_in_order
 
 
 def test_a_duplicate_is_not_stored_for_five_minutes(ground: Ground, client: Any) -> None:
-    url = new_queue(client, "letters.fifo")
+    url = create_queue(client, "letters.fifo")
     send_fifo(client, url, "once")
-    ground.pass_seconds(299)
+    ground.advance(299)
     send_fifo(client, url, "once")
-    assert counts(client, url) == (1, 0, 0)
-    ground.pass_seconds(2)
+    assert count_messages(client, url) == (1, 0, 0)
+    ground.advance(2)
     send_fifo(client, url, "once")
-    assert counts(client, url) == (2, 0, 0)
+    assert count_messages(client, url) == (2, 0, 0)
 
 
 def test_a_duplicate_of_a_deleted_message_is_not_stored(ground: Ground, client: Any) -> None:
-    url = new_queue(client, "letters.fifo")
+    url = create_queue(client, "letters.fifo")
     send_fifo(client, url, "once")
-    delete(client, url, handle_of(client, url))
+    delete(client, url, receive_handle(client, url))
     send_fifo(client, url, "once")
-    remembers = ground.ways.remembers_deduplication_of_deleted
-    assert bodies(client, url) == ([] if remembers else ["once"])
+    remembers = ground.behaviour.remembers_deduplication_of_deleted
+    assert receive_bodies(client, url) == ([] if remembers else ["once"])
 
 
 def test_content_can_be_the_deduplication_id(client: Any) -> None:
-    url = new_queue(client, "letters.fifo", ContentBasedDeduplication="true")
+    url = create_queue(client, "letters.fifo", ContentBasedDeduplication="true")
     for body in ("a", "a", "b"):
         send(client, url, body, MessageGroupId="g")
     messages = receive(client, url, AttributeNames=["All"])
@@ -545,70 +552,72 @@ def test_content_can_be_the_deduplication_id(client: Any) -> None:
 
 
 def test_a_fifo_message_needs_its_ids_and_has_no_delay(client: Any) -> None:
-    url = new_queue(client, "letters.fifo")
-    assert refused(send, client, url, "x") == "MissingParameter"
-    assert refused(send, client, url, "x", MessageGroupId="g") == "InvalidParameterValue"
+    url = create_queue(client, "letters.fifo")
+    assert get_refusal(send, client, url, "x") == "MissingParameter"
+    assert get_refusal(send, client, url, "x", MessageGroupId="g") == "InvalidParameterValue"
     ids = {"MessageGroupId": "g", "MessageDeduplicationId": "d"}
-    assert refused(send, client, url, "x", DelaySeconds=1, **ids) == "InvalidParameterValue"
+    assert get_refusal(send, client, url, "x", DelaySeconds=1, **ids) == "InvalidParameterValue"
 
 
 def test_a_fifo_receipt_expires(ground: Ground, client: Any) -> None:
-    url = new_queue(client, "letters.fifo")
+    url = create_queue(client, "letters.fifo")
     send_fifo(client, url, "a")
-    handle = handle_of(client, url)
-    ground.pass_seconds(31)
-    code = refused(delete, client, url, handle)
-    assert code == ("InvalidParameterValue" if ground.ways.fifo_receipts_expire else "")
+    handle = receive_handle(client, url)
+    ground.advance(31)
+    code = get_refusal(delete, client, url, handle)
+    assert code == ("InvalidParameterValue" if ground.behaviour.fifo_receipts_expire else "")
 
 
 # -- queues
 
 
-def test_a_queue_that_is_not_there_is_told(client: Any, url: str) -> None:
+def test_a_call_to_a_missing_queue_is_refused(client: Any, url: str) -> None:
     with pytest.raises(ClientError) as caught:
         send(client, url + "-not")
     error = caught.value
     assert error.operation_name == "SendMessage"
     assert error.response["Error"]["Code"] == "AWS.SimpleQueueService.NonExistentQueue"
     assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 400
-    assert refused(client.get_queue_url, QueueName="none") == "NonExistentQueue"
+    assert get_refusal(client.get_queue_url, QueueName="none") == "NonExistentQueue"
 
 
-def test_making_a_queue_again_is_well_and_otherwise_refused(client: Any, url: str) -> None:
-    assert new_queue(client, VisibilityTimeout=30) == url
+def test_creating_a_queue_again_succeeds_only_with_the_same_attributes(
+    client: Any, url: str
+) -> None:
+    assert create_queue(client, VisibilityTimeout=30) == url
     assert client.get_queue_url(QueueName="letters")["QueueUrl"] == url
-    assert refused(new_queue, client, VisibilityTimeout=31) == "QueueAlreadyExists"
+    assert get_refusal(create_queue, client, VisibilityTimeout=31) == "QueueAlreadyExists"
 
 
-def test_purging_takes_all(client: Any, url: str) -> None:
+def test_purging_removes_all_messages(client: Any, url: str) -> None:
     send(client, url)
     send(client, url, DelaySeconds=900)
-    handle_of(client, url)
+    receive_handle(client, url)
     client.purge_queue(QueueUrl=url)
-    assert counts(client, url) == (0, 0, 0)
+    assert count_messages(client, url) == (0, 0, 0)
 
 
 def test_a_queue_is_purged_once_a_minute(ground: Ground, client: Any, url: str) -> None:
     client.purge_queue(QueueUrl=url)
-    ground.pass_seconds(59)
-    assert refused(client.purge_queue, QueueUrl=url) == "PurgeQueueInProgress"
-    ground.pass_seconds(1)
-    assert refused(client.purge_queue, QueueUrl=url) == ""
+    ground.advance(59)
+    assert get_refusal(client.purge_queue, QueueUrl=url) == "PurgeQueueInProgress"
+    ground.advance(1)
+    assert get_refusal(client.purge_queue, QueueUrl=url) == ""
 
 
 def test_the_name_of_a_deleted_queue_needs_a_minute(
     ground: Ground, client: Any, url: str
 ) -> None:
     client.delete_queue(QueueUrl=url)
-    code = refused(new_queue, client)
-    assert code == ("QueueDeletedRecently" if ground.ways.cools_down_names else "")
+    code = get_refusal(create_queue, client)
+    assert code == ("QueueDeletedRecently" if ground.behaviour.cools_down_names else "")
 
 
 def test_attributes_change_what_comes_after(ground: Ground, client: Any, url: str) -> None:
     client.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "5"})
     send(client, url)
-    handle_of(client, url)
-    ground.pass_seconds(6)
+    receive_handle(client, url)
+    ground.advance(6)
     assert len(receive(client, url)) == 1
     unknown = {"QueueUrl": url, "AttributeNames": ["Colour"]}
-    assert refused(client.get_queue_attributes, **unknown) == "InvalidAttributeName"
+    assert get_refusal(client.get_queue_attributes, **unknown) == "InvalidAttributeName"

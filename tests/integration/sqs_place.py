@@ -1,4 +1,4 @@
-"""A real server that speaks SQS and Lambda, on a free port of this machine: ministack."""
+"""A real server for SQS and Lambda (ministack), on a free port of this machine."""
 
 import json
 import os
@@ -10,7 +10,8 @@ from typing import Any
 
 _numbers = count(1)
 
-# It takes its port from us: nothing is guessed, and nothing listens but on loopback.
+# The server listens on a socket that it opens itself, so no port is guessed, and only on
+# loopback.
 _SERVER = """
 import asyncio, os, socket, sys
 
@@ -28,7 +29,7 @@ config.loglevel = "ERROR"
 async def main():
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    # The one who started us holds the other end: when it dies, this ends too.
+    # The parent process holds the other end. When the parent dies, the server ends too.
     loop.add_reader(sys.stdin.fileno(), ended.set)
     await serve(app, config, shutdown_trigger=ended.wait)
 
@@ -38,7 +39,7 @@ asyncio.run(main())
 
 
 class Server:
-    """Running from here until `close`."""
+    """A server process that runs until `close`."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -53,12 +54,13 @@ class Server:
         assert self.url, "the server did not start"
 
     def close(self) -> None:
+        """Kill the server."""
         self._process.kill()
         self._process.communicate()
 
 
 class Sqs:
-    """One server's queues, and what a process needs to know to reach them."""
+    """The queues of a server, and the environment that a process needs to reach them."""
 
     def __init__(self, url: str) -> None:
         self.env = {
@@ -73,6 +75,7 @@ class Sqs:
         self.client = self.new_client("sqs")
 
     def new_client(self, service: str) -> Any:
+        """Make a boto3 client for this server."""
         import boto3
 
         return boto3.Session().client(
@@ -84,41 +87,46 @@ class Sqs:
         )
 
     def new_queue(self, *, redrive_after: int | None = None, **attributes: str) -> str:
-        """The name of a new queue; with `redrive_after` it has a queue for dead letters."""
+        """Create a queue and return its name; `redrive_after` adds a dead-letter queue."""
         name = f"queue-{os.getpid()}-{next(_numbers)}"
         if redrive_after is not None:
-            arn = self.arn(self._made(f"{name}-dlq", {}))
+            arn = self.arn(self._create(f"{name}-dlq", {}))
             policy = {"deadLetterTargetArn": arn, "maxReceiveCount": redrive_after}
             attributes["RedrivePolicy"] = json.dumps(policy)
-        self._made(name, attributes)
+        self._create(name, attributes)
         return name
 
-    def _made(self, name: str, attributes: Mapping[str, str]) -> str:
+    def _create(self, name: str, attributes: Mapping[str, str]) -> str:
         self.client.create_queue(QueueName=name, Attributes=dict(attributes))
         return name
 
     def url(self, name: str) -> str:
+        """Return the queue's URL."""
         return str(self.client.get_queue_url(QueueName=name)["QueueUrl"])
 
     def attributes(self, name: str) -> dict[str, str]:
-        answer = self.client.get_queue_attributes(
+        """Return the queue's attributes."""
+        response = self.client.get_queue_attributes(
             QueueUrl=self.url(name), AttributeNames=["All"]
         )
-        found: dict[str, str] = answer["Attributes"]
-        return found
+        attributes: dict[str, str] = response["Attributes"]
+        return attributes
 
     def arn(self, name: str) -> str:
+        """Return the queue's ARN."""
         return self.attributes(name)["QueueArn"]
 
     def waiting(self, name: str) -> int:
+        """Return the number of messages that wait."""
         return int(self.attributes(name)["ApproximateNumberOfMessages"])
 
     def held(self, name: str) -> int:
+        """Return the number of messages in flight."""
         return int(self.attributes(name)["ApproximateNumberOfMessagesNotVisible"])
 
     def take(self, name: str) -> list[dict[str, Any]]:
-        """Receive up to ten, as another consumer would."""
-        answer = self.client.receive_message(
+        """Receive up to ten messages, as another consumer would."""
+        response = self.client.receive_message(
             QueueUrl=self.url(name), MaxNumberOfMessages=10, VisibilityTimeout=30
         )
-        return list(answer.get("Messages", []))
+        return list(response.get("Messages", []))

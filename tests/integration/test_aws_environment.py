@@ -1,4 +1,4 @@
-"""Region and endpoint of Amazon's services, by the environment alone."""
+"""The region and endpoint of Amazon's services, set by the environment alone."""
 
 import json
 import subprocess
@@ -14,14 +14,14 @@ import json, sys
 from holdfast.adapters.aws import clients
 from holdfast.core.errors import HoldfastError
 
-found = {}
+results = {}
 for service in ("sqs", "dynamodb", "stepfunctions", "s3", "secretsmanager", "lambda"):
-    for make in (clients.patient, lambda service: clients.prompt(service, 60)):
+    for make in (clients.make_retrying_client, lambda s: clients.make_fail_fast_client(s, 60)):
         try:
-            found[service] = make(service).meta.region_name
+            results[service] = make(service).meta.region_name
         except HoldfastError as error:
-            found[service] = str(error)
-print(json.dumps(found))
+            results[service] = str(error)
+print(json.dumps(results))
 """
 
 _SERVICES = {"sqs", "dynamodb", "stepfunctions", "s3", "secretsmanager", "lambda"}
@@ -43,13 +43,13 @@ def sqs(server: str) -> Sqs:
 
 @pytest.fixture
 def nowhere() -> str:
-    """An address at which nothing answers."""
+    """An address at which no server responds."""
     return "http://127.0.0.1:9"
 
 
 def run(code: str, env: Mapping[str, str], *arguments: str) -> Any:
-    """Run it with nothing else in the environment; returns what it printed."""
-    ran = subprocess.run(
+    """Run the code with only this environment, and return the JSON that it prints."""
+    process = subprocess.run(
         [sys.executable, "-c", code, *arguments],
         env={"PATH": "/usr/bin:/bin", **env},
         capture_output=True,
@@ -57,11 +57,11 @@ def run(code: str, env: Mapping[str, str], *arguments: str) -> Any:
         timeout=120,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
-def without_region(sqs: Sqs) -> dict[str, str]:
+def remove_region(sqs: Sqs) -> dict[str, str]:
     return {name: value for name, value in sqs.env.items() if name != "AWS_DEFAULT_REGION"}
 
 
@@ -77,8 +77,8 @@ def without_region(sqs: Sqs) -> dict[str, str]:
 def test_both_variables_name_the_region_of_every_client(
     sqs: Sqs, regions: dict[str, str], expected: str
 ) -> None:
-    found = run(_CLIENTS, {**without_region(sqs), **regions})
-    assert found == dict.fromkeys(_SERVICES, expected)
+    results = run(_CLIENTS, {**remove_region(sqs), **regions})
+    assert results == dict.fromkeys(_SERVICES, expected)
 
 
 def test_the_region_of_the_profile_counts_where_no_variable_names_one(
@@ -87,15 +87,15 @@ def test_the_region_of_the_profile_counts_where_no_variable_names_one(
     config = tmp_path / "config"
     config.write_text("[profile shop]\nregion = eu-north-1\n")
     profile = {"AWS_PROFILE": "shop", "AWS_CONFIG_FILE": str(config)}
-    found = run(_CLIENTS, {**without_region(sqs), **profile})
-    assert found == dict.fromkeys(_SERVICES, "eu-north-1")
+    results = run(_CLIENTS, {**remove_region(sqs), **profile})
+    assert results == dict.fromkeys(_SERVICES, "eu-north-1")
 
 
 def test_without_a_region_the_error_names_both_variables(sqs: Sqs) -> None:
-    found = run(_CLIENTS, without_region(sqs))
+    results = run(_CLIENTS, remove_region(sqs))
     for service in _SERVICES - {"s3"}:  # S3 needs none
-        assert f"no region for {service}" in found[service]
-        assert "AWS_REGION or AWS_DEFAULT_REGION" in found[service]
+        assert f"no region for {service}" in results[service]
+        assert "AWS_REGION or AWS_DEFAULT_REGION" in results[service]
 
 
 _PUSH = """
@@ -138,7 +138,7 @@ def test_the_endpoint_of_sqs_wins_over_that_of_all_services(sqs: Sqs, nowhere: s
     assert run(_PUSH, env, f"sqs:{sqs.new_queue()}") == "a"
 
 
-def test_without_one_a_queues_url_is_called_where_it_points(sqs: Sqs) -> None:
+def test_without_a_configured_endpoint_a_queues_url_is_called_where_it_points(sqs: Sqs) -> None:
     env = dict(sqs.env)
     endpoint = env.pop("AWS_ENDPOINT_URL")
     path = sqs.url(sqs.new_queue()).partition("://")[2].partition("/")[2]

@@ -1,4 +1,4 @@
-"""SQSHeartbeat against moto's SQS: twelve hours in a second, by both clocks in step."""
+"""SQSHeartbeat against moto's SQS, with both clocks moved together, twelve hours a second."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,14 +43,16 @@ class World:
         options = {"client": self.client, "clock": self.clock, "received_at": BEGAN, **more}
         return SQSHeartbeat(self.url, self.handle, interval, timeout, **options)
 
-    def let_pass(self, heartbeat: SQSHeartbeat, seconds: float, step: float) -> None:
+    def advance(self, heartbeat: SQSHeartbeat, seconds: float, step: float) -> None:
         end = self.clock.monotonic() + seconds
         while (left := end - self.clock.monotonic()) > 0:
             self.leap(min(step, left))
             self.settle(heartbeat)
 
     def leap(self, seconds: float) -> None:
-        self._traveller.shift(seconds)  # first, or the thread would call in the past
+        self._traveller.shift(
+            seconds
+        )  # first, because the thread would otherwise call in the past
         self.clock.advance(seconds)
 
     def settle(self, heartbeat: SQSHeartbeat) -> None:
@@ -70,29 +72,29 @@ def traveller(monkeypatch: pytest.MonkeyPatch) -> Iterator[time_machine.Travelle
 
 
 def test_twelve_hours_of_beats_keep_a_message_hidden_to_the_last_minute(traveller) -> None:
-    """I-HB-1, I-HB-8: SQS refuses nothing on the way, because nothing too long is asked."""
+    """SQS refuses nothing, because no request is too long (I-HB-1, I-HB-8)."""
     warned: list[float] = []
     world = World(traveller, 600)
     heartbeat = world.heartbeat(200, 600, on_near_cap=warned.append)
     heartbeat.start()
     for _ in range(11):
-        world.let_pass(heartbeat, 3600, step=100)
+        world.advance(heartbeat, 3600, step=100)
         assert world.receive() == []
-    world.let_pass(heartbeat, 3540, step=20)
+    world.advance(heartbeat, 3540, step=20)
     assert heartbeat.check_for_errors() is None
     assert len(warned) <= 1
-    world.let_pass(heartbeat, 55, step=1)
+    world.advance(heartbeat, 55, step=1)
     assert len(warned) == 1
     assert heartbeat.check_for_errors() is None
     assert world.receive() == []
-    world.let_pass(heartbeat, 10, step=1)
-    assert heartbeat.lost.is_set()  # told before the thirteenth hour began for others
+    world.advance(heartbeat, 10, step=1)
+    assert heartbeat.lost.is_set()  # reported before other receivers could get it
     assert heartbeat.transient_errors == 0
     assert len(world.receive()) == 1
 
 
-def test_moto_refuses_at_the_cap_what_a_plain_heartbeat_asks_for(traveller) -> None:
-    """HB-05: so the test above can fail."""
+def test_moto_refuses_a_full_extension_at_the_cap(traveller) -> None:
+    """This shows that the test above can fail (HB-05)."""
     world = World(traveller, 600)
     world.leap(43_200 - 599)
     with pytest.raises(ClientError, match="beyond the limit"):
@@ -106,7 +108,7 @@ def test_a_deleted_message_is_a_loss_with_amazons_own_error(traveller) -> None:
     heartbeat = world.heartbeat(20, 60)
     heartbeat.start()
     world.client.delete_message(QueueUrl=world.url, ReceiptHandle=world.handle)
-    world.let_pass(heartbeat, 21, step=1)
+    world.advance(heartbeat, 21, step=1)
     assert heartbeat.lost.wait(20)
     heartbeat.stop()
     error = heartbeat.check_for_errors()
@@ -119,13 +121,13 @@ def test_a_deleted_queue_is_a_loss(traveller) -> None:
     heartbeat = world.heartbeat(20, 60)
     heartbeat.start()
     world.client.delete_queue(QueueUrl=world.url)
-    world.let_pass(heartbeat, 21, step=1)
+    world.advance(heartbeat, 21, step=1)
     assert heartbeat.lost.wait(20)
     heartbeat.stop()
 
 
 def test_a_frozen_process_does_not_hide_the_message_of_its_successor(traveller) -> None:
-    """HB-04: moto, as SQS, would take the stale handle."""
+    """moto would accept the stale handle, as SQS does (HB-04)."""
     world = World(traveller, 60)
     heartbeat = world.heartbeat(20, 60)
     heartbeat.start()
@@ -142,11 +144,11 @@ def test_a_frozen_process_does_not_hide_the_message_of_its_successor(traveller) 
 
 
 def test_after_the_stop_a_message_can_be_given_back_at_once(traveller) -> None:
-    """HB-09: no beat comes after it that would hide it again."""
+    """No beat comes after the stop that would hide it again (HB-09)."""
     world = World(traveller, 60)
     heartbeat = world.heartbeat(20, 60)
     heartbeat.start()
-    world.let_pass(heartbeat, 50, step=1)
+    world.advance(heartbeat, 50, step=1)
     heartbeat.stop()
     world.client.change_message_visibility(
         QueueUrl=world.url, ReceiptHandle=world.handle, VisibilityTimeout=0
@@ -155,12 +157,12 @@ def test_after_the_stop_a_message_can_be_given_back_at_once(traveller) -> None:
     assert len(world.receive()) == 1
 
 
-def test_the_client_it_makes_itself_beats_too(traveller) -> None:
+def test_a_heartbeat_with_its_own_client_beats(traveller) -> None:
     """R000-040: no client is given."""
     world = World(traveller, 60)
     heartbeat = SQSHeartbeat(world.url, world.handle, 20, 60, clock=world.clock)
     heartbeat.start()
-    world.let_pass(heartbeat, 100, step=1)
+    world.advance(heartbeat, 100, step=1)
     assert world.receive() == []
     heartbeat.stop()
     assert heartbeat.check_for_errors() is None

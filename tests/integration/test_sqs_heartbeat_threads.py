@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from holdfast.core.errors import LeaseLost
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat, stop_all
 
-GENEROUS = 20.0  # real seconds until a hung test fails
+TEST_TIMEOUT_SECONDS = 20.0  # real seconds until a hung test fails
 URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
 
 
 class Sqs:
-    """Grants everything; knows how many calls ran at once, and by how many threads."""
+    """A client that accepts every call, and counts concurrent calls and their threads."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.calls = 0
@@ -41,21 +41,21 @@ class Sqs:
             self._at_once -= 1
 
 
-def until(condition: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + GENEROUS
+def wait_until(condition: Callable[[], object]) -> None:
+    give_up_at = time.monotonic() + TEST_TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < give_up_at, "waited in vain"
         time.sleep(0.001)
 
 
-def all_at_once(*jobs: Callable[[], object]) -> None:
-    """Each in a thread of its own. Fails when one raises or does not end."""
+def run_in_parallel(*jobs: Callable[[], object]) -> None:
+    """Run each job in its own thread; fail if one raises or does not end."""
     failed: list[BaseException] = []
     ready = threading.Barrier(len(jobs))
 
     def run(job: Callable[[], object]) -> None:
         try:
-            ready.wait(GENEROUS)
+            ready.wait(TEST_TIMEOUT_SECONDS)
             job()
         except BaseException as error:
             failed.append(error)
@@ -63,14 +63,14 @@ def all_at_once(*jobs: Callable[[], object]) -> None:
     threads = [threading.Thread(target=run, args=(job,), daemon=True) for job in jobs]
     for thread in threads:
         thread.start()
-    give_up_at = time.monotonic() + GENEROUS
+    give_up_at = time.monotonic() + TEST_TIMEOUT_SECONDS
     for thread in threads:
         thread.join(max(0.0, give_up_at - time.monotonic()))
     assert not any(thread.is_alive() for thread in threads), "deadlock"
     assert failed == []
 
 
-def beating_threads(heartbeat: SQSHeartbeat) -> int:
+def count_beating_threads(heartbeat: SQSHeartbeat) -> int:
     name = f"sqs-heartbeat-{heartbeat._label}"
     return [thread.name for thread in threading.enumerate()].count(name)
 
@@ -89,8 +89,8 @@ SCRIPT = st.lists(st.sampled_from(sorted(VERBS)), max_size=12)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scripts=st.tuples(SCRIPT, SCRIPT, SCRIPT), last=st.sampled_from(["start", "stop"]))
 def test_any_interleaving_of_three_threads_ends_well(scripts, last: str) -> None:
-    """I-HB-3, I-HB-7: no deadlock, no exception, one thread at most, and the last word
-    counts.
+    """There is no deadlock, no exception and at most one thread; the last call decides
+    (I-HB-3, I-HB-7).
     """
     sqs = Sqs()
     heartbeat = SQSHeartbeat(URL, f"handle-{id(scripts)}", 0.001, 600, client=sqs)
@@ -98,21 +98,21 @@ def test_any_interleaving_of_three_threads_ends_well(scripts, last: str) -> None
     def perform(script: list[str]) -> Callable[[], None]:
         return lambda: [VERBS[verb](heartbeat) for verb in script] and None
 
-    all_at_once(*map(perform, scripts))
+    run_in_parallel(*map(perform, scripts))
     VERBS[last](heartbeat)
     assert heartbeat.running is (last == "start")
-    until(lambda: beating_threads(heartbeat) == (last == "start"))
+    wait_until(lambda: count_beating_threads(heartbeat) == (last == "start"))
     heartbeat.stop()
     calls = sqs.calls
     time.sleep(0.003)
     assert sqs.calls == calls
     assert sqs.most_at_once <= 1
-    assert beating_threads(heartbeat) == 0
+    assert count_beating_threads(heartbeat) == 0
     assert heartbeat.check_for_errors() is None
 
 
-def test_a_storm_of_starts_and_stops_never_makes_two_beat() -> None:
-    """I-HB-2, I-HB-3: at 1 ms, with calls that take as long as the interval."""
+def test_a_storm_of_starts_and_stops_never_makes_two_threads_beat() -> None:
+    """The interval is 1 ms, and a call takes as long (I-HB-2, I-HB-3)."""
     sqs = Sqs(seconds=0.001)
     heartbeat = SQSHeartbeat(URL, "storm", 0.001, 600, client=sqs)
 
@@ -122,8 +122,8 @@ def test_a_storm_of_starts_and_stops_never_makes_two_beat() -> None:
             heartbeat.check_for_errors()
             heartbeat.stop()
 
-    for _ in range(50):  # on a busy machine a storm may pass before anybody could beat
-        all_at_once(storm, storm, storm, storm)
+    for _ in range(50):  # on a busy machine a storm may end before any thread beats
+        run_in_parallel(storm, storm, storm, storm)
         if sqs.calls:
             break
     heartbeat.stop()
@@ -136,13 +136,13 @@ def test_a_storm_of_starts_and_stops_never_makes_two_beat() -> None:
     assert heartbeat.check_for_errors() is None
 
 
-def test_many_heartbeats_beat_side_by_side_and_stop_together() -> None:
+def test_many_heartbeats_beat_in_parallel_and_stop_together() -> None:
     stop_all()
     sqs = Sqs()
     made = [SQSHeartbeat(URL, f"m{number}", 0.001, 600, client=sqs) for number in range(20)]
     for heartbeat in made:
         heartbeat.start()
-    until(lambda: sqs.calls > 200)
+    wait_until(lambda: sqs.calls > 200)
     assert stop_all() == 20
     calls = sqs.calls
     time.sleep(0.01)
@@ -150,22 +150,22 @@ def test_many_heartbeats_beat_side_by_side_and_stop_together() -> None:
     assert not any(heartbeat.running for heartbeat in made)
 
 
-def test_stopping_is_prompt_however_long_the_interval() -> None:
-    """R000-043: by real time."""
+def test_stopping_is_fast_for_any_interval() -> None:
+    """R000-043: in real time."""
     heartbeat = SQSHeartbeat(URL, "prompt", 10_000, 40_000, client=Sqs())
     heartbeat.start()
     began = time.monotonic()
     heartbeat.stop()
-    assert time.monotonic() - began < GENEROUS
+    assert time.monotonic() - began < TEST_TIMEOUT_SECONDS
 
 
 def test_concurrent_stops_all_return_after_the_thread_ended() -> None:
-    """HB-11."""
+    """Each stop waits for the thread (HB-11)."""
     for _ in range(20):
         heartbeat = SQSHeartbeat(URL, "stops", 0.001, 600, client=Sqs(0.001))
         heartbeat.start()
-        all_at_once(*[heartbeat.stop] * 4)
-        assert beating_threads(heartbeat) == 0
+        run_in_parallel(*[heartbeat.stop] * 4)
+        assert count_beating_threads(heartbeat) == 0
 
 
 def run(code: str) -> subprocess.Popen[str]:
@@ -179,8 +179,8 @@ def run(code: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
-def test_a_forked_child_has_a_stopped_heartbeat_and_the_parent_goes_on() -> None:
-    """HB-19: while another thread hammers the locks the child would inherit."""
+def test_a_forked_child_has_a_stopped_heartbeat_and_the_parent_continues() -> None:
+    """Another thread uses the locks that the child would inherit (HB-19)."""
     child = run(
         f"""
         import os, sys, threading, time
@@ -221,12 +221,12 @@ def test_a_forked_child_has_a_stopped_heartbeat_and_the_parent_goes_on() -> None
         print("well")
         """
     )
-    said, errors = child.communicate(timeout=GENEROUS * 3)
-    assert said == "well\n", errors
+    output, errors = child.communicate(timeout=TEST_TIMEOUT_SECONDS * 3)
+    assert output == "well\n", errors
 
 
 def test_a_frozen_process_finds_its_message_lost_and_makes_no_call() -> None:
-    """HB-04, I-HB-4: SIGSTOP for longer than the visibility."""
+    """SIGSTOP lasts longer than the visibility (HB-04, I-HB-4)."""
     child = run(
         f"""
         import sys, time
@@ -256,12 +256,12 @@ def test_a_frozen_process_finds_its_message_lost_and_makes_no_call() -> None:
     child.send_signal(signal.SIGSTOP)
     time.sleep(5.5)
     child.send_signal(signal.SIGCONT)
-    said, errors = child.communicate("go on\n", timeout=GENEROUS)
-    assert said == f"{LeaseLost.__name__} 0\n", errors
+    output, errors = child.communicate("go on\n", timeout=TEST_TIMEOUT_SECONDS)
+    assert output == f"{LeaseLost.__name__} 0\n", errors
 
 
-def test_an_interpreter_ends_quietly_though_heartbeats_are_beating() -> None:
-    """HB-23: neither a hang nor a traceback of a dying thread."""
+def test_an_interpreter_exits_quietly_while_heartbeats_beat() -> None:
+    """It does not hang, and no thread prints a traceback (HB-23)."""
     child = run(
         f"""
         import time
@@ -277,5 +277,5 @@ def test_an_interpreter_ends_quietly_though_heartbeats_are_beating() -> None:
         time.sleep(0.05)
         """
     )
-    said, errors = child.communicate(timeout=GENEROUS)
-    assert (child.returncode, said, errors) == (0, "", "")
+    output, errors = child.communicate(timeout=TEST_TIMEOUT_SECONDS)
+    assert (child.returncode, output, errors) == (0, "", "")

@@ -1,4 +1,4 @@
-"""Words the tests of the simulated SQS are written in. They fit a boto3 client as well."""
+"""Short calls for the tests of the simulated SQS. They work with a boto3 client as well."""
 
 import json
 import time
@@ -15,74 +15,83 @@ Client = Any
 Message = dict[str, Any]
 
 
-def new_queue(client: Client, name: str = "letters", **attributes: Any) -> str:
+def create_queue(client: Client, name: str = "letters", **attributes: Any) -> str:
+    """Create a queue and return its URL."""
     texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in attributes.items()}
     if name.endswith(".fifo"):
         texts["FifoQueue"] = "true"
     return str(client.create_queue(QueueName=name, Attributes=texts)["QueueUrl"])
 
 
-def arn_of(client: Client, url: str) -> str:
-    answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
-    return str(answer["Attributes"]["QueueArn"])
+def get_arn(client: Client, url: str) -> str:
+    """Return the queue's ARN."""
+    response = client.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+    return str(response["Attributes"]["QueueArn"])
 
 
-def with_dead_letters(
+def create_queue_with_dead_letters(
     client: Client, max_receives: int = 1, suffix: str = ""
 ) -> tuple[str, str]:
-    """A queue, and the queue of its dead letters."""
-    dead = new_queue(client, f"dead{suffix}")
-    policy = {"deadLetterTargetArn": arn_of(client, dead), "maxReceiveCount": max_receives}
-    return new_queue(client, f"letters{suffix}", RedrivePolicy=policy), dead
+    """Create a queue with a queue for its dead letters, and return both URLs."""
+    dead = create_queue(client, f"dead{suffix}")
+    policy = {"deadLetterTargetArn": get_arn(client, dead), "maxReceiveCount": max_receives}
+    return create_queue(client, f"letters{suffix}", RedrivePolicy=policy), dead
 
 
 def send(client: Client, url: str, body: str = "x", **more: Any) -> Message:
-    answer: Message = client.send_message(QueueUrl=url, MessageBody=body, **more)
-    return answer
+    """Send a message and return the response."""
+    response: Message = client.send_message(QueueUrl=url, MessageBody=body, **more)
+    return response
 
 
 def send_fifo(client: Client, url: str, body: str, group: str = "g", **more: Any) -> Message:
-    """With its body for a deduplication id."""
+    """Send a message whose body is its deduplication id, and return the response."""
     more.setdefault("MessageDeduplicationId", body)
     return send(client, url, body, MessageGroupId=group, **more)
 
 
 def receive(client: Client, url: str, limit: int = 10, **more: Any) -> list[Message]:
-    answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=limit, **more)
-    messages: list[Message] = answer.get("Messages", [])
+    """Receive up to `limit` messages."""
+    response = client.receive_message(QueueUrl=url, MaxNumberOfMessages=limit, **more)
+    messages: list[Message] = response.get("Messages", [])
     return messages
 
 
-def bodies(client: Client, url: str, **more: Any) -> list[str]:
+def receive_bodies(client: Client, url: str, **more: Any) -> list[str]:
+    """Receive messages and return their bodies."""
     return [message["Body"] for message in receive(client, url, **more)]
 
 
-def handle_of(client: Client, url: str, **more: Any) -> str:
-    """Receive one, which must be there."""
+def receive_handle(client: Client, url: str, **more: Any) -> str:
+    """Receive the one message there must be, and return its receipt handle."""
     (message,) = receive(client, url, limit=1, **more)
     return str(message["ReceiptHandle"])
 
 
 def delete(client: Client, url: str, handle: str) -> None:
+    """Delete a message."""
     client.delete_message(QueueUrl=url, ReceiptHandle=handle)
 
 
 def extend(client: Client, url: str, handle: str, seconds: int) -> None:
+    """Set a message's visibility timeout."""
     client.change_message_visibility(
         QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=seconds
     )
 
 
-def counts(client: Client, url: str) -> tuple[int, int, int]:
-    """Ready, in flight, delayed."""
-    answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-    kinds = ("", "NotVisible", "Delayed")
-    ready, in_flight, delayed = (int(answer[f"ApproximateNumberOfMessages{k}"]) for k in kinds)
+def count_messages(client: Client, url: str) -> tuple[int, int, int]:
+    """Count the messages that are ready, in flight and delayed."""
+    response = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
+    attributes, kinds = response["Attributes"], ("", "NotVisible", "Delayed")
+    ready, in_flight, delayed = (
+        int(attributes[f"ApproximateNumberOfMessages{kind}"]) for kind in kinds
+    )
     return ready, in_flight, delayed
 
 
-def code_of(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    """The code a call is refused with; empty when it succeeds."""
+def get_error_code(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    """Return the error code of a refused call, or "" if it succeeds."""
     try:
         call(*args, **kwargs)
     except ClientError as error:
@@ -90,20 +99,20 @@ def code_of(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     return ""
 
 
-def until_waiting(clock: ManualClock, threads: int = 1) -> None:
-    """Until this many threads wait on the clock for longer."""
-    patience = time.monotonic() + 10
+def wait_for_waiting_threads(clock: ManualClock, threads: int = 1) -> None:
+    """Wait until this many threads wait on the clock."""
+    give_up_at = time.monotonic() + 10
     while clock.waiting < threads:
-        assert time.monotonic() < patience, "nobody came to wait"
+        assert time.monotonic() < give_up_at, "too few threads wait on the clock"
         time.sleep(0.001)
 
 
 @contextmanager
-def others(clock: ManualClock, threads: int = 1) -> Iterator[ThreadPoolExecutor]:
-    """Threads that may wait on the clock. When the test ends, so does their wait."""
+def open_threads(clock: ManualClock, threads: int = 1) -> Iterator[ThreadPoolExecutor]:
+    """Open a pool of threads that may wait on the clock; end their waits with the test."""
     pool = ThreadPoolExecutor(threads)
     try:
         yield pool
     finally:
-        clock.advance(60)  # a test that fails must not hang
+        clock.advance(60)  # so that a test that fails does not hang
         pool.shutdown()

@@ -1,4 +1,4 @@
-"""A client whose answers the tests choose, and heartbeats whose time they move."""
+"""A client whose responses the tests choose, and heartbeats whose clock they move."""
 
 import threading
 import time
@@ -12,15 +12,15 @@ from holdfast.core.clock import Clock
 from holdfast.testing.clock import ManualClock
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat
 
-GENEROUS = 20.0  # real seconds until a hung test fails
+TEST_TIMEOUT_SECONDS = 20.0  # real seconds until a hung test fails
 URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
 HANDLE = "AQEB-secret-receipt-handle"
 
 
 def sqs_error(code: str, status: int = 400) -> ClientError:
-    """As botocore raises it; the text quotes the handle, as Amazon's does."""
-    said = {"Code": code, "Message": f"Value {HANDLE} for parameter ReceiptHandle is bad"}
-    response: Any = {"Error": said, "ResponseMetadata": {"HTTPStatusCode": status}}
+    """Make an error as botocore raises it; its text quotes the handle, as Amazon's does."""
+    details = {"Code": code, "Message": f"Value {HANDLE} for parameter ReceiptHandle is bad"}
+    response: Any = {"Error": details, "ResponseMetadata": {"HTTPStatusCode": status}}
     return ClientError(response, "ChangeMessageVisibility")
 
 
@@ -30,50 +30,56 @@ THROTTLED = "ThrottlingException"
 
 @dataclass(frozen=True)
 class Beat:
+    """One call, with its time and its requested visibility."""
+
     at: float
     seconds: int
 
 
 class Sqs:
-    """Grants everything until told otherwise; can be held up; writes down each call."""
+    """A client that accepts every call unless the test scripts an error.
+
+    It records each call, and calls wait while `gate` is closed.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.beats: list[Beat] = []
-        self.said: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.threads: set[threading.Thread] = set()
-        self.fails: Callable[[], BaseException | None] = lambda: None
-        self.before_answering: Callable[[], None] = lambda: None
+        self.next_error: Callable[[], BaseException | None] = lambda: None
+        self.before_response: Callable[[], None] = lambda: None
         self.gate = threading.Event()
         self.gate.set()
         self.inside = 0
-        self.most_inside = 0
+        self.max_inside = 0
         self._clock = clock
         self._lock = threading.Lock()
 
-    def change_message_visibility(self, **said: Any) -> None:
+    def change_message_visibility(self, **request: Any) -> None:
+        """Record the call, wait for the gate, and raise the scripted error if there is one."""
         with self._lock:
-            self.beats.append(Beat(self._clock.monotonic(), said["VisibilityTimeout"]))
-            self.said.append(said)
+            self.beats.append(Beat(self._clock.monotonic(), request["VisibilityTimeout"]))
+            self.requests.append(request)
             self.threads.add(threading.current_thread())
             self.inside += 1
-            self.most_inside = max(self.most_inside, self.inside)
+            self.max_inside = max(self.max_inside, self.inside)
         try:
-            assert self.gate.wait(GENEROUS)
-            self.before_answering()
-            if (error := self.fails()) is not None:
+            assert self.gate.wait(TEST_TIMEOUT_SECONDS)
+            self.before_response()
+            if (error := self.next_error()) is not None:
                 raise error
         finally:
             with self._lock:
                 self.inside -= 1
 
     def fail(self, *errors: BaseException | None) -> None:
-        """The next answers; all is well again afterwards."""
+        """Raise these errors in the next calls; None lets a call succeed."""
         waiting = list(errors)
-        self.fails = lambda: waiting.pop(0) if waiting else None
+        self.next_error = lambda: waiting.pop(0) if waiting else None
 
 
 class Ground:
-    """Heartbeats on one manual clock and one client, all stopped at the end."""
+    """Heartbeats on one manual clock and one client, which `close` stops."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -84,22 +90,24 @@ class Ground:
     def heartbeat(
         self, interval_sec: float = 20, visibility_timeout_sec: int = 60, **more: Any
     ) -> SQSHeartbeat:
+        """Make a heartbeat."""
         more = {"client": self.sqs, "clock": self.clock, **more}
         heartbeat = SQSHeartbeat(URL, HANDLE, interval_sec, visibility_timeout_sec, **more)
         self.made.append(heartbeat)
         return heartbeat
 
-    def started(self, *args: Any, **more: Any) -> SQSHeartbeat:
+    def start(self, *args: Any, **more: Any) -> SQSHeartbeat:
+        """Make and start a heartbeat, and wait until its thread waits."""
         heartbeat = self.heartbeat(*args, **more)
         heartbeat.start()
         self.settle(heartbeat)
         return heartbeat
 
     def settle(self, heartbeat: SQSHeartbeat) -> None:
-        """Until its thread has nothing to do at this time, or has ended."""
-        until(lambda: self.clock.waiting or not heartbeat.running)
+        """Wait until its thread has nothing to do at this time, or has ended."""
+        wait_until(lambda: self.clock.waiting or not heartbeat.running)
 
-    def let_pass(self, heartbeat: SQSHeartbeat, seconds: float, step: float = 1.0) -> None:
+    def advance(self, heartbeat: SQSHeartbeat, seconds: float, step: float = 1.0) -> None:
         """Let time pass in steps, each of which the thread can follow."""
         end = self.clock.monotonic() + seconds
         while (left := end - self.clock.monotonic()) > 1e-9:
@@ -107,18 +115,20 @@ class Ground:
             self.settle(heartbeat)
 
     @property
-    def beaten_at(self) -> list[float]:
-        """Seconds after the beginning."""
+    def beat_times(self) -> list[float]:
+        """The times of the beats, in seconds after the beginning."""
         return [beat.at - self.began for beat in self.sqs.beats]
 
     def close(self) -> None:
+        """Open the gate and stop all heartbeats."""
         self.sqs.gate.set()
         for heartbeat in self.made:
             heartbeat.stop()
 
 
-def until(condition: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + GENEROUS
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait in real time until the condition is true; fail if that takes too long."""
+    give_up_at = time.monotonic() + TEST_TIMEOUT_SECONDS
     while not condition():
-        assert time.monotonic() < give_up_at, "waited in vain"
+        assert time.monotonic() < give_up_at, "the condition did not become true"
         time.sleep(0.0005)

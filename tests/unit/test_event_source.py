@@ -1,10 +1,10 @@
-"""The queue of a Lambda event source: from its ARN to where its calls go."""
+"""The client and address of a Lambda event source's queue, made from its ARN."""
 
 import pytest
 
 from holdfast import AnyMessage, ConfigError
-from holdfast.adapters.aws.sqs.event_source import client_and_address
-from holdfast.bootstrap import event_source
+from holdfast.adapters.aws.sqs.event_source import make_client_and_address
+from holdfast.bootstrap import make_queue_opener
 
 ACCOUNT = "123456789012"
 
@@ -31,25 +31,25 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_url_of_an_arn_is_that_of_its_region_and_partition(arn: str, url: str) -> None:
-    client, address = client_and_address(arn, 1.0)
+    client, address = make_client_and_address(arn, 1.0)
     assert address == url
     assert client.meta.endpoint_url == url.rpartition(f"/{ACCOUNT}/")[0]
 
 
 def test_an_endpoint_that_is_set_wins_over_amazons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4566")
-    _, address = client_and_address(f"arn:aws:sqs:eu-west-1:{ACCOUNT}:a", 1.0)
+    _, address = make_client_and_address(f"arn:aws:sqs:eu-west-1:{ACCOUNT}:a", 1.0)
     assert address == f"http://127.0.0.1:4566/{ACCOUNT}/a"
 
 
 def test_a_url_is_called_where_it_points() -> None:
-    client, address = client_and_address(f"http://127.0.0.1:9/{ACCOUNT}/a", 1.0)
+    client, address = make_client_and_address(f"http://127.0.0.1:9/{ACCOUNT}/a", 1.0)
     assert address == f"http://127.0.0.1:9/{ACCOUNT}/a"
     assert client.meta.endpoint_url == "http://127.0.0.1:9"
 
 
-def test_no_call_may_take_longer_than_it_is_waited_for() -> None:
-    client, _ = client_and_address(f"arn:aws:sqs:eu-west-1:{ACCOUNT}:a", 1.25)
+def test_no_call_takes_longer_than_its_response_timeout() -> None:
+    client, _ = make_client_and_address(f"arn:aws:sqs:eu-west-1:{ACCOUNT}:a", 1.25)
     assert client.meta.config.read_timeout == 1.25
     assert client.meta.config.retries["total_max_attempts"] == 1
 
@@ -57,18 +57,18 @@ def test_no_call_may_take_longer_than_it_is_waited_for() -> None:
 @pytest.mark.parametrize(
     "arn", ["arn:aws:sns:eu-west-1:123456789012:a", "arn:aws:sqs:x:1:a", ""]
 )
-def test_what_is_no_queue_is_refused(arn: str) -> None:
+def test_an_address_that_is_not_a_queue_is_refused(arn: str) -> None:
     with pytest.raises(ConfigError):
-        client_and_address(arn, 1.0)
+        make_client_and_address(arn, 1.0)
 
 
 def test_settings_come_from_the_environment_and_are_checked_before_any_queue_is_opened() -> (
     None
 ):
     env = {"HOLDFAST_LEASE_SECONDS": "33"}
-    queue = event_source(AnyMessage, answer_seconds=1.0, env=env)(
+    queue = make_queue_opener(AnyMessage, answer_seconds=1.0, env=env)(
         f"arn:aws:sqs:eu-west-1:{ACCOUNT}:a"
     )
     assert queue.lease_seconds == 33
     with pytest.raises(ConfigError, match="HOLDFAST_LEASE_SECONDS"):
-        event_source(AnyMessage, answer_seconds=1.0, env={"HOLDFAST_LEASE_SECONDS": "-1"})
+        make_queue_opener(AnyMessage, answer_seconds=1.0, env={"HOLDFAST_LEASE_SECONDS": "-1"})

@@ -1,6 +1,6 @@
-"""The SQS simulator: what it takes, what it refuses, what it shows.
+"""The SQS simulator: requests that it accepts and refuses, and its responses.
 
-What it shares with moto is in contracts/test_sqs_semantics.py; here is what only it does.
+Behaviour that it shares with moto is tested in contracts/test_sqs_semantics.py.
 """
 
 from typing import Any
@@ -11,16 +11,16 @@ from botocore.exceptions import ClientError, ParamValidationError
 from holdfast.testing import ManualClock, SimulatedSqs
 from sqs.words import (
     Client,
-    bodies,
-    code_of,
-    counts,
+    count_messages,
+    create_queue,
+    create_queue_with_dead_letters,
     delete,
     extend,
-    handle_of,
-    new_queue,
+    get_error_code,
     receive,
+    receive_bodies,
+    receive_handle,
     send,
-    with_dead_letters,
 )
 
 
@@ -31,7 +31,7 @@ def client(simulated_sqs: SimulatedSqs) -> Client:
 
 @pytest.fixture
 def url(client: Client) -> str:
-    return new_queue(client)
+    return create_queue(client)
 
 
 # -- errors and arguments, as boto3 has them
@@ -79,22 +79,22 @@ def test_a_client_sees_the_queues_of_its_region(
     elsewhere = simulated_sqs.client("eu-central-1")
     assert elsewhere.meta.region_name == "eu-central-1"
     assert elsewhere.meta.endpoint_url == "https://sqs.eu-central-1.amazonaws.com"
-    assert code_of(receive, elsewhere, url) == "AWS.SimpleQueueService.NonExistentQueue"
+    assert get_error_code(receive, elsewhere, url) == "AWS.SimpleQueueService.NonExistentQueue"
     assert elsewhere.list_queues().get("QueueUrls") is None
     assert client.list_queues()["QueueUrls"] == [url]
 
 
 def test_a_url_of_another_account_is_not_this_queue(client: Client, url: str) -> None:
     foreign = url.replace("123456789012", "999999999999")
-    assert code_of(receive, client, foreign) == "AWS.SimpleQueueService.NonExistentQueue"
-    assert receive(client, "letters") == []  # a bare name will do
+    assert get_error_code(receive, client, foreign) == "AWS.SimpleQueueService.NonExistentQueue"
+    assert receive(client, "letters") == []  # a bare name is enough
 
 
 def test_the_same_seed_gives_the_same_ids(manual_clock: ManualClock) -> None:
     def ids(seed: int) -> tuple[str, str]:
         client = SimulatedSqs(manual_clock, seed=seed).client()
-        url = new_queue(client)
-        return send(client, url)["MessageId"], handle_of(client, url)
+        url = create_queue(client)
+        return send(client, url)["MessageId"], receive_handle(client, url)
 
     assert ids(1) == ids(1)
     assert ids(1) != ids(2)
@@ -103,45 +103,45 @@ def test_the_same_seed_gives_the_same_ids(manual_clock: ManualClock) -> None:
 # -- limits
 
 
-def test_too_many_in_flight_is_told_to_short_polls_only() -> None:
+def test_too_many_in_flight_is_an_error_of_short_polls_only() -> None:
     clock = ManualClock(auto_advance=True)
     client = SimulatedSqs(clock, in_flight_limit=2).client()
-    url = new_queue(client)
+    url = create_queue(client)
     for body in "abc":
         send(client, url, body)
     first = receive(client, url)
     assert len(first) == 2
-    assert code_of(receive, client, url) == "OverLimit"
+    assert get_error_code(receive, client, url) == "OverLimit"
     assert receive(client, url, WaitTimeSeconds=5) == []
     delete(client, url, first[0]["ReceiptHandle"])
-    assert bodies(client, url) == ["c"]
+    assert receive_bodies(client, url) == ["c"]
 
 
 def test_a_message_over_the_size_is_refused_attributes_counted(client: Client) -> None:
-    url = new_queue(client, MaximumMessageSize=1024)
+    url = create_queue(client, MaximumMessageSize=1024)
     attribute = {"kind": {"DataType": "String", "StringValue": "12345"}}  # 4 + 6 + 5 bytes
     send(client, url, "ä" * 504 + "x", MessageAttributes=attribute)
     too_long = "ä" * 505
-    assert code_of(send, client, url, too_long, MessageAttributes=attribute) == (
+    assert get_error_code(send, client, url, too_long, MessageAttributes=attribute) == (
         "InvalidParameterValue"
     )
-    assert counts(client, url) == (1, 0, 0)
+    assert count_messages(client, url) == (1, 0, 0)
 
 
-def test_a_batch_over_a_mebibyte_is_refused_whole(client: Client, url: str) -> None:
+def test_a_batch_over_a_mebibyte_is_refused_completely(client: Client, url: str) -> None:
     def batch(last: int) -> Any:
         sizes = [104_857] * 9 + [last]
         entries = [{"Id": str(i), "MessageBody": "x" * n} for i, n in enumerate(sizes)]
         return client.send_message_batch(QueueUrl=url, Entries=entries)
 
-    assert code_of(batch, 104_864) == "AWS.SimpleQueueService.BatchRequestTooLong"
-    assert counts(client, url) == (0, 0, 0)
+    assert get_error_code(batch, 104_864) == "AWS.SimpleQueueService.BatchRequestTooLong"
+    assert count_messages(client, url) == (0, 0, 0)
     assert len(batch(104_863)["Successful"]) == 10
 
 
 @pytest.mark.parametrize("body", ["\x00", "a\x1fb", "\ufffe", "\ud800"])
 def test_a_body_xml_cannot_carry_is_refused(client: Client, url: str, body: str) -> None:
-    assert code_of(send, client, url, body) == "InvalidMessageContents"
+    assert get_error_code(send, client, url, body) == "InvalidMessageContents"
     answer = client.send_message_batch(
         QueueUrl=url,
         Entries=[{"Id": "bad", "MessageBody": body}, {"Id": "good", "MessageBody": "\t𝄞"}],
@@ -151,7 +151,7 @@ def test_a_body_xml_cannot_carry_is_refused(client: Client, url: str, body: str)
 
 
 def test_an_empty_body_is_refused(client: Client, url: str) -> None:
-    assert code_of(send, client, url, "") == "MissingParameter"
+    assert get_error_code(send, client, url, "") == "MissingParameter"
 
 
 @pytest.mark.parametrize(
@@ -166,13 +166,13 @@ def test_an_empty_body_is_refused(client: Client, url: str) -> None:
 def test_a_bad_message_attribute_is_refused(
     client: Client, url: str, name: str, attribute: Any
 ) -> None:
-    code = code_of(send, client, url, "x", MessageAttributes={name: attribute})
+    code = get_error_code(send, client, url, "x", MessageAttributes={name: attribute})
     assert code == "InvalidParameterValue"
 
 
 def test_more_than_ten_message_attributes_are_refused(client: Client, url: str) -> None:
     attributes = {f"a{i}": {"DataType": "String", "StringValue": "x"} for i in range(11)}
-    code = code_of(send, client, url, "x", MessageAttributes=attributes)
+    code = get_error_code(send, client, url, "x", MessageAttributes=attributes)
     assert code == "InvalidParameterValue"
 
 
@@ -190,11 +190,11 @@ def test_more_than_ten_message_attributes_are_refused(client: Client, url: str) 
 def test_a_receive_out_of_range_is_refused(
     client: Client, url: str, name: str, value: int
 ) -> None:
-    code = code_of(client.receive_message, QueueUrl=url, **{name: value})
+    code = get_error_code(client.receive_message, QueueUrl=url, **{name: value})
     assert code == "InvalidParameterValue"
 
 
-def test_an_entry_that_asks_too_much_fails_alone(client: Client, url: str) -> None:
+def test_an_entry_out_of_range_fails_alone(client: Client, url: str) -> None:
     send(client, url, "a")
     send(client, url, "b")
     a, b = (message["ReceiptHandle"] for message in receive(client, url))
@@ -214,7 +214,7 @@ def test_an_entry_that_asks_too_much_fails_alone(client: Client, url: str) -> No
     )
 
 
-def test_no_answer_repeats_a_receipt_handle_in_its_text(client: Client, url: str) -> None:
+def test_no_response_repeats_a_receipt_handle_in_its_text(client: Client, url: str) -> None:
     with pytest.raises(ClientError) as caught:
         delete(client, url, "secret-handle")
     assert "secret-handle" not in str(caught.value)
@@ -226,24 +226,24 @@ def test_no_answer_repeats_a_receipt_handle_in_its_text(client: Client, url: str
 def test_a_message_is_gone_when_its_retention_is_over(
     client: Client, manual_clock: ManualClock
 ) -> None:
-    url = new_queue(client, MessageRetentionPeriod=60)
+    url = create_queue(client, MessageRetentionPeriod=60)
     send(client, url, "old")
     manual_clock.advance(30)
     send(client, url, "young")
     manual_clock.advance(30)
-    assert counts(client, url) == (1, 0, 0)
-    assert bodies(client, url) == ["young"]
+    assert count_messages(client, url) == (1, 0, 0)
+    assert receive_bodies(client, url) == ["young"]
 
 
 def test_holding_a_message_does_not_make_it_younger(
     client: Client, manual_clock: ManualClock
 ) -> None:
-    url = new_queue(client, MessageRetentionPeriod=60)
+    url = create_queue(client, MessageRetentionPeriod=60)
     send(client, url)
-    handle = handle_of(client, url, VisibilityTimeout=600)
+    handle = receive_handle(client, url, VisibilityTimeout=600)
     manual_clock.advance(60)
-    assert counts(client, url) == (0, 0, 0)
-    assert code_of(extend, client, url, handle, 5) == "InvalidParameterValue"
+    assert count_messages(client, url) == (0, 0, 0)
+    assert get_error_code(extend, client, url, handle, 5) == "InvalidParameterValue"
     delete(client, url, handle)
 
 
@@ -281,12 +281,12 @@ def test_stepping_the_wall_clock_moves_no_visibility(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
     send(client, url)
-    handle_of(client, url)
+    receive_handle(client, url)
     manual_clock.step_time(86_400)
     assert receive(client, url) == []
 
 
-def test_what_a_caller_does_to_an_answer_stays_with_it(client: Client, url: str) -> None:
+def test_changes_to_a_response_do_not_affect_the_service(client: Client, url: str) -> None:
     send(client, url, MessageAttributes={"a": {"DataType": "Number", "StringValue": "1"}})
     (first,) = receive(client, url, MessageAttributeNames=["All"], VisibilityTimeout=0)
     first["MessageAttributes"]["a"]["StringValue"] = "2"
@@ -297,9 +297,9 @@ def test_what_a_caller_does_to_an_answer_stays_with_it(client: Client, url: str)
 # -- queues
 
 
-def test_making_a_queue_otherwise_is_refused(client: Client, url: str) -> None:
-    assert new_queue(client, VisibilityTimeout=30) == url
-    assert code_of(new_queue, client, VisibilityTimeout=31) == "QueueAlreadyExists"
+def test_creating_a_queue_with_other_attributes_is_refused(client: Client, url: str) -> None:
+    assert create_queue(client, VisibilityTimeout=30) == url
+    assert get_error_code(create_queue, client, VisibilityTimeout=31) == "QueueAlreadyExists"
 
 
 @pytest.mark.parametrize(
@@ -315,10 +315,10 @@ def test_making_a_queue_otherwise_is_refused(client: Client, url: str) -> None:
         ("q", {"ContentBasedDeduplication": "true"}, "InvalidAttributeName"),
     ],
 )
-def test_a_queue_that_cannot_be_is_refused(
+def test_a_queue_with_invalid_settings_is_refused(
     client: Client, name: str, attributes: dict[str, str], code: str
 ) -> None:
-    assert code_of(client.create_queue, QueueName=name, Attributes=attributes) == code
+    assert get_error_code(client.create_queue, QueueName=name, Attributes=attributes) == code
 
 
 def test_a_name_is_free_again_a_minute_after_its_queue_is_deleted(
@@ -327,9 +327,9 @@ def test_a_name_is_free_again_a_minute_after_its_queue_is_deleted(
     send(client, url)
     client.delete_queue(QueueUrl=url)
     manual_clock.advance(59)
-    assert code_of(new_queue, client) == "AWS.SimpleQueueService.QueueDeletedRecently"
+    assert get_error_code(create_queue, client) == "AWS.SimpleQueueService.QueueDeletedRecently"
     manual_clock.advance(1)
-    assert counts(client, new_queue(client)) == (0, 0, 0)
+    assert count_messages(client, create_queue(client)) == (0, 0, 0)
 
 
 def test_a_queue_is_purged_once_a_minute(
@@ -337,9 +337,9 @@ def test_a_queue_is_purged_once_a_minute(
 ) -> None:
     send(client, url)
     send(client, url)
-    handle = handle_of(client, url)
+    handle = receive_handle(client, url)
     client.purge_queue(QueueUrl=url)
-    assert counts(client, url) == (0, 0, 0)
+    assert count_messages(client, url) == (0, 0, 0)
     delete(client, url, handle)
     with pytest.raises(ClientError) as caught:
         client.purge_queue(QueueUrl=url)
@@ -368,8 +368,8 @@ def test_the_queues_attributes_are_those_of_aws(client: Client, url: str) -> Non
 
 
 def test_queues_are_listed_in_pages(client: Client) -> None:
-    urls = [new_queue(client, f"q{i}") for i in range(3)]
-    new_queue(client, "other")
+    urls = [create_queue(client, f"q{i}") for i in range(3)]
+    create_queue(client, "other")
     page = client.list_queues(QueueNamePrefix="q", MaxResults=2)
     assert page["QueueUrls"] == urls[:2]
     rest = client.list_queues(QueueNamePrefix="q", MaxResults=2, NextToken=page["NextToken"])
@@ -378,17 +378,17 @@ def test_queues_are_listed_in_pages(client: Client) -> None:
 
 
 def test_dead_letters_know_whose_they_are(client: Client) -> None:
-    url, dead = with_dead_letters(client)
+    url, dead = create_queue_with_dead_letters(client)
     assert client.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [url]
     assert client.list_dead_letter_source_queues(QueueUrl=url)["queueUrls"] == []
     client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": ""})
     assert client.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == []
 
 
-# -- the journal
+# -- the log of calls
 
 
-def test_the_journal_counts_calls_and_their_entries(
+def test_the_call_log_counts_calls_and_their_entries(
     client: Client, url: str, simulated_sqs: SimulatedSqs, manual_clock: ManualClock
 ) -> None:
     simulated_sqs.calls.clear()
@@ -397,22 +397,22 @@ def test_the_journal_counts_calls_and_their_entries(
     client.send_message_batch(QueueUrl=url, Entries=entries)
     send(client, url)
     simulated_sqs.faults.fail("SendMessage")
-    assert code_of(send, client, url) == "InternalError"
+    assert get_error_code(send, client, url) == "InternalError"
     calls = simulated_sqs.calls
-    assert calls.count("SendMessage") == 2  # a call that fails was made
+    assert calls.count("SendMessage") == 2  # a call that fails counts
     assert calls.count("SendMessage", "SendMessageBatch") == len(calls) == 3
     assert calls.entries("SendMessageBatch") == 3
     assert (calls[0].operation, calls[0].queue) == ("SendMessageBatch", "letters")
     assert [call.at_seconds for call in calls] == [1_005, 1_005, 1_005]
 
 
-def test_the_journal_keeps_neither_bodies_nor_handles(
+def test_the_call_log_has_no_bodies_and_no_handles(
     client: Client, url: str, simulated_sqs: SimulatedSqs
 ) -> None:
     send(client, url, "secret-body")
-    handle = handle_of(client, url)
+    handle = receive_handle(client, url)
     delete(client, url, handle)
-    told = repr(list(simulated_sqs.calls))
-    assert "DeleteMessage" in told
-    assert "secret-body" not in told
-    assert handle not in told
+    printed = repr(list(simulated_sqs.calls))
+    assert "DeleteMessage" in printed
+    assert "secret-body" not in printed
+    assert handle not in printed

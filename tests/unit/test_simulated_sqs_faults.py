@@ -1,4 +1,4 @@
-"""The SQS simulator: what goes wrong when a test says so."""
+"""The SQS simulator: failures that a test scripts."""
 
 import math
 
@@ -8,16 +8,16 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 from holdfast.testing import ManualClock, SimulatedSqs
 from sqs.words import (
     Client,
-    bodies,
-    code_of,
-    counts,
+    count_messages,
+    create_queue,
     extend,
-    handle_of,
-    new_queue,
-    others,
+    get_error_code,
+    open_threads,
     receive,
+    receive_bodies,
+    receive_handle,
     send,
-    until_waiting,
+    wait_for_waiting_threads,
 )
 
 
@@ -28,7 +28,7 @@ def client(simulated_sqs: SimulatedSqs) -> Client:
 
 @pytest.fixture
 def url(client: Client) -> str:
-    return new_queue(client)
+    return create_queue(client)
 
 
 # -- faults
@@ -39,10 +39,10 @@ def test_a_scripted_failure_has_no_effect_and_is_used_up(
 ) -> None:
     simulated_sqs.faults.fail("SendMessage", code="RequestThrottled", times=2, after=1)
     send(client, url)
-    assert code_of(send, client, url) == "RequestThrottled"
-    assert code_of(send, client, url) == "RequestThrottled"
+    assert get_error_code(send, client, url) == "RequestThrottled"
+    assert get_error_code(send, client, url) == "RequestThrottled"
     send(client, url)
-    assert counts(client, url) == (2, 0, 0)
+    assert count_messages(client, url) == (2, 0, 0)
 
 
 def test_failures_come_in_the_order_they_were_scripted(
@@ -62,7 +62,7 @@ def test_failures_come_in_the_order_they_were_scripted(
     assert second.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
 
 
-def test_a_network_can_be_down_until_it_is_not(
+def test_a_network_can_be_down_for_a_number_of_calls(
     client: Client, url: str, simulated_sqs: SimulatedSqs
 ) -> None:
     down = EndpointConnectionError(endpoint_url=client.meta.endpoint_url)
@@ -72,7 +72,7 @@ def test_a_network_can_be_down_until_it_is_not(
             send(client, url)
     simulated_sqs.faults.clear()
     send(client, url)
-    assert counts(client, url) == (1, 0, 0)
+    assert count_messages(client, url) == (1, 0, 0)
 
 
 def test_a_lost_reply_had_its_effect(
@@ -82,7 +82,7 @@ def test_a_lost_reply_had_its_effect(
     send(client, url, "heard")
     with pytest.raises(ReadTimeoutError):
         send(client, url, "lost")
-    assert bodies(client, url) == ["heard", "lost"]
+    assert receive_bodies(client, url) == ["heard", "lost"]
 
 
 def test_a_lost_receive_leaves_its_messages_in_flight(
@@ -92,7 +92,7 @@ def test_a_lost_receive_leaves_its_messages_in_flight(
     simulated_sqs.faults.lose_reply("ReceiveMessage")
     with pytest.raises(ReadTimeoutError):
         receive(client, url)
-    assert counts(client, url) == (0, 1, 0)
+    assert count_messages(client, url) == (0, 1, 0)
 
 
 def test_single_entries_of_a_batch_can_be_refused(
@@ -104,7 +104,7 @@ def test_single_entries_of_a_batch_can_be_refused(
     assert [entry["Id"] for entry in answer["Successful"]] == ["b"]
     failed = [(e["Id"], e["Code"], e["SenderFault"]) for e in answer["Failed"]]
     assert failed == [("a", "InternalError", False), ("c", "InternalError", False)]
-    assert bodies(client, url) == ["b"]
+    assert receive_bodies(client, url) == ["b"]
     simulated_sqs.faults.refuse("SendMessageBatch", code="AccessDenied")
     answer = client.send_message_batch(QueueUrl=url, Entries=entries[:1])
     assert "Successful" not in answer
@@ -115,45 +115,45 @@ def test_a_slow_reply_comes_late_and_its_effect_at_once() -> None:
     clock = ManualClock(auto_advance=True)
     sqs = SimulatedSqs(clock)
     client = sqs.client(read_timeout_seconds=5)
-    url = new_queue(client)
+    url = create_queue(client)
     send(client, url)
-    handle = handle_of(client, url, VisibilityTimeout=2)
+    handle = receive_handle(client, url, VisibilityTimeout=2)
     sqs.faults.slow("ChangeMessageVisibility", 4)
-    extend(client, url, handle, 10)  # in time at the service, although the lease was shorter
+    extend(client, url, handle, 10)  # the service acted in time, although the lease was shorter
     assert clock.monotonic() == 1_004
-    assert counts(client, url) == (0, 1, 0)
+    assert count_messages(client, url) == (0, 1, 0)
     sqs.faults.slow("ChangeMessageVisibility", 6)
     with pytest.raises(ReadTimeoutError):
         extend(client, url, handle, 10)
     assert clock.monotonic() == 1_009
 
 
-def test_a_frozen_service_does_nothing_until_the_clients_time_is_up() -> None:
+def test_a_frozen_service_does_nothing_until_the_clients_timeout() -> None:
     clock = ManualClock(auto_advance=True)
     sqs = SimulatedSqs(clock)
     client = sqs.client(read_timeout_seconds=7)
-    url = new_queue(client)
+    url = create_queue(client)
     sqs.faults.freeze()
     with pytest.raises(ReadTimeoutError):
         send(client, url)
     assert clock.monotonic() == 1_007
     sqs.faults.thaw()
-    assert counts(client, url) == (0, 0, 0)
+    assert count_messages(client, url) == (0, 0, 0)
 
 
-def test_a_thawed_service_answers_those_who_still_wait(
+def test_a_thawed_service_responds_to_calls_that_still_wait(
     client: Client, url: str, simulated_sqs: SimulatedSqs, manual_clock: ManualClock
 ) -> None:
     simulated_sqs.faults.freeze()
-    with others(manual_clock) as pool:
+    with open_threads(manual_clock) as pool:
         waiting = pool.submit(send, client, url)
-        until_waiting(manual_clock)
+        wait_for_waiting_threads(manual_clock)
         simulated_sqs.faults.thaw()
         assert waiting.result(10)["MessageId"]
-    assert counts(client, url) == (1, 0, 0)
+    assert count_messages(client, url) == (1, 0, 0)
 
 
-def test_a_script_that_could_never_strike_is_refused(simulated_sqs: SimulatedSqs) -> None:
+def test_a_fault_that_could_never_apply_is_refused(simulated_sqs: SimulatedSqs) -> None:
     with pytest.raises(ValueError, match="not 'SendMessages'"):
         simulated_sqs.faults.fail("SendMessages")
     with pytest.raises(ValueError, match="no entries"):
@@ -170,13 +170,15 @@ def test_a_message_in_flight_can_be_delivered_twice(
     (again,) = receive(client, url, AttributeNames=["ApproximateReceiveCount"])
     assert again["MessageId"] == b["MessageId"]
     assert again["Attributes"] == {"ApproximateReceiveCount": "2"}
-    assert receive(client, url) == []  # twice, not for ever
-    assert code_of(extend, client, url, b["ReceiptHandle"], 60) == "ReceiptHandleIsInvalid"
+    assert receive(client, url) == []  # twice, not forever
+    assert (
+        get_error_code(extend, client, url, b["ReceiptHandle"], 60) == "ReceiptHandleIsInvalid"
+    )
     extend(client, url, a["ReceiptHandle"], 60)
     assert simulated_sqs.duplicate("letters") == 2
 
 
-def test_doubling_twice_is_doubling_once(
+def test_duplicating_twice_delivers_once_more(
     client: Client, url: str, simulated_sqs: SimulatedSqs
 ) -> None:
     send(client, url)
@@ -191,13 +193,13 @@ def test_one_receive_delivers_a_message_once(
     client: Client, url: str, simulated_sqs: SimulatedSqs
 ) -> None:
     send(client, url)
-    handle = handle_of(client, url)
+    handle = receive_handle(client, url)
     simulated_sqs.duplicate("letters")
     extend(client, url, handle, 0)
     assert len(receive(client, url, VisibilityTimeout=0)) == 1
 
 
-def test_only_what_is_in_flight_can_be_doubled(
+def test_only_messages_in_flight_can_be_duplicated(
     client: Client, url: str, simulated_sqs: SimulatedSqs
 ) -> None:
     send(client, url)

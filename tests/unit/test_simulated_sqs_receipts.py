@@ -1,4 +1,4 @@
-"""The SQS simulator: receipts in time, stale receipts, long polls."""
+"""The SQS simulator: valid receipts, stale receipts and long polls."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,20 +9,20 @@ import pytest
 from holdfast.testing import ManualClock, SimulatedSqs
 from sqs.words import (
     Client,
-    arn_of,
-    bodies,
-    code_of,
-    counts,
+    count_messages,
+    create_queue,
+    create_queue_with_dead_letters,
     delete,
     extend,
-    handle_of,
-    new_queue,
-    others,
+    get_arn,
+    get_error_code,
+    open_threads,
     receive,
+    receive_bodies,
+    receive_handle,
     send,
     send_fifo,
-    until_waiting,
-    with_dead_letters,
+    wait_for_waiting_threads,
 )
 
 
@@ -33,73 +33,73 @@ def client(simulated_sqs: SimulatedSqs) -> Client:
 
 @pytest.fixture
 def url(client: Client) -> str:
-    return new_queue(client)
+    return create_queue(client)
 
 
-# -- receiving and holding
+# -- receiving and visibility
 
 
-def test_a_receipt_that_ran_out_is_refused(
+def test_an_expired_receipt_is_refused(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
     send(client, url)
-    handle = handle_of(client, url)
+    handle = receive_handle(client, url)
     manual_clock.advance(30)
-    assert code_of(delete, client, url, handle) == "ReceiptHandleIsInvalid"
-    assert code_of(extend, client, url, handle, 30) == (
+    assert get_error_code(delete, client, url, handle) == "ReceiptHandleIsInvalid"
+    assert get_error_code(extend, client, url, handle, 30) == (
         "AWS.SimpleQueueService.MessageNotInflight"
     )
-    assert counts(client, url) == (1, 0, 0)
+    assert count_messages(client, url) == (1, 0, 0)
 
 
 def test_a_superseded_receipt_is_refused_though_the_message_is_in_flight(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
     send(client, url)
-    stale = handle_of(client, url)
+    stale = receive_handle(client, url)
     manual_clock.advance(30)
-    current = handle_of(client, url)
+    current = receive_handle(client, url)
     assert stale != current
-    assert code_of(delete, client, url, stale) == "ReceiptHandleIsInvalid"
-    assert code_of(extend, client, url, stale, 60) == "ReceiptHandleIsInvalid"
+    assert get_error_code(delete, client, url, stale) == "ReceiptHandleIsInvalid"
+    assert get_error_code(extend, client, url, stale, 60) == "ReceiptHandleIsInvalid"
     delete(client, url, current)
-    assert counts(client, url) == (0, 0, 0)
+    assert count_messages(client, url) == (0, 0, 0)
 
 
 def test_an_ignored_receipt_succeeds_and_does_nothing(manual_clock: ManualClock) -> None:
     client = SimulatedSqs(manual_clock, stale_handles="ignored").client()
-    url = new_queue(client)
+    url = create_queue(client)
     send(client, url)
-    stale = handle_of(client, url)
+    stale = receive_handle(client, url)
     manual_clock.advance(30)
     delete(client, url, stale)
     extend(client, url, stale, 600)
-    assert counts(client, url) == (1, 0, 0)
+    assert count_messages(client, url) == (1, 0, 0)
 
 
-def test_an_effective_receipt_deletes_what_somebody_else_holds(
+def test_an_effective_receipt_deletes_a_message_of_another_receiver(
     manual_clock: ManualClock,
 ) -> None:
     client = SimulatedSqs(manual_clock, stale_handles="effective").client()
-    url = new_queue(client)
+    url = create_queue(client)
     send(client, url)
-    stale = handle_of(client, url)
+    stale = receive_handle(client, url)
     manual_clock.advance(30)
-    current = handle_of(client, url)
+    current = receive_handle(client, url)
     delete(client, url, stale)
-    assert counts(client, url) == (0, 0, 0)
-    assert code_of(extend, client, url, current, 5) == "InvalidParameterValue"
+    assert count_messages(client, url) == (0, 0, 0)
+    assert get_error_code(extend, client, url, current, 5) == "InvalidParameterValue"
 
 
-def test_an_effective_receipt_hides_what_somebody_else_holds(
+def test_an_effective_receipt_hides_a_message_of_another_receiver(
     manual_clock: ManualClock,
 ) -> None:
     client = SimulatedSqs(manual_clock, stale_handles="effective").client()
-    url = new_queue(client)
+    url = create_queue(client)
     send(client, url)
-    stale = handle_of(client, url)
+    stale = receive_handle(client, url)
     manual_clock.advance(30)
-    handle_of(client, url)
+    receive_handle(client, url)
     extend(client, url, stale, 600)
     manual_clock.advance(599)
     assert receive(client, url) == []
@@ -107,15 +107,17 @@ def test_an_effective_receipt_hides_what_somebody_else_holds(
     assert len(receive(client, url)) == 1
 
 
-def test_an_effective_receipt_hides_what_is_visible_again(manual_clock: ManualClock) -> None:
+def test_an_effective_receipt_hides_a_message_that_is_visible_again(
+    manual_clock: ManualClock,
+) -> None:
     client = SimulatedSqs(manual_clock, stale_handles="effective").client()
-    url = new_queue(client)
+    url = create_queue(client)
     send(client, url)
-    stale = handle_of(client, url)
+    stale = receive_handle(client, url)
     manual_clock.advance(30)
-    assert counts(client, url) == (1, 0, 0)
+    assert count_messages(client, url) == (1, 0, 0)
     extend(client, url, stale, 600)
-    assert counts(client, url) == (0, 1, 0)
+    assert count_messages(client, url) == (0, 1, 0)
     assert receive(client, url) == []
 
 
@@ -124,12 +126,12 @@ def test_a_fifo_queue_refuses_an_expired_receipt_in_every_mode(
     manual_clock: ManualClock, mode: Any
 ) -> None:
     client = SimulatedSqs(manual_clock, stale_handles=mode).client()
-    url = new_queue(client, "letters.fifo")
+    url = create_queue(client, "letters.fifo")
     send_fifo(client, url, "a")
-    handle = handle_of(client, url)
+    handle = receive_handle(client, url)
     manual_clock.advance(30)
-    assert code_of(delete, client, url, handle) == "InvalidParameterValue"
-    assert code_of(extend, client, url, handle, 30) == "InvalidParameterValue"
+    assert get_error_code(delete, client, url, handle) == "InvalidParameterValue"
+    assert get_error_code(extend, client, url, handle, 30) == "InvalidParameterValue"
 
 
 @pytest.mark.parametrize("mode", ["strict", "ignored", "effective"])
@@ -137,14 +139,14 @@ def test_a_handle_never_given_is_refused_in_every_mode(
     manual_clock: ManualClock, mode: Any
 ) -> None:
     client = SimulatedSqs(manual_clock, stale_handles=mode).client()
-    url, other = new_queue(client), new_queue(client, "other")
+    url, other = create_queue(client), create_queue(client, "other")
     send(client, other)
-    for handle in ("garbage", handle_of(client, other)):
-        assert code_of(delete, client, url, handle) == "ReceiptHandleIsInvalid"
-        assert code_of(extend, client, url, handle, 1) == "ReceiptHandleIsInvalid"
+    for handle in ("garbage", receive_handle(client, other)):
+        assert get_error_code(delete, client, url, handle) == "ReceiptHandleIsInvalid"
+        assert get_error_code(extend, client, url, handle, 1) == "ReceiptHandleIsInvalid"
 
 
-def test_an_unknown_way_of_going_stale_is_refused() -> None:
+def test_an_unknown_stale_handles_mode_is_refused() -> None:
     with pytest.raises(ValueError, match="lenient"):
         SimulatedSqs(stale_handles="lenient")  # type: ignore[arg-type]
 
@@ -154,31 +156,34 @@ def test_twelve_hours_count_from_the_receive_and_more_is_refused(
 ) -> None:
     send(client, url)
     manual_clock.advance(3_600)  # waiting does not count
-    handle = handle_of(client, url, VisibilityTimeout=43_200)
+    handle = receive_handle(client, url, VisibilityTimeout=43_200)
     manual_clock.advance(43_000)
-    assert code_of(extend, client, url, handle, 201) == "InvalidParameterValue"
+    assert get_error_code(extend, client, url, handle, 201) == "InvalidParameterValue"
     extend(client, url, handle, 200)
     manual_clock.advance(199)
     assert receive(client, url) == []
     extend(client, url, handle, 1)
     manual_clock.advance(1)
     # The next holder has twelve hours of its own.
-    extend(client, url, handle_of(client, url), 43_200)
+    extend(client, url, receive_handle(client, url), 43_200)
 
 
-def test_nothing_is_hidden_until_the_past(client: Client, url: str) -> None:
+def test_a_negative_visibility_is_refused(client: Client, url: str) -> None:
     send(client, url)
-    assert code_of(extend, client, url, handle_of(client, url), -1) == "InvalidParameterValue"
+    assert (
+        get_error_code(extend, client, url, receive_handle(client, url), -1)
+        == "InvalidParameterValue"
+    )
 
 
 def test_giving_back_wakes_a_long_poll(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
     send(client, url)
-    handle = handle_of(client, url)
-    with others(manual_clock) as pool:
+    handle = receive_handle(client, url)
+    with open_threads(manual_clock) as pool:
         waiting = pool.submit(receive, client, url, WaitTimeSeconds=20)
-        until_waiting(manual_clock)
+        wait_for_waiting_threads(manual_clock)
         extend(client, url, handle, 0)
         assert len(waiting.result(10)) == 1
         assert manual_clock.monotonic() == 1_000
@@ -190,9 +195,9 @@ def test_giving_back_wakes_a_long_poll(
 def test_a_long_poll_returns_at_once_when_a_message_arrives(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
-    with others(manual_clock) as pool:
-        waiting = pool.submit(bodies, client, url, WaitTimeSeconds=20)
-        until_waiting(manual_clock)
+    with open_threads(manual_clock) as pool:
+        waiting = pool.submit(receive_bodies, client, url, WaitTimeSeconds=20)
+        wait_for_waiting_threads(manual_clock)
         send(client, url, "hello")
         assert waiting.result(10) == ["hello"]
         assert manual_clock.monotonic() == 1_000
@@ -201,16 +206,16 @@ def test_a_long_poll_returns_at_once_when_a_message_arrives(
 def test_a_long_poll_returns_when_a_message_becomes_visible() -> None:
     clock = ManualClock(auto_advance=True)
     client = SimulatedSqs(clock).client()
-    url = new_queue(client)
+    url = create_queue(client)
     send(client, url, "late", DelaySeconds=7)
-    assert bodies(client, url, WaitTimeSeconds=20) == ["late"]
+    assert receive_bodies(client, url, WaitTimeSeconds=20) == ["late"]
     assert clock.monotonic() == 1_007
 
 
 def test_a_long_poll_ends_empty_after_its_wait_and_no_sooner() -> None:
     clock = ManualClock(auto_advance=True)
     client = SimulatedSqs(clock).client()
-    url = new_queue(client, ReceiveMessageWaitTimeSeconds=3)
+    url = create_queue(client, ReceiveMessageWaitTimeSeconds=3)
     send(client, url, DelaySeconds=900)
     assert receive(client, url) == []
     assert clock.monotonic() == 1_003
@@ -223,49 +228,51 @@ def test_a_long_poll_ends_empty_after_its_wait_and_no_sooner() -> None:
 def test_one_message_goes_to_one_of_many_long_polls(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
-    with others(manual_clock, 4) as pool:
-        waiting = [pool.submit(bodies, client, url, WaitTimeSeconds=20) for _ in range(4)]
-        until_waiting(manual_clock, threads=4)
+    with open_threads(manual_clock, 4) as pool:
+        waiting = [
+            pool.submit(receive_bodies, client, url, WaitTimeSeconds=20) for _ in range(4)
+        ]
+        wait_for_waiting_threads(manual_clock, threads=4)
         send(client, url, "one")
-        until_waiting(manual_clock, threads=3)
+        wait_for_waiting_threads(manual_clock, threads=3)
         manual_clock.advance(20)
         assert sorted(future.result(10) for future in waiting) == [[], [], [], ["one"]]
 
 
-def test_a_long_poll_on_a_deleted_queue_is_told(
+def test_a_long_poll_on_a_deleted_queue_is_refused(
     client: Client, url: str, manual_clock: ManualClock
 ) -> None:
-    with others(manual_clock) as pool:
-        waiting = pool.submit(code_of, receive, client, url, WaitTimeSeconds=20)
-        until_waiting(manual_clock)
+    with open_threads(manual_clock) as pool:
+        waiting = pool.submit(get_error_code, receive, client, url, WaitTimeSeconds=20)
+        wait_for_waiting_threads(manual_clock)
         client.delete_queue(QueueUrl=url)
         assert waiting.result(10) == "AWS.SimpleQueueService.NonExistentQueue"
 
 
-class DawdlingClock(ManualClock):
-    """Whoever looks at it lets others overtake."""
+class SlowClock(ManualClock):
+    """A clock that is slow to read, so that other threads can overtake the reader."""
 
     def monotonic(self) -> float:
         time.sleep(0.001)
         return super().monotonic()
 
 
-def test_operations_do_not_mix() -> None:
-    client = SimulatedSqs(DawdlingClock()).client()
-    _, dead = with_dead_letters(client)
+def test_operations_of_different_threads_do_not_interleave() -> None:
+    client = SimulatedSqs(SlowClock()).client()
+    _, dead = create_queue_with_dead_letters(client)
     send(client, dead)
-    source = arn_of(client, dead)
+    source = get_arn(client, dead)
 
     def start(_: int) -> str:
         slowly = {"SourceArn": source, "MaxNumberOfMessagesPerSecond": 1}
-        return code_of(client.start_message_move_task, **slowly)
+        return get_error_code(client.start_message_move_task, **slowly)
 
     with ThreadPoolExecutor(4) as pool:
         codes = sorted(pool.map(start, range(4)))
     assert codes == ["", *["InvalidParameterValue"] * 3]  # one task at a time
 
 
-def test_many_threads_lose_and_double_nothing(client: Client, url: str) -> None:
+def test_many_threads_neither_lose_nor_duplicate_messages(client: Client, url: str) -> None:
     def produce(name: int) -> None:
         for number in range(25):
             send(client, url, f"{name}-{number}")
@@ -282,4 +289,4 @@ def test_many_threads_lose_and_double_nothing(client: Client, url: str) -> None:
         list(pool.map(produce, range(8)))
         seen = [body for some in pool.map(consume, range(8)) for body in some]
     assert sorted(seen) == sorted(f"{a}-{b}" for a in range(8) for b in range(25))
-    assert counts(client, url) == (0, 0, 0)
+    assert count_messages(client, url) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""What SQSHeartbeat promises beyond its seed: losses that are seen, troubles that are not."""
+"""Tests of SQSHeartbeat beyond its requirements: losses are reported, outages tolerated."""
 
 import logging
 import threading
@@ -11,7 +11,15 @@ from botocore.exceptions import (
     EndpointConnectionError,
     ParamValidationError,
 )
-from heartbeat_kit import GENEROUS, GONE, HANDLE, THROTTLED, Ground, sqs_error, until
+from heartbeat_kit import (
+    GONE,
+    HANDLE,
+    TEST_TIMEOUT_SECONDS,
+    THROTTLED,
+    Ground,
+    sqs_error,
+    wait_until,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +40,7 @@ def ground() -> Iterator[Ground]:
     ground.close()
 
 
-# -- what passes, and what does not (HB-02)
+# -- transient and final errors
 
 
 @pytest.mark.parametrize(
@@ -49,11 +57,13 @@ def ground() -> Iterator[Ground]:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_passes_within_the_visibility_is_no_error(ground: Ground, error) -> None:
-    """I-HB-5: an outage shorter than visibility - interval - margin."""
-    heartbeat = ground.started(20, 600)
-    ground.sqs.fails = lambda: error if ground.clock.monotonic() < ground.began + 540 else None
-    ground.let_pass(heartbeat, 620)
+def test_a_transient_error_within_the_visibility_is_tolerated(ground: Ground, error) -> None:
+    """The outage is shorter than visibility - interval - margin (I-HB-5)."""
+    heartbeat = ground.start(20, 600)
+    ground.sqs.next_error = lambda: (
+        error if ground.clock.monotonic() < ground.began + 540 else None
+    )
+    ground.advance(heartbeat, 620)
     heartbeat.stop()
     assert heartbeat.check_for_errors() is None
     assert not heartbeat.lost.is_set()
@@ -61,27 +71,27 @@ def test_what_passes_within_the_visibility_is_no_error(ground: Ground, error) ->
     assert heartbeat.transient_errors > 3
 
 
-def test_an_outage_is_not_stormed(ground: Ground) -> None:
-    heartbeat = ground.started(20, 600)
-    ground.sqs.fails = lambda: OUTAGE
-    ground.let_pass(heartbeat, 600)
+def test_retries_during_an_outage_are_spaced_out(ground: Ground) -> None:
+    heartbeat = ground.start(20, 600)
+    ground.sqs.next_error = lambda: OUTAGE
+    ground.advance(heartbeat, 600)
     assert 5 < len(ground.sqs.beats) < 60
-    assert ground.beaten_at[-1] > 560  # but tried until close to the end
+    assert ground.beat_times[-1] > 560  # but tried until close to the end
 
 
-def test_an_outage_that_outlasts_the_visibility_is_a_loss_before_anybody_gets_it(
+def test_an_outage_longer_than_the_visibility_is_a_loss_before_redelivery(
     ground: Ground,
 ) -> None:
-    """I-HB-4: lost when the visibility ends, with the first of the errors."""
-    heartbeat = ground.started(20, 60)
-    ground.let_pass(heartbeat, 21)
+    """It is lost when the visibility ends, with the first of the errors (I-HB-4)."""
+    heartbeat = ground.start(20, 60)
+    ground.advance(heartbeat, 21)
     first, second = sqs_error(THROTTLED), sqs_error("InternalError", 500)
-    ground.sqs.fails = lambda: first if len(ground.sqs.beats) == 2 else second
+    ground.sqs.next_error = lambda: first if len(ground.sqs.beats) == 2 else second
     hidden_until = ground.sqs.beats[0].at + 60
-    ground.let_pass(heartbeat, hidden_until - ground.clock.monotonic() - 0.5, step=0.5)
+    ground.advance(heartbeat, hidden_until - ground.clock.monotonic() - 0.5, step=0.5)
     assert not heartbeat.lost.is_set()
-    ground.let_pass(heartbeat, 0.5)
-    assert heartbeat.lost.wait(GENEROUS)
+    ground.advance(heartbeat, 0.5)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     assert heartbeat.check_for_errors() is first
 
 
@@ -99,96 +109,102 @@ def test_an_outage_that_outlasts_the_visibility_is_a_loss_before_anybody_gets_it
     ids=lambda error: getattr(error, "response", {}).get("Error", {}).get("Code", str(error)),
 )
 def test_a_refusal_or_a_bug_is_final_at_once(ground: Ground, error) -> None:
-    heartbeat = ground.started(20, 600)
+    heartbeat = ground.start(20, 600)
     ground.sqs.fail(error)
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     assert heartbeat.lost.is_set()
     assert heartbeat.check_for_errors() is error
     assert len(ground.sqs.beats) == 1
 
 
-def test_whatever_ends_the_thread_is_a_loss(ground: Ground) -> None:
-    """HB-23: not even an Exception, and nobody in the thread who would catch it."""
+def test_any_error_that_ends_the_thread_is_a_loss(ground: Ground) -> None:
+    """The error is not an Exception, and no code in the thread catches it (HB-23)."""
 
     class Odd(BaseException):
         pass
 
     odd = Odd()
-    heartbeat = ground.started(20, 600)
+    heartbeat = ground.start(20, 600)
     ground.sqs.fail(odd)
-    ground.let_pass(heartbeat, 21)
-    assert heartbeat.lost.wait(GENEROUS)
+    ground.advance(heartbeat, 21)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     assert heartbeat.check_for_errors() is odd
-    until(lambda: not heartbeat._running)
+    wait_until(lambda: not heartbeat._running)
 
 
 def test_the_first_failure_can_be_made_final(ground: Ground) -> None:
-    """The seed to the letter."""
-    heartbeat = ground.started(20, 600, max_transient_failures=0)
+    """This is the literal requirement."""
+    heartbeat = ground.start(20, 600, max_transient_failures=0)
     ground.sqs.fail(OUTAGE)
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     assert heartbeat.check_for_errors() is OUTAGE
     assert len(ground.sqs.beats) == 1
 
 
-def test_so_many_failures_in_a_row_are_ridden_out_and_no_more(ground: Ground) -> None:
-    heartbeat = ground.started(20, 600, max_transient_failures=2)
+def test_only_max_transient_failures_in_a_row_are_tolerated(ground: Ground) -> None:
+    heartbeat = ground.start(20, 600, max_transient_failures=2)
     ground.sqs.fail(OUTAGE, OUTAGE, None, OUTAGE, OUTAGE, None)
-    ground.let_pass(heartbeat, 200)
+    ground.advance(heartbeat, 200)
     assert heartbeat.check_for_errors() is None  # never three in a row
     ground.sqs.fail(OUTAGE, OUTAGE, OUTAGE)
-    ground.let_pass(heartbeat, 200)
+    ground.advance(heartbeat, 200)
     assert heartbeat.check_for_errors() is OUTAGE
     assert heartbeat.transient_errors == 7
 
 
-# -- losses are seen (HB-03, HB-04)
+# -- losses are reported
 
 
-def test_a_loss_is_told_to_whoever_waits_asks_or_was_to_be_called(ground: Ground) -> None:
-    told: list[BaseException] = []
+def test_a_loss_sets_the_event_calls_back_and_raises(ground: Ground) -> None:
+    errors: list[BaseException] = []
     refused = sqs_error(GONE)
-    heartbeat = ground.started(20, on_lost=told.append)
+    heartbeat = ground.start(20, on_lost=errors.append)
     heartbeat.raise_if_lost()
     ground.sqs.fail(refused)
-    ground.let_pass(heartbeat, 21)
-    assert heartbeat.lost.wait(GENEROUS)
-    until(lambda: told)
-    assert told == [refused]
+    ground.advance(heartbeat, 21)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
+    wait_until(lambda: errors)
+    assert errors == [refused]
     with pytest.raises(LeaseLost, match=GONE) as raised:
         heartbeat.raise_if_lost()
     assert raised.value.__cause__ is refused
     assert HANDLE not in str(raised.value)
 
 
-def test_who_sees_the_loss_sees_its_error_and_can_start_anew(ground: Ground) -> None:
-    """The event comes last: behind it everything is in place."""
-    heartbeat = ground.started(20, 600)
+def test_after_the_lost_event_the_error_is_available_and_a_restart_works(
+    ground: Ground,
+) -> None:
+    """The event is set last, when everything else is in place."""
+    heartbeat = ground.start(20, 600)
     ground.sqs.fail(sqs_error("AccessDenied"))
     ground.clock.advance(21)
-    assert heartbeat.lost.wait(GENEROUS)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     assert heartbeat.check_for_errors() is not None
     heartbeat.start()
     ground.settle(heartbeat)
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     assert heartbeat.running
     assert len(ground.sqs.beats) == 2
 
 
-@pytest.mark.parametrize("failing", [ValueError("mine"), SystemExit(3)])
-def test_a_callback_that_fails_harms_nobody(ground: Ground, failing: BaseException) -> None:
+@pytest.mark.parametrize("failing", [ValueError("callback"), SystemExit(3)])
+def test_a_callback_that_fails_does_not_affect_the_heartbeat(
+    ground: Ground, failing: BaseException
+) -> None:
     def on_lost(error: BaseException) -> None:
         raise failing
 
-    heartbeat = ground.started(20, on_lost=on_lost)
+    heartbeat = ground.start(20, on_lost=on_lost)
     ground.sqs.fail(sqs_error(GONE))
-    ground.let_pass(heartbeat, 21)
-    until(lambda: not heartbeat.running)
+    ground.advance(heartbeat, 21)
+    wait_until(lambda: not heartbeat.running)
     assert not heartbeat._running
     assert isinstance(heartbeat.check_for_errors(), ClientError)
 
 
-def test_a_callback_that_fails_does_not_fail_whoever_asked(ground: Ground) -> None:
+def test_a_callback_that_fails_does_not_affect_the_caller_that_noticed_the_loss(
+    ground: Ground,
+) -> None:
     """The handler notices the loss first, so the callback runs in its thread."""
 
     def on_lost(error: BaseException) -> None:
@@ -197,13 +213,13 @@ def test_a_callback_that_fails_does_not_fail_whoever_asked(ground: Ground) -> No
     ground.sqs.gate.clear()
     heartbeat = ground.heartbeat(20, 60, initial_beat=True, on_lost=on_lost)
     heartbeat.start()
-    until(lambda: ground.sqs.inside)
+    wait_until(lambda: ground.sqs.inside)
     ground.clock.advance(60)
     assert isinstance(heartbeat.check_for_errors(), LeaseLost)
 
 
 def test_a_callback_may_stop_and_start(ground: Ground) -> None:
-    """HB-01: the thread never waits for itself."""
+    """The thread never waits for itself (HB-01)."""
     done = threading.Event()
 
     def on_lost(error: BaseException) -> None:
@@ -217,56 +233,56 @@ def test_a_callback_may_stop_and_start(ground: Ground) -> None:
     ground.settle(heartbeat)
     ground.sqs.fail(sqs_error(GONE))
     ground.clock.advance(21)
-    assert done.wait(GENEROUS)
+    assert done.wait(TEST_TIMEOUT_SECONDS)
 
 
-def test_a_callback_may_start_anew_without_stopping(ground: Ground) -> None:
-    """The run is over before anybody is told: a start is not taken for one too many."""
+def test_a_callback_may_restart_without_stopping(ground: Ground) -> None:
+    """The run is over before on_lost is called, so a start begins a new run."""
     heartbeat = ground.heartbeat(20, 60, on_lost=lambda error: heartbeat.start())
     heartbeat.start()
     ground.settle(heartbeat)
     ground.sqs.fail(sqs_error("AccessDenied"))
     ground.clock.advance(21)
-    until(lambda: heartbeat.history)
-    until(lambda: heartbeat.running and not heartbeat.lost.is_set())
+    wait_until(lambda: heartbeat.history)
+    wait_until(lambda: heartbeat.running and not heartbeat.lost.is_set())
     ground.settle(heartbeat)
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     assert len(ground.sqs.beats) == 2
 
 
 def test_waking_up_too_late_is_a_loss_without_a_call(ground: Ground) -> None:
-    """HB-04: frozen for longer than the message was hidden. It may be somebody else's."""
-    heartbeat = ground.started(20, 60)
+    """It was frozen for longer than the message was hidden, so another may hold it (HB-04)."""
+    heartbeat = ground.start(20, 60)
     ground.clock.advance(60)
-    assert heartbeat.lost.wait(GENEROUS)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     assert ground.sqs.beats == []
     assert isinstance(heartbeat.check_for_errors(), LeaseLost)
 
 
 def test_waking_up_late_but_in_time_beats_at_once(ground: Ground) -> None:
-    heartbeat = ground.started(20, 60)
+    heartbeat = ground.start(20, 60)
     ground.clock.advance(59.5)
     ground.settle(heartbeat)
-    assert ground.beaten_at == [59.5]
+    assert ground.beat_times == [59.5]
     assert not heartbeat.lost.is_set()
 
 
-def test_an_answer_after_the_deadline_proves_nothing(ground: Ground) -> None:
-    heartbeat = ground.started(20, 60)
-    ground.sqs.before_answering = lambda: ground.clock.advance(41)
+def test_a_response_after_the_deadline_loses_the_lease(ground: Ground) -> None:
+    heartbeat = ground.start(20, 60)
+    ground.sqs.before_response = lambda: ground.clock.advance(41)
     ground.clock.advance(20)
-    assert heartbeat.lost.wait(GENEROUS)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize(
     "ask", [SQSHeartbeat.stop, SQSHeartbeat.check_for_errors], ids=["stop", "check"]
 )
-def test_a_handler_that_thaws_before_the_thread_hears_of_the_loss(ground: Ground, ask) -> None:
-    """I-HB-4: the thread is held up in a call while the deadline passes."""
+def test_a_handler_that_thaws_before_the_thread_notices_the_loss(ground: Ground, ask) -> None:
+    """The thread is in a call while the deadline passes (I-HB-4)."""
     ground.sqs.gate.clear()
     heartbeat = ground.heartbeat(20, 60, initial_beat=True, join_timeout_sec=0.01)
     heartbeat.start()
-    until(lambda: ground.sqs.inside)
+    wait_until(lambda: ground.sqs.inside)
     ground.clock.advance(60)
     ask(heartbeat)
     assert heartbeat.lost.is_set()
@@ -290,57 +306,57 @@ def test_leaving_the_block_raises_the_loss_unless_the_work_failed_itself(ground:
     assert not heartbeat.running
 
 
-# -- stopping (HB-07, HB-10)
+# -- stopping
 
 
 def test_a_refusal_that_arrives_after_the_stop_is_no_error(ground: Ground) -> None:
-    """HB-07: the handler deleted the message while a beat was under way."""
+    """The handler deleted the message while a beat was in progress (HB-07)."""
     ground.sqs.gate.clear()
     ground.sqs.fail(sqs_error(GONE))
     heartbeat = ground.heartbeat(20, initial_beat=True)
     heartbeat.start()
-    until(lambda: ground.sqs.inside)
+    wait_until(lambda: ground.sqs.inside)
     stopping = threading.Thread(target=heartbeat.stop)
     stopping.start()
-    until(heartbeat._stop_event.is_set)
+    wait_until(heartbeat._stop_event.is_set)
     ground.sqs.gate.set()
-    stopping.join(GENEROUS)
+    stopping.join(TEST_TIMEOUT_SECONDS)
     assert heartbeat.check_for_errors() is None
     assert not heartbeat.lost.is_set()
 
 
-def test_a_run_that_hung_while_it_was_stopped_does_not_come_back(ground: Ground) -> None:
-    """HB-10, I-HB-2, I-HB-3: its one call may end; the next run beats alone."""
+def test_a_run_that_hung_while_it_was_stopped_does_not_resume(ground: Ground) -> None:
+    """Its one call may end; afterwards only the next run beats (HB-10, I-HB-2, I-HB-3)."""
     ground.sqs.gate.clear()
     heartbeat = ground.heartbeat(20, 60, initial_beat=True, join_timeout_sec=0.01)
     heartbeat.start()
-    until(lambda: ground.sqs.inside)
+    wait_until(lambda: ground.sqs.inside)
     hung = heartbeat._thread
     assert hung is not None
     heartbeat.stop()
     heartbeat.start()
     ground.settle(heartbeat)
-    assert len(ground.sqs.beats) == 1  # the next run waits for its turn
+    assert len(ground.sqs.beats) == 1  # the next run waits for that call
     ground.sqs.gate.set()
-    hung.join(GENEROUS)
+    hung.join(TEST_TIMEOUT_SECONDS)
     assert not hung.is_alive()
-    assert heartbeat.running  # the end of the old one is not the end of the new
+    assert heartbeat.running  # the end of the old run does not end the new one
     assert heartbeat._running
-    ground.let_pass(heartbeat, 61)
+    ground.advance(heartbeat, 61)
     beats = len(ground.sqs.beats)
-    assert beats - 1 in (3, 4)  # each 20 s, after a retry at some moment of the second
-    assert ground.sqs.most_inside == 1
+    assert beats - 1 in (3, 4)  # every 20 s, after a retry within the first second
+    assert ground.sqs.max_inside == 1
     heartbeat.stop()
     ground.clock.advance(30)
     assert len(ground.sqs.beats) == beats
 
 
 def test_a_stop_waits_for_the_last_call_of_an_earlier_run(ground: Ground) -> None:
-    """I-HB-2: or that call would hide a message that was just given back (HB-09)."""
+    """Otherwise that call would hide a message that was just given back (I-HB-2, HB-09)."""
     ground.sqs.gate.clear()
     heartbeat = ground.heartbeat(20, 60, initial_beat=True)
     heartbeat.start()
-    until(lambda: ground.sqs.inside)
+    wait_until(lambda: ground.sqs.inside)
     heartbeat.end()
     heartbeat.start()
     ground.settle(heartbeat)
@@ -349,50 +365,50 @@ def test_a_stop_waits_for_the_last_call_of_an_earlier_run(ground: Ground) -> Non
     assert ground.sqs.inside == 0
 
 
-def test_the_refusal_of_a_run_that_hung_is_not_held_against_the_next(ground: Ground) -> None:
+def test_the_refusal_of_a_run_that_hung_does_not_affect_the_next_run(ground: Ground) -> None:
     refused = sqs_error(GONE)
     ground.sqs.gate.clear()
     heartbeat = ground.heartbeat(20, 60, initial_beat=True, join_timeout_sec=0.01)
     heartbeat.start()
-    until(lambda: ground.sqs.inside)
+    wait_until(lambda: ground.sqs.inside)
     hung = heartbeat._thread
     assert hung is not None
     heartbeat.stop()
     ground.sqs.fail(refused)
-    ground.sqs.before_answering = lambda: None
-    heartbeat._terms = HeartbeatOptions(20, 60)
+    ground.sqs.before_response = lambda: None
+    heartbeat._options = HeartbeatOptions(20, 60)
     heartbeat.start()
     ground.sqs.gate.set()
-    hung.join(GENEROUS)
+    hung.join(TEST_TIMEOUT_SECONDS)
     ground.settle(heartbeat)
     assert heartbeat.running
     assert heartbeat.check_for_errors() is None
     assert not heartbeat.lost.is_set()
 
 
-def test_a_run_ended_by_its_event_alone_does_not_speak_for_the_next(ground: Ground) -> None:
-    """As code that knows the seed's internals might end it: nobody released its lease."""
+def test_a_run_ended_by_its_event_alone_does_not_affect_the_next_run(ground: Ground) -> None:
+    """Code that knows the internals might end it so; its lease is not released."""
     ground.sqs.gate.clear()
     ground.sqs.fail(sqs_error(GONE))
     heartbeat = ground.heartbeat(20, 60, initial_beat=True)
     heartbeat.start()
-    until(lambda: ground.sqs.inside)
+    wait_until(lambda: ground.sqs.inside)
     hung = heartbeat._thread
     assert hung is not None
     heartbeat._stop_event.set()
     heartbeat.start()
     ground.settle(heartbeat)
     ground.sqs.gate.set()
-    hung.join(GENEROUS)
+    hung.join(TEST_TIMEOUT_SECONDS)
     assert heartbeat.running
     assert not heartbeat.lost.is_set()
     assert heartbeat.check_for_errors() is None
 
 
-def test_no_more_threads_is_an_error_of_start_and_it_can_be_tried_again(
+def test_a_start_without_free_threads_raises_and_can_be_repeated(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HB-21: it does not seem to run."""
+    """It does not appear to run (HB-21)."""
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -408,7 +424,7 @@ def test_no_more_threads_is_an_error_of_start_and_it_can_be_tried_again(
     assert heartbeat.running
 
 
-def test_a_start_without_threads_does_not_hang_when_the_message_is_over(
+def test_a_start_without_free_threads_does_not_hang_after_the_deadline(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
@@ -421,34 +437,34 @@ def test_a_start_without_threads_does_not_hang_when_the_message_is_over(
             heartbeat.start()
 
 
-def test_trust_is_not_renewed_by_a_restart(ground: Ground) -> None:
-    """HB-12: stopped until the message was over; whose is it now?"""
-    heartbeat = ground.started(20, 60)
-    ground.let_pass(heartbeat, 21)
+def test_a_restart_does_not_extend_the_known_visibility(ground: Ground) -> None:
+    """It was stopped until the visibility ended, so another may hold the message (HB-12)."""
+    heartbeat = ground.start(20, 60)
+    ground.advance(heartbeat, 21)
     heartbeat.stop()
     assert heartbeat.check_for_errors() is None
     ground.clock.advance(60)
     heartbeat.start()
-    assert heartbeat.lost.wait(GENEROUS)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     assert len(ground.sqs.beats) == 1
 
 
-def test_a_restart_beats_in_time_for_what_the_last_beat_left(ground: Ground) -> None:
-    heartbeat = ground.started(20, 60)
+def test_a_restart_beats_before_the_remaining_visibility_ends(ground: Ground) -> None:
+    heartbeat = ground.start(20, 60)
     heartbeat.stop()
     ground.clock.advance(50)
     heartbeat.start()
     ground.settle(heartbeat)
-    ground.let_pass(heartbeat, 9.5, step=0.5)
+    ground.advance(heartbeat, 9.5, step=0.5)
     assert len(ground.sqs.beats) == 1
     assert not heartbeat.lost.is_set()
 
 
-def test_what_was_left_running_can_be_stopped_all_at_once(ground: Ground) -> None:
-    """HB-17: at the entry of a Lambda handler."""
+def test_all_running_heartbeats_can_be_stopped_at_once(ground: Ground) -> None:
+    """This happens at the start of a Lambda handler (HB-17)."""
     stop_all()
-    left = [ground.started(20) for _ in range(3)]
-    stopped = ground.started(20)
+    left = [ground.start(20) for _ in range(3)]
+    stopped = ground.start(20)
     stopped.stop()
     assert stop_all() == 3
     assert not any(heartbeat.running for heartbeat in left)
@@ -457,37 +473,39 @@ def test_what_was_left_running_can_be_stopped_all_at_once(ground: Ground) -> Non
     assert stop_all() == 0
 
 
-# -- when to beat first (HB-13)
+# -- the first beat
 
 
 def test_the_first_beat_can_come_at_once(ground: Ground) -> None:
-    """D-08."""
-    heartbeat = ground.started(20, 60, initial_beat=True)
-    until(lambda: ground.sqs.beats)
+    """`initial_beat` requests it."""
+    heartbeat = ground.start(20, 60, initial_beat=True)
+    wait_until(lambda: ground.sqs.beats)
     ground.settle(heartbeat)
-    ground.let_pass(heartbeat, 41, step=0.5)
-    assert ground.beaten_at == pytest.approx([0, 20, 40], abs=1)
+    ground.advance(heartbeat, 41, step=0.5)
+    assert ground.beat_times == pytest.approx([0, 20, 40], abs=1)
 
 
-def test_a_message_received_some_time_ago_is_beaten_before_it_reappears(ground: Ground) -> None:
+def test_a_message_received_some_time_ago_is_extended_before_it_reappears(
+    ground: Ground,
+) -> None:
     received_at = ground.clock.time() - 50
-    heartbeat = ground.started(20, 60, received_at=received_at)
-    ground.let_pass(heartbeat, 6, step=0.5)
-    assert ground.beaten_at == [5]
+    heartbeat = ground.start(20, 60, received_at=received_at)
+    ground.advance(heartbeat, 6, step=0.5)
+    assert ground.beat_times == [5]
     assert heartbeat.check_for_errors() is None
 
 
 def test_a_message_that_waited_too_long_is_lost_from_the_start(ground: Ground) -> None:
     heartbeat = ground.heartbeat(20, 60, received_at=ground.clock.time() - 60)
     heartbeat.start()
-    assert heartbeat.lost.wait(GENEROUS)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     assert ground.sqs.beats == []
 
 
 def test_a_receive_in_the_future_is_taken_for_now(ground: Ground) -> None:
-    """The clocks of two machines."""
-    heartbeat = ground.started(20, 60, received_at=ground.clock.time() + 5)
-    ground.let_pass(heartbeat, 21)
+    """The clocks of two machines may differ."""
+    heartbeat = ground.start(20, 60, received_at=ground.clock.time() + 5)
+    ground.advance(heartbeat, 21)
     assert len(ground.sqs.beats) == 1
 
 
@@ -496,29 +514,29 @@ def test_a_wall_clock_that_is_set_changes_nothing(ground: Ground) -> None:
     ground.clock.step_time(86_400)
     heartbeat.start()
     ground.settle(heartbeat)
-    ground.let_pass(heartbeat, 100)
+    ground.advance(heartbeat, 100)
     assert heartbeat.check_for_errors() is None
     assert {beat.seconds for beat in ground.sqs.beats} == {60}
 
 
-def test_a_short_first_visibility_is_beaten_within_half_of_it(ground: Ground) -> None:
-    """HB-14: the queue hides for 30 s, beats come every 60 and ask for 600."""
-    heartbeat = ground.started(60, 600, initial_visibility_sec=30)
-    ground.let_pass(heartbeat, 14)
-    assert ground.beaten_at == []
-    ground.let_pass(heartbeat, 2)
-    assert ground.beaten_at == [15]
-    ground.let_pass(heartbeat, 61)
-    assert ground.beaten_at == pytest.approx([15, 75], abs=1)
+def test_a_short_first_visibility_is_extended_within_half_of_it(ground: Ground) -> None:
+    """The queue hides for 30 s; beats come every 60 s and request 600 (HB-14)."""
+    heartbeat = ground.start(60, 600, initial_visibility_sec=30)
+    ground.advance(heartbeat, 14)
+    assert ground.beat_times == []
+    ground.advance(heartbeat, 2)
+    assert ground.beat_times == [15]
+    ground.advance(heartbeat, 61)
+    assert ground.beat_times == pytest.approx([15, 75], abs=1)
 
 
-def test_a_first_visibility_longer_than_a_beats_is_not_shortened_early(ground: Ground) -> None:
-    """HB-15: 905 are left, a beat sets 600: the first waits until that is a gain."""
-    heartbeat = ground.started(60, 600, initial_visibility_sec=905)
-    ground.let_pass(heartbeat, 364)
-    assert ground.beaten_at == []
-    ground.let_pass(heartbeat, 2)
-    assert ground.beaten_at == [365]
+def test_a_long_first_visibility_is_not_shortened_by_an_early_beat(ground: Ground) -> None:
+    """905 s are left and a beat sets 600, so the first waits until it extends (HB-15)."""
+    heartbeat = ground.start(60, 600, initial_visibility_sec=905)
+    ground.advance(heartbeat, 364)
+    assert ground.beat_times == []
+    ground.advance(heartbeat, 2)
+    assert ground.beat_times == [365]
 
 
 @given(
@@ -527,8 +545,8 @@ def test_a_first_visibility_longer_than_a_beats_is_not_shortened_early(ground: G
     left_share=st.just(1.0) | st.floats(-1, 3),
     stall=st.none() | st.floats(0.1, 1000),
 )
-def test_the_first_look_is_always_in_time(visibility, share, left_share, stall) -> None:
-    """I-HB-1: after the start, before the end, at an interval where nothing speaks against."""
+def test_the_first_beat_is_always_in_time(visibility, share, left_share, stall) -> None:
+    """It comes after the start, before the end, and normally after one interval (I-HB-1)."""
     clock = ManualClock()
     now, interval = clock.monotonic(), visibility * share
     left = visibility * left_share
@@ -551,65 +569,65 @@ def test_the_first_look_is_always_in_time(visibility, share, left_share, stall) 
         assert run.first_at == pytest.approx(now + interval)
 
 
-# -- when to give up (HB-05, HB-06)
+# -- giving up
 
 
 def test_work_that_does_not_move_is_given_up(ground: Ground) -> None:
-    heartbeat = ground.started(20, 60, stall_timeout_sec=100)
+    heartbeat = ground.start(20, 60, stall_timeout_sec=100)
     for _ in range(5):
-        ground.let_pass(heartbeat, 90)
+        ground.advance(heartbeat, 90)
         heartbeat.progress()
     assert heartbeat.check_for_errors() is None
-    ground.let_pass(heartbeat, 99)
+    ground.advance(heartbeat, 99)
     assert not heartbeat.lost.is_set()
-    ground.let_pass(heartbeat, 1)
-    assert heartbeat.lost.wait(GENEROUS)
+    ground.advance(heartbeat, 1)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     with pytest.raises(LeaseLost, match="stalled"):
         heartbeat.raise_if_lost()
 
 
 def test_a_stall_shorter_than_the_interval_is_noticed_in_time(ground: Ground) -> None:
-    heartbeat = ground.started(20, 60, stall_timeout_sec=5)
-    ground.let_pass(heartbeat, 5)
-    assert heartbeat.lost.wait(GENEROUS)
+    heartbeat = ground.start(20, 60, stall_timeout_sec=5)
+    ground.advance(heartbeat, 5)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     assert ground.sqs.beats == []
 
 
 def test_work_that_takes_too_long_is_given_up_after_a_warning(ground: Ground) -> None:
     warned: list[float] = []
-    heartbeat = ground.started(20, 60, max_duration_sec=1000, on_near_cap=warned.append)
-    ground.let_pass(heartbeat, 930)
+    heartbeat = ground.start(20, 60, max_duration_sec=1000, on_near_cap=warned.append)
+    ground.advance(heartbeat, 930)
     assert warned == []
-    ground.let_pass(heartbeat, 69)
+    ground.advance(heartbeat, 69)
     assert warned == pytest.approx([60], abs=1)
     assert not heartbeat.lost.is_set()
-    ground.let_pass(heartbeat, 2)
-    assert heartbeat.lost.wait(GENEROUS)
+    ground.advance(heartbeat, 2)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     with pytest.raises(LeaseLost, match="1000 s"):
         heartbeat.raise_if_lost()
     ends = [beat.at + beat.seconds for beat in ground.sqs.beats]
-    assert max(ends) <= ground.began + 1000  # nor is it hidden any longer
+    assert max(ends) <= ground.began + 1000  # and it is not hidden for longer
 
 
 @pytest.mark.parametrize("waited", [0, 3600])
 def test_twelve_hours_from_the_receive_are_never_exceeded(ground: Ground, waited: int) -> None:
-    """I-HB-8, HB-05: SQS would refuse; so the last beats ask for what is left."""
+    """SQS would refuse more, so the last beats request the time left (I-HB-8, HB-05)."""
     warned: list[float] = []
     received = ground.clock.monotonic() - waited
-    heartbeat = ground.started(
+    heartbeat = ground.start(
         600,
         3000,
         received_at=ground.clock.time() - waited,
         initial_visibility_sec=3000,
         on_near_cap=warned.append,
     )
-    ground.let_pass(heartbeat, 43_200 - waited - 62, step=50)
+    ground.advance(heartbeat, 43_200 - waited - 62, step=50)
     assert (warned, heartbeat.check_for_errors()) == ([], None)
-    ground.let_pass(heartbeat, 57)
+    ground.advance(heartbeat, 57)
     assert len(warned) == 1
     assert heartbeat.check_for_errors() is None
-    ground.let_pass(heartbeat, 10)
-    assert heartbeat.lost.wait(GENEROUS)
+    ground.advance(heartbeat, 10)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     ends = [beat.at + beat.seconds - received for beat in ground.sqs.beats]
     assert max(ends) <= 43_200
     assert max(ends) > 43_190
@@ -618,10 +636,10 @@ def test_twelve_hours_from_the_receive_are_never_exceeded(ground: Ground, waited
 
 
 def test_an_unknown_receive_is_taken_to_be_a_minute_ago(ground: Ground) -> None:
-    """Otherwise the last beats of twelve hours would be refused for a cold start."""
+    """Otherwise SQS would refuse the last beats of twelve hours after a slow start."""
     received = ground.clock.monotonic() - 30
-    heartbeat = ground.started(600, 3000)
-    ground.let_pass(heartbeat, 43_200 - 70, step=50)
+    heartbeat = ground.start(600, 3000)
+    ground.advance(heartbeat, 43_200 - 70, step=50)
     assert heartbeat.check_for_errors() is None
     assert max(beat.at + beat.seconds for beat in ground.sqs.beats) - received <= 43_200
 
@@ -632,26 +650,26 @@ def test_an_unknown_receive_is_taken_to_be_a_minute_ago(ground: Ground) -> None:
 def test_one_line_per_transition_and_no_receipt_in_any(
     ground: Ground, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """HB-22."""
+    """A log reader could delete the message with its receipt (HB-22)."""
     caplog.set_level(logging.DEBUG, logger="holdfast")
-    heartbeat = ground.started(20, 600)
+    heartbeat = ground.start(20, 600)
     ground.sqs.fail(sqs_error(THROTTLED), sqs_error(THROTTLED), None)
-    ground.let_pass(heartbeat, 150)
+    ground.advance(heartbeat, 150)
     heartbeat.stop()
     heartbeat.start()
     ground.settle(heartbeat)
     ground.sqs.fail(sqs_error(GONE))
-    ground.let_pass(heartbeat, 150)
+    ground.advance(heartbeat, 150)
     heartbeat.stop()
-    said = [record.getMessage().split()[0] for record in caplog.records]
+    events = [record.getMessage().split()[0] for record in caplog.records]
     started, at_risk = "heartbeat_started", "heartbeat_at_risk"
     stopped, lost = "heartbeat_stopped", "heartbeat_lost"
-    assert said == [started, at_risk, stopped, started, lost, stopped]
+    assert events == [started, at_risk, stopped, started, lost, stopped]
     assert HANDLE not in caplog.text + repr(heartbeat)
     assert HANDLE[-6:] not in caplog.text + repr(heartbeat)
 
 
-# -- any script of answers keeps the promises
+# -- any sequence of responses keeps the promises
 
 
 @settings(max_examples=40, deadline=None)
@@ -659,10 +677,10 @@ def test_one_line_per_transition_and_no_receipt_in_any(
     answers=st.lists(st.sampled_from(["granted", "outage", "gone"]), max_size=12),
     steps=st.lists(st.floats(0.5, 25), min_size=5, max_size=25),
 )
-def test_whatever_sqs_answers_and_however_time_leaps_a_loss_is_never_silent(
+def test_for_any_responses_and_time_steps_a_loss_is_always_reported(
     answers: list[str], steps: list[float]
 ) -> None:
-    """I-HB-4, I-HB-5, I-HB-6: judged by when SQS would show the message to others."""
+    """The model is the time when SQS would show the message (I-HB-4, I-HB-5, I-HB-6)."""
     ground = Ground()
     errors = {"granted": None, "outage": OUTAGE, "gone": sqs_error(GONE)}
     hidden_until = [ground.began + 60]
@@ -678,8 +696,8 @@ def test_whatever_sqs_answers_and_however_time_leaps_a_loss_is_never_silent(
             gone.append(True)
         return error
 
-    ground.sqs.fails = answer
-    heartbeat = ground.started(20, 60)
+    ground.sqs.next_error = answer
+    heartbeat = ground.start(20, 60)
     try:
         for step in steps:
             ground.clock.advance(step)

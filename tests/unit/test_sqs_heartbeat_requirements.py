@@ -1,4 +1,4 @@
-"""Seed 000, requirement by requirement. What goes beyond it: test_sqs_heartbeat.py."""
+"""The requirements of SQSHeartbeat, one by one. See also test_sqs_heartbeat.py."""
 
 import json
 import logging
@@ -15,7 +15,16 @@ import boto3
 import pytest
 import time_machine
 from botocore.exceptions import ClientError
-from heartbeat_kit import GENEROUS, GONE, HANDLE, THROTTLED, URL, Ground, sqs_error, until
+from heartbeat_kit import (
+    GONE,
+    HANDLE,
+    TEST_TIMEOUT_SECONDS,
+    THROTTLED,
+    URL,
+    Ground,
+    sqs_error,
+    wait_until,
+)
 from moto import mock_aws
 
 from holdfast.adapters.aws import heartbeat as home
@@ -35,7 +44,7 @@ def ground() -> Iterator[Ground]:
 
 
 class Queue:
-    """A queue of moto's, one message of it received, and its time."""
+    """A queue of moto with one received message, and its clock."""
 
     def __init__(self, visibility_timeout: int, traveller: time_machine.Traveller) -> None:
         self.client = boto3.client("sqs", region_name=REGION)
@@ -57,18 +66,18 @@ class Queue:
         return messages
 
     def record(self) -> dict[str, Any]:
-        """The message as Lambda hands it over."""
+        """Return the message as a Lambda record."""
         return {
             "body": self.message["Body"],
             "receiptHandle": self.message["ReceiptHandle"],
             "attributes": self.message["Attributes"],
         }
 
-    def let_pass(self, heartbeat: SQSHeartbeat, seconds: float) -> None:
+    def advance(self, heartbeat: SQSHeartbeat, seconds: float) -> None:
         for _ in range(int(seconds)):
             self._traveller.shift(1)
             self.clock.advance(1)
-            until(lambda: self.clock.waiting or not heartbeat.running)
+            wait_until(lambda: self.clock.waiting or not heartbeat.running)
 
 
 @pytest.fixture
@@ -90,7 +99,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def run_alone(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """In a process that knows of no region, account or settings."""
+    """Run the code in a process without a region, account or settings."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     kept = {**kept, "AWS_EC2_METADATA_DISABLED": "true", **env}
     code = dedent(code)
@@ -99,10 +108,10 @@ def run_alone(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# -- what it is for
+# -- its purpose
 
 
-def test_it_is_found_where_the_seed_puts_it(example: Any) -> None:
+def test_it_is_found_at_the_documented_import_path(example: Any) -> None:
     """R000-001, R000-079: `utils/sqs_heartbeat.py` holds `SQSHeartbeat`."""
     assert sqs_heartbeat.SQSHeartbeat is home.SQSHeartbeat
     assert example.SQSHeartbeat is sqs_heartbeat.SQSHeartbeat
@@ -115,20 +124,20 @@ def test_a_message_stays_hidden_for_as_long_as_the_work_takes(aws) -> None:
     heartbeat = SQSHeartbeat(queue.url, handle, 10, 30, client=queue.client, clock=queue.clock)
     heartbeat.start()
     for _ in range(10):
-        queue.let_pass(heartbeat, 60)
+        queue.advance(heartbeat, 60)
         assert queue.receive() == []
     heartbeat.stop()
     assert heartbeat.check_for_errors() is None
-    queue.let_pass(heartbeat, 31)
+    queue.advance(heartbeat, 31)
     assert len(queue.receive()) == 1  # so it was the heartbeat that hid it
 
 
-def test_starting_returns_at_once_and_never_holds_up_the_work(ground: Ground) -> None:
-    """R000-005, R000-006, R000-011, R000-076: the call hangs, the handler goes on."""
+def test_starting_returns_at_once_and_never_blocks_the_work(ground: Ground) -> None:
+    """R000-005, R000-006, R000-011, R000-076: the call hangs and the handler continues."""
     ground.sqs.gate.clear()
     heartbeat = ground.heartbeat(initial_beat=True)
     heartbeat.start()
-    until(lambda: ground.sqs.inside)
+    wait_until(lambda: ground.sqs.inside)
     assert heartbeat.running
     assert heartbeat.check_for_errors() is None
     assert ground.sqs.threads == {heartbeat._thread} <= set(threading.enumerate())
@@ -136,36 +145,38 @@ def test_starting_returns_at_once_and_never_holds_up_the_work(ground: Ground) ->
 
 
 @pytest.mark.parametrize("error", [sqs_error(GONE), RuntimeError("boom"), sqs_error("Odd")])
-def test_an_error_ends_beating_and_is_there_to_be_asked_for(ground: Ground, error) -> None:
+def test_an_error_ends_beating_and_is_returned_by_check_for_errors(
+    ground: Ground, error
+) -> None:
     """R000-007, R000-015, R000-016, R000-045, R000-046, R000-048, R000-049, R000-050."""
-    heartbeat = ground.started(20)
+    heartbeat = ground.start(20)
     ground.sqs.fail(error)
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     assert heartbeat.check_for_errors() is error
     assert heartbeat._stop_event.is_set()
-    until(lambda: not heartbeat.running)
+    wait_until(lambda: not heartbeat.running)
     ground.clock.advance(30)
     assert len(ground.sqs.beats) == 1
 
 
-def test_amazons_passing_troubles_are_told_from_its_refusals(ground: Ground) -> None:
-    """R000-045 (D-07): throttling is ridden out, an invalid handle is final."""
-    heartbeat = ground.started(20)
+def test_transient_errors_of_amazon_are_distinguished_from_refusals(ground: Ground) -> None:
+    """R000-045: throttling is tolerated, an invalid handle is final."""
+    heartbeat = ground.start(20)
     ground.sqs.fail(sqs_error(THROTTLED))
-    ground.let_pass(heartbeat, 30)
+    ground.advance(heartbeat, 30)
     assert heartbeat.check_for_errors() is None
     assert heartbeat.transient_errors == 1
     refused = sqs_error(GONE)
     ground.sqs.fail(refused)
-    ground.let_pass(heartbeat, 30)
+    ground.advance(heartbeat, 30)
     assert heartbeat.check_for_errors() is refused  # the other was recovered from
 
 
 def test_the_error_is_logged(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
     """R000-047, without the receipt handle (HB-22)."""
-    heartbeat = ground.started(20)
+    heartbeat = ground.start(20)
     ground.sqs.fail(sqs_error(GONE))
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     heartbeat.stop()
     [line] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert GONE in line.getMessage()
@@ -173,7 +184,7 @@ def test_the_error_is_logged(ground: Ground, caplog: pytest.LogCaptureFixture) -
     assert HANDLE not in caplog.text
 
 
-def test_it_begins_with_nothing_running_and_nothing_wrong(ground: Ground) -> None:
+def test_a_new_heartbeat_is_not_running_and_has_no_error(ground: Ground) -> None:
     """R000-008, R000-035, R000-036, R000-037, R000-038, R000-039."""
     heartbeat = ground.heartbeat()
     assert isinstance(heartbeat._stop_event, threading.Event)
@@ -196,13 +207,13 @@ def test_a_process_ends_though_its_heartbeat_was_never_stopped() -> None:
 # -- the constructor
 
 
-def test_three_arguments_are_enough_and_a_beat_then_asks_for_600_seconds(ground: Ground):
+def test_three_arguments_are_enough_and_a_beat_then_requests_600_seconds(ground: Ground):
     """R000-010, R000-025, R000-026, R000-027, R000-028, R000-029, R000-072, R000-074."""
     heartbeat = SQSHeartbeat(URL, HANDLE, 60, client=ground.sqs, clock=ground.clock)
     ground.made.append(heartbeat)
     heartbeat.start()
     ground.settle(heartbeat)
-    ground.let_pass(heartbeat, 121)
+    ground.advance(heartbeat, 121)
     assert [beat.seconds for beat in ground.sqs.beats] == [600, 600]
     assert sqs_heartbeat.DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC == 600
 
@@ -213,7 +224,7 @@ def test_the_fourth_argument_is_the_visibility(ground: Ground) -> None:
     ground.made.append(heartbeat)
     heartbeat.start()
     ground.settle(heartbeat)
-    ground.let_pass(heartbeat, 61)
+    ground.advance(heartbeat, 61)
     assert [beat.seconds for beat in ground.sqs.beats] == [905]
 
 
@@ -232,7 +243,9 @@ def test_the_fourth_argument_is_the_visibility(ground: Ground) -> None:
         ((URL, HANDLE, 600), "visibility_timeout_sec"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(ground: Ground, arguments, named: str) -> None:
+def test_parameters_that_cannot_work_are_refused_by_name(
+    ground: Ground, arguments, named: str
+) -> None:
     """R000-030, R000-031, R000-032, R000-033."""
     with pytest.raises(ValueError, match=named) as refused:
         SQSHeartbeat(*arguments, client=ground.sqs)
@@ -261,7 +274,7 @@ def test_it_makes_its_own_client_for_the_queues_region() -> None:
 
 
 def test_a_client_that_cannot_be_made_is_a_clear_error() -> None:
-    """R000-040: one line that says what is wrong, not botocore's."""
+    """R000-040: one line names the problem, not botocore's error."""
     refused = run_alone(
         """
         from holdfast.core.errors import ConfigError
@@ -280,36 +293,36 @@ def test_a_client_that_cannot_be_made_is_a_clear_error() -> None:
 
 
 def test_the_first_beat_comes_one_interval_after_the_start(ground: Ground) -> None:
-    """R000-012, R000-013, R000-042: wait first, then beat, and so on."""
-    heartbeat = ground.started(20)
-    ground.let_pass(heartbeat, 19.9)
-    assert ground.beaten_at == []
-    ground.let_pass(heartbeat, 42, step=0.1)
-    assert ground.beaten_at == pytest.approx([20, 40, 60], abs=0.35)
+    """R000-012, R000-013, R000-042: it waits first, then beats, and repeats."""
+    heartbeat = ground.start(20)
+    ground.advance(heartbeat, 19.9)
+    assert ground.beat_times == []
+    ground.advance(heartbeat, 42, step=0.1)
+    assert ground.beat_times == pytest.approx([20, 40, 60], abs=0.35)
 
 
 def test_a_beat_names_queue_message_and_timeout(ground: Ground) -> None:
     """R000-013, R000-044."""
-    heartbeat = ground.started(20, 60)
-    ground.let_pass(heartbeat, 21)
+    heartbeat = ground.start(20, 60)
+    ground.advance(heartbeat, 21)
     asked = {"QueueUrl": URL, "ReceiptHandle": HANDLE, "VisibilityTimeout": 60}
-    assert ground.sqs.said == [asked]
-    assert type(ground.sqs.said[0]["VisibilityTimeout"]) is int
+    assert ground.sqs.requests == [asked]
+    assert type(ground.sqs.requests[0]["VisibilityTimeout"]) is int
 
 
 def test_the_first_error_is_kept(ground: Ground) -> None:
-    """R000-014, R000-048: a throttling that never ended is the error, not what followed."""
+    """R000-014, R000-048: if throttling never ended, it is the error, not a later one."""
     first = sqs_error(THROTTLED)
-    heartbeat = ground.started(20)
+    heartbeat = ground.start(20)
     ground.sqs.fail(first, sqs_error(THROTTLED), sqs_error(GONE))
-    ground.let_pass(heartbeat, 39)
+    ground.advance(heartbeat, 39)
     assert len(ground.sqs.beats) == 3
     assert heartbeat.check_for_errors() is first
 
 
-def test_a_stop_ends_the_wait_at_once_and_nothing_is_beaten_after_it(ground: Ground) -> None:
+def test_a_stop_ends_the_wait_at_once_and_no_beat_follows(ground: Ground) -> None:
     """R000-017, R000-020, R000-021, R000-043: no time passes on the clock."""
-    heartbeat = ground.started(20)
+    heartbeat = ground.start(20)
     thread, stop_event = heartbeat._thread, heartbeat._stop_event
     heartbeat.stop()
     assert stop_event.is_set()
@@ -322,13 +335,13 @@ def test_a_stop_ends_the_wait_at_once_and_nothing_is_beaten_after_it(ground: Gro
 @pytest.mark.parametrize("error", [None, sqs_error(GONE)])
 def test_running_ends_with_the_thread(ground: Ground, error) -> None:
     """R000-018, R000-051: after a stop, and after an error."""
-    heartbeat = ground.started(20)
+    heartbeat = ground.start(20)
     assert heartbeat._running
     ground.sqs.fail(error)
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     if error is None:
         heartbeat.stop()
-    until(lambda: not heartbeat._running)
+    wait_until(lambda: not heartbeat._running)
     assert not heartbeat.running
 
 
@@ -340,12 +353,12 @@ def test_run_is_what_the_thread_runs() -> None:
     class Watched(SQSHeartbeat):
         def _run(self, *args: Any) -> None:
             seen.append(threading.current_thread())
-            go.wait(GENEROUS)
+            go.wait(TEST_TIMEOUT_SECONDS)
             super()._run(*args)
 
     heartbeat = Watched(URL, HANDLE, 20, client=object())
     heartbeat.start()
-    until(lambda: seen)
+    wait_until(lambda: seen)
     assert seen == [heartbeat._thread]
     assert seen[0].daemon
     assert heartbeat._running
@@ -362,39 +375,39 @@ def test_starting_twice_makes_one_thread(ground: Ground) -> None:
     ready = threading.Barrier(8)
 
     def start() -> None:
-        ready.wait(GENEROUS)
+        ready.wait(TEST_TIMEOUT_SECONDS)
         heartbeat.start()
 
     threads = [threading.Thread(target=start) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(GENEROUS)
+        thread.join(TEST_TIMEOUT_SECONDS)
     name = heartbeat._thread.name if heartbeat._thread else ""
     assert [thread.name for thread in threading.enumerate()].count(name) == 1
     ground.settle(heartbeat)
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     assert len(ground.sqs.beats) == 1
 
 
 def test_a_start_after_a_stop_beats_again(ground: Ground) -> None:
-    """R000-054: the stop of the run before is forgotten."""
-    heartbeat = ground.started(20)
+    """R000-054: the stop of the previous run has no effect."""
+    heartbeat = ground.start(20)
     heartbeat.stop()
     heartbeat.start()
     ground.settle(heartbeat)
     assert heartbeat.running
     assert not heartbeat._stop_event.is_set()
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     assert len(ground.sqs.beats) == 1
 
 
 def test_a_start_after_an_error_begins_without_it(ground: Ground) -> None:
     """R000-055; `history` remembers (HB-12)."""
     refused = sqs_error("AccessDenied")
-    heartbeat = ground.started(20)
+    heartbeat = ground.start(20)
     ground.sqs.fail(refused)
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     heartbeat.stop()
     heartbeat.start()
     ground.settle(heartbeat)
@@ -403,7 +416,7 @@ def test_a_start_after_an_error_begins_without_it(ground: Ground) -> None:
     assert heartbeat.history == (refused,)
 
 
-def test_stopping_what_was_never_started_does_nothing(ground: Ground) -> None:
+def test_stopping_a_heartbeat_that_was_never_started_does_nothing(ground: Ground) -> None:
     """R000-059."""
     heartbeat = ground.heartbeat()
     heartbeat.stop()
@@ -414,7 +427,7 @@ def test_stopping_what_was_never_started_does_nothing(ground: Ground) -> None:
 
 def test_stopping_twice_is_stopping_once(ground: Ground) -> None:
     """R000-060, R000-063."""
-    heartbeat = ground.started()
+    heartbeat = ground.start()
     heartbeat.stop()
     assert heartbeat._thread is None
     heartbeat.stop()
@@ -423,11 +436,11 @@ def test_stopping_twice_is_stopping_once(ground: Ground) -> None:
 
 
 def test_a_stop_waits_for_a_call_under_way(ground: Ground) -> None:
-    """R000-021, R000-022: no call is on its way any more when it returns."""
+    """R000-021, R000-022: no call is in progress when it returns."""
     ground.sqs.gate.clear()
     heartbeat = ground.heartbeat(initial_beat=True)
     heartbeat.start()
-    until(lambda: ground.sqs.inside)
+    wait_until(lambda: ground.sqs.inside)
     threading.Timer(0.05, ground.sqs.gate.set).start()
     heartbeat.stop()
     assert ground.sqs.inside == 0
@@ -440,7 +453,7 @@ def test_a_stop_that_waited_long_enough_says_so_and_returns(
     ground.sqs.gate.clear()
     heartbeat = ground.heartbeat(initial_beat=True, join_timeout_sec=0.05)
     heartbeat.start()
-    until(lambda: ground.sqs.inside)
+    wait_until(lambda: ground.sqs.inside)
     heartbeat.stop()
     assert ground.sqs.inside == 1
     assert heartbeat._thread is None
@@ -457,9 +470,9 @@ def test_it_waits_slightly_longer_than_the_interval(ground: Ground, interval: fl
     class Thread(threading.Thread):
         def join(self, timeout: float | None = None) -> None:
             waits.append(timeout)
-            super().join(GENEROUS)
+            super().join(TEST_TIMEOUT_SECONDS)
 
-    heartbeat = ground.started(interval, 600)
+    heartbeat = ground.start(interval, 600)
     assert heartbeat._thread is not None
     heartbeat._thread.__class__ = Thread
     heartbeat.stop()
@@ -468,7 +481,7 @@ def test_it_waits_slightly_longer_than_the_interval(ground: Ground, interval: fl
     assert interval < waited <= interval + 2
 
 
-# -- asking
+# -- errors and state
 
 
 @pytest.mark.parametrize(
@@ -476,47 +489,47 @@ def test_it_waits_slightly_longer_than_the_interval(ground: Ground, interval: fl
     [SQSHeartbeat.start, SQSHeartbeat.check_for_errors, lambda heartbeat: heartbeat.running],
     ids=["start", "check_for_errors", "running"],
 )
-def test_shared_state_is_touched_under_the_lock(
+def test_shared_state_is_accessed_under_the_lock(
     ground: Ground, asked: Callable[[SQSHeartbeat], object]
 ) -> None:
-    """R000-008, R000-052, R000-064, R000-067: who finds it taken waits."""
+    """R000-008, R000-052, R000-064, R000-067: a thread that finds it taken waits."""
     heartbeat = ground.heartbeat()
     asking = threading.Thread(target=asked, args=(heartbeat,))
     with heartbeat._lock:
         asking.start()
         asking.join(0.05)
         assert asking.is_alive()
-    asking.join(GENEROUS)
+    asking.join(TEST_TIMEOUT_SECONDS)
     assert not asking.is_alive()
 
 
-def test_an_error_is_written_down_under_the_lock(ground: Ground) -> None:
+def test_an_error_is_recorded_under_the_lock(ground: Ground) -> None:
     """R000-008, R000-048, R000-051: and so is the end of running."""
-    heartbeat = ground.started(20)
+    heartbeat = ground.start(20)
     ground.sqs.fail(sqs_error(GONE))
     with heartbeat._lock:
         ground.clock.advance(21)
-        until(lambda: ground.sqs.beats and not ground.sqs.inside)
+        wait_until(lambda: ground.sqs.beats and not ground.sqs.inside)
         assert not heartbeat.lost.wait(0.05)
         assert heartbeat._error is None
         assert heartbeat._running
-    assert heartbeat.lost.wait(GENEROUS)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
     assert heartbeat._error is not None
 
 
-def test_asking_for_errors_gives_the_error_and_does_not_raise(ground: Ground) -> None:
+def test_check_for_errors_returns_the_error_and_does_not_raise(ground: Ground) -> None:
     """R000-065."""
     error = sqs_error(GONE)
-    heartbeat = ground.started()
+    heartbeat = ground.start()
     assert heartbeat.check_for_errors() is None
     ground.sqs.fail(error)
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     assert heartbeat.check_for_errors() is error
     heartbeat.stop()
     assert heartbeat.check_for_errors() is error
 
 
-def test_running_is_a_property_that_needs_flag_and_living_thread(ground: Ground) -> None:
+def test_running_is_a_property_that_needs_the_flag_and_a_live_thread(ground: Ground) -> None:
     """R000-066, R000-068."""
     heartbeat = ground.heartbeat()
     assert heartbeat.running is False
@@ -548,7 +561,7 @@ def test_the_interval_can_come_from_the_environment(aws, monkeypatch, text, seco
 
 
 @pytest.mark.parametrize(("interval", "warned"), [(300, False), (301, True)])
-def test_an_interval_close_to_the_visibility_is_warned_of(
+def test_an_interval_close_to_the_visibility_logs_a_warning(
     ground: Ground, caplog: pytest.LogCaptureFixture, interval: int, warned: bool
 ) -> None:
     """R000-070."""
@@ -566,16 +579,16 @@ def test_the_queues_own_timeout_can_be_used(aws, monkeypatch) -> None:
     assert heartbeat.visibility_timeout_sec == 905
     assert heartbeat.interval_sec == pytest.approx(905 / 3)
     heartbeat.start()
-    queue.let_pass(heartbeat, 302)
+    queue.advance(heartbeat, 302)
     heartbeat.stop()
-    queue.let_pass(heartbeat, 902)
+    queue.advance(heartbeat, 902)
     assert queue.receive() == []
-    queue.let_pass(heartbeat, 4)
+    queue.advance(heartbeat, 4)
     assert len(queue.receive()) == 1
 
 
 @pytest.mark.parametrize(("lambda_timeout", "warned"), [(900, False), (906, True)])
-def test_a_queue_timeout_below_the_lambdas_is_warned_of(
+def test_a_queue_timeout_below_the_lambdas_logs_a_warning(
     aws, caplog: pytest.LogCaptureFixture, lambda_timeout: int, warned: bool
 ) -> None:
     """R000-073: 905 is enough for 900."""
@@ -595,8 +608,8 @@ def test_no_other_permission_is_needed_than_the_documented_one(ground: Ground) -
             asked.add(operation)
             return getattr(ground.sqs, operation)
 
-    heartbeat = ground.started(20, client=Client())
-    ground.let_pass(heartbeat, 100)
+    heartbeat = ground.start(20, client=Client())
+    ground.advance(heartbeat, 100)
     heartbeat.stop()
     assert len(ground.sqs.beats) >= 4
     assert asked == {"change_message_visibility"}
@@ -604,9 +617,9 @@ def test_no_other_permission_is_needed_than_the_documented_one(ground: Ground) -
 
 def test_a_role_without_the_permission_is_an_error_at_the_first_beat(ground: Ground) -> None:
     """R000-078."""
-    heartbeat = ground.started(20)
+    heartbeat = ground.start(20)
     ground.sqs.fail(sqs_error("AccessDenied", 403))
-    ground.let_pass(heartbeat, 21)
+    ground.advance(heartbeat, 21)
     assert isinstance(heartbeat.check_for_errors(), ClientError)
 
 
@@ -673,7 +686,7 @@ def test_work_that_fails_stops_the_heartbeat_and_fails_with_its_own_error(
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_work_that_went_well_while_the_message_was_lost_fails(
+def test_work_that_succeeded_while_the_message_was_lost_fails(
     in_lambda: Queue, example: Any, short: bool
 ) -> None:
     """R000-023, R000-024, R000-084, R000-085."""
@@ -692,7 +705,7 @@ def test_the_handler_of_the_example_works(in_lambda: Queue, example, capsys) -> 
 
 
 def lose(heartbeat: SQSHeartbeat) -> None:
-    """A restart whose first beat comes at once, and is refused."""
+    """Lose the message: restart with a first beat at once, which is refused."""
     heartbeat.stop()
 
     class Refusing:
@@ -700,6 +713,6 @@ def lose(heartbeat: SQSHeartbeat) -> None:
             raise RuntimeError("no beat")
 
     heartbeat._sqs_client = Refusing()
-    heartbeat._terms = type(heartbeat._terms)(300, 905, initial_beat=True)
+    heartbeat._options = type(heartbeat._options)(300, 905, initial_beat=True)
     heartbeat.start()
-    assert heartbeat.lost.wait(GENEROUS)
+    assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)

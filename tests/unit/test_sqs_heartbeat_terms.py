@@ -1,4 +1,4 @@
-"""Parameters that cannot work are refused before anything happens, in words."""
+"""Parameters that cannot work are refused at once, with a clear message."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def test_a_visibility_must_be_whole_seconds_that_sqs_allows(timeout: Any) -> Non
 
 
 @pytest.mark.parametrize(("interval", "timeout"), [(0.5, 1), (20, 60.0), (43_199, 43_200)])
-def test_whatever_can_work_is_taken(interval: float, timeout: Any) -> None:
+def test_all_workable_values_are_accepted(interval: float, timeout: Any) -> None:
     assert SQSHeartbeat(URL, HANDLE, interval, timeout, client=object()).running is False
 
 
@@ -43,13 +43,13 @@ def test_failures_are_counted_in_whole_numbers(count: Any) -> None:
 
 
 @pytest.mark.parametrize("received_at", [0, -5, True, "now", float("nan"), 1_700_000_000_000])
-def test_a_receive_is_told_in_seconds_not_milliseconds(received_at: Any) -> None:
+def test_received_at_must_be_in_seconds_not_milliseconds(received_at: Any) -> None:
     with pytest.raises(ValueError, match="received_at"):
         SQSHeartbeat(URL, HANDLE, 20, client=object(), received_at=received_at)
 
 
 @pytest.mark.parametrize("left", [float("nan"), float("inf"), True, "5"])
-def test_what_is_left_must_be_a_number(left: Any) -> None:
+def test_the_initial_visibility_must_be_a_number(left: Any) -> None:
     with pytest.raises(ValueError, match="initial_visibility_sec"):
         SQSHeartbeat(URL, HANDLE, 20, client=object(), initial_visibility_sec=left)
 
@@ -66,13 +66,13 @@ def test_no_interval_in_the_environment_is_none(environ: dict[str, str]) -> None
 
 
 class Attributes:
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
+    def __init__(self, response: Any) -> None:
+        self.response = response
 
-    def get_queue_attributes(self, **asked: Any) -> Any:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return {"Attributes": {"VisibilityTimeout": self.answer}}
+    def get_queue_attributes(self, **request: Any) -> Any:
+        if isinstance(self.response, Exception):
+            raise self.response
+        return {"Attributes": {"VisibilityTimeout": self.response}}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,9 @@ class Attributes:
         (sqs_error("InternalError", 500), QueueUnavailable),
     ],
 )
-def test_a_queue_that_does_not_tell_is_a_clear_error(error, kind: type[Exception]) -> None:
+def test_a_queue_whose_timeout_cannot_be_read_is_a_clear_error(
+    error, kind: type[Exception]
+) -> None:
     with pytest.raises(kind, match="orders") as raised:
         visibility_timeout_of(URL, Attributes(error))
     assert HANDLE not in str(raised.value)
@@ -93,13 +95,15 @@ def test_an_interval_given_counts_more_than_the_environments(monkeypatch) -> Non
     monkeypatch.setenv("SQS_HEARTBEAT_INTERVAL_MS", "5000")
     client = Attributes("90")
     assert SQSHeartbeat.from_queue(URL, HANDLE, client=client).interval_sec == 5
-    told = SQSHeartbeat.from_queue(URL, HANDLE, client=client, interval_sec=7)
-    assert (told.interval_sec, told.visibility_timeout_sec) == (7, 90)
+    heartbeat = SQSHeartbeat.from_queue(URL, HANDLE, client=client, interval_sec=7)
+    assert (heartbeat.interval_sec, heartbeat.visibility_timeout_sec) == (7, 90)
 
 
 @pytest.mark.parametrize("timeout", ["0", "4"])
-def test_an_interval_the_queue_has_no_room_for_is_refused(monkeypatch, timeout: str) -> None:
-    """HB-14: 600 > interval would have passed."""
+def test_an_interval_longer_than_the_queues_timeout_is_refused(
+    monkeypatch, timeout: str
+) -> None:
+    """The default timeout of 600 would have allowed it (HB-14)."""
     monkeypatch.setenv("SQS_HEARTBEAT_INTERVAL_MS", "5000")
     with pytest.raises(ValueError, match="visibility_timeout_sec"):
         SQSHeartbeat.from_queue(URL, HANDLE, client=Attributes(timeout))

@@ -1,4 +1,4 @@
-"""SQSQueue: what is its own, beside the contract it shares with the other queues."""
+"""Tests of SQSQueue beyond the contract that it shares with the other queues."""
 
 import json
 import threading
@@ -43,7 +43,7 @@ def sqs(clock: ManualClock) -> SimulatedSqs:
 def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> Callable[..., Queue]:
     client = sqs.client()
 
-    def open_one(name: str = "work", **settings: Any) -> Queue:
+    def open_work(name: str = "work", **settings: Any) -> Queue:
         kind = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
         client.create_queue(QueueName=name, Attributes=kind)
         defaults = {"lease_seconds": LEASE, "clock": clock, "client": client}
@@ -51,21 +51,21 @@ def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> Callable[..., Queue]:
         sqs.calls.clear()
         return queue
 
-    return open_one
+    return open_work
 
 
-def pushed(queue: Queue, count: int) -> list[str]:
+def push_count(queue: Queue, count: int) -> list[str]:
     return queue.push_many(AnyMessage(id=f"{number}") for number in range(count))
 
 
 # -- few calls
 
 
-def test_ten_go_out_come_in_and_are_deleted_in_one_call_each(
+def test_ten_messages_are_sent_received_and_deleted_in_one_call_each(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
-    pushed(queue, 25)
+    push_count(queue, 25)
     assert sqs.calls.count("SendMessageBatch") == 3
     messages = queue.poll(25)
     assert (len(messages), sqs.calls.count("ReceiveMessage")) == (25, 3)
@@ -73,11 +73,11 @@ def test_ten_go_out_come_in_and_are_deleted_in_one_call_each(
     assert sqs.calls.count("DeleteMessageBatch", "DeleteMessage") == 3
 
 
-def test_acks_of_many_threads_leave_together(
+def test_acks_of_many_threads_are_sent_together(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
-    pushed(queue, 10)
+    push_count(queue, 10)
     messages = queue.poll(10)
     together = threading.Barrier(10)
 
@@ -92,11 +92,11 @@ def test_acks_of_many_threads_leave_together(
     assert queue.stats().leased == 0
 
 
-def test_a_refused_ack_among_those_that_left_together_is_told_to_its_own_thread_only(
+def test_a_refused_ack_in_a_shared_batch_is_raised_in_its_own_thread_only(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
-    pushed(queue, 4)
+    push_count(queue, 4)
     messages = queue.poll(4)
     sqs.faults.refuse("DeleteMessageBatch", "ReceiptHandleIsInvalid", positions=(0,))
     together = threading.Barrier(4)
@@ -114,13 +114,13 @@ def test_a_refused_ack_among_those_that_left_together_is_told_to_its_own_thread_
     assert queue.stats().leased == 1
 
 
-def test_a_lone_ack_waits_for_nobody(
+def test_a_single_ack_does_not_wait_for_others(
     open_queue: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.adapters.aws.sqs.ack_batcher.GATHER_SECONDS", 600.0)
     queue = open_queue()
-    pushed(queue, 1)
-    queue.ack(queue.poll()[0])  # it would take ten minutes
+    push_count(queue, 1)
+    queue.ack(queue.poll()[0])  # waiting would take ten minutes
     assert queue.stats().leased == 0
 
 
@@ -128,7 +128,7 @@ def test_a_worker_never_receives_more_than_it_has_free_slots(sqs: SimulatedSqs) 
     client = SimulatedSqs().client()
     client.create_queue(QueueName="work")
     queue: Queue = SQSQueue("work", lease_seconds=LEASE, client=client)
-    pushed(queue, 40)
+    push_count(queue, 40)
     held = most = 0
     lock = threading.Lock()
 
@@ -145,32 +145,32 @@ def test_a_worker_never_receives_more_than_it_has_free_slots(sqs: SimulatedSqs) 
 # -- errors
 
 
-def test_an_entry_that_fails_in_passing_is_sent_again_by_itself(
+def test_an_entry_that_fails_transiently_is_sent_again_alone(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     clock.auto_advance = True
     queue = open_queue()
     sqs.faults.refuse("SendMessageBatch", "InternalError", positions=(2, 5))
-    pushed(queue, 10)
+    push_count(queue, 10)
     assert sorted(int(message.id) for message in queue.poll(10)) == list(range(10))
     assert [call.entries for call in sqs.calls.select("SendMessageBatch")] == [10, 2]
 
 
-def test_entries_that_are_refused_for_good_are_named(
+def test_entries_that_are_refused_permanently_are_named(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     clock.auto_advance = True
     queue = open_queue()
     sqs.faults.refuse("SendMessageBatch", "InternalError", positions=(0,), times=99)
     with pytest.raises(QueueUnavailable, match=r"1 of the messages .*InternalError.*'0'"):
-        pushed(queue, 4)
+        push_count(queue, 4)
 
 
 def test_one_refused_ack_of_many_does_not_undo_the_others(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
-    pushed(queue, 5)
+    push_count(queue, 5)
     messages = queue.poll(5)
     sqs.faults.refuse("DeleteMessageBatch", "InternalError", positions=(1,))
     with pytest.raises(QueueUnavailable, match="InternalError"):
@@ -195,7 +195,7 @@ def test_each_entry_of_a_renewal_is_judged_by_its_own_code(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, code: str, answer: type
 ) -> None:
     queue = open_queue()
-    pushed(queue, 3)
+    push_count(queue, 3)
     leases = [get_lease(message) for message in queue.poll(3)]
     sqs.faults.refuse("ChangeMessageVisibilityBatch", code, positions=(1,))
     answers = queue.renew(leases, LEASE)
@@ -206,7 +206,7 @@ def test_a_queue_that_is_gone_loses_the_lease_at_once(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     queue = open_queue()
-    pushed(queue, 1)
+    push_count(queue, 1)
     lease = get_lease(queue.poll()[0])
     client = sqs.client()
     client.delete_queue(QueueUrl=client.get_queue_url(QueueName="work")["QueueUrl"])
@@ -217,11 +217,11 @@ def test_a_queue_that_is_gone_loses_the_lease_at_once(
     assert "no such queue" in lease.reason
 
 
-def test_throttling_is_ridden_out_within_the_lease(
+def test_throttling_is_tolerated_within_the_lease(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     queue = open_queue()
-    pushed(queue, 1)
+    push_count(queue, 1)
     lease = get_lease(queue.poll()[0])
     keeper = LeaseKeeper(clock)
     keeper.hold(lease)
@@ -236,7 +236,7 @@ def test_throttling_is_ridden_out_within_the_lease(
     assert sqs.calls.count("ChangeMessageVisibilityBatch") == 5
 
 
-def test_no_error_tells_the_receipt_or_the_body(
+def test_no_error_shows_the_receipt_or_the_body(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
@@ -244,9 +244,9 @@ def test_no_error_tells_the_receipt_or_the_body(
     message = queue.poll()[0]
     handle = get_lease(message).handle.handle
     sqs.faults.fail("DeleteMessageBatch", "InternalError")
-    with pytest.raises(QueueUnavailable) as told:
+    with pytest.raises(QueueUnavailable) as caught:
         queue.ack(message)
-    for text in (str(told.value), repr(get_lease(message)), repr(get_lease(message).handle)):
+    for text in (str(caught.value), repr(get_lease(message)), repr(get_lease(message).handle)):
         assert "canary-body" not in text
         assert handle not in text
 
@@ -260,14 +260,14 @@ def test_access_denied_names_the_permission(
         queue.poll()
 
 
-# -- twice to one process
+# -- delivered twice to one process
 
 
-def test_a_message_delivered_twice_to_one_process_is_worked_once_by_its_newest_handle(
+def test_a_message_delivered_twice_to_one_process_is_processed_once_with_its_newest_handle(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     queue = open_queue()
-    pushed(queue, 1)
+    push_count(queue, 1)
     message = queue.poll()[0]
     clock.advance(10)
     assert sqs.duplicate("work") == 1
@@ -277,11 +277,11 @@ def test_a_message_delivered_twice_to_one_process_is_worked_once_by_its_newest_h
     assert queue.stats().leased == 0
 
 
-def test_a_message_that_ran_out_here_is_delivered_anew(
+def test_a_message_whose_lease_expired_here_is_delivered_again(
     open_queue: Callable[..., Queue], clock: ManualClock
 ) -> None:
     queue = open_queue()
-    pushed(queue, 1)
+    push_count(queue, 1)
     [first] = queue.poll()
     clock.advance(LEASE + 1)
     [second] = queue.poll()
@@ -294,11 +294,11 @@ def test_a_message_that_ran_out_here_is_delivered_anew(
 # -- nack, and the extension that must not overtake it
 
 
-def test_an_extension_under_way_cannot_overtake_a_nack(
+def test_an_extension_in_progress_cannot_overtake_a_nack(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     queue = open_queue()
-    pushed(queue, 1)
+    push_count(queue, 1)
     [message] = queue.poll()
     lease = get_lease(message)
     sqs.faults.slow("ChangeMessageVisibilityBatch", 5)
@@ -314,11 +314,11 @@ def test_an_extension_under_way_cannot_overtake_a_nack(
     assert queue.stats().ready == 1
 
 
-def test_what_is_being_settled_is_not_extended(
+def test_a_message_that_is_being_settled_is_not_extended(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
-    pushed(queue, 2)
+    push_count(queue, 2)
     first, second = (get_lease(message) for message in queue.poll(2))
     with first.handle.lock:
         answers = queue.renew([first, second], LEASE)
@@ -327,7 +327,7 @@ def test_what_is_being_settled_is_not_extended(
 
 
 @pytest.mark.parametrize(("on_nack", "ready", "calls"), [("now", 1, 1), ("leave", 0, 0)])
-def test_a_nack_without_a_delay_does_what_was_chosen(
+def test_a_nack_without_a_delay_follows_on_nack(
     open_queue: Callable[..., Queue],
     sqs: SimulatedSqs,
     clock: ManualClock,
@@ -337,7 +337,7 @@ def test_a_nack_without_a_delay_does_what_was_chosen(
 ) -> None:
     """R001-053, R001-054: leave it to its visibility timeout, or show it at once."""
     queue = open_queue(on_nack=on_nack)
-    pushed(queue, 1)
+    push_count(queue, 1)
     [message] = queue.poll()
     sqs.calls.clear()
     queue.nack(message)
@@ -351,7 +351,7 @@ def test_a_nack_is_never_longer_than_twelve_hours_from_the_receive(
     open_queue: Callable[..., Queue], clock: ManualClock
 ) -> None:
     queue = open_queue()
-    pushed(queue, 1)
+    push_count(queue, 1)
     [message] = queue.poll()
     clock.advance(LEASE - 1)
     queue.nack(message, delay_seconds=86_400)
@@ -366,7 +366,7 @@ def test_a_lease_is_kept_for_twelve_hours_and_not_a_second_longer(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     queue = open_queue(lease_seconds=600.0)
-    pushed(queue, 1)
+    push_count(queue, 1)
     claimed_at = clock.monotonic()
     lease = get_lease(queue.poll()[0])
     keeper = LeaseKeeper(clock)
@@ -384,7 +384,7 @@ def test_a_lease_is_kept_for_twelve_hours_and_not_a_second_longer(
 # -- long polls
 
 
-def test_a_long_poll_ends_at_once_on_shutdown_and_what_it_brings_later_is_given_back(
+def test_a_long_poll_ends_at_once_on_shutdown_and_gives_back_later_messages(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     queue = open_queue(lease_seconds=90.0)
@@ -395,7 +395,7 @@ def test_a_long_poll_ends_at_once_on_shutdown_and_what_it_brings_later_is_given_
             pass
         stop.set()
         assert polling.result(10) == []
-    pushed(queue, 1)
+    push_count(queue, 1)
     while clock.waiting or queue.stats().leased:
         pass
     assert queue.stats().ready == 1
@@ -412,7 +412,7 @@ def test_a_long_poll_leaves_most_of_the_lease(
     assert sqs.calls.count("ReceiveMessage") == 3  # two seconds each
 
 
-def test_an_empty_answer_is_not_believed_at_once(sqs: SimulatedSqs) -> None:
+def test_one_empty_response_does_not_count_as_an_empty_queue(sqs: SimulatedSqs) -> None:
     client = SimulatedSqs().client()
     client.create_queue(QueueName="work")
     queue: Queue = SQSQueue("work", lease_seconds=3.0, client=client)
@@ -423,7 +423,7 @@ def test_an_empty_answer_is_not_believed_at_once(sqs: SimulatedSqs) -> None:
     def counted() -> Any:
         looked.append(1)
         if len(looked) == 2:
-            pushed(queue, 1)  # arrived after one look that saw nothing
+            push_count(queue, 1)  # it arrives after one empty receive
         return stats()
 
     queue.stats = counted  # type: ignore[method-assign]
@@ -434,7 +434,7 @@ def test_an_empty_answer_is_not_believed_at_once(sqs: SimulatedSqs) -> None:
 # -- dead letters
 
 
-def with_redrive_policy(sqs: SimulatedSqs, receives: int = 5, *, select: str = "work") -> None:
+def add_redrive_policy(sqs: SimulatedSqs, receives: int = 5, *, name: str = "work") -> None:
     client = sqs.client()
     dead = client.create_queue(QueueName="the-dead")["QueueUrl"]
     arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])
@@ -442,7 +442,7 @@ def with_redrive_policy(sqs: SimulatedSqs, receives: int = 5, *, select: str = "
         "deadLetterTargetArn": arn["Attributes"]["QueueArn"],
         "maxReceiveCount": receives,
     }
-    url = client.get_queue_url(QueueName=select)["QueueUrl"]
+    url = client.get_queue_url(QueueName=name)["QueueUrl"]
     client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
 
 
@@ -450,8 +450,8 @@ def test_dead_letters_go_to_the_queue_of_the_redrive_policy_with_their_reason(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
-    with_redrive_policy(sqs)
-    pushed(queue, 1)
+    add_redrive_policy(sqs)
+    push_count(queue, 1)
     queue.dead_letter(queue.poll()[0], "the shop is closed", detail="Traceback …")
     [view] = queue.dead_letters()
     assert view.where.startswith("sqs:the-dead/")
@@ -462,12 +462,12 @@ def test_dead_letters_go_to_the_queue_of_the_redrive_policy_with_their_reason(
     assert queue.poll()[0].attempts == 1
 
 
-def test_what_the_redrive_policy_moved_is_shown_too(
+def test_messages_moved_by_the_redrive_policy_are_listed(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     queue = open_queue()
-    with_redrive_policy(sqs, receives=2)
-    pushed(queue, 1)
+    add_redrive_policy(sqs, receives=2)
+    push_count(queue, 1)
     for _ in range(2):
         assert queue.poll() != []
         clock.advance(LEASE + 1)
@@ -476,11 +476,11 @@ def test_what_the_redrive_policy_moved_is_shown_too(
     assert "redrive policy" in (view.reason or "")
 
 
-def test_without_a_redrive_policy_a_queue_for_them_is_made_when_the_first_dies(
+def test_without_a_redrive_policy_the_first_dead_letter_creates_a_queue(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
-    pushed(queue, 2)
+    push_count(queue, 2)
     assert (queue.stats().failed, list(queue.dead_letters()), queue.redrive()) == (0, [], 0)
     assert sqs.calls.count("CreateQueue") == 0
     first, second = queue.poll(2)
@@ -492,9 +492,9 @@ def test_without_a_redrive_policy_a_queue_for_them_is_made_when_the_first_dies(
     assert queue.stats().ready == 2
 
 
-def test_looking_hides_no_dead_letter(open_queue: Callable[..., Queue]) -> None:
+def test_listing_hides_no_dead_letter(open_queue: Callable[..., Queue]) -> None:
     queue = open_queue()
-    pushed(queue, 12)
+    push_count(queue, 12)
     for message in queue.poll(12):
         queue.dead_letter(message, "no use")
     for _ in range(3):
@@ -505,21 +505,24 @@ def test_a_copy_is_kept_before_the_message_is_deleted_and_only_once(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
-    pushed(queue, 1)
+    push_count(queue, 1)
     [message] = queue.poll()
     sqs.faults.fail("DeleteMessageBatch", "InternalError")
     with pytest.raises(QueueUnavailable):
         queue.dead_letter(message, "no use")
-    assert (queue.stats().leased, queue.stats().failed) == (1, 1)  # twice, never lost
+    assert (queue.stats().leased, queue.stats().failed) == (
+        1,
+        1,
+    )  # two messages instead of none
     queue.dead_letter(message, "no use")
     assert (queue.stats().leased, queue.stats().failed) == (0, 1)
 
 
-def test_a_lease_that_is_gone_leaves_no_copy(
+def test_dead_lettering_with_a_lost_lease_leaves_no_copy(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
-    pushed(queue, 1)
+    push_count(queue, 1)
     [message] = queue.poll()
     sqs.faults.refuse("ChangeMessageVisibilityBatch", "ReceiptHandleIsInvalid")
     with pytest.raises(LeaseLost):
@@ -527,21 +530,21 @@ def test_a_lease_that_is_gone_leaves_no_copy(
     assert queue.stats().failed == 0
 
 
-def test_a_message_that_cannot_be_buried_costs_the_others_nothing(
+def test_a_message_that_cannot_be_dead_lettered_does_not_affect_the_others(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
-    heard: list[Event] = []
-    queue = open_queue(events=Events(heard.append), model=Order)
+    events_seen: list[Event] = []
+    queue = open_queue(events=Events(events_seen.append), model=Order)
     client = sqs.client()
     url = client.get_queue_url(QueueName="work")["QueueUrl"]
     client.send_message(QueueUrl=url, MessageBody="torn {")
     queue.push_many(Order(number=number) for number in range(9))
     sqs.faults.fail("CreateQueue", "AccessDenied")
     assert len(queue.poll(10)) == 9
-    assert [type(event) for event in heard] == [PollFailed]
+    assert [type(event) for event in events_seen] == [PollFailed]
 
 
-def test_somebodys_own_attributes_survive_the_dead_letters_and_back(
+def test_the_senders_attributes_survive_dead_letter_and_redrive(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
@@ -556,11 +559,11 @@ def test_somebodys_own_attributes_survive_the_dead_letters_and_back(
 
 
 @pytest.mark.parametrize("name", ["work", "work.fifo"])
-def test_a_message_may_die_be_redriven_and_die_again_within_minutes(
+def test_a_message_may_be_dead_lettered_again_minutes_after_its_redrive(
     open_queue: Callable[..., Queue], name: str
 ) -> None:
     queue = open_queue(name)
-    pushed(queue, 1)
+    push_count(queue, 1)
     for _ in range(3):
         queue.dead_letter(queue.poll()[0], "no use")
         assert (queue.stats().leased, queue.stats().failed) == (0, 1)
@@ -568,7 +571,7 @@ def test_a_message_may_die_be_redriven_and_die_again_within_minutes(
     assert queue.poll() != []
 
 
-def test_a_message_as_large_as_can_be_reaches_the_dead_letters(
+def test_a_message_of_the_largest_size_reaches_the_dead_letters(
     open_queue: Callable[..., Queue],
 ) -> None:
     queue = open_queue()
@@ -581,12 +584,12 @@ def test_a_message_as_large_as_can_be_reaches_the_dead_letters(
     assert queue.poll()[0].text == message.text
 
 
-def test_queues_that_share_their_dead_letters_do_not_touch_each_others(
+def test_queues_that_share_a_dead_letter_queue_use_only_their_own_messages(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     work, other = open_queue(), open_queue("other")
-    with_redrive_policy(sqs)
-    with_redrive_policy(sqs, select="other")
+    add_redrive_policy(sqs)
+    add_redrive_policy(sqs, name="other")
     for queue in (work, other):
         queue.push(AnyMessage(id=queue.name))
         queue.dead_letter(queue.poll()[0], "no use")
@@ -599,7 +602,7 @@ def test_queues_that_share_their_dead_letters_do_not_touch_each_others(
 # -- FIFO
 
 
-def test_a_fifo_queue_keeps_one_order_for_all_unless_told_by_which_field(
+def test_a_fifo_queue_keeps_one_order_for_all_without_group_by(
     open_queue: Callable[..., Queue],
 ) -> None:
     queue = open_queue("one.fifo", model=Order)
@@ -615,7 +618,7 @@ def test_a_fifo_queue_keeps_one_order_for_all_unless_told_by_which_field(
     assert all(number == int(customer) for customer, number in taken.items() if number < 2)
 
 
-def test_messages_of_one_group_are_worked_one_after_the_other_in_their_order() -> None:
+def test_messages_of_one_group_are_processed_one_by_one_in_order() -> None:
     client = SimulatedSqs().client()
     client.create_queue(QueueName="work.fifo", Attributes={"FifoQueue": "true"})
     queue: Queue = SQSQueue("work.fifo", Order, client=client, group_by="customer")
@@ -637,7 +640,7 @@ def test_messages_of_one_group_are_worked_one_after_the_other_in_their_order() -
     assert all(numbers == sorted(numbers) for numbers in seen.values())
 
 
-def test_a_push_whose_reply_was_lost_does_not_double_in_a_fifo_queue(
+def test_a_push_whose_response_was_lost_is_stored_once_in_a_fifo_queue(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue("work.fifo")
@@ -659,7 +662,7 @@ def test_fifo_ids_and_groups_may_be_any_text(open_queue: Callable[..., Queue]) -
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "told"),
+    ("name", "settings", "caught"),
     [
         ("work", {"dedupe": True}, "FIFO"),
         ("work", {"group_by": "customer"}, "FIFO"),
@@ -674,13 +677,13 @@ def test_fifo_ids_and_groups_may_be_any_text(open_queue: Callable[..., Queue]) -
     ],
 )
 def test_settings_that_cannot_work_are_refused_early(
-    sqs: SimulatedSqs, name: str, settings: dict[str, Any], told: str
+    sqs: SimulatedSqs, name: str, settings: dict[str, Any], caught: str
 ) -> None:
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=caught):
         SQSQueue(name, client=sqs.client(), **settings)
 
 
-def test_delays_beyond_what_sqs_can_keep_are_refused(
+def test_delays_longer_than_sqs_allows_are_refused(
     open_queue: Callable[..., Queue],
 ) -> None:
     with pytest.raises(ValueError, match="at most 900"):
@@ -689,7 +692,7 @@ def test_delays_beyond_what_sqs_can_keep_are_refused(
         open_queue("work.fifo").push(AnyMessage(), delay_seconds=1)
 
 
-def test_the_queues_own_size_limit_counts(
+def test_the_queues_own_size_limit_applies(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
@@ -701,7 +704,7 @@ def test_the_queues_own_size_limit_counts(
     assert queue.stats().ready == 0
 
 
-def test_large_messages_share_no_batch_they_do_not_fit_in(
+def test_large_messages_are_sent_in_batches_that_fit(
     open_queue: Callable[..., Queue],
 ) -> None:
     queue = open_queue()
@@ -716,14 +719,16 @@ def test_characters_that_sqs_refuses_are_carried(open_queue: Callable[..., Queue
     assert queue.poll()[0].text == text
 
 
-def test_that_checkpoints_are_not_kept_is_told_once(open_queue: Callable[..., Queue]) -> None:
-    heard: list[Event] = []
-    queue = open_queue(events=Events(heard.append))
-    pushed(queue, 1)
+def test_a_checkpoint_that_is_not_kept_is_reported_once(
+    open_queue: Callable[..., Queue],
+) -> None:
+    events_seen: list[Event] = []
+    queue = open_queue(events=Events(events_seen.append))
+    push_count(queue, 1)
     [message] = queue.poll()
     for page in range(3):
         queue.save_checkpoint(message, {"page": page})
-    assert [type(event) for event in heard] == [CheckpointNotKept]
+    assert [type(event) for event in events_seen] == [CheckpointNotKept]
     assert queue.load_checkpoint(message) is None
 
 
@@ -733,7 +738,7 @@ def test_that_checkpoints_are_not_kept_is_told_once(open_queue: Callable[..., Qu
 def test_a_worker_retries_rejects_and_completes(sqs: SimulatedSqs) -> None:
     client = SimulatedSqs().client()
     client.create_queue(QueueName="work")
-    heard: list[Event] = []
+    events_seen: list[Event] = []
     queue: Queue = SQSQueue("work", Order, client=client, on_nack="now")
     queue.push_many(Order(id=f"{number}", number=number) for number in range(12))
 
@@ -744,34 +749,36 @@ def test_a_worker_retries_rejects_and_completes(sqs: SimulatedSqs) -> None:
             raise RuntimeError("later")
         return None
 
-    worker = Worker(queue, handle, concurrency=4, events=Events(heard.append))
+    worker = Worker(queue, handle, concurrency=4, events=Events(events_seen.append))
     report = worker.run(until_empty=True)
     assert (report.completed, report.retried, report.dead_lettered) == (11, 1, 1)
     assert [view.id for view in queue.dead_letters()] == ["3"]
-    assert [event.message_id for event in heard if isinstance(event, DeadLettered)] == ["3"]
+    assert [event.message_id for event in events_seen if isinstance(event, DeadLettered)] == [
+        "3"
+    ]
 
 
-def longest(_: AnyMessage, ctx: Context) -> Reject:
+def report_cap(_: AnyMessage, ctx: Context) -> Reject:
     return Reject(f"{ctx.max_seconds_left:.0f}")
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_the_handler_is_told_how_long_it_can_be_held_at_all(isolation: Any) -> None:
+def test_the_handler_can_read_how_long_the_message_can_be_held(isolation: Any) -> None:
     client = SimulatedSqs().client()
     client.create_queue(QueueName="work")
     queue: Queue = SQSQueue("work", client=client)
-    pushed(queue, 1)
-    Worker(queue, longest, isolation=isolation).run(until_empty=True)
+    push_count(queue, 1)
+    Worker(queue, report_cap, isolation=isolation).run(until_empty=True)
     [view] = queue.dead_letters()
     assert 43_000 < int(view.reason or 0) <= 43_200
 
 
-def test_a_run_until_empty_waits_for_what_it_put_back_itself() -> None:
+def test_a_run_until_empty_waits_for_messages_it_nacked_itself() -> None:
     client = SimulatedSqs().client()
     client.create_queue(QueueName="work")
     queue: Queue = SQSQueue("work", client=client)
-    queue.min_empty_checks = 1  # one is enough to be wrong
-    pushed(queue, 1)
+    queue.min_empty_checks = 1  # one check could be wrong
+    push_count(queue, 1)
 
     def handle(message: AnyMessage, _: object) -> Retry | None:
         return Retry(after_seconds=3) if message.attempts == 1 else None
@@ -780,7 +787,7 @@ def test_a_run_until_empty_waits_for_what_it_put_back_itself() -> None:
     assert (report.retried, report.completed) == (1, 1)
 
 
-def test_a_worker_on_a_queue_that_is_not_there_says_so_at_once() -> None:
+def test_a_worker_on_a_missing_queue_fails_at_once() -> None:
     queue: Queue = SQSQueue("nowhere", client=SimulatedSqs().client())
     with pytest.raises(ConfigError, match="no such queue"):
         Worker(queue, lambda _, __: None).run()

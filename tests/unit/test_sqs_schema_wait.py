@@ -1,4 +1,4 @@
-"""A FIFO queue's message that waits for newer code is not charged for it."""
+"""A message of a FIFO queue that waits for newer code uses up no attempts."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.adapters.aws.sqs.schema_wait import possible_waits, wait_seconds
+from holdfast.adapters.aws.sqs.schema_wait import compute_wait_seconds, count_possible_waits
 from holdfast.core.events import DeadLettered, Event, Events
-from holdfast.core.queue.message import QueueMessage, Upgrader, lease_of
+from holdfast.core.queue.message import QueueMessage, Upgrader, get_lease
 from holdfast.core.worker.outcome import Retry
 from holdfast.core.worker.settle import SettleResult, settle
 from holdfast.testing import ManualClock, SimulatedSqs
@@ -47,15 +47,15 @@ def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> OpenQueue:
     client = sqs.client()
     client.create_queue(QueueName=NAME, Attributes={"FifoQueue": "true"})
 
-    def open_one(model: type[QueueMessage], **settings: Any) -> Queue:
+    def open_model(model: type[QueueMessage], **settings: Any) -> Queue:
         return SQSQueue(
             NAME, model, lease_seconds=LEASE, clock=clock, client=client, **settings
         )
 
-    return open_one
+    return open_model
 
 
-def give_redrive_policy(sqs: SimulatedSqs, receives: int) -> None:
+def set_redrive_policy(sqs: SimulatedSqs, receives: int) -> None:
     client = sqs.client()
     dead = client.create_queue(QueueName="dead.fifo", Attributes={"FifoQueue": "true"})
     arn = client.get_queue_attributes(QueueUrl=dead["QueueUrl"], AttributeNames=["QueueArn"])
@@ -67,8 +67,8 @@ def give_redrive_policy(sqs: SimulatedSqs, receives: int) -> None:
     client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
 
 
-def wait_at(queue: Queue, clock: ManualClock, polls: int, step_seconds: int = 1) -> None:
-    """Let a worker that is too old poll so often."""
+def poll_too_old(queue: Queue, clock: ManualClock, polls: int, step_seconds: int = 1) -> None:
+    """Let a worker that is too old poll so many times."""
     for _ in range(polls):
         assert queue.poll() == []
         clock.advance(step_seconds)
@@ -78,30 +78,32 @@ def wait_at(queue: Queue, clock: ManualClock, polls: int, step_seconds: int = 1)
 def test_the_time_since_the_first_receive_allows_for_all_waits_there_were(
     stretched: list[float],
 ) -> None:
-    """Each wait takes its time or longer; our clock may be off by a quarter of it."""
-    seconds = sum(wait_seconds(n) * stretch for n, stretch in enumerate(stretched, start=1))
-    assert possible_waits(seconds * 0.75) >= len(stretched)
+    """Each wait takes its time or longer; this clock may differ by a quarter of it."""
+    seconds = sum(
+        compute_wait_seconds(n) * stretch for n, stretch in enumerate(stretched, start=1)
+    )
+    assert count_possible_waits(seconds * 0.75) >= len(stretched)
 
 
 def test_a_wait_is_one_that_sqs_accepts_however_often_it_was_received() -> None:
-    waits = [wait_seconds(receives) for receives in range(1, 1_001)]
+    waits = [compute_wait_seconds(receives) for receives in range(1, 1_001)]
     assert waits[:4] == [60, 120, 240, 480]
     assert max(waits) < 12 * 3600
 
 
 @pytest.mark.parametrize(("minutes", "receives"), [(1, 6), (5, 6), (30, 6), (60, 7), (480, 10)])
-def test_after_a_rolling_deployment_the_new_code_gets_it_as_its_first_attempt(
+def test_after_a_rolling_deployment_the_new_code_gets_the_first_attempt(
     open_queue: OpenQueue,
     sqs: SimulatedSqs,
     clock: ManualClock,
     minutes: int,
     receives: int,
 ) -> None:
-    give_redrive_policy(sqs, receives)
+    set_redrive_policy(sqs, receives)
     newer = open_queue(Order2)
     newer.push_many([Order2(id="a"), Order2(id="b")])
-    wait_at(open_queue(Order1), clock, minutes, step_seconds=60)
-    for _ in range(minutes + 1):  # hidden for no longer than the deployment took
+    poll_too_old(open_queue(Order1), clock, minutes, step_seconds=60)
+    for _ in range(minutes + 1):  # it is hidden for no longer than the deployment took
         if orders := newer.poll():
             break
         clock.advance(60)
@@ -117,7 +119,7 @@ def test_a_failure_after_the_wait_is_counted_as_the_first(
     heard: list[Event] = []
     newer = open_queue(Order2, max_attempts=3)
     newer.push(Order2(id="a"))
-    wait_at(open_queue(Order1, max_attempts=3), clock, 600)
+    poll_too_old(open_queue(Order1, max_attempts=3), clock, 600)
     clock.advance(600)
     [order] = newer.poll()
     settled = settle(newer, order, Retry(0, "busy"), Events(heard.append))
@@ -128,12 +130,12 @@ def test_a_failure_after_the_wait_is_counted_as_the_first(
 def test_the_fence_rises_with_every_receive(open_queue: OpenQueue, clock: ManualClock) -> None:
     newer = open_queue(Order2)
     newer.push(Order2(id="a"))
-    wait_at(open_queue(Order1), clock, 200)
+    poll_too_old(open_queue(Order1), clock, 200)
     clock.advance(600)
     fences = []
     for _ in range(3):
         [order] = newer.poll()
-        fences.append(lease_of(order).fence)
+        fences.append(get_lease(order).fence)
         newer.nack(order, delay_seconds=0)
     assert fences == [4, 5, 6]
 

@@ -1,4 +1,4 @@
-"""Sizes on SQS: what fits, what is left out first, and what happens when nothing fits."""
+"""Sizes on SQS: which notes are dropped first, and what happens if a message does not fit."""
 
 import json
 from collections.abc import Callable
@@ -36,9 +36,9 @@ def sqs(clock: ManualClock) -> SimulatedSqs:
 
 @pytest.fixture
 def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> OpenQueue:
-    """Open `work`, whose dead letters go to a queue that takes `dead_bytes` at most."""
+    """Open `work`, whose queue for dead letters accepts `dead_bytes` at most."""
 
-    def open_one(dead_bytes: int = OLD_LIMIT, *, receives: int = 6, **settings: Any) -> Queue:
+    def open_work(dead_bytes: int = OLD_LIMIT, *, receives: int = 6, **settings: Any) -> Queue:
         client = sqs.client()
         dead = client.create_queue(QueueName="dead")["QueueUrl"]
         url = client.create_queue(QueueName="work")["QueueUrl"]
@@ -53,7 +53,7 @@ def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> OpenQueue:
         )
         return SQSQueue("work", lease_seconds=LEASE, clock=clock, client=client, **settings)
 
-    return open_one
+    return open_work
 
 
 def limit_size(sqs: SimulatedSqs, name: str, max_bytes: int) -> None:
@@ -62,29 +62,29 @@ def limit_size(sqs: SimulatedSqs, name: str, max_bytes: int) -> None:
     client.set_queue_attributes(QueueUrl=url, Attributes={"MaximumMessageSize": str(max_bytes)})
 
 
-def sized(size: int, **fields: Any) -> AnyMessage:
-    """A message whose JSON has exactly `size` bytes."""
+def make_sized_message(size: int, **fields: Any) -> AnyMessage:
+    """Make a message whose JSON has exactly `size` bytes."""
     message = AnyMessage(id="big", text="", **fields)
     message.text = "x" * (size - len(message.model_dump_json()))
     return message
 
 
-def raw_dead_letter(sqs: SimulatedSqs) -> Any:
+def receive_dead_letter(sqs: SimulatedSqs) -> Any:
     client = sqs.client()
     url = client.get_queue_url(QueueName="dead")["QueueUrl"]
     [raw] = client.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
     return raw
 
 
-# -- notes are fitted to the queue they go to
+# -- notes are shortened to fit the queue for dead letters
 
 
 @pytest.mark.parametrize("left", [0, 1, 60, 200, 300, 1_200, 5_000, 20_000])
-def test_a_dead_letter_reaches_a_queue_of_the_older_size_whatever_room_is_left_for_its_notes(
+def test_a_dead_letter_fits_a_queue_of_the_older_size_with_any_room_for_its_notes(
     open_queue: OpenQueue, left: int
 ) -> None:
     queue = open_queue()
-    queue.push(sized(OLD_LIMIT - left))
+    queue.push(make_sized_message(OLD_LIMIT - left))
     queue.dead_letter(queue.poll()[0], "no use: " + "é" * 990, detail="ü" * 7_000)
     assert (queue.stats().leased, queue.stats().failed) == (0, 1)
     [view] = queue.dead_letters()
@@ -94,13 +94,13 @@ def test_a_dead_letter_reaches_a_queue_of_the_older_size_whatever_room_is_left_f
         assert view.attempts == 1
 
 
-def test_the_detail_goes_first_and_then_the_length_of_the_reason(
+def test_the_detail_is_dropped_first_and_then_the_reason_is_shortened(
     open_queue: OpenQueue,
 ) -> None:
     notes = []
     for left in (20_000, 3_000, 500):
         queue = open_queue()
-        queue.push(sized(OLD_LIMIT - left))
+        queue.push(make_sized_message(OLD_LIMIT - left))
         queue.dead_letter(queue.poll()[0], "no use " * 140, detail="d" * 7_000)
         [view] = queue.dead_letters()
         notes.append((len(view.reason or ""), len(view.past[0].detail or "")))
@@ -122,57 +122,57 @@ def test_attributes_of_the_sender_are_kept_before_the_detail(
         "Trace": {"DataType": "String", "StringValue": "t" * 2_000},
         "Seal": {"DataType": "Binary", "BinaryValue": bytes(2_000)},
     }
-    body = sized(OLD_LIMIT - 5_000).model_dump_json()
+    body = make_sized_message(OLD_LIMIT - 5_000).model_dump_json()
     url = client.get_queue_url(QueueName="work")["QueueUrl"]
     client.send_message(QueueUrl=url, MessageBody=body, MessageAttributes=own)
     queue.dead_letter(queue.poll()[0], "no use", detail="d" * 7_000)
-    kept = raw_dead_letter(sqs)["MessageAttributes"]
+    kept = receive_dead_letter(sqs)["MessageAttributes"]
     assert {name: kept[name] for name in own} == own
     assert kept["HoldfastReason"]["StringValue"] == "no use"
     assert 0 < len(kept["HoldfastDetail"]["StringValue"]) < 1_000
 
 
-def test_a_role_that_may_only_send_dead_letters_can_bury_them(
+def test_a_role_that_may_only_send_can_dead_letter(
     open_queue: OpenQueue, sqs: SimulatedSqs
 ) -> None:
     queue = open_queue()
-    queue.push(sized(OLD_LIMIT - 500))
+    queue.push(make_sized_message(OLD_LIMIT - 500))
     [message] = queue.poll()
     sqs.faults.fail("GetQueueAttributes", "AccessDenied")
     queue.dead_letter(message, "no use", detail="d" * 7_000)
     assert (queue.stats().leased, queue.stats().failed) == (0, 1)
 
 
-# -- what fits nowhere is left where it is, and blocks nothing
+# -- a message that does not fit stays in its queue and blocks nothing
 
 
 def test_a_message_too_large_for_its_dead_letters_frees_its_slot_at_once_and_is_not_lost(
     open_queue: OpenQueue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
-    heard: list[Event] = []
+    events_seen: list[Event] = []
     queue = open_queue(receives=20)
-    queue.push(sized(300_000))
+    queue.push(make_sized_message(300_000))
     [message] = queue.poll()
     before = clock.monotonic()
-    settled = settle(queue, message, Reject("no use"), Events(heard.append))
+    settled = settle(queue, message, Reject("no use"), Events(events_seen.append))
     assert settled is SettleResult.ABANDONED
-    assert clock.monotonic() == before  # nothing was waited for
+    assert clock.monotonic() == before  # without waiting
     assert sqs.calls.count("SendMessage") == 1  # the push
     assert (queue.stats().leased, queue.stats().failed) == (1, 0)
-    [told] = [event for event in heard if isinstance(event, LeaseAtRisk)]
-    assert "300,000" in told.error
-    assert "262,144" in told.error
-    assert "MaximumMessageSize" in told.error
+    [event] = [event for event in events_seen if isinstance(event, LeaseAtRisk)]
+    assert "300,000" in event.error
+    assert "262,144" in event.error
+    assert "MaximumMessageSize" in event.error
     clock.advance(LEASE + 1)
     assert queue.poll()[0].attempts == 2
     limit_size(sqs, "dead", MIB)  # as the error said
 
 
-def test_once_the_dead_letter_queue_takes_more_the_same_worker_buries_it(
+def test_once_the_dead_letter_queue_accepts_more_the_same_worker_dead_letters_it(
     open_queue: OpenQueue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     queue = open_queue(receives=20)
-    queue.push(sized(300_000))
+    queue.push(make_sized_message(300_000))
     with pytest.raises(MessageTooLarge):
         queue.dead_letter(queue.poll()[0], "no use")
     limit_size(sqs, "dead", MIB)
@@ -181,12 +181,12 @@ def test_once_the_dead_letter_queue_takes_more_the_same_worker_buries_it(
     assert (queue.stats().leased, queue.stats().failed) == (0, 1)
 
 
-def test_a_dead_letter_queue_that_takes_less_than_it_did_is_noticed(
+def test_a_dead_letter_queue_whose_limit_was_lowered_is_noticed(
     open_queue: OpenQueue, sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     queue = open_queue(MIB, receives=20)
     for size in (OLD_LIMIT - 10, OLD_LIMIT - 10):
-        queue.push(sized(size))
+        queue.push(make_sized_message(size))
     queue.dead_letter(queue.poll()[0], "no use")
     limit_size(sqs, "dead", OLD_LIMIT)
     [message] = queue.poll()
@@ -197,26 +197,26 @@ def test_a_dead_letter_queue_that_takes_less_than_it_did_is_noticed(
     assert queue.stats().failed == 2
 
 
-def test_a_worn_out_message_too_large_for_its_dead_letters_does_not_stop_the_polls(
+def test_an_exhausted_message_too_large_for_its_dead_letters_does_not_stop_the_polls(
     open_queue: OpenQueue, clock: ManualClock
 ) -> None:
-    heard: list[Event] = []
-    queue = open_queue(receives=20, max_attempts=1, events=Events(heard.append))
-    queue.push(sized(300_000))
+    events_seen: list[Event] = []
+    queue = open_queue(receives=20, max_attempts=1, events=Events(events_seen.append))
+    queue.push(make_sized_message(300_000))
     queue.nack(queue.poll()[0], delay_seconds=0)
     queue.push(AnyMessage(id="small"))
     assert [message.id for message in queue.poll(10)] == ["small"]
-    [told] = [event for event in heard if isinstance(event, PollFailed)]
-    assert "262,144" in told.error
+    [event] = [event for event in events_seen if isinstance(event, PollFailed)]
+    assert "262,144" in event.error
     assert (queue.stats().leased, queue.stats().failed) == (2, 0)
 
 
-def test_a_worker_goes_on_with_the_next_message() -> None:
+def test_a_worker_continues_with_the_next_message() -> None:
     client = SimulatedSqs().client()
     dead = client.create_queue(QueueName="work-dead", Attributes={"MaximumMessageSize": "1024"})
     client.create_queue(QueueName="work")
     queue: Queue = SQSQueue("work", client=client)
-    queue.push_many([sized(5_000), AnyMessage(id="small")])
+    queue.push_many([make_sized_message(5_000), AnyMessage(id="small")])
     done: list[str] = []
 
     def handle(message: AnyMessage, _: object) -> Reject | None:
@@ -235,7 +235,7 @@ def test_a_worker_goes_on_with_the_next_message() -> None:
     assert answer["Attributes"]["ApproximateNumberOfMessages"] == "0"
 
 
-def test_the_queue_we_make_for_dead_letters_takes_what_its_source_takes(
+def test_the_default_dead_letter_queue_accepts_the_sizes_its_source_accepts(
     sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
     client = sqs.client()
@@ -248,11 +248,11 @@ def test_the_queue_we_make_for_dead_letters_takes_what_its_source_takes(
     assert found["Attributes"] == {"MaximumMessageSize": str(MIB)}
 
 
-# -- the same everywhere something is sent
+# -- other sends
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_push_to_a_queue_that_takes_less_than_it_did_says_its_real_limit_at_once(
+def test_a_push_to_a_queue_whose_limit_was_lowered_names_the_real_limit(
     open_queue: OpenQueue, sqs: SimulatedSqs, clock: ManualClock, many: bool
 ) -> None:
     queue = open_queue()
@@ -260,14 +260,20 @@ def test_a_push_to_a_queue_that_takes_less_than_it_did_says_its_real_limit_at_on
     limit_size(sqs, "work", 2_048)
     before = clock.monotonic()
     with pytest.raises(MessageTooLarge, match=r"'big'.*5,000 bytes.*2,048"):
-        _ = queue.push_many([sized(5_000)]) if many else queue.push(sized(5_000))
+        _ = (
+            queue.push_many([make_sized_message(5_000)])
+            if many
+            else queue.push(make_sized_message(5_000))
+        )
     assert clock.monotonic() == before
-    with pytest.raises(MessageTooLarge, match="2,048"):  # now it is known beforehand
-        queue.push(sized(5_000))
+    with pytest.raises(
+        MessageTooLarge, match="2,048"
+    ):  # the limit is known before the call now
+        queue.push(make_sized_message(5_000))
 
 
 def test_the_bytes_that_sqs_counts_are_those_that_are_sent(open_queue: OpenQueue) -> None:
-    """U+FFFE travels as six bytes, and JSON has it as three."""
+    """U+FFFE is sent as six bytes, while JSON has three."""
     queue = open_queue()
     with pytest.raises(MessageTooLarge, match="1,048,576"):
         queue.push(AnyMessage(text="\ufffe" * 200_000))
@@ -276,12 +282,12 @@ def test_the_bytes_that_sqs_counts_are_those_that_are_sent(open_queue: OpenQueue
 
 
 @pytest.mark.parametrize("message_id", [None, "big"])
-def test_redriving_to_a_queue_that_takes_less_now_says_so_and_keeps_the_dead_letter(
+def test_redriving_to_a_queue_whose_limit_was_lowered_raises_and_keeps_the_dead_letter(
     open_queue: OpenQueue, sqs: SimulatedSqs, message_id: str | None
 ) -> None:
     queue = open_queue(dead_letters="dead-by-name")
     sqs.client().create_queue(QueueName="dead-by-name")
-    queue.push(sized(5_000))
+    queue.push(make_sized_message(5_000))
     queue.dead_letter(queue.poll()[0], "no use")
     limit_size(sqs, "work", 2_048)
     reopened: Queue = SQSQueue("work", client=sqs.client(), dead_letters="dead-by-name")
@@ -306,11 +312,11 @@ def test_a_copy_to_its_own_queue_loses_none_of_the_senders_attributes(
         reopened.redrive("a")
 
 
-# -- refusals that repeating cannot cure
+# -- refusals that a retry cannot fix
 
 
 @pytest.mark.parametrize("code", ["InvalidMessageContents", "InvalidParameterValue"])
-def test_a_message_that_sqs_refuses_is_not_called_an_outage(
+def test_a_message_that_sqs_refuses_is_not_reported_as_an_outage(
     open_queue: OpenQueue, sqs: SimulatedSqs, code: str
 ) -> None:
     queue = open_queue()
@@ -322,7 +328,7 @@ def test_a_message_that_sqs_refuses_is_not_called_an_outage(
 @pytest.mark.parametrize(
     "code", ["AWS.SimpleQueueService.UnsupportedOperation", "KMS.DisabledException"]
 )
-def test_a_dead_letter_that_is_refused_for_good_does_not_hold_its_slot(
+def test_a_dead_letter_that_is_refused_permanently_does_not_hold_its_slot(
     open_queue: OpenQueue, sqs: SimulatedSqs, clock: ManualClock, code: str
 ) -> None:
     queue = open_queue()

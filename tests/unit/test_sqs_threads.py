@@ -1,4 +1,4 @@
-"""Threads that share calls to SQS: acks gathered, and long polls that can be left."""
+"""Threads that share calls to SQS: batched acks, and long polls that can be left."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future

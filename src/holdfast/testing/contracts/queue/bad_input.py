@@ -187,7 +187,7 @@ class BadInputPromises:
             assert queue.find(unknown) == []
         assert contents(queue) == before
 
-    def test_half_a_character_is_no_id(self, queue: AnyQueue) -> None:
+    def test_a_lone_surrogate_is_not_an_id(self, queue: AnyQueue) -> None:
         with pytest.raises(HoldfastError, match="ud800"):
             queue.push(AnyMessage.model_construct(id="\ud800"))
         assert queue.stats().ready == 0
