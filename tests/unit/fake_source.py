@@ -1,4 +1,4 @@
-"""A source of leases whose truth the tests can see, and a way to let its time pass."""
+"""A lease source that shows the tests when leases really end, and a helper to pass time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,19 +10,21 @@ from holdfast.testing.clock import ManualClock
 
 @dataclass(frozen=True)
 class Call:
+    """One call of `renew`."""
+
     at: float
     leases: tuple[Lease, ...]
     seconds: float
 
 
 class FakeSource:
-    """Grants everything until told otherwise, and writes down each call."""
+    """Grants every renewal unless `answer` is replaced, and records each call."""
 
     def __init__(self, clock: ManualClock, name: str = "fake", renew_batch: int = 10) -> None:
         self.name = name
         self.renew_batch = renew_batch
         self.calls: list[Call] = []
-        self.ends_at: dict[Lease, float] = {}  # when others may have it: the truth
+        self.ends_at: dict[Lease, float] = {}  # when another worker could claim the message
         self.misuse: list[str] = []
         self.answer: Callable[[Lease], Renewal] = lambda lease: RENEWED
         self.before_answering: Callable[[], None] = lambda: None
@@ -67,12 +69,12 @@ class FakeSource:
 
     @property
     def asked(self) -> list[str]:
-        """The ids of every lease asked for, in order."""
+        """The ids of all leases that were requested, in order."""
         return [lease.message_id for call in self.calls for lease in call.leases]
 
 
 def let_pass(clock: ManualClock, keeper: LeaseKeeper, seconds: float) -> list[Tick]:
-    """Do what the keeper's thread does, for so long: a pass whenever one is due."""
+    """Advance the clock, and run a pass whenever one is due, as the keeper's thread would."""
     until = clock.monotonic() + seconds
     ticks = [keeper.tick()]
     while (next_at := ticks[-1].next_at) is not None and next_at <= until:

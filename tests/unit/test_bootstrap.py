@@ -1,4 +1,4 @@
-"""open_queue and its neighbours: which adapter, where, with which settings."""
+"""bootstrap: which adapter is opened, where, and with which settings."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, FilesystemQueue, QueueMessage, open_queue
-from holdfast.bootstrap import examine, log_events, queue_address, serve_metrics
+from holdfast.bootstrap import examine_queue, log_events, parse_queue_address, serve_metrics
 from holdfast.core import events as ev
 from holdfast.core.errors import ConfigError, InvalidName, QueueUnavailable
 from holdfast.testing import ManualClock, MemoryQueue
@@ -31,7 +31,7 @@ from holdfast.testing import ManualClock, MemoryQueue
 def test_a_path_leads_to_root_campaign_and_queue(
     path: str, address: tuple[str, str, str]
 ) -> None:
-    assert queue_address(path, "data") == address
+    assert parse_queue_address(path, "data") == address
 
 
 @pytest.mark.parametrize("path", ["", ".", "/", "./"])
@@ -41,7 +41,7 @@ def test_a_path_without_a_name_is_refused(path: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "a/..", "../..", "a/../..", "a b", "-x", "x\0y", "ü"])
-def test_a_name_that_is_unsafe_as_a_folder_is_refused_and_nothing_is_made(
+def test_a_name_that_is_unsafe_as_a_folder_is_refused_and_nothing_is_created(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -75,7 +75,7 @@ def test_memory_opens_the_fake(tmp_path: Path) -> None:
     assert queue.name == "q"
 
 
-def test_an_unknown_scheme_is_told_what_there_is() -> None:
+def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="use a path, file:"):
         open_queue("amqp://host/q", env={})
 
@@ -89,7 +89,7 @@ def test_settings_come_from_keywords_url_and_environment(tmp_path: Path) -> None
         assert queue.folder == tmp_path / "queues/default/q"
 
 
-def test_looking_without_making_says_what_is_not_there(tmp_path: Path) -> None:
+def test_opening_without_creating_reports_the_missing_queue(tmp_path: Path) -> None:
     with pytest.raises(QueueUnavailable, match="push to it first"):
         open_queue(tmp_path / "acme" / "enrich", create=False, env={})
     assert list(tmp_path.iterdir()) == []
@@ -105,17 +105,17 @@ def test_the_model_decides_what_can_be_pushed(tmp_path: Path) -> None:
         assert message.name == "you"
 
 
-def test_doctor_is_found_by_the_queues_url(tmp_path: Path) -> None:
-    findings = list(examine(f"q?data_dir={tmp_path}", env={}))
-    assert findings[0].check == "queue"
-    assert str(tmp_path) in findings[0].found
+def test_doctor_is_chosen_by_the_queues_url(tmp_path: Path) -> None:
+    results = list(examine_queue(f"q?data_dir={tmp_path}", env={}))
+    assert results[0].check == "queue"
+    assert str(tmp_path) in results[0].found
     with pytest.raises(ConfigError, match="folders"):
-        examine("memory:q", env={})
+        examine_queue("memory:q", env={})
 
 
 def test_events_become_lines_at_the_level_asked_for() -> None:
     lines: list[str] = []
-    log = log_events(lines.append, "json", at_least="warning")
+    log = log_events(lines.append, "json", min_level="warning")
     log(ev.Claimed("q", "a", 1))
     log(ev.PollFailed("q", error="away"))
     assert [json.loads(line)["event"] for line in lines] == ["poll_failed"]

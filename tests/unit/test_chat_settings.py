@@ -1,4 +1,4 @@
-"""Settings of conversations: R002-004; MS-16, MS-27, MS-29."""
+"""Settings of conversations: R002-004 (MS-16, MS-27, MS-29)."""
 
 import json
 import re
@@ -88,7 +88,7 @@ def test_every_problem_is_reported_at_once_by_its_variable() -> None:
 
 
 def test_valid_settings_are_not_reported_with_invalid_ones() -> None:
-    """A window that cannot be read is not compared, by its default, with the longest wait."""
+    """The default of a bad window is not compared with the maximum wait."""
     assert "MAX_WAIT" not in read_error(window_seconds="soon", max_wait_seconds="5")
 
 
@@ -182,10 +182,10 @@ def test_the_example_profiles_can_be_read() -> None:
 def test_every_setting_is_on_the_page_with_its_default(name: str) -> None:
     page = (ROOT / "docs/reference/settings.md").read_text()
     default = ChatSettings.model_fields[name].default
-    assert f"| `{name}` | `{to_chat_variable(name)}` | {as_written(default)} |" in page
+    assert f"| `{name}` | `{to_chat_variable(name)}` | {format_default(default)} |" in page
 
 
-def as_written(default: object) -> str:
+def format_default(default: object) -> str:
     match default:
         case str():
             return f"`{default}`"

@@ -1,36 +1,36 @@
-"""Clocks: the system's, and the one tests move by hand."""
+"""The system clock, and the manual clock that tests move."""
 
 from collections.abc import Callable
 from threading import Event, Thread
 
 import pytest
 
-from holdfast.core.clock import SYSTEM_CLOCK, utc, utc_now
+from holdfast.core.clock import SYSTEM_CLOCK, to_utc, utc_now
 from holdfast.testing.clock import ManualClock
 
-GENEROUS = 10.0  # real seconds until a hung test fails
+TIMEOUT_SECONDS = 10.0  # real seconds until a hung test fails
 
 
-def in_background(work: Callable[[], object]) -> Thread:
+def start_thread(work: Callable[[], object]) -> Thread:
     thread = Thread(target=work, daemon=True)
     thread.start()
     return thread
 
 
-def until(condition: Callable[[], bool]) -> None:
-    give_up_at = SYSTEM_CLOCK.monotonic() + GENEROUS
+def wait_until(condition: Callable[[], bool]) -> None:
+    give_up_at = SYSTEM_CLOCK.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert SYSTEM_CLOCK.monotonic() < give_up_at
         SYSTEM_CLOCK.sleep(0.001)
 
 
-# -- the system's
+# -- the system clock
 
 
 @pytest.mark.parametrize("seconds", [1e12, 1e30, float("inf"), -1e12, float("nan")])
-def test_a_time_beyond_the_calendar_is_its_end(seconds):
-    assert utc(seconds).year in (1, 9999)
-    assert utc(seconds).tzinfo is not None
+def test_a_time_beyond_the_calendar_becomes_its_first_or_last_moment(seconds):
+    assert to_utc(seconds).year in (1, 9999)
+    assert to_utc(seconds).tzinfo is not None
 
 
 def test_the_system_clock_only_grows():
@@ -46,12 +46,12 @@ def test_the_system_clock_waits_for_an_event_or_the_time():
     assert SYSTEM_CLOCK.wait(event, None) is True
 
 
-def test_people_read_utc():
-    assert utc(0).isoformat() == "1970-01-01T00:00:00+00:00"
+def test_epoch_times_are_converted_to_utc():
+    assert to_utc(0).isoformat() == "1970-01-01T00:00:00+00:00"
     assert utc_now().tzinfo is not None
 
 
-# -- the manual one
+# -- the manual clock
 
 
 def test_time_stands_still_until_it_is_moved():
@@ -75,12 +75,12 @@ def test_the_wall_clock_can_be_set_without_any_time_passing():
 
 def test_advancing_far_enough_wakes_a_sleeper_and_less_does_not():
     clock = ManualClock()
-    sleeper = in_background(lambda: clock.sleep(10))
-    until(lambda: clock.waiting == 1)
+    sleeper = start_thread(lambda: clock.sleep(10))
+    wait_until(lambda: clock.waiting == 1)
     clock.advance(9)
     assert clock.waiting == 1
     clock.advance(1)
-    sleeper.join(GENEROUS)
+    sleeper.join(TIMEOUT_SECONDS)
     assert not sleeper.is_alive()
     assert clock.waiting == 0
 
@@ -89,10 +89,10 @@ def test_a_wait_ends_with_its_event_before_its_time():
     clock = ManualClock()
     event = Event()
     answers: list[bool] = []
-    waiter = in_background(lambda: answers.append(clock.wait(event, 10)))
-    until(lambda: clock.waiting == 1)
+    waiter = start_thread(lambda: answers.append(clock.wait(event, 10)))
+    wait_until(lambda: clock.waiting == 1)
     event.set()
-    waiter.join(GENEROUS)
+    waiter.join(TIMEOUT_SECONDS)
     assert answers == [True]
     assert clock.monotonic() == ManualClock().monotonic()
 
@@ -100,33 +100,33 @@ def test_a_wait_ends_with_its_event_before_its_time():
 def test_a_wait_ends_with_its_time_without_its_event():
     clock = ManualClock()
     answers: list[bool] = []
-    waiter = in_background(lambda: answers.append(clock.wait(Event(), 10)))
-    until(lambda: clock.waiting == 1)
+    waiter = start_thread(lambda: answers.append(clock.wait(Event(), 10)))
+    wait_until(lambda: clock.waiting == 1)
     clock.advance(10)
-    waiter.join(GENEROUS)
+    waiter.join(TIMEOUT_SECONDS)
     assert answers == [False]
 
 
-def test_a_wait_for_ever_ends_with_its_event_only():
+def test_a_wait_without_a_time_limit_ends_only_with_its_event():
     clock = ManualClock(auto_advance=True)
     event = Event()
-    waiter = in_background(lambda: clock.wait(event, None))
-    until(lambda: clock.waiting == 1)
+    waiter = start_thread(lambda: clock.wait(event, None))
+    wait_until(lambda: clock.waiting == 1)
     clock.advance(1e9)
     assert clock.waiting == 1
     event.set()
-    waiter.join(GENEROUS)
+    waiter.join(TIMEOUT_SECONDS)
     assert not waiter.is_alive()
 
 
-def test_no_time_to_wait_returns_at_once():
+def test_a_wait_of_zero_seconds_returns_at_once():
     clock = ManualClock()
     assert clock.wait(Event(), 0) is False
     assert clock.wait(Event(), -1) is False
     clock.sleep(0)
 
 
-def test_alone_a_test_lets_waits_and_sleeps_move_the_clock():
+def test_with_auto_advance_waits_and_sleeps_move_the_clock():
     clock = ManualClock(monotonic=0, auto_advance=True)
     assert clock.wait(Event(), 10) is False
     assert clock.wait(Event(), -10) is False
@@ -134,7 +134,7 @@ def test_alone_a_test_lets_waits_and_sleeps_move_the_clock():
     assert clock.monotonic() == 15
 
 
-def test_alone_a_wait_for_what_has_happened_takes_no_time():
+def test_with_auto_advance_a_wait_for_a_set_event_takes_no_time():
     clock = ManualClock(monotonic=0, auto_advance=True)
     event = Event()
     event.set()
@@ -144,9 +144,7 @@ def test_alone_a_wait_for_what_has_happened_takes_no_time():
 
 def test_no_advance_is_lost_between_threads():
     clock = ManualClock(monotonic=0)
-    threads = [
-        in_background(lambda: [clock.advance(1) for _ in range(1_000)]) for _ in range(4)
-    ]
+    threads = [start_thread(lambda: [clock.advance(1) for _ in range(1_000)]) for _ in range(4)]
     for thread in threads:
-        thread.join(GENEROUS)
+        thread.join(TIMEOUT_SECONDS)
     assert clock.monotonic() == 4_000

@@ -1,4 +1,4 @@
-"""Settings: where they come from, who wins, and every problem at once."""
+"""Settings: their sources, the order of precedence, and all problems at once."""
 
 import re
 from itertools import pairwise
@@ -8,21 +8,15 @@ from typing import Any
 import pytest
 from pydantic.fields import FieldInfo
 
-from holdfast.config.chat import chat_variable
-from holdfast.config.settings import (
-    ChatSettings,
-    ExportSettings,
-    HeartbeatSettings,
-    QueueSettings,
-    SqsSettings,
-    export_settings,
-    queue_settings,
-)
+from holdfast.config.chat import ChatSettings, to_chat_variable
+from holdfast.config.export import ExportSettings, read_export_settings
+from holdfast.config.heartbeat import HeartbeatSettings
+from holdfast.config.queue import QueueSettings, SqsSettings, read_queue_settings
 from holdfast.core.errors import ConfigError
 
 
 def test_nothing_given_means_the_defaults() -> None:
-    settings = queue_settings({}, {}, {}, QueueSettings)
+    settings = read_queue_settings({}, {}, {}, QueueSettings)
     assert settings == QueueSettings()
     assert (settings.lease_seconds, settings.max_attempts) == (60.0, 5)
     assert (settings.durability, settings.dedupe, settings.data_dir) == (
@@ -38,7 +32,7 @@ def test_the_caller_wins_over_the_url_and_the_url_over_the_environment() -> None
         "HOLDFAST_MAX_ATTEMPTS": "1",
         "HOLDFAST_DATA_DIR": "/srv",
     }
-    settings = queue_settings(
+    settings = read_queue_settings(
         env, {"lease_seconds": "2", "max_attempts": "2"}, {"lease_seconds": 3}, QueueSettings
     )
     assert (settings.lease_seconds, settings.max_attempts, settings.data_dir) == (3, 2, "/srv")
@@ -49,18 +43,18 @@ def test_the_caller_wins_over_the_url_and_the_url_over_the_environment() -> None
     [("true", True), ("1", True), ("yes", True), ("false", False), ("0", False)],
 )
 def test_yes_and_no_are_understood(text: str, value: bool) -> None:
-    assert queue_settings({"HOLDFAST_DEDUPE": text}, {}, {}, QueueSettings).dedupe is value
+    assert read_queue_settings({"HOLDFAST_DEDUPE": text}, {}, {}, QueueSettings).dedupe is value
 
 
-def test_every_problem_is_told_at_once_by_the_name_the_person_wrote() -> None:
-    with pytest.raises(ConfigError) as told:
-        queue_settings(
+def test_every_problem_is_reported_at_once_by_the_name_the_user_wrote() -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_queue_settings(
             {"HOLDFAST_LEASE_SECONDS": "soon", "HOLDFAST_DURABILITY": "eternal"},
             {"dedupe": "maybe"},
             {"max_attempts": 0},
             QueueSettings,
         )
-    text = str(told.value)
+    text = str(raised.value)
     assert "HOLDFAST_LEASE_SECONDS='soon'" in text
     assert "HOLDFAST_DURABILITY='eternal'" in text
     assert "?dedupe= in the queue's URL" in text
@@ -68,9 +62,11 @@ def test_every_problem_is_told_at_once_by_the_name_the_person_wrote() -> None:
     assert "\n" not in text
 
 
-def test_an_unknown_setting_is_named_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"\?leese_seconds= .* there are lease_seconds, max"):
-        queue_settings({}, {"leese_seconds": "5"}, {}, QueueSettings)
+def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
+    with pytest.raises(
+        ConfigError, match=r"\?leese_seconds= .* the settings are lease_seconds, max"
+    ):
+        read_queue_settings({}, {"leese_seconds": "5"}, {}, QueueSettings)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +84,15 @@ def test_an_unknown_setting_is_named_with_those_there_are() -> None:
         ("data_dir", ""),
     ],
 )
-def test_what_could_never_work_is_refused(name: str, bad: str) -> None:
+def test_impossible_values_are_refused(name: str, bad: str) -> None:
     with pytest.raises(ConfigError, match=name):
-        queue_settings({}, {name: bad}, {}, QueueSettings)
+        read_queue_settings({}, {name: bad}, {}, QueueSettings)
 
 
-def test_variables_of_others_are_none_of_our_business() -> None:
-    assert queue_settings({"HOLDFAST_QUEUE": "x", "HOLDFAST_OTHER": "y"}, {}, {}, QueueSettings)
+def test_unknown_variables_are_ignored() -> None:
+    assert read_queue_settings(
+        {"HOLDFAST_QUEUE": "x", "HOLDFAST_OTHER": "y"}, {}, {}, QueueSettings
+    )
 
 
 # -- exports
@@ -102,12 +100,14 @@ def test_variables_of_others_are_none_of_our_business() -> None:
 
 def test_an_option_wins_over_its_variable_and_a_variable_over_the_default() -> None:
     env = {"WORKER_POOL_SIZE": "6", "HOLDFAST_DOWNLOADS": "2"}
-    settings = export_settings(env, {"downloads": 3})
+    settings = read_export_settings(env, {"downloads": 3})
     assert (settings.worker_pool_size, settings.downloads, settings.per_host) == (6, 3, 16)
 
 
-def test_hosts_are_written_with_commas_between() -> None:
-    settings = export_settings({"HOLDFAST_ALLOW_HOSTS": "files.internal:8080,,10.0.0.1"}, {})
+def test_hosts_are_separated_by_commas() -> None:
+    settings = read_export_settings(
+        {"HOLDFAST_ALLOW_HOSTS": "files.internal:8080,,10.0.0.1"}, {}
+    )
     assert settings.allow_hosts == ("files.internal:8080", "10.0.0.1")
 
 
@@ -116,23 +116,23 @@ def test_hosts_are_written_with_commas_between() -> None:
 PAGE = Path(__file__).parents[2] / "docs/reference/settings.md"
 
 
-def on_the_page() -> dict[str, list[str]]:
-    """By variable: the defaults that the page says it has."""
-    found: dict[str, list[str]] = {}
+def read_page() -> dict[str, list[str]]:
+    """Return the defaults on the page, by variable."""
+    defaults: dict[str, list[str]] = {}
     for row in re.findall(r"^\| (.+) \|$", PAGE.read_text(), re.MULTILINE):
         cells = [cell.strip().strip("`") for cell in row.split(" | ")]
         for name, default in pairwise(cells):
             if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", name):
-                found.setdefault(name, []).append(default)
-    return found
+                defaults.setdefault(name, []).append(default)
+    return defaults
 
 
-def variable_of(name: str, field: FieldInfo) -> str:
+def to_variable(name: str, field: FieldInfo) -> str:
     seeds = {"worker_pool_size": "WORKER_POOL_SIZE"}
     return field.alias or seeds.get(name) or f"HOLDFAST_{name.upper()}"
 
 
-def as_written(default: Any) -> str:
+def format_default(default: Any) -> str:
     if default is None or default == ():
         return "none"
     if isinstance(default, bool):
@@ -143,19 +143,19 @@ def as_written(default: Any) -> str:
 @pytest.mark.parametrize("kind", [SqsSettings, ExportSettings, HeartbeatSettings])
 def test_every_setting_is_on_the_page_with_its_default(kind: Any) -> None:
     """R004-031, R004-207."""
-    page = on_the_page()
+    page = read_page()
     for name, field in kind.model_fields.items():
-        said = page.get(variable_of(name, field), [])
-        assert said, f"{name} is not on the page"
-        if name != "dead_letters":  # which follows from the queue
-            assert set(said) == {as_written(field.default)}, name
+        defaults = page.get(to_variable(name, field), [])
+        assert defaults, f"{name} is not on the page"
+        if name != "dead_letters":  # whose default depends on the queue
+            assert set(defaults) == {format_default(field.default)}, name
 
 
-def test_no_setting_is_on_the_page_that_there_is_not() -> None:
+def test_every_setting_on_the_page_exists() -> None:
     known = {
-        variable_of(name, field)
+        to_variable(name, field)
         for kind in (SqsSettings, ExportSettings, HeartbeatSettings)
         for name, field in kind.model_fields.items()
     }
-    known |= {chat_variable(name) for name in ChatSettings.model_fields}
-    assert set(on_the_page()) == known
+    known |= {to_chat_variable(name) for name in ChatSettings.model_fields}
+    assert set(read_page()) == known

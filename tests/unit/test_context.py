@@ -1,4 +1,4 @@
-"""What a handler is told and may say, beside its lease."""
+"""The context of a handler in the process that holds its lease."""
 
 from threading import Event
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import LeaseLost
-from holdfast.core.queue.message import AnyMessage, lease_of
+from holdfast.core.queue.message import AnyMessage, get_lease
 from holdfast.core.worker.context import LeaseContext
 from holdfast.testing import ManualClock, MemoryQueue
 
@@ -20,6 +20,8 @@ class CountingQueue(MemoryQueue[AnyMessage]):
 
 
 class Ground:
+    """A queue with one message, and the context of its current attempt."""
+
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.queue = CountingQueue(lease_seconds=60.0, clock=clock)
@@ -28,7 +30,7 @@ class Ground:
 
     def next(self) -> LeaseContext:
         [message] = self.queue.poll()
-        self.lease = lease_of(message)
+        self.lease = get_lease(message)
         self.message = message
         self.ctx = LeaseContext(self.queue, message, self.lease, Event(), self.clock)
         return self.ctx
@@ -39,7 +41,7 @@ def ground() -> Ground:
     return Ground(ManualClock())
 
 
-def test_it_tells_whose_attempt_this_is_and_how_long_it_holds(ground: Ground) -> None:
+def test_the_context_shows_the_attempt_and_the_seconds_left(ground: Ground) -> None:
     ctx = ground.ctx
     assert (ctx.message_id, ctx.attempt, ctx.fence) == ("m", 1, 1)
     assert ctx.deadline == ground.lease.deadline
@@ -56,10 +58,10 @@ def test_work_given_back_has_a_new_fence_but_the_same_attempt(ground: Ground) ->
     assert (ctx.attempt, ctx.fence) == (1, 2)
 
 
-def test_a_beat_moves_the_lease(ground: Ground) -> None:
+def test_a_beat_is_recorded_in_the_lease(ground: Ground) -> None:
     ground.clock.advance(20)
     ground.ctx.beat(progress=0.25)
-    assert ground.lease.moved_at == ground.clock.monotonic()
+    assert ground.lease.last_beat_at == ground.clock.monotonic()
     assert ground.ctx.progress == 0.25
     ground.ctx.beat()
     assert ground.ctx.progress == 0.25
@@ -69,7 +71,7 @@ def test_a_checkpoint_is_for_the_next_attempt_also_when_this_one_was_not_charged
     ground: Ground,
 ) -> None:
     ground.ctx.beat(checkpoint={"step": 1})
-    assert ground.ctx.checkpoint is None  # what an earlier attempt saved
+    assert ground.ctx.checkpoint is None  # it shows only what an earlier attempt saved
     ground.queue.release(ground.message)
     assert ground.next().checkpoint == {"step": 1}
 
@@ -83,7 +85,9 @@ def test_a_checkpoint_is_loaded_once_and_only_when_there_may_be_one(ground: Grou
     assert ground.queue.loads == 1
 
 
-def test_past_the_deadline_the_handler_is_told_without_asking_anybody(ground: Ground) -> None:
+def test_after_the_deadline_the_context_reports_the_loss_without_a_queue_call(
+    ground: Ground,
+) -> None:
     lost = ground.ctx.lost
     ground.ctx.raise_if_lost()
     ground.clock.advance(60)
@@ -93,7 +97,7 @@ def test_past_the_deadline_the_handler_is_told_without_asking_anybody(ground: Gr
     assert ground.ctx.seconds_left == 0
 
 
-def test_who_lost_the_lease_can_neither_beat_nor_save(ground: Ground) -> None:
+def test_a_handler_with_a_lost_lease_can_neither_beat_nor_save(ground: Ground) -> None:
     ground.lease.lose("taken over")
     for say in (ground.ctx.beat, lambda: ground.ctx.beat(checkpoint=1)):
         with pytest.raises(LeaseLost, match="taken over"):

@@ -17,12 +17,7 @@ from holdfast.adapters.local.filesystem.checks.folders import (
     judge_space,
 )
 from holdfast.adapters.local.filesystem.checks.modes import check_mode
-from holdfast.adapters.local.filesystem.checks.mounts import (
-    check_mount,
-    check_sync_programs,
-    find_mount,
-    parse_mounts,
-)
+from holdfast.adapters.local.mounts import (check_mount, check_sync_programs, find_mount, parse_mounts)
 from holdfast.adapters.local.filesystem.checks.times import check_clock, judge_time_grain
 from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
 from holdfast.core.checks import CheckLevel, CheckResult

@@ -1,4 +1,4 @@
-"""Events reach every subscriber, and no subscriber can hurt the queue or its neighbours."""
+"""Events reach every subscriber, and no subscriber can disturb the queue or another one."""
 
 import dataclasses
 import logging
@@ -18,8 +18,8 @@ KINDS = [
 ]
 
 
-def sample(kind: type[Event]) -> Event:
-    """An event of this kind with something in every field."""
+def make_event(kind: type[Event]) -> Event:
+    """Return an event of this kind with a value in every field."""
     values: dict[Any, Any] = {"int": 1, "float": 0.5, "str": "x", "float | None": None}
     fields = dataclasses.fields(kind)
     return kind(*(values[_type_name(field.type)] for field in fields))
@@ -29,7 +29,7 @@ def _type_name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def test_every_subscriber_hears_every_event_in_order() -> None:
+def test_every_subscriber_gets_every_event_in_order() -> None:
     first: list[Event] = []
     second: list[Event] = []
     hub = Events(first.append)
@@ -40,15 +40,15 @@ def test_every_subscriber_hears_every_event_in_order() -> None:
     assert first == second == emitted
 
 
-def test_nobody_listening_is_known() -> None:
+def test_has_subscribers_is_false_until_the_first_subscription() -> None:
     hub = Events()
-    assert not hub.listening
+    assert not hub.has_subscribers
     hub.emit(Claimed("q", "a", 1))
     hub.subscribe(lambda event: None)
-    assert hub.listening
+    assert hub.has_subscribers
 
 
-def test_a_late_subscriber_hears_only_what_comes_after() -> None:
+def test_a_late_subscriber_gets_only_later_events() -> None:
     heard: list[Event] = []
     hub = Events()
     hub.emit(Claimed("q", "before", 1))
@@ -57,7 +57,7 @@ def test_a_late_subscriber_hears_only_what_comes_after() -> None:
     assert heard == [Claimed("q", "after", 1)]
 
 
-def test_a_subscriber_that_fails_is_logged_and_the_next_one_still_hears(
+def test_a_failing_subscriber_is_logged_and_the_next_one_is_still_called(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def broken(event: Event) -> None:
@@ -70,7 +70,7 @@ def test_a_subscriber_that_fails_is_logged_and_the_next_one_still_hears(
     assert "event subscriber failed on Claimed" in caplog.text
 
 
-def test_a_subscriber_that_fails_costs_no_message() -> None:
+def test_a_failing_subscriber_does_not_fail_a_message() -> None:
     def broken(event: Event) -> None:
         raise RuntimeError("metrics are down")
 
@@ -81,7 +81,7 @@ def test_a_subscriber_that_fails_costs_no_message() -> None:
     assert [message.id for message in with_others] == ["a"]
 
 
-def test_a_subscriber_may_subscribe_another_while_an_event_is_told() -> None:
+def test_a_subscriber_may_add_another_during_an_event() -> None:
     hub = Events()
     heard: list[Event] = []
     hub.subscribe(lambda event: hub.subscribe(heard.append))
@@ -92,9 +92,9 @@ def test_a_subscriber_may_subscribe_another_while_an_event_is_told() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_events_are_values_that_name_their_queue(kind: type[Event]) -> None:
-    event = sample(kind)
-    assert event == sample(kind)
-    assert hash(event) == hash(sample(kind))
+    event = make_event(kind)
+    assert event == make_event(kind)
+    assert hash(event) == hash(make_event(kind))
     assert event.queue == "x"
     with pytest.raises(AttributeError):
         event.queue = "y"  # type: ignore[misc]

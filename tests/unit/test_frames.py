@@ -1,4 +1,4 @@
-"""Frames between a worker and its children: whole or not at all, and never a wait."""
+"""Frames between a worker and its children are complete, and reading never blocks."""
 
 import os
 import struct
@@ -17,7 +17,7 @@ from holdfast.core.worker.outcome import Abandoned, Done, Outcome, Reject, Retry
 
 @dataclass
 class Line:
-    """A pipe with frames at both ends; the reading end does not block."""
+    """A pipe with frames at both ends and a non-blocking reader."""
 
     reads: int
     writes: int
@@ -43,14 +43,14 @@ def test_frames_arrive_whole_and_in_order(line: Line) -> None:
     assert [line.reader.read() for _ in range(4)] == [b"one", b"", b"three" * 1000, None]
 
 
-def test_half_a_frame_is_no_frame_and_nobody_waits_for_the_rest(line: Line) -> None:
+def test_an_incomplete_frame_is_not_returned_and_does_not_block(line: Line) -> None:
     os.write(line.writes, b"\0\0\0\4ab")
     assert line.reader.read() is None
     os.write(line.writes, b"cd")
     assert line.reader.read() == b"abcd"
 
 
-def test_the_end_is_told_after_the_last_frame(line: Line) -> None:
+def test_end_of_file_is_raised_after_the_last_frame(line: Line) -> None:
     line.writer.send(b"last words")
     os.close(line.writes)
     assert line.reader.read() == b"last words"
@@ -58,7 +58,7 @@ def test_the_end_is_told_after_the_last_frame(line: Line) -> None:
         line.reader.read()
 
 
-def test_a_reader_that_stands_still_does_not_hold_up_the_writer(line: Line) -> None:
+def test_a_stopped_reader_does_not_block_the_writer(line: Line) -> None:
     os.set_blocking(line.writes, False)
     payload = os.urandom(1_000_000)
     assert not line.writer.send(payload)
@@ -83,9 +83,9 @@ def test_a_frame_that_would_be_refused_is_not_sent(line: Line) -> None:
     assert line.reader.read() is None
 
 
-def test_what_is_sent_to_nobody_is_gone(line: Line) -> None:
+def test_frames_to_a_closed_peer_are_discarded(line: Line) -> None:
     os.close(line.reads)
-    assert line.writer.send(b"anybody?")
+    assert line.writer.send(b"lost")
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_what_is_sent_to_nobody_is_gone(line: Line) -> None:
         Reject("no"),
     ],
 )
-def test_outcomes_travel(outcome: Outcome) -> None:
+def test_outcomes_are_unchanged_by_packing(outcome: Outcome) -> None:
     assert child_wire.unpack_outcome(child_wire.pack_outcome(outcome)) == outcome
 
 
-def test_what_only_the_worker_may_decide_does_not_travel() -> None:
+def test_an_abandoned_outcome_cannot_be_packed() -> None:
     with pytest.raises(TypeError):
         child_wire.pack_outcome(Abandoned("me"))
 
@@ -116,13 +116,13 @@ plain = st.recursive(
 
 @settings(deadline=None)
 @given(plain)
-def test_checkpoints_travel_both_ways(checkpoint: object) -> None:
+def test_checkpoints_are_unchanged_by_packing_in_both_directions(checkpoint: object) -> None:
     assert child_wire.unpack_save(child_wire.pack_save(checkpoint)) == checkpoint
-    assert child_wire.unpack_answer(child_wire.pack_answer(checkpoint)) == checkpoint
+    assert child_wire.unpack_response(child_wire.pack_response(checkpoint)) == checkpoint
 
 
 @pytest.mark.parametrize("checkpoint", [object(), {1, 2}, float("nan"), b"bytes"])
-def test_a_checkpoint_that_is_not_plain_data_is_refused_where_it_was_made(
+def test_a_checkpoint_that_is_not_plain_data_is_refused_in_the_child(
     checkpoint: object,
 ) -> None:
     with pytest.raises(MalformedMessage, match="cannot be written as JSON"):
@@ -132,8 +132,8 @@ def test_a_checkpoint_that_is_not_plain_data_is_refused_where_it_was_made(
 @pytest.mark.parametrize(
     ("error", "kind"), [(LeaseLost("gone"), LeaseLost), (RuntimeError("what"), OSError)]
 )
-def test_an_error_is_raised_where_the_question_came_from(
+def test_an_error_in_a_response_is_raised_by_the_requester(
     error: Exception, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind, match=str(error)):
-        child_wire.unpack_answer(child_wire.pack_answer(error=error))
+        child_wire.unpack_response(child_wire.pack_response(error=error))

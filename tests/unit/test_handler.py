@@ -1,4 +1,4 @@
-"""Finding a handler, reading what it takes, and saying clearly why that failed."""
+"""Loading a handler, reading its signature, and clear errors if that fails."""
 
 import sys
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.errors import ConfigError, HandlerNotFound
 from holdfast.core.queue.message import AnyMessage, QueueMessage
-from holdfast.core.worker.handler import handler_kind, load_handler, message_model
+from holdfast.core.worker.handler import find_message_model, inspect_handler, load_handler
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTypeCheckers
@@ -23,7 +23,7 @@ class Enrich(QueueMessage):
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Write a module and let it be imported by name."""
+    """Return a function that writes a module which can be imported by name."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
 
@@ -35,7 +35,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
-class TestFinding:
+class TestLoading:
     def test_a_function_is_found_by_module_and_name(self, module: Any) -> None:
         module("hf_good", "def handle(message, ctx): return 'this one'")
         assert load_handler("hf_good:handle")(1, 2) == "this one"
@@ -52,7 +52,7 @@ class TestFinding:
         assert load_handler("hf_dotted:app.handle")(1) == "bound"
 
     @pytest.mark.parametrize("path", ["", "tasks", "tasks:", ":handle", ":"])
-    def test_what_is_not_module_and_name_is_told_apart(self, path: str) -> None:
+    def test_a_path_without_module_and_name_is_refused(self, path: str) -> None:
         with pytest.raises(HandlerNotFound, match="is not MODULE:NAME"):
             load_handler(path)
 
@@ -76,7 +76,7 @@ class TestFinding:
             load_handler("hf_breaks:handle")
         assert "\n" not in str(raised.value)
 
-    def test_a_misspelt_name_brings_near_misses(self, module: Any) -> None:
+    def test_a_misspelt_name_suggests_similar_names(self, module: Any) -> None:
         module("hf_near", "def handle_task(message): ...")
         with pytest.raises(HandlerNotFound, match="did you mean handle_task"):
             load_handler("hf_near:handle_tsak")
@@ -93,7 +93,7 @@ class TestFinding:
             ("async def handle(message): yield", "yields"),
         ],
     )
-    def test_what_cannot_handle_messages_is_refused(
+    def test_an_object_that_cannot_handle_messages_is_refused(
         self, module: Any, source: str, problem: str
     ) -> None:
         module("hf_unfit", source)
@@ -132,7 +132,7 @@ def decorated(*args: Any, **kwargs: Any) -> Any:
     return a_coroutine(*args, **kwargs)
 
 
-class TestShape:
+class TestKind:
     @pytest.mark.parametrize(
         ("handler", "takes_context", "is_async"),
         [
@@ -151,7 +151,7 @@ class TestShape:
     def test_it_is_read_from_the_handler(
         self, handler: Any, takes_context: bool, is_async: bool
     ) -> None:
-        shape = handler_kind(handler)
+        shape = inspect_handler(handler)
         assert (shape.takes_context, shape.is_async) == (takes_context, is_async)
 
 
@@ -161,22 +161,22 @@ class TestMessageModel:
         [a_function, a_coroutine, by_name, Callable_(), Callable_().coroutine, decorated],
     )
     def test_it_is_the_annotation_of_the_first_parameter(self, handler: Any) -> None:
-        assert message_model(handler) is Enrich
+        assert find_message_model(handler) is Enrich
 
     @pytest.mark.parametrize("handler", [loose, any_number, lambda message: None, print])
     def test_without_an_annotation_any_message_will_do(self, handler: Any) -> None:
-        assert message_model(handler) is AnyMessage
+        assert find_message_model(handler) is AnyMessage
 
     def test_the_bare_base_class_means_any_message(self) -> None:
         def handle(message: QueueMessage) -> None: ...
 
-        assert message_model(handle) is AnyMessage
+        assert find_message_model(handle) is AnyMessage
 
-    def test_an_annotation_that_is_no_message_means_any_message(self) -> None:
+    def test_an_annotation_that_is_not_a_message_means_any_message(self) -> None:
         def handle(message: dict[str, Any]) -> None: ...
 
-        assert message_model(handle) is AnyMessage
+        assert find_message_model(handle) is AnyMessage
 
     def test_a_name_that_cannot_be_found_is_an_error_and_not_a_guess(self) -> None:
         with pytest.raises(ConfigError, match=r"unknown: the message type 'Nowhere'"):
-            message_model(unknown)
+            find_message_model(unknown)

@@ -1,4 +1,4 @@
-"""What the keeper does while all is well: when it asks, for whom, and in which batches."""
+"""The keeper without faults: when it renews, which leases, and in which batches."""
 
 import gc
 from weakref import ref
@@ -32,7 +32,7 @@ def keeper(clock: ManualClock, seen: list[Event]) -> LeaseKeeper:
     return LeaseKeeper(clock, Events(seen.append))
 
 
-# -- when
+# -- the time of renewals
 
 
 def test_a_lease_is_renewed_each_third_of_it_for_as_long_as_it_is_held(clock, source, keeper):
@@ -45,7 +45,7 @@ def test_a_lease_is_renewed_each_third_of_it_for_as_long_as_it_is_held(clock, so
     assert lease.state is LeaseState.HELD
 
 
-def test_nothing_is_asked_before_it_is_due(clock, source, keeper):
+def test_no_renewal_is_requested_before_it_is_due(clock, source, keeper):
     keeper.hold(source.lease(seconds=60))
     clock.advance(19.9)
     assert keeper.tick() == Tick(0, 0, 0, next_at=pytest.approx(clock.monotonic() + 0.1))
@@ -77,13 +77,13 @@ def test_trust_counts_from_before_the_call(clock, source, keeper):
     assert keeper.tick().next_at == pytest.approx(asked_at + 20)
 
 
-def test_a_lease_the_handler_extended_is_not_asked_for_until_it_is_due_again(
+def test_a_lease_the_handler_extended_is_not_renewed_until_it_is_due_again(
     clock, source, keeper
 ):
     lease = source.lease(seconds=60)
     keeper.hold(lease)
     now = clock.monotonic()
-    lease.answered(RENEWED, asked_at=now, now=now, seconds=600)
+    lease.apply_renewal(RENEWED, asked_at=now, now=now, seconds=600)
     let_pass(clock, keeper, 500)
     assert source.calls == []
     let_pass(clock, keeper, 61)
@@ -96,7 +96,7 @@ def test_renew_after_sets_the_interval(clock, source):
     assert keeper.tick().next_at == pytest.approx(clock.monotonic() + 30)
 
 
-def test_no_pass_is_made_in_vain(clock, source):
+def test_every_pass_renews_a_lease(clock, source):
     keeper = LeaseKeeper(clock, renew_after=0.4)
     keeper.hold(source.lease(seconds=60))
     ticks = let_pass(clock, keeper, 600)
@@ -104,21 +104,21 @@ def test_no_pass_is_made_in_vain(clock, source):
 
 
 @pytest.mark.parametrize("renew_after", [0, 1, -1, 2, float("nan")])
-def test_a_renewal_must_lie_inside_the_lease(renew_after):
+def test_renew_after_must_be_between_zero_and_one(renew_after):
     with pytest.raises(ValueError, match="renew_after"):
         LeaseKeeper(renew_after=renew_after)
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_a_warning_cannot_come_after_the_cap(seconds):
+def test_cap_warning_seconds_must_not_be_negative(seconds):
     with pytest.raises(ValueError, match="cap_warning_seconds"):
         LeaseKeeper(cap_warning_seconds=seconds)
 
 
-# -- for whom
+# -- which leases are renewed
 
 
-def test_holding_twice_is_holding_once(clock, source, keeper):
+def test_holding_a_lease_twice_has_no_further_effect(clock, source, keeper):
     lease = source.lease()
     keeper.hold(lease)
     keeper.hold(lease)
@@ -129,7 +129,7 @@ def test_holding_twice_is_holding_once(clock, source, keeper):
     assert source.asked == ["m"]
 
 
-def test_what_is_released_is_never_renewed_and_leaves_by_itself(clock, source, keeper):
+def test_a_released_lease_is_never_renewed_and_is_forgotten(clock, source, keeper):
     kept, done = source.lease("kept"), source.lease("done")
     keeper.hold(kept)
     keeper.hold(done)
@@ -139,7 +139,7 @@ def test_what_is_released_is_never_renewed_and_leaves_by_itself(clock, source, k
     assert set(source.asked) == {"kept"}
 
 
-def test_what_is_released_while_another_batch_is_out_is_not_asked_for(clock, keeper):
+def test_a_lease_released_during_another_batch_is_not_renewed(clock, keeper):
     source = FakeSource(clock, renew_batch=1)
     first, second = source.lease("first"), source.lease("second")
     keeper.hold(first)
@@ -151,7 +151,7 @@ def test_what_is_released_while_another_batch_is_out_is_not_asked_for(clock, kee
 
 
 @pytest.mark.parametrize("answer", [Refused("handle is invalid"), Unanswered("throttled")])
-def test_a_release_during_the_renewal_is_no_error(clock, source, keeper, seen, answer):
+def test_a_release_during_the_renewal_is_not_an_error(clock, source, keeper, seen, answer):
     lease = source.lease()
     keeper.hold(lease)
     source.before_answering = lambda: bool(lease.release())
@@ -165,7 +165,7 @@ def test_a_release_during_the_renewal_is_no_error(clock, source, keeper, seen, a
 
 
 @pytest.mark.parametrize("end", [Lease.release, lambda lease: lease.lose("gone")])
-def test_holding_what_is_over_already_does_nothing(source, keeper, seen, end):
+def test_holding_a_lost_or_released_lease_does_nothing(source, keeper, seen, end):
     lease = source.lease()
     end(lease)
     keeper.hold(lease)
@@ -174,7 +174,7 @@ def test_holding_what_is_over_already_does_nothing(source, keeper, seen, end):
     assert seen == []
 
 
-# -- in batches
+# -- batches
 
 
 def test_ten_thousand_leases_cost_a_thousand_calls(clock, source, keeper):
@@ -195,7 +195,7 @@ def test_leases_claimed_one_by_one_still_fill_their_batches(clock, source, keepe
     assert len(source.calls) <= 210
 
 
-def test_what_is_due_soon_joins_the_batch_and_what_is_not_waits(clock, source, keeper):
+def test_leases_due_soon_join_the_batch_and_later_ones_wait(clock, source, keeper):
     keeper.hold(source.lease("due"))
     clock.advance(1.9)  # 10 % of the interval is 2 s
     keeper.hold(source.lease("soon"))
@@ -207,7 +207,7 @@ def test_what_is_due_soon_joins_the_batch_and_what_is_not_waits(clock, source, k
     assert source.asked == ["due", "soon"]
 
 
-def test_pulling_forward_only_fills_up_the_call_that_goes_out_anyway(clock, source, keeper):
+def test_early_renewals_only_fill_a_call_that_is_made_anyway(clock, source, keeper):
     for number in range(25):
         keeper.hold(source.lease(f"m{number}"))
         clock.advance(0.01)
@@ -226,7 +226,7 @@ def test_each_source_and_each_length_has_its_own_calls(clock, keeper):
     assert [(len(call.leases), call.seconds) for call in files.calls] == [(4, 60)]
 
 
-def test_a_source_that_takes_one_at_a_time_is_asked_one_at_a_time(clock, keeper):
+def test_a_source_with_a_batch_of_one_gets_one_lease_per_call(clock, keeper):
     source = FakeSource(clock, renew_batch=1)
     for lease in source.leases(3):
         keeper.hold(lease)
@@ -235,7 +235,7 @@ def test_a_source_that_takes_one_at_a_time_is_asked_one_at_a_time(clock, keeper)
     assert [len(call.leases) for call in source.calls] == [1, 1, 1]
 
 
-def test_one_bad_entry_costs_none_of_the_other_nine(clock, source, keeper):
+def test_one_refused_lease_does_not_affect_the_other_nine(clock, source, keeper):
     leases = source.leases(10)
     for lease in leases:
         keeper.hold(lease)
@@ -252,7 +252,7 @@ def test_one_bad_entry_costs_none_of_the_other_nine(clock, source, keeper):
     assert len(source.calls) == 2
 
 
-def test_one_unanswered_entry_is_retried_without_the_other_nine(clock, source, keeper):
+def test_one_unanswered_lease_is_retried_without_the_other_nine(clock, source, keeper):
     leases = source.leases(10)
     for lease in leases:
         keeper.hold(lease)
@@ -267,7 +267,7 @@ def test_one_unanswered_entry_is_retried_without_the_other_nine(clock, source, k
     assert [call.leases for call in source.calls[1:]] == [(leases[3],)]
 
 
-# -- at what cost
+# -- cost
 
 
 def test_memory_follows_the_live_leases_not_the_throughput(source, keeper):
@@ -294,7 +294,7 @@ def test_many_live_leases_survive_the_sweeps(clock, source, keeper):
     assert keeper.tick().renewed == 3_000
 
 
-def test_each_renewal_says_how_late_it_was(clock, source, keeper, seen):
+def test_each_renewal_reports_how_late_it_was(clock, source, keeper, seen):
     keeper.hold(source.lease(seconds=60))
     clock.advance(23)
     keeper.tick()

@@ -1,4 +1,4 @@
-"""What the keeper does when things go wrong: ride it out, or lose the lease, never silently."""
+"""The keeper with faults: it tolerates them or loses the lease, but never silently."""
 
 from itertools import pairwise
 
@@ -34,14 +34,14 @@ def keeper(clock: ManualClock, seen: list[Event]) -> LeaseKeeper:
     return LeaseKeeper(clock, Events(seen.append))
 
 
-def fails(reason: str = "throttled"):
+def make_failing_answer(reason: str = "throttled"):
     def answer(lease: Lease) -> Renewal:
         return Unanswered(reason)
 
     return answer
 
 
-def of(kind: type[Event], seen: list[Event]) -> list[Event]:
+def select(kind: type[Event], seen: list[Event]) -> list[Event]:
     return [event for event in seen if isinstance(event, kind)]
 
 
@@ -56,12 +56,12 @@ def test_waking_past_the_deadline_loses_the_lease_without_a_call(clock, source, 
     assert (tick.lost, tick.next_at) == (1, None)
     assert source.calls == []
     assert lease.lost.is_set()
-    assert of(MessageLeaseLost, seen) == [
+    assert select(MessageLeaseLost, seen) == [
         MessageLeaseLost("fake", "m", 1, "its deadline passed before it could be renewed")
     ]
 
 
-def test_a_freeze_during_the_call_loses_the_lease_although_the_answer_was_yes(
+def test_a_freeze_during_the_call_loses_the_lease_although_it_was_granted(
     clock, source, keeper
 ):
     lease = source.lease(seconds=60)
@@ -73,7 +73,7 @@ def test_a_freeze_during_the_call_loses_the_lease_although_the_answer_was_yes(
 
 
 class FreezingClock(ManualClock):
-    """Stands still for `seconds` of everybody else's time just before one of its readings."""
+    """A clock that stops for `seconds` just before one of its readings."""
 
     def __init__(self, at_reading: int, seconds: float) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class FreezingClock(ManualClock):
 
 @pytest.mark.parametrize("at_reading", range(1, 12))
 def test_a_freeze_at_any_moment_of_a_pass_never_leads_to_a_late_call(clock, at_reading):
-    source = FakeSource(clock)  # reads the time from a clock that the freeze does not touch
+    source = FakeSource(clock)  # uses a clock that the freeze does not affect
     lease = source.lease(seconds=60)
     frozen = FreezingClock(at_reading, seconds=100)
     keeper = LeaseKeeper(frozen)
@@ -115,18 +115,18 @@ def test_a_freeze_shorter_than_the_lease_costs_nothing(clock, source, keeper):
 # -- throttled
 
 
-def test_throttling_is_ridden_out_within_what_is_left_of_the_lease(clock, source, keeper, seen):
+def test_throttling_is_tolerated_until_the_lease_runs_out(clock, source, keeper, seen):
     lease = source.lease(seconds=60)
     keeper.hold(lease)
-    source.answer = fails()
+    source.answer = make_failing_answer()
     let_pass(clock, keeper, 58)
     assert lease.state is LeaseState.AT_RISK
     source.answer = lambda lease: RENEWED
     let_pass(clock, keeper, 2)
     assert lease.state is LeaseState.HELD
-    [at_risk] = of(LeaseAtRisk, seen)  # one line per transition, not per try
+    [at_risk] = select(LeaseAtRisk, seen)  # one line per transition, not per try
     assert at_risk == LeaseAtRisk("fake", "m", 1, "throttled", pytest.approx(40))
-    assert of(MessageLeaseLost, seen) == []
+    assert select(MessageLeaseLost, seen) == []
 
 
 def test_an_outage_longer_than_the_lease_loses_it_at_the_deadline_and_says_why(
@@ -135,7 +135,7 @@ def test_an_outage_longer_than_the_lease_loses_it_at_the_deadline_and_says_why(
     start = clock.monotonic()
     lease = source.lease(seconds=60)
     keeper.hold(lease)
-    source.answer = fails("throttled")
+    source.answer = make_failing_answer("throttled")
     let_pass(clock, keeper, 59.9)
     assert lease.state is LeaseState.AT_RISK
     let_pass(clock, keeper, 0.1)
@@ -148,9 +148,9 @@ def test_an_outage_longer_than_the_lease_loses_it_at_the_deadline_and_says_why(
     assert all(call.at < start + 60 for call in source.calls)
 
 
-def test_retries_back_off_and_never_become_a_storm(clock, source, keeper):
+def test_retries_back_off_and_never_flood_the_source(clock, source, keeper):
     keeper.hold(source.lease(seconds=60))
-    source.answer = fails()
+    source.answer = make_failing_answer()
     let_pass(clock, keeper, 61)
     gaps = [after.at - before.at for before, after in pairwise(source.calls)]
     assert 5 <= len(source.calls) <= 30
@@ -161,11 +161,11 @@ def test_retries_back_off_and_never_become_a_storm(clock, source, keeper):
 
 def test_the_next_outage_starts_with_a_short_delay_again(clock, source, keeper):
     keeper.hold(source.lease(seconds=60))
-    source.answer = fails()
+    source.answer = make_failing_answer()
     let_pass(clock, keeper, 50)
     source.answer = lambda lease: RENEWED
     let_pass(clock, keeper, 9)
-    source.answer = fails()
+    source.answer = make_failing_answer()
     source.calls.clear()
     let_pass(clock, keeper, 25)
     assert 0.6 <= source.calls[1].at - source.calls[0].at <= 1.2
@@ -174,7 +174,7 @@ def test_the_next_outage_starts_with_a_short_delay_again(clock, source, keeper):
 def test_leases_of_one_source_that_fail_together_are_retried_together(clock, source, keeper):
     for lease in source.leases(100):
         keeper.hold(lease)
-    source.answer = fails()
+    source.answer = make_failing_answer()
     clock.advance(20)
     keeper.tick()
     source.answer = lambda lease: RENEWED
@@ -202,7 +202,7 @@ def test_a_source_that_raises_counts_as_unanswered_for_its_batch_only(clock, kee
     assert "receipt" not in str(seen)
 
 
-def test_our_own_errors_keep_their_words(clock, source, keeper):
+def test_the_text_of_a_holdfast_error_is_kept(clock, source, keeper):
     lease = source.lease()
     keeper.hold(lease)
 
@@ -249,18 +249,18 @@ def test_a_lease_whose_source_has_a_wrong_attribute_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("broken", ["name", "renew_batch", "answers", "no answers", "raises"])
-def test_a_source_that_breaks_is_left_alone_longer_each_time_and_the_others_are_kept(
+def test_a_broken_source_is_retried_with_growing_delays_and_other_leases_are_renewed(
     clock, source, keeper, seen, caplog, broken
 ):
-    """Each of these made the keeper spin, with a traceback for each turn."""
+    """Each of these once made the keeper loop without a pause and log a traceback."""
     other = FakeSource(clock, "other")
     good, bad = other.lease("good"), source.lease("bad")
     keeper.hold(good)
     keeper.hold(bad)
-    asked_at = breaks(source, clock, broken)
+    asked_at = break_source(source, clock, broken)
     let_pass(clock, keeper, 59)
     assert good.state is LeaseState.HELD
-    if broken in ("name", "renew_batch"):  # what was known at the hold is still good
+    if broken in ("name", "renew_batch"):  # the keeper read these when it was given the lease
         assert bad.state is LeaseState.HELD
         assert len(asked_at) <= 3
     else:
@@ -272,8 +272,8 @@ def test_a_source_that_breaks_is_left_alone_longer_each_time_and_the_others_are_
     assert caplog.records == []
 
 
-def breaks(source: FakeSource, clock: ManualClock, how: str) -> list[float]:
-    """Break the source after the hold; when it is asked from then on."""
+def break_source(source: FakeSource, clock: ManualClock, how: str) -> list[float]:
+    """Break the source and return the list of times at which it is called afterwards."""
     asked_at: list[float] = []
 
     def broken(leases, seconds):
@@ -293,7 +293,7 @@ def breaks(source: FakeSource, clock: ManualClock, how: str) -> list[float]:
     return asked_at
 
 
-def test_a_source_that_forgets_an_answer_is_not_believed_at_all(clock, source, keeper):
+def test_a_source_that_returns_too_few_results_is_not_trusted(clock, source, keeper):
     leases = source.leases(3)
     for lease in leases:
         keeper.hold(lease)
@@ -301,7 +301,9 @@ def test_a_source_that_forgets_an_answer_is_not_believed_at_all(clock, source, k
     clock.advance(20)
     tick = keeper.tick()
     assert (tick.renewed, tick.at_risk) == (0, 3)
-    assert {lease.reason for lease in leases} == {"1 answers to 3 renewals"}
+    assert {lease.reason for lease in leases} == {
+        "the source returned 1 results for 3 renewals"
+    }
 
 
 # -- refused
@@ -313,25 +315,25 @@ def test_a_refusal_loses_the_lease_at_once(clock, source, keeper, seen):
     source.answer = lambda lease: Refused("taken over by another worker")
     clock.advance(20)
     assert keeper.tick().lost == 1
-    assert of(MessageLeaseLost, seen) == [
+    assert select(MessageLeaseLost, seen) == [
         MessageLeaseLost("fake", "m", 1, "taken over by another worker")
     ]
 
 
-def test_a_loss_somebody_else_noticed_is_reported_once_too(clock, source, keeper, seen):
+def test_a_loss_noticed_outside_the_keeper_is_reported_once(clock, source, keeper, seen):
     lease = source.lease()
     keeper.hold(lease)
     keeper.hold(lease)
-    lease.lose("found stolen when it was settled")
+    lease.lose("found taken over when it was settled")
     let_pass(clock, keeper, 600)
-    assert of(MessageLeaseLost, seen) == [
-        MessageLeaseLost("fake", "m", 1, "found stolen when it was settled")
+    assert select(MessageLeaseLost, seen) == [
+        MessageLeaseLost("fake", "m", 1, "found taken over when it was settled")
     ]
     assert source.calls == []
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), SystemExit(1)])
-def test_a_callback_that_fails_costs_no_other_lease(clock, source, keeper, error):
+def test_a_failing_callback_does_not_affect_other_leases(clock, source, keeper, error):
     first, second = source.lease("first"), source.lease("second")
 
     def fail(lease: Lease) -> None:
@@ -362,14 +364,14 @@ def test_a_lease_that_runs_out_during_a_slow_call_is_lost_before_the_next_call(c
     calls_before_the_loss: list[int] = []
     short.on_lost(lambda lease: calls_before_the_loss.append(len(slow.calls)))
     slow.before_answering = lambda: clock.advance(51 if len(slow.calls) == 1 else 0)
-    clock.advance(10)  # both slow ones are due, the short one is not
+    clock.advance(10)  # both slow leases are due, the short one is not
     tick = keeper.tick()
     assert (tick.renewed, tick.lost) == (2, 1)
     assert calls_before_the_loss == [1]
     assert other.calls == []
 
 
-def test_a_stall_in_the_line_for_a_slow_source_is_noticed_after_the_call_under_way(
+def test_a_stall_while_waiting_for_a_slow_source_is_noticed_after_the_current_call(
     clock, keeper
 ):
     source = FakeSource(clock, renew_batch=1)
@@ -390,7 +392,7 @@ def test_the_most_urgent_lease_goes_first(clock, keeper):
     keeper.hold(calm.lease(seconds=600))
     clock.advance(185)
     keeper.hold(urgent.lease(seconds=60))
-    clock.advance(20)  # the calm one has been due for longer, the urgent one ends sooner
+    clock.advance(20)  # the calm lease is due for longer, but the urgent one ends sooner
     order: list[str] = []
     calm.before_answering = lambda: order.append("calm")
     urgent.before_answering = lambda: order.append("urgent")
@@ -398,7 +400,7 @@ def test_the_most_urgent_lease_goes_first(clock, keeper):
     assert order == ["urgent", "calm"]
 
 
-def test_a_source_slower_than_the_interval_does_not_keep_a_pass_going_for_ever(clock, keeper):
+def test_a_source_slower_than_the_interval_does_not_prolong_a_pass_forever(clock, keeper):
     source = FakeSource(clock, renew_batch=1)
     for lease in source.leases(2, seconds=60):
         keeper.hold(lease)
@@ -422,26 +424,26 @@ def test_twelve_hours_of_renewals_end_at_the_cap_with_a_warning(clock, source, k
     assert lease.state is LeaseState.LOST
     assert lease.reason == "its cap of 43200 s is reached"
     assert max(call.at + call.seconds for call in source.calls) == start + TWELVE_HOURS
-    assert of(NearCap, seen) == [NearCap("fake", "m", 1, left_seconds=60)]
+    assert select(NearCap, seen) == [NearCap("fake", "m", 1, left_seconds=60)]
 
 
-def test_the_warning_comes_when_asked_for(clock, source, seen):
+def test_the_cap_warning_comes_cap_warning_seconds_before_the_cap(clock, source, seen):
     keeper = LeaseKeeper(clock, Events(seen.append), cap_warning_seconds=300)
     keeper.hold(source.lease(seconds=60, cap_seconds=3_600))
     let_pass(clock, keeper, 3_299)
-    assert of(NearCap, seen) == []
+    assert select(NearCap, seen) == []
     let_pass(clock, keeper, 1)
-    assert of(NearCap, seen) == [NearCap("fake", "m", 1, left_seconds=300)]
+    assert select(NearCap, seen) == [NearCap("fake", "m", 1, left_seconds=300)]
     let_pass(clock, keeper, 300)
-    assert len(of(NearCap, seen)) == 1
+    assert len(select(NearCap, seen)) == 1
 
 
 def test_a_cap_inside_the_first_lease_warns_at_once(clock, source, keeper, seen):
     keeper.hold(source.lease(seconds=60, cap_seconds=30))
     keeper.tick()
-    assert of(NearCap, seen) == [NearCap("fake", "m", 1, left_seconds=30)]
+    assert select(NearCap, seen) == [NearCap("fake", "m", 1, left_seconds=30)]
     let_pass(clock, keeper, 30)
-    assert len(of(MessageLeaseLost, seen)) == 1
+    assert len(select(MessageLeaseLost, seen)) == 1
     assert source.calls == []
 
 
@@ -456,7 +458,7 @@ def test_leases_near_their_caps_still_share_calls(clock, source, keeper):
 def test_an_outage_just_before_the_cap_is_not_blamed_on_the_cap(clock, source, keeper):
     lease = source.lease(seconds=60, cap_seconds=200)
     keeper.hold(lease)
-    source.answer = fails("throttled")
+    source.answer = make_failing_answer("throttled")
     let_pass(clock, keeper, 61)
     assert "throttled" in lease.reason
 
@@ -470,7 +472,7 @@ def test_work_that_never_beats_is_given_up_after_the_stall_time(clock, source, k
     let_pass(clock, keeper, 44.9)
     assert lease.live
     let_pass(clock, keeper, 0.1)
-    assert of(MessageLeaseLost, seen) == [
+    assert select(MessageLeaseLost, seen) == [
         MessageLeaseLost("fake", "m", 1, "stalled: no beat for 45 s")
     ]
     calls = len(source.calls)
@@ -489,7 +491,7 @@ def test_work_that_beats_is_kept(clock, source, keeper):
 
 def test_the_stall_time_counts_from_the_hold_that_names_it(clock, source, keeper):
     lease = source.lease(seconds=60)
-    keeper.hold(lease)  # waits in the worker's own queue first
+    keeper.hold(lease)  # before its slot starts to work
     let_pass(clock, keeper, 300)
     keeper.hold(lease, stall_seconds=5)
     let_pass(clock, keeper, 4.9)
@@ -508,7 +510,7 @@ def test_stalled_work_is_not_renewed_when_its_stall_is_noticed_late(clock, sourc
     assert lease.state is LeaseState.LOST
 
 
-def test_a_lease_that_stalls_while_it_waits_for_its_batch_is_not_asked_for(clock, keeper):
+def test_a_lease_that_stalls_while_it_waits_for_its_batch_is_not_renewed(clock, keeper):
     source = FakeSource(clock, renew_batch=1)
     first, second = source.lease("first"), source.lease("second")
     keeper.hold(first)

@@ -1,4 +1,4 @@
-"""The keeper's invariants (I-HB-1, 4, 5, 8) under any mix of faults, freezes and work."""
+"""The keeper's invariants under any mix of faults, freezes and work."""
 
 from collections import Counter
 from itertools import pairwise
@@ -19,12 +19,12 @@ from hypothesis.stateful import (
 from holdfast.core.events import Event, Events, MessageLeaseLost
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal, Unanswered
-from holdfast.core.lease.renewal_schedule import over_at
+from holdfast.core.lease.renewal_schedule import compute_loss_time
 from holdfast.testing.clock import ManualClock
 
 
 class World(RuleBasedStateMachine):
-    """One keeper, two sources that know the truth, and everything that can go wrong."""
+    """One keeper, two sources that know when leases end, and every kind of fault."""
 
     held = Bundle("held")
 
@@ -109,7 +109,7 @@ class World(RuleBasedStateMachine):
             max_size=4,
         )
     )
-    def the_weather_changes(self, answers):
+    def the_responses_change(self, answers):
         self.answers = answers
 
     @rule(latency=st.sampled_from([0.0, 0.0, 0.1, 5.0, 30.0]))
@@ -117,7 +117,7 @@ class World(RuleBasedStateMachine):
         self.latency = latency
 
     @invariant()
-    def who_trusts_a_lease_has_it(self):
+    def a_lease_that_seems_live_is_live_at_its_source(self):
         now = self.clock.monotonic()
         for lease in self.leases:
             if lease.live and now < lease.deadline:
@@ -128,11 +128,11 @@ class World(RuleBasedStateMachine):
         self.keeper.tick()
         now = self.clock.monotonic()
         for lease in self.leases:
-            assert not lease.live or now < over_at(lease)
+            assert not lease.live or now < compute_loss_time(lease)
             assert self.gone[lease.message_id] == (lease.state is LeaseState.LOST)
 
     @invariant()
-    def no_source_is_asked_in_vain(self):
+    def no_source_is_called_for_a_dead_lease(self):
         for source in self.sources:
             assert source.misuse == []
             for call in source.calls:

@@ -1,4 +1,4 @@
-"""Messages, their versions and their bytes."""
+"""Messages, their lease, their schema versions and their encoding."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ from holdfast.core.queue.message import (
     QueueMessage,
     Upgrader,
     attach_lease,
-    lease_of,
+    get_lease,
 )
 
 
@@ -31,8 +31,8 @@ class Parcel(QueueMessage):
     label: str = ""
 
 
-def upgrading(version: int, **steps: Upgrader) -> type[QueueMessage]:
-    """A model of this version; v1=… turns version 1 into 2, and so on."""
+def make_model(version: int, **steps: Upgrader) -> type[QueueMessage]:
+    """Return a model of this version. `v1=…` is the upgrader from version 1 to 2."""
 
     class Versioned(QueueMessage):
         upgraders: ClassVar[Mapping[int, Upgrader]] = {
@@ -52,7 +52,7 @@ class Source:
         return [Refused("a source for tests")]
 
 
-def leased(message: QueueMessage, attempt: int = 3) -> Lease:
+def attach_new_lease(message: QueueMessage, attempt: int = 3) -> Lease:
     lease = Lease(
         Source(),
         "the-receipt",
@@ -84,38 +84,74 @@ def test_an_id_is_text_of_1_to_512_characters(bad: Any) -> None:
 
 def test_the_current_version_is_the_one_the_code_writes() -> None:
     assert Parcel.current_version() == 1
-    assert upgrading(4).current_version() == 4
+    assert make_model(4).current_version() == 4
 
 
 def test_any_message_keeps_fields_it_does_not_know() -> None:
     assert AnyMessage(city="Basel").model_dump()["city"] == "Basel"
 
 
-# -- the lease in it
+# -- the lease of a message
 
 
 def test_a_message_without_a_lease_says_what_to_do() -> None:
     with pytest.raises(NotLeased, match=r"'a' holds no lease: settle the object that poll\(\)"):
-        lease_of(Parcel(id="a", weight=1))
+        get_lease(Parcel(id="a", weight=1))
 
 
 def test_a_polled_message_carries_its_lease_and_attempt() -> None:
     message = Parcel(weight=1)
-    lease = leased(message, attempt=3)
-    assert lease_of(message) is lease
+    lease = attach_new_lease(message, attempt=3)
+    assert get_lease(message) is lease
     assert message.attempts == 3
+
+
+def test_the_lease_property_returns_the_lease_of_a_polled_message() -> None:
+    message = Parcel(weight=1)
+    with pytest.raises(NotLeased, match="holds no lease"):
+        message.lease  # noqa: B018
+    lease = attach_new_lease(message)
+    assert message.lease is lease
+
+
+def test_an_unknown_attribute_of_a_message_is_still_an_attribute_error() -> None:
+    message = Parcel(weight=1)
+    attach_new_lease(message)
+    with pytest.raises(AttributeError, match="no attribute 'colour'"):
+        message.colour  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_field_called_lease_keeps_its_value_and_hides_the_lease() -> None:
+    class Rental(QueueMessage):
+        lease: str  # type: ignore[assignment]
+
+    with pytest.raises(ValidationError, match="lease"):
+        Rental()  # it is required, and the property is not its default
+    message = Rental(lease="two years")
+    lease = attach_new_lease(message)
+    assert message.lease == "two years"
+    assert get_lease(message) is lease
+    codec = MessageCodec(Rental)
+    assert codec.decode(codec.encode(message)).lease == "two years"
+
+
+def test_any_data_called_lease_keeps_its_value_and_hides_the_lease() -> None:
+    message = AnyMessage(lease="two years")
+    lease = attach_new_lease(message)
+    assert message.lease == "two years"  # type: ignore[comparison-overlap]
+    assert get_lease(message) is lease
 
 
 def test_the_lease_does_not_count_as_a_change_of_the_message() -> None:
     message = Parcel(id="a", weight=1, attempts=3)
     twin = message.model_copy()
-    leased(message, attempt=3)
+    attach_new_lease(message, attempt=3)
     assert message == twin
     assert message.model_fields_set == twin.model_fields_set
 
 
 @pytest.mark.parametrize(
-    "double",
+    "make_copy",
     [
         lambda message: message.model_copy(),
         lambda message: message.model_copy(deep=True),
@@ -127,25 +163,25 @@ def test_the_lease_does_not_count_as_a_change_of_the_message() -> None:
     ],
     ids=["model_copy", "deep model_copy", "copy", "deepcopy", "pickle", "dict", "JSON"],
 )
-def test_no_double_carries_the_lease(double: Callable[[Any], Any]) -> None:
+def test_no_copy_of_a_message_carries_the_lease(make_copy: Callable[[Any], Any]) -> None:
     message = Parcel(weight=1)
-    leased(message)
+    attach_new_lease(message)
     with pytest.raises(NotLeased):
-        lease_of(double(message))
+        get_lease(make_copy(message))
 
 
 def test_nothing_that_prints_a_message_prints_its_receipt() -> None:
     message = Parcel(weight=1)
-    lease = leased(message)
+    lease = attach_new_lease(message)
     printed = [repr(message), str(message), message.model_dump_json(), repr(lease)]
     printed.append(repr(message.model_dump()))
     assert not [text for text in printed if "the-receipt" in text]
 
 
-# -- bytes
+# -- encoding
 
 
-def test_bytes_and_back() -> None:
+def test_a_message_is_unchanged_by_encoding_and_decoding() -> None:
     codec = MessageCodec(Parcel)
     parcel = Parcel(weight=3, label="grün \0 \U0001f642", created_at=datetime.now(UTC))
     assert codec.decode(codec.encode(parcel)) == parcel
@@ -180,7 +216,7 @@ def test_any_bytes_are_a_message_or_malformed(body: bytes) -> None:
 
 @given(data=JSON, version=JSON)
 def test_any_json_is_a_message_or_one_of_two_errors(data: Any, version: Any) -> None:
-    codec = MessageCodec(upgrading(2, v1=lambda data: data))
+    codec = MessageCodec(make_model(2, v1=lambda data: data))
     body = json.dumps({"weight": data, "label": data, "schema_version": version}).encode()
     with suppress(MalformedMessage, NewerSchema):
         assert codec.decode(body).schema_version == 2
@@ -204,12 +240,12 @@ def test_a_queue_may_have_a_smaller_limit() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), b"\xff", "\ud800", test_the_limit_is_exact])
-def test_what_json_cannot_carry_is_refused_when_it_is_written(value: Any) -> None:
+def test_a_value_that_json_cannot_represent_is_refused_when_encoding(value: Any) -> None:
     with pytest.raises(MalformedMessage, match="'a' cannot be written as JSON"):
         MessageCodec(AnyMessage).encode(AnyMessage(id="a", value=value))
 
 
-def test_a_circle_is_refused_when_it_is_written() -> None:
+def test_a_circular_value_is_refused_when_encoding() -> None:
     circle: list[Any] = []
     circle.append(circle)
     with pytest.raises(MalformedMessage, match="cannot be written as JSON"):
@@ -217,7 +253,7 @@ def test_a_circle_is_refused_when_it_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "problem"),
     [
         (b"", "not JSON"),
         (b'{"id": "a"', "not JSON"),
@@ -233,8 +269,8 @@ def test_a_circle_is_refused_when_it_is_written() -> None:
         (b'{"weight": 1, "schema_version": -5}', "no upgrader from schema_version -5 to -4"),
     ],
 )
-def test_malformed_bytes_say_what_is_wrong(body: bytes, says: str) -> None:
-    with pytest.raises(MalformedMessage, match=says) as caught:
+def test_malformed_bytes_say_what_is_wrong(body: bytes, problem: str) -> None:
+    with pytest.raises(MalformedMessage, match=problem) as caught:
         MessageCodec(Parcel).decode(body)
     assert "\n" not in str(caught.value)
 
@@ -252,18 +288,18 @@ def test_a_malformed_version_is_not_quoted_either() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-# -- versions
+# -- schema versions
 
 
 def test_a_body_without_a_version_is_version_one() -> None:
     parcel = MessageCodec(Parcel).decode(b'{"id": "a", "weight": 3}')
     assert (parcel.schema_version, parcel.weight) == (1, 3)
-    upgraded = MessageCodec(upgrading(2, v1=lambda data: {**data, "weight": 9}))
+    upgraded = MessageCodec(make_model(2, v1=lambda data: {**data, "weight": 9}))
     assert upgraded.decode(b'{"id": "a"}').weight == 9  # type: ignore[attr-defined]
 
 
 def test_an_older_version_goes_through_every_upgrader_in_turn() -> None:
-    model = upgrading(
+    model = make_model(
         3,
         v1=lambda data: {**data, "kilos": data["pounds"] / 2},
         v2=lambda data: {**data, "weight": int(data["kilos"])},
@@ -274,25 +310,25 @@ def test_an_older_version_goes_through_every_upgrader_in_turn() -> None:
 
 
 def test_an_older_version_that_happens_to_fit_is_upgraded_all_the_same() -> None:
-    model = upgrading(2, v1=lambda data: {**data, "weight": data["weight"] * 1000})
+    model = make_model(2, v1=lambda data: {**data, "weight": data["weight"] * 1000})
     message = MessageCodec(model).decode(b'{"schema_version": 1, "weight": 2}')
     assert message.weight == 2000  # type: ignore[attr-defined]
 
 
 def test_the_current_version_goes_through_no_upgrader() -> None:
-    model = upgrading(2, v1=lambda data: {**data, "weight": -1})
+    model = make_model(2, v1=lambda data: {**data, "weight": -1})
     message = MessageCodec(model).decode(b'{"schema_version": 2, "weight": 2}')
     assert message.weight == 2  # type: ignore[attr-defined]
 
 
-def test_a_missing_upgrader_is_named_with_the_way_out() -> None:
-    model = upgrading(3, v1=lambda data: data)
+def test_a_missing_upgrader_is_named_with_its_remedy() -> None:
+    model = make_model(3, v1=lambda data: data)
     with pytest.raises(MalformedMessage, match=r"Versioned\.upgraders\[2\], then redrive"):
         MessageCodec(model).decode(b'{"schema_version": 1, "weight": 2}')
 
 
 def test_an_upgrader_that_fails_makes_the_message_malformed() -> None:
-    model = upgrading(2, v1=lambda data: {"weight": data["pounds"]})
+    model = make_model(2, v1=lambda data: {"weight": data["pounds"]})
     with pytest.raises(
         MalformedMessage, match="upgrader from schema_version 1 failed: KeyError"
     ):
@@ -300,13 +336,13 @@ def test_an_upgrader_that_fails_makes_the_message_malformed() -> None:
 
 
 def test_an_upgrader_that_returns_nothing_makes_the_message_malformed() -> None:
-    model = upgrading(2, v1=lambda data: data.update(weight=1))  # type: ignore[arg-type, return-value]
+    model = make_model(2, v1=lambda data: data.update(weight=1))  # type: ignore[arg-type, return-value]
     with pytest.raises(MalformedMessage, match="upgrader from schema_version 1"):
         MessageCodec(model).decode(b'{"schema_version": 1}')
 
 
 def test_an_upgrader_that_makes_no_valid_message_makes_it_malformed() -> None:
-    model = upgrading(2, v1=lambda data: {**data, "weight": "heavy"})
+    model = make_model(2, v1=lambda data: {**data, "weight": "heavy"})
     with pytest.raises(MalformedMessage, match="not a valid Versioned: weight"):
         MessageCodec(model).decode(b'{"schema_version": 1}')
 
@@ -318,8 +354,8 @@ def test_an_upgrader_that_makes_no_valid_message_makes_it_malformed() -> None:
         b'{"schema_version": 99}',
         b'{"id": 5, "weight": "in a way we do not know yet", "schema_version": 2}',
     ],
-    ids=["fits", "says nothing else", "does not fit"],
+    ids=["fits", "problem nothing else", "does not fit"],
 )
-def test_a_newer_version_is_newer_whatever_else_it_holds(body: bytes) -> None:
+def test_a_newer_version_is_recognised_whatever_its_other_fields(body: bytes) -> None:
     with pytest.raises(NewerSchema, match="newer than this code's 1: run newer workers"):
         MessageCodec(Parcel).decode(body)

@@ -13,7 +13,12 @@ import prometheus_client
 import pytest
 import structlog
 
-from holdfast.adapters.observe.logging import EventLog, fields_of, line_log, name_of
+from holdfast.adapters.observe.logging import (
+    EventLog,
+    get_event_fields,
+    get_event_name,
+    make_line_log,
+)
 from holdfast.adapters.observe.metrics import Metrics, MetricsServer
 from holdfast.core import events as ev
 from holdfast.core.errors import ConfigError
@@ -30,7 +35,7 @@ KINDS = [
 SAMPLES: dict[str, Any] = {"str": "x", "int": 1, "float": 0.5, "float | None": None}
 
 
-def sample(kind: type[Event]) -> Event:
+def make_event(kind: type[Event]) -> Event:
     return kind(*(SAMPLES[getattr(f.type, "__name__", str(f.type))] for f in fields(kind)))
 
 
@@ -43,7 +48,7 @@ def lines() -> list[str]:
 
 
 def test_an_event_is_one_line_of_pairs(lines: list[str]) -> None:
-    log = line_log(lines.append, clock=ManualClock(time=1_800_000_000.125))
+    log = make_line_log(lines.append, clock=ManualClock(time=1_800_000_000.125))
     log(ev.Completed("acme/enrich", "m 1", 2, seconds=0.12345))
     assert lines == [
         "2027-01-15T08:00:00.125Z level=info event=completed queue=acme/enrich "
@@ -52,47 +57,47 @@ def test_an_event_is_one_line_of_pairs(lines: list[str]) -> None:
 
 
 def test_an_event_is_one_json_object(lines: list[str]) -> None:
-    line_log(lines.append, "json")(ev.DeadLettered("q", "m", 1, reason='said "no"'))
-    [said] = map(json.loads, lines)
-    assert (said["level"], said["event"]) == ("error", "dead_lettered")
-    assert said["reason"] == 'said "no"'
+    make_line_log(lines.append, "json")(ev.DeadLettered("q", "m", 1, reason='got "no"'))
+    [entry] = map(json.loads, lines)
+    assert (entry["level"], entry["event"]) == ("error", "dead_lettered")
+    assert entry["reason"] == 'got "no"'
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_event_can_be_logged_both_ways(kind: type[Event], lines: list[str]) -> None:
-    event = sample(kind)
-    line_log(lines.append, "text", at_least=logging.DEBUG)(event)
-    line_log(lines.append, "json", at_least=logging.DEBUG)(event)
-    assert f"event={name_of(event)}" in lines[0]
+    event = make_event(kind)
+    make_line_log(lines.append, "text", min_level=logging.DEBUG)(event)
+    make_line_log(lines.append, "json", min_level=logging.DEBUG)(event)
+    assert f"event={get_event_name(event)}" in lines[0]
     assert json.loads(lines[1])["queue"] == "x"
 
 
 def test_a_name_is_in_lower_case_with_underscores() -> None:
-    assert name_of(ev.LeaseAtRisk("q", "m", 1, "e", 1.0)) == "lease_at_risk"
+    assert get_event_name(ev.LeaseAtRisk("q", "m", 1, "e", 1.0)) == "lease_at_risk"
 
 
-def test_a_renewal_is_only_worth_a_line_when_debugging(lines: list[str]) -> None:
+def test_a_renewal_is_logged_at_debug_level_only(lines: list[str]) -> None:
     renewed = ev.LeaseRenewed("q", "m", 1, late_seconds=0.0)
-    line_log(lines.append)(renewed)
+    make_line_log(lines.append)(renewed)
     assert lines == []
-    line_log(lines.append, at_least=logging.DEBUG)(renewed)
+    make_line_log(lines.append, min_level=logging.DEBUG)(renewed)
     assert len(lines) == 1
 
 
-def test_warnings_only_means_no_ordinary_event(lines: list[str]) -> None:
-    log = line_log(lines.append, at_least=logging.WARNING)
+def test_ordinary_events_are_not_logged_at_warning_level(lines: list[str]) -> None:
+    log = make_line_log(lines.append, min_level=logging.WARNING)
     log(ev.Claimed("q", "m", 1))
     log(ev.Completed("q", "m", 1, seconds=1.0))
     log(ev.Retried("q", "m", 1, delay_seconds=None, reason="down"))
     [line] = lines
     assert "event=retried" in line
-    assert "delay_seconds" not in line  # nothing to say is not said
+    assert "delay_seconds" not in line  # a field without a value is left out
 
 
-def test_an_id_cannot_forge_a_line_or_steer_a_terminal(lines: list[str]) -> None:
+def test_an_id_cannot_forge_a_line_or_control_a_terminal(lines: list[str]) -> None:
     hostile = "a\nlevel=info event=completed\x1b[31m\u009b"
     for style in ("text", "json"):
-        line_log(lines.append, style)(ev.Claimed("q", hostile, 1))  # type: ignore[arg-type]
+        make_line_log(lines.append, style)(ev.Claimed("q", hostile, 1))  # type: ignore[arg-type]
     for line in lines:
         assert line.isprintable()
     assert "\\\\nlevel" in lines[0]
@@ -145,7 +150,7 @@ def test_the_standard_library_logs_where_structlog_is_not_installed() -> None:
 def test_no_event_has_a_field_for_a_body_or_a_receipt() -> None:
     named = {field.name for kind in KINDS for field in fields(kind)}
     assert not named & {"body", "message", "receipt", "token", "payload", "handle"}
-    assert set(fields_of(ev.Claimed("q", "m", 1))) == {"queue", "message_id", "attempt"}
+    assert set(get_event_fields(ev.Claimed("q", "m", 1))) == {"queue", "message_id", "attempt"}
 
 
 # -- metrics
@@ -168,7 +173,7 @@ def test_events_are_counted_by_queue(registry: prometheus_client.CollectorRegist
     assert value("holdfast_attempt_seconds_sum", {"queue": "a"}) == 6.0
 
 
-def test_what_is_held_is_known(registry: prometheus_client.CollectorRegistry) -> None:
+def test_held_messages_are_counted(registry: prometheus_client.CollectorRegistry) -> None:
     metrics = Metrics(registry)
 
     def held() -> float | None:
@@ -180,7 +185,7 @@ def test_what_is_held_is_known(registry: prometheus_client.CollectorRegistry) ->
     metrics(ev.Completed("q", "a", 1, seconds=1.0))
     assert held() == 1
     metrics(ev.MessageLeaseLost("q", "b", 1, reason="late"))
-    metrics(ev.Retried("q", "b", 1, delay_seconds=None, reason="late"))  # told twice
+    metrics(ev.Retried("q", "b", 1, delay_seconds=None, reason="late"))  # emitted twice
     metrics(ev.DeadLettered("q", "c", 9, reason="never held here"))
     assert held() == 0
 
@@ -189,7 +194,7 @@ def test_what_is_held_is_known(registry: prometheus_client.CollectorRegistry) ->
 def test_every_event_can_be_counted(
     kind: type[Event], registry: prometheus_client.CollectorRegistry
 ) -> None:
-    Metrics(registry)(sample(kind))
+    Metrics(registry)(make_event(kind))
 
 
 def test_labels_do_not_grow_with_the_messages(
@@ -222,7 +227,7 @@ def test_a_port_that_is_taken_is_one_clear_line(server: MetricsServer) -> None:
         MetricsServer(server.port)
 
 
-def test_without_prometheus_the_way_out_is_told() -> None:
+def test_without_prometheus_the_error_names_the_remedy() -> None:
     done = run_without(
         ["prometheus_client"],
         "from holdfast.adapters.observe.metrics import Metrics\n"

@@ -7,7 +7,7 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from holdfast.adapters.observe.logging import level_of, line_log, name_of
+from holdfast.adapters.observe.logging import get_event_level, get_event_name, make_line_log
 from holdfast.adapters.observe.metrics import Metrics
 from holdfast.conversations import events as cv
 from holdfast.core.events import Event
@@ -32,7 +32,7 @@ LEVELS = {
 }
 
 
-def sample(kind: type[Event]) -> Event:
+def make_event(kind: type[Event]) -> Event:
     return kind(*(SAMPLES[getattr(f.type, "__name__", str(f.type))] for f in fields(kind)))
 
 
@@ -51,19 +51,19 @@ def test_every_event_is_logged_at_its_level_and_counted_without_an_error(
 ) -> None:
     """R002-023, R002-032: a warning; R002-076, R002-092: critical, for an alarm."""
     lines: list[str] = []
-    event = sample(kind)
-    line_log(lines.append, at_least=logging.DEBUG)(event)
+    event = make_event(kind)
+    make_line_log(lines.append, min_level=logging.DEBUG)(event)
     Metrics(prometheus_client.CollectorRegistry())(event)
-    assert f"event={name_of(event)}" in lines[0]
-    assert level_of(event) == LEVELS.get(kind, logging.INFO)
+    assert f"event={get_event_name(event)}" in lines[0]
+    assert get_event_level(event) == LEVELS.get(kind, logging.INFO)
 
 
-def test_a_sweep_that_found_nothing_to_do_is_no_news() -> None:
-    assert level_of(cv.SweepFinished(3, 0, 0, 5.0)) == logging.DEBUG
-    assert level_of(cv.SweepFinished(3, 1, 0, 500.0)) == logging.INFO
+def test_a_sweep_without_work_is_logged_at_debug_level() -> None:
+    assert get_event_level(cv.SweepFinished(3, 0, 0, 5.0)) == logging.DEBUG
+    assert get_event_level(cv.SweepFinished(3, 1, 0, 500.0)) == logging.INFO
 
 
-def test_what_people_watch_is_counted() -> None:
+def test_the_metrics_of_conversations_are_counted() -> None:
     counted = Counted()
     for event in (
         cv.FragmentStaged("c", "sms", True),

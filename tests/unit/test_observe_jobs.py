@@ -7,7 +7,7 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from holdfast.adapters.observe.logging import level_of, line_log, name_of
+from holdfast.adapters.observe.logging import get_event_level, get_event_name, make_line_log
 from holdfast.adapters.observe.metrics import Metrics
 from holdfast.core.events import Event
 from holdfast.jobs import events as ev
@@ -20,7 +20,7 @@ KINDS = [
 SAMPLES: dict[str, Any] = {"str": "x", "int": 1, "float": 0.5, "bool": True, "str | None": None}
 
 
-def sample(kind: type[Event]) -> Event:
+def make_event(kind: type[Event]) -> Event:
     return kind(*(SAMPLES[getattr(f.type, "__name__", str(f.type))] for f in fields(kind)))
 
 
@@ -43,13 +43,13 @@ def test_every_event_of_jobs_is_logged_and_counted_without_an_error(
     kind: type[Event], counted: Counted
 ) -> None:
     lines: list[str] = []
-    event = sample(kind)
-    line_log(lines.append, at_least=logging.DEBUG)(event)
+    event = make_event(kind)
+    make_line_log(lines.append, min_level=logging.DEBUG)(event)
     counted.metrics(event)
-    assert f"event={name_of(event)}" in lines[0]
+    assert f"event={get_event_name(event)}" in lines[0]
 
 
-def test_beats_sent_are_those_taken_and_those_that_failed(counted: Counted) -> None:
+def test_sent_heartbeats_are_the_accepted_plus_the_failed_ones(counted: Counted) -> None:
     """R004-222, R004-224, R004-225, R004-226, I-JB-9."""
     for _ in range(3):
         counted.metrics(ev.HeartbeatSent("j", 1, 2, 50, 0.02))
@@ -59,7 +59,7 @@ def test_beats_sent_are_those_taken_and_those_that_failed(counted: Counted) -> N
     assert counted.value("heartbeat_sent_total") == 4
 
 
-def test_durations_are_milliseconds_and_tell_five_seconds_apart(counted: Counted) -> None:
+def test_durations_are_in_milliseconds_with_a_bucket_at_five_seconds(counted: Counted) -> None:
     """R004-227, R004-232: the alarm is on 5000."""
     counted.metrics(ev.HeartbeatSent("j", 0, 0, 0, 0.020))
     counted.metrics(ev.HeartbeatFailed("j", "CallbackUnclear", 5.1))
@@ -69,7 +69,7 @@ def test_durations_are_milliseconds_and_tell_five_seconds_apart(counted: Counted
     assert counted.value("heartbeat_duration_ms_bucket", le="5000.0") == 1
 
 
-def test_gauges_are_what_the_last_cycle_found(counted: Counted) -> None:
+def test_gauges_show_the_last_cycle(counted: Counted) -> None:
     """R004-228, R004-229, D-20."""
     counted.metrics(ev.ActiveJobs(with_token=7, without_token=2))
     counted.metrics(ev.ActiveJobs(with_token=3, without_token=0))
@@ -113,12 +113,14 @@ def test_a_timeout_of_step_functions_is_counted_for_the_alarm(counted: Counted) 
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Event) else str(value),
 )
-def test_levels_say_how_much_an_event_matters(event: Event, level: int) -> None:
-    assert level_of(event) == level
+def test_each_event_of_jobs_has_its_log_level(event: Event, level: int) -> None:
+    assert get_event_level(event) == level
 
 
-def test_progress_is_in_the_line_of_a_beat() -> None:
+def test_a_heartbeat_line_shows_the_progress() -> None:
     """R004-095, R004-152."""
     lines: list[str] = []
-    line_log(lines.append, at_least=logging.DEBUG)(ev.HeartbeatSent("j1", 3, 4, 75, 0.0123))
+    make_line_log(lines.append, min_level=logging.DEBUG)(
+        ev.HeartbeatSent("j1", 3, 4, 75, 0.0123)
+    )
     assert "job_id=j1 completed_tasks=3 total_tasks=4 percent=75 seconds=0.012" in lines[0]

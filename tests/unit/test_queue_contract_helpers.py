@@ -1,4 +1,4 @@
-"""The pure parts of the queue contract: backoff, states, views."""
+"""The pure parts of the queue contract: backoff, states and message infos."""
 
 from datetime import UTC, datetime
 from random import Random
@@ -27,7 +27,7 @@ def test_the_delay_doubles_from_one_second_to_five_minutes() -> None:
     assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
 
 
-def test_jitter_takes_off_up_to_half() -> None:
+def test_jitter_shortens_a_delay_by_up_to_half() -> None:
     delays = [Backoff().delay(attempt, Lowest()) for attempt in (1, 2, 3, 50)]
     assert delays == [0.5, 1, 2, 150]
 
@@ -42,11 +42,11 @@ def test_a_factor_of_one_is_a_constant_delay() -> None:
     assert [backoff.delay(attempt, Highest()) for attempt in (1, 5, 500)] == [7, 7, 7]
 
 
-def test_a_first_delay_above_the_longest_is_cut() -> None:
+def test_a_first_delay_above_the_maximum_is_limited() -> None:
     assert Backoff(first_seconds=50, max_seconds=20).delay(1, Highest()) == 20
 
 
-def test_no_delay_is_possible() -> None:
+def test_a_delay_of_zero_is_possible() -> None:
     assert Backoff(first_seconds=0).delay(9, Random()) == 0
 
 
@@ -64,7 +64,7 @@ def test_a_delay_is_always_within_its_bounds(
 
 
 @pytest.mark.parametrize("lease_seconds", [0, -1, -0.5])
-def test_a_lease_lasts_more_than_nothing(lease_seconds: float) -> None:
+def test_lease_seconds_must_be_above_zero(lease_seconds: float) -> None:
     with pytest.raises(ValueError, match="lease_seconds must be above 0"):
         MemoryQueue(lease_seconds=lease_seconds)
 
@@ -75,7 +75,7 @@ def test_there_is_at_least_one_attempt(max_attempts: int) -> None:
         MemoryQueue(max_attempts=max_attempts)
 
 
-def test_the_states_read_as_people_say_them() -> None:
+def test_the_states_have_readable_values() -> None:
     assert [state.value for state in MessageState] == [
         "pending",
         "leased",
@@ -84,13 +84,13 @@ def test_the_states_read_as_people_say_them() -> None:
     ]
 
 
-def test_a_view_keeps_its_body_out_of_its_print() -> None:
+def test_the_repr_of_a_message_info_has_no_body() -> None:
     view = MessageInfo("a", "key", MessageState.PENDING, 0, 0, "here", body={"card": "4111"})
     assert view.body == {"card": "4111"}
     assert "4111" not in repr(view)
 
 
-def test_views_and_counts_cannot_be_changed() -> None:
+def test_message_infos_and_stats_cannot_be_changed() -> None:
     stats = QueueStats(ready=1, delayed=0, leased=0, expired=0, completed=0, failed=0)
     view = MessageInfo("a", "key", MessageState.PENDING, 0, 0, "here", due_at=datetime.now(UTC))
     for value, name in ((stats, "ready"), (view, "attempts")):

@@ -1,4 +1,4 @@
-"""One outcome, one call of the queue; and what happens when the queue does not answer."""
+"""One outcome makes one queue call, which is retried if the queue does not respond."""
 
 from collections.abc import Sequence
 from threading import Event
@@ -19,14 +19,14 @@ from holdfast.core.events import (
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import Lease, LeaseState
 from holdfast.core.queue.manager import MessageState
-from holdfast.core.queue.message import AnyMessage, lease_of
+from holdfast.core.queue.message import AnyMessage, get_lease
 from holdfast.core.worker.outcome import Abandoned, Done, GiveBack, Outcome, Reject, Retry
 from holdfast.core.worker.settle import SettleResult, settle
 from holdfast.testing import ManualClock, MemoryQueue
 
 
 class FaultyQueue(MemoryQueue[AnyMessage]):
-    """A queue whose acks fail as often as the test says."""
+    """A queue whose acks fail with the given errors."""
 
     def __init__(self, clock: ManualClock) -> None:
         backoff = Backoff(first_seconds=10.0)
@@ -63,7 +63,7 @@ def events(seen: list[Any]) -> Events:
     return Events(seen.append)
 
 
-def state_of(queue: FaultyQueue) -> MessageState:
+def get_state(queue: FaultyQueue) -> MessageState:
     [view] = queue.find("m")
     return view.state
 
@@ -71,7 +71,7 @@ def state_of(queue: FaultyQueue) -> MessageState:
 def test_done_is_acked(queue: FaultyQueue, events: Events, seen: list[Any]) -> None:
     [message] = queue.poll()
     assert settle(queue, message, Done(), events, seconds=1.5) is SettleResult.COMPLETED
-    assert state_of(queue) is MessageState.COMPLETED
+    assert get_state(queue) is MessageState.COMPLETED
     assert seen == [Completed("memory", "m", 1, 1.5)]
 
 
@@ -121,7 +121,7 @@ def test_reject_is_dead_lettered_at_once(
 ) -> None:
     [message] = queue.poll()
     assert settle(queue, message, Reject("hopeless"), events) is SettleResult.DEAD_LETTERED
-    assert state_of(queue) is MessageState.FAILED
+    assert get_state(queue) is MessageState.FAILED
     assert seen == [DeadLettered("memory", "m", 1, "the handler rejected it")]
 
 
@@ -138,7 +138,7 @@ def test_give_back_is_released_and_not_charged(
 def test_abandoned_touches_nothing(queue: FaultyQueue, events: Events, seen: list[Any]) -> None:
     [message] = queue.poll()
     assert settle(queue, message, Abandoned("gone"), events) is SettleResult.ABANDONED
-    assert state_of(queue) is MessageState.LEASED
+    assert get_state(queue) is MessageState.LEASED
     assert seen == []
 
 
@@ -152,20 +152,20 @@ def test_a_lease_that_was_lost_settles_nothing_and_raises_nothing(
 ) -> None:
     [message] = queue.poll()
     clock.advance(61)
-    [stolen] = MemoryQueue(beside=queue, clock=clock).poll()
+    [taken_over] = MemoryQueue(shared_with=queue, clock=clock).poll()
     assert settle(queue, message, outcome, events) is SettleResult.ABANDONED
-    assert seen == []  # there is nothing to try again
+    assert seen == []  # nothing is retried
     [view] = queue.find("m")
     assert view.state is MessageState.LEASED
-    assert view.attempts == stolen.attempts
+    assert view.attempts == taken_over.attempts
 
 
-def test_a_loss_found_out_while_settling_is_reported_once(
+def test_a_loss_noticed_while_settling_is_reported_once(
     queue: FaultyQueue, clock: ManualClock, events: Events, seen: list[Any]
 ) -> None:
     keeper = LeaseKeeper(clock, events)
     [message] = queue.poll()
-    keeper.hold(lease_of(message))
+    keeper.hold(get_lease(message))
     clock.advance(61)
     settle(queue, message, Done(), events)
     keeper.tick()
@@ -173,7 +173,7 @@ def test_a_loss_found_out_while_settling_is_reported_once(
 
 
 @pytest.mark.parametrize("error", [OSError("disk away"), QueueUnavailable("away")])
-def test_a_queue_that_is_away_is_asked_again_while_the_lease_lives(
+def test_settling_is_retried_while_the_lease_lives(
     queue: FaultyQueue, events: Events, seen: list[Any], error: Exception
 ) -> None:
     queue.errors = [error] * 20
@@ -183,29 +183,27 @@ def test_a_queue_that_is_away_is_asked_again_while_the_lease_lives(
     assert [type(event) for event in seen] == [LeaseAtRisk, Completed]
 
 
-def test_a_queue_that_stays_away_costs_the_lease_and_no_more(
+def test_a_queue_that_stays_unavailable_loses_only_the_lease(
     queue: FaultyQueue, clock: ManualClock, events: Events
 ) -> None:
     queue.errors = [OSError("disk away")] * 10_000
     [message] = queue.poll()
-    lease, before = lease_of(message), clock.monotonic()
+    lease, before = get_lease(message), clock.monotonic()
     assert settle(queue, message, Done(), events) is SettleResult.ABANDONED
     assert lease.state is LeaseState.LOST
     assert 60 <= clock.monotonic() - before < 61
 
 
-def test_an_error_nobody_knows_is_not_retried_for_ever(
-    queue: FaultyQueue, events: Events
-) -> None:
+def test_an_unknown_error_is_not_retried_forever(queue: FaultyQueue, events: Events) -> None:
     queue.errors = [TypeError("a bug")] * 10_000
     [message] = queue.poll()
     assert settle(queue, message, Done(), events) is SettleResult.ABANDONED
     assert queue.acks == 5
-    assert lease_of(message).reason == "it could not be settled: TypeError: a bug"
+    assert get_lease(message).reason == "it could not be settled: TypeError: a bug"
 
 
 @pytest.mark.parametrize("error", [MessageTooLarge("too large"), MalformedMessage("refused")])
-def test_a_refusal_that_is_permanent_is_not_tried_again(
+def test_a_permanent_refusal_is_not_retried(
     queue: FaultyQueue, clock: ManualClock, events: Events, seen: list[Any], error: Exception
 ) -> None:
     queue.errors = [error] * 10_000
@@ -213,12 +211,12 @@ def test_a_refusal_that_is_permanent_is_not_tried_again(
     before = clock.monotonic()
     assert settle(queue, message, Done(), events) is SettleResult.ABANDONED
     assert (queue.acks, clock.monotonic()) == (1, before)
-    assert lease_of(message).state is LeaseState.LOST
-    [told] = seen
-    assert str(error) in told.error
+    assert get_lease(message).state is LeaseState.LOST
+    [event] = seen
+    assert str(error) in event.error
 
 
-def test_giving_up_lets_the_lease_go_so_that_the_message_comes_back(
+def test_giving_up_loses_the_lease_so_that_the_message_comes_back(
     queue: FaultyQueue, events: Events
 ) -> None:
     queue.errors = [OSError("disk away")] * 10_000
@@ -227,4 +225,4 @@ def test_giving_up_lets_the_lease_go_so_that_the_message_comes_back(
     give_up.set()
     assert settle(queue, message, Done(), events, give_up=give_up) is SettleResult.ABANDONED
     assert queue.acks == 1
-    assert lease_of(message).state is LeaseState.LOST
+    assert get_lease(message).state is LeaseState.LOST

@@ -1,4 +1,4 @@
-"""The rules by which the watchdog judges, without any process."""
+"""The watchdog's limits and signs of life, without any process."""
 
 import pytest
 
@@ -7,40 +7,40 @@ from holdfast.core.worker.watchdog import SignsOfLife, WatchdogLimits
 ALL = WatchdogLimits(stall_seconds=10.0, timeout_seconds=100.0, pulse_seconds=30.0)
 
 
-def signs(*, started: float = 0.0, pulsed: float = 0.0, moved: float = 0.0) -> SignsOfLife:
-    return SignsOfLife(started, pulsed, moved)
+def make_signs(*, started: float = 0.0, pulse: float = 0.0, beat: float = 0.0) -> SignsOfLife:
+    return SignsOfLife(started, pulse, beat)
 
 
 @pytest.mark.parametrize(
     ("seen", "now", "reason"),
     [
-        (signs(), 0.0, None),
-        (signs(), 9.9, None),
-        (signs(), 10.0, "stalled: no beat for 10 s"),
-        (signs(moved=25.0), 29.9, None),
-        (signs(moved=25.0), 30.0, "the worker process did not answer for 30 s"),
-        (signs(moved=95.0, pulsed=95.0), 99.9, None),
-        (signs(moved=99.0, pulsed=99.0), 100.0, "timed out after 100 s"),
+        (make_signs(), 0.0, None),
+        (make_signs(), 9.9, None),
+        (make_signs(), 10.0, "stalled: no beat for 10 s"),
+        (make_signs(beat=25.0), 29.9, None),
+        (make_signs(beat=25.0), 30.0, "the worker process did not answer for 30 s"),
+        (make_signs(beat=95.0, pulse=95.0), 99.9, None),
+        (make_signs(beat=99.0, pulse=99.0), 100.0, "timed out after 100 s"),
     ],
 )
 def test_a_sign_may_be_missing_for_its_limit_and_no_longer(
     seen: SignsOfLife, now: float, reason: str | None
 ) -> None:
-    assert seen.missing(ALL, now) == reason
+    assert seen.find_missing(ALL, now) == reason
 
 
 def test_without_limits_only_the_pulse_counts() -> None:
     limits = WatchdogLimits(pulse_seconds=30.0)
-    assert signs(pulsed=1e6).missing(limits, 1e6 + 29.0) is None
-    assert signs(pulsed=1e6).missing(limits, 1e6 + 31.0) is not None
+    assert make_signs(pulse=1e6).find_missing(limits, 1e6 + 29.0) is None
+    assert make_signs(pulse=1e6).find_missing(limits, 1e6 + 31.0) is not None
 
 
 @pytest.mark.parametrize("lease_seconds", [0.2, 1.0, 60.0, 43_200.0])
 @pytest.mark.parametrize("limits", [ALL, WatchdogLimits(), WatchdogLimits(stall_seconds=0.5)])
-def test_it_looks_and_the_child_pulses_often_enough_for_every_limit(
+def test_checks_and_pulses_are_frequent_enough_for_every_limit(
     limits: WatchdogLimits, lease_seconds: float
 ) -> None:
     shortest = min(limits.stall_seconds or 1e9, limits.pulse_seconds, lease_seconds)
-    assert limits.pulse_interval(lease_seconds) <= shortest / 4
-    assert limits.tick_seconds(lease_seconds) <= shortest / 4
-    assert limits.tick_seconds(lease_seconds) <= 0.25
+    assert limits.compute_pulse_seconds(lease_seconds) <= shortest / 4
+    assert limits.compute_tick_seconds(lease_seconds) <= shortest / 4
+    assert limits.compute_tick_seconds(lease_seconds) <= 0.25
