@@ -52,7 +52,7 @@ class Ask:
 
 @dataclass
 class Books:
-    """What the vendors know."""
+    """The state of the fake vendors."""
 
     conversations: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -61,13 +61,13 @@ class Books:
     secrets: dict[str, str] = field(default_factory=dict)
     faults: dict[str, list[Fault]] = field(default_factory=dict)
     reply: Callable[[str], str] = "Re: {}".format
-    shape: dict[str, Any] = field(default_factory=dict)  # laid over OpenAI's responses
+    shape: dict[str, Any] = field(default_factory=dict)  # merged into OpenAI's responses
     now: Callable[[], float] = time.time
     lock: Lock = field(default_factory=Lock)
     numbers: Any = field(default_factory=lambda: count(1))
 
     def order(self, on: str, fault: Fault, times: int = 1) -> None:
-        """The next so many calls of that kind meet this fault."""
+        """Let the next calls of that kind fail, this many times."""
         with self.lock:
             self.faults.setdefault(on, []).extend([fault] * times)
 
@@ -75,7 +75,7 @@ class Books:
         return [ask for ask in self.asks if ask.on == on]
 
     def sent(self) -> list[str]:
-        """The texts Twilio took, in order."""
+        """Return the texts that Twilio accepted, in order."""
         return [item["body"] for item in self.messages]
 
     def next_fault(self, on: str) -> Fault | None:
@@ -138,7 +138,7 @@ class Books:
         if not name.startswith("conv_"):
             raise Refused(400, "invalid_value", "conversation")
         if name not in self.conversations:
-            raise Refused(404)  # OpenAI says in words only what is not there
+            raise Refused(404)  # OpenAI names the missing object only in the text
         return self.conversations[name]
 
     def _message(self, role: str, text: str) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class Books:
 
     def _check_number(self, body: dict[str, str]) -> None:
         number = body.get("To", "").removeprefix("whatsapp:")
-        if number == "+15005550004":  # as Twilio's own test number
+        if number == "+15005550004":  # Twilio's test number for this error
             raise Refused(400, "21610")
         if not re.fullmatch(r"\+\d{7,15}", number) or number == "+15005550001":
             raise Refused(400, "21211")

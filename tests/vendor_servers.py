@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
 
     def _refuse(self, refused: Refused, ask: Ask) -> None:
-        text = f"no: {ask.path} {ask.query} {ask.body} {ask.user}"  # vendors are talkative
+        text = f"no: {ask.path} {ask.query} {ask.body} {ask.user}"  # vendors repeat the request
         if ask.path == "/":
             self._answer(refused.status, {"__type": refused.code, "message": text})
         elif ask.path.startswith("/v1"):
@@ -180,7 +180,7 @@ class _Listener(ThreadingTCPServer):
 
 
 class VendorServer:
-    """The vendors behind one port, in threads of this process."""
+    """The fake vendors behind one port, in threads of this process."""
 
     def __init__(self) -> None:
         self.books = Books()
@@ -200,12 +200,12 @@ class VendorServer:
 
     @property
     def twilio(self) -> str:
-        """The base_url for channel_config."""
+        """Return the base_url for channel_config."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def openai(self) -> str:
-        """The base_url for ai_config, or OPENAI_BASE_URL."""
+        """Return the base_url for ai_config, or for OPENAI_BASE_URL."""
         return f"{self.twilio}/v1"
 
 
@@ -219,7 +219,7 @@ def main() -> None:
         print(json.dumps(about), flush=True)
         if "--until-stdin-closes" in sys.argv:
             Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
-        while not over.wait(1):  # signals are only seen between waits
+        while not over.wait(1):  # signals are handled only between waits
             pass
 
 

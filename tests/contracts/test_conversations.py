@@ -1,5 +1,4 @@
-"""The model that stores of conversations are compared with keeps the contract itself, and
-so does the SQLite store."""
+"""The conversation contract for the in-memory model and for the SQLite store."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -34,7 +33,7 @@ class TestModelOfConversations(ConversationStoreContract):
 
 
 def test_the_model_keeps_expired_rows_until_forget_expired_is_called() -> None:
-    """As a table that cleans up in its own time: sooner, or much later."""
+    """A table may remove expired rows sooner or much later."""
     store = MemoryConversations()
     create_conversation(store)
     store.finish(acquire_grant(store), make_turn("m1"), now=NOW, remember_until=NOW + 10.0)

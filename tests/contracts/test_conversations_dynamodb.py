@@ -1,4 +1,4 @@
-"""DynamoDBConversations keeps the promises of a store of conversations.
+"""The conversation contract for DynamoDBConversations.
 
 On ministack, over HTTP, where each call is one step, so that crowds can meet. The tests of
 its own are on moto (tests/integration/test_dynamodb_conversations*.py): what one of the two
@@ -25,7 +25,7 @@ _numbers = count()
 
 
 def store_of(client: Any) -> OpenStore:
-    """Tables of one test only."""
+    """Return tables for one test only."""
     prefix = f"t{next(_numbers)}-"
     for definition in define_tables(tables_from_prefix(prefix)):
         client.create_table(**definition)
@@ -45,7 +45,7 @@ class TestDynamoDBConversations(ConversationStoreContract):
     """R002-008, R002-009, R002-019…023, R002-029, R002-030, R002-042, R002-068…075,
     R002-078, R002-079, R002-081, R002-086, R002-095, R002-096; D-11, D-25, D-26."""
 
-    steps = 20  # each is eight calls over HTTP
+    steps = 20  # each makes eight calls over HTTP
     many = 120
 
     @pytest.fixture

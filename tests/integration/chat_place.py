@@ -1,5 +1,7 @@
-"""What the chat functions need around them, on moto in this process: tables, queues, a
-secret, requests that are signed as Twilio signs them, and the event source."""
+"""The environment of the chat functions, on moto in this process.
+
+It has tables, queues, a secret, requests with Twilio's signature, and the event source.
+"""
 
 import hmac
 import json
@@ -20,7 +22,7 @@ from holdfast.conversations.model import Conversation, ConversationKey, digest_t
 
 TOKEN = "canary-twilio-token"
 SHOP = "whatsapp:+4930999888"
-WEBHOOK = "https://chat.example.org/twilio"  # what Twilio knows; in front of …
+WEBHOOK = "https://chat.example.org/twilio"  # the URL configured at Twilio, in front of …
 INTERNAL = "abc.lambda-url.example.com"
 SECRET = {"account_sid": "AC123", "auth_token": TOKEN}
 QUEUES = ("dead", "whatsapp", "sms", "email", "inbound")
@@ -42,7 +44,7 @@ class TimeLeft:
 
 
 def signature_of(data: dict[str, str], url: str = WEBHOOK, token: str = TOKEN) -> str:
-    """As Twilio's documentation describes it, without its library."""
+    """Sign as Twilio's documentation describes it, without its library."""
     signed = url + "".join(name + data[name] for name in sorted(data))
     return b64encode(hmac.digest(token.encode(), signed.encode(), "sha1")).decode()
 
@@ -57,7 +59,7 @@ def post(
     query: str = "",
     content_type: str = "application/x-www-form-urlencoded; charset=UTF-8",
 ) -> dict[str, Any]:
-    """A POST as an HTTP API or a function URL hands it to Lambda."""
+    """Return a POST as an HTTP API or a function URL passes it to Lambda."""
     text = urlencode(data) if body is None else body
     return {
         "version": "2.0",
@@ -79,8 +81,11 @@ def post(
 
 @dataclass
 class Place:
-    """Tables, queues and the secret. `env` is that of the functions; `customer` is one that
-    no other test uses, after `begin`."""
+    """Tables, queues and the secret.
+
+    `env` is the environment of the functions. After `begin`, `customer` is used by no other
+    test.
+    """
 
     sqs: Any
     dynamodb: Any
@@ -89,7 +94,7 @@ class Place:
     number: int = 4915112340000
 
     def begin(self) -> None:
-        """Nothing in sight, another customer, the usual token."""
+        """Start with empty queues, a new customer and the usual token."""
         self.number += 1
         for name in QUEUES:
             self.delete(self.receive(name))
@@ -104,7 +109,7 @@ class Place:
         return ConversationKey(self.customer, digest_texts(SHOP, self.customer))
 
     def form(self, sid: str = "SM1", **fields: str) -> dict[str, str]:
-        """What Twilio sends, as far as we read it, and a bit of what we do not."""
+        """Return a form as Twilio sends it, with used and unused fields."""
         usual = {
             "MessageSid": sid,
             "From": self.customer,
@@ -129,7 +134,7 @@ class Place:
         )
 
     def sent(self) -> list[str]:
-        """The replies to the customer that were laid into the outbox, as they lie there."""
+        """Return the replies to the customer in the outbox, in order."""
         folder = Path(self.env["HOLDFAST_CHAT_OUTBOX"])
         texts = (file.read_text() for file in sorted(folder.rglob("*")) if file.is_file())
         return [text for text in texts if str(self.number) in text]
@@ -145,7 +150,7 @@ class Place:
         self.sqs.send_message(QueueUrl=self.url(queue), MessageBody=body)
 
     def receive(self, queue: str = "whatsapp") -> dict[str, Any]:
-        """An event of all that is visible, as an event source mapping makes it."""
+        """Return an event with all visible messages, like an event source mapping."""
         records: dict[str, dict[str, Any]] = {}
         while received := self._receive(queue):
             fresh = {record["MessageId"]: _record(record, queue) for record in received}
@@ -162,7 +167,7 @@ class Place:
         return received
 
     def invoke(self, function: Any, event: dict[str, Any], seconds: float = 900) -> list[str]:
-        """As an event source mapping does: what did not fail is deleted. The failures."""
+        """Invoke the function, delete what did not fail, and return the failures."""
         answer = function(event, TimeLeft(seconds))
         assert set(answer) == {"batchItemFailures"}
         failed = [record["itemIdentifier"] for record in answer["batchItemFailures"]]
@@ -196,7 +201,7 @@ def _record(message: dict[str, Any], queue: str) -> dict[str, Any]:
 
 @contextmanager
 def place(outbox: str) -> Iterator[Place]:
-    """With a region in the environment."""
+    """Provide a place; a region must be set in the environment."""
     with mock_aws():
         clients = (boto3.client(name) for name in ("sqs", "dynamodb", "secretsmanager"))
         created = Place(*clients)

@@ -30,7 +30,7 @@ NUMBER = "+49151555000111"
 
 
 def render_error(error: BaseException) -> str:
-    """All that a log could have of an error: its texts, and those of its causes."""
+    """Return everything a log could show of an error, including its causes."""
     lines = traceback.format_exception(error)
     return "".join([repr(error), str(error), *lines])
 
@@ -92,8 +92,10 @@ def twilio_calls(vendors: VendorServer, fault: Fault) -> list[Callable[[], Any]]
 def test_no_error_and_no_log_line_tells_a_key_a_number_or_a_text(
     caplog: pytest.LogCaptureFixture, calls: Callable[..., Any], fault: Fault
 ) -> None:
-    """I-MS-9, MS-28. The vendors' texts repeat all that was sent, and everything is logged,
-    that of the vendors' own libraries included."""
+    """The vendors' texts repeat everything that was sent (I-MS-9, MS-28).
+
+    All log lines are checked, including those of the vendors' libraries.
+    """
     caplog.set_level(logging.DEBUG)
     failures = []
     with VendorServer() as vendors:
@@ -142,7 +144,7 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_secret_of_secrets_manager_is_in_no_log(
     manager: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Botocore's own debug lines have each answer in them (I-MS-9)."""
+    """Botocore's debug lines contain each response (I-MS-9)."""
     caplog.set_level(logging.DEBUG)
     manager.create_secret(Name="key", SecretString="other")
     manager.put_secret_value(SecretId="key", SecretString=f'{{"api_key": "{CANARY}"}}')

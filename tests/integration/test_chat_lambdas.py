@@ -67,7 +67,7 @@ def failed(answer: Any) -> list[str]:
 
 
 def read_logs(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> str:
-    """All that was logged or printed, tracebacks included."""
+    """Return everything that was logged or printed, including tracebacks."""
     out, err = capsys.readouterr()
     return out + err + caplog.text
 
@@ -179,7 +179,7 @@ def test_an_unanswerable_message_is_refused_and_not_stored(
 def test_a_signature_that_can_be_none_is_refused_as_any_other(
     around: Place, staging: StagingFunction, forged: str, caplog: Any
 ) -> None:
-    """A 503 would bring it again, and to the fallback URL."""
+    """After a 503 Twilio would repeat it, and call the fallback URL."""
     assert status(staging, post(around.form(), signature=forged)) == 403
     assert "webhook_failed" not in caplog.text
     assert around.staged() == []
@@ -279,7 +279,7 @@ def test_a_function_without_threads_reports_its_records_and_locks_nothing(
 ) -> None:
     assert status(staging, post(around.form())) == 200
     event = around.receive()
-    before = stack_size(1 << 46)  # no machine has memory for that: no thread can start
+    before = stack_size(1 << 46)  # no machine has this much memory, so no thread can start
     try:
         failures = failed(messaging(event, TimeLeft()))
     finally:
@@ -295,7 +295,7 @@ def test_a_function_without_threads_reports_its_records_and_locks_nothing(
 def test_between_two_events_no_thread_is_left(
     around: Place, staging: StagingFunction, messaging: MessagingFunction
 ) -> None:
-    """A frozen function renews nothing; the next event starts what it needs."""
+    """A frozen function renews nothing, and the next event starts the keeper again."""
     before = set(enumerate_threads())
     for sid in ("SM1", "SM2"):
         staging(post(around.form(sid)), None)
@@ -308,7 +308,7 @@ def test_a_trigger_as_the_seed_writes_it_is_understood(
     around: Place, staging: StagingFunction, messaging: MessagingFunction
 ) -> None:
     staging(post(around.form()), None)
-    around.receive()  # ours is lost
+    around.receive()  # the trigger is lost
     body = {
         "conversation_id": around.key.conversation_id,
         "primary_channel": around.customer,
@@ -333,8 +333,8 @@ def batch_with_malformed(around: Place, staging: StagingFunction) -> dict[str, A
 def test_malformed_triggers_are_dead_letters_and_cost_the_others_nothing(
     around: Place, staging: StagingFunction, messaging: MessagingFunction
 ) -> None:
-    """R002-016…018, replaced: no retry would mend them, so they are moved to the dead
-    letters, with the reason, instead of being reported as failed."""
+    """R002-016…018, replaced: no retry helps, so they are dead-lettered with the reason,
+    instead of being reported as failed."""
     event = batch_with_malformed(around, staging)
     assert around.invoke(messaging, event) == []
     assert around.count("dead") == 4
@@ -344,7 +344,7 @@ def test_malformed_triggers_are_dead_letters_and_cost_the_others_nothing(
 def test_malformed_triggers_fail_where_no_dead_letter_queue_can_be_had(
     around: Place, staging: StagingFunction
 ) -> None:
-    """R002-016…018 to the letter: among the failures, and the others are worked on."""
+    """R002-016…018 literally: they are among the failures, and the others are handled."""
     event = batch_with_malformed(around, staging)
     bad = [item["messageId"] for item in event["Records"] if item["body"] in MALFORMED]
     empty = {**event["Records"][0], "messageId": "without-a-body", "body": None}
@@ -434,14 +434,14 @@ def test_a_queue_is_held_with_the_settings_of_its_url(around: Place) -> None:
     assert source_settings(app, "another-queue", env).max_attempts == 4
 
 
-# -- the beginning
+# -- the start
 
 
 @pytest.mark.parametrize("name", ["staging", "messaging", "sweeping"])
 def test_nothing_is_put_together_before_the_first_event(
     around: Place, name: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """A function that is badly set up is imported all the same, and says what is wrong."""
+    """A misconfigured function can be imported, and reports what is wrong."""
     monkeypatch.setenv("HOLDFAST_CHAT_LOCK_SECONDS", "-1")
     handler = import_module(f"holdfast.lambdas.{name}").handler
     if name == "sweeping":
@@ -482,7 +482,7 @@ def test_a_sweep_that_fails_is_an_error_of_the_function(around: Place) -> None:
 def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
     around: Place, capsys: Any, caplog: Any
 ) -> None:
-    """I-MS-9, with everything at DEBUG, the vendors' loggers included."""
+    """All loggers are at DEBUG, including those of the vendors (I-MS-9)."""
     caplog.set_level(logging.DEBUG)
     data = around.form(Body="canary-body", ProfileName="canary-name")
     good = signature_of(data)

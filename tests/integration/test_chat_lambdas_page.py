@@ -1,4 +1,4 @@
-"""docs/how-to/answer-customers.md says what the code does: names, numbers, permissions."""
+"""docs/how-to/answer-customers.md matches the code: names, numbers, permissions."""
 
 import json
 import re
@@ -65,7 +65,9 @@ def test_every_call_of_the_functions_is_in_the_policy(
     allowed = {action for item in POLICY["Statement"] for action in item["Action"]}
     assert calls
     assert calls - allowed == set()
-    larger = {"dynamodb:ConditionCheckItem"}  # than these few messages: parked in parts
+    larger = {
+        "dynamodb:ConditionCheckItem"
+    }  # used only for larger batches, which are parked in parts
     assert allowed - calls <= larger
 
 
@@ -128,7 +130,7 @@ def record_actions() -> Iterator[set[str]]:
 
 
 def _actions(operation: str, arguments: dict[str, Any]) -> set[str]:
-    """A transaction needs the rights of its parts; a batch of SQS that of one."""
+    """A transaction needs the permissions of its parts, and an SQS batch that of one call."""
     if operation == "TransactWriteItems":
         kinds = {kind for item in arguments["TransactItems"] for kind in item}
         return {f"{kind}Item" for kind in kinds}

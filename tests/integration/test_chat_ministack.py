@@ -36,7 +36,7 @@ TOKEN = "a-token-of-twilio"
 WEBHOOK = "https://chat.example.org/twilio"
 SHOP, HELPDESK = "whatsapp:+4930111", "whatsapp:+4930222"
 CHANNELS = ("whatsapp", "sms", "email")
-WINDOW_SECONDS = 3  # three posts must fit in, on a machine that is busy
+WINDOW_SECONDS = 3  # three posts must fit into it on a busy machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Deployment:
     address: list[str] = field(default_factory=list)  # of the webhook
 
     def post(self, sid: str, body: str, customer: str, to: str, token: str = TOKEN) -> int:
-        """As Twilio would: the status."""
+        """Post a message like Twilio, and return the status."""
         data = {"MessageSid": sid, "From": customer, "To": to, "Body": body, "NumMedia": "0"}
         signature = RequestValidator(token).compute_signature(WEBHOOK, data)
         request = urllib.request.Request(
@@ -70,7 +70,7 @@ class Deployment:
         return row
 
     def left(self) -> int:
-        """Triggers, wherever they are, and dead letters."""
+        """Count triggers in any state, and dead letters."""
         sqs = self.stack.client("sqs")
         kinds = ("", "NotVisible", "Delayed")
         names = [f"ApproximateNumberOfMessages{kind}" for kind in kinds]
@@ -170,7 +170,7 @@ def _messaging(stack: "Ministack", name: str, env: dict[str, str], arns: list[st
 def _function(stack: "Ministack", name: str, handler: str, env: dict[str, str]) -> None:
     stack.client("lambda").create_function(
         FunctionName=name,
-        Runtime="provided.al2023",  # so that awslambdaric runs it, as at Amazon's
+        Runtime="provided.al2023",  # so that awslambdaric runs it, as on AWS
         Handler=handler,
         Role="arn:aws:iam::000000000000:role/test",
         Code={"ZipFile": _package()},
@@ -232,8 +232,11 @@ def test_three_quick_messages_get_one_reply_and_leave_nothing_behind(
 def test_a_reply_that_was_throttled_and_then_unanswered_goes_out_once(
     deployment: Deployment,
 ) -> None:
-    """Twilio says 429, then 503 for a message that it took. Each time the trigger fails and
-    comes again; the third attempt asks Twilio, and sends nothing. Written by OpenAI, once."""
+    """Twilio returns 429, then 503 for a message that it accepted.
+
+    Each time the trigger fails and is delivered again. The third attempt queries Twilio and
+    sends nothing. OpenAI writes the reply once.
+    """
     books = deployment.vendors.books
     sent_before, sends_before = len(books.messages), len(books.asked("twilio.send"))
     books.order("twilio.send", Fault(status=429))

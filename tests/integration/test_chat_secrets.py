@@ -28,12 +28,12 @@ CANARY = "canary-7f3a"
 
 
 def render_error(error: BaseException) -> str:
-    """All that a log could have of an error: its texts, and those of its causes."""
+    """Return everything a log could show of an error, including its causes."""
     lines = traceback.format_exception(error)
     return "".join([repr(error), str(error), *lines])
 
 
-# -- of the environment and of files
+# -- the environment and files
 
 
 def test_a_secret_of_the_environment_is_an_object_or_one_text() -> None:
@@ -54,7 +54,7 @@ def test_the_environment_is_read_anew_each_time(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_secret_of_a_file_may_be_behind_a_link(tmp_path: Path) -> None:
-    """As Kubernetes mounts them."""
+    """Kubernetes mounts secrets like this."""
     (tmp_path / "data").write_text('{"api_key": "sk-ä"}')
     (tmp_path / "link").symlink_to(tmp_path / "data")
     assert LocalSecrets({}).get(f"file:{tmp_path}/link").reveal("api_key") == "sk-ä"
@@ -104,7 +104,7 @@ def test_a_file_that_holds_no_secret_is_refused_at_once(
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    """Without a writer that would be for ever."""
+    """Opening a pipe without a writer would wait forever."""
     os.mkfifo(tmp_path / "pipe")
     refused = []
 
@@ -126,7 +126,7 @@ def test_a_reference_that_leads_nowhere_is_permanent(reference: str) -> None:
         LocalSecrets({}).get(reference)
 
 
-# -- of Secrets Manager
+# -- Secrets Manager
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_a_secret_that_is_deleted_or_binary_is_permanent(manager: Any) -> None:
 def test_each_error_of_secrets_manager_is_translated(
     own_manager: Any, code: str, status: int, kind: type[Exception], words: str
 ) -> None:
-    """R002-051. Moto refuses nothing by itself."""
+    """R002-051. Moto cannot produce these errors."""
     client, vendors = own_manager
     vendors.books.order("aws.secret", Fault(status, code))
     with pytest.raises(kind, match=words) as caught:
@@ -222,7 +222,7 @@ def test_a_manager_that_does_not_answer_is_passing(own_manager: Any) -> None:
         SecretsManagerSecrets(client).get("twilio")
 
 
-# -- of either
+# -- both kinds
 
 
 def test_the_reference_says_where_a_secret_is(manager: Any) -> None:

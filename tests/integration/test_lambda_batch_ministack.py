@@ -65,7 +65,7 @@ class Task(QueueMessage):
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A queue and the function it feeds."""
+    """A queue and its function."""
 
     sqs: Any
     url: str
@@ -80,7 +80,7 @@ class Deployment:
         self.sqs.send_message(QueueUrl=self.url, MessageBody=body, **(fifo if group else {}))
 
     def noted(self, word: str) -> list[str]:
-        """The ids of what was started or done, in order."""
+        """Return the ids of records that were started or done, in order."""
         if not self.ledger.exists():
             return []
         lines = [line.split() for line in self.ledger.read_text().splitlines()]
@@ -131,7 +131,7 @@ def _queue(ministack: "Ministack", name: str, fifo: bool, visibility: int) -> tu
 def _function(ministack: "Ministack", name: str, env: dict[str, str]) -> None:
     ministack.client("lambda").create_function(
         FunctionName=name,
-        Runtime="provided.al2023",  # so that awslambdaric runs it, as at Amazon's
+        Runtime="provided.al2023",  # so that awslambdaric runs it, as on AWS
         Handler="function.lambda_handler",
         Role="arn:aws:iam::000000000000:role/test",
         Code={"ZipFile": _package()},
@@ -175,7 +175,7 @@ def test_every_message_ends_done_or_as_a_dead_letter_and_failures_are_retried(
 
 
 def test_records_that_wait_in_the_batch_are_not_delivered_a_second_time(deploy: Deploy) -> None:
-    """Four of 2.5 s each, in a queue that hides for 4 s and has a free function waiting."""
+    """Four records take 2.5 s each; the visibility is 4 s, and another function is idle."""
     deployment = deploy(visibility=4, HOLDFAST_LEASE_SECONDS="9")
     deployment.send(Task(id="warm-up", n=0))
     eventually(lambda: deployment.left() == 0)

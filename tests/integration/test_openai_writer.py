@@ -1,4 +1,4 @@
-"""The OpenAI writer, against a server on the loopback that speaks as OpenAI does.
+"""The OpenAI writer, against a local server with the same API.
 
 R002-052 to R002-055, R002-057, R002-058, R002-091; MS-21, MS-22: what an earlier try
 brought about is neither asked nor paid twice, and each refusal is what it is: passing,
@@ -105,7 +105,7 @@ def test_a_lost_response_is_found_in_the_thread_and_not_requested_again(
 def test_an_answer_is_found_behind_many_items(
     writer: OpenAIWriter, vendors: VendorServer
 ) -> None:
-    """Every page of the thread is looked at."""
+    """Every page of the thread is read."""
     thread = writer.open_thread(config(vendors), SECRET)
     items = vendors.books.conversations[thread]
     for _ in range(130):
@@ -120,7 +120,7 @@ def test_an_answer_is_found_behind_many_items(
 def test_the_same_words_of_an_earlier_batch_are_asked_anew(
     writer: OpenAIWriter, vendors: VendorServer
 ) -> None:
-    """Who says "ok" twice gets two answers: only what follows the mark is of this batch."""
+    """Two equal messages get two replies, because only items after the mark count."""
     thread = writer.open_thread(config(vendors), SECRET)
     before = ask(writer, vendors, ReplyRequest(thread, "", "ok"))
     answer = ask(writer, vendors, ReplyRequest(thread, before.thread_mark, "ok", again=True))
@@ -140,7 +140,7 @@ def test_a_mark_that_is_gone_leads_to_no_older_answer(
 def test_a_question_that_is_there_without_an_answer_is_not_added_again(
     writer: OpenAIWriter, vendors: VendorServer
 ) -> None:
-    """The thread has each message of the customer's once (MS-21)."""
+    """The thread contains each message of the customer once (MS-21)."""
     thread = writer.open_thread(config(vendors), SECRET)
     items = vendors.books.conversations[thread]
     items.append(vendors.books._message("user", "hello"))
@@ -197,7 +197,7 @@ def test_each_refusal_is_translated_and_not_retried_here(
     kind: type[Exception],
     words: str,
 ) -> None:
-    """R002-057, MS-22. The client's own retries would outlast the lock."""
+    """R002-057, MS-22. The client's own retries would take longer than the lock."""
     thread = writer.open_thread(config(vendors), SECRET)
     vendors.books.order("openai.write", fault, times=3)
     with pytest.raises(Exception, match=words) as caught:
@@ -228,7 +228,7 @@ def test_an_unreachable_server_is_a_transient_error(writer: OpenAIWriter) -> Non
 def test_a_thread_that_is_gone_is_known_without_a_word_of_the_error_text(
     writer: OpenAIWriter, vendors: VendorServer, thread: str, again: bool
 ) -> None:
-    """OpenAI answers a bare 404: the conversation itself is asked for."""
+    """After a bare 404 the conversation itself is requested."""
     with pytest.raises(ThreadGone):
         ask(writer, vendors, ReplyRequest(thread, "", "hello", again))
 
@@ -304,7 +304,7 @@ def test_a_response_that_failed_is_no_answer(
 def test_half_a_character_does_not_leave_the_writer(
     writer: OpenAIWriter, vendors: VendorServer
 ) -> None:
-    """It could be neither stored nor sent."""
+    """Such a text could be neither stored nor sent."""
     thread = writer.open_thread(config(vendors), SECRET)
     vendors.books.reply = "cut \ud83d{}".format
     for again in (False, True):

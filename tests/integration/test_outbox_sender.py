@@ -1,4 +1,4 @@
-"""The outbox folder: a reply is in it whole or not at all, and once.
+"""The outbox folder: a reply is either complete or absent, and exists once.
 
 MS-06, I-MS-2: sending a part again sends nothing twice.
 """
@@ -109,7 +109,7 @@ def test_many_senders_at_once_leave_one_complete_reply(tmp_path: Path) -> None:
 def test_a_letter_that_could_not_be_finished_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is full in mid-letter; then there is room again."""
+    """The disk is full while the reply is written; later it has space again."""
     sender = OutboxSender(tmp_path, ManualClock())
 
     def full(_: int) -> None:

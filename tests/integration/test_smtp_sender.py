@@ -1,4 +1,4 @@
-"""The mail sender, against a real mail server on the loopback.
+"""The mail sender, against a real local mail server.
 
 MS-06, MS-22: after the text was handed over, and only then, a lost connection is a doubt.
 """
@@ -36,8 +36,10 @@ WAIT = 20.0
 
 
 class MailServer:
-    """What it took is in `mails`; `at_rcpt` and `at_data` are what it answers there:
-    a reply, `close` or `hang`."""
+    """A mail server that keeps accepted mails in `mails`.
+
+    `at_rcpt` and `at_data` are its responses at these steps: a text, `close` or `hang`.
+    """
 
     def __init__(self, **terms: Any) -> None:
         self.mails: list[EmailMessage] = []
@@ -77,12 +79,13 @@ class MailServer:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    # -- what aiosmtpd calls
+    # -- hooks that aiosmtpd calls
 
     def check(self, *args: Any) -> AuthResult:
         data = args[-1]
         self.logins.append(data.login.decode())
-        text = f"{self.at_login} no: {data.login.decode()} {data.password.decode()}"  # some do
+        # Some servers repeat the credentials.
+        text = f"{self.at_login} no: {data.login.decode()} {data.password.decode()}"
         return AuthResult(success=data.password == b"word", handled=False, message=text)
 
     async def handle_RCPT(self, server: Any, s: Any, envelope: Any, to: str, o: Any) -> str:
@@ -93,7 +96,7 @@ class MailServer:
         return "250 OK"
 
     def hang_up(self) -> None:
-        """Close the connection that last named a recipient, in the middle of the talk."""
+        """Close the connection that last named a recipient, before the text."""
         closed = Event()
         self._loop.call_soon_threadsafe(lambda: (self._transport.abort(), closed.set()))
         assert closed.wait(60)
@@ -150,12 +153,12 @@ def test_a_reply_arrives_letter_by_letter(sender: SmtpSender, server: MailServer
 
 
 def test_the_same_part_has_the_same_id(sender: SmtpSender, server: MailServer) -> None:
-    """So a mail program shows what was sent twice once."""
+    """So a mail program shows a mail that was sent twice only once."""
     ids = {
         send(sender, part(server), NO_SECRET, timeout_seconds=WAIT).message_sid for _ in "12"
     }
     assert len(ids) == 1
-    assert not SmtpSender.repeatable  # the server takes both all the same
+    assert not SmtpSender.repeatable  # the server accepts both
 
 
 def test_a_mail_server_cannot_be_queried_for_sent_mails(
@@ -239,7 +242,7 @@ def test_each_outcome_is_translated(
 def test_a_recipient_is_refused_before_the_mail_is_handed_over(
     sender: SmtpSender, server: MailServer, refusal: str
 ) -> None:
-    """So no doubt is noted for what was surely not sent."""
+    """So SendingReply is not noted for a mail that was certainly not sent."""
     server.at_rcpt = refusal
     with (
         pytest.raises((PermanentError, TransientError)),
@@ -305,7 +308,7 @@ def test_the_server_is_logged_in_to_when_there_is_a_name(sender: SmtpSender) -> 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Key and certificate for 127.0.0.1, signed by itself."""
+    """Return a key and a self-signed certificate for 127.0.0.1."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -338,7 +341,7 @@ def context_of(certificate: str) -> ssl.SSLContext:
 def test_a_server_is_believed_only_with_a_good_certificate(
     sender: SmtpSender, certificate: str, monkeypatch: pytest.MonkeyPatch, tls: str
 ) -> None:
-    """Otherwise neither the password nor the text goes out."""
+    """Otherwise neither the password nor the text is sent."""
     key = "tls_context" if tls == "starttls" else "implicit"
     terms = {key: context_of(certificate), "auth_require_tls": tls == "starttls"}
     with MailServer(**terms) as server:

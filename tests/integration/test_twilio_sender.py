@@ -1,4 +1,4 @@
-"""The Twilio sender, against a server on the loopback that speaks as Twilio does.
+"""The Twilio sender, against a local server with the same API.
 
 R002-059 to R002-062, R002-064, R002-065; MS-06, MS-22, I-MS-2: it is known whether a
 reply was sent, surely not sent, or in doubt; and what is in doubt is found again when
@@ -172,11 +172,11 @@ def test_an_unsendable_reply_is_refused_before_the_call(
     assert vendors.books.asks == []
 
 
-# -- finding what is in doubt
+# -- looking up an unclear send
 
 
 def lay(vendors: VendorServer, **values: Any) -> str:
-    """A message Twilio has."""
+    """Add a message to Twilio's list."""
     books = vendors.books
     body = {"To": NUMBER, "From": SENDER, "Body": "hello"}
     message = books.send(vendor_servers.Ask("", "", "", {}, body, ""))
@@ -191,7 +191,7 @@ def at(seconds: float) -> str:
 def test_a_reply_whose_answer_was_lost_is_found(
     sender: TwilioSender, vendors: VendorServer
 ) -> None:
-    """It still waits in Twilio's queue, and has no date of sending (MS-06)."""
+    """It still waits in Twilio's queue, so it has no date_sent (MS-06)."""
     vendors.books.order("twilio.send", Fault(how="close", acted=True))
     reply = part(vendors, "hello ✓ ")
     with pytest.raises(SendUnclear):
@@ -226,7 +226,7 @@ def test_a_reply_that_twilio_took_is_found_whatever_became_of_it(
 
 
 def test_clocks_may_differ_a_little(sender: TwilioSender, vendors: VendorServer) -> None:
-    """Twilio's times are whole seconds, and its clock is not ours."""
+    """Twilio's times are full seconds, and its clock may differ from this one."""
     lay(vendors, date_created=at(-45))
     assert sender.find(part(vendors), SECRET, since=NOW, known=()) is not None
 
@@ -293,7 +293,7 @@ def test_a_question_that_fails_does_not_say_that_nothing_was_sent(
     assert type(caught.value) is kind
 
 
-# -- the servers as a process of their own, as other tests use them
+# -- the servers as a separate process, as other tests use them
 
 
 def test_the_fake_vendors_run_as_a_process_with_configurable_faults(

@@ -1,4 +1,4 @@
-"""A Lambda event source on the simulated SQS: receives, invokes, deletes what is done."""
+"""A Lambda event source on the simulated SQS, which receives, invokes and deletes."""
 
 import time
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Task(QueueMessage):
 
 
 class LambdaContext:
-    """Counts down on the test's clock."""
+    """A Lambda context whose remaining time follows the test's clock."""
 
     def __init__(self, clock: ManualClock, seconds: float) -> None:
         self._clock, self._end = clock, clock.monotonic() + seconds
@@ -28,7 +28,7 @@ class LambdaContext:
 
 
 class EventSource:
-    """One queue and the mapping that would feed a function from it."""
+    """One queue and its event source mapping."""
 
     def __init__(self, clock: ManualClock, *, fifo: bool = False, **settings: Any) -> None:
         self.clock = clock
@@ -52,7 +52,7 @@ class EventSource:
             )
 
     def receive(self) -> dict[str, Any]:
-        """An event as Lambda makes it, of all that is visible."""
+        """Return an event with all visible messages, as Lambda builds it."""
         records: list[dict[str, Any]] = []
         while messages := self._receive():
             records += [self._record(message) for message in messages]
@@ -83,7 +83,7 @@ class EventSource:
         }
 
     def delete_the_done(self, event: dict[str, Any], answer: dict[str, Any]) -> None:
-        """What Lambda does with the answer."""
+        """Delete the messages that the response does not name, like Lambda."""
         failed = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
         handles = {r["messageId"]: r["receiptHandle"] for r in event["Records"]}
         for message_id in handles.keys() - failed:
@@ -104,13 +104,13 @@ class EventSource:
 
 
 def numbers(event: dict[str, Any], answer: dict[str, Any]) -> list[int]:
-    """The failures of an answer, as the numbers of the tasks; in the answer's order."""
+    """Return the task numbers of a response's failures, in order."""
     by_id = {r["messageId"]: Task.model_validate_json(r["body"]).n for r in event["Records"]}
     return [by_id[failure["itemIdentifier"]] for failure in answer["batchItemFailures"]]
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """Real time, for what another thread is about to do."""
+    """Wait in real time for another thread."""
     give_up_at = time.monotonic() + 20
     while not holds():
         assert time.monotonic() < give_up_at, "it did not come to pass"

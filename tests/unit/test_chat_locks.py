@@ -1,5 +1,7 @@
-"""Every way out gives the conversation's lock back: of the processor, the sweeper and the
-desk, whatever is raised. Otherwise the customer waits until the lock expires."""
+"""Processor, sweeper and operator release the conversation's lock on every exit.
+
+Otherwise the customer would wait until the lock expires.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,7 +28,7 @@ def ground() -> Ground:
 
 @contextmanager
 def no_more_threads() -> Iterator[None]:
-    """As on a machine that has no memory for a thread's stack: none can be started."""
+    """A keeper that cannot start a thread, as on a machine without memory for its stack."""
     before = stack_size(1 << 46)
     try:
         yield
@@ -35,7 +37,7 @@ def no_more_threads() -> Iterator[None]:
 
 
 def test_without_a_keeper_the_batch_is_answered_and_the_lock_given_back(ground):
-    """The design says: log the error, and continue without a heartbeat."""
+    """The error is logged, and the batch is answered without renewal."""
     keeper = LeaseKeeper(ground.clock, ground.events)
     ground.use(ground.store, keeper)
     ground.say("SM1")
@@ -69,7 +71,7 @@ def test_without_a_keeper_nothing_is_sent_once_the_lock_has_run_out():
 
 
 class BrokenKeeper(QuietKeeper):
-    """Raises `error` in the method that is `broken`."""
+    """A store that raises `error` in the method that is `broken`."""
 
     broken: str
     error: BaseException
@@ -105,7 +107,7 @@ def test_whatever_the_keeper_raises_the_lock_is_given_back(ground, broken, error
 
 
 class Struck(MemoryConversations):
-    """Raises `error` in the call of that name, from the acquisition of a lock on."""
+    """A store that raises `error` in the named call after a lock was acquired."""
 
     call: str
     error: BaseException

@@ -1,4 +1,4 @@
-"""Many fragments, one text; one reply, several messages (R002-033…035, 037, I-MS-7, MS-19)."""
+"""Merging fragments into one text, and splitting a reply (R002-033…035, 037, I-MS-7, MS-19)."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What comes in: times in any form, hostile and incomplete messages (R002-006, 007, MS-19)."""
+"""Inbound messages: times in any form, hostile and incomplete input (R002-006, 007, MS-19)."""
 
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
@@ -34,7 +34,7 @@ NOON = 1_800_000_000.0
     ],
 )
 def test_a_time_has_the_same_value_in_every_form(written):
-    """Mixed formats, offsets and precisions sort as they happened (MS-19)."""
+    """Mixed formats, offsets and precisions sort in order of time (MS-19)."""
     assert parse_time(written) == NOON
 
 
@@ -98,7 +98,7 @@ def test_a_conversation_id_that_is_given_is_kept():
     ],
 )
 def test_a_message_that_could_not_be_answered_is_refused_with_the_reason(change, problem):
-    """R002-007: validated before anything is stored. The text tells nothing of the input."""
+    """R002-007: validated before anything is stored. The error shows nothing of the input."""
     with pytest.raises(InvalidInbound, match=problem) as refused:
         parse_inbound({**GOOD, **change})
     assert "4930123456" not in str(refused.value)
@@ -132,7 +132,7 @@ def test_a_secret_is_not_printed_and_not_pickled():
 
 
 def test_the_trigger_is_the_seeds_json_and_reads_what_others_send():
-    """R002-006: the two keys are enough; what else a sender adds does no harm."""
+    """R002-006: the two keys are enough, and further fields are ignored."""
     body = b'{"conversation_id": "c", "primary_channel": "+49", "more": 1}'
     trigger = Trigger.model_validate_json(body)
     assert (trigger.conversation_id, trigger.primary_channel) == ("c", "+49")

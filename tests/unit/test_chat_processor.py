@@ -1,4 +1,4 @@
-"""The steps of a turn and each failure branch, as the seed orders them (R002-011…097)."""
+"""The steps of a turn and each failure branch, in the documented order (R002-011…097)."""
 
 from threading import Event
 
@@ -195,7 +195,7 @@ def test_a_talkative_customer_is_answered_after_the_longest_wait():
 
 
 def test_clocks_that_disagree_prolong_no_wait_for_ever():
-    """What was waited is counted by the trigger, not read from the stager's clock."""
+    """The trigger counts the time waited; the stager's clock is not used."""
     ground = Ground(quiet_seconds=3.0, max_wait_seconds=30.0)
     ground.clock.step_time(3600.0)
     ground.say("SM1")
@@ -205,7 +205,7 @@ def test_clocks_that_disagree_prolong_no_wait_for_ever():
 
 
 def test_a_message_during_the_turn_has_a_window_of_its_own(ground):
-    """Late arrivals are answered without another message of the customer's (MS-03)."""
+    """Late arrivals are answered without another message of the customer (MS-03)."""
 
     def reply(text: str) -> str:
         if text == "one":
@@ -222,7 +222,7 @@ def test_a_message_during_the_turn_has_a_window_of_its_own(ground):
 
 
 def test_a_trigger_that_meets_a_working_owner_is_acked_and_its_message_answered_by_him(ground):
-    """MS-04, R002-023: the owner looks again after the lock is free."""
+    """MS-04, R002-023: the owner checks again after the lock is released."""
 
     def reply(text: str) -> str:
         if text == "one":
@@ -240,7 +240,7 @@ def test_a_trigger_that_meets_a_working_owner_is_acked_and_its_message_answered_
 
 
 def test_a_message_that_comes_before_the_send_does_not_supersede_the_reply(ground):
-    """The stated rule: a reply answers the messages it was written for."""
+    """The rule is that a reply answers the messages it was written for."""
     ground.providers.the_sender.troubles = [TransientError("throttled")]
     ground.say("SM1", "book for five")
     assert isinstance(ground.turn(), Retry)
@@ -334,7 +334,7 @@ def test_a_worker_frozen_past_its_lock_sends_nothing(ground):
 
 @pytest.mark.parametrize("kept", ["the message", "the lock"])
 def test_a_worker_whose_lease_expired_stops_even_without_a_takeover(ground, kept):
-    """R002-028, 085: both must be held, and the lock is given back for the next attempt."""
+    """R002-028, 085: both must be held, and the lock is released for the next attempt."""
 
     def reply(text: str) -> str:
         for _ in range(7):
@@ -391,7 +391,7 @@ def test_a_renewal_that_is_refused_stops_the_work(ground):
 
 
 def test_an_empty_batch_gives_the_lock_back_and_is_done(ground):
-    """R002-032, D-10, MS-02: and the status is what it was before."""
+    """R002-032, D-10, MS-02: the status is restored."""
     ground.store.set_status(KEY, "vip")
     ground.queue.push(Trigger(conversation_id="c", primary_channel=KEY.primary_channel))
     assert ground.turn(0.0) == Done()
@@ -400,7 +400,7 @@ def test_an_empty_batch_gives_the_lock_back_and_is_done(ground):
 
 
 def test_a_message_that_joins_while_an_empty_trigger_ends_is_answered(ground):
-    """The window is closed before the last look, never after it."""
+    """The window is closed before the last check, never after it."""
     ground.say("SM1", "one")
     ground.clock.advance(10.0)
     trigger = ground.poll()
@@ -419,7 +419,7 @@ def test_a_message_that_joins_while_an_empty_trigger_ends_is_answered(ground):
 
 
 def test_messages_to_a_conversation_that_is_not_there_are_parked():
-    """R002-045, MS-12: no conversation is made up, and nothing is lost."""
+    """R002-045, MS-12: no conversation is created, and nothing is lost."""
     ground = Ground(conversation=False)
     ground.say("SM1", "hello?")
     assert ground.turn() == Done()
@@ -430,7 +430,7 @@ def test_messages_to_a_conversation_that_is_not_there_are_parked():
 
 
 def test_a_text_that_staging_would_have_refused_is_put_aside(ground):
-    """Rows of others: one write must hold a batch."""
+    """Other programs may write large rows, but one write must hold a batch."""
     ground.say("SM1", "one")
     long = Fragment(KEY, "SM0", "x" * 64_001, received_at=1.0, staged_at=1.0)
     ground.store.stage(long, expires_at=9e9)
@@ -460,7 +460,7 @@ def test_the_outbox_of_messages_that_are_gone_is_not_sent_to_others(ground):
 
 @pytest.mark.parametrize("state", ["unsent", "expired"])
 def test_a_window_whose_trigger_will_not_come_is_not_relied_on(ground, state):
-    """The late message gets a trigger though a window is there."""
+    """The late message gets a trigger although a window is open."""
 
     def reply(text: str) -> str:
         if text == "one":
@@ -480,7 +480,7 @@ def test_a_window_whose_trigger_will_not_come_is_not_relied_on(ground, state):
 
 
 def test_rows_of_another_channel_are_put_aside_and_the_others_answered(ground):
-    """R002-036, 040, MS-18: every row is looked at, not only the first."""
+    """R002-036, 040, MS-18: every row is checked, not only the first."""
     ground.say("SM1", "one")
     ground.say("SM2", "two", **{"from": "whatsapp:else"})
     ground.run_until_quiet()
@@ -489,7 +489,7 @@ def test_rows_of_another_channel_are_put_aside_and_the_others_answered(ground):
 
 
 def test_a_row_that_cannot_be_read_is_put_aside_and_the_others_answered(ground):
-    """R002-039, MS-18: it must not poison every later batch."""
+    """R002-039, MS-18: it must not block later batches."""
     row = UnreadableFragment("SM0", "received_at: not a time", {"received_at": "soon"})
     parked = ParkedBatch("p", KEY, "to begin with", 1.0, (row,))
     ground.store.park(None, parked, remember_until=2.0)
@@ -540,7 +540,7 @@ def test_a_lock_that_cannot_be_given_back_runs_out(ground):
 
 
 def test_a_message_that_was_answered_before_is_not_answered_again(ground):
-    """MS-20, R002-097: a webhook that is delivered again, long after."""
+    """MS-20, R002-097: a webhook is repeated long after its message was answered."""
     ground.say("SM1", "one")
     ground.turn()
     assert ground.say("SM1", "one").new, "its row is gone, so it is staged again"
@@ -630,7 +630,7 @@ def test_a_writer_that_fails_is_asked_again_and_nothing_is_recorded(ground, trou
 
 
 def test_a_retry_asks_for_the_same_messages_in_the_same_thread(ground):
-    """A thread must not hear the same words twice, once alone and once with more (MS-21)."""
+    """A thread must not get the same text twice, alone and with more (MS-21)."""
     ground.providers.the_writer.troubles = [TransientError("away")]
     ground.say("SM1", "one")
     ground.turn()
@@ -658,7 +658,7 @@ def test_a_writer_that_answers_nothing_parks(ground):
 
 
 def test_a_parked_reply_is_not_taken_for_the_answer_to_the_same_words_later(ground):
-    """The mark moves behind it, also behind an answer of nothing (MS-21)."""
+    """The mark moves behind it, also behind an empty answer (MS-21)."""
     ground.providers.the_sender.troubles = [PermanentError("refused")]
     ground.say("SM1", "yes")
     ground.turn()
@@ -672,7 +672,7 @@ def test_a_parked_reply_is_not_taken_for_the_answer_to_the_same_words_later(grou
 
 
 def test_a_bug_is_tried_again_and_parked_with_the_last_attempt(ground):
-    """Unknown trouble may pass; it must not burn tokens for ever, nor vanish."""
+    """An unknown error may be transient, but must neither cost tokens forever nor be lost."""
     ground.providers.the_writer.troubles = [ZeroDivisionError("canary")] * 9
     ground.say("SM1")
     for _ in range(4):
@@ -689,7 +689,7 @@ def test_a_bug_is_tried_again_and_parked_with_the_last_attempt(ground):
 
 
 def test_a_reply_that_could_not_be_sent_is_not_written_again(ground):
-    """R002-064, 093: the outbox keeps it; the lock is free meanwhile."""
+    """R002-064, 093: the outbox keeps the reply, and the lock is free meanwhile."""
     ground.providers.the_sender.troubles = [TransientError("Twilio: 429")]
     ground.say("SM1", "hi")
     assert isinstance(ground.turn(), Retry)
@@ -716,7 +716,7 @@ def test_a_number_the_provider_refuses_parks_with_the_reply(ground):
 
 
 def test_an_unclear_send_is_looked_up_at_the_provider(ground):
-    """It has it, so it is not sent again (MS-06)."""
+    """The provider has it, so it is not sent again (MS-06)."""
     ground.providers.the_sender.after_sending = [SendUnclear("no answer")]
     ground.say("SM1", "hi")
     outcome = ground.turn()
@@ -795,7 +795,7 @@ def test_a_long_reply_is_sent_in_parts_and_none_of_them_twice(ground):
 
 
 class Attentive(MemoryConversations):
-    """Looks how far the sender is when `SendingReply` is noted."""
+    """A store that checks the sender's state when `SendingReply` is noted."""
 
     def note(self, grant, outbox, thread_id) -> None:
         super().note(grant, outbox, thread_id)
@@ -820,7 +820,7 @@ def test_sending_is_noted_between_the_connection_and_the_send():
     [TransientError("no connection"), AuthenticationFailed("no login"), RuntimeError("a bug")],
 )
 def test_a_failed_connection_leaves_no_unclear_send(ground, trouble):
-    """Nor does a process that is killed there: nothing was noted but the reply."""
+    """A process that is killed there leaves none either, because only the reply was noted."""
     ground.providers.the_sender.no_connection = [trouble]
     ground.providers.the_sender.can_tell = False  # a doubt would be parked
     ground.say("SM1")
@@ -840,7 +840,7 @@ def test_a_failed_connection_leaves_no_unclear_send(ground, trouble):
 
 
 class Forgetful(MemoryConversations):
-    """Its next `finish` fails, once."""
+    """A store whose next `finish` fails once."""
 
     fails = True
 
@@ -865,7 +865,7 @@ def test_a_reply_that_is_out_and_not_recorded_is_critical_and_never_sent_again(g
     assert len(ground.history) == 2
 
 
-# -- stopping, people
+# -- stopping, and conversations assigned to a person
 
 
 def test_a_worker_that_stops_gives_the_batch_back(ground):
@@ -880,7 +880,7 @@ def test_a_worker_that_stops_gives_the_batch_back(ground):
 
 
 def test_a_conversation_with_a_person_is_not_answered(ground):
-    """What comes in waits for that person, and the status stays (MS-30)."""
+    """New messages are parked for that person, and the status stays (MS-30)."""
     ground.store.set_status(KEY, Status.WITH_PERSON)
     ground.say("SM1")
     assert ground.turn() == Done()
@@ -890,7 +890,7 @@ def test_a_conversation_with_a_person_is_not_answered(ground):
 
 
 def test_no_event_tells_a_body_a_number_or_a_secret():
-    """Good and bad turns, every event as a log would print it (I-MS-9, MS-28)."""
+    """Checks every event of good and bad turns as a log would print it (I-MS-9, MS-28)."""
     key = ConversationKey("+4930123456789", "+4930123456789")
     ground = Ground(conversation=False)
     ground.open(key, ai_config=AI_CONFIG, channel_config={"sms_credentials_id": "s"})

@@ -1,4 +1,4 @@
-"""Stage 1, the sweeper and the person at the desk (R002-005…010, MS-13…16, I-MS-5)."""
+"""Stage 1, the sweeper and the operator (R002-005…010, MS-13…16, I-MS-5)."""
 
 import pytest
 from chat_ground import KEY, Ground
@@ -48,7 +48,7 @@ def test_a_refused_message_leaves_nothing_behind(ground):
 
 
 def test_an_expired_window_that_is_still_there_is_not_in_the_way(ground):
-    """Compared by value, for tables forget in their own time (MS-13)."""
+    """Expiry is compared by value, because tables remove rows later (MS-13)."""
     ground.say("SM1")
     ground.clock.advance(ground.store.window("c").expires_at - ground.clock.time() + 1)
     assert ground.say("SM2").opened
@@ -115,7 +115,7 @@ def test_a_profile_begins_the_conversation_the_customer_wrote_to(ground):
 
 
 def test_staging_is_a_handler_with_outcomes(ground):
-    """Entry point: a worker or a Lambda behind a queue."""
+    """The stager is the handler of a worker or a Lambda behind a queue."""
     assert ground.stager(Inbound.model_validate(WRITTEN), None) == Done()
     refused = ground.stager(Inbound.model_validate({**WRITTEN, "body": ""}), None)
     assert isinstance(refused, Reject)
@@ -182,7 +182,7 @@ def test_the_sweeper_leaves_locked_conversations_alone(ground):
 
 
 def test_messages_unanswered_for_days_are_parked():
-    """With the reply it had, if it had one (MS-16, I-MS-1)."""
+    """The parked batch keeps its reply, if it had one (MS-16, I-MS-1)."""
     ground = Ground(most_fragments=2)
     ground.providers.the_sender.troubles = [TransientError("away")]
     for number in range(5):
@@ -215,7 +215,7 @@ def test_a_conversation_whose_old_messages_were_parked_is_free_again(ground):
     assert not ground.conversation.is_locked(ground.clock.time())
 
 
-# -- the desk
+# -- the operator
 
 
 @pytest.fixture
@@ -350,7 +350,7 @@ def test_a_person_takes_a_conversation_over_and_hands_it_back(ground, desk):
 
 
 def test_a_person_who_takes_over_during_a_turn_gets_the_next_batch(ground, desk):
-    """The word stands when the lock is given back (MS-30)."""
+    """The operator's status holds when the lock is released (MS-30)."""
 
     def reply(text: str) -> str:
         desk.assign_to_person(KEY)

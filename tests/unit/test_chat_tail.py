@@ -1,4 +1,4 @@
-"""The tail of a history: what a conversation's row holds of it. MS-10, I-MS-10, D-26."""
+"""The recent messages in a conversation's row (MS-10, I-MS-10, D-26)."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""sqs_batch: what becomes of each record of a batch, and of the invocation's threads."""
+"""sqs_batch: the result of each record of a batch, and the invocation's threads."""
 
 import asyncio
 import logging
@@ -44,9 +44,9 @@ def invoke(
     seconds: float = 900,
     **options: Any,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One invocation, and what Lambda does afterwards: (event, answer).
+    """Run one invocation and Lambda's cleanup, and return event and response.
 
-    A quarter of the reserve is what threads have to end, and that is real time.
+    Threads have a quarter of the reserve to end, in real time.
     """
     options.setdefault("reserve_seconds", 80)
     event = source.receive() if event is None else event
@@ -60,7 +60,7 @@ def invoke(
 def invoked(
     source: EventSource, handler: Any, *, seconds: float = 900, **options: Any
 ) -> Iterator[Callable[[], list[int]]]:
-    """The same in a thread, so that the test can move the clock; call for the failures."""
+    """Run it in a thread, so that the test can advance the clock; call the result to join."""
     event = source.receive()
     entry = sqs_batch(handler, queue=source.queue, clock=source.clock, **options)
     context = LambdaContext(source.clock, seconds)
@@ -73,7 +73,7 @@ def fail(message: Task) -> None:
     raise RuntimeError("it does not work")
 
 
-# -- what becomes of a record
+# -- the result of a record
 
 
 def test_done_records_are_left_for_lambda_to_delete(source: EventSource) -> None:
@@ -210,7 +210,7 @@ def test_the_handler_sees_which_attempt_this_is(
     assert attempts == [1, 2, 3]
 
 
-# -- all are kept alive, from the first moment until the answer
+# -- all records are renewed, from the start until the response
 
 
 def test_all_records_are_extended_before_the_first_is_started(
@@ -218,7 +218,7 @@ def test_all_records_are_extended_before_the_first_is_started(
 ) -> None:
     source.send(*range(25))
     event = source.receive()
-    clock.advance(29)  # Lambda's poller kept them waiting: a second is left
+    clock.advance(29)  # they waited in Lambda's poller, so one second is left
     source.sqs.calls.clear()
     before: list[list[int]] = []
 
@@ -234,7 +234,7 @@ def test_all_records_are_extended_before_the_first_is_started(
 def test_no_record_comes_back_while_others_are_worked_on(
     source: EventSource, clock: ManualClock
 ) -> None:
-    """Neither those that wait nor those that are done: Lambda deletes after the answer."""
+    """Neither waiting nor done records are visible; Lambda deletes after the response."""
     source.send(1, 2, 3, 4)
 
     def handle(message: Task) -> None:
@@ -265,7 +265,7 @@ def test_a_record_whose_lease_was_lost_is_neither_handled_nor_done(
     assert handled == [3]
     assert numbers(event, answer) == [1]
     assert len(other["Records"]) == 2
-    assert source.hidden() == 2  # those of the other are as they were
+    assert source.hidden() == 2  # the leases of the other consumer are unchanged
 
 
 def test_an_extension_that_sqs_throttled_is_requested_again(
@@ -420,7 +420,7 @@ def test_a_handler_that_overruns_is_reported_before_lambda_kills_the_function(
     assert numbers(event, answer) == [1, 2]
     assert "batch_overrun" in caplog.text
     calls = len(source.sqs.calls)
-    end.set()  # the thread that could not be killed comes to its end, and keeps still
+    end.set()  # the thread that could not be killed ends, and settles nothing
     eventually(lambda: not _ours())
     assert len(source.sqs.calls) == calls
 
@@ -572,7 +572,7 @@ def test_records_behind_a_lost_record_are_not_started(fifo: EventSource) -> None
 
 
 def test_waiting_behind_a_failing_head_does_not_make_a_dead_letter(clock: ManualClock) -> None:
-    """SQS counts receives, and those behind are received as often as the head."""
+    """SQS counts receives, and records behind the head are received as often."""
     source = EventSource(clock, fifo=True, max_attempts=2)
     source.send(1, 2, group="a")
     for _ in range(2):
@@ -591,7 +591,7 @@ def test_a_group_id_orders_nothing_on_a_standard_queue(source: EventSource) -> N
     assert numbers(event, answer) == [1]
 
 
-# -- how it is called
+# -- calls and settings
 
 
 @pytest.mark.parametrize(
@@ -618,7 +618,7 @@ def test_a_record_without_a_receipt_is_a_failure_and_the_others_go_on(
     assert numbers(event, entry(event, LambdaContext(source.clock, 900))) == [1]
     assert [call.entries for call in source.sqs.calls.select(EXTEND)] == [
         1
-    ]  # SQS is not bothered
+    ]  # no call to SQS is made
 
 
 def test_a_warm_function_handles_one_batch_after_the_other(source: EventSource) -> None:

@@ -1,4 +1,4 @@
-"""Webhook requests: every kind of HTTP event is read alike, and no other is believed.
+"""Webhook requests: every kind of HTTP event is parsed, and only signed ones are accepted.
 
 R002-007. SignatureCheck are made here by the description, not by Twilio's library.
 """
@@ -39,7 +39,7 @@ def signature_of(url: str, form: Mapping[str, str], token: str) -> str:
 
 
 def rest_api(**changes: Any) -> dict[str, Any]:
-    """v1: decoded query, headers twice, the stage only in the context's path."""
+    """Return a v1 event: decoded query, headers twice, the stage only in the context's path."""
     return {
         "httpMethod": "POST",
         "path": "/twilio",
@@ -54,7 +54,7 @@ def rest_api(**changes: Any) -> dict[str, Any]:
 
 
 def http_api(**changes: Any) -> dict[str, Any]:
-    """v2, and a function URL."""
+    """Return a v2 event, as for a function URL."""
     return {
         "version": "2.0",
         "rawPath": "/prod/twilio",
@@ -156,14 +156,14 @@ def test_a_body_that_is_no_form_is_refused(body: str, kind: str) -> None:
         parse_form(WebhookRequest("POST", URL, {"content-type": kind}, body))
 
 
-# -- understanding
+# -- the message
 
 
 def test_a_form_becomes_a_message() -> None:
     message = parse_message(FORM | {"ProfileName": "Ada", "SmsStatus": "received"})
     assert (message.message_sid, message.body) == ("SM1", "Grüße & more")
     assert (message.primary_channel, message.recipient) == ("+4915100", "+4930")
-    assert message.received_at is None  # Twilio tells none: the time of staging counts
+    assert message.received_at is None  # Twilio sends none, so the time of staging counts
 
 
 def test_media_alone_is_a_message() -> None:
@@ -205,11 +205,11 @@ def test_fields_that_are_missing_hostile_or_too_long_are_refused(wrong: dict[str
     assert all(len(value) < 4 or value not in str(refused.value) for value in wrong.values())
 
 
-# -- believing
+# -- the signature
 
 
 class Vault:
-    """A store of one secret, which counts who asks it."""
+    """A store of one secret, which counts its calls."""
 
     def __init__(self, token: str) -> None:
         self.token, self.away = token, False
@@ -290,7 +290,7 @@ def test_customers_write_on_while_secrets_are_away() -> None:
     signatures = SignatureCheck(vault, "twilio", ManualClock())
     assert fits(signatures, "good")
     vault.away = True
-    assert not fits(signatures, "guess")  # and by that the secret is forgotten
+    assert not fits(signatures, "guess")  # the secret is dropped from the cache
     assert fits(signatures, "good")
 
 

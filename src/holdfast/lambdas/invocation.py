@@ -145,11 +145,11 @@ class Invocation(Generic[M]):
 
     def _give_up_overdue(self) -> None:
         timeout, now = self._options.timeout_seconds, self._clock.monotonic()
-        for entry, started in self._unsettled():
+        for entry, started in self._list_unsettled():
             if timeout is not None and started is not None and now - started >= timeout:
                 get_lease(entry.message).lose(f"timed out after {timeout:g} s")
 
-    def _unsettled(self) -> list[tuple[BatchEntry[M], float | None]]:
+    def _list_unsettled(self) -> list[tuple[BatchEntry[M], float | None]]:
         with self._writing:
             return list(self._open.items())
 
@@ -164,7 +164,7 @@ class Invocation(Generic[M]):
         self._lanes.close()
         self._stopping.set()
         self._give_up.set()
-        for entry, _ in self._unsettled():
+        for entry, _ in self._list_unsettled():
             get_lease(entry.message).lose("the invocation ended before the work was done")
         try:
             self._start_thread("farewell", self._let_go)

@@ -193,7 +193,7 @@ def _get_address(config: Mapping[str, Any]) -> str:
 
 
 class _HttpClient:
-    """The HTTP client of Twilio's library with a timeout, no retries and our address."""
+    """Twilio's HTTP client with a timeout, no retries and the configured address."""
 
     is_async = False
 

@@ -48,6 +48,7 @@ def run_together(work: Callable[[int], Any], threads: int = THREADS) -> list[Any
 
 
 def try_acquire(store: ConversationStore, owner: int, now: float = NOW) -> Any:
+    """Try to acquire the lock, and return the result."""
     return store.acquire(
         KEY, owner=f"{owner}", trigger_id=f"t{owner}", now=now, expires_at=now + 60.0
     )
@@ -68,7 +69,9 @@ class ConversationConcurrencyPromises:
             return [open_store(clock)] * THREADS
         return [open_store(clock) for _ in range(THREADS)]
 
-    def test_of_many_acquiring_callers_one_gets_the_lock(self, crowd: list[ConversationStore]) -> None:
+    def test_of_many_acquiring_callers_one_gets_the_lock(
+        self, crowd: list[ConversationStore]
+    ) -> None:
         create_conversation(crowd[0])
         results = run_together(lambda n: try_acquire(crowd[n], n))
         [winner] = [result for result in results if isinstance(result, LockAcquired)]
@@ -76,7 +79,9 @@ class ConversationConcurrencyPromises:
         assert lost == [LockHeld(winner.grant.trigger_id, NOW + 60.0)] * (THREADS - 1)
         assert get_conversation(crowd[0]) == winner.conversation
 
-    def test_of_many_callers_that_take_over_one_gets_the_lock(self, crowd: list[ConversationStore]) -> None:
+    def test_of_many_callers_that_take_over_one_gets_the_lock(
+        self, crowd: list[ConversationStore]
+    ) -> None:
         create_conversation(crowd[0], status="vip")
         stale = try_acquire(crowd[0], 99).grant
         results = run_together(lambda n: try_acquire(crowd[n], n, NOW + 60.0))
@@ -84,7 +89,9 @@ class ConversationConcurrencyPromises:
         assert winner.grant.fence == stale.fence + 1
         assert get_conversation(crowd[0]).previous_status == "vip"
 
-    def test_of_many_callers_that_open_a_window_one_succeeds(self, crowd: list[ConversationStore]) -> None:
+    def test_of_many_callers_that_open_a_window_one_succeeds(
+        self, crowd: list[ConversationStore]
+    ) -> None:
         def open_window(number: int) -> bool:
             wanted = make_window(f"w{number}", f"m{number}")
             return crowd[number].open_window(wanted, now=NOW, untriggered_before=NOW - 9.0)
@@ -105,7 +112,9 @@ class ConversationConcurrencyPromises:
         [row] = crowd[0].staged(KEY.conversation_id)
         assert row == make_fragment("m1", body=f"{results.index(True)}")
 
-    def test_of_many_callers_that_create_a_conversation_one_succeeds(self, crowd: list[ConversationStore]) -> None:
+    def test_of_many_callers_that_create_a_conversation_one_succeeds(
+        self, crowd: list[ConversationStore]
+    ) -> None:
         results = run_together(lambda n: crowd[n].create(Conversation(KEY, status=f"{n}")))
         assert sum(results) == 1
         assert get_conversation(crowd[0]).status == f"{results.index(True)}"
@@ -175,7 +184,9 @@ class ConversationConcurrencyPromises:
         answered = crowd[0].processed(KEY, all_sids)
         assert set(list_staged_sids(crowd[0])) == all_sids - answered
 
-    def test_of_many_callers_that_unpark_a_batch_one_succeeds(self, crowd: list[ConversationStore]) -> None:
+    def test_of_many_callers_that_unpark_a_batch_one_succeeds(
+        self, crowd: list[ConversationStore]
+    ) -> None:
         batch = make_parked(*stage_messages(crowd[0], "m1"))
         run_together(lambda n: crowd[n].park(None, batch, remember_until=LATER))
         assert list(crowd[0].parked()) == [batch]

@@ -48,9 +48,7 @@ class OutboxPromises:
         assert (row.outbox, row.thread_id) == (outbox, "thread")
         assert (row.status, row.message_count) == (Status.PROCESSING, 0)
 
-    def test_each_note_replaces_the_previous_note(
-        self, store: ConversationStore
-    ) -> None:
+    def test_each_note_replaces_the_previous_note(self, store: ConversationStore) -> None:
         create_conversation(store)
         grant = acquire_grant(store)
         for number, outbox in enumerate(OUTBOXES):

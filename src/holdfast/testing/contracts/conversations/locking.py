@@ -50,6 +50,7 @@ WRITES: dict[str, Write] = {
 
 
 def try_acquire(store: ConversationStore, owner: str = "second", **how: Any) -> object:
+    """Try to acquire the lock, and return the result."""
     now = how.pop("now", NOW)
     return store.acquire(
         how.pop("key", KEY),

@@ -49,7 +49,9 @@ class HistoryPromises:
         assert get_conversation(store).message_count == 110
         assert get_conversation(store).messages == tuple(messages[-MAX_MESSAGES:])
 
-    def test_a_conversation_without_turns_has_no_history(self, store: ConversationStore) -> None:
+    def test_a_conversation_without_turns_has_no_history(
+        self, store: ConversationStore
+    ) -> None:
         create_conversation(store, OTHER)
         answer_messages(store, "m1", key=OTHER)
         assert store.history(KEY) == []
@@ -124,13 +126,17 @@ class OperatorPromises:
         store.release(grant, None)
         assert get_conversation(store).status == "vip"
 
-    def test_a_conversation_can_be_assigned_to_a_person_and_back(self, store: ConversationStore) -> None:
+    def test_a_conversation_can_be_assigned_to_a_person_and_back(
+        self, store: ConversationStore
+    ) -> None:
         create_conversation(store)
         for status in (Status.WITH_PERSON, "vip", ""):
             assert store.set_status(KEY, status) is True
             assert get_conversation(store).status == status
 
-    def test_the_status_of_an_unknown_conversation_cannot_be_set(self, store: ConversationStore) -> None:
+    def test_the_status_of_an_unknown_conversation_cannot_be_set(
+        self, store: ConversationStore
+    ) -> None:
         assert store.set_status(KEY, Status.WITH_PERSON) is False
         assert store.get(KEY) is None
 

@@ -38,6 +38,7 @@ def unpark(
     back_to_stage: bool,
     now: float = NOW + 500.0,
 ) -> ParkedBatch:
+    """Remove the batch from the parked ones."""
     return store.unpark(
         batch.parked_id, back_to_stage=back_to_stage, now=now, expires_at=LATER + 500.0
     )
@@ -124,13 +125,17 @@ class ParkingPromises:
         assert list_staged_sids(store) == ["m2"]
         assert store.processed(KEY, ["m1", "m2"]) == {"m1"}
 
-    def test_a_conversation_assigned_to_a_person_stays_assigned_when_parked(self, store: ConversationStore) -> None:
+    def test_a_conversation_assigned_to_a_person_stays_assigned_when_parked(
+        self, store: ConversationStore
+    ) -> None:
         create_conversation(store, status=Status.WITH_PERSON)
         grant = acquire_grant(store)
         store.park(grant, make_parked(*stage_messages(store, "m1")), remember_until=LATER)
         assert get_conversation(store).status == Status.WITH_PERSON
 
-    def test_a_conversation_stays_assigned_to_a_person_after_a_takeover(self, store: ConversationStore) -> None:
+    def test_a_conversation_stays_assigned_to_a_person_after_a_takeover(
+        self, store: ConversationStore
+    ) -> None:
         create_conversation(store, status=Status.WITH_PERSON)
         acquire_grant(store, "dies")
         grant = acquire_grant(store, now=NOW + 60.0)
@@ -360,7 +365,9 @@ class ParkingPromises:
             assert list_staged_sids(store) == []
             unpark(store, batch, back_to_stage=True)
 
-    def test_an_unreadable_row_survives_parking_and_unparking(self, store: ConversationStore) -> None:
+    def test_an_unreadable_row_survives_parking_and_unparking(
+        self, store: ConversationStore
+    ) -> None:
         """The row is neither lost nor blocks the others (MS-18)."""
         batch = make_parked(make_fragment("m1"), make_unreadable())
         store.park(None, batch, remember_until=LATER)

@@ -57,7 +57,9 @@ class CreationPromises:
         assert store.create(given)
         assert store.get(KEY) == Conversation(KEY, created_at=NOW, updated_at=NOW)
 
-    def test_creating_an_existing_conversation_changes_nothing(self, store: ConversationStore) -> None:
+    def test_creating_an_existing_conversation_changes_nothing(
+        self, store: ConversationStore
+    ) -> None:
         create_conversation(store, status="new", **CONFIGS)
         answer_messages(store, "m1")
         before = read_everything(store)
@@ -193,7 +195,9 @@ class StagingPromises:
         assert (waiting[KEY].fragments, waiting[KEY].oldest_staged_at) == (3, NOW)
         assert (waiting[OTHER].fragments, waiting[OTHER].oldest_staged_at) == (1, NOW)
 
-    def test_an_answered_conversation_is_no_longer_listed_as_waiting(self, store: ConversationStore) -> None:
+    def test_an_answered_conversation_is_no_longer_listed_as_waiting(
+        self, store: ConversationStore
+    ) -> None:
         create_conversation(store)
         stage_messages(store, "m1", "m2", "m3")
         answer_messages(store, "m1", "m2")
