@@ -83,6 +83,7 @@ class MemoryQueue(QueueManager[M]):
     # -- producing
 
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
+        """Store all messages, or none if one cannot be encoded."""
         self._check_delay(delay_seconds)
         # All are encoded before any is stored, so that nothing is stored if one cannot be.
         bodies = [(message.id, self._codec.encode(message)) for message in messages]
@@ -245,6 +246,8 @@ class MemoryQueue(QueueManager[M]):
         return self._change(lease, dead_letter)
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        """Extend the leases whose fence is still current."""
+
         def extend(task: MemoryTask, now: float) -> MemoryTask:
             assert isinstance(task.state, LeasedState)
             return replace(task, state=replace(task.state, until=now + seconds))
@@ -270,6 +273,7 @@ class MemoryQueue(QueueManager[M]):
             raise lost
 
     def load_checkpoint(self, message: M) -> Any:
+        """Return the newest checkpoint of the attempts before this one."""
         lease = get_lease(message)
         with self._table.lock:
             task = self._table.get(lease.handle)
@@ -278,16 +282,19 @@ class MemoryQueue(QueueManager[M]):
     # -- for operators
 
     def stats(self) -> QueueStats:
+        """Count the messages by state."""
         with self._table.lock:
             return compute_stats(self._table.list_tasks(), self._now())
 
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
+        """Yield up to `limit` messages in this state."""
         with self._table.lock:
             tasks = [task for task in self._table.list_tasks() if task.task_state is state]
         for task in tasks[:limit]:
             yield make_message_info(task, self.name, self._table)
 
     def find(self, message_id: str) -> list[MessageInfo]:
+        """Return all messages with this id."""
         with self._table.lock:
             tasks = self._table.find_tasks(message_id)
         return [make_message_info(task, self.name, self._table) for task in tasks]
@@ -295,6 +302,7 @@ class MemoryQueue(QueueManager[M]):
     def redrive(
         self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
     ) -> int:
+        """Make dead letters with this id, or all, ready again."""
         with self._table.lock:
             now = self._now()
             dead = self._list_dead(message_id)
@@ -307,6 +315,7 @@ class MemoryQueue(QueueManager[M]):
         return len(dead)
 
     def drop(self, message_id: str) -> int:
+        """Delete the dead letters with this id."""
         with self._table.lock:
             dead = self._list_dead(message_id)
             for task in dead:
@@ -322,6 +331,7 @@ class MemoryQueue(QueueManager[M]):
         return [task for task in tasks if isinstance(task.state, DeadState)]
 
     def purge(self, older_than_seconds: float) -> int:
+        """Delete messages that were completed longer ago than this."""
         with self._table.lock:
             before = self._now() - older_than_seconds
             old = [

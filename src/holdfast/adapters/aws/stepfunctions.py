@@ -27,7 +27,7 @@ _MARK = " […cut]"
 _MAX_KEPT_CHARS = 1_024  # of one value, if an output must be shortened
 _HEARTBEAT_SECONDS = 60.0  # each call's timeout is chosen for this HeartbeatSeconds
 
-# No task waits for this token any more. Only the job's own state tells why.
+# No task waits for this token any more. Only the job's own state shows why.
 TOKEN_CLOSED = frozenset({"TaskTimedOut", "TaskDoesNotExist", "InvalidToken"})
 
 # botocore's errors of calls that ended before any byte of the request was sent.

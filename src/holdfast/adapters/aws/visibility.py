@@ -78,6 +78,7 @@ class VisibilitySource:
         self._consecutive_failures = 0
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        """Extend the message's visibility, unless a call is still in progress."""
         if not self._call_lock.try_acquire():
             return [Unanswered("an earlier call is still in progress")]
         try:

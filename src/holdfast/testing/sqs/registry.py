@@ -211,8 +211,8 @@ def _check_unchanged(existing: SimulatedQueue, attributes: dict[str, str]) -> Si
 def _make_page(name: str, urls: list[str], params: Params) -> Response:
     start = int(params.get("NextToken") or 0)
     end = start + (params.get("MaxResults") or 1000)
-    answer: Response = {name: urls[start:end]} if urls[start:end] else {}
+    response: Response = {name: urls[start:end]} if urls[start:end] else {}
     # AWS pages only if the request has MaxResults.
     if params.get("MaxResults") and end < len(urls):
-        answer["NextToken"] = str(end)
-    return answer
+        response["NextToken"] = str(end)
+    return response

@@ -107,15 +107,15 @@ class SendCalls:
 
 def _make_response(stored: StoredMessage, sent: StoredMessage) -> Response:
     """Return the response; for a duplicate, with the id of the first and its own checksums."""
-    answer: Response = {
+    response: Response = {
         "MessageId": stored.message_id,
         "MD5OfMessageBody": compute_md5(sent.body),
     }
     if sent.attributes:
-        answer["MD5OfMessageAttributes"] = compute_attributes_md5(sent.attributes)
+        response["MD5OfMessageAttributes"] = compute_attributes_md5(sent.attributes)
     if stored.sequence_number:
-        answer["SequenceNumber"] = stored.sequence_number
-    return answer
+        response["SequenceNumber"] = stored.sequence_number
+    return response
 
 
 def _check_total(entries: list[Entry]) -> None:

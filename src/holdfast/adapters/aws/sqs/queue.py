@@ -166,6 +166,7 @@ class SQSQueue(QueueManager[M]):
     # -- producing
 
     def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
+        """Send one message with SendMessage."""
         self._sender.send(self._make_outgoing(message, delay_seconds))
         return message.id
 
@@ -207,6 +208,7 @@ class SQSQueue(QueueManager[M]):
     def poll(
         self, batch_size: int = 1, *, wait_seconds: float = 0.0, stop: Event | None = None
     ) -> list[M]:
+        """Receive up to `batch_size` messages, with long polls if it may wait."""
         if wait_seconds <= 0 or self._max_poll_seconds() == 0:
             return super().poll(batch_size, wait_seconds=wait_seconds, stop=stop)
         if batch_size < 1:
@@ -253,7 +255,7 @@ class SQSQueue(QueueManager[M]):
         self, count: int, wait: int, stop: Event | None
     ) -> Sequence[Mapping[str, Any]]:
         def receive() -> Sequence[Mapping[str, Any]]:
-            answer = self._client.call(
+            response = self._client.call(
                 "receive_message",
                 MaxNumberOfMessages=count,
                 VisibilityTimeout=ceil(self.lease_seconds),
@@ -261,7 +263,7 @@ class SQSQueue(QueueManager[M]):
                 AttributeNames=_ATTRIBUTES,
                 MessageAttributeNames=["All"],
             )
-            messages: Sequence[Mapping[str, Any]] = answer.get("Messages", [])
+            messages: Sequence[Mapping[str, Any]] = response.get("Messages", [])
             return messages
 
         if wait and stop is not None:
@@ -350,6 +352,7 @@ class SQSQueue(QueueManager[M]):
     # -- renewing
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        """Extend the visibility of the leases' messages."""
         return self._receipt_calls.renew([lease.handle for lease in leases], seconds)
 
     # -- settling
@@ -365,6 +368,7 @@ class SQSQueue(QueueManager[M]):
         reason: str = "nacked",
         detail: str | None = None,
     ) -> None:
+        """Give the message back; without a delay, `on_nack` decides when it is visible."""
         if delay_seconds is None and self.on_nack == "leave":
             self._abandon(message)
             return
@@ -404,6 +408,7 @@ class SQSQueue(QueueManager[M]):
             self.events.emit(ev.CheckpointNotKept(self.name, lease.message_id, lease.attempt))
 
     def load_checkpoint(self, message: M) -> Any:
+        """Return None, because SQS cannot store checkpoints."""
         return None
 
     # -- for operators
@@ -420,6 +425,7 @@ class SQSQueue(QueueManager[M]):
         return QueueStats(expired=0, completed=None, failed=self._dead.count(), **counts)
 
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:
+        """Yield dead letters. Raises Unsupported for any other state."""
         if state is not MessageState.FAILED:
             raise Unsupported(
                 f"SQS cannot list {state.value} messages: `holdfast status` counts them, "
@@ -428,18 +434,23 @@ class SQSQueue(QueueManager[M]):
         yield from self._dead.list_messages(limit)
 
     def find(self, message_id: str) -> list[MessageInfo]:
+        """Raise Unsupported, because SQS cannot be searched."""
         raise Unsupported("SQS cannot be searched; only dead letters can (`holdfast dead`)")
 
     def redrive(
         self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
     ) -> int:
+        """Move dead letters back to the queue."""
         return self._dead.redrive(message_id, on_progress)
 
     def drop(self, message_id: str) -> int:
+        """Delete the dead letters with this id."""
         return self._dead.drop(message_id)
 
     def purge(self, older_than_seconds: float) -> int:
+        """Raise Unsupported, because SQS keeps no completed messages."""
         raise Unsupported("SQS keeps no completed messages, so there is nothing to purge")
 
     def close(self) -> None:
+        """Close the connections to SQS."""
         self._client.close()

@@ -124,7 +124,7 @@ class QueueClient:
     ) -> MessageTooLarge | MalformedMessage:
         """Return the error that says why SQS refused a message.
 
-        SQS's code does not tell, so the size is compared with the queue's limit, which is
+        SQS's code does not say why, so the size is compared with the queue's limit, which is
         read again because it may have changed.
         """
         self._facts = None

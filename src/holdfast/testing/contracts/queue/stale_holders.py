@@ -44,7 +44,7 @@ class StaleHolder:
 class StaleHolderPromises:
     """Promises about workers that lost their lease."""
 
-    @pytest.fixture(params=["its clock tells it", "only the queue can tell it"])
+    @pytest.fixture(params=["its clock shows it", "only the queue can show it"])
     def stale_holder(
         self, request: pytest.FixtureRequest, make_queue: MakeQueue, clock: ManualClock
     ) -> StaleHolder:
@@ -53,9 +53,9 @@ class StaleHolderPromises:
         The second variant is a worker that was frozen between reading its clock and making
         its call, so that only the fence can stop it.
         """
-        if request.param == "only the queue can tell it":
+        if request.param == "only the queue can show it":
             require_capabilities(make_queue(), "fence")
-        own = clock if request.param == "its clock tells it" else make_frozen_clock(clock)
+        own = clock if request.param == "its clock shows it" else make_frozen_clock(clock)
         queue = make_queue(clock=own)
         queue.push(AnyMessage(id="a"))
         stale_holder = StaleHolder(queue, poll_one(queue))
