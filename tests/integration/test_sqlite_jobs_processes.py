@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import sqlite_jobs_roles as roles
-from cli_kit import without_privileges
+from cli_kit import drop_privileges
 from sqlite_jobs_roles import WAIT_TIMEOUT_SECONDS, assert_counters_match_rows
 
 from holdfast.adapters.local.sqlite import SQLiteJobs
@@ -164,7 +164,7 @@ def test_a_read_only_place_is_refused(tmp_path: Path, existing: bool) -> None:
         path.chmod(0o400)
     folder.chmod(0o500)
     try:
-        [error] = run_role(roles.write_without_permission, path, preexec_fn=without_privileges)
+        [error] = run_role(roles.write_without_permission, path, preexec_fn=drop_privileges)
     finally:
         folder.chmod(0o700)
     assert str(path) in error

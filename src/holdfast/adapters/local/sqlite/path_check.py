@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from threading import Lock
 
-from holdfast.adapters.local.mounts import (MOUNTS, find_mount, parse_mounts)
+from holdfast.adapters.local.mounts import MOUNTS, find_mount, parse_mounts
 from holdfast.adapters.modes import MODES, make_folders
 from holdfast.core.errors import ConfigError
 
