@@ -105,7 +105,7 @@ class TestSQSQueueOnLocalStack(
 
     @pytest.fixture
     def inject(self, client: Any) -> Inject:
-        return test_sqs_queue.injector(client)
+        return test_sqs_queue.make_injector(client)
 
     @pytest.fixture
     def contents(self) -> Callable[[AnyQueue], object]:
