@@ -1,6 +1,6 @@
 """Export services on one queue, killed, frozen and cut off; every job gets one callback.
 
-R004-066…081 (JB-01…16, 28, 33, 46; I-JB-1…5, 12, 13). A few jobs run as part of all tests;
+ (JB-01…16, 28, 33, 46; I-JB-1…5, 12, 13). A few jobs run as part of all tests;
 with HOLDFAST_CHAOS_SECONDS there are rounds of many jobs with new seeds for that long. Speed
 is not asserted, because a slow machine only makes rounds longer. An execution that really
 timed out, because no service could send heartbeats, is counted as such.

@@ -42,9 +42,6 @@ def over_http(ministack: "Ministack") -> Any:
 
 
 class TestDynamoDBConversations(ConversationStoreContract):
-    """R002-008, R002-009, R002-019…023, R002-029, R002-030, R002-042, R002-068…075,
-    R002-078, R002-079, R002-081, R002-086, R002-095, R002-096; D-11, D-25, D-26."""
-
     steps = 20  # each makes eight calls over HTTP
     many = 120
 

@@ -57,7 +57,7 @@ def http_client(ministack: "Ministack") -> Any:
 
 
 class TestDynamoDBJobs(JobStoreContract):
-    """R004-048…065, R004-069, R004-186…195, R004-198, R004-199 (JB-44)."""
+    """(JB-44)."""
 
     examples = 1  # of thirty calls, with twenty reads after each
 

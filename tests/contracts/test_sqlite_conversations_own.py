@@ -419,10 +419,11 @@ def test_processed_sids_are_forgotten_when_they_expire(
     assert store.processed(KEY, sids) == {"m2"}
 
 
+@pytest.mark.requirement("R002-094")
 def test_a_staged_row_is_deleted_when_it_expires_and_not_before(
     store: SQLiteConversations,
 ) -> None:
-    """R002-094: until then the row can be parked (MS-16, I-MS-1)."""
+    """Until then the row can be parked (MS-16, I-MS-1)."""
     create_conversation(store)
     store.stage(make_fragment("old", OTHER), expires_at=NOW + 100.0)
     store.stage(make_fragment("new", OTHER), expires_at=NOW + 200.0)

@@ -244,10 +244,10 @@ def test_a_page_of_tasks_is_read_in_order_without_the_pages_before(tmp_path: Pat
 # -- retention
 
 
+@pytest.mark.requirement("R004-065", "R004-129")
 def test_finished_jobs_are_forgotten_with_their_tasks_when_their_time_has_come(
     fast_path: Path, clock: ManualClock
 ) -> None:
-    """R004-065, R004-129."""
     jobs = SQLiteJobs(fast_path / "jobs.db", clock=clock, keep_seconds=60.0)
     for number in range(3):
         decide_job(jobs, clock, job_id=f"{number}")

@@ -1,4 +1,4 @@
-"""Running the command line: in this process for speed, as a real one where that matters."""
+"""Run the command line in this process for speed, or as a real process."""
 
 import ctypes
 import io
@@ -16,22 +16,25 @@ import pytest
 
 from holdfast.cli.main import run
 
-PATIENCE_SECONDS = 60.0
+WAIT_TIMEOUT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Ran:
+    """The exit code and the output of a command."""
+
     code: int
     out: str
     err: str
 
     @property
     def json(self) -> Any:
+        """Return the output, parsed as JSON."""
         return json.loads(self.out)
 
 
 class Cli:
-    """`holdfast` in a folder of its own."""
+    """Runs `holdfast` in its own folder."""
 
     def __init__(
         self,
@@ -48,22 +51,23 @@ class Cli:
         self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         self._capsys.readouterr()
         code = run(list(arguments))
-        said = self._capsys.readouterr()
-        return Ran(code, said.out, said.err)
+        output = self._capsys.readouterr()
+        return Ran(code, output.out, output.err)
 
 
 def clean_env(**more: str) -> dict[str, str]:
+    """Return the environment without Holdfast's variables, plus the given ones."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
     return {**env, **more}
 
 
 def command(*arguments: str) -> list[str]:
-    """-P: like the console script, which does not find what lies in the current folder."""
+    """Return a command line. -P ignores the current folder, as the console script does."""
     return [sys.executable, "-P", "-m", "holdfast.cli", *arguments]
 
 
 def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """A real process, for signals and pipes."""
+    """Start a real process, for signals and pipes."""
     options.setdefault("stdin", subprocess.DEVNULL)
     options.setdefault("env", clean_env())
     options.setdefault("stderr", subprocess.PIPE)
@@ -71,42 +75,42 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[byt
 
 
 def real(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Ran:
-    """A real process, run to its end."""
-    done = subprocess.run(
+    """Run a real process to its end."""
+    finished = subprocess.run(
         command(*arguments),
         cwd=folder,
         env=clean_env(**(env or {})),
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=WAIT_TIMEOUT_SECONDS,
         check=False,
     )
-    return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return Ran(finished.returncode, finished.stdout.decode(), finished.stderr.decode())
 
 
 _PR_CAPBSET_DROP = 24
 _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
 
 
-def without_privileges() -> None:
-    """For preexec_fn: root writes anywhere, unless it gives that up before it starts."""
+def drop_privileges() -> None:
+    """Drop the capabilities that let root write anywhere. It is for preexec_fn."""
     if os.geteuid() == 0 and sys.platform == "linux":
         for capability in (_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH):
             ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability)
 
 
-def eventually(what: Callable[[], Any], seconds: float = PATIENCE_SECONDS) -> Any:
-    """Wait for a condition; however slow the machine is, it is met in the end."""
-    give_up_at = time.monotonic() + seconds
-    while time.monotonic() < give_up_at:
-        if answer := what():
-            return answer
+def eventually(condition: Callable[[], Any], seconds: float = WAIT_TIMEOUT_SECONDS) -> Any:
+    """Wait until a condition is met, and return its value."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
         time.sleep(0.05)
-    raise AssertionError("it never came true")
+    raise AssertionError("the condition was not met in time")
 
 
-def one_line(ran: Ran) -> str:
-    """What an error must be: one line on stderr, no traceback, nothing on stdout."""
+def require_one_line(ran: Ran) -> str:
+    """Return the error, which must be one line on stderr without a traceback or output."""
     assert ran.out == ""
     assert "Traceback" not in ran.err
     assert ran.err.count("\n") == 1, ran.err

@@ -1,11 +1,11 @@
-"""A folder with handlers and a queue, and real workers to run there."""
+"""A folder with handlers and a queue, where tests run real workers."""
 
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cli_kit import PATIENCE_SECONDS, Ran, real, start
+from cli_kit import WAIT_TIMEOUT_SECONDS, Ran, real, start
 
 from holdfast import AnyMessage, QueueManager, open_queue
 
@@ -65,8 +65,8 @@ not_a_function = 7
 """
 
 
-class Place:
-    """A folder with handlers in it and a queue to work on."""
+class WorkFolder:
+    """A folder with handlers and a queue."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,41 +76,49 @@ class Place:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def push(self, *ids: str, **fields: Any) -> None:
+        """Push a message for each id."""
         self.queue.push_many(AnyMessage(id=id, **fields) for id in ids)
 
     def work(self, handler: str, *options: str) -> Ran:
+        """Run a worker until the queue is empty."""
         return real(self.folder, "work", self.url, handler, "--until-empty", *options)
 
     def start(self, handler: str, *options: str) -> subprocess.Popen[bytes]:
+        """Start a worker, which `close` kills."""
         process = start(self.folder, "work", self.url, handler, *options)
         self._started.append(process)
         return process
 
-    def effects(self) -> list[str]:
+    def read_effects(self) -> list[str]:
+        """Return the lines that handlers wrote, sorted."""
         path = self.folder / "effects"
         return sorted(path.read_text().splitlines()) if path.exists() else []
 
     def finish(self) -> None:
+        """Let slow and hanging handlers end."""
         (self.folder / "finish").touch()
 
     def close(self) -> None:
+        """Kill the workers and close the queue."""
         for process in self._started:
             process.kill()
             process.communicate()
         self.queue.close()
 
 
-def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+def wait_for_end(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    """Wait for a process and return its code, output and errors."""
+    out, err = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     return process.returncode, out.decode(), err.decode()
 
 
-def started(place: Place, count: int) -> Callable[[], bool]:
-    return lambda: len([e for e in place.effects() if e.startswith("started")]) == count
+def has_started(place: WorkFolder, count: int) -> Callable[[], bool]:
+    """Return a condition that is met when `count` handlers have started."""
+    return lambda: len([e for e in place.read_effects() if e.startswith("started")]) == count
 
 
-def heard(worker: subprocess.Popen[bytes], *words: bytes) -> bool:
-    """Read its log until all the words were there, in whatever order."""
+def log_contains(worker: subprocess.Popen[bytes], *words: bytes) -> bool:
+    """Read the log until all words have occurred, in any order. False if it ends before."""
     assert worker.stderr is not None
     missing = set(words)
     for line in iter(worker.stderr.readline, b""):

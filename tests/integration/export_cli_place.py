@@ -1,4 +1,4 @@
-"""A folder, an HTTP server that can be held up, and `holdfast export` to run there."""
+"""A folder with an HTTP server that can pause, where tests run `holdfast export`."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from cli_kit import PATIENCE_SECONDS, Cli, Ran, clean_env, eventually, start
+from cli_kit import WAIT_TIMEOUT_SECONDS, Cli, Ran, clean_env, eventually, start
 
 from holdfast.bootstrap.exports import open_jobs
 from holdfast.jobs.model import ExportJob, JobStatus
@@ -19,7 +19,7 @@ from loopback_http import Ask, LoopbackServer, Route, Wire, file, status
 
 CANARY = "SIGNATURE-CANARY"
 TOKEN = "AAAA-TOKEN-CANARY"
-# Addresses of Amazon that are none: nothing here may ask anybody.
+# No credentials, so that nothing here calls AWS.
 NO_AWS = {
     "AWS_CONFIG_FILE": "/nonexistent",
     "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
@@ -27,8 +27,8 @@ NO_AWS = {
 }
 
 
-def gated(data: bytes, gate: Event) -> Route:
-    """The beginning of a file at once, the rest when the gate opens."""
+def make_gated(data: bytes, gate: Event) -> Route:
+    """Return a route that sends the first byte at once and the rest when the gate opens."""
 
     def route(ask: Ask, wire: Wire) -> None:
         if gate.is_set():
@@ -44,63 +44,66 @@ def gated(data: bytes, gate: Event) -> Route:
 
 
 class ExportCli:
-    """`holdfast export`, in this process or as a real one."""
+    """Runs `holdfast export` in this process or as a real process."""
 
     def __init__(self, cli: Cli, server: LoopbackServer) -> None:
         self.cli, self.folder, self.server = cli, cli.folder, server
         self.gates: defaultdict[str, Event] = defaultdict(Event)
         self._started: list[subprocess.Popen[bytes]] = []
 
-    # -- what is to be had
+    # -- files and lists
 
     def serve(self, *names: str, bad: tuple[str, ...] = (), slow: tuple[str, ...] = ()) -> None:
+        """Serve files: at once, with an error, or behind a gate."""
         for name in names:
-            self.server.on(f"/{name}", file(self.data(name)))
+            self.server.on(f"/{name}", file(self.make_data(name)))
         for name in slow:
-            self.server.on(f"/{name}", gated(self.data(name), self.gates[name]))
+            self.server.on(f"/{name}", make_gated(self.make_data(name), self.gates[name]))
         for name in bad:
             self.server.on(f"/{name}", status("404 Not Found"))
 
     def open(self, *names: str) -> None:
-        """Let the rest of these come, or of all."""
+        """Open the gates of these files, or of all."""
         for name in names or tuple(self.gates):
             self.gates[name].set()
 
-    def data(self, name: str) -> bytes:
+    def make_data(self, name: str) -> bytes:
         return f"the file {name}".encode() * 50
 
-    def url(self, name: str) -> str:
+    def make_url(self, name: str) -> str:
         return f"{self.server.url('/' + name)}?sig={CANARY}"
 
-    def urls(self, *names: str, path: str = "urls.txt") -> str:
-        text = "".join(f"{self.url(name)}\n" for name in names)
+    def write_urls(self, *names: str, path: str = "urls.txt") -> str:
+        text = "".join(f"{self.make_url(name)}\n" for name in names)
         (self.folder / path).write_text(f"# files\n\n{text}")
         return path
 
-    def job(self, *names: str, path: str = "job.json", **fields: Any) -> str:
-        tasks = [{"url": self.url(name), "key": name} for name in names]
+    def write_job(self, *names: str, path: str = "job.json", **fields: Any) -> str:
+        tasks = [{"url": self.make_url(name), "key": name} for name in names]
         (self.folder / path).write_text(json.dumps({"tasks": tasks, **fields}))
         return path
 
-    def asked(self, *names: str) -> list[int]:
+    def count_requests(self, *names: str) -> list[int]:
         return [len(self.server.asked(f"/{name}")) for name in names]
 
-    def begun(self, *names: str) -> tuple[str, ...]:
+    def find_requested(self, *names: str) -> tuple[str, ...]:
         return tuple(name for name in names if self.server.asked(f"/{name}"))
 
     # -- running
 
-    def words(self, *words: str) -> list[str]:
+    def make_arguments(self, *words: str) -> list[str]:
         return ["export", *words, "--allow-host", self.server.origin, "--workers", "1"]
 
     def run(self, list_: str, *options: str, stdin: bytes = b"") -> Ran:
-        words = self.words("run", list_, "--to", "out", *options)
+        words = self.make_arguments("run", list_, "--to", "out", *options)
         return self.cli(*words, stdin=stdin)
 
-    def begin(self, *words: str, **env: str) -> "subprocess.Popen[bytes]":
-        started = start(self.folder, *self.words(*words), env=clean_env(**NO_AWS, **env))
-        self._started.append(started)
-        return started
+    def start(self, *words: str, **env: str) -> "subprocess.Popen[bytes]":
+        process = start(
+            self.folder, *self.make_arguments(*words), env=clean_env(**NO_AWS, **env)
+        )
+        self._started.append(process)
+        return process
 
     def close(self) -> None:
         self.open()
@@ -109,9 +112,9 @@ class ExportCli:
                 process.kill()
             process.communicate()
 
-    # -- what became of it
+    # -- results
 
-    def files(self, below: str = "out") -> dict[str, bytes]:
+    def read_files(self, below: str = "out") -> dict[str, bytes]:
         root = self.folder / below
         return {
             str(path.relative_to(root)): path.read_bytes()
@@ -119,53 +122,53 @@ class ExportCli:
             if path.is_file() and ".holdfast" not in path.parts
         }
 
-    def whole(self, *names: str) -> dict[str, bytes]:
-        return {name: self.data(name) for name in names}
+    def expect_files(self, *names: str) -> dict[str, bytes]:
+        return {name: self.make_data(name) for name in names}
 
-    def stored(self, store: str = "out/.holdfast/jobs.db") -> list[ExportJob]:
+    def read_jobs(self, store: str = "out/.holdfast/jobs.db") -> list[ExportJob]:
         path = self.folder / store
         if not path.exists():
             return []
         with open_jobs(path) as jobs:
             return [job for status in JobStatus for job in jobs.find_by_status(status)]
 
-    def done(self, count: int, store: str = "out/.holdfast/jobs.db") -> None:
-        """Wait until that many tasks are counted."""
+    def wait_for_tasks(self, count: int, store: str = "out/.holdfast/jobs.db") -> None:
+        """Wait until `count` tasks are counted."""
         eventually(
-            lambda: sum(job.state.completed_tasks for job in self.stored(store)) >= count
+            lambda: sum(job.state.completed_tasks for job in self.read_jobs(store)) >= count
         )
 
 
-def await_line(process: "subprocess.Popen[bytes]", words: bytes) -> None:
-    """Read what it says until these words come."""
+def wait_for_line(process: "subprocess.Popen[bytes]", words: bytes) -> None:
+    """Read the log until these words occur."""
     assert process.stderr is not None
-    assert any(words in line for line in process.stderr), "it ended without saying that"
+    assert any(words in line for line in process.stderr), "the log ended without these words"
 
 
-def ended(process: "subprocess.Popen[bytes]") -> Ran:
-    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+def wait_for_end(process: "subprocess.Popen[bytes]") -> Ran:
+    out, err = process.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     return Ran(process.returncode, out.decode(), err.decode())
 
 
-def children(pid: int) -> list[int]:
-    found = []
+def list_children(pid: int) -> list[int]:
+    children = []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit():
                 parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
                 if int(parent) == pid:
-                    found.append(int(entry.name))
+                    children.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return children
 
 
-def workers_of(pid: int) -> list[int]:
-    """Pool workers: children that have left our session."""
-    return [child for child in children(pid) if _session(child) == child]
+def list_workers(pid: int) -> list[int]:
+    """Return the pool workers, which are the children with their own session."""
+    return [child for child in list_children(pid) if _get_session(child) == child]
 
 
-def _session(pid: int) -> int:
+def _get_session(pid: int) -> int:
     try:
         return os.getsid(pid)
     except ProcessLookupError:
@@ -173,7 +176,7 @@ def _session(pid: int) -> int:
 
 
 @contextmanager
-def export_cli(cli: Cli) -> Iterator[ExportCli]:
+def open_export_cli(cli: Cli) -> Iterator[ExportCli]:
     with LoopbackServer() as server:
         place = ExportCli(cli, server)
         try:

@@ -87,6 +87,7 @@ def twilio_calls(vendors: VendorServer, fault: Fault) -> list[Callable[[], Any]]
     return calls
 
 
+@pytest.mark.requirement("R002-049")
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 @pytest.mark.parametrize("calls", [openai_calls, twilio_calls])
 def test_no_error_and_no_log_line_tells_a_key_a_number_or_a_text(

@@ -1,8 +1,5 @@
 """The three functions of conversations, each called as Lambda calls it, on moto: what they
-answer, what they store, and what they never tell.
-
-R002-006…010, R002-013, R002-015…018, R002-024, R002-082, R002-098; MS-24; I-MS-8, I-MS-9.
-"""
+answer, what they store, and what they never tell (MS-24, I-MS-8, I-MS-9)."""
 
 import json
 import logging
@@ -94,6 +91,7 @@ def test_a_signed_request_is_staged_and_answered_with_an_empty_response(
     assert window.trigger_id == trigger["id"]
 
 
+@pytest.mark.requirement("R002-010")
 def test_only_the_first_of_a_window_sends_a_trigger_and_a_webhook_may_come_twice(
     around: Place, staging: StagingFunction
 ) -> None:
@@ -150,6 +148,7 @@ def test_media_alone_is_staged_and_an_empty_message_is_thanked_for(
     assert around.staged() == ["SM2"]
 
 
+@pytest.mark.requirement("R002-007")
 def test_an_unanswerable_message_is_refused_and_not_stored(
     around: Place, staging: StagingFunction
 ) -> None:
@@ -259,6 +258,7 @@ def test_inbound_messages_of_a_queue_are_staged_and_bad_ones_are_dead_letters(
 # -- messaging
 
 
+@pytest.mark.requirement("R002-082")
 def test_a_whole_turn_leaves_one_reply_and_no_failure(
     around: Place, staging: StagingFunction, messaging: MessagingFunction
 ) -> None:
@@ -304,6 +304,7 @@ def test_between_two_events_no_thread_is_left(
     assert len(around.sent()) == 2
 
 
+@pytest.mark.requirement("R002-006", "R002-013")
 def test_a_trigger_as_the_seed_writes_it_is_understood(
     around: Place, staging: StagingFunction, messaging: MessagingFunction
 ) -> None:
@@ -330,10 +331,11 @@ def batch_with_malformed(around: Place, staging: StagingFunction) -> dict[str, A
     return event
 
 
+@pytest.mark.requirement("R002-016", "R002-017", "R002-018")
 def test_malformed_triggers_are_dead_letters_and_cost_the_others_nothing(
     around: Place, staging: StagingFunction, messaging: MessagingFunction
 ) -> None:
-    """R002-016…018, replaced: no retry helps, so they are dead-lettered with the reason,
+    """Replaced: no retry helps, so they are dead-lettered with the reason,
     instead of being reported as failed."""
     event = batch_with_malformed(around, staging)
     assert around.invoke(messaging, event) == []
@@ -341,10 +343,11 @@ def test_malformed_triggers_are_dead_letters_and_cost_the_others_nothing(
     assert len(around.sent()) == 1
 
 
+@pytest.mark.requirement("R002-016", "R002-017", "R002-018")
 def test_malformed_triggers_fail_where_no_dead_letter_queue_can_be_had(
     around: Place, staging: StagingFunction
 ) -> None:
-    """R002-016…018 literally: they are among the failures, and the others are handled."""
+    """literally: they are among the failures, and the others are handled."""
     event = batch_with_malformed(around, staging)
     bad = [item["messageId"] for item in event["Records"] if item["body"] in MALFORMED]
     empty = {**event["Records"][0], "messageId": "without-a-body", "body": None}
@@ -367,6 +370,7 @@ def test_without_a_redrive_policy_a_queue_for_dead_letters_is_made(
     assert around.count("plain-dead") == 1
 
 
+@pytest.mark.requirement("R002-012", "R002-024", "R002-031", "R002-044")
 def test_a_failed_turn_is_reported_and_answered_with_the_next_delivery(
     around: Place, staging: StagingFunction, messaging: MessagingFunction
 ) -> None:
@@ -411,6 +415,7 @@ STRANGE: list[Any] = [
 ]
 
 
+@pytest.mark.requirement("R002-012", "R002-083", "R002-098")
 @pytest.mark.parametrize("event", STRANGE, ids=range(len(STRANGE)))
 def test_whatever_comes_only_ids_of_its_records_are_answered_and_each_once(
     messaging: MessagingFunction, staging: StagingFunction, event: Any

@@ -1,8 +1,7 @@
 """Secrets by reference.
 
-R002-048, R002-050, R002-051; MS-22: a missing secret is reported by its name, and a
-secret that could not be fetched is retried.
-"""
+A missing secret is reported by its name, and a
+secret that could not be fetched is retried (MS-22)."""
 
 import json
 import os
@@ -78,8 +77,8 @@ def test_an_invalid_secret_is_named_and_not_shown(text: str, words: str) -> None
     assert CANARY not in render_error(caught.value)
 
 
+@pytest.mark.requirement("R002-050")
 def test_a_missing_value_is_reported_by_its_name() -> None:
-    """R002-050."""
     secret = LocalSecrets({"KEY": '{"api_key": ""}'}).get("env:KEY")
     for name in ("api_key", "password"):
         with pytest.raises(PermanentError, match=f"'env:KEY' has no '{name}'"):
@@ -119,9 +118,9 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert refused
 
 
+@pytest.mark.requirement("R002-050")
 @pytest.mark.parametrize("reference", ["env:NONE", "env:", "file:", "file:\x00", "other"])
 def test_a_reference_that_leads_nowhere_is_permanent(reference: str) -> None:
-    """R002-050."""
     with pytest.raises(PermanentError):
         LocalSecrets({}).get(reference)
 
@@ -137,8 +136,8 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield boto3.client("secretsmanager", "eu-central-1")
 
 
+@pytest.mark.requirement("R002-048")
 def test_a_secret_is_fetched_once_until_it_is_old_or_forgotten(manager: Any) -> None:
-    """R002-048."""
     clock = ManualClock()
     manager.create_secret(Name="twilio", SecretString='{"auth_token": "one"}')
     secrets = SecretsManagerSecrets(manager, 300, clock)
@@ -177,6 +176,7 @@ def test_a_secret_that_is_deleted_or_binary_is_permanent(manager: Any) -> None:
     assert CANARY not in render_error(caught.value)
 
 
+@pytest.mark.requirement("R002-051")
 @pytest.mark.parametrize(
     ("code", "status", "kind", "words"),
     [
@@ -191,7 +191,7 @@ def test_a_secret_that_is_deleted_or_binary_is_permanent(manager: Any) -> None:
 def test_each_error_of_secrets_manager_is_translated(
     own_manager: Any, code: str, status: int, kind: type[Exception], words: str
 ) -> None:
-    """R002-051. Moto cannot produce these errors."""
+    """Moto cannot produce these errors."""
     client, vendors = own_manager
     vendors.books.order("aws.secret", Fault(status, code))
     with pytest.raises(kind, match=words) as caught:
@@ -250,11 +250,12 @@ def test_without_boto3_the_remedy_is_named() -> None:
         secrets.get("prod/key")
 
 
+@pytest.mark.requirement("R002-050")
 @pytest.mark.parametrize(
     ("reference", "words"), [("", "no secret"), ("sk-1", "contains a key")]
 )
 def test_a_config_that_names_no_secret_is_permanent(reference: str, words: str) -> None:
-    """R002-050. A key in place of a name is not shown, either."""
+    """A key in place of a name is not shown, either."""
     with pytest.raises(PermanentError, match=words) as caught:
         SecretResolver({}).get(reference)
     assert "sk-1" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""`holdfast chat work` as a real process: signals, logs, and a reply while somebody waits."""
+"""`holdfast chat work` as a real process: signals, logs, and a command that waits."""
 
 import json
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from cli_kit import PATIENCE_SECONDS, clean_env, real, start
+from cli_kit import WAIT_TIMEOUT_SECONDS, clean_env, real, start
 
 from holdfast.bootstrap.chats import open_conversations
 from holdfast.conversations.model import ConversationKey
@@ -19,7 +19,7 @@ CANARY = "body-canary"
 
 
 class SlowPost(socketserver.ThreadingTCPServer):
-    """A mail server that takes a letter when the gate is open, and not before."""
+    """A mail server that accepts a message only when its gate is open."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -49,7 +49,7 @@ class _Talk(socketserver.StreamRequestHandler):
         self._say("354 go on")
         letter = b"".join(iter(self.rfile.readline, b".\r\n"))
         self.server.arrived.set()
-        self.server.gate.wait(PATIENCE_SECONDS)
+        self.server.gate.wait(WAIT_TIMEOUT_SECONDS)
         self.server.letters.append(letter)
         self._say("250 taken")
 
@@ -83,8 +83,9 @@ def settings(post: SlowPost) -> dict[str, str]:
     }
 
 
-def test_sigterm_lets_a_reply_on_its_way_arrive(tmp_path: Path, post: SlowPost) -> None:
-    """R002-082; I-MS-6, I-MS-9: the turn is finished, and nothing private is in the log."""
+@pytest.mark.requirement("R002-082")
+def test_sigterm_lets_a_running_reply_be_sent(tmp_path: Path, post: SlowPost) -> None:
+    """The turn is finished, and nothing private is in the log."""
     env = settings(post)
     worker = start(tmp_path, "chat", "work", "--json", env=clean_env(**env))
     try:
@@ -92,7 +93,7 @@ def test_sigterm_lets_a_reply_on_its_way_arrive(tmp_path: Path, post: SlowPost) 
         assert (waited.code, waited.out) == (0, f"You said: {CANARY}\n"), waited.err
         words = ("--from", MAIL, "--to", "shop@example.org", "--id", "mail")
         assert real(tmp_path, "chat", "send", CANARY, *words, env=env).code == 0
-        assert post.arrived.wait(PATIENCE_SECONDS)
+        assert post.arrived.wait(WAIT_TIMEOUT_SECONDS)
         worker.send_signal(signal.SIGTERM)
         assert worker.stderr is not None
         log = b""
@@ -101,7 +102,7 @@ def test_sigterm_lets_a_reply_on_its_way_arrive(tmp_path: Path, post: SlowPost) 
             assert line, log
             log += line
         post.gate.set()
-        out, rest = worker.communicate(timeout=PATIENCE_SECONDS)
+        out, rest = worker.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     finally:
         worker.kill()
         worker.wait()

@@ -1,4 +1,4 @@
-"""`holdfast dead`: looking at dead letters, sending them round again, dropping them."""
+"""`holdfast dead`: list, show, redrive and drop dead letters."""
 
 import fcntl
 import os
@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from cli_kit import Cli, eventually, one_line, start
+from cli_kit import Cli, eventually, require_one_line, start
 
 from holdfast import AnyMessage, open_queue
 from holdfast.adapters.local.filesystem import names
 
-SHOWN_AFTER_SECONDS = 0.6  # more than a bar waits before it shows itself
+SHOWN_AFTER_SECONDS = 0.6  # longer than the progress bar waits before it appears
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def counts(cli: Cli, queue: str = "enrich") -> tuple[int, int]:
     return stats["ready"], stats["failed"]
 
 
-def test_each_is_listed_with_its_reason_and_without_its_body(cli: Cli) -> None:
+def test_dead_letters_are_listed_with_reasons_and_without_bodies(cli: Cli) -> None:
     text = cli("dead", "list", "enrich").out
     assert "d1\t1\td1 has no website" in text
     assert "canary" not in text
@@ -48,7 +48,7 @@ def test_each_is_listed_with_its_reason_and_without_its_body(cli: Cli) -> None:
     assert "body" not in letters[0]
 
 
-def test_one_is_shown_with_its_story_and_its_last_traceback(cli: Cli) -> None:
+def test_a_dead_letter_is_shown_with_its_history_and_last_traceback(cli: Cli) -> None:
     text = cli("dead", "show", "enrich", "d1").out
     assert "why         d1 has no website" in text
     assert "    Traceback: line 1\n    line 2" in text
@@ -57,10 +57,10 @@ def test_one_is_shown_with_its_story_and_its_last_traceback(cli: Cli) -> None:
     assert letter["body"]["secret"] == "canary"
 
 
-def test_a_living_message_is_no_dead_letter(cli: Cli) -> None:
+def test_a_pending_message_is_not_a_dead_letter(cli: Cli) -> None:
     ran = cli("dead", "show", "enrich", "alive")
     assert ran.code == 1
-    assert "no dead letter" in one_line(ran)
+    assert "no dead letter" in require_one_line(ran)
 
 
 def test_a_long_redrive_shows_a_progress_bar_on_a_terminal(cli: Cli) -> None:
@@ -68,65 +68,66 @@ def test_a_long_redrive_shows_a_progress_bar_on_a_terminal(cli: Cli) -> None:
         queue.push_many(AnyMessage(id=f"d{n}") for n in range(3))
         for message in queue.poll(3):
             queue.dead_letter(message, "no use")
-    ours, theirs = pty.openpty()
-    [path] = cli.folder.rglob(f".turn-{names.id_hash('d1')[:2]}")
+    terminal, other_end = pty.openpty()
+    [path] = cli.folder.rglob(f".turn-{names.hash_id('d1')[:2]}")
     with path.open() as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)  # the second letter keeps it waiting
-        redriving = start(cli.folder, "dead", "redrive", "once", "--all", stderr=theirs)
-        os.close(theirs)
+        fcntl.flock(turn, fcntl.LOCK_EX)  # the second dead letter must wait for it
+        redriving = start(cli.folder, "dead", "redrive", "once", "--all", stderr=other_end)
+        os.close(other_end)
         eventually(lambda: counts(cli, "once") == (1, 2))
         time.sleep(SHOWN_AFTER_SECONDS)
     shown = b""
     with suppress(OSError):  # the terminal ends with the command
-        while chunk := os.read(ours, 65536):
+        while chunk := os.read(terminal, 65536):
             shown += chunk
-    os.close(ours)
+    os.close(terminal)
     assert redriving.communicate(timeout=60)[0] == b"redriven 3\n"
     assert b"redriving" in shown
     assert b"/3" in shown
 
 
-def test_one_is_redriven(cli: Cli) -> None:
+def test_a_dead_letter_is_redriven(cli: Cli) -> None:
     assert cli("dead", "redrive", "enrich", "d1").out == "redriven 1\n"
     assert counts(cli) == (2, 2)
-    [told] = cli("explain", "enrich", "d1", "--json").json
-    assert (told["state"], told["attempts"]) == ("pending", 0)
+    [message] = cli("explain", "enrich", "d1", "--json").json
+    assert (message["state"], message["attempts"]) == ("pending", 0)
 
 
-def test_all_are_redriven(cli: Cli) -> None:
-    said = cli("dead", "redrive", "enrich", "--all", "--json")
-    assert said.json == {"redriven": 3, "missing": []}
+@pytest.mark.requirement("R001-007")
+def test_all_dead_letters_are_redriven(cli: Cli) -> None:
+    ran = cli("dead", "redrive", "enrich", "--all", "--json")
+    assert ran.json == {"redriven": 3, "missing": []}
     assert counts(cli) == (4, 0)
 
 
-def test_what_is_missing_is_named_and_the_others_are_redriven(cli: Cli) -> None:
-    ran = cli("dead", "redrive", "enrich", "d0", "nobody", "alive", "--json")
+def test_missing_ids_are_named_and_the_others_are_redriven(cli: Cli) -> None:
+    ran = cli("dead", "redrive", "enrich", "d0", "missing", "alive", "--json")
     assert ran.code == 1
-    assert ran.json == {"redriven": 1, "missing": ["nobody", "alive"]}
-    assert "no dead letter 'nobody', 'alive'" in ran.err
+    assert ran.json == {"redriven": 1, "missing": ["missing", "alive"]}
+    assert "no dead letter 'missing', 'alive'" in ran.err
     assert counts(cli) == (2, 2)
 
 
-def test_dropping_is_not_done_without_being_asked_or_told(cli: Cli) -> None:
+def test_dropping_without_a_terminal_needs_yes(cli: Cli) -> None:
     ran = cli("dead", "drop", "enrich", "d0")
     assert ran.code == 2
-    assert "add --yes" in one_line(ran)
+    assert "add --yes" in require_one_line(ran)
     assert counts(cli) == (1, 3)
 
 
-def test_one_is_dropped(cli: Cli) -> None:
+def test_a_dead_letter_is_dropped(cli: Cli) -> None:
     assert cli("dead", "drop", "enrich", "d0", "--yes").out == "dropped 1\n"
     assert counts(cli) == (1, 2)
     assert cli("explain", "enrich", "d0").code == 1
 
 
-def test_a_living_message_cannot_be_dropped(cli: Cli) -> None:
+def test_a_pending_message_cannot_be_dropped(cli: Cli) -> None:
     assert cli("dead", "drop", "enrich", "alive", "--yes").code == 1
     assert counts(cli) == (1, 3)
 
 
 @pytest.mark.parametrize("words", [["redrive", "enrich"], ["drop", "enrich", "--yes"]])
-def test_none_chosen_is_not_all(cli: Cli, words: list[str]) -> None:
+def test_giving_no_ids_does_not_mean_all(cli: Cli, words: list[str]) -> None:
     ran = cli("dead", *words)
     assert ran.code == 2
     assert counts(cli) == (1, 3)
@@ -135,7 +136,7 @@ def test_none_chosen_is_not_all(cli: Cli, words: list[str]) -> None:
 def test_two_words_are_a_queue_and_an_id_even_when_the_environment_names_a_queue(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the wrong queue's letter could be dropped."""
+    """Otherwise a dead letter of the wrong queue could be dropped."""
     cli("push", "other", "{}")
     monkeypatch.setenv("HOLDFAST_QUEUE", "enrich")
     assert cli("dead", "drop", "other", "d0", "--yes").code == 1

@@ -1,4 +1,4 @@
-"""How every command ends: one clear line, a documented code, no traceback."""
+"""Every error is one clear line with a documented code and no traceback."""
 
 import json
 import os
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from cli_kit import Cli, clean_env, command, one_line, real
+from cli_kit import Cli, clean_env, command, real, require_one_line
 
-from holdfast.cli.durations import in_words, seconds
-from holdfast.cli.errors import ExitCode, code_of, line_of
+from holdfast.cli.durations import format_duration, parse_duration
+from holdfast.cli.errors import ExitCode, exit_code_from_error, format_error
 from holdfast.core.errors import (
     ConfigError,
     HandlerNotFound,
@@ -61,8 +61,8 @@ def test_the_reference_lists_every_exit_code() -> None:
         (["pusk"], "No such command 'pusk'"),
         (["status", "a", "b"], "unexpected extra argument"),
         (["status", "--jsno"], "--jsno"),
-        (["explain"], "which queue?"),
-        (["explain", "enrich"], "which queue?"),
+        (["explain"], "no queue is given"),
+        (["explain", "enrich"], "no queue is given"),
         (["explain", "enrich", "a", "b"], "one ID is needed"),
         (["work", "enrich", "a:b", "c:d"], "one MODULE:HANDLER is needed"),
         (["list", "enrich", "--limit=-1"], "--limit"),
@@ -74,7 +74,7 @@ def test_a_command_written_wrongly_is_one_line_and_code_2(
 ) -> None:
     ran = cli(*words)
     assert ran.code == 2
-    assert complaint in one_line(ran)
+    assert complaint in require_one_line(ran)
 
 
 EVIL = "\x1b[2J\x1b]0;mine\x07\u202e\x9b31m\udcff"
@@ -123,7 +123,7 @@ def test_no_control_character_of_a_name_reaches_the_terminal(
     (cli.folder / "urls.txt").write_text("")
     ran = cli(*(word.replace("NAME", name) for word in words))
     assert ran.code in (1, 2, 3, 4), ran.err
-    assert one_line(ran).removesuffix("\n").isprintable()
+    assert require_one_line(ran).removesuffix("\n").isprintable()
 
 
 LARGE = "9" * 23
@@ -146,13 +146,13 @@ LARGE = "9" * 23
     ],
     ids=" ".join,
 )
-def test_a_number_that_no_machine_can_do_is_one_line_and_code_2(
+def test_a_number_above_the_limit_is_one_line_and_code_2(
     cli: Cli, words: list[str], number: str
 ) -> None:
     (cli.folder / "urls.txt").write_text("")
     ran = cli(*words, number)
     assert ran.code == 2
-    assert "less than or equal to" in one_line(ran)
+    assert "less than or equal to" in require_one_line(ran)
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,12 @@ def test_a_number_that_no_machine_can_do_is_one_line_and_code_2(
     ],
     ids=lambda words: " ".join(words)[:60],
 )
-def test_a_number_beyond_all_bounds_is_one_line_and_code_2(cli: Cli, words: list[str]) -> None:
+def test_a_huge_number_is_one_line_and_code_2(cli: Cli, words: list[str]) -> None:
     (cli.folder / "urls.txt").write_text("")
     assert cli("push", "enrich", "{}").code == 0
     ran = cli(*words)
     assert ran.code == 2
-    assert one_line(ran)
+    assert require_one_line(ran)
 
 
 @pytest.mark.parametrize("words", [[], ["dead"]])
@@ -186,7 +186,7 @@ def test_no_command_shows_the_help(cli: Cli, words: list[str]) -> None:
     assert "Usage: holdfast" in ran.out + ran.err
 
 
-def test_the_version_is_told(cli: Cli) -> None:
+def test_the_version_is_shown(cli: Cli) -> None:
     assert cli("--version").out.startswith("holdfast 0.")
 
 
@@ -204,12 +204,12 @@ def test_the_version_is_told(cli: Cli) -> None:
     ],
 )
 def test_each_kind_of_error_has_its_code_and_is_one_line(error: Exception, code: int) -> None:
-    assert code_of(error) == code
-    assert "\n" not in line_of(error)
+    assert exit_code_from_error(error) == code
+    assert "\n" not in format_error(error)
 
 
 def test_a_bug_says_how_to_see_more() -> None:
-    assert "HOLDFAST_DEBUG=1" in line_of(KeyError("a\nb"))
+    assert "HOLDFAST_DEBUG=1" in format_error(KeyError("a\nb"))
 
 
 def test_debugging_shows_the_traceback(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_debugging_shows_the_traceback(tmp_path: Path) -> None:
 
 
 def test_help_does_not_wait_for_heavy_imports(tmp_path: Path) -> None:
-    """What takes long to import is what makes a command line slow; see --help's budget."""
+    """Heavy imports make a command line slow, and --help has a budget."""
     program = "import sys, json, holdfast.cli.main; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, check=True, env=clean_env()
@@ -232,25 +232,25 @@ def test_help_does_not_wait_for_heavy_imports(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["push", "--help"]])
-def test_help_into_a_closed_pipe_is_no_error(tmp_path: Path, words: list[str]) -> None:
-    ours, theirs = os.pipe()
-    os.close(ours)
+def test_help_into_a_closed_pipe_is_not_an_error(tmp_path: Path, words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
     try:
         done = subprocess.run(
             command(*words),
-            stdout=theirs,
+            stdout=writer,
             stderr=subprocess.PIPE,
             env=clean_env(),
             check=False,
             timeout=60,
         )
     finally:
-        os.close(theirs)
+        os.close(writer)
     assert done.stderr == b""
     assert done.returncode == 0
 
 
-def test_a_terminal_with_another_alphabet_is_no_error(tmp_path: Path) -> None:
+def test_a_terminal_without_unicode_is_not_an_error(tmp_path: Path) -> None:
     assert real(tmp_path, "push", "enrich", '{"id": "ключ"}').code == 0
     ran = real(tmp_path, "list", "enrich", env={"PYTHONIOENCODING": "latin-1"})
     assert ran.code == 0
@@ -273,14 +273,14 @@ def test_a_terminal_with_another_alphabet_is_no_error(tmp_path: Path) -> None:
         ("1.5H", 5400),
     ],
 )
-def test_durations_are_read_as_people_write_them(text: str, value: float) -> None:
-    assert seconds(text) == pytest.approx(value)
+def test_durations_are_parsed_with_their_units(text: str, value: float) -> None:
+    assert parse_duration(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1", "1y", "5mm", "1e3", "∞", "٣s", "h1"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_text_that_is_not_a_duration_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
-        seconds(text)
+        parse_duration(text)
 
 
 @pytest.mark.parametrize(
@@ -295,5 +295,5 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         (90_000, "1 d 1 h"),
     ],
 )
-def test_durations_are_told_as_people_say_them(value: float, text: str) -> None:
-    assert in_words(value) == text
+def test_durations_are_formatted_readably(value: float, text: str) -> None:
+    assert format_duration(value) == text

@@ -60,7 +60,7 @@ SECRET = profiles(
 
 SEND = ("chat", "send", "hello")
 
-# The extra, the command, its environment. Each needs what is hidden.
+# The extra, the command and its environment. Each needs the hidden package.
 NEEDS: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
     ("aws", ("push", "sqs:q", "{}"), AWS),
     ("aws", ("work", "sqs:q", "tasks:handle"), AWS),
@@ -86,7 +86,7 @@ NEEDS: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
     ("aws", ("chat", "show"), CLOUD_CHAT),
     ("aws", ("chat", "show", "c"), CLOUD_CHAT),
     ("aws", ("chat", "parked"), CLOUD_CHAT),
-    ("aws", ("chat", "hand", "c", "--to", "person"), CLOUD_CHAT),
+    ("aws", ("chat", "assign", "c", "--to", "person"), CLOUD_CHAT),
     ("aws", ("chat", "sweep"), CLOUD_CHAT),
     ("aws", ("chat", "tables"), CLOUD_CHAT),
     ("aws", ("chat", "tables", "--create"), CLOUD_CHAT),
@@ -99,7 +99,7 @@ NEEDS: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
     ("metrics", ("chat", "work", "--until-idle", "--metrics-port", "0"), {}),
 ]
 
-# doctor goes on, and what is missing is among its findings.
+# doctor continues, and the missing package is one of its results.
 DOCTORS: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
     ("aws", ("export", "doctor", "--jobs", "dynamodb:"), AWS),
     ("aws", ("export", "doctor", "--to", "s3://bucket/x"), AWS),
@@ -163,7 +163,7 @@ def test_a_command_without_its_package_says_in_one_line_what_to_install(
     assert ran.code == 2, ran.err
     assert ran.out == ""
     assert "Traceback" not in ran.err
-    *before, last = ran.err.splitlines()  # a service may have said that it starts
+    *before, last = ran.err.splitlines()  # a service may have reported its start
     assert f"pip install 'holdfast[{extra}]'" in last
     assert not any("holdfast:" in line for line in before), ran.err
 
@@ -176,11 +176,13 @@ def test_doctor_finds_that_a_package_is_missing(
 ) -> None:
     ran = run_without(folder, [extra], (*words, "--json"), env)
     assert (ran.code, ran.err) == (1, "")
-    texts = [finding["found"] + finding["way_out"] for finding in ran.json]
+    texts = [result["found"] + result["remedy"] for result in ran.json]
     assert any(f"pip install 'holdfast[{extra}]'" in text for text in texts), texts
 
 
 def test_local_use_needs_no_extra(folder: Path) -> None:
-    for words in LOCAL:  # in one folder, one after the other: the first ones make what is used
+    for words in (
+        LOCAL
+    ):  # in one folder, in this order, because later commands use what earlier ones create
         ran = run_without(folder, list(PACKAGES), words, {})
         assert ran.code == 0, (words, ran.err)

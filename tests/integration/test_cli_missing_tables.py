@@ -1,4 +1,4 @@
-"""Tables that are not there: told once, with a command that can be pasted and makes them."""
+"""Missing tables are reported once, with a command to paste that creates them."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from cli_kit import Ran, one_line, real
+from cli_kit import Ran, real, require_one_line
 
 if TYPE_CHECKING:
     from ministack_server import Ministack
@@ -46,13 +46,13 @@ def paste(hint: str, folder: Path, env: Mapping[str, str]) -> Ran:
         (("chat", "sweep"), {"HOLDFAST_CHAT_STORE": "dynamodb:f-"}),
     ],
 )
-def test_a_command_tells_it_in_one_line_and_its_hint_makes_them(
+def test_a_command_reports_missing_tables_in_one_line_and_its_hint_creates_them(
     tmp_path: Path, aws: dict[str, str], words: tuple[str, ...], variables: dict[str, str]
 ) -> None:
     ran = real(tmp_path, *words, env={**aws, **variables})
     assert ran.code == 2, ran.err
-    [hint] = _HINT.findall(one_line(ran))
-    # Only what the hint says: the variables of the command are not there.
+    [hint] = _HINT.findall(require_one_line(ran))
+    # Only the hint's own variables are set, and not those of the first command.
     made = paste(hint, tmp_path, aws)
     assert made.code == 0, made.err + made.out
     again = real(tmp_path, *words, env={**aws, **variables}) if "serve" not in words else made
@@ -69,7 +69,7 @@ def test_a_command_tells_it_in_one_line_and_its_hint_makes_them(
         (("chat", "tables"), {"HOLDFAST_CHAT_STORE": "dynamodb:j-"}, 5),
     ],
 )
-def test_doctor_names_each_table_once_and_its_hint_makes_them(
+def test_doctor_names_each_missing_table_once_and_its_hint_creates_them(
     tmp_path: Path,
     aws: dict[str, str],
     words: tuple[str, ...],
@@ -80,7 +80,7 @@ def test_doctor_names_each_table_once_and_its_hint_makes_them(
     assert (ran.code, ran.err) == (1, "")
     failed = [finding for finding in ran.json if finding["level"] == "fail"]
     assert len(failed) == len({finding["found"] for finding in failed}) == count
-    [hint] = {found for each in failed for found in _HINT.findall(each["way_out"])}
+    [hint] = {match for each in failed for match in _HINT.findall(each["remedy"])}
     made = paste(hint, tmp_path, aws)
     assert made.code == 0, made.err + made.out
     assert real(tmp_path, *words, env={**aws, **variables}).code == 0

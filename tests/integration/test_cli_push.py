@@ -1,4 +1,4 @@
-"""`holdfast push`: every way in."""
+"""`holdfast push`: every source of messages."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def count(cli: Cli, queue: str = "enrich") -> int:
     return ran.json["ready"] if ran.code == 0 else 0
 
 
-# -- ways in
+# -- sources
 
 
 def test_an_argument_becomes_a_message_and_its_id_is_printed(cli: Cli) -> None:
@@ -80,8 +80,8 @@ def test_of_many_only_the_number_is_printed(cli: Cli) -> None:
 
 def test_json_lists_every_id(cli: Cli) -> None:
     lines = "".join(f'{{"id": "t{n}"}}\n' for n in range(300))
-    said = cli("push", "enrich", "-", "--json", stdin=lines.encode()).json
-    assert said == {
+    output = cli("push", "enrich", "-", "--json", stdin=lines.encode()).json
+    assert output == {
         "queue": "default/enrich",
         "pushed": 300,
         "ids": [f"t{n}" for n in range(300)],
@@ -105,7 +105,7 @@ def test_the_queue_can_come_from_the_environment(
     monkeypatch.setenv("HOLDFAST_QUEUE", "acme/enrich")
     assert cli("push", '{"id": "a"}').code == 0
     assert cli("push", "-", stdin=b'{"id": "b"}').code == 0
-    assert cli("push", "other", '{"id": "c"}').code == 0  # a name wins
+    assert cli("push", "other", '{"id": "c"}').code == 0  # a given name wins
     assert [body["id"] for body in bodies(cli, "acme/enrich")] == ["a", "b"]
     assert [body["id"] for body in bodies(cli, "other")] == ["c"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_kit import Cli, clean_env, command, one_line, real, without_privileges
+from cli_kit import Cli, clean_env, command, drop_privileges, real, require_one_line
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_broken_line_in_a_file_is_named_and_nothing_is_pushed(cli: Cli) -> Non
     (cli.folder / "tasks.jsonl").write_text(SIX_GOOD_ONE_BAD)
     ran = cli("push", "enrich", "--file", "tasks.jsonl")
     assert ran.code == 4
-    line = one_line(ran)
+    line = require_one_line(ran)
     assert "tasks.jsonl, line 7: not JSON" in line
     assert "nothing was pushed" in line
     assert count(cli) == 0
@@ -44,7 +44,7 @@ def test_a_broken_line_in_a_file_is_named_and_nothing_is_pushed(cli: Cli) -> Non
 def test_a_broken_line_of_a_stream_is_named_with_what_was_pushed_before(cli: Cli) -> None:
     ran = cli("push", "enrich", "-", stdin=SIX_GOOD_ONE_BAD.encode())
     assert ran.code == 4
-    line = one_line(ran)
+    line = require_one_line(ran)
     assert "standard input, line 7: not JSON" in line
     assert "the 6 before it were pushed" in line
     assert [body["id"] for body in bodies(cli)] == [f"t{n}" for n in range(1, 7)]
@@ -53,13 +53,13 @@ def test_a_broken_line_of_a_stream_is_named_with_what_was_pushed_before(cli: Cli
 def test_a_broken_line_far_down_is_counted_right(cli: Cli) -> None:
     text = '{"n": 1}\n\n' * 20_000 + "{broken}\n"
     (cli.folder / "tasks.jsonl").write_text(text)
-    assert "line 40001:" in one_line(cli("push", "enrich", "--file", "tasks.jsonl"))
+    assert "line 40001:" in require_one_line(cli("push", "enrich", "--file", "tasks.jsonl"))
 
 
 def test_a_broken_array_is_named_by_its_line(cli: Cli) -> None:
     (cli.folder / "tasks.json").write_text('[\n  {"id": "a"},\n  {"id": "b"\n]\n')
     ran = cli("push", "enrich", "--file", "tasks.json")
-    assert "line 4: not JSON" in one_line(ran)
+    assert "line 4: not JSON" in require_one_line(ran)
     assert count(cli) == 0
 
 
@@ -71,17 +71,17 @@ def test_a_broken_array_is_named_by_its_line(cli: Cli) -> None:
         ('{"created_at": "yesterday"}', "created_at: "),
         ('{"n": NaN}', "NaN is not JSON"),
         ('{"n": -Infinity}', "-Infinity is not JSON"),
-        ("[1, 2]", "a JSON object is needed, this is a number"),
+        ("[1, 2]", "a JSON object is needed, got a number"),
         ('{"a": 1}{"b": 2}', "not JSON: Extra data"),
         ('{"a": "\\ud800"}', "cannot be written as JSON"),
         ('{"a":' + "[" * 100_000 + "]" * 100_000 + "}", "not JSON"),
     ],
 )
-def test_what_is_no_message_is_refused(cli: Cli, text: str, complaint: str) -> None:
+def test_input_that_is_not_a_message_is_refused(cli: Cli, text: str, complaint: str) -> None:
     (cli.folder / "task.json").write_text(text)
     ran = cli("push", "enrich", "--file", "task.json")
     assert ran.code == 4
-    assert complaint in one_line(ran)
+    assert complaint in require_one_line(ran)
     assert count(cli) == 0
 
 
@@ -89,17 +89,17 @@ def test_a_body_is_never_repeated_in_an_error(cli: Cli) -> None:
     for field in ("created_at", "attempts"):
         ran = cli("push", "enrich", json.dumps({field: "s3cret-canary"}))
         assert ran.code == 4
-        assert "s3cret-canary" not in one_line(ran)
+        assert "s3cret-canary" not in require_one_line(ran)
 
 
 def test_input_that_is_not_utf8_is_refused_by_its_line(cli: Cli) -> None:
     (cli.folder / "latin1").write_bytes(b'{"a": 1}\n{"a": "caf\xe9"}\n')
     ran = cli("push", "enrich", "--file", "latin1")
     assert ran.code == 4
-    assert "line 2: not UTF-8" in one_line(ran)
+    assert "line 2: not UTF-8" in require_one_line(ran)
     assert count(cli) == 0
     (cli.folder / "utf16").write_bytes('{"a": 1}\n'.encode("utf-16"))
-    assert "not UTF-8" in one_line(cli("push", "enrich", "--file", "utf16"))
+    assert "not UTF-8" in require_one_line(cli("push", "enrich", "--file", "utf16"))
 
 
 def test_an_argument_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_payload_over_a_mebibyte_is_refused_and_costs_nothing_else(cli: Cli) -
     (cli.folder / "tasks.jsonl").write_text("\n".join(lines))
     ran = cli("push", "enrich", "--file", "tasks.jsonl")
     assert ran.code == 4
-    line = one_line(ran)
+    line = require_one_line(ran)
     assert "line 2: message 'big' is 1,048," in line
     assert "store the payload elsewhere" in line
     assert count(cli) == 0
@@ -131,35 +131,35 @@ def test_a_payload_over_a_mebibyte_is_refused_and_costs_nothing_else(cli: Cli) -
 def test_an_endless_line_is_refused_before_it_fills_the_memory(cli: Cli) -> None:
     ran = cli("push", "enrich", "-", stdin=b"{" + b" " * (9 << 20))
     assert ran.code == 4
-    assert "line 1: longer than 8,388,608 bytes" in one_line(ran)
+    assert "line 1: longer than 8,388,608 bytes" in require_one_line(ran)
 
 
 @pytest.mark.parametrize("queue", ["..", "acme/..", "../../x/..", "a b", "x" * 300, ".hidden"])
 def test_a_queue_name_that_leads_elsewhere_is_refused(cli: Cli, queue: str) -> None:
     ran = cli("push", queue, '{"a": 1}')
     assert ran.code == 2
-    assert "cannot be used" in one_line(ran)
+    assert "cannot be used" in require_one_line(ran)
     assert list(cli.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("duration", ["soon", "-5s", "5 parsecs", "inf", "nan", "1e9", "4000d"])
-def test_a_delay_that_is_no_duration_is_refused(cli: Cli, duration: str) -> None:
+def test_a_delay_that_is_not_a_duration_is_refused(cli: Cli, duration: str) -> None:
     ran = cli("push", "enrich", '{"a": 1}', f"--delay={duration}")
     assert ran.code == 2
-    assert "duration" in one_line(ran) or "ten years" in ran.err
+    assert "duration" in require_one_line(ran) or "ten years" in ran.err
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["push"], "which queue?"),
-        (["push", "enrich"], "nothing to push"),
-        (["push", "enrich", "{}", "-"], "give it alone"),
-        (["push", "enrich", "{}", "--file", "x"], "not both"),
+        (["push"], "no queue is given"),
+        (["push", "enrich"], "no message is given"),
+        (["push", "enrich", "{}", "-"], "give no other JSON with it"),
+        (["push", "enrich", "{}", "--file", "x"], "cannot be combined"),
         (["push", "enrich", "--file", "missing.json"], "cannot read 'missing.json'"),
         (["push", "enrich", "--file", "."], "cannot read '.'"),
-        (["push", "enrich", "{}", "{}", "--id", "a"], "--id is for one message"),
-        (["push", "enrich", "-", "--id", "a"], "--id is for one message"),
+        (["push", "enrich", "{}", "{}", "--id", "a"], "--id needs a single message"),
+        (["push", "enrich", "-", "--id", "a"], "--id needs a single message"),
         (["push", "enrich", "{}", "--dleay", "5s"], "--dleay"),
         (["push", "amqp:enrich", "{}"], "no queue for amqp: URLs"),
         (["push", "enrich?lease_seconds=-1", "{}"], "lease_seconds"),
@@ -168,7 +168,7 @@ def test_a_delay_that_is_no_duration_is_refused(cli: Cli, duration: str) -> None
 def test_a_command_written_wrongly_says_so(cli: Cli, words: list[str], complaint: str) -> None:
     ran = cli(*words)
     assert ran.code == 2
-    assert complaint in one_line(ran)
+    assert complaint in require_one_line(ran)
 
 
 def test_a_read_only_folder_is_reported_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_read_only_folder_is_reported_and_nothing_is_lost(tmp_path: Path) -> N
             text=True,
             check=False,
             timeout=60,
-            preexec_fn=without_privileges,
+            preexec_fn=drop_privileges,
         )
     finally:
         tmp_path.chmod(0o755)
@@ -195,7 +195,7 @@ def test_a_file_where_a_folder_should_be_is_reported(cli: Cli) -> None:
     (cli.folder / "data").write_text("")
     ran = cli("push", "enrich", '{"a": 1}')
     assert ran.code == 3
-    assert "data" in one_line(ran)
+    assert "data" in require_one_line(ran)
 
 
 def test_real_processes_end_with_the_same_codes(tmp_path: Path) -> None:

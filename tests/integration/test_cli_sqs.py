@@ -1,4 +1,4 @@
-"""`holdfast` on `sqs:` URLs: what SQS can answer, what it cannot, and what is missing."""
+"""`holdfast` on `sqs:` URLs: commands that SQS supports, others, and missing parts."""
 
 import json
 import os
@@ -9,13 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import PATIENCE_SECONDS, Cli, Ran, clean_env, command, one_line, real, start
-from cli_place import HANDLERS, heard
+from cli_kit import (
+    WAIT_TIMEOUT_SECONDS,
+    Cli,
+    Ran,
+    clean_env,
+    command,
+    real,
+    require_one_line,
+    start,
+)
+from cli_place import HANDLERS, log_contains
 from rich.console import Console
 from sqs_place import Server, Sqs
 
 from holdfast import open_queue
-from holdfast.cli.board import Board
+from holdfast.cli.queue_view import QueueView
 from holdfast.core.queue.manager import QueueStats
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -46,7 +55,7 @@ def sqs(server: Server) -> Sqs:
 
 @pytest.fixture
 def queue(sqs: Sqs) -> str:
-    """Set up as doctor likes it."""
+    """Create a queue that passes doctor."""
     name = sqs.new_queue(redrive_after=6, VisibilityTimeout="60")
     sqs.client.set_queue_attributes(
         QueueUrl=sqs.url(f"{name}-dlq"), Attributes={"MessageRetentionPeriod": "1209600"}
@@ -74,6 +83,7 @@ def work(folder: Path, sqs: Sqs, queue: str, *words: str) -> Ran:
 # -- pushing
 
 
+@pytest.mark.requirement("R001-049", "R001-050", "R003-020")
 def test_what_is_pushed_by_argument_is_in_the_queue(cli: Cli, sqs: Sqs, queue: str) -> None:
     ran = cli("push", f"sqs:{queue}", '{"id": "a", "domain": "example.com"}', '{"id": "b"}')
     assert (ran.code, ran.out.split()) == (0, ["a", "b"])
@@ -101,19 +111,19 @@ def test_a_bad_line_of_a_stream_says_how_many_were_pushed_before(
     stream = b'{"n": 1}\n' * 12 + b"oops\n" + b'{"n": 2}\n'
     ran = cli("push", f"sqs:{queue}", "-", stdin=stream)
     assert ran.code == 4
-    assert "line 13: not JSON" in one_line(ran)
+    assert "line 13: not JSON" in require_one_line(ran)
     assert "the 12 before it were pushed" in ran.err
     assert sqs.waiting(queue) == 12
 
 
-def test_what_the_queue_finds_too_large_is_refused_with_what_went_before(
+def test_a_message_too_large_for_the_queue_is_refused_with_the_count_before_it(
     cli: Cli, sqs: Sqs
 ) -> None:
     queue = sqs.new_queue(MaximumMessageSize="1024")
     stream = b'{"n": 1}\n' * 10 + b'{"n": "%s"}\n' % (b"x" * 2000)
     ran = cli("push", f"sqs:{queue}", "-", stdin=stream)
     assert ran.code == 4
-    assert "the 10 before it were pushed" in one_line(ran)
+    assert "the 10 before it were pushed" in require_one_line(ran)
     assert sqs.waiting(queue) == 10
 
 
@@ -124,7 +134,7 @@ def test_what_the_queue_finds_too_large_is_refused_with_what_went_before(
         (".fifo", ["{}", "--delay", "5s"], "no delay per message"),
     ],
 )
-def test_a_delay_that_sqs_cannot_keep_is_no_bug(
+def test_a_delay_that_sqs_does_not_support_is_a_usage_error(
     cli: Cli, sqs: Sqs, fifo: str, words: list[str], why: str
 ) -> None:
     name = sqs.new_queue() if not fifo else f"{sqs.new_queue()}{fifo}"
@@ -132,13 +142,14 @@ def test_a_delay_that_sqs_cannot_keep_is_no_bug(
         sqs.client.create_queue(QueueName=name, Attributes={"FifoQueue": "true"})
     ran = cli("push", f"sqs:{name}", *words)
     assert ran.code == 2
-    assert why in one_line(ran)
+    assert why in require_one_line(ran)
     assert sqs.waiting(name) == 0
 
 
 # -- working
 
 
+@pytest.mark.requirement("R003-013")
 def test_work_until_empty_handles_and_deletes_everything(
     cli: Cli, sqs: Sqs, queue: str
 ) -> None:
@@ -151,7 +162,7 @@ def test_work_until_empty_handles_and_deletes_everything(
     assert (sqs.waiting(queue), sqs.held(queue)) == (0, 0)
 
 
-def started_on(folder: Path, sqs: Sqs, queue: str, handler: str) -> "subprocess.Popen[bytes]":
+def start_worker(folder: Path, sqs: Sqs, queue: str, handler: str) -> "subprocess.Popen[bytes]":
     worker = start(
         folder,
         "work",
@@ -160,16 +171,17 @@ def started_on(folder: Path, sqs: Sqs, queue: str, handler: str) -> "subprocess.
         "--log-format=text",
         env=clean_env(**sqs.env),
     )
-    assert heard(worker, b"worker_started")
+    assert log_contains(worker, b"worker_started")
     return worker
 
 
+@pytest.mark.requirement("R003-032")
 def test_ctrl_c_does_not_wait_for_a_long_poll(cli: Cli, sqs: Sqs, queue: str) -> None:
     """A lease of a minute lets the receive wait for twenty seconds."""
-    worker = started_on(cli.folder, sqs, queue, "tasks:greet")
+    worker = start_worker(cli.folder, sqs, queue, "tasks:greet")
     try:
         with pytest.raises(subprocess.TimeoutExpired):
-            worker.wait(2)  # long enough for the poll to be under way
+            worker.wait(2)  # long enough for the poll to have started
         worker.send_signal(signal.SIGINT)
         out, err = worker.communicate(timeout=12)
     finally:
@@ -182,13 +194,13 @@ def test_ctrl_c_does_not_wait_for_a_long_poll(cli: Cli, sqs: Sqs, queue: str) ->
 
 def test_sigterm_lets_running_work_finish(cli: Cli, sqs: Sqs, queue: str) -> None:
     cli("push", f"sqs:{queue}", '{"id": "a"}')
-    worker = started_on(cli.folder, sqs, queue, "tasks:slow")
+    worker = start_worker(cli.folder, sqs, queue, "tasks:slow")
     try:
-        assert heard(worker, b"claimed")
+        assert log_contains(worker, b"claimed")
         worker.send_signal(signal.SIGTERM)
-        assert heard(worker, b"draining")
+        assert log_contains(worker, b"draining")
         (cli.folder / "finish").touch()
-        out, _ = worker.communicate(timeout=PATIENCE_SECONDS)
+        out, _ = worker.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     finally:
         worker.kill()
         worker.communicate()
@@ -197,7 +209,7 @@ def test_sigterm_lets_running_work_finish(cli: Cli, sqs: Sqs, queue: str) -> Non
     assert (sqs.waiting(queue), sqs.held(queue)) == (0, 0)
 
 
-# -- looking
+# -- read-only commands
 
 
 def test_status_shows_what_sqs_counts_and_nothing_else(cli: Cli, sqs: Sqs, queue: str) -> None:
@@ -230,7 +242,7 @@ def test_status_can_be_watched_until_ctrl_c(cli: Cli, sqs: Sqs, queue: str) -> N
         assert watching.stdout is not None
         looks = [watching.stdout.readline().decode() for _ in range(3)]
         watching.send_signal(signal.SIGINT)
-        watching.communicate(timeout=PATIENCE_SECONDS)
+        watching.communicate(timeout=WAIT_TIMEOUT_SECONDS)
     finally:
         watching.kill()
         watching.communicate()
@@ -239,8 +251,8 @@ def test_status_can_be_watched_until_ctrl_c(cli: Cli, sqs: Sqs, queue: str) -> N
     assert not any("completed" in look for look in looks)
 
 
-def test_the_live_picture_leaves_out_what_is_not_counted() -> None:
-    board = Board("sqs:q")
+def test_the_live_view_leaves_out_states_that_are_not_counted() -> None:
+    board = QueueView("sqs:q")
     for at, ready in enumerate((5, 3)):
         stats = QueueStats(
             ready=ready, delayed=0, leased=2, expired=0, completed=None, failed=1
@@ -256,7 +268,7 @@ def test_the_live_picture_leaves_out_what_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "way_out"),
+    ("words", "remedy"),
     [
         (["list", "Q"], "holdfast status"),
         (["list", "Q", "--state=leased"], "holdfast status"),
@@ -265,12 +277,12 @@ def test_the_live_picture_leaves_out_what_is_not_counted() -> None:
         (["purge", "Q", "--older-than=7d"], "nothing to purge"),
     ],
 )
-def test_what_sqs_cannot_do_is_one_line_with_what_can_be_done(
+def test_what_sqs_cannot_do_is_one_line_with_an_alternative(
     cli: Cli, queue: str, words: list[str], remedy: str
 ) -> None:
     ran = cli(*[f"sqs:{queue}" if word == "Q" else word for word in words])
     assert ran.code == 2
-    assert remedy in one_line(ran)
+    assert remedy in require_one_line(ran)
 
 
 # -- dead letters
@@ -289,7 +301,7 @@ def test_dead_letters_are_listed_and_shown_with_their_reasons(
 ) -> None:
     assert sqs.waiting(f"{with_dead}-dlq") == 2
     listed = cli("dead", "list", f"sqs:{with_dead}", "--json").json
-    assert {(one["id"], one["reason"]) for one in listed} == {
+    assert {(letter["id"], letter["reason"]) for letter in listed} == {
         ("a", "canary-reason"),
         ("b", "canary-reason"),
     }
@@ -297,10 +309,10 @@ def test_dead_letters_are_listed_and_shown_with_their_reasons(
     shown = cli("dead", "show", f"sqs:{with_dead}", "b", "--body")
     assert "canary-reason" in shown.out
     assert '"n": 2' in shown.out
-    assert sqs.waiting(f"{with_dead}-dlq") == 2  # looking hides nothing
+    assert sqs.waiting(f"{with_dead}-dlq") == 2  # listing them hides nothing
 
 
-def test_a_dead_letter_that_is_not_there_is_named(cli: Cli, with_dead: str) -> None:
+def test_a_missing_dead_letter_is_name_queue(cli: Cli, with_dead: str) -> None:
     for verb in ("show", "redrive"):
         ran = cli("dead", verb, f"sqs:{with_dead}", "zzz")
         assert ran.code == 1
@@ -317,7 +329,7 @@ def test_dead_letters_are_redriven_one_by_one_or_all(
     assert (sqs.waiting(with_dead), sqs.waiting(f"{with_dead}-dlq")) == (2, 0)
 
 
-def test_dead_letters_are_dropped_for_good(cli: Cli, sqs: Sqs, with_dead: str) -> None:
+def test_dead_letters_are_dropped_permanently(cli: Cli, sqs: Sqs, with_dead: str) -> None:
     assert cli("dead", "drop", f"sqs:{with_dead}", "a", "--yes").out == "dropped 1\n"
     assert cli("status", f"sqs:{with_dead}", "--json").json["failed"] == 1
 
@@ -325,7 +337,7 @@ def test_dead_letters_are_dropped_for_good(cli: Cli, sqs: Sqs, with_dead: str) -
 # -- doctor
 
 
-def test_doctor_is_content_with_a_queue_that_is_set_up_well(cli: Cli, queue: str) -> None:
+def test_doctor_passes_a_queue_that_is_set_up_well(cli: Cli, queue: str) -> None:
     ran = cli("doctor", f"sqs:{queue}", "--json")
     assert ran.code == 0, ran.out
     assert {finding["level"] for finding in ran.json} == {"ok"}
@@ -349,7 +361,7 @@ def test_doctor_takes_nothing_out_of_the_queue(cli: Cli, sqs: Sqs, queue: str) -
     assert raw["Attributes"]["ApproximateReceiveCount"] == "1"
 
 
-# -- what is missing or away
+# -- missing or unreachable
 
 
 ALL = [
@@ -361,57 +373,57 @@ ALL = [
 ]
 
 
+@pytest.mark.requirement("R003-020")
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
-def test_a_queue_that_is_not_there_is_told_at_once(
-    cli: Cli, sqs: Sqs, words: list[str]
-) -> None:
-    ran = real(cli.folder, *_named(words, "sqs:nobody-made-it"), env=sqs.env)
+def test_a_missing_queue_is_reported_at_once(cli: Cli, sqs: Sqs, words: list[str]) -> None:
+    ran = real(cli.folder, *_name_queue(words, "sqs:missing-queue"), env=sqs.env)
     assert ran.code == 2
-    assert "there is no such queue" in one_line(ran)
+    assert "there is no such queue" in require_one_line(ran)
 
 
-def test_doctor_of_a_queue_that_is_not_there_fails(cli: Cli) -> None:
-    ran = cli("doctor", "sqs:nobody-made-it", "--json")
+def test_doctor_of_a_missing_queue_fails(cli: Cli) -> None:
+    ran = cli("doctor", "sqs:missing-queue", "--json")
     assert ran.code == 1
     [finding] = ran.json
     assert (finding["check"], finding["level"]) == ("queue", "fail")
-    assert finding["way_out"]
+    assert finding["remedy"]
 
 
+@pytest.mark.requirement("R001-049")
 @pytest.mark.parametrize("words", [*ALL, ["doctor", "Q"]], ids=" ".join)
 def test_without_boto3_the_line_says_what_to_install(
     cli: Cli, sqs: Sqs, queue: str, words: list[str]
 ) -> None:
     (cli.folder / "sitecustomize.py").write_text(WITHOUT_BOTO3)
     env = {**sqs.env, "PYTHONPATH": str(cli.folder)}
-    ran = real(cli.folder, *_named(words, f"sqs:{queue}"), env=env)
+    ran = real(cli.folder, *_name_queue(words, f"sqs:{queue}"), env=env)
     assert ran.code == 2
-    assert "pip install 'holdfast[aws]'" in one_line(ran)
+    assert "pip install 'holdfast[aws]'" in require_one_line(ran)
 
 
-def test_without_boto3_folders_work_as_ever(cli: Cli) -> None:
+def test_without_boto3_folders_still_work(cli: Cli) -> None:
     (cli.folder / "sitecustomize.py").write_text(WITHOUT_BOTO3)
     ran = real(cli.folder, "push", "enrich", "{}", env={"PYTHONPATH": str(cli.folder)})
     assert ran.code == 0, ran.err
 
 
-def test_a_server_that_is_away_is_one_line(cli: Cli, sqs: Sqs) -> None:
+def test_an_unreachable_server_is_one_line(cli: Cli, sqs: Sqs) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     env = {**sqs.env, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
     ran = real(cli.folder, "status", "sqs:q", env=env)
     assert ran.code == 3
-    assert "queue 'sqs:q'" in one_line(ran)
+    assert "queue 'sqs:q'" in require_one_line(ran)
 
 
 def test_settings_of_another_kind_of_queue_are_refused_by_name(cli: Cli) -> None:
-    assert "on_nack" in one_line(cli("status", "enrich?on_nack=now"))
+    assert "on_nack" in require_one_line(cli("status", "enrich?on_nack=now"))
     ran = cli("status", "sqs:q?on_nack=sometimes")
     assert ran.code == 2
-    assert "?on_nack=" in one_line(ran)
+    assert "?on_nack=" in require_one_line(ran)
 
 
-def _named(words: list[str], queue: str) -> list[str]:
+def _name_queue(words: list[str], queue: str) -> list[str]:
     return [queue if word == "Q" else word for word in words]
 
 
@@ -420,18 +432,19 @@ def test_help_names_sqs() -> None:
     assert "sqs:enrich" in " ".join(ran.stdout.split())
 
 
+@pytest.mark.requirement("R001-055", "R001-056", "R001-057", "R001-058", "R001-059")
 @pytest.mark.parametrize("kind", ["folder", "sqs"])
 def test_the_seeds_enricher_moves_between_folder_and_sqs_by_one_variable(
     cli: Cli, sqs: Sqs, queue: str, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """R001-055 to R001-059: the scraper pushes, `holdfast work` is the loop, and neither
+    """The scraper pushes, `holdfast work` is the loop, and neither
     knows which queue it is."""
     from examples.enrichment import EnrichmentTask, produce
 
     url = f"sqs:{queue}" if kind == "sqs" else str(cli.folder / "acme" / "enrich")
     monkeypatch.setenv("HOLDFAST_QUEUE", url)
-    with open_queue(os.environ["HOLDFAST_QUEUE"], EnrichmentTask) as found:
-        produce(found, ["a", "b", "c"])
+    with open_queue(os.environ["HOLDFAST_QUEUE"], EnrichmentTask) as queue:
+        produce(queue, ["a", "b", "c"])
     env = {"HOLDFAST_QUEUE": url, "ENRICHMENT_RESULTS": str(cli.folder / "enriched")}
     ran = real(EXAMPLES, "work", "enrichment:enrich", "-c3", "--until-empty", "--json", env=env)
     assert ran.code == 0, ran.err

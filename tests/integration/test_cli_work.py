@@ -7,36 +7,38 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import PATIENCE_SECONDS, eventually, one_line, real, start
-from cli_place import Place, ended, heard, started
+from cli_kit import WAIT_TIMEOUT_SECONDS, eventually, real, require_one_line, start
+from cli_place import WorkFolder, has_started, log_contains, wait_for_end
 
 from holdfast import AnyMessage, MessageState, open_queue
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
+def place(tmp_path: Path) -> Iterator[WorkFolder]:
+    place = WorkFolder(tmp_path)
     yield place
     place.close()
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_work_is_done_until_the_queue_is_empty(place: Place, isolation: str) -> None:
+def test_work_is_done_until_the_queue_is_empty(place: WorkFolder, isolation: str) -> None:
     place.push("a", "b", "c", name="you")
     ran = place.work("tasks:greet", f"--isolation={isolation}", "-c", "2", "--json")
     assert ran.code == 0, ran.err
     assert ran.json["completed"] == 3
-    assert place.effects() == ["Greeting you"] * 3
+    assert place.read_effects() == ["Greeting you"] * 3
     assert place.queue.stats().completed == 3
 
 
-def test_a_coroutine_is_awaited(place: Place) -> None:
+def test_a_coroutine_is_awaited(place: WorkFolder) -> None:
     place.push("a", "b")
     assert place.work("tasks:gentle", "--isolation=async").code == 0
-    assert place.effects() == ["gently a", "gently b"]
+    assert place.read_effects() == ["gently a", "gently b"]
 
 
-def test_a_message_of_another_model_becomes_a_dead_letter_with_a_reason(place: Place) -> None:
+def test_a_message_of_another_model_becomes_a_dead_letter_with_a_reason(
+    place: WorkFolder,
+) -> None:
     place.push("nameless")
     ran = place.work("tasks:greet")
     assert ran.code == 0
@@ -46,16 +48,16 @@ def test_a_message_of_another_model_becomes_a_dead_letter_with_a_reason(place: P
     assert "name: Field required" in letter.reason
 
 
-def test_attempts_are_limited_and_the_last_error_is_kept(place: Place) -> None:
+def test_attempts_are_limited_and_the_last_error_is_kept(place: WorkFolder) -> None:
     place.push("a")
     ran = place.work("tasks:fail", "--max-attempts=1", "--json")
     assert ran.json["dead_lettered"] == 1
-    [told] = json.loads(real(place.folder, "explain", place.url, "a", "--json").out)
-    assert "no such luck" in told["reason"]
-    assert "tasks.py" in told["past"][-1]["detail"]
+    [message] = json.loads(real(place.folder, "explain", place.url, "a", "--json").out)
+    assert "no such luck" in message["reason"]
+    assert "tasks.py" in message["past"][-1]["detail"]
 
 
-def test_a_handler_that_returns_nonsense_is_told_off(place: Place) -> None:
+def test_a_handler_that_returns_nonsense_is_reported(place: WorkFolder) -> None:
     place.push("a")
     assert place.work("tasks:nonsense").code == 0
     [letter] = place.queue.dead_letters()
@@ -73,15 +75,15 @@ def test_a_handler_that_returns_nonsense_is_told_off(place: Place) -> None:
         ("quits:handle", "importing quits failed: SystemExit"),
     ],
 )
-def test_a_handler_that_cannot_be_had_is_reported_and_no_message_is_touched(
-    place: Place, handler: str, complaint: str
+def test_a_handler_that_cannot_be_loaded_is_reported_and_no_message_is_touched(
+    place: WorkFolder, handler: str, complaint: str
 ) -> None:
     (place.folder / "broken.py").write_text("1 / 0")
     (place.folder / "quits.py").write_text("raise SystemExit(0)")
     place.push("a")
     ran = place.work(handler)
     assert ran.code == 2
-    assert complaint in one_line(ran)
+    assert complaint in require_one_line(ran)
     [task] = place.queue.peek(MessageState.PENDING)
     assert task.attempts == 0
 
@@ -90,7 +92,7 @@ def test_a_handler_that_cannot_be_had_is_reported_and_no_message_is_touched(
     ("option", "complaint"),
     [
         ("--isolation=fiber", "thread, process or async"),
-        ("--isolation=async", "is no `async def`"),
+        ("--isolation=async", "is not an `async def`"),
         ("--log-format=xml", "text or json"),
         ("--lease=0", "lease_seconds"),
         ("--stall=0s", "stall_seconds"),
@@ -99,40 +101,40 @@ def test_a_handler_that_cannot_be_had_is_reported_and_no_message_is_touched(
     ],
 )
 def test_a_setting_that_cannot_work_is_reported(
-    place: Place, option: str, complaint: str
+    place: WorkFolder, option: str, complaint: str
 ) -> None:
     ran = place.work("tasks:reject", option)
     assert ran.code == 2
-    assert complaint in one_line(ran)
+    assert complaint in require_one_line(ran)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_signal_lets_running_work_finish(
-    place: Place, isolation: str, number: signal.Signals
+    place: WorkFolder, isolation: str, number: signal.Signals
 ) -> None:
     place.push("a", "b", "c")
     worker = place.start("tasks:slow", f"--isolation={isolation}", "-c", "2", "--json")
-    eventually(started(place, 2))
+    eventually(has_started(place, 2))
     worker.send_signal(number)
-    # From the second line on it takes no more.
-    assert heard(worker, b"draining: 2 running", b"event=worker_stopping")
+    # After the second line it claims nothing more.
+    assert log_contains(worker, b"draining: 2 running", b"event=worker_stopping")
     place.finish()
-    code, out, _ = ended(worker)
+    code, out, _ = wait_for_end(worker)
     assert code == 0
     assert json.loads(out)["completed"] == 2
     stats = place.queue.stats()
     assert (stats.completed, stats.ready, stats.leased) == (2, 1, 0)
 
 
-def test_a_second_ctrl_c_stops_now_and_gives_the_work_back(place: Place) -> None:
+def test_a_second_ctrl_c_stops_now_and_gives_the_work_back(place: WorkFolder) -> None:
     place.push("a")
     worker = place.start("tasks:hang", "--isolation=process", "--drain=1h")
-    eventually(started(place, 1))
+    eventually(has_started(place, 1))
     worker.send_signal(signal.SIGINT)
-    assert heard(worker, b"draining")
+    assert log_contains(worker, b"draining")
     worker.send_signal(signal.SIGINT)
-    code, out, err = ended(worker)
+    code, out, err = wait_for_end(worker)
     assert code == 130
     assert "stopping now" in err
     assert "given back 1" in out
@@ -140,22 +142,23 @@ def test_a_second_ctrl_c_stops_now_and_gives_the_work_back(place: Place) -> None
     assert task.attempts == 0
 
 
-def test_a_second_ctrl_c_ends_even_a_thread_that_hangs(place: Place) -> None:
+def test_a_second_ctrl_c_ends_even_a_thread_that_hangs(place: WorkFolder) -> None:
     place.push("a")
     worker = place.start("tasks:hang", "--lease=1s")
-    eventually(started(place, 1))
+    eventually(has_started(place, 1))
     worker.send_signal(signal.SIGINT)
-    assert heard(worker, b"draining")
+    assert log_contains(worker, b"draining")
     worker.send_signal(signal.SIGINT)
-    code, _, _ = ended(worker)
+    code, _, _ = wait_for_end(worker)
     assert code == 130
-    eventually(lambda: place.queue.stats().expired == 1)  # it comes back
+    eventually(lambda: place.queue.stats().expired == 1)  # it will be redelivered
 
 
-def test_a_killed_worker_costs_one_lease_and_no_message(place: Place) -> None:
+@pytest.mark.requirement("R001-006")
+def test_a_killed_worker_costs_one_lease_and_no_message(place: WorkFolder) -> None:
     place.push("a", "b")
     worker = place.start("tasks:slow", "-c", "2", "--lease=1s")
-    eventually(started(place, 2))
+    eventually(has_started(place, 2))
     worker.kill()
     worker.wait()
     place.finish()
@@ -164,17 +167,17 @@ def test_a_killed_worker_costs_one_lease_and_no_message(place: Place) -> None:
     assert place.queue.stats().completed == 2
 
 
-def test_a_hung_handler_is_ended_and_tried_again(place: Place) -> None:
+def test_a_hung_handler_is_ended_and_tried_again(place: WorkFolder) -> None:
     place.push("a")
     worker = place.start(
         "tasks:hang", "--isolation=process", "--stall=0.5", "--log-format=json"
     )
-    assert heard(worker, b'"event": "child_killed"')
+    assert log_contains(worker, b'"event": "child_killed"')
     place.finish()
     eventually(lambda: place.queue.stats().completed == 1)
 
 
-def test_each_event_is_a_line_and_no_line_holds_a_body(place: Place) -> None:
+def test_each_event_is_a_line_and_no_line_holds_a_body(place: WorkFolder) -> None:
     place.push("a", password="s3cret-canary")
     ran = place.work("tasks:reject", "--log-format=json")
     events = [json.loads(line) for line in ran.err.splitlines()]
@@ -189,7 +192,7 @@ def test_each_event_is_a_line_and_no_line_holds_a_body(place: Place) -> None:
     assert "canary" not in ran.err + ran.out
 
 
-def test_without_a_terminal_the_lines_are_plain_text(place: Place) -> None:
+def test_without_a_terminal_the_lines_are_plain_text(place: WorkFolder) -> None:
     place.push("a", name="you")
     ran = place.work("tasks:greet")
     assert "event=completed queue=default/q message_id=a attempt=1" in ran.err
@@ -197,21 +200,21 @@ def test_without_a_terminal_the_lines_are_plain_text(place: Place) -> None:
     assert ran.out.startswith("completed 1, retried 0, dead lettered 0")
 
 
-def test_metrics_are_served_while_it_works(place: Place) -> None:
+def test_metrics_are_served_while_it_works(place: WorkFolder) -> None:
     place.push("a")
     worker = place.start("tasks:slow", "--metrics-port=0")
     assert worker.stderr is not None
     url = worker.stderr.readline().decode().split()[-1]
-    eventually(started(place, 1))
+    eventually(has_started(place, 1))
     with urllib.request.urlopen(url, timeout=30) as page:
         text = page.read().decode()
     assert 'holdfast_held{queue="default/q"} 1.0' in text
     place.finish()
     worker.send_signal(signal.SIGTERM)
-    assert ended(worker)[0] == 0
+    assert wait_for_end(worker)[0] == 0
 
 
-def test_a_worker_makes_its_queue_and_waits_for_the_first_push(place: Place) -> None:
+def test_a_worker_makes_its_queue_and_waits_for_the_first_push(place: WorkFolder) -> None:
     other = str(place.folder / "data" / "acme" / "new")
     worker = start(place.folder, "work", other, "tasks:gentle", "--isolation=async")
     try:
@@ -221,17 +224,17 @@ def test_a_worker_makes_its_queue_and_waits_for_the_first_push(place: Place) -> 
             queue.push(AnyMessage(id="first"))
             eventually(lambda: queue.stats().completed == 1)
         worker.send_signal(signal.SIGTERM)
-        assert ended(worker)[0] == 0
+        assert wait_for_end(worker)[0] == 0
     finally:
         worker.kill()
         worker.communicate()
 
 
-def test_a_closed_log_does_not_stop_the_work(place: Place) -> None:
+def test_a_closed_log_does_not_stop_the_work(place: WorkFolder) -> None:
     place.push(*(f"t{n}" for n in range(50)), name="you")
     worker = place.start("tasks:greet", "--until-empty")
     assert worker.stderr is not None
     worker.stderr.readline()
     worker.stderr.close()
-    assert worker.wait(PATIENCE_SECONDS) == 0
+    assert worker.wait(WAIT_TIMEOUT_SECONDS) == 0
     assert place.queue.stats().completed == 50

@@ -130,6 +130,7 @@ def check_dead_letters_can_come_back(site: Site, queue: Queue, clock: ManualCloc
     check_books(site, queue)
 
 
+@pytest.mark.requirement("R001-033", "R001-034", "R001-046")
 @every_scenario
 def test_a_kill_at_any_call_leaves_all_or_nothing(fast_path: Path, scenario: Scenario) -> None:
     calls = int(Site(fast_path / "count", scenario).play(None).output)

@@ -1,4 +1,4 @@
-"""What the documents show is run: Python blocks as they stand, shell blocks of the README."""
+"""Run the examples in the documentation: Python blocks, and the README's shell blocks."""
 
 import os
 import re
@@ -43,18 +43,18 @@ def test_python_on_the_page_runs(page: Path, tmp_path: Path) -> None:
 def test_the_first_three_things_work_by_copy_and_paste(tmp_path: Path) -> None:
     tasks, *_ = blocks(ROOT / "README.md", "python")
     (tmp_path / "tasks.py").write_text(tasks)
-    said = [
+    outputs = [
         run(["bash", "-euc", block], tmp_path) for block in blocks(ROOT / "README.md", "sh")
     ]
-    pushed, worked, looked = said
+    pushed, worked, listed = outputs
     assert len(pushed.split()) == 2
     assert "enriching example.com" in worked
     assert "enriching example.org" in worked
-    assert "completed" in looked
-    assert set(pushed.split()) <= set(looked.split())
+    assert "completed" in listed
+    assert set(pushed.split()) <= set(listed.split())
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=page_name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     broken = [to for to in LINK.findall(page.read_text()) if not (page.parent / to).exists()]
     assert broken == []

@@ -1,6 +1,6 @@
 """Job messages through a real worker and queue: acked, retried, dead-lettered, given back.
 
-R004-022, R004-077…081 (JB-32, JB-37, JB-39).
+(JB-32, JB-37, JB-39).
 """
 
 import json
@@ -119,6 +119,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         sleep(0.005)
 
 
+@pytest.mark.requirement("R004-022", "R004-078", "R004-079")
 def test_a_job_message_of_the_seeds_form_is_done_and_acked(place: Place) -> None:
     token = place.step_functions.open()
     place.push(**make_message(taskToken=token.reveal(), tasks=URLS))
@@ -128,6 +129,7 @@ def test_a_job_message_of_the_seeds_form_is_done_and_acked(place: Place) -> None
     assert place.step_functions.state(token) is TokenState.CLOSED
 
 
+@pytest.mark.requirement("R004-080")
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -210,6 +212,7 @@ def test_a_stopping_worker_gives_the_job_back_without_counting_the_attempt(
     assert place.read_job().status is JobStatus.DOWNLOADING
 
 
+@pytest.mark.requirement("R004-106")
 def test_results_wait_for_a_store_that_does_not_respond(place: Place) -> None:
     """They are counted when it responds again (JB-32)."""
     failures = iter([True, True])

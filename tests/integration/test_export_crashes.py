@@ -5,7 +5,7 @@ same message, as from the queue, and may be killed as well; the last one may fin
 Afterwards the counters equal the rows, exactly one callback was accepted and matches the
 status, no token is left, and tasks that were counted were not done again.
 
-R004-051 (JB-01, JB-06, JB-07, JB-14, JB-15, JB-16, JB-28).
+ (JB-01, JB-06, JB-07, JB-14, JB-15, JB-16, JB-28).
 """
 
 import signal
@@ -153,6 +153,7 @@ def check(folder: Path, case: Case, runs: int) -> None:
     assert len(times) <= case.tasks * runs
 
 
+@pytest.mark.requirement("R004-048", "R004-051")
 @pytest.mark.parametrize("name", CASES)
 def test_a_job_survives_a_kill_before_each_of_its_calls(name: str, fast_path: Path) -> None:
     case = CASES[name]

@@ -1,6 +1,6 @@
 """One task of an export, over real connections: download, checksum, publish.
 
-Proves R004-099 (download), R004-100 (checksum), R004-046 and R004-047 (bytes, error),
+Proves  (download),  (checksum),  (bytes, error),
 JB-33 and I-JB-12 (visible files are complete and checked; a repetition has the same result).
 """
 
@@ -40,6 +40,7 @@ def place(tmp_path: Path) -> Iterator[ExportPlace]:
         yield place
 
 
+@pytest.mark.requirement("R004-046", "R004-099")
 def test_files_arrive_whole_over_one_kept_connection(place: ExportPlace) -> None:
     url = place.server.on("/a", file(DATA))
     with place.work() as work:
@@ -95,6 +96,7 @@ def test_an_empty_file_is_published(place: ExportPlace, route: Any) -> None:
 # -- verification
 
 
+@pytest.mark.requirement("R004-100")
 def test_a_wrong_checksum_is_tried_once_more_from_zero_and_never_seen(
     place: ExportPlace,
 ) -> None:
@@ -112,6 +114,7 @@ def test_a_resume_that_went_wrong_is_healed_by_a_clean_download(place: ExportPla
     assert place.visible() == {"file.bin": DATA}
 
 
+@pytest.mark.requirement("R004-100")
 def test_md5_is_accepted_in_upper_and_lower_case(place: ExportPlace) -> None:
     url = place.server.on("/a", file(DATA))
     digest = hashlib.md5(DATA, usedforsecurity=False).hexdigest()

@@ -222,6 +222,7 @@ def test_a_malformed_task_fails_with_a_code(place: ExportPlace, broken: dict[str
     assert result["error"]["code"] == "InvalidTask"
 
 
+@pytest.mark.requirement("R004-040")
 def test_a_message_does_not_choose_the_bucket(place: ExportPlace) -> None:
     url = place.server.on("/a", file(DATA))
     assert place.code(url, s3Bucket="somebody-elses") == "BucketRefused"

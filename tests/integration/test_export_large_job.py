@@ -1,6 +1,6 @@
 """A job of fifty thousand tasks: only a page is in memory, and no counted task runs again.
 
-R004-066…069 (JB-15, JB-16).
+(JB-15, JB-16).
 """
 
 import gc

@@ -1,6 +1,6 @@
 """A download continues where it broke if the file is the same; otherwise it starts over.
 
-Proves R004-051 for the partial files of a worker, JB-28, JB-30 and JB-33.
+Proves  for the partial files of a worker, JB-28, JB-30 and JB-33.
 """
 
 import hashlib
@@ -26,6 +26,7 @@ def place(tmp_path: Path) -> Iterator[ExportPlace]:
         yield place
 
 
+@pytest.mark.requirement("R004-099")
 def test_what_came_before_the_connection_broke_is_not_fetched_again(
     place: ExportPlace,
 ) -> None:

@@ -1,6 +1,6 @@
 """S3 as target: an object appears complete, with its checksum, or not at all.
 
-Proves R004-101 (upload) and I-JB-12 for S3, on moto.
+Proves  (upload) and I-JB-12 for S3, on moto.
 """
 
 import base64
@@ -56,6 +56,7 @@ def _uploads(s3: Any) -> list[Any]:
     return list(s3.list_multipart_uploads(Bucket="exports").get("Uploads", []))
 
 
+@pytest.mark.requirement("R004-101")
 @pytest.mark.parametrize("data", [b"", b"small", DATA])
 def test_a_file_becomes_an_object(place: ExportPlace, s3: Any, data: bytes) -> None:
     url = place.server.on("/a", file(data))
@@ -77,6 +78,7 @@ def test_a_small_object_carries_its_checksum(place: ExportPlace, s3: Any) -> Non
     assert stored["ChecksumSHA256"] == expected
 
 
+@pytest.mark.requirement("R004-101")
 @pytest.mark.parametrize(
     ("route", "known"),
     [

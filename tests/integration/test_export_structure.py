@@ -56,8 +56,9 @@ class NoTasks:
     def give_back(self, assignment: Assignment) -> None: ...
 
 
+@pytest.mark.requirement("R004-025", "R004-026", "R004-028", "R004-076")
 def test_workers_share_no_pipe_and_no_memory(notes: Notes) -> None:
-    """R004-025, R004-026, R004-028, R004-076: no worker can read what another one writes.
+    """No worker can read what another one writes.
     Standard output and error are those of the service."""
     pool = WorkerPool(pool_work.work(notes.path), NoTasks(), size=3)
     try:
@@ -92,8 +93,18 @@ def list_shared_memory(pid: int) -> list[str]:
     return [line for line in lines if re.match(r"\S+ .w.s ", line)]
 
 
+@pytest.mark.requirement(
+    "R004-027",
+    "R004-042",
+    "R004-043",
+    "R004-044",
+    "R004-045",
+    "R004-046",
+    "R004-070",
+    "R004-102",
+)
 def test_a_task_and_its_result_are_copies_sent_over_a_pipe(notes: Notes) -> None:
-    """R004-027, R004-042…046, R004-070, R004-102: the seven steps, with a real worker."""
+    """The seven steps, with a real worker."""
     payload = {"do": "finish", "bytes": 1_048_576, "url": "https://x/y", "s3Bucket": "b"}
     process = WorkerProcess(pickle_factory(pool_work.work(notes.path)), 1, 60.0)
     try:
@@ -132,9 +143,10 @@ NOT_FOR_WORKERS = re.compile(
 )
 
 
+@pytest.mark.requirement("R004-007", "R004-012", "R004-076", "R004-216")
 @pytest.mark.parametrize("to", ["out", "s3://bucket/exports"])
 def test_workers_cannot_call_step_functions_or_the_store(tmp_path: Path, to: str) -> None:
-    """R004-007, R004-012, R004-216: with a folder, not even boto3 is loaded. With S3 it is,
+    """With a folder, not even boto3 is loaded. With S3 it is,
     but no module of ours that calls another service."""
     target = to if to.startswith("s3:") else str(tmp_path / to)
     factory = pickle.dumps(make_work(WorkSettings(target, str(tmp_path / "parts"))))
@@ -187,12 +199,25 @@ def list_own_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("holdfast-")]
 
 
+@pytest.mark.requirement(
+    "R004-018",
+    "R004-029",
+    "R004-030",
+    "R004-088",
+    "R004-089",
+    "R004-129",
+    "R004-130",
+    "R004-135",
+    "R004-180",
+    "R004-205",
+    "R004-266",
+    "R004-267",
+)
 @pytest.mark.parametrize(("env", "workers"), [({}, 4), ({"WORKER_POOL_SIZE": "2"}, 2)])
 def test_the_variables_reach_the_pool_and_the_orchestrator(
     place: Place, env: dict[str, str], workers: int
 ) -> None:
-    """R004-018, R004-029, R004-030, R004-088, R004-089, R004-130, R004-135, R004-180,
-    R004-205, R004-266, R004-267: the wiring, and that nothing of it survives."""
+    """The wiring, and that nothing of it survives."""
     before = sorted(list_own_threads())
     engine = place.make_engine(**env, STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS="20000")
     assert engine.orchestrator is not None
@@ -208,8 +233,8 @@ def test_the_variables_reach_the_pool_and_the_orchestrator(
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
 
+@pytest.mark.requirement("R004-137", "R004-138", "R004-181", "R004-183", "R004-258")
 def test_the_switch_reaches_the_orchestrator(place: Place) -> None:
-    """R004-137, R004-138, R004-181, R004-183, R004-258."""
     env = {"WORKER_POOL_SIZE": "1", "STEP_FUNCTIONS_HEARTBEAT_ENABLED": "false"}
     with place.make_engine(**env) as engine:
         assert engine.orchestrator is not None
@@ -217,11 +242,11 @@ def test_the_switch_reaches_the_orchestrator(place: Place) -> None:
     assert place.seen.of(OrchestratorDisabled) == [OrchestratorDisabled()]
 
 
+@pytest.mark.requirement("R004-029")
 @pytest.mark.parametrize("count", ["0", "65", "many", ""])
 def test_a_pool_of_none_or_of_too_many_is_refused_by_the_name_of_the_variable(
     count: str,
 ) -> None:
-    """R004-029."""
     with pytest.raises(ConfigError, match="WORKER_POOL_SIZE"):
         read_export_settings({"WORKER_POOL_SIZE": count}, {})
     assert read_export_settings({"WORKER_POOL_SIZE": "8"}, {}).worker_pool_size == 8
@@ -243,8 +268,18 @@ def run_job(engine: JobEngine, request: JobRequest) -> Iterator[None]:
         thread.join(60)
 
 
+@pytest.mark.requirement(
+    "R004-002",
+    "R004-007",
+    "R004-037",
+    "R004-038",
+    "R004-039",
+    "R004-040",
+    "R004-041",
+    "R004-072",
+)
 def test_a_worker_gets_the_url_and_the_destination_of_a_file(place: Place) -> None:
-    """R004-002, R004-007, R004-037…041, R004-072: references, and no token."""
+    """References, and no token."""
     engine = place.make_engine("s3://exports/daily")
     checksum = "sha256:" + "0" * 64
     file = TaskSpec(url="https://api.example.com/file.pdf", checksum=checksum, size=5)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_kit import Cli, clean_env, eventually, start
-from export_cli_place import NO_AWS, ExportCli, ended, export_cli, workers_of
+from export_cli_place import NO_AWS, ExportCli, list_workers, open_export_cli, wait_for_end
 
 from holdfast.adapters.aws.dynamodb.tables import create_tables
 
@@ -30,7 +30,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples/export/state-machine.json"
 def place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ExportCli]:
-    with export_cli(Cli(tmp_path, capsys, monkeypatch)) as place:
+    with open_export_cli(Cli(tmp_path, capsys, monkeypatch)) as place:
         yield place
 
 
@@ -86,18 +86,42 @@ class Cloud:
         }
 
 
+@pytest.mark.requirement(
+    "R004-006",
+    "R004-007",
+    "R004-012",
+    "R004-014",
+    "R004-015",
+    "R004-022",
+    "R004-029",
+    "R004-035",
+    "R004-041",
+    "R004-073",
+    "R004-077",
+    "R004-078",
+    "R004-079",
+    "R004-080",
+    "R004-081",
+    "R004-082",
+    "R004-101",
+    "R004-103",
+    "R004-104",
+    "R004-105",
+    "R004-120",
+    "R004-125",
+    "R004-205",
+    "R004-215",
+    "R004-216",
+    "R004-245",
+    "R004-246",
+)
 def test_an_execution_a_queue_a_table_a_bucket_and_two_workers(
     place: ExportCli, ministack: "Ministack"
 ) -> None:
-    """R004-006, R004-007, R004-012, R004-014, R004-015, R004-022, R004-029, R004-035,
-    R004-073, R004-077…082, R004-101, R004-103…105, R004-120, R004-125, R004-205, R004-215,
-    R004-216, R004-245.
-
-    One file is held back, so that there is time to check the job while it runs.
-    """
+    """One file is held back, so that there is time to check the job while it runs."""
     place.serve(*NAMES, slow=("slow",))
     (place.folder / "lists").mkdir()
-    place.urls(*NAMES, "slow", path="lists/e-1.txt")
+    place.write_urls(*NAMES, "slow", path="lists/e-1.txt")
     cloud = Cloud(ministack)
     execution = cloud.begin(jobId="job-1", exportId="e-1", userId="u-1")
     to = ("--to", "s3://whole-files/exports", "--manifests", "lists")
@@ -106,7 +130,7 @@ def test_an_execution_a_queue_a_table_a_bucket_and_two_workers(
         check_while_it_runs(place, cloud, execution, process.pid)
         token = cloud.read_row()["taskToken"]
         place.open()
-        ran = ended(process)
+        ran = wait_for_end(process)
     assert ran.code == 0, ran.err
     assert token not in ran.out + ran.err
     check_afterwards(place, cloud, execution)
@@ -137,7 +161,7 @@ def check_while_it_runs(place: ExportCli, cloud: Cloud, execution: str, pid: int
 
     def is_held_back() -> bool:
         seen.append(int(cloud.read_row().get("completedTasks", 0)))
-        return seen[-1] == len(NAMES) and bool(place.asked("slow")[0])
+        return seen[-1] == len(NAMES) and bool(place.count_requests("slow")[0])
 
     eventually(is_held_back)
     assert seen == sorted(seen)  # a counter never falls
@@ -145,7 +169,7 @@ def check_while_it_runs(place: ExportCli, cloud: Cloud, execution: str, pid: int
     assert (row["status"], row["totalTasks"], row["failedTasks"]) == ("DOWNLOADING", "9", "0")
     assert (row["exportId"], row["userId"]) == ("e-1", "u-1")
     assert cloud.describe_execution(execution)["status"] == "RUNNING"
-    workers = workers_of(pid)
+    workers = list_workers(pid)
     assert len(workers) == 2
     token = row["taskToken"].encode()
     assert all(token not in read_environment_and_arguments(worker) for worker in workers)
@@ -162,7 +186,7 @@ def check_afterwards(place: ExportCli, cloud: Cloud, execution: str) -> None:
         "completedTasks": 9,
     }
     assert cloud.read_objects() == {
-        f"exports/job-1/{name}": place.data(name) for name in (*NAMES, "slow")
+        f"exports/job-1/{name}": place.make_data(name) for name in (*NAMES, "slow")
     }
     row = cloud.read_row()
     assert (row["status"], row["completedTasks"]) == ("COMPLETED", "9")

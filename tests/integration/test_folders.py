@@ -7,6 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
+
 import holdfast
 from holdfast import AnyMessage, FilesystemQueue, QueueManager
 from holdfast.adapters.local.filesystem import FsOps
@@ -19,6 +21,19 @@ def files(folder: Path) -> list[str]:
     return sorted(name for name in paths if not name.startswith(("workers/", "history/")))
 
 
+@pytest.mark.requirement(
+    "R001-004",
+    "R001-023",
+    "R001-025",
+    "R001-026",
+    "R001-027",
+    "R001-029",
+    "R001-030",
+    "R001-031",
+    "R001-042",
+    "R001-043",
+    "R001-045",
+)
 def test_the_folders_are_readable_for_operators(tmp_path: Path) -> None:
     queue = FilesystemQueue(tmp_path, campaign="acme", queue="enrich", lease_seconds=60)
     assert queue.folder == tmp_path / "queues" / "acme" / "enrich"
@@ -52,6 +67,7 @@ def test_the_folders_are_readable_for_operators(tmp_path: Path) -> None:
     assert (reason["message_id"], reason["reason"]) == ("b", "no such company")
 
 
+@pytest.mark.requirement("R001-024")
 def test_a_lease_of_another_host_is_taken_over_when_it_was_not_renewed_for_its_length(
     tmp_path: Path,
 ) -> None:
@@ -88,6 +104,7 @@ def test_a_stepped_wall_clock_expires_no_lease_of_this_machine(tmp_path: Path) -
     assert holder.stats().completed == 1
 
 
+@pytest.mark.requirement("R001-008", "R001-009", "R001-010")
 def test_the_contract_is_an_abstract_class_with_the_seeds_four_verbs() -> None:
     assert inspect.isabstract(QueueManager)
     assert inspect.signature(QueueManager.poll).parameters["batch_size"].default == 1
@@ -96,11 +113,15 @@ def test_the_contract_is_an_abstract_class_with_the_seeds_four_verbs() -> None:
     )
 
 
+@pytest.mark.requirement("R001-022", "R001-057")
 def test_the_seeds_names_are_public() -> None:
     assert holdfast.LocalFileQueue is holdfast.FilesystemQueue
     assert [getattr(holdfast, name) for name in holdfast.__all__] != []
 
 
+@pytest.mark.requirement(
+    "R001-013", "R001-014", "R001-016", "R001-017", "R001-018", "R001-019", "R001-021"
+)
 def test_the_seeds_message_is_an_example() -> None:
     from examples.enrichment import EnrichmentTask
 
@@ -109,6 +130,10 @@ def test_the_seeds_message_is_an_example() -> None:
     assert task.attempts == 0
     assert task.created_at.tzinfo is not None
     assert task.model_dump().keys() >= {"id", "domain", "company_slug", "campaign_name"}
+    names = (task.domain, task.company_slug, task.campaign_name)
+    assert names == ("example.com", "ex", "spring")
+    with pytest.raises(ValueError, match="domain"):
+        EnrichmentTask(company_slug="ex", campaign_name="spring")
 
 
 def test_an_unreferenced_queue_closes_its_folder(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The keeper's thread: started, stopped, woken, forked and frozen for real."""
+"""The keeper's thread in real time: started, stopped, woken, forked and frozen."""
 
 import os
 import random
@@ -19,11 +19,11 @@ from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal
 from holdfast.testing.clock import ManualClock
 
-GENEROUS = 20.0  # real seconds until a hung test fails
+TIMEOUT_SECONDS = 20.0  # real seconds until a hung test fails
 
 
 class Source:
-    """Grants everything; counts its calls and how many ran at once; can be held up."""
+    """Grants every renewal, counts calls and concurrent calls, and can be blocked."""
 
     name = "fake"
 
@@ -52,13 +52,13 @@ class Source:
         self.calls += 1
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
-        assert self.gate.wait(GENEROUS)
+        assert self.gate.wait(TIMEOUT_SECONDS)
         self._at_once -= 1
         return [self.answer(lease) for lease in leases]
 
 
-def until(condition: Callable[[], object]) -> None:
-    give_up_at = SYSTEM_CLOCK.monotonic() + GENEROUS
+def wait_until(condition: Callable[[], object]) -> None:
+    give_up_at = SYSTEM_CLOCK.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert SYSTEM_CLOCK.monotonic() < give_up_at, "it never happened"
         SYSTEM_CLOCK.sleep(0.001)
@@ -68,7 +68,7 @@ def keeper_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "holdfast-keeper"]
 
 
-def in_background(work: Callable[[], object]) -> threading.Thread:
+def start_thread(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
@@ -76,7 +76,7 @@ def in_background(work: Callable[[], object]) -> threading.Thread:
 
 def join(*threads: threading.Thread) -> None:
     for thread in threads:
-        thread.join(GENEROUS)
+        thread.join(TIMEOUT_SECONDS)
         assert not thread.is_alive(), "deadlock"
 
 
@@ -104,14 +104,14 @@ def keeper(clock: ManualClock, source: Source) -> Iterator[LeaseKeeper]:
     keeper.stop()
 
 
-def busy(keeper: LeaseKeeper, clock: ManualClock, source: Source) -> None:
-    """Bring the keeper's thread into a call that does not end."""
+def block_keeper(keeper: LeaseKeeper, clock: ManualClock, source: Source) -> None:
+    """Bring the keeper's thread into a call that does not return."""
     source.gate.clear()
     keeper.hold(source.lease())
     keeper.start()
-    until(lambda: clock.waiting == 1)
+    wait_until(lambda: clock.waiting == 1)
     clock.advance(20)
-    until(lambda: source.calls == 1)
+    wait_until(lambda: source.calls == 1)
 
 
 # -- renewing
@@ -122,9 +122,9 @@ def test_the_thread_renews_when_the_time_comes(keeper, clock, source):
     keeper.hold(lease)
     with keeper:
         for number in range(1, 6):
-            until(lambda: clock.waiting == 1)
+            wait_until(lambda: clock.waiting == 1)
             clock.advance(20)
-            until(lambda: source.calls == number)  # noqa: B023
+            wait_until(lambda: source.calls == number)  # noqa: B023
     assert lease.state is LeaseState.HELD
 
 
@@ -135,11 +135,11 @@ def test_the_thread_sleeps_between_two_calls_of_a_source_that_is_broken(
     source.renew = lambda leases, seconds: calls.append(clock.monotonic())  # returns None
     keeper.hold(source.lease(seconds=60))
     with keeper:
-        until(lambda: clock.waiting == 1)
+        wait_until(lambda: clock.waiting == 1)
         for _ in range(30):
             before = len(calls)
             clock.advance(1)
-            until(lambda: clock.waiting == 1)  # a keeper that spins is never asleep
+            wait_until(lambda: clock.waiting == 1)  # a keeper without pauses is never asleep
             assert len(calls) <= before + 1
     assert len(calls) > 1
     assert caplog.records == []
@@ -147,38 +147,38 @@ def test_the_thread_sleeps_between_two_calls_of_a_source_that_is_broken(
 
 def test_a_new_lease_wakes_a_thread_that_had_nothing_to_do(keeper, clock, source):
     keeper.start()
-    until(lambda: clock.waiting == 1)
+    wait_until(lambda: clock.waiting == 1)
     keeper.hold(source.lease(seconds=60))
     clock.advance(20)
-    until(lambda: source.calls == 1)
+    wait_until(lambda: source.calls == 1)
 
 
 def test_a_shorter_lease_wakes_a_thread_that_waits_for_a_longer_one(keeper, clock, source):
     keeper.hold(source.lease("long", seconds=6_000))
     keeper.start()
-    until(lambda: clock.waiting == 1)
+    wait_until(lambda: clock.waiting == 1)
     keeper.hold(source.lease("short", seconds=60))
     clock.advance(20)
-    until(lambda: source.calls == 1)
+    wait_until(lambda: source.calls == 1)
 
 
 def test_a_stall_time_named_later_wakes_the_thread_in_time(keeper, clock, source):
     lease = source.lease(seconds=6_000)
     keeper.hold(lease)
     keeper.start()
-    until(lambda: clock.waiting == 1)
+    wait_until(lambda: clock.waiting == 1)
     keeper.hold(lease, stall_seconds=5)
     clock.advance(5)
-    until(lease.lost.is_set)
+    wait_until(lease.lost.is_set)
 
 
-def test_a_thread_that_wakes_past_the_deadline_calls_nobody(keeper, clock, source):
+def test_a_thread_that_wakes_after_the_deadline_makes_no_call(keeper, clock, source):
     lease = source.lease(seconds=60)
     keeper.hold(lease)
     with keeper:
-        until(lambda: clock.waiting == 1)
+        wait_until(lambda: clock.waiting == 1)
         clock.advance(60)
-        until(lease.lost.is_set)
+        wait_until(lease.lost.is_set)
     assert source.calls == 0
 
 
@@ -200,7 +200,7 @@ def test_starting_twice_runs_one_thread_and_stopping_twice_none(keeper):
 
 @pytest.fixture
 def _hectic() -> Iterator[None]:
-    """Let threads take turns as often as they can: more interleavings are seen."""
+    """Switch threads as often as possible, to see more interleavings."""
     normal = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -218,7 +218,7 @@ def test_starting_and_stopping_many_times_never_leaves_a_thread(keeper):
 
 @pytest.fixture
 def _slow_to_end() -> Iterator[None]:
-    """Hold up each new thread when the keeper's part of it has just ended."""
+    """Delay each new thread when the keeper's part of it has just ended."""
 
     def linger(frame: FrameType, event: str, _: object) -> None:
         if event == "return" and frame.f_code is LeaseKeeper._run.__code__:
@@ -242,17 +242,17 @@ def test_a_start_waits_for_the_last_thread_to_be_gone(keeper, clock, source):
     lease.on_lost(lambda lease: keeper.stop())
     keeper.hold(lease)
     keeper.start()
-    until(lambda: clock.waiting == 1)
+    wait_until(lambda: clock.waiting == 1)
     clock.advance(60)
-    until(lambda: not keeper.running)
-    until(lambda: clock.waiting == 0)
+    wait_until(lambda: not keeper.running)
+    wait_until(lambda: clock.waiting == 0)
     SYSTEM_CLOCK.sleep(0.01)
     keeper.start()
     assert len(keeper_threads()) == 1
     assert keeper.running
 
 
-def test_the_thread_ends_with_the_block_even_when_it_fails(keeper):
+def test_the_thread_ends_with_the_with_block_even_if_that_raises(keeper):
     with pytest.raises(ZeroDivisionError), keeper:
         raise ZeroDivisionError
     assert not keeper.running
@@ -268,29 +268,31 @@ def test_nothing_is_renewed_after_a_stop_and_everything_after_the_next_start(
     clock.advance(30)
     assert source.calls == 0
     keeper.start()
-    until(lambda: source.calls == 1)
+    wait_until(lambda: source.calls == 1)
     assert keeper.held == 1
 
 
-def test_what_ran_out_between_stop_and_start_is_lost_without_a_call(keeper, clock, source):
+def test_a_lease_that_ran_out_between_stop_and_start_is_lost_without_a_call(
+    keeper, clock, source
+):
     lease = source.lease(seconds=60)
     keeper.hold(lease)
     clock.advance(60)
     keeper.start()
-    until(lease.lost.is_set)
+    wait_until(lease.lost.is_set)
     assert source.calls == 0
 
 
-def test_every_stop_waits_for_the_call_under_way(keeper, clock, source):
-    busy(keeper, clock, source)
+def test_every_stop_waits_for_the_call_in_progress(keeper, clock, source):
+    block_keeper(keeper, clock, source)
     stopped_before_the_answer: list[bool] = []
 
     def stop() -> None:
         keeper.stop()
         stopped_before_the_answer.append(not source.gate.is_set())
 
-    threads = [in_background(stop) for _ in range(3)]
-    until(lambda: not keeper.running)
+    threads = [start_thread(stop) for _ in range(3)]
+    wait_until(lambda: not keeper.running)
     SYSTEM_CLOCK.sleep(0.05)
     source.gate.set()
     join(*threads)
@@ -301,22 +303,20 @@ def test_every_stop_waits_for_the_call_under_way(keeper, clock, source):
 def test_a_stop_ends_the_pass_before_its_next_call(keeper, clock, source):
     source.renew_batch = 1
     keeper.hold(source.lease("second"))
-    busy(keeper, clock, source)
-    stopping = in_background(keeper.stop)
-    until(lambda: not keeper.running)
+    block_keeper(keeper, clock, source)
+    stopping = start_thread(keeper.stop)
+    wait_until(lambda: not keeper.running)
     source.gate.set()
     join(stopping)
     assert source.calls == 1
     clock.advance(1)
-    assert keeper.tick().renewed == 1  # what was left over is still due
+    assert keeper.tick().renewed == 1  # the leases that were not renewed are still due
 
 
-def test_a_start_while_a_stop_waits_lets_both_have_their_way_with_one_thread(
-    keeper, clock, source
-):
-    busy(keeper, clock, source)
-    stopping = in_background(keeper.stop)
-    until(lambda: not keeper.running)
+def test_a_start_while_a_stop_waits_keeps_the_one_thread_running(keeper, clock, source):
+    block_keeper(keeper, clock, source)
+    stopping = start_thread(keeper.stop)
+    wait_until(lambda: not keeper.running)
     keeper.start()
     assert keeper.running
     assert len(keeper_threads()) == 1
@@ -325,7 +325,7 @@ def test_a_start_while_a_stop_waits_lets_both_have_their_way_with_one_thread(
     assert keeper.running
     assert len(keeper_threads()) == 1
     clock.advance(20)
-    until(lambda: source.calls == 2)
+    wait_until(lambda: source.calls == 2)
 
 
 def test_a_callback_may_stop_the_keeper_from_its_own_thread(keeper, clock, source):
@@ -336,9 +336,9 @@ def test_a_callback_may_stop_the_keeper_from_its_own_thread(keeper, clock, sourc
     keeper.hold(first)
     keeper.hold(second)
     keeper.start()
-    until(lambda: clock.waiting == 1)
+    wait_until(lambda: clock.waiting == 1)
     clock.advance(20)
-    until(lambda: keeper_threads() == [])
+    wait_until(lambda: keeper_threads() == [])
     assert not keeper.running
     assert source.calls == 1
     keeper.stop()
@@ -356,12 +356,12 @@ def test_a_callback_may_stop_and_start_the_keeper(keeper, clock, source):
     keeper.hold(first)
     keeper.hold(second)
     keeper.start()
-    until(lambda: clock.waiting == 1)
+    wait_until(lambda: clock.waiting == 1)
     clock.advance(10)
-    until(first.lost.is_set)
-    until(lambda: clock.waiting == 1)
+    wait_until(first.lost.is_set)
+    wait_until(lambda: clock.waiting == 1)
     clock.advance(10)
-    until(lambda: source.calls == 2)
+    wait_until(lambda: source.calls == 2)
     assert len(keeper_threads()) == 1
 
 
@@ -372,12 +372,12 @@ def test_a_callback_that_exits_does_not_end_the_thread(keeper, clock, source):
     keeper.hold(leaving)
     keeper.hold(staying)
     keeper.start()
-    until(lambda: clock.waiting == 1)
+    wait_until(lambda: clock.waiting == 1)
     clock.advance(10)
-    until(leaving.lost.is_set)
-    until(lambda: clock.waiting == 1)
+    wait_until(leaving.lost.is_set)
+    wait_until(lambda: clock.waiting == 1)
     clock.advance(10)
-    until(lambda: source.calls == 2)
+    wait_until(lambda: source.calls == 2)
     assert keeper.running
 
 
@@ -419,7 +419,7 @@ def test_any_interleaving_of_three_threads_ends_well(scripts):
         except BaseException as error:
             failures.append(error)
 
-    join(*[in_background(lambda script=script: act(script)) for script in scripts])
+    join(*[start_thread(lambda script=script: act(script)) for script in scripts])
     keeper.stop()
     calls = source.calls
     SYSTEM_CLOCK.sleep(0.01)
@@ -451,8 +451,8 @@ def test_eight_threads_hold_and_release_while_renewals_are_due_each_millisecond(
     with keeper:
         kept = source.lease(seconds=30)
         keeper.hold(kept)
-        join(*[in_background(work) for _ in range(8)])
-        until(lambda: source.calls > 100)
+        join(*[start_thread(work) for _ in range(8)])
+        wait_until(lambda: source.calls > 100)
         assert keeper.held == 1
     assert threading.active_count() == before
     assert source.most_at_once == 1
@@ -466,7 +466,7 @@ def test_eight_threads_hold_and_release_while_renewals_are_due_each_millisecond(
 def exit_code_of_a_fork(child: Callable[[], bool]) -> int:
     pid = os.fork()
     if pid == 0:
-        signal.alarm(int(GENEROUS))  # a deadlocked child ends by itself
+        signal.alarm(int(TIMEOUT_SECONDS))  # a deadlocked child ends by itself
         code = 1
         try:
             code = 0 if child() else 2
@@ -475,7 +475,7 @@ def exit_code_of_a_fork(child: Callable[[], bool]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_forked_child_does_not_believe_that_its_keeper_runs():
+def test_the_keeper_of_a_forked_child_is_not_running():
     source = Source(SYSTEM_CLOCK)
     with LeaseKeeper() as keeper:
         lease = source.lease()
@@ -487,7 +487,7 @@ def test_a_forked_child_does_not_believe_that_its_keeper_runs():
             with keeper:
                 own = source.lease(seconds=3)
                 keeper.hold(own)
-                until(lambda: source.calls)
+                wait_until(lambda: source.calls)
                 return asleep and keeper.running and own.live
 
         assert exit_code_of_a_fork(child) == 0
@@ -507,7 +507,7 @@ def test_a_child_forked_while_a_lock_was_held_does_not_hang():
         while not enough.is_set():
             assert keeper.held  # holds the keeper's lock nearly all the time
 
-    counting = in_background(count)
+    counting = start_thread(count)
     try:
         assert [exit_code_of_a_fork(lambda: keeper.held == 0) for _ in range(5)] == [0] * 5
     finally:
@@ -545,7 +545,7 @@ FROZEN = dedent("""
 """)
 
 
-def test_a_process_that_was_stopped_for_longer_than_its_lease_calls_nobody_when_it_wakes():
+def test_a_process_stopped_for_longer_than_its_lease_makes_no_call_when_it_wakes():
     child = subprocess.Popen([sys.executable, "-c", FROZEN], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
@@ -554,7 +554,7 @@ def test_a_process_that_was_stopped_for_longer_than_its_lease_calls_nobody_when_
         SYSTEM_CLOCK.sleep(5.5)
         woken_at = SYSTEM_CLOCK.monotonic()
         child.send_signal(signal.SIGCONT)
-        out, _ = child.communicate(timeout=GENEROUS)
+        out, _ = child.communicate(timeout=TIMEOUT_SECONDS)
     finally:
         child.kill()
         child.wait()

@@ -1,9 +1,8 @@
 """The OpenAI writer, against a local server with the same API.
 
-R002-052 to R002-055, R002-057, R002-058, R002-091; MS-21, MS-22: what an earlier try
+What an earlier try
 brought about is neither asked nor paid twice, and each refusal is what it is: passing,
-permanent, or a thread gone.
-"""
+permanent, or a thread gone (MS-21, MS-22)."""
 
 import os
 import signal
@@ -56,10 +55,10 @@ def ask(
     return writer.write(question, config(vendors, **more), SECRET, timeout_seconds=seconds)
 
 
+@pytest.mark.requirement("R002-052", "R002-053", "R002-054", "R002-055")
 def test_a_question_is_answered_in_its_thread(
     writer: OpenAIWriter, vendors: VendorServer
 ) -> None:
-    """R002-052, R002-053, R002-054, R002-055."""
     thread = writer.open_thread(config(vendors), SECRET)
     text = "Grüße 👋🏽\nשלום"
     terms = {"instructions": "Be brief.", "max_output_tokens": "300"}
@@ -83,10 +82,11 @@ def test_the_address_may_come_from_the_environment(
     assert OpenAIWriter().open_thread({"model": "gpt-5"}, SECRET).startswith("conv_")
 
 
+@pytest.mark.requirement("R002-091")
 def test_a_lost_response_is_found_in_the_thread_and_not_requested_again(
     writer: OpenAIWriter, vendors: VendorServer
 ) -> None:
-    """MS-21, R002-091. The connection is lost after OpenAI has answered."""
+    """The connection is lost after OpenAI has answered (MS-21)."""
     thread = writer.open_thread(config(vendors), SECRET)
     first = ask(writer, vendors, ReplyRequest(thread, "", "one"))
     vendors.books.order("openai.write", Fault(how="close", acted=True))
@@ -189,6 +189,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.requirement("R002-057")
 @pytest.mark.parametrize(("fault", "kind", "words"), REFUSALS)
 def test_each_refusal_is_translated_and_not_retried_here(
     writer: OpenAIWriter,
@@ -197,7 +198,7 @@ def test_each_refusal_is_translated_and_not_retried_here(
     kind: type[Exception],
     words: str,
 ) -> None:
-    """R002-057, MS-22. The client's own retries would take longer than the lock."""
+    """The client's own retries would take longer than the lock (MS-22)."""
     thread = writer.open_thread(config(vendors), SECRET)
     vendors.books.order("openai.write", fault, times=3)
     with pytest.raises(Exception, match=words) as caught:
@@ -206,10 +207,10 @@ def test_each_refusal_is_translated_and_not_retried_here(
     assert len(vendors.books.asked("openai.write")) == 1
 
 
+@pytest.mark.requirement("R002-058")
 def test_a_writer_that_does_not_answer_in_time_is_passing(
     writer: OpenAIWriter, vendors: VendorServer
 ) -> None:
-    """R002-058."""
     thread = writer.open_thread(config(vendors), SECRET)
     vendors.books.order("openai.write", Fault(how="hang"))
     with pytest.raises(TransientError, match="Timeout"):

@@ -83,6 +83,7 @@ def test_a_holder_settles_while_its_time_runs_out_and_another_polls(
     all_schedules(fast_path, setting)
 
 
+@pytest.mark.requirement("R001-037")
 def test_a_renewal_and_a_takeover_compete_for_one_name(fast_path: Path) -> None:
     def setting(stage: Stage) -> Setting:
         holder, successor = stage.worker(), stage.worker()

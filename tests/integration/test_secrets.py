@@ -1,4 +1,4 @@
-"""What is in a message, or in the text of a handler's error, reaches no log."""
+"""Neither the content of a message nor the text of a handler's error is logged."""
 
 import asyncio
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast import AnyMessage, Backoff, Reject, Retry, Worker
-from holdfast.adapters.observe.logging import line_log
+from holdfast.adapters.observe.logging import make_line_log
 from holdfast.core.events import Events
 from holdfast.testing import MemoryQueue
 
@@ -25,7 +25,7 @@ def retries(message: Any, ctx: Any) -> Retry:
     return Retry(0, f"{message.phone} is busy")
 
 
-def nonsense(message: Any, ctx: Any) -> Any:
+def returns_invalid_result(message: Any, ctx: Any) -> Any:
     return message.phone
 
 
@@ -37,23 +37,28 @@ async def fails_later(message: Any, ctx: Any) -> None:
 @pytest.mark.parametrize(
     ("handler", "isolation"),
     [
-        *((handler, "thread") for handler in (raises, rejects, retries, nonsense)),
+        *(
+            (handler, "thread")
+            for handler in (raises, rejects, retries, returns_invalid_result)
+        ),
         (raises, "process"),
         (rejects, "process"),
         (fails_later, "async"),
     ],
 )
-def test_no_line_of_the_log_holds_what_the_message_held(handler: Any, isolation: Any) -> None:
+def test_no_log_line_contains_the_content_of_a_message(handler: Any, isolation: Any) -> None:
     lines: list[str] = []
     queue = MemoryQueue(
         AnyMessage,
         max_attempts=2,
         backoff=Backoff(first_seconds=0.01),
-        events=Events(line_log(lines.append)),
+        events=Events(make_line_log(lines.append)),
     )
     queue.push(AnyMessage(id="a", phone=CANARY))
     Worker(queue, handler, isolation=isolation).run(until_empty=True)
     [view] = queue.dead_letters()
     assert any("dead_lettered" in line for line in lines)
     assert [line for line in lines if CANARY in line] == []
-    assert (CANARY in str(view.reason)) == (handler is not nonsense)  # a person may see it
+    assert (CANARY in str(view.reason)) == (
+        handler is not returns_invalid_result
+    )  # an operator may read it

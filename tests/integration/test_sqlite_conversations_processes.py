@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlite_conversations_roles as roles
 from sqlite_conversations_roles import (
     KEY,
@@ -48,8 +49,9 @@ def assert_sound(path: Path) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@pytest.mark.requirement("R002-095", "R002-096")
 def test_only_one_of_many_processes_holds_the_lock(fast_path: Path) -> None:
-    """R002-095, R002-096: no fence is given twice, no stale holder writes, and every finished
+    """No fence is given twice, no stale holder writes, and every finished
     turn is in the history once, in pairs (MS-07, I-MS-3, I-MS-6).
     """
     path = fast_path / "conversations.db"
@@ -69,8 +71,9 @@ def test_only_one_of_many_processes_holds_the_lock(fast_path: Path) -> None:
     assert_sound(path)
 
 
+@pytest.mark.requirement("R002-068")
 def test_killed_at_any_statement_a_call_leaves_all_or_nothing(fast_path: Path) -> None:
-    """R002-068: history, processed sids, staged rows, outbox, lock and parked batches change
+    """History, processed sids, staged rows, outbox, lock and parked batches change
     together (MS-06, MS-09, I-MS-6).
     """
     for name in roles.CALLS:

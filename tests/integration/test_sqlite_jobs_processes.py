@@ -65,8 +65,9 @@ def _assert_sound(path: Path) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
+@pytest.mark.requirement("R004-051", "R004-069", "R004-105")
 def test_four_report_the_same_tasks_two_are_killed_and_one_decides(tmp_path: Path) -> None:
-    """R004-051, R004-069, R004-105 (JB-01, JB-02, JB-06, LO-01, I-JB-1, I-JB-3, I-JB-5)."""
+    """(JB-01, JB-02, JB-06, LO-01, I-JB-1, I-JB-3, I-JB-5)."""
     random = Random(4)
     path = tmp_path / "jobs.db"
     with create_store(path) as jobs:

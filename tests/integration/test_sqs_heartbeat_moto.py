@@ -157,8 +157,9 @@ def test_after_the_stop_a_message_can_be_given_back_at_once(traveller) -> None:
     assert len(world.receive()) == 1
 
 
+@pytest.mark.requirement("R000-040")
 def test_a_heartbeat_with_its_own_client_beats(traveller) -> None:
-    """R000-040: no client is given."""
+    """No client is given."""
     world = World(traveller, 60)
     heartbeat = SQSHeartbeat(world.url, world.handle, 20, 60, clock=world.clock)
     heartbeat.start()

@@ -1,6 +1,6 @@
 """Heartbeats and the timeouts of a state machine that moto runs.
 
-R004-008, R004-077, R004-245, R004-246. Each mock has one execution, because moto's threads
+Each mock has one execution, because moto's threads
 end with the mock.
 """
 
@@ -141,8 +141,19 @@ def send_heartbeats(
         orchestrator.stop()
 
 
+@pytest.mark.requirement(
+    "R004-001",
+    "R004-009",
+    "R004-011",
+    "R004-134",
+    "R004-214",
+    "R004-223",
+    "R004-245",
+    "R004-247",
+    "R004-248",
+)
 def test_beats_keep_an_execution_alive_and_silence_times_it_out() -> None:
-    """R004-001, R004-009, R004-011, R004-214, R004-223, R004-247, R004-248: for three
+    """For three
     times HeartbeatSeconds. Then the next heartbeat finds the token closed, and reports it."""
     with start_execution(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
         with send_heartbeats(execution):
@@ -158,6 +169,7 @@ def test_beats_keep_an_execution_alive_and_silence_times_it_out() -> None:
         assert closed[0][1] in ("TaskTimedOut", "TaskDoesNotExist", "InvalidToken")
 
 
+@pytest.mark.requirement("R004-008", "R004-011")
 def test_beats_do_not_prolong_timeout_seconds() -> None:
     """(JB-18)"""
     began = time.monotonic()
@@ -169,8 +181,8 @@ def test_beats_do_not_prolong_timeout_seconds() -> None:
             wait_for(lambda: closed)
 
 
+@pytest.mark.requirement("R004-120", "R004-125", "R004-126")
 def test_a_success_ends_the_execution_and_a_second_one_is_rejected() -> None:
-    """R004-120, R004-125, R004-126."""
     with start_execution(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
         execution.callbacks.send_task_success(execution.token, {"jobId": "job-1"})
         assert execution.wait_for_end() == "SUCCEEDED"
@@ -180,8 +192,9 @@ def test_a_success_ends_the_execution_and_a_second_one_is_rejected() -> None:
             execution.callbacks.send_task_success(execution.token, {"jobId": "job-1"})
 
 
+@pytest.mark.requirement("R004-121")
 def test_a_failure_fails_the_execution_with_our_error() -> None:
-    """R004-121. (moto drops the cause; the adapter's own tests cover it.)"""
+    """(moto drops the cause; the adapter's own tests cover it.)"""
     with start_execution(HeartbeatSeconds=HEARTBEAT_SECONDS) as execution:
         execution.callbacks.send_task_failure(
             execution.token, "JobCompletedWithFailures", "2 tasks failed"

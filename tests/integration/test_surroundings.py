@@ -1,4 +1,4 @@
-"""A test run owes nothing to where it was started, and leaves nothing behind."""
+"""A test run does not depend on where it is started, and leaves nothing behind."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ HOSTILE = {
     "HTTP_PROXY": "http://127.0.0.1:9",
     "https_proxy": "http://127.0.0.1:9",
 }
-# Whatever ends a process, and what tells a parent of the end of its child.
+# The signals that end a process, and the one that reports a child's end to its parent.
 ENDINGS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD)
 
 
@@ -48,8 +48,8 @@ def run_of_tests(*words: str, **options: object) -> "subprocess.Popen[str]":
     )
 
 
-def deaf() -> None:
-    """For preexec_fn: as a background job of a shell, below nohup, and worse."""
+def ignore_signals() -> None:
+    """Ignore signals, as a background job under nohup does. It is for preexec_fn."""
     for number in ENDINGS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
@@ -59,7 +59,7 @@ def deaf() -> None:
     ("file", "test"),
     [
         ("integration/test_worker_shutdown.py", "ctrl_c_that_nobody_handles"),
-        ("integration/test_cli_look.py", "watching_goes_on_until_ctrl_c"),
+        ("integration/test_cli_inspect.py", "watching_runs_until_ctrl_c"),
         ("contracts/test_sqs_queue_on_moto.py", "message_comes_out_as_it_went_in"),
         ("contracts/test_dynamodb_jobs.py", "three_increments_at_once"),
         ("unit/test_bootstrap.py", ""),
@@ -69,9 +69,9 @@ def test_tests_pass_below_nohup_in_the_background_and_with_foreign_settings(
     file: str, test: str
 ) -> None:
     env = os.environ | HOSTILE
-    run = run_of_tests(f"tests/{file}", "-x", "-k", test, env=env, preexec_fn=deaf)
-    said, _ = run.communicate(timeout=600)
-    assert run.returncode == 0, said
+    run = run_of_tests(f"tests/{file}", "-x", "-k", test, env=env, preexec_fn=ignore_signals)
+    output, _ = run.communicate(timeout=600)
+    assert run.returncode == 0, output
 
 
 SERVERS = '''
@@ -126,7 +126,7 @@ def test_a_killed_run_takes_its_servers_and_their_children_with_it(
 
 
 def command(pid: int) -> str:
-    """Return its command line, or nothing when it has ended."""
+    """Return the command line of a process, or nothing if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode().replace("\0", " ")
     except OSError:
@@ -146,7 +146,7 @@ if kind == "SOCK_STREAM":
 print(door.getsockname()[1], flush=True)
 sys.stdin.read()
 """
-# Two processes below ours: servers are often started by servers.
+# A grandchild process, because servers are often started by servers.
 BELOW = f"""
 import subprocess, sys
 subprocess.run([sys.executable, "-c", {OPEN_DOOR!r}, *sys.argv[1:]])
@@ -155,7 +155,7 @@ subprocess.run([sys.executable, "-c", {OPEN_DOOR!r}, *sys.argv[1:]])
 
 @contextmanager
 def server(family: str, kind: str, address: str) -> Iterator[int]:
-    """Start a server in a child of a child; its port."""
+    """Start a server in a grandchild process and yield its port."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     command = [sys.executable, "-c", BELOW, family, kind, address]
     with subprocess.Popen(command, text=True, **pipes) as child:  # type: ignore[call-overload]
@@ -184,6 +184,6 @@ def test_a_server_that_other_machines_can_reach_fails_the_test_that_started_it(
         ("AF_INET6", "::ffff:127.0.0.1"),
     ],
 )
-def test_a_server_on_the_loopback_is_welcome(family: str, kind: str, address: str) -> None:
+def test_a_server_on_the_loopback_is_allowed(family: str, kind: str, address: str) -> None:
     with server(family, kind, address):
         listeners.assert_loopback_only()

@@ -1,9 +1,8 @@
 """The Twilio sender, against a local server with the same API.
 
-R002-059 to R002-062, R002-064, R002-065; MS-06, MS-22, I-MS-2: it is known whether a
+It is known whether a
 reply was sent, surely not sent, or in doubt; and what is in doubt is found again when
-Twilio has it.
-"""
+Twilio has it (MS-06, MS-22, I-MS-2)."""
 
 import json
 import select
@@ -60,8 +59,8 @@ def part(
     return ReplyPart(ConversationKey(to, "c1"), config, text, f"batch-{index}", index)
 
 
+@pytest.mark.requirement("R002-059", "R002-060", "R002-061", "R002-062")
 def test_a_reply_is_sent_to_the_customer(sender: TwilioSender, vendors: VendorServer) -> None:
-    """R002-059, R002-060, R002-061, R002-062."""
     text = "Grüße 👋🏽 & mehr=\nשלום"
     sent = send(sender, part(vendors, text), SECRET, timeout_seconds=WAIT)
     (message,) = vendors.books.messages
@@ -101,6 +100,7 @@ OUTCOMES = [
 ]
 
 
+@pytest.mark.requirement("R002-064")
 @pytest.mark.parametrize(("fault", "kind", "words"), OUTCOMES)
 def test_each_outcome_is_translated_and_nothing_is_sent_twice(
     sender: TwilioSender,
@@ -109,7 +109,7 @@ def test_each_outcome_is_translated_and_nothing_is_sent_twice(
     kind: type[Exception],
     words: str,
 ) -> None:
-    """R002-064, MS-22."""
+    """(MS-22)."""
     vendors.books.order("twilio.send", fault)
     with pytest.raises(Exception, match=words) as caught:
         send(sender, part(vendors), SECRET, timeout_seconds=WAIT)
@@ -117,6 +117,7 @@ def test_each_outcome_is_translated_and_nothing_is_sent_twice(
     assert len(vendors.books.asks) == 1
 
 
+@pytest.mark.requirement("R002-065")
 @pytest.mark.parametrize(
     ("number", "words"),
     [("+15005550001", "21211"), ("12", "21211"), ("+15005550004", "21610.* opted out")],
@@ -124,7 +125,6 @@ def test_each_outcome_is_translated_and_nothing_is_sent_twice(
 def test_a_number_that_cannot_be_written_to_is_refused_for_good(
     sender: TwilioSender, vendors: VendorServer, number: str, words: str
 ) -> None:
-    """R002-065."""
     with pytest.raises(PermanentError, match=words):
         send(sender, part(vendors, to=number), SECRET, timeout_seconds=WAIT)
 

@@ -1,4 +1,4 @@
-"""examples/watchdog.py: the same story in a folder and on SQS, by changing one URL."""
+"""examples/watchdog.py works the same in a folder and on SQS; only the URL differs."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_kit import PATIENCE_SECONDS, clean_env
+from cli_kit import WAIT_TIMEOUT_SECONDS, clean_env
 from examples import watchdog
 from sqs_place import Server, Sqs
 
@@ -42,13 +42,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqs:{sqs.new_queue(redrive_after=60)}"
 
 
-def played(*words: str, **env: str) -> tuple[int, list[str], str]:
+def run_example(*words: str, **env: str) -> tuple[int, list[str], str]:
     ran = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "watchdog.py"), *words],
         env=clean_env(**env),
         capture_output=True,
         text=True,
-        timeout=PATIENCE_SECONDS,
+        timeout=WAIT_TIMEOUT_SECONDS,
         check=False,
     )
     return ran.returncode, ran.stdout.splitlines(), ran.stderr
@@ -58,22 +58,26 @@ def titles(lines: list[str], words: str) -> Counter[str]:
     return Counter(TITLE.findall("\n".join(line for line in lines if words in line)))
 
 
-def test_as_it_stands_every_task_is_completed_once_whatever_the_dice_say(url: str) -> None:
-    """R003-018, R003-024, R003-045: three tasks, and the end when three are complete."""
-    code, lines, err = played(url, "--look", "0.05")
+@pytest.mark.requirement("R003-018", "R003-024", "R003-028", "R003-029", "R003-045")
+def test_the_unchanged_example_completes_every_task_once_whatever_the_dice_decide(
+    url: str,
+) -> None:
+    """Three tasks, and the end when three are complete."""
+    code, lines, err = run_example(url, "--look", "0.05")
     assert code == 0, err
     assert lines[0].startswith("sent 3 messages to the queue")
     three = {f"Task #{n}": 1 for n in range(3)}
     assert titles(lines, "is complete!") == three
-    # Whatever an attempt ended with, it began with a message and a start.
+    # Every attempt began with a message and a start, however it ended.
     ends = ("is complete!", "to be tried again", "is not ours any more")
     tries = sum((titles(lines, words) for words in ends), Counter())
     assert titles(lines, "got ") == titles(lines, "starting to process") == tries
 
 
-def test_the_number_of_tasks_asked_for_is_the_number_sent(tmp_path: Path) -> None:
-    """D-12: the seed overwrote the parameter by three."""
-    code, lines, err = played(str(tmp_path / "d" / "w"), "--tasks", "12", "--look", "0.02")
+@pytest.mark.requirement("R003-018")
+def test_as_many_tasks_are_sent_as_the_example_was_given(tmp_path: Path) -> None:
+    """The seed overwrote the parameter by three."""
+    code, lines, err = run_example(str(tmp_path / "d" / "w"), "--tasks", "12", "--look", "0.02")
     assert code == 0, err
     assert lines[0].startswith("sent 12 messages")
     assert len(titles(lines, "is complete!")) == 12
@@ -86,10 +90,24 @@ def pids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_what_takes_long_is_kept_and_what_fails_is_tried_again(
+@pytest.mark.requirement(
+    "R003-004",
+    "R003-009",
+    "R003-010",
+    "R003-011",
+    "R003-030",
+    "R003-035",
+    "R003-036",
+    "R003-037",
+    "R003-040",
+    "R003-044",
+    "R003-045",
+    "R003-046",
+)
+def test_slow_tasks_are_kept_and_failed_tasks_are_retried(
     url: str, pids: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """R003-045, R003-046: the seed's story, with the dice replaced by hooks of one's own."""
+    """The seed's story, with the dice replaced by other hooks."""
     books = watchdog.run(url, 3, watchdog.Watch(processing.scripted, look_seconds=0.5))
     lines = capfd.readouterr().out.splitlines()
     assert books.all_complete
@@ -98,7 +116,7 @@ def test_what_takes_long_is_kept_and_what_fails_is_tried_again(
     assert titles(lines, "still in progress").keys() == {"Task #0"}
     assert titles(lines, "still in progress")["Task #0"] >= 2
     assert titles(lines, "is held for another")["Task #0"] >= 1
-    assert titles(lines, "got ")["Task #0"] == 1  # nobody else got it meanwhile
+    assert titles(lines, "got ")["Task #0"] == 1  # no other worker got it meanwhile
 
     story = [line for line in lines if "'Task #1'" in line]
     assert [line.split(" 'Task #1'")[0] for line in story] == [
@@ -109,22 +127,22 @@ def test_what_takes_long_is_kept_and_what_fails_is_tried_again(
     assert "is complete!" in story[5]
 
     workers = {int(pid) for pid in pids.read_text().split()}
-    assert os.getpid() not in workers  # the watchdog is not where the work is
+    assert os.getpid() not in workers  # the watchdog and the work are in different processes
 
 
 def test_a_task_that_never_succeeds_ends_as_a_dead_letter_and_so_does_the_run(
     tmp_path: Path,
 ) -> None:
-    """WD-03, WD-09: nothing waits for ever for what cannot come."""
+    """WD-03, WD-09: the example does not wait forever for a task that cannot complete."""
     watch = watchdog.Watch(processing.broken)
     books = watchdog.run(
-        str(tmp_path / "d" / "w"), 2, watch, max_attempts=1, limit_seconds=PATIENCE_SECONDS
+        str(tmp_path / "d" / "w"), 2, watch, max_attempts=1, limit_seconds=WAIT_TIMEOUT_SECONDS
     )
     assert (len(books.dead), books.all_complete) == (2, False)
 
 
-def test_a_task_that_vanished_does_not_keep_it_going_for_ever(tmp_path: Path) -> None:
-    """WD-03: a redrive policy of SQS moves messages and tells nobody."""
+def test_a_task_that_vanished_does_not_keep_the_example_running(tmp_path: Path) -> None:
+    """WD-03: a redrive policy of SQS moves messages without any notification."""
     watch = watchdog.Watch(processing.broken)
     books = watchdog.run(str(tmp_path / "d" / "w"), 1, watch, limit_seconds=0.5)
     assert not books.over
@@ -134,12 +152,13 @@ def test_no_tasks_are_complete_at_once(tmp_path: Path) -> None:
     assert watchdog.run(str(tmp_path / "d" / "w"), 0).all_complete
 
 
-def test_a_queue_that_is_not_there_is_one_line(sqs: Sqs) -> None:
-    code, lines, err = played("sqs:nobody-made-it", **sqs.env)
+def test_a_missing_queue_is_reported_in_one_line(sqs: Sqs) -> None:
+    code, lines, err = run_example("sqs:missing-queue", **sqs.env)
     assert (code, lines) == (2, [])
     assert err.count("\n") == 1
     assert "there is no such queue" in err
 
 
+@pytest.mark.requirement("R003-016")
 def test_the_example_names_no_vendor() -> None:
     assert not re.search("boto|aws", (ROOT / "examples" / "watchdog.py").read_text(), re.I)

@@ -48,7 +48,7 @@ def test_a_thousand_run_at_once_on_a_handful_of_threads() -> None:
     assert most_threads - before < 20
 
 
-def test_outcomes_are_the_same_as_anywhere() -> None:
+def test_outcomes_of_coroutines_are_the_same_as_of_threads() -> None:
     queue = TestQueue(max_attempts=2)
     queue.push_ids("fine", "retry", "reject", "raise", "exit", "nonsense", "cancel")
 
@@ -86,7 +86,7 @@ def test_outcomes_are_the_same_as_anywhere() -> None:
         ({"timeout_seconds": 0.3}, "timed out after 0.3 s"),
     ],
 )
-def test_what_stalls_or_takes_too_long_is_cancelled_then_retried(
+def test_a_stalled_or_slow_coroutine_is_cancelled_then_retried(
     limits: dict[str, float], reason: str
 ) -> None:
     queue = TestQueue()
@@ -101,8 +101,8 @@ def test_what_stalls_or_takes_too_long_is_cancelled_then_retried(
 
     report = run_until_empty(async_worker(queue, handle, **limits))
     assert report == WorkerReport(1, 1, 0, 0, 0)
-    told = [line for line in queue.log if not line.startswith("renew")]
-    assert told == ["claim m", "cancelled", "nack m", "claim m", "ack m"]
+    calls = [line for line in queue.log if not line.startswith("renew")]
+    assert calls == ["claim m", "cancelled", "nack m", "claim m", "ack m"]
     [view] = queue.find("m")
     assert view.past[0].reason == reason
     assert "asyncio.sleep(1000)" in (view.past[0].detail or "")
@@ -126,26 +126,28 @@ def test_a_beating_coroutine_is_not_stalled() -> None:
 def test_a_lost_lease_cancels_the_coroutine_and_settles_nothing() -> None:
     queue = TestQueue(lease_seconds=1.0)
     queue.push_ids("m")
-    told: list[str] = []
+    steps: list[str] = []
 
     async def handle(message: Any, ctx: Any) -> None:
-        told.append("begun")
+        steps.append("begun")
         try:
             await asyncio.sleep(1000)
         except asyncio.CancelledError:
-            told.append(f"lost {ctx.lost.is_set()}")
+            steps.append(f"lost {ctx.lost.is_set()}")
             raise
 
     with running(async_worker(queue, handle)) as run:
-        eventually(lambda: told)
+        eventually(lambda: steps)
         queue.refusing.set()
-        eventually(lambda: told[:2] == ["begun", "lost True"])
+        eventually(lambda: steps[:2] == ["begun", "lost True"])
         report = run.stop_now()
     assert report.abandoned >= 1
     assert not {"ack m", "nack m", "dead_letter m"} & set(queue.log)
 
 
-def test_one_that_ignores_its_cancellation_loses_its_lease_and_the_others_go_on() -> None:
+def test_a_coroutine_that_ignores_its_cancellation_loses_its_lease_and_others_continue() -> (
+    None
+):
     queue = TestQueue(lease_seconds=1.0)
     queue.push_ids("deaf", "n", "o")
     released = Event()
@@ -168,13 +170,13 @@ def test_one_that_ignores_its_cancellation_loses_its_lease_and_the_others_go_on(
         released.set()
 
 
-def test_one_that_blocks_the_loop_still_loses_its_lease() -> None:
+def test_a_coroutine_that_blocks_the_loop_still_loses_its_lease() -> None:
     queue = TestQueue(lease_seconds=1.0)
     queue.push_ids("m")
     released = Event()
 
     async def handle(message: Any, ctx: Any) -> None:
-        released.wait(60)  # as a careless call of blocking code would
+        released.wait(60)  # like a careless call of blocking code
 
     worker = async_worker(queue, handle, timeout_seconds=0.3, kill_grace_seconds=0.2)
     try:
@@ -186,7 +188,7 @@ def test_one_that_blocks_the_loop_still_loses_its_lease() -> None:
         released.set()
 
 
-def test_a_slow_queue_does_not_hold_up_the_loop() -> None:
+def test_a_slow_queue_does_not_delay_the_loop() -> None:
     acking, moved, in_time = Event(), Event(), []
 
     class Slow(TestQueue):
@@ -202,7 +204,7 @@ def test_a_slow_queue_does_not_hold_up_the_loop() -> None:
         while message.id == "moves" and not acking.is_set():
             await asyncio.sleep(0.001)
         if message.id == "moves":
-            moved.set()  # the loop goes on while the other is being acked
+            moved.set()  # the loop runs while the other message is being acked
 
     assert run_until_empty(async_worker(queue, handle, concurrency=2)).completed == 2
     assert all(in_time)
@@ -234,7 +236,7 @@ def test_no_thread_is_left_after_many_runs() -> None:
     eventually(lambda: threading.active_count() <= before)
 
 
-def test_a_lease_lost_after_the_run_does_not_reach_for_a_closed_loop() -> None:
+def test_a_lease_lost_after_the_run_does_not_use_the_closed_loop() -> None:
     queue = TestQueue()
     queue.push_ids("m")
     leases: list[Any] = []

@@ -1,4 +1,4 @@
-"""A child process that says what it never should: it is killed, its message retried."""
+"""A child process that sends invalid data is killed, and its message is retried."""
 
 import struct
 import tracemalloc
@@ -23,7 +23,7 @@ def notes(tmp_path: Path) -> Notes:
 
 
 def run(notes: Notes, what: str, **settings: Any) -> TestQueue:
-    """A broken child has `first`; `second` is an ordinary message behind it."""
+    """Give `first` to a broken child; `second` is an ordinary message after it."""
     queue = TestQueue()
     fields = settings.pop("fields", {})
     queue.push_ids("first", what=what, notes=str(notes.path), **fields)
@@ -47,28 +47,28 @@ def assert_killed_and_retried(queue: TestQueue, notes: Notes) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "data",
     [
         b"\0\0\0\0",  # an empty frame
         b"\0\0\0\3abc",  # shorter than any frame
-        b"\0\0\0\x0cabcdefghijkl",  # about another attempt
+        b"\0\0\0\x0cabcdefghijkl",  # of another attempt
         struct.pack("!I", MAX_FRAME_BYTES + 1),
         b"\xff\xff\xff\xff",
         b"Traceback (most recent call last):",  # a print to the wrong descriptor
     ],
 )
-def test_bytes_that_are_no_frame_kill_the_child_and_the_message_is_retried(
-    notes: Notes, said: bytes
+def test_invalid_bytes_kill_the_child_and_the_message_is_retried(
+    notes: Notes, data: bytes
 ) -> None:
-    queue = run(notes, "raw", fields={"said": said.hex()})
+    queue = run(notes, "raw", fields={"data": data.hex()})
     assert_killed_and_retried(queue, notes)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "data",
     [
         "?",  # of an unknown kind
-        "r",  # ready, in the middle of the work
+        "r",  # READY in the middle of the work
         "bno such module",  # it loaded the model long ago
         "lx",
         "s",
@@ -98,14 +98,14 @@ def test_bytes_that_are_no_frame_kill_the_child_and_the_message_is_retried(
         "o" + "[" * 200_000,
     ],
 )
-def test_a_frame_with_anything_wrong_kills_the_child_and_the_message_is_retried(
-    notes: Notes, said: str
+def test_an_invalid_frame_kills_the_child_and_the_message_is_retried(
+    notes: Notes, data: str
 ) -> None:
-    queue = run(notes, "frame", fields={"said": said})
+    queue = run(notes, "frame", fields={"data": data})
     assert_killed_and_retried(queue, notes)
 
 
-def test_a_frame_without_end_is_refused_by_its_length_and_costs_no_memory(
+def test_an_endless_frame_is_refused_by_its_length_and_costs_no_memory(
     notes: Notes,
 ) -> None:
     tracemalloc.start()
@@ -118,10 +118,10 @@ def test_a_frame_without_end_is_refused_by_its_length_and_costs_no_memory(
     assert_killed_and_retried(queue, notes)
 
 
-def test_questions_without_end_are_cut_off_and_cost_no_memory(notes: Notes) -> None:
+def test_endless_requests_are_ended_and_cost_no_memory(notes: Notes) -> None:
     tracemalloc.start()
     try:
-        queue = run(notes, "questions_without_end", timeout_seconds=60.0)
+        queue = run(notes, "endless_requests", timeout_seconds=60.0)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -129,12 +129,12 @@ def test_questions_without_end_are_cut_off_and_cost_no_memory(notes: Notes) -> N
     assert_killed_and_retried(queue, notes)
 
 
-def test_a_sign_of_life_that_is_none_kills_the_child(notes: Notes) -> None:
-    assert_killed_and_retried(run(notes, "odd_pulse"), notes)
+def test_an_invalid_pulse_kills_the_child(notes: Notes) -> None:
+    assert_killed_and_retried(run(notes, "invalid_pulse"), notes)
 
 
-def test_stack_dumps_without_end_are_cut_and_the_message_is_retried(notes: Notes) -> None:
-    queue = run(notes, "stacks_without_end", stall_seconds=0.5)
+def test_endless_stack_dumps_are_shortened_and_the_message_is_retried(notes: Notes) -> None:
+    queue = run(notes, "endless_stacks", stall_seconds=0.5)
     [failed] = queue.find("first")[0].past
     assert failed.reason == "stalled: no beat for 0.5 s"
     assert len(failed.detail or "") < 1 << 20
@@ -145,9 +145,9 @@ def test_a_frame_after_the_outcome_is_never_taken_for_one_of_the_next_message(
     notes: Notes, what: str
 ) -> None:
     queue = run(notes, what)
-    assert sorted(notes.values("finished")) == ["first", "second"]  # each was worked on
-    assert len(set(notes.values("pid"))) == 2  # such a child is not used again
-    for message_id in ("first", "second"):  # a good outcome, and a fresh child: none failed
+    assert sorted(notes.values("finished")) == ["first", "second"]  # both were worked on
+    assert len(set(notes.values("pid"))) == 2  # the broken child is not reused
+    for message_id in ("first", "second"):  # neither attempt failed
         assert queue.find(message_id)[0].past == ()
 
 
@@ -155,9 +155,9 @@ def test_an_outcome_of_another_attempt_settles_nothing(notes: Notes) -> None:
     assert_killed_and_retried(run(notes, "outcome_of_another_attempt"), notes)
 
 
-def test_a_child_that_talks_rubbish_while_it_starts_ends_the_run_and_burns_nothing() -> None:
+def test_a_child_that_sends_garbage_while_starting_ends_the_run_and_costs_no_attempt() -> None:
     queue = TestQueue()
     queue.push_ids("m")
     with pytest.raises(HandlerNotFound, match="sent an invalid frame while starting"):
-        run_until_empty(Worker(queue, broken_children.RubbishAtStart(), isolation="process"))
+        run_until_empty(Worker(queue, broken_children.GarbageAtStart(), isolation="process"))
     assert queue.find("m")[0].attempts == 0

@@ -1,4 +1,4 @@
-"""The worker with handlers in processes of their own: work that ends by itself."""
+"""The worker with handlers in child processes, for work that ends by itself."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ def push(queue: TestQueue, notes: Notes, what: str, *ids: str, **fields: Any) ->
     queue.push_ids(*(ids or ("m",)), what=what, notes=str(notes.path), **fields)
 
 
-def test_children_are_kept_and_their_work_is_acked(notes: Notes) -> None:
+def test_children_are_reused_and_their_work_is_acked(notes: Notes) -> None:
     queue = TestQueue()
     push(queue, notes, "finish", *(f"m{number}" for number in range(50)))
     report = run_until_empty(process_worker(queue, concurrency=2))
@@ -73,6 +73,7 @@ def test_handlers_may_take_the_message_alone_or_be_coroutines(notes: Notes) -> N
     assert next(queue.dead_letters()).reason == "as a coroutine says"
 
 
+@pytest.mark.requirement("R003-033")
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
@@ -84,18 +85,20 @@ def test_handlers_may_take_the_message_alone_or_be_coroutines(notes: Notes) -> N
         ("nonsense", "the handler returned a value of type dict"),
     ],
 )
-def test_how_work_ends_is_the_same_as_anywhere(notes: Notes, what: str, reason: str) -> None:
+def test_outcomes_of_processes_are_the_same_as_of_threads(
+    notes: Notes, what: str, reason: str
+) -> None:
     queue = TestQueue(max_attempts=2)
     push(queue, notes, what)
     assert run_until_empty(process_worker(queue)).dead_lettered == 1
     dead = next(queue.dead_letters())
     assert (dead.reason or "").startswith(reason)
-    assert len(set(notes.values("pid"))) == 1  # none of this ends a child
+    assert len(set(notes.values("pid"))) == 1  # no such outcome ends a child
     if what == "raise_error":
         assert "in raise_error" in (dead.past[-1].detail or "")
 
 
-def test_a_retry_that_was_asked_for_keeps_its_reason_and_detail(notes: Notes) -> None:
+def test_a_requested_retry_keeps_its_reason_and_detail(notes: Notes) -> None:
     queue = TestQueue()
     push(queue, notes, "ask_for_retry")
     assert run_until_empty(process_worker(queue)) == WorkerReport(1, 1, 0, 0, 0)
@@ -110,13 +113,13 @@ def test_a_checkpoint_goes_through_the_worker_to_the_next_attempt(notes: Notes) 
     assert notes.values("found") == ["None", "{'step': 1}"]
 
 
-def test_a_checkpoint_may_be_as_large_as_the_queue_takes_and_no_larger(notes: Notes) -> None:
+def test_a_checkpoint_may_be_as_large_as_the_queue_accepts_and_no_larger(notes: Notes) -> None:
     queue = TestQueue()
     push(queue, notes, "save_large")
     assert run_until_empty(process_worker(queue)) == WorkerReport(1, 1, 0, 0, 0)
     assert notes.values("found") == ["1000000"]
     assert notes.values("refused") == ["1500000", "3000000"]
-    assert len(set(notes.values("pid"))) == 1  # the child goes on
+    assert len(set(notes.values("pid"))) == 1  # the child continues
 
 
 def test_beats_are_cheap_and_keep_long_work_from_stalling(notes: Notes) -> None:
@@ -127,10 +130,14 @@ def test_beats_are_cheap_and_keep_long_work_from_stalling(notes: Notes) -> None:
     assert report == WorkerReport(2, 0, 0, 0, 0)
 
 
-def test_work_that_takes_many_leases_is_renewed_and_the_child_is_told(notes: Notes) -> None:
+def test_work_that_takes_many_leases_is_renewed_and_the_child_gets_each_deadline(
+    notes: Notes,
+) -> None:
     queue = TestQueue(lease_seconds=5.0)
     push(queue, notes, "take_long", seconds=6.0)
-    with LeaseKeeper(renew_after=0.02) as keeper:  # often, so that a busy machine is not late
+    with LeaseKeeper(
+        renew_after=0.02
+    ) as keeper:  # frequent, so that a busy machine is not late
         report = run_until_empty(process_worker(queue, keeper=keeper))
     assert report == WorkerReport(1, 0, 0, 0, 0)
     assert notes.values("renewed") == ["True"]
@@ -158,7 +165,7 @@ def test_a_message_larger_than_any_pipe_arrives(notes: Notes) -> None:
 @pytest.mark.parametrize(
     ("what", "how"), [("exit_at_once", "exit code 3"), ("crash", "SIGSEGV")]
 )
-def test_poison_that_kills_its_process_reaches_the_dead_letters(
+def test_a_message_that_kills_its_process_is_dead_lettered(
     notes: Notes, what: str, how: str
 ) -> None:
     queue = TestQueue(max_attempts=2)
@@ -207,7 +214,7 @@ def test_what_a_child_started_dies_with_it(notes: Notes) -> None:
     assert members(notes.pid()) == []
 
 
-def test_a_child_ended_by_those_who_end_the_worker_too_is_not_charged(notes: Notes) -> None:
+def test_a_child_stopped_together_with_the_worker_is_not_charged(notes: Notes) -> None:
     queue = TestQueue()
     push(queue, notes, "sleep")
     with running(process_worker(queue)) as run:
@@ -219,7 +226,7 @@ def test_a_child_ended_by_those_who_end_the_worker_too_is_not_charged(notes: Not
 # -- children that cannot start
 
 
-def test_a_handler_that_children_cannot_import_ends_the_run_and_burns_nothing(
+def test_a_handler_that_children_cannot_import_ends_the_run_and_costs_no_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hf_here_only.py").write_text("def handle(message): ...")
@@ -270,19 +277,19 @@ def test_a_model_that_children_cannot_import_gives_the_message_back() -> None:
     assert [message.attempts for message in queue.poll()] == [1]
 
 
-# -- nothing is left behind
+# -- no leaks
 
 
 def test_no_process_thread_or_descriptor_is_left_after_many_runs(notes: Notes) -> None:
-    def one_run() -> None:
+    def run_once() -> None:
         queue = TestQueue()
         push(queue, notes, "finish", "a", "b")
         assert run_until_empty(process_worker(queue)).completed == 2
 
-    one_run()  # whatever Python itself starts once, it has now
+    run_once()  # Python has now started what it starts only once
     threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(6):
-        one_run()
+        run_once()
     eventually(lambda: threading.active_count() <= threads)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
     assert [pid for pid in set(notes.values("pid")) if members(int(pid))] == []

@@ -1,4 +1,4 @@
-"""The order in which a worker ends, and the ways to ask for it."""
+"""The order in which a worker stops, and the ways to stop it."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.core.events import Events, WorkerStopped, WorkerStopping
 from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import AnyMessage, lease_of
+from holdfast.core.queue.message import AnyMessage, get_lease
 from holdfast.core.worker.outcome import Retry
 from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.testing import ManualClock
@@ -23,7 +23,7 @@ from workers.kit import Notes, Seen, TestQueue, eventually, is_alive, pass_a_ren
 
 
 class SlowToClaim(TestQueue):
-    """Claims only when told to, and then also if it was told to stop meanwhile."""
+    """Claims only when the test allows it, even if the worker was stopped meanwhile."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -51,18 +51,18 @@ def test_the_order_is_stop_polling_give_back_finish_and_only_then_stop_renewing(
     with running(worker) as run:
         queue.asked.wait(60)
         queue.push_ids("unstarted")
-        stopper = Thread(target=run.worker.stop)  # in the main thread it waits for a tick,
-        stopper.start()  # which this clock never comes to
+        stopper = Thread(target=run.worker.stop)  # in the main thread it would wait for a tick
+        stopper.start()  # that this clock never reaches
         stopper.join()
         eventually(lambda: "stopping" in queue.log)
-        queue.go.set()  # the claim that was under way comes back, too late to be started
+        queue.go.set()  # the claim in progress returns too late to be started
         eventually(lambda: "release unstarted" in queue.log)
-        for _ in range(4):  # over a lease
+        for _ in range(4):  # more than a lease
             pass_a_renewal(queue, clock)
         finish.set()
         assert run.join(clock) == WorkerReport(1, 0, 0, 1, 0)
-    told = [line for line in queue.log if not line.startswith("renew")]
-    assert told == [
+    calls = [line for line in queue.log if not line.startswith("renew")]
+    assert calls == [
         "claim running",
         "stopping",
         "claim unstarted",
@@ -72,7 +72,7 @@ def test_the_order_is_stop_polling_give_back_finish_and_only_then_stop_renewing(
     assert next(iter(queue.find("unstarted"))).attempts == 0
 
 
-def test_what_is_claimed_too_late_is_given_back_by_coroutines_as_well() -> None:
+def test_a_message_claimed_too_late_is_also_given_back_with_coroutines() -> None:
     queue = SlowToClaim()
     queue.push_ids("running")
 
@@ -99,7 +99,7 @@ def test_a_keeper_that_was_given_is_neither_started_nor_stopped() -> None:
             run.join()
         queue.push_ids("n")
         [message] = queue.poll()
-        keeper.hold(lease_of(message))
+        keeper.hold(get_lease(message))
         eventually(lambda: queue.renewals)
 
 
@@ -115,7 +115,7 @@ def test_draining_lets_running_work_finish_and_claims_nothing_more() -> None:
     with running(Worker(queue, handle, concurrency=2)) as run:
         eventually(lambda: len(begun) == 2)
         run.worker.stop()
-        run.worker.stop()  # as often as one likes
+        run.worker.stop()  # repeated calls are allowed
         eventually(lambda: queue.seen.of(WorkerStopping))
         finish.set()
         assert run.join() == WorkerReport(2, 0, 0, 0, 0)
@@ -139,34 +139,34 @@ def test_a_handler_can_end_early_when_the_worker_stops() -> None:
         assert run.stop() == WorkerReport(0, 1, 0, 0, 0)
 
 
-def test_threads_still_running_after_the_drain_are_told_and_left_to_run_out() -> None:
+def test_threads_still_running_after_the_drain_are_notified_and_their_leases_run_out() -> None:
     queue = TestQueue(lease_seconds=30)
     queue.push_ids("m")
-    begun, told, released = Event(), [], Event()
+    begun, lost_states, released = Event(), [], Event()
 
     def handle(message: Any, ctx: Any) -> None:
         lost = ctx.lost
         begun.set()
         released.wait(60)
-        told.append(lost.is_set())
+        lost_states.append(lost.is_set())
 
     worker = Worker(queue, handle, drain_seconds=0.2, kill_grace_seconds=0.1)
     with running(worker) as run:
         begun.wait(60)
         assert run.stop() == WorkerReport(0, 0, 0, 0, 1)
-    assert queue.stats().leased == 1  # not released: the thread is still at it
+    assert queue.stats().leased == 1  # not released, because the thread is still working
     released.set()
-    eventually(lambda: told == [True])
+    eventually(lambda: lost_states == [True])
     assert not {"ack m", "nack m", "release m"} & set(queue.log)
 
 
 def test_coroutines_still_running_after_the_drain_are_cancelled_then_released() -> None:
     queue = TestQueue()
     queue.push_ids("m", "n")
-    told: list[str] = []
+    steps: list[str] = []
 
     async def handle(message: Any, ctx: Any) -> None:
-        told.append("begun")
+        steps.append("begun")
         try:
             await asyncio.sleep(60)
         finally:
@@ -174,7 +174,7 @@ def test_coroutines_still_running_after_the_drain_are_cancelled_then_released() 
 
     worker = Worker(queue, handle, isolation="async", concurrency=2, drain_seconds=0.2)
     with running(worker) as run:
-        eventually(lambda: len(told) == 2)
+        eventually(lambda: len(steps) == 2)
         assert run.stop() == WorkerReport(0, 0, 0, 2, 0)
     ends = [line for line in queue.log if not line.startswith("renew")][2:]
     assert ends[0] == "cancelled"
@@ -209,7 +209,7 @@ def test_stop_now_does_not_wait_for_the_drain(tmp_path: Path) -> None:
         assert run.stop_now() == WorkerReport(0, 0, 0, 1, 0)
 
 
-def test_stop_now_ends_a_drain_that_is_under_way() -> None:
+def test_stop_now_ends_a_drain_in_progress() -> None:
     queue = TestQueue()
     queue.push_ids("m")
     begun = Event()
@@ -255,7 +255,7 @@ def test_the_work_itself_may_stop_the_worker() -> None:
     assert worker.run().completed >= 1
 
 
-def test_what_cannot_be_settled_does_not_keep_the_worker_from_ending() -> None:
+def test_a_message_that_cannot_be_settled_does_not_block_the_end_of_the_worker() -> None:
     class Unsettling(TestQueue):
         def _ack(self, leases: Any) -> Any:
             raise OSError("disk away")
@@ -274,7 +274,7 @@ def test_what_cannot_be_settled_does_not_keep_the_worker_from_ending() -> None:
 SCRIPT = """
 import signal, sys, time
 from threading import Event, Thread
-from holdfast.core.queue.message import AnyMessage, lease_of
+from holdfast.core.queue.message import AnyMessage, get_lease
 from holdfast.core.worker.worker import Worker
 from holdfast.testing import MemoryQueue
 
@@ -320,7 +320,7 @@ def script(tmp_path: Path) -> Any:
 
 def test_a_signal_handler_may_stop_the_worker(script: Any) -> None:
     process = script("handled")
-    for _ in range(20):  # also in the very moment the run is about to wait
+    for _ in range(20):  # also at the moment when the run begins to wait
         os.kill(process.pid, signal.SIGINT)
         time.sleep(0.01)
     output, _ = process.communicate(timeout=60)
@@ -328,14 +328,14 @@ def test_a_signal_handler_may_stop_the_worker(script: Any) -> None:
     assert "completed=1" in output
 
 
-def test_ctrl_c_that_nobody_handles_ends_the_run_at_once(script: Any) -> None:
+def test_ctrl_c_without_a_signal_handler_ends_the_run_at_once(script: Any) -> None:
     process = script("unhandled")
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert "interrupted" in output
 
 
-def test_nobody_needs_to_listen() -> None:
+def test_a_worker_runs_without_subscribers() -> None:
     queue = TestQueue()
     queue.push_ids("m")
     seen = Seen()

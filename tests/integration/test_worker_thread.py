@@ -29,6 +29,7 @@ from workers.kit import (
 )
 
 
+@pytest.mark.requirement("R001-001", "R001-003", "R003-008")
 def test_everything_pushed_is_handled_once_and_acked() -> None:
     queue = TestQueue()
     queue.push_ids(*(f"m{number}" for number in range(100)))
@@ -42,7 +43,7 @@ def test_everything_pushed_is_handled_once_and_acked() -> None:
 
 
 @pytest.mark.parametrize("result", [None, Done()])
-def test_nothing_and_done_complete(result: Any) -> None:
+def test_returning_none_or_done_completes_the_message(result: Any) -> None:
     queue = TestQueue()
     queue.push_ids("m")
     assert run_until_empty(Worker(queue, lambda message: result)).completed == 1
@@ -56,7 +57,7 @@ def test_nothing_and_done_complete(result: Any) -> None:
         (KeyboardInterrupt(), "KeyboardInterrupt"),
     ],
 )
-def test_whatever_a_handler_raises_is_a_failed_attempt_and_then_a_dead_letter(
+def test_any_exception_of_a_handler_is_a_failed_attempt_and_finally_a_dead_letter(
     error: BaseException, reason: str
 ) -> None:
     def handle(message: Any) -> None:
@@ -72,7 +73,7 @@ def test_whatever_a_handler_raises_is_a_failed_attempt_and_then_a_dead_letter(
     assert "in handle" in (first.past[-1].detail or "")
 
 
-def test_a_retry_that_was_asked_for_comes_back_after_its_delay() -> None:
+def test_a_requested_retry_comes_back_after_its_delay() -> None:
     times: list[float] = []
 
     def handle(message: Any) -> Any:
@@ -86,7 +87,7 @@ def test_a_retry_that_was_asked_for_comes_back_after_its_delay() -> None:
     assert times[1] - times[0] >= 0.3
 
 
-def test_nonsense_is_a_dead_letter_that_names_its_type() -> None:
+def test_an_invalid_result_is_dead_lettered_with_its_type() -> None:
     queue = TestQueue()
     queue.push_ids("m")
     report = run_until_empty(Worker(queue, lambda message: {"secret": 1}))
@@ -96,8 +97,8 @@ def test_nonsense_is_a_dead_letter_that_names_its_type() -> None:
     assert "secret" not in reason
 
 
-def test_the_report_counts_what_polls_dead_letter_themselves() -> None:
-    """Malformed or out of attempts: no handler sees them, and no summary may hide them."""
+def test_the_report_counts_messages_that_poll_dead_lettered() -> None:
+    """No handler sees malformed or exhausted messages, but the report must count them."""
     queue = TestQueue(max_attempts=1)
     queue.push_ids("exhausted", "good")
     queue.nack(queue.poll()[0], delay_seconds=0.0)
@@ -105,8 +106,8 @@ def test_the_report_counts_what_polls_dead_letter_themselves() -> None:
     assert report == WorkerReport(
         completed=1, retried=0, dead_lettered=1, given_back=0, abandoned=0
     )
-    [told] = queue.seen.of(DeadLettered)
-    assert told.message_id == "exhausted"
+    [event] = queue.seen.of(DeadLettered)
+    assert event.message_id == "exhausted"
     assert run_until_empty(Worker(queue, lambda message: None)).dead_lettered == 0
 
 
@@ -118,7 +119,7 @@ def test_a_reject_is_a_dead_letter_at_once() -> None:
 
 
 class Crowd:
-    """Counts how many are inside at once."""
+    """A handler that counts how many calls run at once."""
 
     def __init__(self) -> None:
         self.most = self.inside = 0
@@ -140,7 +141,7 @@ def test_no_more_are_handled_or_claimed_at_once_than_there_are_slots() -> None:
     assert report.completed == 300
     assert crowd.most == 4
     assert queue.most_out <= 4
-    assert queue.most_asked <= 4  # not even asked for
+    assert queue.most_asked <= 4  # no more were requested either
 
 
 def test_work_that_takes_many_leases_is_renewed_and_done_once() -> None:
@@ -160,21 +161,23 @@ def test_work_that_takes_many_leases_is_renewed_and_done_once() -> None:
     assert calls == [1]
 
 
-def test_the_context_tells_the_attempt_and_keeps_a_checkpoint_for_the_next() -> None:
+def test_the_context_shows_the_attempt_and_stores_a_checkpoint_for_the_next() -> None:
     queue = TestQueue()
     queue.push_ids("m")
-    told: list[Any] = []
+    contexts: list[Any] = []
 
     def handle(message: Any, ctx: Any) -> Any:
-        told.append((ctx.message_id, ctx.attempt, ctx.fence, ctx.checkpoint, message.attempts))
+        contexts.append(
+            (ctx.message_id, ctx.attempt, ctx.fence, ctx.checkpoint, message.attempts)
+        )
         ctx.beat(progress=0.5, checkpoint={"step": ctx.attempt})
         return Retry(0.0) if ctx.attempt == 1 else None
 
     run_until_empty(Worker(queue, handle))
-    assert told == [("m", 1, 1, None, 1), ("m", 2, 2, {"step": 1}, 2)]
+    assert contexts == [("m", 1, 1, None, 1), ("m", 2, 2, {"step": 1}, 2)]
 
 
-def test_a_first_attempt_does_not_look_for_a_checkpoint() -> None:
+def test_a_first_attempt_does_not_load_a_checkpoint() -> None:
     class Counting(TestQueue):
         loads = 0
 
@@ -191,7 +194,7 @@ def test_a_first_attempt_does_not_look_for_a_checkpoint() -> None:
 def test_a_lost_lease_reaches_the_handler_and_nothing_is_settled() -> None:
     queue = TestQueue(lease_seconds=3.0)
     queue.push_ids("m")
-    told: list[str] = []
+    steps: list[str] = []
 
     def handle(message: Any, ctx: Any) -> None:
         assert ctx.lost.wait(60)
@@ -199,17 +202,17 @@ def test_a_lost_lease_reaches_the_handler_and_nothing_is_settled() -> None:
             ctx.raise_if_lost()
         with pytest.raises(LeaseLost):
             ctx.beat()
-        told.append("lost")
+        steps.append("lost")
 
     with running(Worker(queue, handle)) as run:
         eventually(lambda: "claim m" in queue.log)
         queue.refusing.set()
-        eventually(lambda: told)
+        eventually(lambda: steps)
         report = run.stop()
     assert report.abandoned >= 1
     assert report.completed == 0
     assert not {"ack m", "nack m", "release m", "dead_letter m"} & set(queue.log)
-    assert queue.seen.of(MessageLeaseLost)[0].reason == "somebody else has it"
+    assert queue.seen.of(MessageLeaseLost)[0].reason == "another worker has it"
 
 
 @pytest.mark.parametrize(
@@ -224,18 +227,18 @@ def test_a_hung_handler_loses_its_lease_and_the_work_goes_to_another_slot(
 ) -> None:
     queue = TestQueue(lease_seconds=1.0)
     queue.push_ids("m")
-    released, told = Event(), []
+    released, lost_events = Event(), []
 
     def handle(message: Any, ctx: Any) -> None:
         if ctx.attempt == 1:
-            told.append(ctx.lost)
+            lost_events.append(ctx.lost)
             released.wait(60)
 
     worker = Worker(queue, handle, concurrency=2, **limits)  # type: ignore[arg-type]
     try:
         with running(worker) as run:
             eventually(lambda: queue.stats().completed == 1)
-            assert told[0].is_set()
+            assert lost_events[0].is_set()
             assert queue.seen.of(MessageLeaseLost)[0].reason == reason
             assert not run.ended()
     finally:
@@ -284,24 +287,24 @@ def test_a_handler_that_never_returns_keeps_neither_the_run_nor_the_stop_waiting
 def test_an_async_handler_runs_in_a_thread_too_and_is_cancelled_when_lost() -> None:
     queue = TestQueue(lease_seconds=0.6)
     queue.push_ids("m")
-    told: list[str] = []
+    steps: list[str] = []
 
     async def handle(message: Any, ctx: Any) -> None:
-        told.append("begun")
+        steps.append("begun")
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            told.append("cancelled")
+            steps.append("cancelled")
             raise
 
     with running(Worker(queue, handle)):
-        eventually(lambda: told)
+        eventually(lambda: steps)
         queue.refusing.set()
-        eventually(lambda: told[:2] == ["begun", "cancelled"])
+        eventually(lambda: steps[:2] == ["begun", "cancelled"])
     assert not {"ack m", "nack m", "dead_letter m"} & set(queue.log)
 
 
-def test_a_queue_that_is_away_is_polled_again_and_the_failure_is_reported() -> None:
+def test_an_unavailable_queue_is_polled_again_and_the_failure_is_reported() -> None:
     queue = TestQueue()
     queue.poll_errors = [OSError("disk away"), RuntimeError("what?")]
     queue.push_ids("m")
@@ -310,13 +313,13 @@ def test_a_queue_that_is_away_is_polled_again_and_the_failure_is_reported() -> N
     assert errors == ["OSError: disk away", "RuntimeError: what?"]
 
 
-def test_until_empty_waits_for_what_is_delayed() -> None:
+def test_until_empty_waits_for_delayed_messages() -> None:
     queue = TestQueue()
     queue.push(AnyMessage(id="later"), delay_seconds=0.8)
     assert run_until_empty(Worker(queue, lambda message: None)).completed == 1
 
 
-def test_until_empty_waits_for_what_was_lost_to_come_back() -> None:
+def test_until_empty_waits_until_lost_messages_come_back() -> None:
     queue = TestQueue(lease_seconds=0.6)
     queue.push_ids("lost")
 
@@ -334,15 +337,16 @@ def test_until_empty_of_an_empty_queue_ends() -> None:
     assert run_until_empty(Worker(TestQueue(), print)) == WorkerReport(0, 0, 0, 0, 0)
 
 
-def test_until_empty_does_not_wait_for_what_other_workers_hold() -> None:
+def test_until_empty_does_not_wait_for_messages_of_other_workers() -> None:
     queue = TestQueue(lease_seconds=60)
     queue.push_ids("theirs")
-    other = MemoryQueue(AnyMessage, beside=queue, lease_seconds=60)
+    other = MemoryQueue(AnyMessage, shared_with=queue, lease_seconds=60)
     assert len(other.poll()) == 1
     assert run_until_empty(Worker(queue, print)) == WorkerReport(0, 0, 0, 0, 0)
 
 
-def test_ten_thousand_beats_are_nothing_special() -> None:
+@pytest.mark.requirement("R003-034")
+def test_ten_thousand_beats_are_cheap() -> None:
     queue = TestQueue()
     queue.push_ids("m")
 
@@ -370,7 +374,7 @@ def test_no_thread_is_left_after_many_runs() -> None:
         ({"concurrency": 0}, "concurrency must be above 0"),
         ({"stall_seconds": 0}, "stall_seconds must be above 0"),
         ({"timeout_seconds": -1}, "timeout_seconds must be above 0"),
-        ({"isolation": "fork"}, "isolation is thread, process or async, not 'fork'"),
+        ({"isolation": "fork"}, "isolation must be thread, process or async, not 'fork'"),
         ({"isolation": "async"}, "would block the event loop"),
         ({"isolation": "process"}, "top of an importable module"),
     ],

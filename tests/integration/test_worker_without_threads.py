@@ -1,4 +1,4 @@
-"""A machine that has no more threads to give: nothing that was claimed is kept from others."""
+"""A machine without free threads: claimed messages are not withheld from other workers."""
 
 import os
 import subprocess
@@ -28,14 +28,14 @@ TOO_LARGE = 1 << 46  # no address space has room for such a stack
 
 
 @pytest.fixture(autouse=True)
-def _threads_can_be_had_afterwards() -> Iterator[None]:
+def _restore_stack_size() -> Iterator[None]:
     yield
     threading.stack_size(0)
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_when_only_some_slots_get_a_thread_nothing_is_claimed(isolation: str) -> None:
-    """In a process of its own, with address space for a few more threads only."""
+    """Run in another process, which has address space for only a few more threads."""
     program = f"""
         import resource, threading
         from pathlib import Path
@@ -75,7 +75,7 @@ def test_when_only_some_slots_get_a_thread_nothing_is_claimed(isolation: str) ->
     assert ran.stdout.strip() == f"can't start new thread 8 0 {[1] * 8}", ran.stderr
 
 
-def test_a_coroutine_that_ends_when_no_thread_can_be_had_is_settled_all_the_same() -> None:
+def test_a_coroutine_that_ends_when_no_thread_is_available_is_still_settled() -> None:
     queue = MemoryQueue(AnyMessage)
     queue.push(AnyMessage(id="m"))
 
@@ -87,7 +87,7 @@ def test_a_coroutine_that_ends_when_no_thread_can_be_had_is_settled_all_the_same
         threading.stack_size(0)
 
 
-def test_coroutines_without_a_thread_to_run_on_end_the_run_and_claim_nothing() -> None:
+def test_without_a_thread_for_the_loop_the_run_ends_and_claims_nothing() -> None:
     queue = MemoryQueue(AnyMessage)
     queue.push(AnyMessage(id="m"))
 
@@ -102,7 +102,7 @@ def test_coroutines_without_a_thread_to_run_on_end_the_run_and_claim_nothing() -
     assert queue.stats().ready == 1
 
 
-def test_a_job_engine_that_cannot_start_all_its_parts_leaves_none_running(
+def test_a_job_engine_that_cannot_start_completely_leaves_nothing_running(
     tmp_path: Path,
 ) -> None:
     notes = Notes(tmp_path / "notes")
@@ -122,7 +122,7 @@ def test_a_job_engine_that_cannot_start_all_its_parts_leaves_none_running(
     )
     with pytest.raises(RuntimeError, match="can't start new thread"), engine:
         raise AssertionError
-    assert engine.pool.view() == []
+    assert engine.pool.list_workers() == []
     assert not is_alive(int(notes.values("made")[0]))
 
 
@@ -142,6 +142,6 @@ class NoTasks:
     def take(self) -> Assignment | None:
         return None
 
-    def finished(self, result: TaskResult) -> None: ...
+    def finish(self, result: TaskResult) -> None: ...
 
-    def returned(self, assignment: Assignment) -> None: ...
+    def give_back(self, assignment: Assignment) -> None: ...

@@ -12,6 +12,7 @@ from holdfast.core.errors import ConfigError, InvalidName, QueueUnavailable
 from holdfast.testing import ManualClock, MemoryQueue
 
 
+@pytest.mark.requirement("R001-023")
 @pytest.mark.parametrize(
     ("path", "address"),
     [
@@ -50,6 +51,7 @@ def test_a_name_that_is_unsafe_as_a_folder_is_refused_and_nothing_is_created(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.requirement("R001-002")
 def test_a_path_opens_a_filesystem_queue_where_it_says(tmp_path: Path) -> None:
     with open_queue(tmp_path / "acme" / "enrich", env={}) as queue:
         assert isinstance(queue, FilesystemQueue)

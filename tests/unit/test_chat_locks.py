@@ -137,6 +137,7 @@ ERRORS = [
 ]
 
 
+@pytest.mark.requirement("R002-024", "R002-027", "R002-031", "R002-044", "R002-083")
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 @pytest.mark.parametrize("call", ["staged", "processed", "close_window", "note", "finish"])
 def test_a_batch_that_fails_anywhere_gives_the_lock_back(ground, call, error):

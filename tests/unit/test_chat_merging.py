@@ -1,5 +1,6 @@
-"""Merging fragments into one text, and splitting a reply (R002-033…035, 037, I-MS-7, MS-19)."""
+"""Merging fragments into one text, and splitting a reply (I-MS-7, MS-19)."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,16 +14,19 @@ def fragment(sid: str, body: str, at: float, media: tuple[str, ...] = ()) -> Fra
     return Fragment(KEY, sid, body, received_at=at, staged_at=at, media=media)
 
 
+@pytest.mark.requirement("R002-033", "R002-035")
 def test_fragments_are_merged_as_they_were_received_with_a_line_each():
     rows = [fragment("a", "world", 2.0), fragment("c", "!", 2.5), fragment("b", "hello", 1.0)]
     assert merge_texts(sort_fragments(rows)) == "hello\nworld\n!"
 
 
+@pytest.mark.requirement("R002-034")
 def test_the_sid_decides_between_messages_of_the_same_moment():
     rows = [fragment("SM2", "second", 1.0), fragment("SM1", "first", 1.0)]
     assert [row.message_sid for row in sort_fragments(rows)] == ["SM1", "SM2"]
 
 
+@pytest.mark.requirement("R002-034")
 @given(st.permutations([fragment(f"SM{n}", f"text {n}", float(n // 2)) for n in range(7)]))
 def test_the_order_of_staging_changes_nothing(rows):
     expected = merge_texts(sort_fragments(sorted(rows, key=lambda row: row.message_sid)))

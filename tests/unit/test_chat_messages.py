@@ -1,4 +1,4 @@
-"""Inbound messages: times in any form, hostile and incomplete input (R002-006, 007, MS-19)."""
+"""Inbound messages: times in any form, hostile and incomplete input (MS-19)."""
 
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
@@ -16,6 +16,7 @@ GOOD = {"message_sid": "SM1", "From": "whatsapp:+4930123456", "To": "whatsapp:+1
 NOON = 1_800_000_000.0
 
 
+@pytest.mark.requirement("R002-033")
 @pytest.mark.parametrize(
     "written",
     [
@@ -50,6 +51,7 @@ HUGE_TIMES = [
 ]
 
 
+@pytest.mark.requirement("R002-039")
 @pytest.mark.parametrize("written", NO_TIMES + HUGE_TIMES)
 def test_a_value_that_is_not_a_time_is_refused(written):
     with pytest.raises(ValueError, match="not a time"):
@@ -74,6 +76,7 @@ def test_a_conversation_id_that_is_given_is_kept():
     assert parse_inbound({**GOOD, "conversation_id": "c-1"}).key.conversation_id == "c-1"
 
 
+@pytest.mark.requirement("R002-007", "R002-041")
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -98,7 +101,7 @@ def test_a_conversation_id_that_is_given_is_kept():
     ],
 )
 def test_a_message_that_could_not_be_answered_is_refused_with_the_reason(change, problem):
-    """R002-007: validated before anything is stored. The error shows nothing of the input."""
+    """Validated before anything is stored. The error shows nothing of the input."""
     with pytest.raises(InvalidInbound, match=problem) as refused:
         parse_inbound({**GOOD, **change})
     assert "4930123456" not in str(refused.value)
@@ -131,8 +134,9 @@ def test_a_secret_is_not_printed_and_not_pickled():
         secret.reveal("account_sid")
 
 
+@pytest.mark.requirement("R002-006", "R002-013", "R002-014", "R002-015")
 def test_the_trigger_is_the_seeds_json_and_reads_what_others_send():
-    """R002-006: the two keys are enough, and further fields are ignored."""
+    """The two keys are enough, and further fields are ignored."""
     body = b'{"conversation_id": "c", "primary_channel": "+49", "more": 1}'
     trigger = Trigger.model_validate_json(body)
     assert (trigger.conversation_id, trigger.primary_channel) == ("c", "+49")

@@ -1,4 +1,4 @@
-"""The steps of a turn and each failure branch, in the documented order (R002-011…097)."""
+"""The steps of a turn and each failure branch, in the documented order."""
 
 from threading import Event
 
@@ -39,8 +39,34 @@ def ground() -> Ground:
 # -- the happy path
 
 
+@pytest.mark.requirement(
+    "R002-001",
+    "R002-003",
+    "R002-010",
+    "R002-011",
+    "R002-035",
+    "R002-038",
+    "R002-043",
+    "R002-059",
+    "R002-060",
+    "R002-061",
+    "R002-062",
+    "R002-063",
+    "R002-068",
+    "R002-069",
+    "R002-070",
+    "R002-071",
+    "R002-072",
+    "R002-073",
+    "R002-074",
+    "R002-077",
+    "R002-078",
+    "R002-079",
+    "R002-080",
+    "R002-081",
+    "R002-082",
+)
 def test_three_quick_messages_are_answered_by_one_reply(ground):
-    """R002-001, 003, 010, 011, 035, 059…063, 068…074, 077…082."""
     for sid, body in [("SM1", "I have"), ("SM2", "a question"), ("SM3", "about my bill")]:
         ground.say(sid, body)
         ground.clock.advance(1.0)
@@ -65,14 +91,14 @@ def test_three_quick_messages_are_answered_by_one_reply(ground):
     assert ground.queue.stats().completed == 1
 
 
+@pytest.mark.requirement("R002-009", "R002-010")
 def test_only_the_first_message_of_a_window_sends_a_trigger(ground):
-    """R002-009, 010."""
     assert [ground.say(f"SM{n}").opened for n in range(4)] == [True, False, False, False]
     assert ground.queue.stats().delayed == 1
 
 
+@pytest.mark.requirement("R002-005", "R002-011")
 def test_the_trigger_waits_for_the_window(ground):
-    """R002-005, 011."""
     ground.say("SM1")
     ground.clock.advance(9.0)
     assert ground.poll() is None
@@ -80,8 +106,8 @@ def test_the_trigger_waits_for_the_window(ground):
     assert ground.poll() is not None
 
 
+@pytest.mark.requirement("R002-037", "R002-063", "R002-066", "R002-067")
 def test_the_history_has_sids_times_tokens_and_status(ground):
-    """R002-037, 066, 067."""
     ground.say("SM7", "hi")
     ground.turn()
     user, assistant = ground.store.history(KEY)
@@ -99,8 +125,17 @@ def test_the_history_has_sids_times_tokens_and_status(ground):
     assert (user.seq, assistant.seq) == (1, 2)
 
 
+@pytest.mark.requirement(
+    "R002-052",
+    "R002-053",
+    "R002-054",
+    "R002-055",
+    "R002-056",
+    "R002-072",
+    "R002-074",
+    "R002-091",
+)
 def test_the_next_batch_goes_on_in_the_same_thread(ground):
-    """R002-052…056, 072, 091."""
     ground.say("SM1", "one")
     ground.turn()
     ground.say("SM2", "two")
@@ -204,6 +239,7 @@ def test_clocks_that_disagree_prolong_no_wait_for_ever():
     assert len(ground.providers.the_sender.sent) == 1
 
 
+@pytest.mark.requirement("R002-079")
 def test_a_message_during_the_turn_has_a_window_of_its_own(ground):
     """Late arrivals are answered without another message of the customer (MS-03)."""
 
@@ -221,8 +257,9 @@ def test_a_message_during_the_turn_has_a_window_of_its_own(ground):
     assert ground.providers.the_sender.texts == ["re: one", "re: late"]
 
 
+@pytest.mark.requirement("R002-023")
 def test_a_trigger_that_meets_a_working_owner_is_acked_and_its_message_answered_by_him(ground):
-    """MS-04, R002-023: the owner checks again after the lock is released."""
+    """The owner checks again after the lock is released (MS-04)."""
 
     def reply(text: str) -> str:
         if text == "one":
@@ -265,6 +302,7 @@ def test_more_messages_than_one_write_holds_are_answered_in_turns():
 # -- the lock
 
 
+@pytest.mark.requirement("R002-023")
 def test_the_owners_own_trigger_comes_back_when_the_lock_may_be_free(ground):
     """If it were acked, no trigger would be left to take over from a dead owner (MS-05)."""
     ground.say("SM1")
@@ -282,6 +320,7 @@ def test_the_owners_own_trigger_comes_back_when_the_lock_may_be_free(ground):
     assert len(ground.providers.the_sender.sent) == 1
 
 
+@pytest.mark.requirement("R002-021")
 def test_a_lock_that_ran_out_is_taken_over(ground):
     """(MS-01, I-MS-4)"""
     now = ground.clock.time()
@@ -292,8 +331,9 @@ def test_a_lock_that_ran_out_is_taken_over(ground):
     assert ground.conversation.lock_fence == 2
 
 
+@pytest.mark.requirement("R002-022", "R002-025", "R002-026", "R002-027", "R002-084")
 def test_the_lock_is_renewed_with_the_keeper_while_the_writer_thinks(ground):
-    """R002-025…027 by the keeper; MS-27."""
+    """by the keeper; MS-27."""
 
     def reply(text: str) -> str:
         for _ in range(20):
@@ -311,6 +351,7 @@ def test_the_lock_is_renewed_with_the_keeper_while_the_writer_thinks(ground):
     assert ground.keeper.held == 0
 
 
+@pytest.mark.requirement("R002-028", "R002-085", "R002-095")
 def test_a_worker_frozen_past_its_lock_sends_nothing(ground):
     """The stale holder's next write is refused, the new owner's stays.
 
@@ -332,9 +373,10 @@ def test_a_worker_frozen_past_its_lock_sends_nothing(ground):
     assert "ReleaseFailed" not in ground.names(), "the lock of another worker is not a failure"
 
 
+@pytest.mark.requirement("R002-028", "R002-085")
 @pytest.mark.parametrize("kept", ["the message", "the lock"])
 def test_a_worker_whose_lease_expired_stops_even_without_a_takeover(ground, kept):
-    """R002-028, 085: both must be held, and the lock is released for the next attempt."""
+    """Both must be held, and the lock is released for the next attempt."""
 
     def reply(text: str) -> str:
         for _ in range(7):
@@ -370,6 +412,7 @@ def test_a_lease_that_runs_out_right_before_the_send_sends_nothing(ground):
     assert ground.providers.the_sender.texts == ["You said: hi"]
 
 
+@pytest.mark.requirement("R002-028")
 def test_a_renewal_that_is_refused_stops_the_work(ground):
     def reply(text: str) -> str:
         ground.clock.advance(30.0)
@@ -390,8 +433,9 @@ def test_a_renewal_that_is_refused_stops_the_work(ground):
 # -- no messages, or no conversation
 
 
+@pytest.mark.requirement("R002-032")
 def test_an_empty_batch_gives_the_lock_back_and_is_done(ground):
-    """R002-032, D-10, MS-02: the status is restored."""
+    """The status is restored (MS-02)."""
     ground.store.set_status(KEY, "vip")
     ground.queue.push(Trigger(conversation_id="c", primary_channel=KEY.primary_channel))
     assert ground.turn(0.0) == Done()
@@ -399,6 +443,7 @@ def test_an_empty_batch_gives_the_lock_back_and_is_done(ground):
     assert "NothingStaged" in ground.names()
 
 
+@pytest.mark.requirement("R002-032")
 def test_a_message_that_joins_while_an_empty_trigger_ends_is_answered(ground):
     """The window is closed before the last check, never after it."""
     ground.say("SM1", "one")
@@ -418,8 +463,9 @@ def test_a_message_that_joins_while_an_empty_trigger_ends_is_answered(ground):
     assert ground.providers.the_sender.texts == ["You said: just in time"]
 
 
+@pytest.mark.requirement("R002-045")
 def test_messages_to_a_conversation_that_is_not_there_are_parked():
-    """R002-045, MS-12: no conversation is created, and nothing is lost."""
+    """No conversation is created, and nothing is lost (MS-12)."""
     ground = Ground(conversation=False)
     ground.say("SM1", "hello?")
     assert ground.turn() == Done()
@@ -479,8 +525,9 @@ def test_a_window_whose_trigger_will_not_come_is_not_relied_on(ground, state):
     assert ground.providers.the_sender.texts == ["re: one", "re: late"]
 
 
+@pytest.mark.requirement("R002-036", "R002-040")
 def test_rows_of_another_channel_are_put_aside_and_the_others_answered(ground):
-    """R002-036, 040, MS-18: every row is checked, not only the first."""
+    """Every row is checked, not only the first (MS-18)."""
     ground.say("SM1", "one")
     ground.say("SM2", "two", **{"from": "whatsapp:else"})
     ground.run_until_quiet()
@@ -488,8 +535,9 @@ def test_rows_of_another_channel_are_put_aside_and_the_others_answered(ground):
     assert ground.parked_reasons == ["its channel is not the channel of its trigger"]
 
 
+@pytest.mark.requirement("R002-039")
 def test_a_row_that_cannot_be_read_is_put_aside_and_the_others_answered(ground):
-    """R002-039, MS-18: it must not block later batches."""
+    """It must not block later batches (MS-18)."""
     row = UnreadableFragment("SM0", "received_at: not a time", {"received_at": "soon"})
     parked = ParkedBatch("p", KEY, "to begin with", 1.0, (row,))
     ground.store.park(None, parked, remember_until=2.0)
@@ -500,8 +548,9 @@ def test_a_row_that_cannot_be_read_is_put_aside_and_the_others_answered(ground):
     assert ground.parked_reasons == ["this message cannot be read: received_at: not a time"]
 
 
+@pytest.mark.requirement("R002-080")
 def test_a_last_look_that_fails_brings_the_trigger_back_for_nothing(ground):
-    """R002-080: not acked, or a message might have no trigger; nothing is done twice."""
+    """Not acked, or a message might have no trigger; nothing is done twice."""
     staged, looks = ground.store.staged, []
 
     def failing_second(conversation_id: str):
@@ -519,8 +568,9 @@ def test_a_last_look_that_fails_brings_the_trigger_back_for_nothing(ground):
     assert "NothingStaged" in ground.names()
 
 
+@pytest.mark.requirement("R002-087")
 def test_a_lock_that_cannot_be_given_back_runs_out(ground):
-    """R002-087, MS-26: it is reported, and the first error decides the outcome."""
+    """It is reported, and the first error decides the outcome (MS-26)."""
     release = ground.store.release
 
     def failing(*_: object) -> None:
@@ -539,8 +589,9 @@ def test_a_lock_that_cannot_be_given_back_runs_out(ground):
     assert len(ground.providers.the_sender.sent) == 1
 
 
+@pytest.mark.requirement("R002-097")
 def test_a_message_that_was_answered_before_is_not_answered_again(ground):
-    """MS-20, R002-097: a webhook is repeated long after its message was answered."""
+    """A webhook is repeated long after its message was answered (MS-20)."""
     ground.say("SM1", "one")
     ground.turn()
     assert ground.say("SM1", "one").new, "its row is gone, so it is staged again"
@@ -553,9 +604,10 @@ def test_a_message_that_was_answered_before_is_not_answered_again(ground):
 # -- secrets and configuration
 
 
+@pytest.mark.requirement("R002-046", "R002-047", "R002-048", "R002-049", "R002-050", "R002-051")
 @pytest.mark.parametrize("missing", ["openai-secret", "twilio-secret"])
 def test_a_secret_that_is_not_there_parks_before_anything_is_paid_for(ground, missing):
-    """R002-046…051, MS-22."""
+    """(MS-22)."""
     ground.providers.secrets.missing = {missing}
     ground.say("SM1")
     assert ground.turn() == Done()
@@ -574,6 +626,7 @@ def test_a_secret_that_is_not_whole_parks_before_anything_is_paid_for(ground, of
     assert ground.providers.the_writer.asked == []
 
 
+@pytest.mark.requirement("R002-050")
 @pytest.mark.parametrize(
     ("configs", "name"),
     [
@@ -582,7 +635,6 @@ def test_a_secret_that_is_not_whole_parks_before_anything_is_paid_for(ground, of
     ],
 )
 def test_a_reference_that_is_missing_parks(configs, name):
-    """R002-050."""
     ground = Ground(conversation=False)
     ground.open(**configs)
     ground.say("SM1")
@@ -591,8 +643,8 @@ def test_a_reference_that_is_missing_parks(configs, name):
     assert ground.providers.the_writer.asked == []
 
 
+@pytest.mark.requirement("R002-051")
 def test_secrets_that_do_not_answer_are_tried_again(ground):
-    """R002-051."""
     ground.providers.secrets.troubles = [TransientError("Secrets Manager: throttled")]
     ground.say("SM1")
     assert isinstance(ground.turn(), Retry)
@@ -613,11 +665,13 @@ def test_a_secret_the_provider_does_not_take_is_fetched_anew(ground):
 # -- the writer
 
 
+@pytest.mark.requirement(
+    "R002-057", "R002-058", "R002-083", "R002-086", "R002-088", "R002-089", "R002-090"
+)
 @pytest.mark.parametrize(
     "trouble", [TransientError("OpenAI: 500"), TransientError("OpenAI: timed out")]
 )
 def test_a_writer_that_fails_is_asked_again_and_nothing_is_recorded(ground, trouble):
-    """R002-057, 058, 086, 088…090."""
     ground.providers.the_writer.troubles = [trouble]
     ground.say("SM1", "hi")
     assert isinstance(ground.turn(), Retry)
@@ -629,6 +683,7 @@ def test_a_writer_that_fails_is_asked_again_and_nothing_is_recorded(ground, trou
     assert len(ground.history) == 2
 
 
+@pytest.mark.requirement("R002-072", "R002-090", "R002-091")
 def test_a_retry_asks_for_the_same_messages_in_the_same_thread(ground):
     """A thread must not get the same text twice, alone and with more (MS-21)."""
     ground.providers.the_writer.troubles = [TransientError("away")]
@@ -688,8 +743,9 @@ def test_a_bug_is_tried_again_and_parked_with_the_last_attempt(ground):
 # -- the sender
 
 
+@pytest.mark.requirement("R002-056", "R002-064", "R002-088", "R002-093")
 def test_a_reply_that_could_not_be_sent_is_not_written_again(ground):
-    """R002-064, 093: the outbox keeps the reply, and the lock is free meanwhile."""
+    """The outbox keeps the reply, and the lock is free meanwhile."""
     ground.providers.the_sender.troubles = [TransientError("Twilio: 429")]
     ground.say("SM1", "hi")
     assert isinstance(ground.turn(), Retry)
@@ -700,8 +756,9 @@ def test_a_reply_that_could_not_be_sent_is_not_written_again(ground):
     assert ground.providers.the_sender.texts == ["You said: hi"]
 
 
+@pytest.mark.requirement("R002-065")
 def test_a_number_the_provider_refuses_parks_with_the_reply(ground):
-    """R002-065, MS-22: no retry, no second reply from the writer."""
+    """No retry, no second reply from the writer (MS-22)."""
     ground.providers.the_sender.troubles = [PermanentError("Twilio refused the number (21211)")]
     ground.say("SM1", "hi")
     assert ground.turn() == Done()
@@ -715,6 +772,7 @@ def test_a_number_the_provider_refuses_parks_with_the_reply(ground):
     assert ground.providers.the_sender.texts == ["You said: still there?"]
 
 
+@pytest.mark.requirement("R002-064")
 def test_an_unclear_send_is_looked_up_at_the_provider(ground):
     """The provider has it, so it is not sent again (MS-06)."""
     ground.providers.the_sender.after_sending = [SendUnclear("no answer")]
@@ -771,6 +829,7 @@ def test_a_sender_that_sends_nothing_twice_is_simply_asked_again(ground):
     assert ground.providers.the_sender.texts == ["You said: hi"]
 
 
+@pytest.mark.requirement("R002-060", "R002-073")
 def test_a_long_reply_is_sent_in_parts_and_none_of_them_twice(ground):
     """The outbox counts parts (MS-22)."""
     ground.providers.the_writer.reply = lambda text: "\n\n".join(c * 1500 for c in "abc")
@@ -851,8 +910,9 @@ class Forgetful(MemoryConversations):
         super().finish(grant, turn, **more)
 
 
+@pytest.mark.requirement("R002-076", "R002-092", "R002-093")
 def test_a_reply_that_is_out_and_not_recorded_is_critical_and_never_sent_again(ground):
-    """R002-076, 092, 093, MS-06: `SentReply` is noted, the next attempt writes the history."""
+    """`SentReply` is noted, the next attempt writes the history (MS-06)."""
     ground.store.__class__ = Forgetful
     ground.say("SM1", "hi")
     assert isinstance(ground.turn(), Retry)
@@ -889,6 +949,7 @@ def test_a_conversation_with_a_person_is_not_answered(ground):
     assert ground.conversation.status == Status.WITH_PERSON
 
 
+@pytest.mark.requirement("R002-049")
 def test_no_event_tells_a_body_a_number_or_a_secret():
     """Checks every event of good and bad turns as a log would print it (I-MS-9, MS-28)."""
     key = ConversationKey("+4930123456789", "+4930123456789")

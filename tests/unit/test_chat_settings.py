@@ -1,4 +1,4 @@
-"""Settings of conversations: R002-004 (MS-16, MS-27, MS-29)."""
+"""Settings of conversations:  (MS-16, MS-27, MS-29)."""
 
 import json
 import re
@@ -43,8 +43,8 @@ def test_all_of_it_moves_with_the_data_folder() -> None:
     assert settings.outbox_folder == Path("/srv/outbox")
 
 
+@pytest.mark.requirement("R002-004")
 def test_each_channel_has_the_queue_that_is_configured() -> None:
-    """R002-004."""
     env = {"HOLDFAST_CHAT_SMS_QUEUE": "sqs:SMSQueue?lease_seconds=90"}
     settings = read_chat_settings(env)
     assert settings.queue_urls[Channel.SMS] == env["HOLDFAST_CHAT_SMS_QUEUE"]
@@ -178,6 +178,7 @@ def test_the_example_profiles_can_be_read() -> None:
 # -- the page
 
 
+@pytest.mark.requirement("R004-207")
 @pytest.mark.parametrize("name", ChatSettings.model_fields)
 def test_every_setting_is_on_the_page_with_its_default(name: str) -> None:
     page = (ROOT / "docs/reference/settings.md").read_text()

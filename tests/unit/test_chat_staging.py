@@ -1,4 +1,4 @@
-"""Stage 1, the sweeper and the operator (R002-005…010, MS-13…16, I-MS-5)."""
+"""Stage 1, the sweeper and the operator (MS-13, MS-16, I-MS-5)."""
 
 import pytest
 from chat_ground import KEY, Ground
@@ -30,16 +30,16 @@ def ground() -> Ground:
 # -- staging
 
 
+@pytest.mark.requirement("R002-008")
 def test_a_message_is_stored_once_by_its_sid(ground):
-    """R002-008."""
     assert ground.say("SM1", "first").new
     assert not ground.say("SM1", "second").new
     [row] = ground.store.staged("c")
     assert (row.body, row.key) == ("first", KEY)
 
 
+@pytest.mark.requirement("R002-007")
 def test_a_refused_message_leaves_nothing_behind(ground):
-    """R002-007."""
     with pytest.raises(InvalidInbound):
         ground.say("SM1", "")
     assert ground.store.staged("c") == []
@@ -181,6 +181,7 @@ def test_the_sweeper_leaves_locked_conversations_alone(ground):
     assert ground.sweeper.sweep().triggered == 1
 
 
+@pytest.mark.requirement("R002-094")
 def test_messages_unanswered_for_days_are_parked():
     """The parked batch keeps its reply, if it had one (MS-16, I-MS-1)."""
     ground = Ground(most_fragments=2)

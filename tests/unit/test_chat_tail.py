@@ -1,4 +1,4 @@
-"""The recent messages in a conversation's row (MS-10, I-MS-10, D-26)."""
+"""The recent messages in a conversation's row (MS-10, I-MS-10)."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

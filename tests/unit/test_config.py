@@ -140,9 +140,9 @@ def format_default(default: Any) -> str:
     return str(default) if isinstance(default, str) else f"{default:.15g}"
 
 
+@pytest.mark.requirement("R004-031", "R004-207")
 @pytest.mark.parametrize("kind", [SqsSettings, ExportSettings, HeartbeatSettings])
 def test_every_setting_is_on_the_page_with_its_default(kind: Any) -> None:
-    """R004-031, R004-207."""
     page = read_page()
     for name, field in kind.model_fields.items():
         defaults = page.get(to_variable(name, field), [])

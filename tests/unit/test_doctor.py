@@ -17,9 +17,14 @@ from holdfast.adapters.local.filesystem.checks.folders import (
     judge_space,
 )
 from holdfast.adapters.local.filesystem.checks.modes import check_mode
-from holdfast.adapters.local.mounts import (check_mount, check_sync_programs, find_mount, parse_mounts)
 from holdfast.adapters.local.filesystem.checks.times import check_clock, judge_time_grain
 from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
+from holdfast.adapters.local.mounts import (
+    check_mount,
+    check_sync_programs,
+    find_mount,
+    parse_mounts,
+)
 from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import ManualClock
@@ -177,6 +182,7 @@ def test_a_system_without_a_list_of_mounts_is_no_failure(
     assert result.level is CheckLevel.OK
 
 
+@pytest.mark.requirement("R001-024")
 @pytest.mark.parametrize("mark", [".stfolder", ".dropbox.cache"])
 def test_a_synced_folder_is_a_failure(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path, mark: str

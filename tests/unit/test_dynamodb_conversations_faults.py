@@ -155,9 +155,10 @@ class DoneButBusyClient(RecordingClient):
         return response
 
 
+@pytest.mark.requirement("R002-096")
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_whose_response_was_lost_is_done_once(moto: Any, name: str) -> None:
-    """R002-096 (MS-06). If the call repeats the write, the first try makes DynamoDB refuse the
+    """(MS-06). If the call repeats the write, the first try makes DynamoDB refuse the
     second. This is neither a lost lock nor another writer's row. If the caller repeats the call
     after StoreUnavailable, nothing is done twice.
     """
@@ -300,11 +301,12 @@ def test_a_status_that_an_operator_sets_right_before_the_end_is_kept(
     assert store.get(KEY).status == Status.WITH_PERSON  # type: ignore[union-attr]
 
 
+@pytest.mark.requirement("R002-075")
 @pytest.mark.parametrize("name", ["finish", "release", "park", "note"])
 def test_a_takeover_right_before_the_write_is_noticed(
     client: Any, store: DynamoDBConversations, name: str
 ) -> None:
-    """R002-075: the condition decides, not an earlier read (MS-07, MS-08)."""
+    """The condition decides, not an earlier read (MS-07, MS-08)."""
     grant = prepare_store(store, name)
     interleaved_store = open_store(
         interleaving := InterleavingClient(
@@ -369,10 +371,11 @@ class PartialBatchClient(RecordingClient):
         return {"UnprocessedItems": {table: others} if others else {}}
 
 
+@pytest.mark.requirement("R002-078")
 def test_unprocessed_deletes_of_staged_rows_are_sent_again(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-078: BatchWriteItem does not raise, and takes 25 writes at most (MS-09)."""
+    """BatchWriteItem does not raise, and takes 25 writes at most (MS-09)."""
     sids = [f"m{n:02}" for n in range(30)]
     stage_messages(store, *sids, "stays")
     leaving_store = open_store(leaving := PartialBatchClient(client))
@@ -427,10 +430,11 @@ def test_every_page_of_every_read_is_read(client: Any, store: DynamoDBConversati
     assert list_staged_sids(store) == ["m1", "m2", "m3", "m6", "m7"]
 
 
+@pytest.mark.requirement("R002-029", "R002-042")
 def test_reads_that_must_be_current_are_consistent(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-029, R002-042: moto cannot lag, so the test checks the requests."""
+    """Moto cannot lag, so the test checks the requests."""
     create_conversation(store)
     recorded_store = open_store(recorder := RecordingClient(client))
     read_everything(recorded_store)

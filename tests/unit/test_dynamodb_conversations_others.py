@@ -66,6 +66,7 @@ STAGED = {
 # -- the stage
 
 
+@pytest.mark.requirement("R002-033", "R002-036")
 @pytest.mark.parametrize(
     "received_at",
     [
@@ -80,7 +81,7 @@ STAGED = {
 def test_a_row_of_the_seed_s_staging_is_a_fragment(
     client: Any, store: DynamoDBConversations, received_at: Any
 ) -> None:
-    """R002-033, R002-036: its time may have any form, and `staged_at` may be
+    """Its time may have any form, and `staged_at` may be
     missing (MS-19).
     """
     put_row(client, TABLES.stage, STAGED | {"received_at": received_at})
@@ -108,11 +109,12 @@ DAMAGED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.requirement("R002-039", "R002-040")
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
 def test_a_row_that_is_not_a_message_is_recognised_and_can_be_parked(
     client: Any, store: DynamoDBConversations, damage: dict[str, Any]
 ) -> None:
-    """R002-039, R002-040: it does not raise, does not block other rows and is not
+    """It does not raise, does not block other rows and is not
     lost (MS-18).
     """
     put_row(client, TABLES.stage, STAGED | damage)
@@ -177,10 +179,11 @@ def test_rows_without_a_channel_wait_with_those_that_have_one(
 # -- windows
 
 
+@pytest.mark.requirement("R002-009")
 def test_a_trigger_lock_of_the_seed_s_staging_counts_until_it_expires(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-009: it holds only its expiry (MS-13)."""
+    """It holds only its expiry (MS-13)."""
     put_row(client, TABLES.windows, {"conversation_id": "chat", "expires_at": int(NOW)})
     stored = store.window("chat")
     assert stored is not None
@@ -190,10 +193,11 @@ def test_a_trigger_lock_of_the_seed_s_staging_counts_until_it_expires(
     assert store.open_window(new_window, now=NOW + 0.5, untriggered_before=NOW) is True
 
 
+@pytest.mark.requirement("R002-079")
 def test_a_trigger_lock_that_names_no_trigger_is_closed_by_the_next(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-079: otherwise messages that arrive before it expires would not be seen (MS-03)."""
+    """Otherwise messages that arrive before it expires would not be seen (MS-03)."""
     put_row(client, TABLES.windows, {"conversation_id": "chat", "expires_at": int(LATER)})
     store.close_window("chat", "any")
     assert store.window("chat") is None
@@ -204,10 +208,11 @@ def test_a_trigger_lock_that_names_no_trigger_is_closed_by_the_next(
 BARE = {"primary_channel": KEY.primary_channel, "conversation_id": "chat"}
 
 
+@pytest.mark.requirement("R002-021")
 def test_a_row_of_nothing_but_its_key_is_a_conversation(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-021: `attribute_not_exists(conversation_status)`; the row has no `messages` yet."""
+    """`attribute_not_exists(conversation_status)`; the row has no `messages` yet."""
     put_row(client, TABLES.conversations, BARE)
     conversation = acquire_lock(store).conversation
     assert (conversation.previous_status, conversation.messages, conversation.outbox) == (
@@ -269,10 +274,11 @@ SEED_MESSAGES = [
 ]
 
 
+@pytest.mark.requirement("R002-069")
 def test_messages_that_only_the_row_has_become_history_with_the_first_turn(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-069: the row keeps only recent messages, so older ones are copied before."""
+    """The row keeps only recent messages, so older ones are copied before."""
     messages = [m for _ in range(15) for m in SEED_MESSAGES]
     put_row(client, TABLES.conversations, BARE | {"messages": messages})
     assert [message.body for message in store.history(KEY, limit=4)] == ["hello", "hi"] * 2

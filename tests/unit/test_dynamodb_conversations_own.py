@@ -67,10 +67,11 @@ def store(client: Any) -> DynamoDBConversations:
 # -- the cost of a batch
 
 
+@pytest.mark.requirement("R002-019", "R002-029", "R002-042", "R002-068", "R002-078")
 def test_a_batch_without_faults_costs_nine_calls(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-019, R002-029, R002-042, R002-068, R002-078: counted as botocore sends them."""
+    """Counted as botocore sends them."""
     clock, policy = ManualClock(), ConversationPolicy(quiet_seconds=0.0)
     queue = MemoryQueue(Trigger, name="q", clock=clock, lease_seconds=60.0, max_attempts=5)
     queues = dict.fromkeys(Channel, queue)
@@ -144,8 +145,11 @@ def test_the_number_of_remembered_grants_is_limited(store: DynamoDBConversations
 # -- rows
 
 
+@pytest.mark.requirement(
+    "R002-068", "R002-069", "R002-070", "R002-071", "R002-072", "R002-073", "R002-074"
+)
 def test_a_row_has_the_seed_s_names(client: Any, store: DynamoDBConversations) -> None:
-    """R002-068…074: one write appends to the list and sets status, thread and tokens."""
+    """One write appends to the list and sets status, thread and tokens."""
     create_conversation(store, channel_config={"sender": "s"}, ai_config={"assistant_id": "a"})
     grant = acquire_grant(store)
     locked = read_conversation_row(client)
@@ -176,10 +180,11 @@ def test_a_row_has_the_seed_s_names(client: Any, store: DynamoDBConversations) -
     }
 
 
+@pytest.mark.requirement("R002-009", "R002-094")
 def test_rows_expire_in_whole_seconds_and_not_too_early(
     client: Any, store: DynamoDBConversations
 ) -> None:
-    """R002-009, R002-094: DynamoDB reads `expires_at` in whole seconds."""
+    """DynamoDB reads `expires_at` in whole seconds."""
     create_conversation(store)
     store.stage(make_fragment("m1"), expires_at=NOW + 10.25)
     store.open_window(make_window(), now=NOW, untriggered_before=NOW)
@@ -380,8 +385,8 @@ def test_a_batch_of_forty_is_parked_in_one_write(
 # -- tables
 
 
+@pytest.mark.requirement("R002-008", "R002-009", "R002-094")
 def test_tables_are_created_with_keys_and_expiry_and_pass_the_checks(client: Any) -> None:
-    """R002-008, R002-009, R002-094."""
     names = [entry["TableName"] for entry in define_tables(tables_from_prefix("acme-"))]
     assert create_tables(client, "acme-") == names
     assert create_tables(client, "acme-") == []

@@ -184,6 +184,7 @@ def test_an_unreachable_store_is_unavailable(clock: ManualClock) -> None:
 # -- secrets and processes
 
 
+@pytest.mark.requirement("R004-168")
 @pytest.mark.parametrize("name", WRITES)
 def test_no_error_shows_the_token(
     client: Any, clock: ManualClock, name: str, caplog: pytest.LogCaptureFixture

@@ -59,8 +59,18 @@ def jobs(client: Any, clock: ManualClock) -> DynamoDBJobs:
 # -- the tables
 
 
+@pytest.mark.requirement(
+    "R004-052",
+    "R004-066",
+    "R004-201",
+    "R004-202",
+    "R004-203",
+    "R004-204",
+    "R004-234",
+    "R004-235",
+)
 def test_the_tables_have_the_keys_and_the_index_that_the_queries_need(client: Any) -> None:
-    """R004-052, R004-066, R004-201…204, R004-234, R004-235: the index holds only keys and is
+    """The index holds only keys and is
     never ordered by updatedAt, so that counting does not write to the index (JB-22).
     """
     for name in ("ExportJobs", "ExportTasks"):
@@ -109,10 +119,28 @@ def test_an_error_about_a_missing_table_says_how_to_create_it(
 # -- rows
 
 
+@pytest.mark.requirement(
+    "R004-016",
+    "R004-017",
+    "R004-052",
+    "R004-053",
+    "R004-054",
+    "R004-055",
+    "R004-056",
+    "R004-057",
+    "R004-058",
+    "R004-059",
+    "R004-060",
+    "R004-061",
+    "R004-062",
+    "R004-063",
+    "R004-064",
+    "R004-065",
+    "R004-068",
+)
 def test_a_row_has_the_seed_s_names_and_times_that_sort(
     jobs: DynamoDBJobs, client: Any, clock: ManualClock
 ) -> None:
-    """R004-052…065, R004-068."""
     jobs.save(make_job(clock, metadata={"source": "here"}))
     row = read_row(client)
     assert row["jobId"] == {"S": "job"}
@@ -127,10 +155,11 @@ def test_a_row_has_the_seed_s_names_and_times_that_sort(
     assert not {"completedAt", "error", "ttl", "callbackState"} & set(row)
 
 
+@pytest.mark.requirement("R004-065")
 def test_rows_expire_when_they_are_finished_and_not_before(
     client: Any, clock: ManualClock
 ) -> None:
-    """R004-065 (JB-36)."""
+    """(JB-36)."""
     jobs = DynamoDBJobs(client=client, clock=clock, keep_seconds=60.0)
     jobs.save(replace(make_job(clock), ttl=5))
     jobs.add_tasks("job", tasks := make_tasks("job", 2))
@@ -148,6 +177,7 @@ def test_rows_expire_when_they_are_finished_and_not_before(
     assert read_row(client)["ttl"] == ends
 
 
+@pytest.mark.requirement("R004-064")
 @pytest.mark.parametrize(
     "value",
     [0.1, -2.5e-7, 1.0, -0.0, 1e22, 123456789.125, 2**53, 10**37, -1, 0, True, None, "", "1.0"],
@@ -155,7 +185,7 @@ def test_rows_expire_when_they_are_finished_and_not_before(
 def test_metadata_comes_back_unchanged(
     jobs: DynamoDBJobs, client: Any, clock: ManualClock, value: Any
 ) -> None:
-    """R004-064. DynamoDB stores 1.0 as 1 and moto does not, so the test rewrites the row."""
+    """DynamoDB stores 1.0 as 1 and moto does not, so the test rewrites the row."""
     jobs.save(make_job(clock, metadata={"a": value, "b/~": [value, 1, {"c": value}], "d": {}}))
     _normalise_numbers(client)
     metadata = get_job(jobs).metadata
@@ -256,6 +286,7 @@ def test_an_id_that_no_row_can_have_names_no_job(
 # -- reads
 
 
+@pytest.mark.requirement("R004-195")
 def test_pages_of_one_row_are_all_read(
     jobs: DynamoDBJobs, client: Any, clock: ManualClock
 ) -> None:
@@ -293,8 +324,9 @@ def test_keys_that_stay_unprocessed_raise_an_error(
     assert 2 < len(client_without_rows.list_calls("batch_get_item")) < 20
 
 
+@pytest.mark.requirement("R004-050", "R004-114")
 def test_reads_by_id_see_what_was_written_last(client: Any, clock: ManualClock) -> None:
-    """R004-050: with an old counter a job might never be finished (JB-10)."""
+    """With an old counter a job might never be finished (JB-10)."""
     recorder = RecordingClient(client)
     jobs = DynamoDBJobs(client=recorder, clock=clock)
     decide_job(jobs, clock)
@@ -311,6 +343,7 @@ def test_reads_by_id_see_what_was_written_last(client: Any, clock: ManualClock) 
     assert index_query["IndexName"] == "status-index"  # R004-233
 
 
+@pytest.mark.requirement("R004-050", "R004-127")
 def test_a_job_that_the_index_still_lists_is_judged_by_its_row(
     jobs: DynamoDBJobs, client: Any, clock: ManualClock
 ) -> None:
@@ -337,10 +370,10 @@ def test_a_job_that_the_index_lists_twice_is_found_once(
     assert doubling_jobs.find_by_status(JobStatus.PROCESSING) == [get_job(jobs)]
 
 
+@pytest.mark.requirement("R004-092", "R004-200", "R004-261")
 def test_finding_by_status_is_logged_and_so_is_its_failure(
     client: Any, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R004-200, R004-261."""
     caplog.set_level(logging.DEBUG, "holdfast")
     DynamoDBJobs(client=client, clock=clock).find_by_status(JobStatus.DOWNLOADING)
     assert "Found 0 jobs with status DOWNLOADING" in caplog.text

@@ -57,8 +57,9 @@ def jobs(client: Any, clock: ManualClock) -> DynamoDBJobs:
 # -- writes
 
 
+@pytest.mark.requirement("R004-197")
 def test_no_call_names_an_attribute_without_an_alias(client: Any, clock: ManualClock) -> None:
-    """R004-197: `status` and other names are reserved words (JB-24)."""
+    """`status` and other names are reserved words (JB-24)."""
     recorder = RecordingClient(client)
     jobs = DynamoDBJobs(client=recorder, clock=clock, keep_seconds=60.0)
     for _, write in WRITES.items():
@@ -87,10 +88,11 @@ def _find_expressions(arguments: Any) -> Iterator[str]:
             yield from _find_expressions(element)
 
 
+@pytest.mark.requirement("R004-015", "R004-049", "R004-067")
 def test_results_are_counted_by_one_call_for_99_of_them(
     client: Any, clock: ManualClock
 ) -> None:
-    """R004-067 (JB-44)."""
+    """(JB-44)."""
     recorder = RecordingClient(client)
     jobs = DynamoDBJobs(client=recorder, clock=clock)
     tasks = start_job(jobs, clock, 120)

@@ -47,10 +47,11 @@ def clock() -> ManualClock:
     return ManualClock(auto_advance=True)
 
 
+@pytest.mark.requirement("R004-002", "R004-004", "R004-017", "R004-091", "R004-133", "R004-270")
 def test_a_heartbeat_event_has_the_progress_of_the_row(
     table: RecordingClient, clock: ManualClock
 ) -> None:
-    """R004-002, R004-004, R004-017, R004-091, R004-270: the token comes from the row, and
+    """The token comes from the row, and
     counters are read again in each cycle."""
     jobs = DynamoDBJobs(client=table, clock=clock)
     step_functions, emitted = SimulatedStepFunctions(clock), list[Event]()
@@ -79,10 +80,11 @@ def test_a_heartbeat_event_has_the_progress_of_the_row(
     assert len(step_functions.heartbeats(token)) == 3
 
 
+@pytest.mark.requirement("R004-196", "R004-233", "R004-251", "R004-262", "R004-263")
 def test_listing_active_jobs_is_one_query_and_a_read_for_a_hundred_of_them(
     table: RecordingClient, clock: ManualClock
 ) -> None:
-    """R004-196, R004-233, R004-251, R004-262, R004-263: never a Scan, and jobs without a
+    """Never a Scan, and jobs without a
     token are listed, so that they can be counted."""
     jobs = DynamoDBJobs(client=table, clock=clock)
     for n in range(120):
@@ -100,10 +102,10 @@ def test_listing_active_jobs_is_one_query_and_a_read_for_a_hundred_of_them(
     assert sorted(map(len, read)) == [20, 100]
 
 
+@pytest.mark.requirement("R004-061", "R004-062", "R004-063", "R004-065", "R004-068")
 def test_the_row_of_a_job_that_failed_has_the_seeds_optional_names(
     table: RecordingClient, clock: ManualClock
 ) -> None:
-    """R004-061…063, R004-065, R004-068."""
     jobs = DynamoDBJobs(client=table, clock=clock, keep_seconds=60.0)
     jobs.save(make_job(clock))
     jobs.give_up("job", error := JobError("JobStalled", "nothing moves"))
@@ -119,8 +121,9 @@ def test_the_row_of_a_job_that_failed_has_the_seeds_optional_names(
 # -- load
 
 
+@pytest.mark.requirement("R004-250", "R004-252")
 def test_heartbeats_of_thousands_of_new_jobs_are_not_throttled() -> None:
-    """R004-250, R004-252: after a start all are due at once. 500 a second get their first
+    """After a start all are due at once. 500 a second get their first
     heartbeat, and those that had it get the next one at their offset meanwhile."""
     world = World(heartbeat_seconds=60.0)
     jobs = [world.add_job(f"job-{n}") for n in range(1500)]
@@ -133,8 +136,9 @@ def test_heartbeats_of_thousands_of_new_jobs_are_not_throttled() -> None:
     assert max(every.values()) <= 575 + 1500 / 15
 
 
+@pytest.mark.requirement("R004-098")
 def test_heartbeats_of_a_few_new_jobs_are_sent_at_once() -> None:
-    """R004-098: it is unknown when their last heartbeat was sent."""
+    """It is unknown when their last heartbeat was sent."""
     world = World(heartbeat_seconds=60.0)
     jobs = [world.add_job(f"job-{n}") for n in range(100)]
     world.let_pass(0)
@@ -166,8 +170,9 @@ def run_cycles(orchestrator: HeartbeatOrchestrator, world: World, cycles: range)
     world.store.read.clear()
 
 
+@pytest.mark.requirement("R004-129", "R004-268")
 def test_memory_does_not_grow_with_the_number_of_cycles() -> None:
-    """R004-129, R004-268: 500 cycles and 500 jobs that came and went."""
+    """500 cycles and 500 jobs that came and went."""
     world = World(stall_seconds=None)
     for n in range(10):
         world.add_job(f"stays-{n}")

@@ -41,8 +41,8 @@ ROOT = Path(__file__).parents[2]
 # -- values
 
 
+@pytest.mark.requirement("R004-115", "R004-163")
 def test_a_state_is_made_from_its_status_and_its_counters() -> None:
-    """R004-163."""
     state = JobState.create("DOWNLOADING", total_tasks=100, completed_tasks=50, failed_tasks=2)
     assert state == JobState(JobStatus.DOWNLOADING, 100, 50, 2)
     assert state.processed_tasks == 52
@@ -53,8 +53,8 @@ def test_a_state_is_made_from_its_status_and_its_counters() -> None:
         JobState.create("CANCELLED")
 
 
+@pytest.mark.requirement("R004-164")
 def test_a_job_knows_whether_it_has_a_task_token() -> None:
-    """R004-164."""
     state = JobState.create("DOWNLOADING")
     with_token = ExportJob.create("j", "e", "u", job_state=state, task_token="AAAA")
     assert with_token.has_task_token()
@@ -64,6 +64,7 @@ def test_a_job_knows_whether_it_has_a_task_token() -> None:
     assert not ExportJob.create("j", "e", "u").has_task_token()
 
 
+@pytest.mark.requirement("R004-151")
 @pytest.mark.parametrize(
     ("completed", "total", "percent"),
     [(0, 0, 0), (0, 9, 0), (1, 3, 33), (2, 3, 67), (54, 100, 54), (9, 9, 100)],
@@ -71,7 +72,6 @@ def test_a_job_knows_whether_it_has_a_task_token() -> None:
 def test_percent_is_rounded_and_zero_without_tasks(
     completed: int, total: int, percent: int
 ) -> None:
-    """R004-151."""
     assert JobState(JobStatus.DOWNLOADING, total, completed).percent == percent
 
 
@@ -87,8 +87,8 @@ SEEDS_OPERATIONS = {
 }
 
 
+@pytest.mark.requirement("R004-186")
 def test_the_store_is_an_abstract_class_with_the_seeds_operations() -> None:
-    """R004-186."""
     with pytest.raises(TypeError, match="abstract"):
         JobStateRepository()  # type: ignore[abstract]
     assert JobStateRepository.__abstractmethods__ >= SEEDS_OPERATIONS
@@ -138,8 +138,18 @@ class Stage:
         yield TaskSpec(url="https://files.example/a")
 
 
+@pytest.mark.requirement(
+    "R004-078",
+    "R004-081",
+    "R004-082",
+    "R004-083",
+    "R004-084",
+    "R004-085",
+    "R004-086",
+    "R004-087",
+)
 def test_a_job_is_stored_as_processing_with_its_token_before_tasks_are_listed() -> None:
-    """R004-078, R004-081…087: read while the tasks are being listed."""
+    """Read while the tasks are being listed."""
     stage = Stage(SimulatedStepFunctions)
     began_at = stage.clock.time()
     assert stage.run(SilentHeartbeats()).status is JobStatus.COMPLETED
@@ -154,8 +164,8 @@ class NoHeartbeats(SimulatedStepFunctions):
         raise CallbackRefused("denied")
 
 
+@pytest.mark.requirement("R004-156", "R004-221", "R004-269")
 def test_a_job_whose_heartbeats_all_fail_is_completed() -> None:
-    """R004-156, R004-221, R004-269."""
     stage, emitted = Stage(NoHeartbeats), list[Event]()
     orchestrator = HeartbeatOrchestrator(
         stage.jobs,
@@ -184,9 +194,9 @@ JOB_EVENTS = [
 ]
 
 
+@pytest.mark.requirement("R004-108", "R004-271")
 @pytest.mark.parametrize("kind", JOB_EVENTS, ids=lambda kind: kind.__name__)
 def test_every_log_line_of_a_job_has_its_id(kind: Callable[..., Event]) -> None:
-    """R004-108, R004-271."""
     lines: list[str] = []
     names = [name for name in kind.__dataclass_fields__ if name != "job_id"]  # type: ignore[attr-defined]
     make_line_log(lines.append, min_level=logging.DEBUG)(
@@ -195,6 +205,19 @@ def test_every_log_line_of_a_job_has_its_id(kind: Callable[..., Event]) -> None:
     assert " job_id=abc-123" in lines[0]
 
 
+@pytest.mark.requirement(
+    "R004-092",
+    "R004-096",
+    "R004-110",
+    "R004-112",
+    "R004-117",
+    "R004-136",
+    "R004-146",
+    "R004-155",
+    "R004-169",
+    "R004-236",
+    "R004-240",
+)
 @pytest.mark.parametrize(
     ("event", "level", "line"),
     [
@@ -221,8 +244,6 @@ def test_every_log_line_of_a_job_has_its_id(kind: Callable[..., Event]) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Event) else None,
 )
 def test_log_lines_have_the_fields_of_the_seed(event: Event, level: int, line: str) -> None:
-    """R004-092, R004-096, R004-110, R004-112, R004-117, R004-146, R004-155, R004-236,
-    R004-240."""
     lines: list[str] = []
     make_line_log(lines.append, min_level=logging.DEBUG)(event)
     assert line in lines[0]
@@ -232,8 +253,11 @@ def test_log_lines_have_the_fields_of_the_seed(event: Event, level: int, line: s
 # -- layers
 
 
+@pytest.mark.requirement(
+    "R004-012", "R004-076", "R004-133", "R004-134", "R004-171", "R004-186", "R004-210"
+)
 def test_the_contracts_between_the_layers_are_kept() -> None:
-    """R004-012, R004-076, R004-133, R004-134, R004-171, R004-186, R004-210: jobs use ports,
+    """Jobs use ports,
     adapters implement them; checked as `make check` does."""
     program = "from importlinter.cli import lint_imports_command as run; run()"
     ran = subprocess.run(

@@ -1,6 +1,6 @@
 """Heartbeats that cross the outcome of their own job are not failures.
 
-R004-222…226 (JB-46).
+(JB-46).
 """
 
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The settings of heartbeats: R004-089, R004-137, R004-180 to R004-185 (JB-45)."""
+"""The settings of heartbeats:  (JB-45)."""
 
 import pytest
 
@@ -12,8 +12,10 @@ TIMEOUT = "STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS"
 STALL = "HOLDFAST_STALL_SECONDS"
 
 
+@pytest.mark.requirement(
+    "R004-013", "R004-089", "R004-137", "R004-139", "R004-182", "R004-184", "R004-185"
+)
 def test_an_empty_environment_gives_the_defaults_of_the_seed() -> None:
-    """R004-013, R004-089, R004-137, R004-139, R004-182, R004-184, R004-185."""
     settings = read_heartbeat_settings({"PATH": "/bin"})
     assert settings.interval_seconds == 30.0
     assert settings.enabled is True
@@ -22,35 +24,37 @@ def test_an_empty_environment_gives_the_defaults_of_the_seed() -> None:
     assert settings.check_timeout() is None
 
 
+@pytest.mark.requirement("R004-180", "R004-182")
 def test_milliseconds_become_seconds() -> None:
-    """R004-180, R004-182."""
     assert read_heartbeat_settings({INTERVAL: "1500"}).interval_seconds == 1.5
 
 
+@pytest.mark.requirement("R004-184")
 @pytest.mark.parametrize(
     "text", ["999", "0", "-30000", "30s", "", "30.5", "1e4", "３００００", "true"]
 )
 def test_an_interval_is_a_whole_number_of_at_least_a_thousand(text: str) -> None:
-    """R004-184 (JB-45)."""
+    """(JB-45)."""
     with pytest.raises(ConfigError, match=INTERVAL):
         read_heartbeat_settings({INTERVAL: text})
 
 
+@pytest.mark.requirement("R004-181", "R004-183")
 @pytest.mark.parametrize("text", ["true", "TRUE", "1", "Yes", "on", " on "])
 def test_words_that_enable(text: str) -> None:
-    """R004-181, R004-183."""
     assert read_heartbeat_settings({ENABLED: text}).enabled is True
 
 
+@pytest.mark.requirement("R004-181", "R004-183")
 @pytest.mark.parametrize("text", ["false", "FALSE", "0", "No", "off"])
 def test_words_that_disable(text: str) -> None:
-    """R004-181, R004-183 (JB-45)."""
+    """(JB-45)."""
     assert read_heartbeat_settings({ENABLED: text}).enabled is False
 
 
+@pytest.mark.requirement("R004-183", "R004-185")
 @pytest.mark.parametrize("text", ["", "falsch", "2", "t", "y", "disabled", "None"])
 def test_any_other_word_is_neither_true_nor_false(text: str) -> None:
-    """R004-185."""
     with pytest.raises(ConfigError, match=f"{ENABLED}=.*true, false"):
         read_heartbeat_settings({ENABLED: text})
 
@@ -61,6 +65,7 @@ def test_an_interval_above_half_the_timeout_is_refused(timeout: str) -> None:
         read_heartbeat_settings({INTERVAL: "30000", TIMEOUT: timeout})
 
 
+@pytest.mark.requirement("R004-209", "R004-217")
 @pytest.mark.parametrize(
     ("timeout", "level", "words"),
     [
@@ -72,7 +77,7 @@ def test_an_interval_above_half_the_timeout_is_refused(timeout: str) -> None:
 def test_half_the_timeout_is_allowed_and_a_third_is_advised(
     timeout: str, level: CheckLevel, words: str
 ) -> None:
-    """R004-209, R004-217: 30 s / 60 s works, but not after one missed beat."""
+    """30 s / 60 s works, but not after one missed beat."""
     result = read_heartbeat_settings({TIMEOUT: timeout}).check_timeout()
     assert result is not None
     assert (result.level, words in result.found) == (level, True)

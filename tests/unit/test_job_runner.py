@@ -110,8 +110,22 @@ def stage() -> Iterator[Stage]:
     return Stage()
 
 
+@pytest.mark.requirement(
+    "R004-014",
+    "R004-023",
+    "R004-081",
+    "R004-082",
+    "R004-083",
+    "R004-084",
+    "R004-085",
+    "R004-086",
+    "R004-087",
+    "R004-098",
+    "R004-105",
+    "R004-106",
+)
 def test_a_job_is_stored_and_processed_and_its_outcome_sent(stage: Stage) -> None:
-    """R004-014, 023, 081…087, 098, 105: PROCESSING first, a heartbeat before anything else."""
+    """PROCESSING first, a heartbeat before anything else."""
     token = stage.step_functions.open()
     job = stage.run(make_request(A, B, token=token))
     assert job.status is JobStatus.COMPLETED
@@ -306,6 +320,7 @@ def begin(stage: Stage, request: JobRequest, counted: int, *, sealed: bool = Tru
     stage.jobs.record_results(request.job_id, results)
 
 
+@pytest.mark.requirement("R004-048")
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("counted", [0, 1, 2, 3])
 def test_a_job_goes_on_where_a_process_crashed(

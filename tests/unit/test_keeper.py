@@ -35,6 +35,7 @@ def keeper(clock: ManualClock, seen: list[Event]) -> LeaseKeeper:
 # -- the time of renewals
 
 
+@pytest.mark.requirement("R003-040")
 def test_a_lease_is_renewed_each_third_of_it_for_as_long_as_it_is_held(clock, source, keeper):
     lease = source.lease(seconds=60)
     start = clock.monotonic()

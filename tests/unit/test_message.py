@@ -69,6 +69,7 @@ def attach_new_lease(message: QueueMessage, attempt: int = 3) -> Lease:
 # -- the message
 
 
+@pytest.mark.requirement("R001-015")
 def test_a_new_message_has_an_id_of_its_own_and_no_attempts() -> None:
     first, second = Parcel(weight=1), Parcel(weight=1)
     assert first.id != second.id
@@ -99,6 +100,7 @@ def test_a_message_without_a_lease_says_what_to_do() -> None:
         get_lease(Parcel(id="a", weight=1))
 
 
+@pytest.mark.requirement("R001-020")
 def test_a_polled_message_carries_its_lease_and_attempt() -> None:
     message = Parcel(weight=1)
     lease = attach_new_lease(message, attempt=3)

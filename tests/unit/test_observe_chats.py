@@ -1,4 +1,4 @@
-"""Events of conversations as log lines and as metrics: R002-023, R002-032, R002-076."""
+"""Events of conversations as log lines and as metrics: ."""
 
 import logging
 from dataclasses import fields
@@ -45,11 +45,12 @@ class Counted:
         return self.registry.get_sample_value(f"holdfast_chat_{name}", labels)
 
 
+@pytest.mark.requirement("R002-023", "R002-032", "R002-076", "R002-092")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_event_is_logged_at_its_level_and_counted_without_an_error(
     kind: type[Event],
 ) -> None:
-    """R002-023, R002-032: a warning; R002-076, R002-092: critical, for an alarm."""
+    """A warning; : critical, for an alarm."""
     lines: list[str] = []
     event = make_event(kind)
     make_line_log(lines.append, min_level=logging.DEBUG)(event)

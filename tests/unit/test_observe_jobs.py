@@ -1,4 +1,4 @@
-"""Events of jobs as log lines and as metrics: R004-222, R004-224 to R004-232, R004-271."""
+"""Events of jobs as log lines and as metrics: ."""
 
 import logging
 from dataclasses import fields
@@ -38,6 +38,7 @@ def counted() -> Counted:
     return Counted()
 
 
+@pytest.mark.requirement("R004-271")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_event_of_jobs_is_logged_and_counted_without_an_error(
     kind: type[Event], counted: Counted
@@ -49,8 +50,9 @@ def test_every_event_of_jobs_is_logged_and_counted_without_an_error(
     assert f"event={get_event_name(event)}" in lines[0]
 
 
+@pytest.mark.requirement("R004-222", "R004-224", "R004-225", "R004-226")
 def test_sent_heartbeats_are_the_accepted_plus_the_failed_ones(counted: Counted) -> None:
-    """R004-222, R004-224, R004-225, R004-226, I-JB-9."""
+    """(I-JB-9)."""
     for _ in range(3):
         counted.metrics(ev.HeartbeatSent("j", 1, 2, 50, 0.02))
     counted.metrics(ev.HeartbeatFailed("j", "ThrottlingException", 0.01))
@@ -59,8 +61,9 @@ def test_sent_heartbeats_are_the_accepted_plus_the_failed_ones(counted: Counted)
     assert counted.value("heartbeat_sent_total") == 4
 
 
+@pytest.mark.requirement("R004-227", "R004-232")
 def test_durations_are_in_milliseconds_with_a_bucket_at_five_seconds(counted: Counted) -> None:
-    """R004-227, R004-232: the alarm is on 5000."""
+    """The alarm is on 5000."""
     counted.metrics(ev.HeartbeatSent("j", 0, 0, 0, 0.020))
     counted.metrics(ev.HeartbeatFailed("j", "CallbackUnclear", 5.1))
     assert counted.value("heartbeat_duration_ms_count") == 2
@@ -69,8 +72,8 @@ def test_durations_are_in_milliseconds_with_a_bucket_at_five_seconds(counted: Co
     assert counted.value("heartbeat_duration_ms_bucket", le="5000.0") == 1
 
 
+@pytest.mark.requirement("R004-228", "R004-229")
 def test_gauges_show_the_last_cycle(counted: Counted) -> None:
-    """R004-228, R004-229, D-20."""
     counted.metrics(ev.ActiveJobs(with_token=7, without_token=2))
     counted.metrics(ev.ActiveJobs(with_token=3, without_token=0))
     assert counted.value("jobs_active_with_token") == 3
@@ -89,19 +92,22 @@ def test_jobs_and_tasks_are_counted_by_how_they_ended(counted: Counted) -> None:
     assert counted.value("pool_workers_ended_total") == 1
 
 
+@pytest.mark.requirement("R004-231")
 def test_a_timeout_of_step_functions_is_counted_for_the_alarm(counted: Counted) -> None:
-    """R004-231."""
     assert counted.value("stepfunctions_timeout_total") == 0
     counted.metrics(ev.StepFunctionsTimedOut("j", "TaskTimedOut"))
     assert counted.value("stepfunctions_timeout_total") == 1
 
 
+@pytest.mark.requirement(
+    "R004-090", "R004-110", "R004-145", "R004-146", "R004-148", "R004-154", "R004-265"
+)
 @pytest.mark.parametrize(
     ("event", "level"),
     [
         (ev.HeartbeatSent("j", 1, 2, 50, 0.0), logging.DEBUG),  # R004-095, R004-152
         (ev.HeartbeatFailed("j", "x", 0.0), logging.WARNING),
-        (ev.OrchestratorDisabled(), logging.WARNING),  # R004-265, D-18
+        (ev.OrchestratorDisabled(), logging.WARNING),  # R004-265
         (ev.OrchestratorStarted(30.0), logging.INFO),  # R004-090
         (ev.ActiveJobsUnknown("StoreUnavailable", 1), logging.ERROR),  # R004-148
         (ev.ActiveJobs(0, 4), logging.DEBUG),  # R004-145
@@ -117,8 +123,8 @@ def test_each_event_of_jobs_has_its_log_level(event: Event, level: int) -> None:
     assert get_event_level(event) == level
 
 
+@pytest.mark.requirement("R004-095", "R004-152")
 def test_a_heartbeat_line_shows_the_progress() -> None:
-    """R004-095, R004-152."""
     lines: list[str] = []
     make_line_log(lines.append, min_level=logging.DEBUG)(
         ev.HeartbeatSent("j1", 3, 4, 75, 0.0123)

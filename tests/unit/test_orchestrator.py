@@ -22,7 +22,6 @@ from holdfast.testing.stepfunctions import SimulatedStepFunctions, TokenState
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """R004-159."""
     world = World()
     yield world
     world.orchestrator.stop()
@@ -31,9 +30,26 @@ def world() -> Iterator[World]:
 # -- which jobs
 
 
+@pytest.mark.requirement(
+    "R004-003",
+    "R004-021",
+    "R004-091",
+    "R004-093",
+    "R004-094",
+    "R004-128",
+    "R004-133",
+    "R004-134",
+    "R004-144",
+    "R004-158",
+    "R004-160",
+    "R004-161",
+    "R004-229",
+    "R004-241",
+    "R004-242",
+    "R004-244",
+    "R004-255",
+)
 def test_only_active_jobs_with_a_token_get_heartbeats(world: World) -> None:
-    """R004-003, R004-093, R004-094, R004-128, R004-144, R004-160, R004-161, R004-244,
-    R004-255."""
     downloading = world.add_job("a")
     processing = world.add_job("b", JobStatus.PROCESSING)
     world.add_job("c", with_token=False)
@@ -45,8 +61,8 @@ def test_only_active_jobs_with_a_token_get_heartbeats(world: World) -> None:
     assert world.list_events(ev.ActiveJobs) == [ev.ActiveJobs(with_token=2, without_token=1)]
 
 
+@pytest.mark.requirement("R004-010", "R004-095", "R004-150", "R004-151")
 def test_a_heartbeat_event_has_the_progress(world: World) -> None:
-    """R004-010, R004-095, R004-151."""
     job = world.add_job("a")
     world.store.put(replace(job, state=replace(job.state, completed_tasks=3)))
     world.orchestrator.trigger_heartbeat()
@@ -61,8 +77,9 @@ def test_a_job_with_a_pending_callback_gets_heartbeats(world: World) -> None:
     assert len(world.list_beats(job)) == 1
 
 
+@pytest.mark.requirement("R004-098")
 def test_a_received_job_gets_a_heartbeat_at_once_without_a_listing(world: World) -> None:
-    """JB-19, JB-25, R004-098: sent in another thread, then in each interval."""
+    """Sent in another thread, then in each interval (JB-19, JB-25)."""
     world.let_pass(4)
     job = world.add_job("a")
     world.store.unlisted.add("a")
@@ -81,8 +98,9 @@ def test_a_received_job_gets_a_heartbeat_at_once_without_a_listing(world: World)
     assert caller not in threads
 
 
+@pytest.mark.requirement("R004-127", "R004-255")
 def test_a_listing_that_is_behind_does_not_bring_a_forgotten_job_back(world: World) -> None:
-    """JB-25, R004-127."""
+    """(JB-25)."""
     job = world.add_job("a")
     world.orchestrator.beat_now(job)
     world.let_pass(1)
@@ -138,6 +156,7 @@ def test_the_next_heartbeat_is_after_now_and_at_most_an_interval_away(
     assert timing.compute_next_at(offset, after) - after == pytest.approx(interval, abs=1e-5)
 
 
+@pytest.mark.requirement("R004-250")
 def test_offsets_are_spread_over_the_first_half_of_the_interval() -> None:
     """(JB-21)"""
     timing = HeartbeatTiming(30.0, 0.0)
@@ -158,8 +177,8 @@ def test_four_retries_fit_before_the_next_beat(interval: float, now: float) -> N
     assert timing.compute_retry_at(5, at) == float("inf")
 
 
+@pytest.mark.requirement("R004-003", "R004-013", "R004-032", "R004-098", "R004-212", "R004-242")
 def test_heartbeats_are_sent_every_interval(world: World) -> None:
-    """R004-003, R004-013, R004-032, R004-098, R004-212."""
     job = world.add_job("a")
     world.let_pass(299)
     beats = world.list_beats(job)
@@ -168,8 +187,9 @@ def test_heartbeats_are_sent_every_interval(world: World) -> None:
     assert len(beats) in (10, 11)
 
 
+@pytest.mark.requirement("R004-155", "R004-158", "R004-218", "R004-243")
 def test_a_failed_beat_is_tried_again_after_two_four_and_eight_seconds(world: World) -> None:
-    """JB-20, R004-218."""
+    """(JB-20)."""
     job = world.add_job("a")
     world.let_pass(20)
     offset = world.list_beats(job)[-1]
@@ -186,10 +206,12 @@ def test_a_failed_beat_is_tried_again_after_two_four_and_eight_seconds(world: Wo
     assert world.list_beats(job)[-1] - again == pytest.approx(30 - 14)  # back at its offset
 
 
+@pytest.mark.requirement(
+    "R004-097", "R004-149", "R004-156", "R004-221", "R004-223", "R004-252", "R004-269"
+)
 def test_a_service_that_is_down_is_not_called_more_than_five_times_a_cycle(
     world: World,
 ) -> None:
-    """R004-097, R004-149, R004-156, R004-221, R004-223, R004-269."""
     job = world.add_job("a")
     world.let_pass(1)
     before = world.service.calls
@@ -217,8 +239,9 @@ def test_after_a_freeze_each_job_gets_one_heartbeat_at_once() -> None:
 # -- the store
 
 
+@pytest.mark.requirement("R004-148", "R004-149")
 def test_heartbeats_go_on_while_the_store_does_not_respond(world: World) -> None:
-    """R004-148, R004-149, JB-24."""
+    """(JB-24)."""
     job = world.add_job("a")
     world.let_pass(1)
     world.store.down = True
@@ -233,8 +256,9 @@ def test_heartbeats_go_on_while_the_store_does_not_respond(world: World) -> None
     assert world.list_events(ev.ActiveJobsUnknown)[-1].in_a_row == 1
 
 
+@pytest.mark.requirement("R004-098", "R004-127", "R004-128")
 def test_a_job_that_ended_gets_no_heartbeat_after_the_next_listing(world: World) -> None:
-    """R004-127, R004-128, JB-43."""
+    """(JB-43)."""
     job = world.add_job("a")
     world.let_pass(20)
     world.add_job("a", JobStatus.FAILED, task_token=None)
@@ -247,6 +271,7 @@ def test_a_job_that_ended_gets_no_heartbeat_after_the_next_listing(world: World)
 # -- stalls
 
 
+@pytest.mark.requirement("R004-010")
 def test_a_job_without_progress_gets_no_heartbeat(world: World) -> None:
     """(JB-17)"""
     stuck, moving = world.add_job("stuck"), world.add_job("moving")
@@ -311,8 +336,9 @@ def test_without_a_stall_limit_no_job_stalls() -> None:
 # -- responses
 
 
+@pytest.mark.requirement("R004-096", "R004-147", "R004-153", "R004-154", "R004-162", "R004-243")
 def test_a_closed_token_is_reported_and_stops_no_other_job(world: World) -> None:
-    """R004-147, R004-153, R004-154, R004-162, R004-243, JB-46."""
+    """(JB-46)."""
     other = world.add_job("other")
     gone = world.add_job("gone")
     world.service.send_task_success(gone.task_token, {})
@@ -325,8 +351,8 @@ def test_a_closed_token_is_reported_and_stops_no_other_job(world: World) -> None
     assert failed == {"foreign": "InvalidToken", "gone": "TaskTimedOut"}
 
 
+@pytest.mark.requirement("R004-097", "R004-156")
 def test_a_token_closed_callback_that_raises_stops_nothing() -> None:
-    """R004-097, R004-156."""
 
     def token_closed(*_: object) -> None:
         raise RuntimeError("a bug")
@@ -341,6 +367,7 @@ def test_a_token_closed_callback_that_raises_stops_nothing() -> None:
     world.orchestrator.stop()
 
 
+@pytest.mark.requirement("R004-150")
 def test_a_cancelled_heartbeat_is_counted_as_failed() -> None:
     """However a heartbeat ends, it emits an event (JB-41)."""
 
@@ -362,9 +389,10 @@ def test_a_cancelled_heartbeat_is_counted_as_failed() -> None:
 # -- many
 
 
+@pytest.mark.requirement("R004-009", "R004-214", "R004-249", "R004-250", "R004-270")
 def test_500_jobs_are_never_silent_for_heartbeat_seconds() -> None:
-    """JB-26, R004-009, R004-214, R004-249, R004-250, R004-270: through throttling,
-    an outage of 20 s, lost replies and a store that is down."""
+    """Through throttling,
+    an outage of 20 s, lost replies and a store that is down (JB-26)."""
     world = World(heartbeat_seconds=60.0)
     jobs = [world.add_job(f"job-{n}") for n in range(500)]
     world.let_pass(40, step=0.5)
@@ -384,6 +412,7 @@ def test_500_jobs_are_never_silent_for_heartbeat_seconds() -> None:
     world.orchestrator.stop()
 
 
+@pytest.mark.requirement("R004-270")
 def test_when_one_of_two_orchestrators_ends_the_other_carries_on() -> None:
     """(JB-26)"""
     world = World(heartbeat_seconds=60.0)
@@ -403,6 +432,7 @@ def test_when_one_of_two_orchestrators_ends_the_other_carries_on() -> None:
 # -- settings
 
 
+@pytest.mark.requirement("R004-135")
 @pytest.mark.parametrize(
     "options",
     [

@@ -99,8 +99,9 @@ def let_loops_run(world: World, seconds: float, until: Callable[[], bool]) -> No
 # -- one slow part
 
 
+@pytest.mark.requirement("R004-073", "R004-075", "R004-147")
 def test_a_beat_that_hangs_delays_no_other_and_is_not_sent_twice(world: GatedWorld) -> None:
-    """JB-21, R004-147."""
+    """(JB-21)."""
     stuck = world.add_hanging_job("stuck")
     others = [world.add_job(f"job-{n}") for n in range(10)]
     world.orchestrator.start()
@@ -159,6 +160,7 @@ def test_a_token_closed_callback_that_hangs_delays_no_heartbeat() -> None:
     world.orchestrator.stop()
 
 
+@pytest.mark.requirement("R004-019", "R004-073")
 def test_a_listing_that_hangs_delays_no_heartbeat_and_is_not_repeated() -> None:
     """Two cycles never overlap (JB-21)."""
     world = World()
@@ -177,6 +179,7 @@ def test_a_listing_that_hangs_delays_no_heartbeat_and_is_not_repeated() -> None:
     world.orchestrator.stop()
 
 
+@pytest.mark.requirement("R004-252")
 def test_no_more_heartbeats_at_once_than_allowed() -> None:
     """(JB-21)"""
     world = GatedWorld(concurrency=3)
@@ -193,8 +196,19 @@ def test_no_more_heartbeats_at_once_than_allowed() -> None:
 # -- start and stop
 
 
+@pytest.mark.requirement(
+    "R004-021",
+    "R004-088",
+    "R004-090",
+    "R004-130",
+    "R004-131",
+    "R004-132",
+    "R004-136",
+    "R004-141",
+    "R004-264",
+)
 def test_starting_twice_is_starting_once(world: GatedWorld) -> None:
-    """JB-42, R004-088, R004-130, R004-141."""
+    """(JB-42)."""
     assert not world.orchestrator.running
     world.orchestrator.start()
     world.orchestrator.start()
@@ -203,8 +217,19 @@ def test_starting_twice_is_starting_once(world: GatedWorld) -> None:
     assert world.list_events(ev.OrchestratorStarted) == [ev.OrchestratorStarted(30.0)]
 
 
+@pytest.mark.requirement(
+    "R004-130",
+    "R004-140",
+    "R004-142",
+    "R004-143",
+    "R004-159",
+    "R004-237",
+    "R004-238",
+    "R004-240",
+    "R004-267",
+)
 def test_stopping_ends_it_for_good(world: GatedWorld) -> None:
-    """JB-42, R004-140, R004-142, R004-143, R004-237, R004-238, R004-240, R004-267."""
+    """(JB-42)."""
     job = world.add_job("a")
     world.orchestrator.start()
     eventually(lambda: world.list_beats(job))
@@ -230,8 +255,8 @@ def test_stopping_before_a_start_does_nothing(world: GatedWorld) -> None:
     assert world.events == []
 
 
+@pytest.mark.requirement("R004-138", "R004-258", "R004-264", "R004-265")
 def test_a_disabled_orchestrator_reports_it_and_does_nothing() -> None:
-    """R004-138, R004-258, R004-265."""
     world = World(enabled=False)
     job = world.add_job("a")
     world.orchestrator.start()
@@ -244,8 +269,9 @@ def test_a_disabled_orchestrator_reports_it_and_does_nothing() -> None:
     assert world.service.calls == 0
 
 
+@pytest.mark.requirement("R004-236", "R004-237", "R004-239", "R004-240")
 def test_stop_waits_for_heartbeats_in_flight(world: GatedWorld) -> None:
-    """R004-236, R004-239, R004-240, JB-41: and drops those that have not begun."""
+    """And drops those that have not begun (JB-41)."""
     world.orchestrator = world.make_orchestrator(concurrency=2)
     for n in range(6):
         world.add_hanging_job(f"job-{n}")
@@ -265,8 +291,9 @@ def test_stop_waits_for_heartbeats_in_flight(world: GatedWorld) -> None:
     assert list_own_threads() == []
 
 
+@pytest.mark.requirement("R004-239", "R004-240")
 def test_stop_does_not_wait_for_ever(world: GatedWorld) -> None:
-    """R004-239: the wait is bounded, and no event claims that nothing is in flight."""
+    """The wait is bounded, and no event claims that nothing is in flight."""
     world.add_hanging_job("stuck")
     world.orchestrator.start()
     eventually(lambda: world.service.gate.waiting == 1)
@@ -306,8 +333,8 @@ def test_a_triggered_cycle_ends_when_it_is_stopped(world: GatedWorld) -> None:
     stopping.join(20)
 
 
+@pytest.mark.requirement("R004-157")
 def test_a_triggered_cycle_waits_for_all_that_follows() -> None:
-    """R004-157."""
     order: list[str] = []
     world = World(token_closed=lambda job, code: order.append("closed"))
     world.add_job("foreign", task_token=TaskToken("foreign"))
@@ -321,10 +348,11 @@ def test_a_triggered_cycle_waits_for_all_that_follows() -> None:
     world.orchestrator.stop()
 
 
+@pytest.mark.requirement("R004-157")
 def test_a_triggered_cycle_waits_for_heartbeats_in_flight(
     world: GatedWorld,
 ) -> None:
-    """R004-157: even if another cycle sent them."""
+    """Even if another cycle sent them."""
     job = world.add_hanging_job("a")
     world.orchestrator.start()
     eventually(lambda: world.service.gate.waiting == 1)
@@ -341,8 +369,8 @@ def test_a_triggered_cycle_waits_for_heartbeats_in_flight(
     assert len(world.list_beats(job)) == 1
 
 
+@pytest.mark.requirement("R004-129", "R004-267", "R004-268")
 def test_a_hundred_orchestrators_leave_no_thread_behind() -> None:
-    """R004-129, R004-267, R004-268."""
     world = World(clock=SYSTEM_CLOCK)
     jobs = [world.add_job(f"job-{n}") for n in range(3)]
     before = threading.active_count()
@@ -354,9 +382,9 @@ def test_a_hundred_orchestrators_leave_no_thread_behind() -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.requirement("R004-217", "R004-257")
 @pytest.mark.parametrize(("timeout", "tight"), [(60.0, 1), (90.0, 0), (None, 0)])
 def test_a_tight_interval_is_reported_at_the_start(timeout: float | None, tight: int) -> None:
-    """R004-217, R004-257."""
     world = World(heartbeat_timeout_seconds=timeout)
     world.orchestrator.start()
     assert len(world.list_events(ev.IntervalTight)) == tight

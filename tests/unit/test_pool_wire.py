@@ -1,6 +1,6 @@
 """The messages between the pool and its workers.
 
-R004-027, R004-036…047, R004-072 (JB-29).
+(JB-29).
 """
 
 import json
@@ -16,6 +16,7 @@ from holdfast.jobs.pool import wire
 TASK = {"jobId": "j", "taskId": "t", "nonce": 7}
 
 
+@pytest.mark.requirement("R004-036", "R004-037", "R004-039")
 def test_a_task_command_is_json_with_the_ids_of_the_task() -> None:
     payload = {"url": "https://x/y", "s3Bucket": "b", "s3Key": "k", "jobId": "forged"}
     frame = wire.pack_task(payload, "j", "t", 2, 7)
@@ -35,6 +36,7 @@ def test_a_task_command_is_json_with_the_ids_of_the_task() -> None:
     assert wire.unpack_command(wire.pack_cancel("j")) == ("CANCEL_JOB", {"jobId": "j"})
 
 
+@pytest.mark.requirement("R004-027", "R004-072")
 @pytest.mark.parametrize("value", [object(), len, float("nan"), b"bytes", {1, 2}])
 def test_only_plain_data_can_be_sent(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
@@ -89,6 +91,7 @@ def test_an_invalid_worker_message_is_refused(message: Any) -> None:
         wire.unpack_message(json.dumps(message).encode())
 
 
+@pytest.mark.requirement("R004-045")
 @pytest.mark.parametrize(
     "change",
     [
@@ -147,6 +150,7 @@ def test_an_invalid_result_of_the_handler_is_refused(result: Any) -> None:
         wire.check_result(result)
 
 
+@pytest.mark.requirement("R004-047")
 def test_a_failure_always_has_a_code() -> None:
     assert wire.check_result({"success": False})["error"] == {
         "code": "TaskFailed",

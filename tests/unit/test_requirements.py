@@ -1,33 +1,28 @@
-"""docs/requirements.md: no id of a finished part is missing, no test it names is made up."""
+"""docs/requirements.md: complete, consistent with the tests' markers, and up to date."""
 
-import re
-from pathlib import Path
+import tomllib
 
-ROOT = Path(__file__).parents[2]
-FINISHED = {f"R001-{number:03d}" for number in range(1, 48)}
-FINISHED |= {f"R000-{number:03d}" for number in range(1, 86)}
-FINISHED |= {f"R001-{number:03d}" for number in range(48, 60)}
-FINISHED |= {f"R003-{number:03d}" for number in range(1, 49)}
-FINISHED |= {f"R002-{number:03d}" for number in range(1, 99)}
-FINISHED |= {f"R004-{number:03d}" for number in range(1, 272)}
+from tools import requirements
+
+LAST = {"R000": 85, "R001": 59, "R002": 98, "R003": 48, "R004": 271}
+ALL = {f"{part}-{number:03d}" for part, last in LAST.items() for number in range(1, last + 1)}
 
 
-def rows() -> dict[str, str]:
-    page = (ROOT / "docs" / "requirements.md").read_text()
-    return dict(re.findall(r"^\| (R\d{3}-\d{3}) \| (.*) \|$", page, re.MULTILINE))
+def decisions() -> dict[str, dict]:
+    return tomllib.loads(requirements.DECISIONS.read_text())
 
 
-def all_tests() -> set[str]:
-    folders = (ROOT / "tests", ROOT / "src/holdfast/testing/contracts")
-    files = [file for folder in folders for file in folder.rglob("*.py")]
-    return {name for file in files for name in re.findall(r"def (test_\w+)", file.read_text())}
+def test_every_requirement_has_a_row_and_only_one() -> None:
+    rows = [id_ for section in decisions().values() for id_ in section["rows"]]
+    assert sorted(rows) == sorted(ALL)
 
 
-def test_no_requirement_of_a_finished_part_is_missing() -> None:
-    assert FINISHED - rows().keys() == set()
+def test_every_requirement_has_a_test_or_a_reason_why_it_was_replaced() -> None:
+    assert list(requirements.find_problems(decisions(), requirements.proofs())) == []
+    replaced = [s.get("replaced", {}) for s in decisions().values()]
+    assert all(reason.strip() for reasons in replaced for reason in reasons.values())
 
 
-def test_every_requirement_names_a_test_that_exists() -> None:
-    named = {key: re.findall(r"`(test_\w+)`", row) for key, row in rows().items()}
-    assert [key for key, names in named.items() if not names] == []
-    assert {name for names in named.values() for name in names} - all_tests() == set()
+def test_the_page_is_up_to_date() -> None:
+    expected = requirements.render(decisions(), requirements.proofs())
+    assert requirements.PAGE.read_text() == expected

@@ -368,6 +368,7 @@ def examine_functions(
         return select(examine_sqs(sqs, lambda_client=client), "lambda enrich")
 
 
+@pytest.mark.requirement("R000-073")
 @pytest.mark.parametrize(
     ("timeout", "window", "level"),
     [
@@ -381,7 +382,7 @@ def examine_functions(
 def test_the_queue_must_hide_messages_longer_than_the_function_may_run(
     sqs: SimulatedSqs, timeout: int, window: int, level: CheckLevel
 ) -> None:
-    """R000-073: never below the timeout; Amazon recommends six times of it."""
+    """Never below the timeout; Amazon recommends six times of it."""
     create_good_queue(sqs)  # it hides them for 60 s
     found = examine_functions(sqs, mapping(MaximumBatchingWindowInSeconds=window), timeout)
     assert [finding.level for finding in found] == [level, CheckLevel.OK]

@@ -289,8 +289,8 @@ def test_a_handler_that_thaws_before_the_thread_notices_the_loss(ground: Ground,
     assert isinstance(heartbeat.check_for_errors(), LeaseLost)
 
 
+@pytest.mark.requirement("R000-085")
 def test_leaving_the_block_raises_the_loss_unless_the_work_failed_itself(ground: Ground):
-    """R000-085."""
 
     def work_and_fail() -> None:
         ground.clock.advance(60)

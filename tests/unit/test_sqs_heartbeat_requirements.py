@@ -111,14 +111,16 @@ def run_alone(code: str, **env: str) -> subprocess.CompletedProcess[str]:
 # -- its purpose
 
 
+@pytest.mark.requirement("R000-001", "R000-079")
 def test_it_is_found_at_the_documented_import_path(example: Any) -> None:
-    """R000-001, R000-079: `utils/sqs_heartbeat.py` holds `SQSHeartbeat`."""
+    """`utils/sqs_heartbeat.py` holds `SQSHeartbeat`."""
     assert sqs_heartbeat.SQSHeartbeat is home.SQSHeartbeat
     assert example.SQSHeartbeat is sqs_heartbeat.SQSHeartbeat
 
 
+@pytest.mark.requirement("R000-002", "R000-003", "R000-004")
 def test_a_message_stays_hidden_for_as_long_as_the_work_takes(aws) -> None:
-    """R000-002, R000-003, R000-004: ten minutes of work on a queue that hides for 30 s."""
+    """Ten minutes of work on a queue that hides for 30 s."""
     queue = Queue(30, aws)
     handle = queue.message["ReceiptHandle"]
     heartbeat = SQSHeartbeat(queue.url, handle, 10, 30, client=queue.client, clock=queue.clock)
@@ -132,8 +134,9 @@ def test_a_message_stays_hidden_for_as_long_as_the_work_takes(aws) -> None:
     assert len(queue.receive()) == 1  # so it was the heartbeat that hid it
 
 
+@pytest.mark.requirement("R000-005", "R000-006", "R000-011", "R000-076")
 def test_starting_returns_at_once_and_never_blocks_the_work(ground: Ground) -> None:
-    """R000-005, R000-006, R000-011, R000-076: the call hangs and the handler continues."""
+    """The call hangs and the handler continues."""
     ground.sqs.gate.clear()
     heartbeat = ground.heartbeat(initial_beat=True)
     heartbeat.start()
@@ -144,11 +147,20 @@ def test_starting_returns_at_once_and_never_blocks_the_work(ground: Ground) -> N
     assert threading.current_thread() not in ground.sqs.threads
 
 
+@pytest.mark.requirement(
+    "R000-007",
+    "R000-015",
+    "R000-016",
+    "R000-045",
+    "R000-046",
+    "R000-048",
+    "R000-049",
+    "R000-050",
+)
 @pytest.mark.parametrize("error", [sqs_error(GONE), RuntimeError("boom"), sqs_error("Odd")])
 def test_an_error_ends_beating_and_is_returned_by_check_for_errors(
     ground: Ground, error
 ) -> None:
-    """R000-007, R000-015, R000-016, R000-045, R000-046, R000-048, R000-049, R000-050."""
     heartbeat = ground.start(20)
     ground.sqs.fail(error)
     ground.advance(heartbeat, 21)
@@ -159,8 +171,9 @@ def test_an_error_ends_beating_and_is_returned_by_check_for_errors(
     assert len(ground.sqs.beats) == 1
 
 
+@pytest.mark.requirement("R000-045")
 def test_transient_errors_of_amazon_are_distinguished_from_refusals(ground: Ground) -> None:
-    """R000-045: throttling is tolerated, an invalid handle is final."""
+    """Throttling is tolerated, an invalid handle is final."""
     heartbeat = ground.start(20)
     ground.sqs.fail(sqs_error(THROTTLED))
     ground.advance(heartbeat, 30)
@@ -172,8 +185,9 @@ def test_transient_errors_of_amazon_are_distinguished_from_refusals(ground: Grou
     assert heartbeat.check_for_errors() is refused  # the other was recovered from
 
 
+@pytest.mark.requirement("R000-047")
 def test_the_error_is_logged(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
-    """R000-047, without the receipt handle (HB-22)."""
+    """Without the receipt handle (HB-22)."""
     heartbeat = ground.start(20)
     ground.sqs.fail(sqs_error(GONE))
     ground.advance(heartbeat, 21)
@@ -184,8 +198,8 @@ def test_the_error_is_logged(ground: Ground, caplog: pytest.LogCaptureFixture) -
     assert HANDLE not in caplog.text
 
 
+@pytest.mark.requirement("R000-008", "R000-035", "R000-036", "R000-037", "R000-038", "R000-039")
 def test_a_new_heartbeat_is_not_running_and_has_no_error(ground: Ground) -> None:
-    """R000-008, R000-035, R000-036, R000-037, R000-038, R000-039."""
     heartbeat = ground.heartbeat()
     assert isinstance(heartbeat._stop_event, threading.Event)
     assert isinstance(heartbeat._lock, type(threading.Lock()))
@@ -193,8 +207,9 @@ def test_a_new_heartbeat_is_not_running_and_has_no_error(ground: Ground) -> None
     assert (heartbeat._thread, heartbeat._error, heartbeat._running) == (None, None, False)
 
 
+@pytest.mark.requirement("R000-009")
 def test_a_process_ends_though_its_heartbeat_was_never_stopped() -> None:
-    """R000-009: the thread is a daemon."""
+    """The thread is a daemon."""
     ended = run_alone(
         """
         from holdfast.utils.sqs_heartbeat import SQSHeartbeat
@@ -207,19 +222,29 @@ def test_a_process_ends_though_its_heartbeat_was_never_stopped() -> None:
 # -- the constructor
 
 
+@pytest.mark.requirement(
+    "R000-010",
+    "R000-025",
+    "R000-026",
+    "R000-027",
+    "R000-028",
+    "R000-029",
+    "R000-072",
+    "R000-074",
+)
 def test_three_arguments_are_enough_and_a_beat_then_requests_600_seconds(ground: Ground):
-    """R000-010, R000-025, R000-026, R000-027, R000-028, R000-029, R000-072, R000-074."""
     heartbeat = SQSHeartbeat(URL, HANDLE, 60, client=ground.sqs, clock=ground.clock)
     ground.made.append(heartbeat)
     heartbeat.start()
     ground.settle(heartbeat)
     ground.advance(heartbeat, 121)
     assert [beat.seconds for beat in ground.sqs.beats] == [600, 600]
+    assert [request["ReceiptHandle"] for request in ground.sqs.requests] == [HANDLE, HANDLE]
     assert sqs_heartbeat.DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC == 600
 
 
+@pytest.mark.requirement("R000-025", "R000-029")
 def test_the_fourth_argument_is_the_visibility(ground: Ground) -> None:
-    """R000-025, R000-029."""
     heartbeat = SQSHeartbeat(URL, HANDLE, 60, 905, client=ground.sqs, clock=ground.clock)
     ground.made.append(heartbeat)
     heartbeat.start()
@@ -228,6 +253,7 @@ def test_the_fourth_argument_is_the_visibility(ground: Ground) -> None:
     assert [beat.seconds for beat in ground.sqs.beats] == [905]
 
 
+@pytest.mark.requirement("R000-030", "R000-031", "R000-032", "R000-033")
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -246,21 +272,21 @@ def test_the_fourth_argument_is_the_visibility(ground: Ground) -> None:
 def test_parameters_that_cannot_work_are_refused_by_name(
     ground: Ground, arguments, named: str
 ) -> None:
-    """R000-030, R000-031, R000-032, R000-033."""
     with pytest.raises(ValueError, match=named) as refused:
         SQSHeartbeat(*arguments, client=ground.sqs)
     assert HANDLE not in str(refused.value)
 
 
+@pytest.mark.requirement("R000-034")
 def test_its_parameters_can_be_read(ground: Ground) -> None:
-    """R000-034."""
     heartbeat = ground.heartbeat(20, 60)
     assert (heartbeat.queue_url, heartbeat.receipt_handle) == (URL, HANDLE)
     assert (heartbeat.interval_sec, heartbeat.visibility_timeout_sec) == (20, 60)
 
 
+@pytest.mark.requirement("R000-040", "R000-077")
 def test_it_makes_its_own_client_for_the_queues_region() -> None:
-    """R000-040, R000-077: boto3's, and its calls cannot hang for an interval (HB-08)."""
+    """Boto3's, and its calls cannot hang for an interval (HB-08)."""
     made = run_alone(
         f"""
         from holdfast.utils.sqs_heartbeat import SQSHeartbeat
@@ -273,8 +299,9 @@ def test_it_makes_its_own_client_for_the_queues_region() -> None:
     assert made.stdout.split() == ["sqs", "eu-west-1", "3.0", "3.0"], made.stderr
 
 
+@pytest.mark.requirement("R000-040")
 def test_a_client_that_cannot_be_made_is_a_clear_error() -> None:
-    """R000-040: one line names the problem, not botocore's error."""
+    """One line names the problem, not botocore's error."""
     refused = run_alone(
         """
         from holdfast.core.errors import ConfigError
@@ -292,8 +319,9 @@ def test_a_client_that_cannot_be_made_is_a_clear_error() -> None:
 # -- the loop
 
 
+@pytest.mark.requirement("R000-012", "R000-013", "R000-042")
 def test_the_first_beat_comes_one_interval_after_the_start(ground: Ground) -> None:
-    """R000-012, R000-013, R000-042: it waits first, then beats, and repeats."""
+    """It waits first, then beats, and repeats."""
     heartbeat = ground.start(20)
     ground.advance(heartbeat, 19.9)
     assert ground.beat_times == []
@@ -301,8 +329,8 @@ def test_the_first_beat_comes_one_interval_after_the_start(ground: Ground) -> No
     assert ground.beat_times == pytest.approx([20, 40, 60], abs=0.35)
 
 
+@pytest.mark.requirement("R000-013", "R000-044")
 def test_a_beat_names_queue_message_and_timeout(ground: Ground) -> None:
-    """R000-013, R000-044."""
     heartbeat = ground.start(20, 60)
     ground.advance(heartbeat, 21)
     asked = {"QueueUrl": URL, "ReceiptHandle": HANDLE, "VisibilityTimeout": 60}
@@ -310,8 +338,9 @@ def test_a_beat_names_queue_message_and_timeout(ground: Ground) -> None:
     assert type(ground.sqs.requests[0]["VisibilityTimeout"]) is int
 
 
+@pytest.mark.requirement("R000-014", "R000-048")
 def test_the_first_error_is_kept(ground: Ground) -> None:
-    """R000-014, R000-048: if throttling never ended, it is the error, not a later one."""
+    """If throttling never ended, it is the error, not a later one."""
     first = sqs_error(THROTTLED)
     heartbeat = ground.start(20)
     ground.sqs.fail(first, sqs_error(THROTTLED), sqs_error(GONE))
@@ -320,8 +349,9 @@ def test_the_first_error_is_kept(ground: Ground) -> None:
     assert heartbeat.check_for_errors() is first
 
 
+@pytest.mark.requirement("R000-017", "R000-020", "R000-021", "R000-043")
 def test_a_stop_ends_the_wait_at_once_and_no_beat_follows(ground: Ground) -> None:
-    """R000-017, R000-020, R000-021, R000-043: no time passes on the clock."""
+    """No time passes on the clock."""
     heartbeat = ground.start(20)
     thread, stop_event = heartbeat._thread, heartbeat._stop_event
     heartbeat.stop()
@@ -332,9 +362,10 @@ def test_a_stop_ends_the_wait_at_once_and_no_beat_follows(ground: Ground) -> Non
     assert ground.sqs.beats == []
 
 
+@pytest.mark.requirement("R000-018", "R000-051")
 @pytest.mark.parametrize("error", [None, sqs_error(GONE)])
 def test_running_ends_with_the_thread(ground: Ground, error) -> None:
-    """R000-018, R000-051: after a stop, and after an error."""
+    """After a stop, and after an error."""
     heartbeat = ground.start(20)
     assert heartbeat._running
     ground.sqs.fail(error)
@@ -345,8 +376,9 @@ def test_running_ends_with_the_thread(ground: Ground, error) -> None:
     assert not heartbeat.running
 
 
+@pytest.mark.requirement("R000-041", "R000-056", "R000-057", "R000-058")
 def test_run_is_what_the_thread_runs() -> None:
-    """R000-041, R000-056, R000-057, R000-058: in a started daemon thread."""
+    """In a started daemon thread."""
     seen: list[threading.Thread] = []
     go = threading.Event()
 
@@ -369,8 +401,9 @@ def test_run_is_what_the_thread_runs() -> None:
 # -- start and stop
 
 
+@pytest.mark.requirement("R000-052", "R000-053")
 def test_starting_twice_makes_one_thread(ground: Ground) -> None:
-    """R000-052, R000-053: also when eight threads start it at once."""
+    """Also when eight threads start it at once."""
     heartbeat = ground.heartbeat(20)
     ready = threading.Barrier(8)
 
@@ -390,8 +423,9 @@ def test_starting_twice_makes_one_thread(ground: Ground) -> None:
     assert len(ground.sqs.beats) == 1
 
 
+@pytest.mark.requirement("R000-054")
 def test_a_start_after_a_stop_beats_again(ground: Ground) -> None:
-    """R000-054: the stop of the previous run has no effect."""
+    """The stop of the previous run has no effect."""
     heartbeat = ground.start(20)
     heartbeat.stop()
     heartbeat.start()
@@ -402,8 +436,9 @@ def test_a_start_after_a_stop_beats_again(ground: Ground) -> None:
     assert len(ground.sqs.beats) == 1
 
 
+@pytest.mark.requirement("R000-055")
 def test_a_start_after_an_error_begins_without_it(ground: Ground) -> None:
-    """R000-055; `history` remembers (HB-12)."""
+    """`history` remembers (HB-12)."""
     refused = sqs_error("AccessDenied")
     heartbeat = ground.start(20)
     ground.sqs.fail(refused)
@@ -416,8 +451,8 @@ def test_a_start_after_an_error_begins_without_it(ground: Ground) -> None:
     assert heartbeat.history == (refused,)
 
 
+@pytest.mark.requirement("R000-059")
 def test_stopping_a_heartbeat_that_was_never_started_does_nothing(ground: Ground) -> None:
-    """R000-059."""
     heartbeat = ground.heartbeat()
     heartbeat.stop()
     assert not heartbeat._stop_event.is_set()
@@ -425,8 +460,8 @@ def test_stopping_a_heartbeat_that_was_never_started_does_nothing(ground: Ground
     assert heartbeat.running
 
 
+@pytest.mark.requirement("R000-060", "R000-063")
 def test_stopping_twice_is_stopping_once(ground: Ground) -> None:
-    """R000-060, R000-063."""
     heartbeat = ground.start()
     heartbeat.stop()
     assert heartbeat._thread is None
@@ -435,8 +470,9 @@ def test_stopping_twice_is_stopping_once(ground: Ground) -> None:
     assert heartbeat.check_for_errors() is None
 
 
+@pytest.mark.requirement("R000-021", "R000-022")
 def test_a_stop_waits_for_a_call_under_way(ground: Ground) -> None:
-    """R000-021, R000-022: no call is in progress when it returns."""
+    """No call is in progress when it returns."""
     ground.sqs.gate.clear()
     heartbeat = ground.heartbeat(initial_beat=True)
     heartbeat.start()
@@ -446,10 +482,11 @@ def test_a_stop_waits_for_a_call_under_way(ground: Ground) -> None:
     assert ground.sqs.inside == 0
 
 
+@pytest.mark.requirement("R000-022", "R000-062", "R000-063")
 def test_a_stop_that_waited_long_enough_says_so_and_returns(
     ground: Ground, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R000-022, R000-062, R000-063: the call hangs."""
+    """The call hangs."""
     ground.sqs.gate.clear()
     heartbeat = ground.heartbeat(initial_beat=True, join_timeout_sec=0.05)
     heartbeat.start()
@@ -462,9 +499,9 @@ def test_a_stop_that_waited_long_enough_says_so_and_returns(
     assert "still_in_a_call" in warning.getMessage()
 
 
+@pytest.mark.requirement("R000-061")
 @pytest.mark.parametrize("interval", [0.001, 1, 20, 300])
 def test_it_waits_slightly_longer_than_the_interval(ground: Ground, interval: float) -> None:
-    """R000-061."""
     waits: list[float | None] = []
 
     class Thread(threading.Thread):
@@ -484,6 +521,7 @@ def test_it_waits_slightly_longer_than_the_interval(ground: Ground, interval: fl
 # -- errors and state
 
 
+@pytest.mark.requirement("R000-008", "R000-052", "R000-064", "R000-067")
 @pytest.mark.parametrize(
     "asked",
     [SQSHeartbeat.start, SQSHeartbeat.check_for_errors, lambda heartbeat: heartbeat.running],
@@ -492,7 +530,7 @@ def test_it_waits_slightly_longer_than_the_interval(ground: Ground, interval: fl
 def test_shared_state_is_accessed_under_the_lock(
     ground: Ground, asked: Callable[[SQSHeartbeat], object]
 ) -> None:
-    """R000-008, R000-052, R000-064, R000-067: a thread that finds it taken waits."""
+    """A thread that finds it taken waits."""
     heartbeat = ground.heartbeat()
     asking = threading.Thread(target=asked, args=(heartbeat,))
     with heartbeat._lock:
@@ -503,8 +541,9 @@ def test_shared_state_is_accessed_under_the_lock(
     assert not asking.is_alive()
 
 
+@pytest.mark.requirement("R000-008", "R000-048", "R000-051")
 def test_an_error_is_recorded_under_the_lock(ground: Ground) -> None:
-    """R000-008, R000-048, R000-051: and so is the end of running."""
+    """And so is the end of running."""
     heartbeat = ground.start(20)
     ground.sqs.fail(sqs_error(GONE))
     with heartbeat._lock:
@@ -517,8 +556,8 @@ def test_an_error_is_recorded_under_the_lock(ground: Ground) -> None:
     assert heartbeat._error is not None
 
 
+@pytest.mark.requirement("R000-065")
 def test_check_for_errors_returns_the_error_and_does_not_raise(ground: Ground) -> None:
-    """R000-065."""
     error = sqs_error(GONE)
     heartbeat = ground.start()
     assert heartbeat.check_for_errors() is None
@@ -529,8 +568,8 @@ def test_check_for_errors_returns_the_error_and_does_not_raise(ground: Ground) -
     assert heartbeat.check_for_errors() is error
 
 
+@pytest.mark.requirement("R000-066", "R000-068")
 def test_running_is_a_property_that_needs_the_flag_and_a_live_thread(ground: Ground) -> None:
-    """R000-066, R000-068."""
     heartbeat = ground.heartbeat()
     assert heartbeat.running is False
     heartbeat.start()
@@ -549,28 +588,30 @@ def test_running_is_a_property_that_needs_the_flag_and_a_live_thread(ground: Gro
 # -- configuration
 
 
+@pytest.mark.requirement("R000-069")
 @pytest.mark.parametrize(
     ("text", "seconds"), [("500", 0.5), ("60000", 60), (" 1500.5 ", 1.5005)]
 )
 def test_the_interval_can_come_from_the_environment(aws, monkeypatch, text, seconds) -> None:
-    """R000-069: in milliseconds, fractions of seconds kept (HB-16)."""
+    """In milliseconds, fractions of seconds kept (HB-16)."""
     monkeypatch.setenv("SQS_HEARTBEAT_INTERVAL_MS", text)
     queue = Queue(300, aws)
     heartbeat = SQSHeartbeat.from_queue(queue.url, HANDLE, client=queue.client)
     assert heartbeat.interval_sec == pytest.approx(seconds)
 
 
+@pytest.mark.requirement("R000-070")
 @pytest.mark.parametrize(("interval", "warned"), [(300, False), (301, True)])
 def test_an_interval_close_to_the_visibility_logs_a_warning(
     ground: Ground, caplog: pytest.LogCaptureFixture, interval: int, warned: bool
 ) -> None:
-    """R000-070."""
     ground.heartbeat(interval, 600)
     assert ("interval_over_half_the_visibility" in caplog.text) is warned
 
 
+@pytest.mark.requirement("R000-071", "R000-075")
 def test_the_queues_own_timeout_can_be_used(aws, monkeypatch) -> None:
-    """R000-071, R000-075: beats set 905, not the default of 600."""
+    """Beats set 905, not the default of 600."""
     monkeypatch.delenv("SQS_HEARTBEAT_INTERVAL_MS", raising=False)
     queue = Queue(905, aws)
     heartbeat = SQSHeartbeat.from_queue(
@@ -587,11 +628,12 @@ def test_the_queues_own_timeout_can_be_used(aws, monkeypatch) -> None:
     assert len(queue.receive()) == 1
 
 
+@pytest.mark.requirement("R000-073")
 @pytest.mark.parametrize(("lambda_timeout", "warned"), [(900, False), (906, True)])
 def test_a_queue_timeout_below_the_lambdas_logs_a_warning(
     aws, caplog: pytest.LogCaptureFixture, lambda_timeout: int, warned: bool
 ) -> None:
-    """R000-073: 905 is enough for 900."""
+    """905 is enough for 900."""
     queue = Queue(905, aws)
     SQSHeartbeat.from_queue(
         queue.url, HANDLE, client=queue.client, lambda_timeout_sec=lambda_timeout
@@ -599,8 +641,9 @@ def test_a_queue_timeout_below_the_lambdas_logs_a_warning(
     assert ("queue_timeout_below_lambda_timeout" in caplog.text) is warned
 
 
+@pytest.mark.requirement("R000-078")
 def test_no_other_permission_is_needed_than_the_documented_one(ground: Ground) -> None:
-    """R000-078: ChangeMessageVisibility is all it ever calls."""
+    """ChangeMessageVisibility is all it ever calls."""
     asked: set[str] = set()
 
     class Client:
@@ -615,8 +658,8 @@ def test_no_other_permission_is_needed_than_the_documented_one(ground: Ground) -
     assert asked == {"change_message_visibility"}
 
 
+@pytest.mark.requirement("R000-078")
 def test_a_role_without_the_permission_is_an_error_at_the_first_beat(ground: Ground) -> None:
-    """R000-078."""
     heartbeat = ground.start(20)
     ground.sqs.fail(sqs_error("AccessDenied", 403))
     ground.advance(heartbeat, 21)
@@ -639,8 +682,9 @@ def worked_on(example: Any, short: bool) -> Callable[..., None]:
     return process
 
 
+@pytest.mark.requirement("R000-080")
 def test_only_a_message_that_can_be_read_gets_a_heartbeat(in_lambda: Queue, example) -> None:
-    """R000-080: parsed and validated first."""
+    """Parsed and validated first."""
     began: list[object] = []
     bad = {**in_lambda.record(), "body": json.dumps({"nobody": 1})}
     before = threading.active_count()
@@ -650,11 +694,12 @@ def test_only_a_message_that_can_be_read_gets_a_heartbeat(in_lambda: Queue, exam
     assert threading.active_count() == before
 
 
+@pytest.mark.requirement("R000-019", "R000-081", "R000-082", "R000-084")
 @pytest.mark.parametrize("short", [False, True])
 def test_the_heartbeat_runs_while_the_work_does_and_not_after_it(
     in_lambda: Queue, example: Any, short: bool
 ) -> None:
-    """R000-019, R000-081, R000-082, R000-084: on the success path."""
+    """On the success path."""
     seen: list[SQSHeartbeat] = []
 
     def work(task: dict[str, Any], heartbeat: SQSHeartbeat) -> None:
@@ -668,11 +713,12 @@ def test_the_heartbeat_runs_while_the_work_does_and_not_after_it(
     assert seen[0]._stop_event.is_set()
 
 
+@pytest.mark.requirement("R000-019", "R000-023", "R000-083")
 @pytest.mark.parametrize("short", [False, True])
 def test_work_that_fails_stops_the_heartbeat_and_fails_with_its_own_error(
     in_lambda: Queue, example: Any, short: bool
 ) -> None:
-    """R000-019, R000-023, R000-083: the heartbeat's error is asked for on success only."""
+    """The heartbeat's error is asked for on success only."""
     seen: list[SQSHeartbeat] = []
 
     def work(task: dict[str, Any], heartbeat: SQSHeartbeat) -> None:
@@ -685,11 +731,11 @@ def test_work_that_fails_stops_the_heartbeat_and_fails_with_its_own_error(
     assert not seen[0].running
 
 
+@pytest.mark.requirement("R000-023", "R000-024", "R000-084", "R000-085")
 @pytest.mark.parametrize("short", [False, True])
 def test_work_that_succeeded_while_the_message_was_lost_fails(
     in_lambda: Queue, example: Any, short: bool
 ) -> None:
-    """R000-023, R000-024, R000-084, R000-085."""
 
     def work(task: dict[str, Any], heartbeat: SQSHeartbeat) -> None:
         lose(heartbeat)
@@ -698,8 +744,9 @@ def test_work_that_succeeded_while_the_message_was_lost_fails(
         worked_on(example, short)(in_lambda.record(), work)
 
 
+@pytest.mark.requirement("R000-019", "R000-081")
 def test_the_handler_of_the_example_works(in_lambda: Queue, example, capsys) -> None:
-    """R000-019, R000-081: as Lambda calls it."""
+    """As Lambda calls it."""
     example.handler({"Records": [in_lambda.record()]}, None)
     assert "sent to Ada" in capsys.readouterr().out
 

@@ -61,6 +61,7 @@ def push_count(queue: Queue, count: int) -> list[str]:
 # -- few calls
 
 
+@pytest.mark.requirement("R001-050", "R001-051")
 def test_ten_messages_are_sent_received_and_deleted_in_one_call_each(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
@@ -73,6 +74,7 @@ def test_ten_messages_are_sent_received_and_deleted_in_one_call_each(
     assert sqs.calls.count("DeleteMessageBatch", "DeleteMessage") == 3
 
 
+@pytest.mark.requirement("R001-052")
 def test_acks_of_many_threads_are_sent_together(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_single_ack_does_not_wait_for_others(
     assert queue.stats().leased == 0
 
 
+@pytest.mark.requirement("R003-025")
 def test_a_worker_never_receives_more_than_it_has_free_slots(sqs: SimulatedSqs) -> None:
     client = SimulatedSqs().client()
     client.create_queue(QueueName="work")
@@ -263,6 +266,7 @@ def test_access_denied_names_the_permission(
 # -- delivered twice to one process
 
 
+@pytest.mark.requirement("R003-002")
 def test_a_message_delivered_twice_to_one_process_is_processed_once_with_its_newest_handle(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
@@ -326,6 +330,7 @@ def test_a_message_that_is_being_settled_is_not_extended(
     assert sqs.calls.entries("ChangeMessageVisibilityBatch") == 1
 
 
+@pytest.mark.requirement("R001-053", "R001-054")
 @pytest.mark.parametrize(("on_nack", "ready", "calls"), [("now", 1, 1), ("leave", 0, 0)])
 def test_a_nack_without_a_delay_follows_on_nack(
     open_queue: Callable[..., Queue],
@@ -335,7 +340,7 @@ def test_a_nack_without_a_delay_follows_on_nack(
     ready: int,
     calls: int,
 ) -> None:
-    """R001-053, R001-054: leave it to its visibility timeout, or show it at once."""
+    """Leave it to its visibility timeout, or show it at once."""
     queue = open_queue(on_nack=on_nack)
     push_count(queue, 1)
     [message] = queue.poll()
@@ -401,6 +406,7 @@ def test_a_long_poll_ends_at_once_on_shutdown_and_gives_back_later_messages(
     assert queue.stats().ready == 1
 
 
+@pytest.mark.requirement("R001-051", "R003-027")
 def test_a_long_poll_leaves_most_of_the_lease(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
 ) -> None:
@@ -735,6 +741,7 @@ def test_a_checkpoint_that_is_not_kept_is_reported_once(
 # -- the same worker
 
 
+@pytest.mark.requirement("R001-048")
 def test_a_worker_retries_rejects_and_completes(sqs: SimulatedSqs) -> None:
     client = SimulatedSqs().client()
     client.create_queue(QueueName="work")

@@ -1,6 +1,6 @@
 """The doctor's checks of state machines.
 
-R004-209, R004-217…219, R004-257 (JB-18, JB-20).
+(JB-18, JB-20).
 """
 
 import json
@@ -62,6 +62,7 @@ def check_state(check: str, **fields: Any) -> CheckResult:
     return result
 
 
+@pytest.mark.requirement("R004-209")
 @pytest.mark.parametrize(
     ("seconds", "level"), [(90, "ok"), (89, "warn"), (60, "warn"), (59, "fail"), (31, "fail")]
 )
@@ -147,6 +148,7 @@ def test_what_comes_from_the_input_cannot_be_checked(fields: dict[str, Any]) -> 
     assert "cannot be checked" in result.found
 
 
+@pytest.mark.requirement("R004-219")
 def test_a_timeout_is_needed_and_heartbeats_do_not_prolong_it() -> None:
     result = check_state("timeout", TimeoutSeconds=None)
     assert result.level.value == "warn"
@@ -212,8 +214,8 @@ def test_a_machine_without_a_waiting_state_gets_a_warning(definition: Any) -> No
     assert list_levels(definition) == {"state machine": "warn"}
 
 
+@pytest.mark.requirement("R004-208", "R004-211")
 def test_the_example_is_right() -> None:
-    """R004-208, R004-211."""
     levels = {result.level.value for result in examine(str(EXAMPLE), INTERVAL)}
     assert levels == {"ok"}
 

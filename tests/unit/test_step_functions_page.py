@@ -51,8 +51,9 @@ def find_code_words(text: str) -> list[str]:
 # -- the pattern
 
 
+@pytest.mark.requirement("R004-206")
 def test_the_page_begins_with_the_pattern_in_short() -> None:
-    """R004-206: the calls between the parts, and what a failed heartbeat does."""
+    """The calls between the parts, and what a failed heartbeat does."""
     title, _, rest = PAGE.partition("\n")
     assert title.lower() == "# step functions: the heartbeat pattern"
     overview = rest.partition("\n## ")[0]
@@ -62,8 +63,8 @@ def test_the_page_begins_with_the_pattern_in_short() -> None:
     assert "never fails a job" in overview
 
 
+@pytest.mark.requirement("R004-207")
 def test_the_settings_on_the_page_exist() -> None:
-    """R004-207."""
     settings = {
         find_code_words(name)[0]: cells[0]
         for name, cells in read_rows(read_section("Set it up")).items()
@@ -89,8 +90,9 @@ def read_snippet() -> Any:
     return json.loads(f"{{{text}}}")["StartExportJob"]
 
 
+@pytest.mark.requirement("R004-077", "R004-208", "R004-209", "R004-211", "R004-219")
 def test_the_state_on_the_page_is_the_one_of_the_example_and_right() -> None:
-    """R004-077, R004-208, R004-209, R004-211, R004-219: the page has
+    """The page has
     90 and 7200, where the seed has 60 and 3600."""
     state = read_snippet()
     example = EXAMPLE["States"]["StartExportJob"]
@@ -101,8 +103,8 @@ def test_the_state_on_the_page_is_the_one_of_the_example_and_right() -> None:
     assert {result.level.value for result in check_definition(machine, INTERVAL)} == {"ok"}
 
 
+@pytest.mark.requirement("R004-209", "R004-217", "R004-218", "R004-219", "R004-220")
 def test_the_page_says_how_the_two_clocks_relate_to_the_interval() -> None:
-    """R004-209, R004-217…220."""
     heartbeat = read_section("HeartbeatSeconds and the interval")
     assert "**at least twice** the interval" in heartbeat
     assert f"({3 * INTERVAL:g} s with {INTERVAL:g} s)" in heartbeat
@@ -123,8 +125,10 @@ def list_metrics() -> dict[str, str]:
     }
 
 
+@pytest.mark.requirement(
+    "R004-222", "R004-224", "R004-225", "R004-226", "R004-227", "R004-228", "R004-229"
+)
 def test_the_metrics_on_the_page_are_exported() -> None:
-    """R004-222, R004-224…229."""
     metrics = list_metrics()
     names = [
         name
@@ -137,6 +141,7 @@ def test_the_metrics_on_the_page_are_exported() -> None:
     assert metrics["holdfast_jobs_active_with_token"] == "gauge"
 
 
+@pytest.mark.requirement("R004-230", "R004-231", "R004-232")
 @pytest.mark.parametrize(
     ("alarm", "when", "over", "rule"),
     [
@@ -164,7 +169,6 @@ def test_the_metrics_on_the_page_are_exported() -> None:
 def test_an_alarm_has_its_limit_and_a_rule_over_existing_metrics(
     alarm: str, when: str, over: str, rule: str
 ) -> None:
-    """R004-230, R004-231, R004-232."""
     text = read_section("Metrics and alarms")
     assert read_rows(text)[alarm] == [when, over]
     assert rule in text.splitlines()
@@ -175,8 +179,10 @@ def test_an_alarm_has_its_limit_and_a_rule_over_existing_metrics(
 # -- the tables
 
 
+@pytest.mark.requirement(
+    "R004-201", "R004-202", "R004-203", "R004-204", "R004-233", "R004-234", "R004-235"
+)
 def test_the_tables_on_the_page_are_those_that_are_made() -> None:
-    """R004-201…204, R004-233…235."""
     text = read_section("The tables")
     for table in define_tables(JobTables()):
         keys, index = read_rows(text)[f"`{table['TableName']}`"]
@@ -195,8 +201,9 @@ def test_the_tables_on_the_page_are_those_that_are_made() -> None:
     assert "paid by use" in text
 
 
+@pytest.mark.requirement("R004-251", "R004-252", "R004-262")
 def test_the_page_says_what_reading_costs_and_where_that_is_seen() -> None:
-    """R004-251, R004-252, R004-262: 100 jobs in two cycles a minute are 200 reads."""
+    """100 jobs in two cycles a minute are 200 reads."""
     text = read_section("What it costs")
     assert f"{100 * 60 / INTERVAL:.0f} reads a minute" in text
     assert "`ConsumedReadCapacityUnits`" in text
@@ -207,8 +214,9 @@ def test_the_page_says_what_reading_costs_and_where_that_is_seen() -> None:
 # -- when something is wrong
 
 
+@pytest.mark.requirement("R004-253", "R004-254", "R004-257", "R004-258", "R004-259", "R004-260")
 def test_the_page_leads_from_symptoms_to_causes() -> None:
-    """R004-253, R004-254, R004-257…260: in the order of a search."""
+    """In the order of a search."""
     text = read_section("When something is wrong")
     timed_out, silent, closed = (
         part.partition("\n\n")[0]
@@ -227,8 +235,8 @@ def test_the_page_leads_from_symptoms_to_causes() -> None:
     assert set(find_code_words(text)) >= TOKEN_CLOSED
 
 
+@pytest.mark.requirement("R004-257", "R004-258", "R004-264", "R004-265")
 def test_what_the_page_looks_for_in_the_log_is_written_there() -> None:
-    """R004-257, R004-258, R004-264, R004-265."""
     kinds = [
         kind for kind in vars(ev).values() if isinstance(kind, type) and issubclass(kind, Event)
     ]
@@ -242,8 +250,9 @@ def test_what_the_page_looks_for_in_the_log_is_written_there() -> None:
 # -- related pages
 
 
+@pytest.mark.requirement("R004-210")
 def test_the_layers_are_drawn_as_they_are_checked() -> None:
-    """R004-210: ARCHITECTURE.md is where ports and adapters are laid out."""
+    """ARCHITECTURE.md is where ports and adapters are laid out."""
     text = (ROOT / "ARCHITECTURE.md").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contract = project["tool"]["importlinter"]["contracts"][0]
@@ -262,8 +271,8 @@ def test_the_layers_are_drawn_as_they_are_checked() -> None:
         )
 
 
+@pytest.mark.requirement("R004-018", "R004-031")
 def test_the_recommended_number_of_workers_is_that_of_the_cores() -> None:
-    """R004-018, R004-031."""
     page = (ROOT / "docs/reference/settings.md").read_text()
     cells = read_rows(page)["`worker_pool_size`"]
     assert cells[:2] == ["`WORKER_POOL_SIZE`", "4"]

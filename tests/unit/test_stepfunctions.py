@@ -111,8 +111,19 @@ def make_callbacks(url: str) -> StepFunctionsCallbacks:
     return StepFunctionsCallbacks(client)
 
 
+@pytest.mark.requirement(
+    "R004-094",
+    "R004-120",
+    "R004-121",
+    "R004-165",
+    "R004-166",
+    "R004-171",
+    "R004-172",
+    "R004-173",
+    "R004-174",
+    "R004-175",
+)
 def test_the_three_callbacks_say_what_the_service_expects(service: Service) -> None:
-    """R004-120, R004-121, R004-165, R004-166, R004-171 to R004-175."""
     port: StepFunctions = make_callbacks(service.url)
     port.send_task_success(TOKEN, {"jobId": "j", "status": "COMPLETED", "totalTasks": 2})
     port.send_task_failure(TOKEN, "JobCompletedWithFailures", "3 tasks failed")
@@ -131,15 +142,17 @@ def test_the_three_callbacks_say_what_the_service_expects(service: Service) -> N
     assert heartbeat == ("SendTaskHeartbeat", {"taskToken": SECRET})
 
 
+@pytest.mark.requirement("R004-162", "R004-179", "R004-253", "R004-254")
 @pytest.mark.parametrize("code", ["TaskTimedOut", "TaskDoesNotExist", "InvalidToken"])
 def test_three_codes_mean_that_the_token_is_closed(service: Service, code: str) -> None:
-    """JB-46, R004-253, R004-254: the code decides, and the text is ignored."""
+    """The code decides, and the text is ignored (JB-46)."""
     service.status, service.code = 400, code
     with pytest.raises(TokenClosed) as caught:
         make_callbacks(service.url).send_task_heartbeat(TOKEN)
     assert caught.value.code == code
 
 
+@pytest.mark.requirement("R004-170")
 @pytest.mark.parametrize(
     ("status", "code"),
     [
@@ -156,6 +169,7 @@ def test_a_refused_call_was_not_acted_on(service: Service, status: int, code: st
         make_callbacks(service.url).send_task_success(TOKEN, {})
 
 
+@pytest.mark.requirement("R004-179")
 @pytest.mark.parametrize(
     ("status", "code"), [(500, "InternalFailure"), (503, "ServiceUnavailable"), (502, "")]
 )
@@ -178,6 +192,7 @@ def test_a_response_that_does_not_come_in_time_is_unclear_and_not_retried(
     assert len(service.requests) == 1
 
 
+@pytest.mark.requirement("R004-243")
 def test_a_connection_that_breaks_is_unclear_and_tried_once(service: Service) -> None:
     """(JB-09)"""
     service.hang_up = True
@@ -194,6 +209,7 @@ def test_a_service_that_cannot_be_reached_did_nothing() -> None:
         make_callbacks(f"http://127.0.0.1:{port}").send_task_success(TOKEN, {})
 
 
+@pytest.mark.requirement("R004-175")
 def test_the_default_client_never_retries(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,11 +232,21 @@ def test_a_token_that_is_too_long_is_treated_as_closed(service: Service) -> None
     assert service.requests == []
 
 
+@pytest.mark.requirement(
+    "R004-167",
+    "R004-168",
+    "R004-169",
+    "R004-170",
+    "R004-176",
+    "R004-177",
+    "R004-178",
+    "R004-179",
+)
 @pytest.mark.parametrize("status", [200, 400, 500])
 def test_no_log_and_no_error_shows_the_token(
     service: Service, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """R004-167 to R004-170, R004-176 to R004-179, JB-35: the service quotes it."""
+    """The service quotes it (JB-35)."""
     caplog.set_level(logging.DEBUG, logger="holdfast")
     service.status, service.code = status, "" if status == 200 else "SomethingOdd"
     port, printed = make_callbacks(service.url), ""
@@ -247,6 +273,7 @@ def test_a_text_is_whole_or_cut_with_a_mark(text: str, max_chars: int) -> None:
     assert sent == text or (sent.endswith("[…cut]") and text.startswith(sent[:200]))
 
 
+@pytest.mark.requirement("R004-173")
 def test_long_texts_arrive_cut(service: Service) -> None:
     """(JB-38)"""
     make_callbacks(service.url).send_task_failure(TOKEN, "E" * 1000, "c" * 100_000)
@@ -284,10 +311,11 @@ def simulated(clock: ManualClock) -> SimulatedStepFunctions:
     return SimulatedStepFunctions(clock)
 
 
+@pytest.mark.requirement("R004-223", "R004-248")
 def test_silence_times_a_token_out(
     simulated: SimulatedStepFunctions, clock: ManualClock
 ) -> None:
-    """R004-223, R004-248: counted from the entry of the state."""
+    """Counted from the entry of the state."""
     port: StepFunctions = simulated
     token = simulated.open(heartbeat_seconds=60)
     clock.advance(59.9)
@@ -310,10 +338,11 @@ def test_heartbeats_do_not_extend_the_absolute_timeout(
     assert simulated.state(token) is TokenState.TIMED_OUT
 
 
+@pytest.mark.requirement("R004-126")
 def test_a_closed_token_gets_the_error_of_a_timeout(
     simulated: SimulatedStepFunctions,
 ) -> None:
-    """JB-46, R004-126."""
+    """(JB-46)."""
     token = simulated.open()
     simulated.send_task_success(token, {"a": 1})
     assert simulated.state(token) is TokenState.CLOSED

@@ -81,8 +81,32 @@ def make_failure(task: ExportTask) -> TaskResult:
     return TaskResult(task.job_id, task.task_id, False, 0, JobError("Http404", "gone"))
 
 
+@pytest.mark.requirement(
+    "R004-023",
+    "R004-103",
+    "R004-106",
+    "R004-107",
+    "R004-108",
+    "R004-109",
+    "R004-110",
+    "R004-111",
+    "R004-112",
+    "R004-113",
+    "R004-114",
+    "R004-115",
+    "R004-116",
+    "R004-117",
+    "R004-118",
+    "R004-119",
+    "R004-120",
+    "R004-123",
+    "R004-124",
+    "R004-125",
+    "R004-126",
+    "R004-215",
+)
 def test_the_last_success_completes_the_job_and_says_how_much(stage: Stage) -> None:
-    """R004-103, 106…120, 123…126: count, check, first success with the seed's output."""
+    """Count, check, first success with the seed's output."""
     token = stage.step_functions.open()
     first, second = stage.begin(2, token=token)
     stage.tracker.seal(JOB, 2)
@@ -106,8 +130,8 @@ def test_the_last_success_completes_the_job_and_says_how_much(stage: Stage) -> N
     assert stage.list_events(ev.JobFinished) == [ev.JobFinished(JOB, "COMPLETED", 2, 0, None)]
 
 
+@pytest.mark.requirement("R004-111", "R004-112", "R004-118", "R004-121", "R004-122", "R004-124")
 def test_a_failed_task_fails_the_job_and_says_how_many(stage: Stage) -> None:
-    """R004-111, 112, 118, 121; R004-122."""
     token = stage.step_functions.open()
     first, second = stage.begin(2, token=token)
     stage.tracker.seal(JOB, 2)
@@ -119,8 +143,8 @@ def test_a_failed_task_fails_the_job_and_says_how_many(stage: Stage) -> None:
     assert stage.list_events(ev.TaskFailed) == [ev.TaskFailed(JOB, first.task_id, "Http404")]
 
 
+@pytest.mark.requirement("R004-119", "R004-124")
 def test_a_job_without_token_is_settled_without_a_callback(stage: Stage) -> None:
-    """R004-119, R004-124."""
     (task,) = stage.begin(1)
     stage.tracker.seal(JOB, 1)
     assert stage.tracker.count(JOB, [make_success(task)]).status is JobStatus.COMPLETED
@@ -154,6 +178,7 @@ def test_results_of_an_unknown_job_say_so(stage: Stage) -> None:
         stage.tracker.count(JOB, [])
 
 
+@pytest.mark.requirement("R004-113", "R004-114")
 def test_a_duplicate_result_still_checks_whether_the_job_is_done(stage: Stage) -> None:
     """The process that counted it may have crashed before it checked (JB-06)."""
     (task,) = stage.begin(1)
@@ -188,8 +213,9 @@ def test_a_lost_response_counts_as_sent_if_the_token_is_closed_afterwards(stage:
     assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 
+@pytest.mark.requirement("R004-253")
 def test_a_token_that_is_closed_at_the_first_attempt_timed_out(stage: Stage) -> None:
-    """JB-09, R004-253."""
+    """(JB-09)."""
     token = stage.step_functions.open(timeout_seconds=60)
     (task,) = stage.begin(1, token=token)
     stage.tracker.seal(JOB, 1)
@@ -223,8 +249,9 @@ def test_a_failed_job_keeps_its_reason_if_its_token_is_closed(stage: Stage) -> N
 # -- a closed token
 
 
+@pytest.mark.requirement("R004-154", "R004-253", "R004-256")
 def test_a_closed_token_ends_a_job_that_was_being_worked_on(stage: Stage) -> None:
-    """JB-13, R004-154, R004-256: a closed token never completes a job."""
+    """A closed token never completes a job (JB-13)."""
     stage.begin(2, token=TaskToken("gone"))
     job = stage.tracker.token_closed(stage.job, "TaskTimedOut")
     assert job.status is JobStatus.FAILED
@@ -234,17 +261,18 @@ def test_a_closed_token_ends_a_job_that_was_being_worked_on(stage: Stage) -> Non
     assert not stage.step_functions.accepted
 
 
+@pytest.mark.requirement("R004-153", "R004-254", "R004-256")
 @pytest.mark.parametrize("code", ["TaskDoesNotExist", "InvalidToken"])
 def test_an_unknown_token_fails_the_job_with_another_code(stage: Stage, code: str) -> None:
-    """R004-153, R004-254."""
     stage.begin(2, token=TaskToken("foreign"))
     job = stage.tracker.token_closed(stage.job, code)
     assert job.error is not None
     assert job.error.code == "TaskTokenInvalid"
 
 
+@pytest.mark.requirement("R004-153", "R004-253", "R004-255", "R004-256")
 def test_a_closed_token_of_a_job_that_ended_changes_nothing(stage: Stage) -> None:
-    """A heartbeat raced with the success (JB-46, R004-255)."""
+    """A heartbeat raced with the success (JB-46)."""
     token = stage.step_functions.open()
     (task,) = stage.begin(1, token=token)
     old = stage.job
@@ -266,6 +294,7 @@ def test_a_closed_token_of_a_job_with_a_pending_callback_changes_nothing(stage: 
     assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 
+@pytest.mark.requirement("R004-253")
 def test_a_closed_token_that_was_replaced_changes_nothing(stage: Stage) -> None:
     """(JB-14)"""
     stage.begin(1, token=TaskToken("old"))
@@ -295,6 +324,7 @@ def test_a_job_taken_over_while_it_is_failed_notifies_its_new_token(
 # -- stalled
 
 
+@pytest.mark.requirement("R004-023")
 def test_a_stalled_job_is_failed_and_its_token_notified(stage: Stage) -> None:
     """(JB-17)"""
     token = stage.step_functions.open()

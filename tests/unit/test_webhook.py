@@ -1,6 +1,6 @@
 """Webhook requests: every kind of HTTP event is parsed, and only signed ones are accepted.
 
-R002-007. SignatureCheck are made here by the description, not by Twilio's library.
+SignatureCheck are made here by the description, not by Twilio's library.
 """
 
 import hmac

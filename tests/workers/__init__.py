@@ -1,1 +1,1 @@
-"""What the worker's tests share: handlers that children can import, and a kit."""
+"""Shared by the worker's tests: handlers that children can import, and helpers."""

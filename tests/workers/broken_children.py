@@ -1,4 +1,4 @@
-"""Handlers whose process says to the worker what it never should. Importable by children.
+"""Handlers whose process sends invalid data to the worker. Children can import them.
 
 Each does so on its first attempt only, and would then sleep until it is killed.
 """
@@ -14,7 +14,7 @@ from holdfast.core.worker import child_wire
 from holdfast.core.worker.context import Context
 from workers.kit import Notes
 
-FLOOD_BYTES = 256 << 20  # what a reader without a limit would keep in memory
+FLOOD_BYTES = 256 << 20  # a reader without a limit would keep all this in memory
 
 
 def do(message: Any, ctx: Any) -> None:
@@ -26,21 +26,21 @@ def do(message: Any, ctx: Any) -> None:
 
 
 def finish(message: Any, ctx: Context) -> None:
-    """Nothing wrong here."""
+    """Finish without sending anything wrong."""
 
 
 # -- bytes
 
 
 def raw(message: Any, ctx: Any) -> None:
-    _write(ctx, bytes.fromhex(message.said))
+    _write(ctx, bytes.fromhex(message.data))
     time.sleep(1000)
 
 
 def frame(message: Any, ctx: Any) -> None:
-    """A whole frame about this attempt, whatever is in it, after a good one."""
+    """Send a complete frame of this attempt with any content, after a valid one."""
     ctx.beat(checkpoint={"good": True})
-    _write(ctx, _framed(_of_this_attempt(ctx, message.said.encode())))
+    _write(ctx, _add_length(_number_frame(ctx, message.data.encode())))
     time.sleep(1000)
 
 
@@ -51,67 +51,67 @@ def endless_frame(message: Any, ctx: Any) -> None:
     time.sleep(1000)
 
 
-def questions_without_end(message: Any, ctx: Any) -> None:
-    """Asks on and on, and never reads an answer."""
-    question = _framed(_of_this_attempt(ctx, child_wire.LOAD))
+def endless_requests(message: Any, ctx: Any) -> None:
+    """Send requests forever and never read a response."""
+    request = _add_length(_number_frame(ctx, child_wire.LOAD))
     while True:
-        _write(ctx, question * 1000)
+        _write(ctx, request * 1000)
 
 
-def stacks_without_end(message: Any, ctx: Any) -> None:
-    """Floods the pipe for stack dumps while it stalls."""
+def endless_stacks(message: Any, ctx: Any) -> None:
+    """Stall, and flood the pipe for stack dumps."""
     while True:
         os.write(ctx._pulse._stacks, b"x" * (1 << 16))
 
 
-def odd_pulse(message: Any, ctx: Any) -> None:
+def invalid_pulse(message: Any, ctx: Any) -> None:
     os.write(ctx._pulse._control, b"?")
     time.sleep(1000)
 
 
-# -- whole frames at the wrong time
+# -- complete frames at the wrong time
 
 
 def outcome_twice(message: Any, ctx: Any) -> None:
-    """The outcome of this attempt is sent twice, in one piece."""
-    ctx._frames.send = lambda payload: _write(ctx, _framed(payload) * 2)
+    """Send the outcome of this attempt twice, in one write."""
+    ctx._frames.send = lambda payload: _write(ctx, _add_length(payload) * 2)
 
 
 def outcome_and_more(message: Any, ctx: Any) -> None:
-    question = _framed(_of_this_attempt(ctx, child_wire.LOAD))
-    ctx._frames.send = lambda payload: _write(ctx, _framed(payload) + question)
+    request = _add_length(_number_frame(ctx, child_wire.LOAD))
+    ctx._frames.send = lambda payload: _write(ctx, _add_length(payload) + request)
 
 
 def outcome_of_another_attempt(message: Any, ctx: Any) -> None:
-    """As one that came late, when the next message has begun."""
-    _write(ctx, _framed(child_wire.numbered(ctx._number - 1, child_wire.OUTCOME)))
+    """Send the outcome of the previous attempt, as if it came late."""
+    _write(ctx, _add_length(child_wire.add_number(ctx._number - 1, child_wire.OUTCOME)))
     time.sleep(1000)
 
 
-class RubbishAtStart:
-    """A handler that cannot be loaded without something being said."""
+class GarbageAtStart:
+    """A handler that sends garbage while it is unpickled."""
 
     def __call__(self, message: Any) -> None:
         """Never called."""
 
     def __reduce__(self) -> Any:
-        return _talk_rubbish, ()
+        return _send_garbage, ()
 
 
-def _talk_rubbish() -> Any:
+def _send_garbage() -> Any:
     frames = next(f.frame.f_locals["frames"] for f in inspect.stack() if f.function == "main")
     frames.send(b"rubbish")
-    return RubbishAtStart()
+    return GarbageAtStart()
 
 
-def _of_this_attempt(ctx: Any, said: bytes) -> bytes:
-    return child_wire.numbered(ctx._number, said)
+def _number_frame(ctx: Any, frame: bytes) -> bytes:
+    return child_wire.add_number(ctx._number, frame)
 
 
-def _framed(payload: bytes) -> bytes:
+def _add_length(payload: bytes) -> bytes:
     return struct.pack("!I", len(payload)) + payload
 
 
 def _write(ctx: Any, data: bytes) -> None:
     while data:
-        data = data[os.write(ctx._frames._writes, data) :]
+        data = data[os.write(ctx._frames._write_fd, data) :]

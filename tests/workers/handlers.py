@@ -1,4 +1,4 @@
-"""Handlers for child processes: importable, and telling what they do in a file."""
+"""Handlers that child processes can import and that record what they do in a file."""
 
 import asyncio
 import ctypes
@@ -21,7 +21,7 @@ def note(message: Any, line: str) -> None:
 
 
 def do(message: Any, ctx: Context) -> Any:
-    """Do what the message says; `do` names one of the functions below."""
+    """Call the function below that the message names in `do`."""
     note(message, f"pid {os.getpid()}")
     note(message, f"attempt {ctx.attempt}")
     return globals()[message.what](message, ctx)
@@ -97,7 +97,7 @@ def sleep_once(message: Any, ctx: Context) -> None:
 def hold_the_gil(message: Any, ctx: Context) -> None:
     note(message, "stuck now")
     library = ctypes.PyDLL(None)
-    while True:  # a signal cuts it short
+    while True:  # a signal ends the sleep early
         library.sleep(1000)
 
 
@@ -112,7 +112,7 @@ def ignore_everything(message: Any, ctx: Context) -> None:
 
 
 def have_children(message: Any, ctx: Context) -> None:
-    """One started, one forked: the fork holds all our pipes open."""
+    """Start one process and fork another. The fork holds all pipes open."""
     started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     forked = os.fork()
     if forked == 0:
@@ -137,18 +137,18 @@ def clean_up(message: Any, ctx: Context) -> None:
 
 
 def finish_late(message: Any, ctx: Context) -> None:
-    """Ends well, but only when told to end."""
+    """Finish, but only after SIGTERM."""
     try:
         sleep(message, ctx)
     except BaseException:
         return
 
 
-# -- talking to the worker
+# -- requests to the worker
 
 
 def beat_on(message: Any, ctx: Context) -> None:
-    """Longer than any limit of the test, but moving."""
+    """Run longer than any limit of the test, but beat."""
     until = time.monotonic() + message.seconds
     while time.monotonic() < until:
         ctx.beat(progress=0.5)
@@ -177,7 +177,7 @@ def use_checkpoint(message: Any, ctx: Context) -> Any:
 
 
 def save_large(message: Any, ctx: Context) -> Any:
-    """What the queue can keep comes back whole; what no process can send is refused here."""
+    """Save the largest checkpoint the queue accepts, and one that is too large to send."""
     if ctx.attempt == 1:
         ctx.beat(checkpoint="x" * 1_000_000)
         return Retry(0.0)

@@ -1,4 +1,4 @@
-"""Running workers under test, and waiting for things to come true."""
+"""Helpers to run workers under test and to wait for conditions."""
 
 import os
 import time
@@ -17,13 +17,13 @@ from holdfast.core.queue.message import AnyMessage
 from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.testing import ManualClock, MemoryQueue
 
-PATIENCE = 60.0  # for a machine that is busy with other things
+WAIT_TIMEOUT = 60.0  # for a machine that is busy with other things
 
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], seconds: float = PATIENCE) -> T:
-    """Wait until it is true, and say what it is then."""
+def eventually(condition: Callable[[], T], seconds: float = WAIT_TIMEOUT) -> T:
+    """Wait until the condition is true, and return its value."""
     until = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < until, "it never came true"
@@ -32,7 +32,7 @@ def eventually(condition: Callable[[], T], seconds: float = PATIENCE) -> T:
 
 
 class Running:
-    """A worker in a thread of its own."""
+    """A worker that runs in its own thread."""
 
     def __init__(self, worker: Worker[Any], until_empty: bool) -> None:
         self.worker = worker
@@ -51,7 +51,7 @@ class Running:
         return not self._thread.is_alive()
 
     def join(self, clock: ManualClock | None = None) -> WorkerReport:
-        """Wait for its end. A clock that stands still moves meanwhile, as fast as ours."""
+        """Wait until the run ends. A manual clock is advanced as fast as real time."""
         eventually(lambda: self.ended() or (clock and clock.advance(0.01)))
         if self.error is not None:
             raise self.error
@@ -69,13 +69,13 @@ class Running:
 
 @contextmanager
 def running(worker: Worker[Any], *, until_empty: bool = False) -> Iterator[Running]:
-    """Run it beside the test, and leave nothing running behind it."""
+    """Run the worker beside the test, and stop it afterwards."""
     run = Running(worker, until_empty)
     try:
         yield run
     finally:
         worker.stop_now()
-        run._thread.join(PATIENCE)
+        run._thread.join(WAIT_TIMEOUT)
 
 
 def run_until_empty(worker: Worker[Any], clock: ManualClock | None = None) -> WorkerReport:
@@ -84,7 +84,7 @@ def run_until_empty(worker: Worker[Any], clock: ManualClock | None = None) -> Wo
 
 
 class Seen:
-    """A subscriber that remembers."""
+    """A subscriber that records events."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -97,7 +97,7 @@ class Seen:
 
 
 class TestQueue(MemoryQueue[AnyMessage]):
-    """A queue that writes down what is asked of it, and can refuse to renew."""
+    """A queue that records its calls and can refuse to renew."""
 
     __test__ = False
 
@@ -169,7 +169,7 @@ class TestQueue(MemoryQueue[AnyMessage]):
         self.renewals += 1
         self.log += [f"renew {lease.message_id}" for lease in leases]
         if self.refusing.is_set():
-            return [Refused("somebody else has it") for _ in leases]
+            return [Refused("another worker has it") for _ in leases]
         return super().renew(leases, seconds)
 
 
@@ -184,7 +184,7 @@ def pass_a_renewal(queue: TestQueue, clock: ManualClock) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether any of its threads can still do anything. A zombie cannot."""
+    """Return whether a thread of the process can still run. A dead, unreaped one cannot."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -198,7 +198,7 @@ def is_alive(pid: int) -> bool:
 
 
 def members(group: int) -> list[int]:
-    """The living members of a process group."""
+    """Return the live members of a process group."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -212,13 +212,13 @@ def members(group: int) -> list[int]:
 
 
 class Notes:
-    """A file in which handlers of other processes write what they do."""
+    """A file in which handlers in other processes record what they do."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, line: str) -> None:
-        """Appended in one write: readers never see half of it."""
+        """Append a line in one write, so that readers never see a part of it."""
         with open(self.path, "ab", buffering=0) as file:
             file.write(f"{line}\n".encode())
 
@@ -229,5 +229,5 @@ class Notes:
         return [line.split(" ", 1)[1] for line in self.lines() if line.startswith(f"{word} ")]
 
     def pid(self, word: str = "pid") -> int:
-        """The first process id noted under that word, as soon as it is there."""
+        """Wait for the first process id recorded under that word, and return it."""
         return int(eventually(lambda: self.values(word))[0])

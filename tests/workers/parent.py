@@ -1,4 +1,4 @@
-"""A worker in a process of its own, for tests that kill, stop or interrupt it."""
+"""A worker in its own process, for tests that kill, stop or interrupt it."""
 
 import ctypes
 import json
@@ -11,8 +11,8 @@ from threading import Thread
 from typing import Any
 
 if __name__ == "__mp_main__":
-    # A child imports this script before anything of ours runs in it. Be slow about it:
-    # what reaches a child that has no session of its own yet, reaches it here.
+    # A child imports this script before any code of Holdfast runs in it. Be slow here, so
+    # that a signal can reach the child before it has its own session.
     time.sleep(float(os.environ.get("SLOW_CHILDREN", "0")))
 
 from holdfast.adapters.local.filesystem import FilesystemQueue
@@ -46,16 +46,16 @@ def make_queue(plan: dict[str, Any]) -> QueueManager[AnyMessage]:
 
 
 def run(worker: Worker[Any], notes: Notes) -> None:
-    """Run, and stop on Ctrl-C."""
+    """Run the worker, and stop it on Ctrl-C."""
     signal.signal(signal.SIGINT, lambda *_: worker.stop())
     notes.write("running now")
     notes.write(f"report {worker.run()}")
-    # The test may send more of them: at its end Python would take the first for the death.
+    # The test may send more signals, and Python would die of the first one during its exit.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def leak(worker: Worker[Any], notes: Notes) -> None:
-    """Run, and have a fork keep all pipes open, as a careless daemon would."""
+    """Run while a fork holds all pipes open, as a careless daemon would."""
     thread = Thread(target=worker.run)
     thread.start()
     notes.pid()
@@ -67,13 +67,13 @@ def leak(worker: Worker[Any], notes: Notes) -> None:
 
 
 def adopt(worker: Worker[Any], notes: Notes) -> None:
-    """Run as process 1 of a container would: orphans become our children."""
+    """Run like process 1 of a container, which adopts orphans."""
     assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1) == 0
     worker.run(until_empty=True)
     try:
-        notes.write(f"zombie {os.waitpid(-1, os.WNOHANG)[0]}")
+        notes.write(f"unreaped {os.waitpid(-1, os.WNOHANG)[0]}")
     except ChildProcessError:
-        notes.write("zombie 0")
+        notes.write("unreaped 0")
 
 
 def abandon(worker: Worker[Any], notes: Notes) -> None:

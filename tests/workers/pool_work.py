@@ -1,4 +1,4 @@
-"""Work for the worker pool in tests: what a task does is in its payload under `do`."""
+"""Work for the worker pool in tests. A task's payload names under `do` what it does."""
 
 import ctypes
 import os
@@ -22,7 +22,7 @@ def work(notes: Path) -> "partial[PoolWork]":
 
 
 def is_alive(pid: int) -> bool:
-    """Whether any of its threads can still do anything: the first may be dead already."""
+    """Return whether a thread of the process can still run, even if its first is dead."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state != "Z" or len(os.listdir(f"/proc/{pid}/task")) > 1
@@ -31,7 +31,7 @@ def is_alive(pid: int) -> bool:
 
 
 class PoolWork:
-    """Notes what it does in a file that all workers share."""
+    """Records what it does in a file that all workers share."""
 
     def __init__(self, notes: str) -> None:
         self._notes = notes
@@ -79,7 +79,7 @@ class PoolWork:
         return DONE
 
     def sleep(self, task: Task, report: Callable[[int], None]) -> Any:
-        """Until the job is cancelled."""
+        """Sleep until the job is cancelled."""
         report(1000)
         report(234)
         self.note(f"sleeping {task['taskId']}")
@@ -104,7 +104,7 @@ class PoolWork:
         time.sleep(60)
 
     def stop_itself(self, task: Task, report: Callable[[int], None]) -> Any:
-        """The first time; later it is done."""
+        """Stop this process the first time, and finish later."""
         if task["attempt"] == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(60)
@@ -116,12 +116,14 @@ class PoolWork:
         return DONE
 
     def take_too_long(self, task: Task, report: Callable[[int], None]) -> None:
-        ballast = b"x" * (task.get("megabytes", 0) << 20)  # it takes a while to die with that
+        ballast = b"x" * (
+            task.get("megabytes", 0) << 20
+        )  # a process with so much memory takes a while to die
         time.sleep(600)
         del ballast
 
     def no_memory(self, task: Task, report: Callable[[int], None]) -> None:
-        """As on a host that is too small: what may be had is limited."""
+        """Run out of memory, as on a host that is too small."""
         import resource
 
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -134,7 +136,7 @@ class PoolWork:
         time.sleep(600)
 
     def leave_its_pipe_open(self, task: Task, report: Callable[[int], None]) -> Any:
-        """Dies, the first time, but for a daemon that got away with all its pipes."""
+        """Die the first time, and leave a daemon that holds all pipes open."""
         if task["attempt"] == 1:
             if os.fork() == 0:
                 os.setsid()
@@ -145,7 +147,7 @@ class PoolWork:
         return DONE
 
     def talk_rubbish(self, task: Task, report: Callable[[int], None]) -> Any:
-        """The first time."""
+        """Send garbage the first time."""
         if task["attempt"] == 1:
             self._say(b"{")
             time.sleep(600)
@@ -158,7 +160,7 @@ class PoolWork:
         return DONE
 
     def talk_without_end(self, task: Task, report: Callable[[int], None]) -> Any:
-        """One frame of 4 GiB, or as much of it as the pool takes in; the first time."""
+        """Send a frame of 4 GiB the first time, or as much of it as the pool reads."""
         if task["attempt"] == 1:
             os.write(int(sys.argv[3]), struct.pack("!I", 0xFFFFFFFF))
             for _ in range(256):
@@ -167,7 +169,7 @@ class PoolWork:
         return DONE
 
     def answer_for_others(self, task: Task, report: Callable[[int], None]) -> Any:
-        """Answers with every nonce there was or may be but its own, then twice with that."""
+        """Respond with every nonce but its own, then twice with its own."""
         for nonce in range(1, 50):
             if nonce != task["nonce"]:
                 self._answer(task, nonce, b"666")
@@ -175,7 +177,7 @@ class PoolWork:
         return DONE | {"bytesProcessed": 8}
 
     def break_off(self, task: Task, report: Callable[[int], None]) -> Any:
-        """Dies in the middle of a message, the first time."""
+        """Die in the middle of a frame the first time."""
         if task["attempt"] == 1:
             os.write(int(sys.argv[3]), struct.pack("!I", 1000) + b'{"type":')
             os._exit(9)

@@ -1,4 +1,4 @@
-"""Processing by script, for the watchdog example: who fails, who takes long, who did it."""
+"""Scripted processing for the watchdog example: failures, slow tasks and process ids."""
 
 import os
 import time
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from examples.watchdog import Processing, State, Task
 
-SLOW_SECONDS = 4.0  # two renewals of five seconds' hold, at each third of it
+SLOW_SECONDS = 4.0  # two renewals of a lease of five seconds, one each third
 PIDS = "WATCHDOG_TEST_PIDS"
 
 
 class Scripted:
-    """#0 takes its time, #1 fails at first, all others are complete at once."""
+    """Task #0 is slow, #1 fails at first, and all others complete at once."""
 
     def __init__(self, task: Task) -> None:
         self._task = task

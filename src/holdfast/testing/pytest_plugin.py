@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("holdfast.testing.contracts")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker that the contract suites use."""
+    config.addinivalue_line(
+        "markers", "requirement(*ids): the requirements in docs/requirements.md that it proves"
+    )
+
+
 @pytest.fixture
 def manual_clock() -> "ManualClock":
     """A clock that moves only when the test moves it."""

@@ -55,10 +55,7 @@ def try_acquire(store: ConversationStore, owner: int, now: float = NOW) -> Any:
 
 
 class ConversationConcurrencyPromises:
-    """Promises to many callers at once.
-
-    R002-009, R002-095, R002-096; MS-07; I-MS-2, I-MS-3, I-MS-6.
-    """
+    """Promises to many callers at once (MS-07, I-MS-2, I-MS-3, I-MS-6)."""
 
     @pytest.fixture(params=["one store", "a store for each"])
     def crowd(
@@ -69,6 +66,7 @@ class ConversationConcurrencyPromises:
             return [open_store(clock)] * THREADS
         return [open_store(clock) for _ in range(THREADS)]
 
+    @pytest.mark.requirement("R002-095")
     def test_of_many_acquiring_callers_one_gets_the_lock(
         self, crowd: list[ConversationStore]
     ) -> None:
@@ -89,6 +87,7 @@ class ConversationConcurrencyPromises:
         assert winner.grant.fence == stale.fence + 1
         assert get_conversation(crowd[0]).previous_status == "vip"
 
+    @pytest.mark.requirement("R002-009")
     def test_of_many_callers_that_open_a_window_one_succeeds(
         self, crowd: list[ConversationStore]
     ) -> None:

@@ -75,12 +75,20 @@ class OutboxPromises:
 
 
 class FinishPromises:
-    """Promises about finishing a turn.
+    """Promises about finishing a turn (MS-06, MS-09, MS-10, MS-11, MS-20, I-MS-6)."""
 
-    R002-066…075, R002-078, R002-081, R002-089, R002-096; MS-06, MS-09, MS-10, MS-11,
-    MS-20; I-MS-6.
-    """
-
+    @pytest.mark.requirement(
+        "R002-068",
+        "R002-069",
+        "R002-070",
+        "R002-071",
+        "R002-072",
+        "R002-073",
+        "R002-074",
+        "R002-077",
+        "R002-078",
+        "R002-081",
+    )
     def test_a_turn_is_finished_in_one_write(self, store: ConversationStore) -> None:
         create_conversation(store, status="before")
         stage_messages(store, "m1", "m2", "late")

@@ -62,12 +62,9 @@ def try_acquire(store: ConversationStore, owner: str = "second", **how: Any) -> 
 
 
 class LockPromises:
-    """Promises about the lock.
+    """Promises about the lock (MS-01, MS-05, MS-07, MS-08, MS-12, MS-30, I-MS-3, I-MS-4)."""
 
-    R002-019…023, R002-075, R002-081, R002-086, R002-095, R002-096; MS-01, MS-05,
-    MS-07, MS-08, MS-12, MS-30; I-MS-3, I-MS-4.
-    """
-
+    @pytest.mark.requirement("R002-019", "R002-020", "R002-022", "R002-042")
     @pytest.mark.parametrize("status", ["", "new", "reply_sent", "processing_error", "parked"])
     def test_a_free_lock_is_taken(self, store: ConversationStore, status: str) -> None:
         create_conversation(store, status=status, **CONFIGS)
@@ -88,6 +85,7 @@ class LockPromises:
         create_conversation(store, status=Status.WITH_PERSON)
         assert acquire_lock(store).conversation.previous_status == Status.WITH_PERSON
 
+    @pytest.mark.requirement("R002-021")
     def test_a_lock_that_is_held_is_refused_and_stays(self, store: ConversationStore) -> None:
         create_conversation(store)
         acquire_grant(store, trigger_id="t1")
@@ -97,6 +95,7 @@ class LockPromises:
         assert try_acquire(store, "first", trigger_id="t1") == LockHeld("t1", NOW + 60.0)
         assert read_everything(store) == before
 
+    @pytest.mark.requirement("R002-021")
     def test_an_unknown_conversation_is_not_created(self, store: ConversationStore) -> None:
         """(MS-12)"""
         create_conversation(store, OTHER)
@@ -213,6 +212,7 @@ class LockPromises:
 
     # -- stale holders
 
+    @pytest.mark.requirement("R002-075", "R002-086", "R002-096")
     @pytest.mark.parametrize("write", WRITES)
     def test_a_stale_holder_changes_nothing(self, store: ConversationStore, write: str) -> None:
         """(MS-07, MS-08)"""
@@ -240,6 +240,7 @@ class LockPromises:
             WRITES[write](store, grant)
         assert read_everything(store) == before
 
+    @pytest.mark.requirement("R002-075")
     @pytest.mark.parametrize("write", WRITES)
     @pytest.mark.parametrize("other", ["owner", "fence", "conversation"])
     def test_owner_and_fence_must_both_be_right(

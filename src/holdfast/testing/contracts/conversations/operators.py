@@ -26,11 +26,9 @@ from holdfast.testing.contracts.conversations.support import (
 
 
 class HistoryPromises:
-    """Promises about the history.
+    """Promises about the history (MS-10, I-MS-6, I-MS-10)."""
 
-    R002-068, R002-069; MS-10; I-MS-6, I-MS-10; D-26.
-    """
-
+    @pytest.mark.requirement("R002-069")
     def test_a_history_is_read_page_by_page_from_its_end(
         self, store: ConversationStore
     ) -> None:

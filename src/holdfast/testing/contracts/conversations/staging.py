@@ -29,10 +29,7 @@ from holdfast.testing.contracts.conversations.support import (
 
 
 class CreationPromises:
-    """Promises about new conversations.
-
-    R002-042, R002-045, R002-046, R002-047; MS-12.
-    """
+    """Promises about new conversations (MS-12)."""
 
     def test_a_conversation_is_stored_with_its_configs_its_status_and_its_times(
         self, store: ConversationStore
@@ -90,14 +87,12 @@ class CreationPromises:
 
 
 class StagingPromises:
-    """Promises about staged messages.
-
-    R002-008, R002-029, R002-030; MS-17, MS-20; I-MS-1.
-    """
+    """Promises about staged messages (MS-17, MS-20, I-MS-1)."""
 
     many: int = 3_000
     """The staged rows of one conversation; fewer if each needs a call over the network."""
 
+    @pytest.mark.requirement("R002-008")
     def test_a_fragment_is_staged_as_it_came(self, store: ConversationStore) -> None:
         inbound = make_fragment("m1", received_at=NOW - 3.25, staged_at=NOW + 0.125)
         inbound = replace(inbound, media=("image/png", "audio/ogg"))
@@ -135,6 +130,7 @@ class StagingPromises:
         assert store.get(KEY) is None
         assert list_staged_sids(store) == ["m1"]
 
+    @pytest.mark.requirement("R002-029", "R002-030")
     def test_every_staged_row_is_found_however_many_there_are(
         self, store: ConversationStore
     ) -> None:

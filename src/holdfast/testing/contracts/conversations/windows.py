@@ -23,10 +23,7 @@ def try_open(
 
 
 class WindowPromises:
-    """Promises about windows.
-
-    R002-009, R002-079, R002-094; MS-13, MS-14, MS-15.
-    """
+    """Promises about windows (MS-13, MS-14, MS-15)."""
 
     def test_the_first_message_opens_a_window(self, store: ConversationStore) -> None:
         assert store.window(KEY.conversation_id) is None
@@ -47,6 +44,7 @@ class WindowPromises:
 
     # -- windows that do not block another one
 
+    @pytest.mark.requirement("R002-009")
     @pytest.mark.parametrize("triggered", [False, True])
     def test_an_expired_window_does_not_block_another(
         self, store: ConversationStore, triggered: bool
@@ -107,6 +105,7 @@ class WindowPromises:
         store.mark_triggered(make_window())
         assert store.window(KEY.conversation_id) == make_window("w2", "m2")
 
+    @pytest.mark.requirement("R002-079")
     def test_after_a_window_closed_the_next_message_opens_another(
         self, store: ConversationStore
     ) -> None:
@@ -115,6 +114,7 @@ class WindowPromises:
         store.close_window(KEY.conversation_id, "w1")
         assert try_open(store, make_window("w2", "m2")) is True
 
+    @pytest.mark.requirement("R002-079")
     def test_the_window_of_another_trigger_is_not_closed(
         self, store: ConversationStore
     ) -> None:

@@ -25,7 +25,7 @@ def begin(repository: JobStateRepository) -> bool:
 
 
 class CallbackPromises:
-    """The promises about callbacks (R004-126, JB-07, JB-08, JB-09, JB-35)."""
+    """The promises about callbacks (JB-07, JB-08, JB-09, JB-35)."""
 
     def test_an_attempt_is_in_doubt_until_it_ended(
         self, repository: JobStateRepository, clock: ManualClock
@@ -95,6 +95,7 @@ class CallbackPromises:
 
     # -- settling
 
+    @pytest.mark.requirement("R004-017", "R004-061", "R004-126")
     @pytest.mark.parametrize(
         ("status", "error"),
         [(JobStatus.COMPLETED, None), (JobStatus.FAILED, JobError("TaskTimedOut", "too late"))],
@@ -156,10 +157,11 @@ class CallbackPromises:
             repository.settle("job", status, None)
         assert read_job(repository) == before
 
+    @pytest.mark.requirement("R004-065")
     def test_only_finished_jobs_get_a_ttl(
         self, open_repository: OpenRepository, clock: ManualClock
     ) -> None:
-        """A job that is deleted early would be created again (R004-065, JB-36)."""
+        """A job that is deleted early would be created again (JB-36)."""
         repository = open_repository(clock, keep_seconds=3600.0)
         assert decide_job(repository, clock).ttl is None
         begin(repository)

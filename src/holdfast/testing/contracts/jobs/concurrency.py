@@ -44,7 +44,7 @@ def run_together(work: Callable[[int], Any], threads: int = THREADS) -> list[Any
 class JobConcurrencyPromises:
     """The promises for threads and processes.
 
-    R004-049, R004-069, R004-105 (JB-01, JB-02, JB-26, JB-44).
+    (JB-01, JB-02, JB-26, JB-44).
     """
 
     @pytest.fixture(params=["one repository", "a repository for each"])
@@ -59,6 +59,7 @@ class JobConcurrencyPromises:
             return [open_repository(clock)] * THREADS
         return [open_repository(clock) for _ in range(THREADS)]
 
+    @pytest.mark.requirement("R004-015", "R004-049", "R004-069")
     def test_three_increments_at_once_are_three(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
@@ -67,6 +68,7 @@ class JobConcurrencyPromises:
         assert read_counters(crowd[0]) == (3, 0)
         assert_counters_match_rows(crowd[0])
 
+    @pytest.mark.requirement("R004-057", "R004-058", "R004-069")
     def test_the_same_results_from_all_sides_are_counted_once(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:
@@ -104,6 +106,7 @@ class JobConcurrencyPromises:
         won = [job for job in run_together(lambda n: crowd[n].claim_outcome("job")) if job]
         assert len(won) == 1
 
+    @pytest.mark.requirement("R004-123")
     def test_workers_that_finish_last_together_decide_once(
         self, crowd: list[JobStateRepository], clock: ManualClock
     ) -> None:

@@ -29,9 +29,10 @@ from holdfast.testing.contracts.jobs.support import (
 class CountingPromises:
     """The promises about counters.
 
-    R004-049, R004-057, R004-058, R004-103, R004-190, R004-191 (JB-01, JB-30).
+    (JB-01, JB-30).
     """
 
+    @pytest.mark.requirement("R004-057", "R004-058", "R004-103", "R004-111")
     def test_results_finish_rows_and_are_counted(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -50,6 +51,7 @@ class CountingPromises:
         assert read_job(repository).remaining_tasks == 1
         assert_counters_match_rows(repository)
 
+    @pytest.mark.requirement("R004-103")
     def test_a_result_reported_again_is_not_counted_again(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -118,6 +120,7 @@ class CountingPromises:
 
     # -- the increments of the seed
 
+    @pytest.mark.requirement("R004-109", "R004-111", "R004-190", "R004-191")
     def test_increments_of_a_task_count_it_once(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -130,6 +133,7 @@ class CountingPromises:
         assert read_counters(repository) == (1, 1)
         assert_counters_match_rows(repository)
 
+    @pytest.mark.requirement("R004-190", "R004-191")
     def test_increments_without_a_task_count_each_time(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -192,10 +196,10 @@ class CountingPromises:
 
     # -- times
 
+    @pytest.mark.requirement("R004-060")
     def test_every_write_moves_updated_at(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        """R004-060."""
         tasks = start_sealed_job(repository, clock, 2)
         clock.advance(1.0)
         repository.record_results("job", [make_success(tasks[0])])

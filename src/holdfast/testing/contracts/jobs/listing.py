@@ -24,7 +24,7 @@ from holdfast.testing.contracts.jobs.support import (
 
 
 class ListingPromises:
-    """The promises about task rows (R004-006, R004-053, JB-15, JB-16)."""
+    """The promises about task rows (JB-15, JB-16)."""
 
     def test_a_task_comes_back_as_it_was_added(
         self, repository: JobStateRepository, clock: ManualClock

@@ -19,14 +19,16 @@ LARGE = "x" * 40_000
 
 
 class LookupPromises:
-    """The promises of `find_by_status` (R004-091, R004-127, R004-193, R004-198, JB-23)."""
+    """The promises of `find_by_status` (JB-23)."""
 
+    @pytest.mark.requirement("R004-198")
     @pytest.mark.parametrize("status", JobStatus)
     def test_an_empty_store_has_no_jobs_of_any_status(
         self, repository: JobStateRepository, status: JobStatus
     ) -> None:
         assert repository.find_by_status(status) == []
 
+    @pytest.mark.requirement("R004-091", "R004-193", "R004-199")
     def test_jobs_are_found_whole_with_and_without_token(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -41,6 +43,7 @@ class LookupPromises:
             "another"
         ]
 
+    @pytest.mark.requirement("R004-193", "R004-195")
     def test_all_pages_are_read(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -49,6 +52,7 @@ class LookupPromises:
         jobs = repository.find_by_status(JobStatus.PROCESSING)
         assert sorted(job.job_id for job in jobs) == [f"{n:02}" for n in range(JOBS)]
 
+    @pytest.mark.requirement("R004-127")
     def test_a_job_is_found_by_its_current_status(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:

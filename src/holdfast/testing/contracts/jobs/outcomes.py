@@ -22,9 +22,10 @@ from holdfast.testing.contracts.jobs.support import (
 class OutcomePromises:
     """The promises of `claim_outcome` and `give_up`.
 
-    R004-115, R004-116, R004-118, R004-121, R004-123 (JB-02 to JB-06, JB-11).
+    (JB-02 to JB-06, JB-11).
     """
 
+    @pytest.mark.requirement("R004-116", "R004-118")
     def test_a_job_whose_tasks_all_succeeded_is_completed(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -39,6 +40,7 @@ class OutcomePromises:
         assert job == read_job(repository)
         assert job.updated_at == clock.time()
 
+    @pytest.mark.requirement("R004-122")
     def test_a_decided_job_is_active_until_its_outcome_is_sent(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -49,6 +51,7 @@ class OutcomePromises:
             None,
         )
 
+    @pytest.mark.requirement("R004-118")
     @pytest.mark.parametrize("failures", [1, 2])
     def test_a_job_with_failed_tasks_failed(
         self, repository: JobStateRepository, clock: ManualClock, failures: int
@@ -71,6 +74,7 @@ class OutcomePromises:
         assert job is not None
         assert job.callback.status is JobStatus.COMPLETED
 
+    @pytest.mark.requirement("R004-116")
     @pytest.mark.parametrize("early", ["processing", "not sealed", "one left"])
     def test_a_claim_before_all_tasks_are_counted_gets_nothing(
         self, repository: JobStateRepository, clock: ManualClock, early: str

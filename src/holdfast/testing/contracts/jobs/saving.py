@@ -76,9 +76,10 @@ WRITES: dict[str, Callable[[JobStateRepository], object]] = {
 class SavePromises:
     """The promises of `save` and `find_by_id`.
 
-    R004-048, R004-051…065, R004-082…087, R004-187, R004-188 (JB-14, JB-36).
+    (JB-14, JB-36).
     """
 
+    @pytest.mark.requirement("R004-187", "R004-188")
     def test_a_job_comes_back_as_it_was_saved(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -88,6 +89,7 @@ class SavePromises:
         assert read_job(repository).status is JobStatus.PROCESSING
         assert read_job(repository).state.total_tasks == 0
 
+    @pytest.mark.requirement("R004-062")
     def test_a_job_without_token_and_metadata_comes_back_without(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -105,10 +107,11 @@ class SavePromises:
         repository.save(new_job(clock, task_token=token))
         assert read_job(repository).task_token == token
 
+    @pytest.mark.requirement("R004-051")
     def test_a_job_is_readable_after_the_store_was_opened_again(
         self, open_repository: OpenRepository, clock: ManualClock
     ) -> None:
-        """State survives the process that wrote it (R004-051)."""
+        """State survives the process that wrote it."""
         with open_repository(clock) as first:
             tasks = start_job(first, clock)
             first.record_results("job", [make_success(tasks[0])])
@@ -116,6 +119,7 @@ class SavePromises:
         assert read_counters(second) == (1, 0)
         assert [task.task_id for task in read_rows(second)] == [task.task_id for task in tasks]
 
+    @pytest.mark.requirement("R004-187")
     def test_saving_an_id_again_is_refused_and_changes_nothing(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -128,6 +132,7 @@ class SavePromises:
         assert read_job(repository) == before
         assert len(read_rows(repository)) == 3
 
+    @pytest.mark.requirement("R004-188")
     def test_a_job_that_was_never_saved_does_not_exist(
         self, repository: JobStateRepository
     ) -> None:

@@ -18,8 +18,9 @@ from holdfast.testing.contracts.jobs.support import (
 
 
 class SealPromises:
-    """The promises about the number of tasks (R004-056, R004-192, JB-03, JB-04, JB-05)."""
+    """The promises about the number of tasks (JB-03, JB-04, JB-05)."""
 
+    @pytest.mark.requirement("R004-056", "R004-060", "R004-192")
     def test_the_seal_says_how_many_tasks_there_are(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -39,6 +40,7 @@ class SealPromises:
         repository.update_job_status("job", JobStatus.DOWNLOADING)
         assert (read_job(repository).sealed, read_job(repository).remaining_tasks) == (True, 2)
 
+    @pytest.mark.requirement("R004-192")
     def test_the_same_number_again_changes_nothing(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
@@ -49,6 +51,7 @@ class SealPromises:
         repository.set_total_tasks("job", 3)
         assert read_job(repository) == before
 
+    @pytest.mark.requirement("R004-056")
     @pytest.mark.parametrize("other", [0, 2, 4])
     def test_another_number_is_refused(
         self, repository: JobStateRepository, clock: ManualClock, other: int
@@ -69,6 +72,7 @@ class SealPromises:
         with pytest.raises(AlreadySealed):
             repository.set_total_tasks("job", 1)
 
+    @pytest.mark.requirement("R004-115")
     def test_results_may_come_before_the_seal(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:

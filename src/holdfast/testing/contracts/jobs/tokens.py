@@ -20,7 +20,7 @@ from holdfast.testing.contracts.jobs.support import (
 
 
 class TokenPromises:
-    """The promises about task tokens (R004-017, R004-062, R004-084, JB-14, JB-35)."""
+    """The promises about task tokens (JB-14, JB-35)."""
 
     def test_a_job_has_the_token_that_came_last(
         self, repository: JobStateRepository, clock: ManualClock

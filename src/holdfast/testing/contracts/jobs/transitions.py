@@ -53,7 +53,7 @@ def _is_failed(status: JobStatus) -> bool:
 
 
 class StatusMovePromises:
-    """The promises of both ways to set a status (R004-055, R004-189, R004-194, JB-12)."""
+    """The promises of both ways to set a status (JB-12)."""
 
     @pytest.fixture(params=[move_by_status, move_by_state])
     def move(self, request: pytest.FixtureRequest) -> Move:
@@ -61,6 +61,7 @@ class StatusMovePromises:
         move: Move = request.param
         return move
 
+    @pytest.mark.requirement("R004-055", "R004-060", "R004-189", "R004-194")
     @pytest.mark.parametrize(("before", "after"), list(product(JobStatus, JobStatus)))
     def test_only_transitions_of_the_model_are_allowed(
         self,
@@ -85,6 +86,7 @@ class StatusMovePromises:
                 move(repository, after)
             assert read_job(repository) == before_job
 
+    @pytest.mark.requirement("R004-194")
     @pytest.mark.parametrize("status", [JobStatus.COMPLETED, JobStatus.FAILED])
     def test_a_job_whose_token_waits_is_not_ended(
         self, repository: JobStateRepository, clock: ManualClock, move: Move, status: JobStatus
@@ -135,11 +137,11 @@ class StatusMovePromises:
 class TransitionPromises:
     """The promises about errors, expiry and counters of a transition."""
 
+    @pytest.mark.requirement("R004-061", "R004-063")
     @pytest.mark.parametrize("error", [None, BROKEN])
     def test_a_job_that_fails_keeps_the_reason(
         self, repository: JobStateRepository, clock: ManualClock, error: JobError | None
     ) -> None:
-        """R004-061, R004-063."""
         start_job(repository, clock)
         clock.advance(5.0)
         repository.update_job_status("job", JobStatus.FAILED, error)
@@ -148,10 +150,10 @@ class TransitionPromises:
         assert job.callback.state is CallbackState.SENT
         assert job.ttl is None
 
+    @pytest.mark.requirement("R004-065")
     def test_a_job_that_ended_without_a_callback_gets_a_ttl_too(
         self, open_repository: OpenRepository, clock: ManualClock
     ) -> None:
-        """R004-065."""
         repository = open_repository(clock, keep_seconds=60.0)
         start_job(repository, clock)
         assert read_job(repository).ttl is None
@@ -168,6 +170,7 @@ class TransitionPromises:
         assert job.status is JobStatus.DOWNLOADING
         assert (job.callback.state, job.callback.error) == (CallbackState.PENDING, GIVEN_UP)
 
+    @pytest.mark.requirement("R004-189")
     @pytest.mark.parametrize(
         "counters",
         [{"total_tasks": 4}, {"completed_tasks": 0}, {"failed_tasks": 0}],

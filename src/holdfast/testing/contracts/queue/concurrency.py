@@ -49,6 +49,7 @@ class QueueConcurrencyPromises:
             return [make_queue()] * THREADS
         return [make_queue() for _ in range(THREADS)]
 
+    @pytest.mark.requirement("R001-009", "R001-035", "R001-048")
     def test_each_message_is_delivered_once(self, queues: list[AnyQueue]) -> None:
         pushed = queues[0].push_many(AnyMessage(id=f"{n}") for n in range(MESSAGES))
 
@@ -81,6 +82,7 @@ class QueueConcurrencyPromises:
         done += [message.id for message in left]
         assert sorted(done) == sorted(f"{t}-{n}" for t in range(THREADS) for n in range(share))
 
+    @pytest.mark.requirement("R001-040")
     def test_an_expired_lease_is_taken_over_by_one_worker(
         self, queues: list[AnyQueue], clock: ManualClock
     ) -> None:

@@ -27,6 +27,7 @@ from holdfast.testing.contracts.queue.support import (
 class DeadLetterPromises:
     """Promises about dead letters, redrive, drop and purge."""
 
+    @pytest.mark.requirement("R001-007", "R001-032")
     def test_a_dead_letter_is_kept_with_its_reason_and_never_delivered(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:

@@ -81,6 +81,7 @@ class DeliveryPromises:
         assert queue.push_many([]) == []
         assert queue.stats().ready == 0
 
+    @pytest.mark.requirement("R001-011")
     def test_an_acked_message_never_comes_back(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
@@ -102,6 +103,7 @@ class DeliveryPromises:
         queue.push_many(AnyMessage() for _ in range(7))
         assert [len(queue.poll(3)) for _ in range(4)] == [3, 3, 1, 0]
 
+    @pytest.mark.requirement("R001-010")
     def test_a_huge_batch_size_gives_what_is_there(self, queue: AnyQueue) -> None:
         pushed = queue.push_many(AnyMessage() for _ in range(25))
         received = [message.id for message in iter_messages(queue, 10**9)]

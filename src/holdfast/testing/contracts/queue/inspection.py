@@ -117,6 +117,7 @@ class InspectionPromises:
         assert view.body is not None
         assert (view.body["id"], view.body["text"]) == ("a", "hello")
 
+    @pytest.mark.requirement("R001-038")
     def test_find_shows_who_holds_a_message_since_when_and_until_when(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:
@@ -150,6 +151,7 @@ class InspectionPromises:
             clock.advance(LEASE + 1)
         assert len(set(holders)) == 2
 
+    @pytest.mark.requirement("R001-047")
     def test_find_shows_how_earlier_attempts_ended(
         self, make_queue: MakeQueue, clock: ManualClock
     ) -> None:

@@ -38,6 +38,7 @@ class LeasePromises:
         assert held.deadline == pytest.approx(asked_at + LEASE)
         assert held.source is queue
 
+    @pytest.mark.requirement("R001-036", "R001-041")
     def test_no_other_worker_gets_a_leased_message(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
@@ -49,6 +50,7 @@ class LeasePromises:
             clock.advance(LEASE / 3 - 0.5)
         assert queue.stats().leased == 1
 
+    @pytest.mark.requirement("R001-039", "R003-003")
     def test_an_expired_lease_is_taken_over_as_the_next_attempt(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:
@@ -141,6 +143,7 @@ class LeasePromises:
         queue.ack(message)
         assert_completed(queue, 1)
 
+    @pytest.mark.requirement("R003-038")
     def test_an_extension_counts_from_now_and_does_not_add_up(
         self, queue: AnyQueue, clock: ManualClock, make_queue: MakeQueue
     ) -> None:

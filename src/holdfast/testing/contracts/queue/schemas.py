@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
+import pytest
+
 from holdfast.core.events import Events, SchemaTooNew
 from holdfast.core.queue.message import QueueMessage, Upgrader
 from holdfast.testing import ManualClock
@@ -47,6 +49,7 @@ class OrderWithoutUpgrader(QueueMessage):
 class SchemaPromises:
     """Promises about messages of other schema versions."""
 
+    @pytest.mark.requirement("R001-005")
     def test_an_older_message_is_upgraded_step_by_step(self, make_queue: MakeQueue) -> None:
         make_queue(model=OrderV1).push(OrderV1(id="a", name="Ada Lovelace"))
         newer = make_queue(model=OrderV3)
@@ -64,6 +67,7 @@ class SchemaPromises:
         assert newer.poll() == []
         assert "upgraders[1]" in get_dead_letter(newer).reason
 
+    @pytest.mark.requirement("R001-005")
     def test_a_newer_message_waits_uncharged_for_newer_code(
         self, make_queue: MakeQueue, clock: ManualClock
     ) -> None:

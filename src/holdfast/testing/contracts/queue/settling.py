@@ -160,6 +160,7 @@ class SettlePromises:
 
     # -- nack
 
+    @pytest.mark.requirement("R001-012", "R001-044")
     def test_a_nacked_message_comes_back_after_its_delay_as_the_next_attempt(
         self, queue: AnyQueue, clock: ManualClock
     ) -> None:

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_kit import Cli, clean_env, command, one_line, without_privileges
+from cli_kit import Cli, clean_env, command, drop_privileges, require_one_line
 
 from holdfast import AnyMessage, open_queue
 
@@ -30,10 +30,10 @@ def test_purge_does_not_guess_how_old(cli: Cli) -> None:
     cli("push", "enrich", "{}")
     ran = cli("purge", "enrich")
     assert ran.code == 2
-    assert "--older-than" in one_line(ran)
+    assert "--older-than" in require_one_line(ran)
 
 
-def test_doctor_is_content_with_a_healthy_queue(cli: Cli) -> None:
+def test_doctor_passes_a_healthy_queue(cli: Cli) -> None:
     cli("push", "enrich", "{}")
     with open_queue("enrich") as queue:
         queue.poll()
@@ -48,39 +48,39 @@ def test_doctor_is_content_with_a_healthy_queue(cli: Cli) -> None:
     assert "fail" not in {finding["level"] for finding in findings}
 
 
-def test_doctor_fails_where_there_is_no_queue_but_probes_the_place(cli: Cli) -> None:
+def test_doctor_fails_without_a_queue_but_probes_the_folder(cli: Cli) -> None:
     ran = cli("doctor", "enrich", "--json")
     assert ran.code == 1
     first, *others = ran.json
     assert (first["check"], first["level"]) == ("queue", "fail")
-    assert "push" in first["way_out"]
+    assert "push" in first["remedy"]
     assert "rename" in {finding["check"] for finding in others}
     assert list(cli.folder.iterdir()) == []
 
 
-def test_doctor_tells_what_a_user_without_rights_must_do(tmp_path: Path) -> None:
+def test_doctor_shows_what_a_user_without_permissions_must_do(tmp_path: Path) -> None:
     with open_queue(tmp_path / "acme/enrich") as queue:
         queue.push(AnyMessage(id="a"))
     leased = tmp_path / "queues/acme/enrich/leased"
     leased.chmod(0o555)
     try:
-        done = subprocess.run(
+        finished = subprocess.run(
             command("doctor", str(tmp_path / "acme/enrich")),
             env=clean_env(),
             capture_output=True,
             text=True,
             check=False,
             timeout=60,
-            preexec_fn=without_privileges,
+            preexec_fn=drop_privileges,
         )
     finally:
         leased.chmod(0o755)
-    assert done.returncode == 1, done.stdout
-    assert "this user cannot read, write and enter: leased" in done.stdout
-    assert "chmod" in done.stdout
+    assert finished.returncode == 1, finished.stdout
+    assert "this user cannot read, write and enter leased" in finished.stdout
+    assert "chmod" in finished.stdout
 
 
-def test_doctor_has_nothing_to_look_at_in_memory(cli: Cli) -> None:
+def test_doctor_cannot_check_a_memory_queue(cli: Cli) -> None:
     ran = cli("doctor", "memory:x")
     assert ran.code == 2
-    assert "folders" in one_line(ran)
+    assert "folders" in require_one_line(ran)

@@ -1,4 +1,4 @@
-"""`holdfast status`, `list`, `show`, `explain`: what people and scripts see."""
+"""`holdfast status`, `list`, `show`, `explain`: their output for users and scripts."""
 
 import json
 import signal
@@ -7,10 +7,10 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from cli_kit import Cli, clean_env, command, eventually, one_line, start
+from cli_kit import Cli, clean_env, command, eventually, require_one_line, start
 
 from holdfast import AnyMessage, open_queue
-from holdfast.core.queue.message import lease_of
+from holdfast.core.queue.message import get_lease
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def test_status_counts_every_state(cli: Cli) -> None:
     ],
     ids=" ".join,
 )
-def test_looking_for_a_queue_that_is_not_there_makes_none(cli: Cli, words: list[str]) -> None:
+def test_read_only_commands_never_create_the_queue(cli: Cli, words: list[str]) -> None:
     ran = cli(*words)
     assert ran.code == 3
-    assert "there is no queue at 'data/queues/default/enrich'" in one_line(ran)
+    assert "there is no queue at 'data/queues/default/enrich'" in require_one_line(ran)
     assert "push to it first" in ran.err
     assert list(cli.folder.iterdir()) == []
 
@@ -89,66 +89,67 @@ def test_list_takes_a_state_and_a_limit(cli: Cli) -> None:
     assert {task["state"] for task in completed} == {"completed"}
     ran = cli("list", "enrich", "--state", "lost")
     assert ran.code == 2
-    assert "it is one of pending, leased, completed, failed" in one_line(ran)
+    assert "--state must be one of pending, leased, completed, failed" in require_one_line(ran)
 
 
-def test_explain_tells_who_holds_a_message_as_the_seed_wrote_it(cli: Cli) -> None:
+@pytest.mark.requirement("R001-028")
+def test_explain_shows_the_lease_in_the_seeds_format(cli: Cli) -> None:
     with open_queue("enrich", lease_seconds=600) as queue:
         queue.push(AnyMessage(id="a"))
         queue.nack(queue.poll()[0], delay_seconds=0, reason="the website was down")
         [message] = queue.poll()
         queue.save_checkpoint(message, {"page": 7})
-        [told] = cli("explain", "enrich", "a", "--json").json
+        [message] = cli("explain", "enrich", "a", "--json").json
         text = cli("explain", "enrich", "a").out
-    lease = told["lease"]
+    lease = message["lease"]
     assert {"worker_id", "timestamp", "attempt", "expires_at"} <= lease.keys()
-    assert lease["attempt"] == told["attempts"] == 2
+    assert lease["attempt"] == message["attempts"] == 2
     held = datetime.fromisoformat(lease["expires_at"]) - datetime.fromisoformat(
         lease["timestamp"]
     )
     assert held.total_seconds() == pytest.approx(600)
-    assert told["checkpoint"] == {"page": 7}
-    assert told["past"][0]["reason"] == "the website was down"
+    assert message["checkpoint"] == {"page": 7}
+    assert message["past"][0]["reason"] == "the website was down"
     assert lease["worker_id"] in text
     assert "unless it is renewed" in text
     assert 'checkpoint  {"page": 7}' in text
     assert "attempt 1   retried" in text
 
 
-def test_explain_says_when_a_lease_has_run_out(cli: Cli) -> None:
+def test_explain_shows_an_expired_lease(cli: Cli) -> None:
     with open_queue("enrich", lease_seconds=0.001) as queue:
         queue.push(AnyMessage(id="a"))
         queue.poll()
         eventually(lambda: queue.stats().expired)
     assert "the next worker that polls takes it over" in cli("explain", "enrich", "a").out
-    assert "ran out" in cli("list", "enrich", "--state=leased").out
+    assert "expired" in cli("list", "enrich", "--state=leased").out
 
 
-def test_explain_tells_every_push_of_an_id(cli: Cli) -> None:
+def test_explain_shows_every_message_with_an_id(cli: Cli) -> None:
     cli("push", "enrich", '{"id": "a"}')
     cli("push", "enrich", '{"id": "a"}', "--delay=1h")
-    told = cli("explain", "enrich", "a", "--json").json
-    assert len({task["key"] for task in told}) == 2
+    messages = cli("explain", "enrich", "a", "--json").json
+    assert len({message["key"] for message in messages}) == 2
 
 
-def test_a_message_that_is_not_there_is_no_success(cli: Cli) -> None:
+def test_a_missing_message_is_code_1(cli: Cli) -> None:
     cli("push", "enrich", '{"id": "a"}')
     for verb in ("show", "explain"):
-        ran = cli(verb, "enrich", "nobody")
+        ran = cli(verb, "enrich", "missing")
         assert ran.code == 1
-        assert "there is no message 'nobody' in default/enrich" in one_line(ran)
+        assert "there is no message 'missing' in default/enrich" in require_one_line(ran)
 
 
 @pytest.mark.parametrize(
     "message_id", ["a/b", "../../etc/passwd", "ключ", "x" * 300, "🦊", " "]
 )
-def test_ids_of_every_alphabet_are_found_again(cli: Cli, message_id: str) -> None:
+def test_ids_in_any_script_can_be_looked_up(cli: Cli, message_id: str) -> None:
     assert cli("push", "enrich", "--id", message_id, "{}").code == 0
-    [told] = cli("explain", "enrich", message_id, "--json").json
-    assert told["id"] == message_id
+    [message] = cli("explain", "enrich", message_id, "--json").json
+    assert message["id"] == message_id
 
 
-def test_what_is_in_a_queue_cannot_steer_the_terminal(cli: Cli) -> None:
+def test_content_of_a_queue_cannot_control_the_terminal(cli: Cli) -> None:
     hostile = "\x1b]0;owned\x07[red]bold[/red]\u009b31m"
     with open_queue("enrich") as queue:
         queue.push(AnyMessage(id=hostile, text=hostile))
@@ -159,12 +160,12 @@ def test_what_is_in_a_queue_cannot_steer_the_terminal(cli: Cli) -> None:
         ["show", "enrich", hostile],
         ["explain", "enrich", hostile, "--body"],
     ):
-        said = cli(*words).out
-        assert "[red]bold[/red]" in said, words
-        assert not set(said) & {"\x1b", "\x07", "\u009b"}, words
+        output = cli(*words).out
+        assert "[red]bold[/red]" in output, words
+        assert not set(output) & {"\x1b", "\x07", "\u009b"}, words
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_reader_that_closes_the_pipe_is_not_an_error(tmp_path: Path) -> None:
     with open_queue(tmp_path / "acme/enrich") as queue:
         queue.push_many(AnyMessage(id=f"t{n}" * 20) for n in range(3000))
     pipeline = subprocess.Popen(
@@ -182,7 +183,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     pipeline.stderr.close()
 
 
-def test_watching_goes_on_until_ctrl_c_which_is_no_failure(cli: Cli) -> None:
+def test_watching_runs_until_ctrl_c_which_is_not_a_failure(cli: Cli) -> None:
     cli("push", "enrich", '{"id": "a"}')
     watching = start(cli.folder, "status", "enrich", "--watch", "--json", "--every=0.1")
     try:
@@ -196,19 +197,19 @@ def test_watching_goes_on_until_ctrl_c_which_is_no_failure(cli: Cli) -> None:
         watching.communicate()
 
 
-def test_a_message_that_is_no_json_is_shown_by_its_key(cli: Cli) -> None:
+def test_a_message_that_is_not_json_is_shown_by_its_key(cli: Cli) -> None:
     with open_queue("enrich") as queue:
         queue.push(AnyMessage(id="a"))
         [message] = queue.poll()
-        task = lease_of(message).handle
+        task = get_lease(message).handle
         path = next((cli.folder / "data/queues/default/enrich/leased").iterdir())
         path.write_bytes(b"\xff\x00 torn")
         assert cli("list", "enrich", "--state=leased").code == 0
         ran = cli("show", "enrich", task.task.key)
-    assert "holds no JSON object" in ran.out
+    assert "not a JSON object" in ran.out
 
 
-# -- what no queue wrote
+# -- files that no queue wrote
 
 KEY = "0123456789abcdef0"
 DEEP = b"[" * 900 + b"]" * 900
@@ -272,7 +273,7 @@ PLANTED: dict[str, dict[str, bytes]] = {
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_what_no_queue_wrote_is_shown_as_far_as_it_can_be(cli: Cli, planted: str) -> None:
+def test_files_that_no_queue_wrote_are_shown_as_far_as_possible(cli: Cli, planted: str) -> None:
     queue = open_queue("enrich")
     for name, body in PLANTED[planted].items():
         path = Path("data/queues/default/enrich", name)
@@ -290,10 +291,10 @@ def test_what_no_queue_wrote_is_shown_as_far_as_it_can_be(cli: Cli, planted: str
     for look in (["show"], ["explain"], ["dead", "show"]):
         for more in ([], ["--json"]):
             ran = cli(*look, "enrich", f"{KEY}1", *more)
-            assert ran.code == 0 or "there is no dead letter" in one_line(ran)
+            assert ran.code == 0 or "there is no dead letter" in require_one_line(ran)
 
 
-def test_history_of_naive_times_is_told(cli: Cli) -> None:
-    test_what_no_queue_wrote_is_shown_as_far_as_it_can_be(cli, "history with naive times")
-    told = cli("explain", "enrich", f"{KEY}1").out
-    assert "retried 2026-01-01 00:00 UTC" in told
+def test_history_with_naive_times_is_shown(cli: Cli) -> None:
+    test_files_that_no_queue_wrote_are_shown_as_far_as_possible(cli, "history with naive times")
+    output = cli("explain", "enrich", f"{KEY}1").out
+    assert "retried 2026-01-01 00:00 UTC" in output
