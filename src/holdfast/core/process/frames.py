@@ -42,7 +42,7 @@ class Frames:
             except BlockingIOError:
                 return None
             if not chunk:
-                raise EOFError("the other side is gone")
+                raise EOFError("the peer closed the pipe")
             self._received += chunk
         return frame
 

@@ -24,7 +24,7 @@ def to_outcome(result: Any) -> Outcome:
             return GiveBack()
         case Retry(after_seconds=after) if not is_delay(after):
             return _reject_result(
-                "the handler returned Retry() with after_seconds that is no number, or more "
+                "the handler returned Retry() with after_seconds that is not a number, or more "
                 "than ten years"
             )
         case Retry(after, reason, detail, log_reason):

@@ -120,7 +120,7 @@ class Watchdog(Executor[M]):
 
     def execute(self, message: M, lease: Lease) -> Outcome:
         """Have the child handle the message, and watch it until it ends."""
-        # The child died while idle, or sent more than its outcome. A new child costs no
+        # Replace a child that died while idle or sent more than its outcome. This costs no
         # attempt.
         if self._child is not None and not self._child.is_idle:
             self._discard()
