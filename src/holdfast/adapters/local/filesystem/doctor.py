@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.adapters.local.filesystem.checks import (folders, modes, races, times)
 from holdfast.adapters.local import mounts
+from holdfast.adapters.local.filesystem.checks import folders, modes, races, times
 from holdfast.adapters.local.filesystem.checks.contents import QueueContents
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.core.checks import CheckResult, fail
