@@ -1,12 +1,12 @@
-"""Enrichment: a scraper pushes prospects, workers look at their websites.
+"""Enrichment: a scraper pushes prospects, and workers read their websites.
 
     cd examples
     python enrichment.py 20                                   # push twenty
     holdfast work acme/enrich enrichment:enrich --isolation process --stall 30s
     holdfast status acme/enrich
 
-Kill the worker while it works and start it again: each task goes on at the page where it
-was, and each result is written once.
+Kill the worker while it works and start it again: each task continues at the page where it
+stopped, and each result is written once.
 """
 
 import json
@@ -18,15 +18,14 @@ from pathlib import Path
 
 from pydantic import Field
 
-from holdfast import QueueManager, QueueMessage, Reject, Retry, open_queue
-from holdfast.core.worker.context import Context
+from holdfast import Context, QueueManager, QueueMessage, Reject, Retry, open_queue
 
 RESULTS = Path(os.environ.get("ENRICHMENT_RESULTS", "data/enriched"))
 PAGES = ("/", "/about", "/team", "/contact")
 
 
 class EnrichmentTask(QueueMessage):
-    """A prospect to look at."""
+    """A prospect to enrich."""
 
     domain: str
     company_slug: str = Field(pattern=r"^[a-z0-9-]{1,64}$")  # it names a file
@@ -34,7 +33,7 @@ class EnrichmentTask(QueueMessage):
 
 
 def produce(queue: QueueManager[EnrichmentTask], slugs: Iterable[str]) -> list[str]:
-    """What the scraper does when it has found prospects; the ids of the tasks."""
+    """Push a task for each prospect, as the scraper does, and return the ids."""
     return queue.push_many(
         EnrichmentTask(
             id=f"acme-{slug}", domain=f"{slug}.example", company_slug=slug, campaign_name="acme"
@@ -44,35 +43,38 @@ def produce(queue: QueueManager[EnrichmentTask], slugs: Iterable[str]) -> list[s
 
 
 def enrich(task: EnrichmentTask, ctx: Context) -> Retry | Reject | None:
-    """Look at each page, and keep what was found where the next attempt finds it."""
+    """Read each page, and keep the results in a checkpoint for the next attempt."""
     if "." not in task.domain:
-        return Reject(f"{task.domain!r} is no domain")
-    found: dict[str, int] = ctx.checkpoint or {}
+        return Reject(f"{task.domain!r} is not a domain")
+    words: dict[str, int] = ctx.checkpoint or {}
     for page in PAGES:
-        if page in found:
-            continue  # an earlier attempt has been here
+        if page in words:
+            continue  # an earlier attempt has read it
         if ctx.stopping.is_set():
             return Retry(after_seconds=0, reason="the worker is stopping")
-        found[page] = look_at(task.domain, page)
-        ctx.beat(progress=len(found) / len(PAGES), checkpoint=found)
+        words[page] = count_words(task.domain, page)
+        ctx.beat(progress=len(words) / len(PAGES), checkpoint=words)
     ctx.raise_if_lost()
-    save(task, found, ctx.fence)
+    save(task, words, ctx.fence)
     return None
 
 
-def look_at(domain: str, page: str) -> int:
-    """Stands for the request and the reading: how many words the page has."""
+def count_words(domain: str, page: str) -> int:
+    """Return the number of words of a page. This stands for a request."""
     time.sleep(0.2)
     return sum(ord(c) for c in domain + page) % 900 + 100
 
 
-def save(task: EnrichmentTask, found: dict[str, int], fence: int) -> None:
-    """Write the result whole or not at all, under a name of the task: repeating it after a
-    crash replaces it with the same. The fence tells which attempt wrote it."""
+def save(task: EnrichmentTask, words: dict[str, int], fence: int) -> None:
+    """Write the result completely or not at all, under the task's name.
+
+    So repeating it after a crash replaces the file by the same. The fence shows which attempt
+    wrote it.
+    """
     RESULTS.mkdir(parents=True, exist_ok=True)
     target = RESULTS / f"{task.company_slug}.json"
     temporary = target.with_suffix(f".{fence}.tmp")
-    temporary.write_text(json.dumps({"domain": task.domain, "pages": found, "fence": fence}))
+    temporary.write_text(json.dumps({"domain": task.domain, "pages": words, "fence": fence}))
     temporary.replace(target)
 
 

@@ -1,6 +1,6 @@
-"""A Lambda function that works off an SQS queue, one greeting card per message.
+"""A Lambda function that handles an SQS queue, with one greeting card per message.
 
-Deploy this file with `holdfast[aws]` beside it; the handler is `lambda_batch.lambda_handler`.
+Deploy this file together with `holdfast[aws]`; the handler is `lambda_batch.lambda_handler`.
 What the event source mapping and the role need is in docs/how-to/process-a-lambda-batch.md.
 
 Run it here, on a queue that lives in this process:
@@ -14,23 +14,25 @@ from typing import Any
 from pydantic import Field
 
 from holdfast import Context, QueueMessage, Reject, Retry
-from holdfast.lambdas import sqs_batch
+from holdfast.aws import SQSQueue, sqs_batch
 
 PRINTER_IS_DOWN_FOR = {"Bo"}  # on the first attempt
 
 
 class Card(QueueMessage):
+    """A greeting card to print."""
+
     to: str = Field(min_length=1)
     text: str = "Happy birthday!"
 
 
 def print_card(card: Card, ctx: Context) -> Retry | Reject | None:
-    """Return nothing when it is done; Retry, Reject or raise when it is not."""
+    """Print a card. A handler returns None if it is done, or else Retry or Reject."""
     if len(card.text) > 40:
         return Reject("the text does not fit on a card")
     if card.to in PRINTER_IS_DOWN_FOR and ctx.attempt == 1:
         return Retry(after_seconds=30)
-    ctx.raise_if_lost()  # before what cannot be taken back
+    ctx.raise_if_lost()  # before an effect that cannot be undone
     print(f"to {card.to}: {card.text}")
     return None
 
@@ -39,9 +41,8 @@ lambda_handler = sqs_batch(print_card, lease_seconds=60, max_attempts=5)
 
 
 def rehearse() -> dict[str, Any]:
-    """One batch of three, as Lambda would hand it over."""
-    from holdfast.adapters.aws.sqs import SQSQueue
-    from holdfast.testing.sqs import SimulatedSqs
+    """Handle one batch of three messages, as Lambda would deliver it."""
+    from holdfast.testing import SimulatedSqs
 
     client = SimulatedSqs().client()
     url = client.create_queue(QueueName="cards")["QueueUrl"]

@@ -1,4 +1,4 @@
-"""A watchdog over tasks whose length nobody knows: seconds, or an hour.
+"""A watchdog over tasks of unknown length: seconds, or an hour.
 
     python examples/watchdog.py ./work/watchdog             # in a folder
     python examples/watchdog.py sqs:test-queue              # on SQS, the same code
@@ -6,7 +6,7 @@
 
 It pushes three tasks and works until these are complete. Each is processed in a process
 of its own, while the worker holds its message for five seconds at a time, again and again.
-So nobody has to guess how long a task may take, and what fails, hangs or dies is back
+So it is not necessary to guess how long a task may take. What fails, hangs or dies is back
 within seconds, however long it had been running.
 
 Two things are yours to replace: `start_processing`, and the `Processing` it returns.
@@ -32,22 +32,24 @@ from holdfast import (
     Worker,
     open_queue,
 )
-from holdfast.core import events as ev
+from holdfast import events as ev
 
-HOLD_SECONDS = 5.0  # and renewed each third of it
+HOLD_SECONDS = 5.0  # the lease, renewed after a third of it
 LOOK_SECONDS = 1.0
-RETRY_SECONDS = 1.0  # what failed is tried again soon, not when its time would be over
-STALL_SECONDS = 60.0  # a look that hangs so long ends the process
+RETRY_SECONDS = 1.0  # a failed task is retried soon, and not only when its lease would end
+STALL_SECONDS = 60.0  # a check that hangs this long ends the process
 MAX_ATTEMPTS = 50
-LIMIT_SECONDS = 600.0  # should one vanish (a redrive policy of SQS moves it), end all the same
+LIMIT_SECONDS = 600.0  # ends the run even if a message vanishes, as by an SQS redrive policy
 
 
 class Task(QueueMessage):
+    """A task to process."""
+
     title: str
 
 
 class State(Enum):
-    """How processing stands. One answer: what is complete can not have failed as well."""
+    """The state of processing. It is one value, so a complete task cannot also have failed."""
 
     IN_PROGRESS = "in progress"
     COMPLETE = "complete"
@@ -55,38 +57,41 @@ class State(Enum):
 
 
 class Processing(Protocol):
-    """One task being processed. Yours knows: a child process, a status row, a file."""
+    """A task being processed. Yours may read a child process, a status row or a file."""
 
-    def state(self) -> State: ...
+    def state(self) -> State:
+        """Return the current state."""
 
 
-# -- stand-ins: processing that is a throw of dice
+# -- stand-ins for real processing
 
 
 class Dice:
-    """Fails at one look in five, and is complete at every second one of the others."""
+    """Processing that fails at one check in five, and else is complete at every second."""
 
     def state(self) -> State:
+        """Return a random state."""
         if is_successful(20):
             return State.FAILED
         return State.COMPLETE if is_successful(50) else State.IN_PROGRESS
 
 
 def is_successful(chance_in_percent: int) -> bool:
+    """Return True with this probability."""
     return random.randint(1, 100) <= chance_in_percent
 
 
 def start_processing(task: Task) -> Processing:
-    """Yours starts the work and does not wait for it."""
+    """Start processing a task. Yours starts the work and does not wait for it."""
     return Dice()
 
 
-# -- the handler: runs beside the work, in a child process of the worker
+# -- the handler, which runs in a child process of the worker
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Start a task's processing and look at it until it has come to an end."""
+    """A handler that starts a task's processing and checks it until its end."""
 
     start: Callable[[Task], Processing] = start_processing
     look_seconds: float = LOOK_SECONDS
@@ -102,18 +107,18 @@ class Watch:
                     return Retry(after_seconds=RETRY_SECONDS, reason="processing failed")
                 case State.IN_PROGRESS:
                     say(f"processing of {task.title!r} is still in progress")
-                    ctx.beat()  # raises if the message is not ours any more
+                    ctx.beat()  # raises if the lease was lost
                     ctx.lost.wait(self.look_seconds)
 
 
 process = Watch()  # for `holdfast work sqs:test-queue watchdog:process`
 
 
-# -- sending, and keeping the books
+# -- pushing tasks, and counting finished ones
 
 
 def create_tasks(queue: QueueManager[Task], count: int) -> dict[str, str]:
-    """Push that many tasks; their titles by id."""
+    """Push `count` tasks and return their titles by id."""
     tasks = [Task(title=f"Task #{number}") for number in range(count)]
     ids = queue.push_many(tasks)
     say(f"sent {count} messages to the queue {queue.name!r}")
@@ -121,8 +126,8 @@ def create_tasks(queue: QueueManager[Task], count: int) -> dict[str, str]:
 
 
 @dataclass
-class Books:
-    """Tells the story, and knows which tasks are over: by name, as any may come twice."""
+class Progress:
+    """Prints events and knows which tasks are over, by id, because events may repeat."""
 
     when_over: Callable[[], None] = lambda: None
     titles: dict[str, str] = field(default_factory=dict)
@@ -138,25 +143,27 @@ class Books:
                 say(f"got {title!r} from the queue, attempt {event.attempt}")
             case ev.LeaseRenewed():
                 say(f"{title!r} is held for another {HOLD_SECONDS:g} s")
-            case ev.Completed():  # told only once the queue has taken it
+            case ev.Completed():  # emitted only after the queue has accepted the ack
                 say(f"processing of {title!r} is complete!")
                 self.complete.add(event.message_id)
             case ev.Retried():
                 say(f"processing of {title!r} failed, to be tried again soon")
             case ev.MessageLeaseLost():
-                say(f"{title!r} is not ours any more: {event.reason}")
+                say(f"{title!r} lost its lease: {event.reason}")
             case ev.DeadLettered():
-                say(f"{title!r} is given up: {event.reason}")
+                say(f"{title!r} is dead-lettered: {event.reason}")
                 self.dead.add(event.message_id)
         if self.over:
             self.when_over()
 
     @property
     def over(self) -> bool:
+        """Return whether every task is complete or dead-lettered."""
         return self.titles.keys() <= self.complete | self.dead
 
     @property
     def all_complete(self) -> bool:
+        """Return whether every task is complete."""
         return self.titles.keys() <= self.complete
 
 
@@ -167,21 +174,21 @@ def run(
     *,
     max_attempts: int = MAX_ATTEMPTS,
     limit_seconds: float = LIMIT_SECONDS,
-) -> Books:
-    """Push `count` tasks, and work until each of them is over, or time is."""
-    books = Books()
-    events = Events(books)
+) -> Progress:
+    """Push `count` tasks, and work until all are over or the time limit is reached."""
+    progress = Progress()
+    events = Events(progress)
     settings = {"lease_seconds": HOLD_SECONDS, "max_attempts": max_attempts}
     with open_queue(url, Task, events=events, **settings) as queue:
-        books.titles = create_tasks(queue, count)
+        progress.titles = create_tasks(queue, count)
         worker = Worker(
             queue, watch, isolation="process", stall_seconds=STALL_SECONDS, events=events
         )
-        books.when_over = worker.stop
-        if not books.over:
+        progress.when_over = worker.stop
+        if not progress.over:
             with _limit(limit_seconds, worker.stop):
                 worker.run()
-    return books
+    return progress
 
 
 @contextmanager
@@ -196,21 +203,23 @@ def _limit(seconds: float, action: Callable[[], None]) -> Iterator[None]:
 
 
 def say(text: str) -> None:
+    """Print a line at once."""
     print(text, flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Tasks under a watchdog, on any queue.")
+    """Run the example and return its exit code."""
+    parser = argparse.ArgumentParser(description="Run tasks under a watchdog, on any queue.")
     parser.add_argument("url", help="a folder, as ./work/watchdog, or sqs:NAME")
     parser.add_argument("--tasks", type=int, default=3)
     parser.add_argument("--look", type=float, default=LOOK_SECONDS, metavar="SECONDS")
     given = parser.parse_args(arguments)
     try:
-        books = run(given.url, given.tasks, Watch(look_seconds=given.look))
+        progress = run(given.url, given.tasks, Watch(look_seconds=given.look))
     except HoldfastError as error:
         print(error, file=sys.stderr)
         return 2
-    return 0 if books.all_complete else 1
+    return 0 if progress.all_complete else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Print a dependency group of pyproject.toml for pip: older pips have no --group."""
+"""Print a dependency group of pyproject.toml for pip, because older pips have no --group."""
 
 import sys
 import tomllib

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MARK = "TEST_RUN_MARK"
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _SWEEP_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
 
@@ -31,8 +31,8 @@ def guard() -> None:
     Call it in the main thread, once.
     """
     mark = f"{os.getpid()}-{secrets.token_hex(8)}"
-    # The guard itself carries no mark: the guard of an outer run would kill it before it has
-    # done its work.
+    # The guard itself carries no mark, because the guard of an outer run would kill it before
+    # it has done its work.
     env = {name: value for name, value in os.environ.items() if name != MARK}
     subprocess.Popen(
         [sys.executable, "-I", "-S", __file__, str(os.getpid()), mark],
@@ -46,7 +46,7 @@ def guard() -> None:
     os.register_at_fork(after_in_child=_end_with_parent)
 
 
-def marked(mark: str) -> Iterator[int]:
+def find_marked(mark: str) -> Iterator[int]:
     """Yield the ids of the processes that carry this mark."""
     text = f"{MARK}={mark}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
@@ -63,8 +63,8 @@ def _end_with_parent() -> None:
 
 def _sweep(mark: str) -> None:
     """Kill until none is left, because a process may start another before it is killed."""
-    give_up_at = time.monotonic() + _SWEEP_SECONDS
-    while (left := list(marked(mark))) and time.monotonic() < give_up_at:
+    deadline = time.monotonic() + _SWEEP_SECONDS
+    while (left := list(find_marked(mark))) and time.monotonic() < deadline:
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -73,7 +73,7 @@ def _sweep(mark: str) -> None:
 
 def _main(run: int, mark: str) -> None:
     while os.getppid() == run:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     _sweep(mark)
 
 

@@ -58,7 +58,7 @@ def ignore_signals() -> None:
 @pytest.mark.parametrize(
     ("file", "test"),
     [
-        ("integration/test_worker_shutdown.py", "ctrl_c_that_nobody_handles"),
+        ("integration/test_worker_shutdown.py", "ctrl_c_without_a_signal_handler"),
         ("integration/test_cli_inspect.py", "watching_runs_until_ctrl_c"),
         ("contracts/test_sqs_queue_on_moto.py", "message_comes_out_as_it_went_in"),
         ("contracts/test_dynamodb_jobs.py", "three_increments_at_once"),
@@ -116,7 +116,7 @@ def test_a_killed_run_takes_its_servers_and_their_children_with_it(
     run = run_of_tests(*words, env=os.environ | {"PYTHONPATH": paths})
     try:
         eventually((tmp_path / "ready").exists, 120)
-        started = {pid: command(pid) for pid in listeners.with_descendants([run.pid])}
+        started = {pid: command(pid) for pid in listeners.add_descendants([run.pid])}
         for name in ("ministack", "awslambdaric", "sleep"):
             assert any(name in words for words in started.values()), (name, started)
     finally:

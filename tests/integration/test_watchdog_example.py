@@ -69,7 +69,7 @@ def test_the_unchanged_example_completes_every_task_once_whatever_the_dice_decid
     three = {f"Task #{n}": 1 for n in range(3)}
     assert titles(lines, "is complete!") == three
     # Every attempt began with a message and a start, however it ended.
-    ends = ("is complete!", "to be tried again", "is not ours any more")
+    ends = ("is complete!", "to be tried again", "lost its lease")
     tries = sum((titles(lines, words) for words in ends), Counter())
     assert titles(lines, "got ") == titles(lines, "starting to process") == tries
 
@@ -108,10 +108,10 @@ def test_slow_tasks_are_kept_and_failed_tasks_are_retried(
     url: str, pids: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The seed's story, with the dice replaced by other hooks."""
-    books = watchdog.run(url, 3, watchdog.Watch(processing.scripted, look_seconds=0.5))
+    progress = watchdog.run(url, 3, watchdog.Watch(processing.scripted, look_seconds=0.5))
     lines = capfd.readouterr().out.splitlines()
-    assert books.all_complete
-    assert len(books.complete) == 3
+    assert progress.all_complete
+    assert len(progress.complete) == 3
 
     assert titles(lines, "still in progress").keys() == {"Task #0"}
     assert titles(lines, "still in progress")["Task #0"] >= 2
@@ -135,17 +135,17 @@ def test_a_task_that_never_succeeds_ends_as_a_dead_letter_and_so_does_the_run(
 ) -> None:
     """WD-03, WD-09: the example does not wait forever for a task that cannot complete."""
     watch = watchdog.Watch(processing.broken)
-    books = watchdog.run(
+    progress = watchdog.run(
         str(tmp_path / "d" / "w"), 2, watch, max_attempts=1, limit_seconds=WAIT_TIMEOUT_SECONDS
     )
-    assert (len(books.dead), books.all_complete) == (2, False)
+    assert (len(progress.dead), progress.all_complete) == (2, False)
 
 
 def test_a_task_that_vanished_does_not_keep_the_example_running(tmp_path: Path) -> None:
     """WD-03: a redrive policy of SQS moves messages without any notification."""
     watch = watchdog.Watch(processing.broken)
-    books = watchdog.run(str(tmp_path / "d" / "w"), 1, watch, limit_seconds=0.5)
-    assert not books.over
+    progress = watchdog.run(str(tmp_path / "d" / "w"), 1, watch, limit_seconds=0.5)
+    assert not progress.over
 
 
 def test_no_tasks_are_complete_at_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from threading import Event, Thread, current_thread
 
 import pytest
 from examples import watchdog
-from examples.watchdog import Books, Dice, State, Task, create_tasks, is_successful
+from examples.watchdog import Dice, Progress, State, Task, create_tasks, is_successful
 
 from holdfast import LeaseKeeper, LeaseLost, Worker
 from holdfast.adapters.aws.sqs import SQSQueue
@@ -217,14 +217,14 @@ def completed(message_id: str) -> ev.Completed:
 def test_tasks_are_counted_by_name_so_that_one_done_twice_counts_once() -> None:
     """(WD-03)."""
     ended: list[bool] = []
-    books = Books(lambda: ended.append(True), {"a": "Task #0", "b": "Task #1"})
-    assert books.complete == set()
-    books(completed("a"))
-    books(completed("a"))
-    books(completed("of another run"))
-    assert (ended, books.over) == ([], False)
-    books(completed("b"))
-    assert (ended, books.all_complete) == ([True], True)
+    progress = Progress(lambda: ended.append(True), {"a": "Task #0", "b": "Task #1"})
+    assert progress.complete == set()
+    progress(completed("a"))
+    progress(completed("a"))
+    progress(completed("of another run"))
+    assert (ended, progress.over) == ([], False)
+    progress(completed("b"))
+    assert (ended, progress.all_complete) == ([True], True)
 
 
 @pytest.mark.requirement("R003-011", "R003-031", "R003-035")
@@ -233,9 +233,9 @@ def test_tasks_are_counted_by_name_so_that_one_done_twice_counts_once() -> None:
 )
 def test_a_failed_or_lost_task_is_not_complete(event: ev.Event) -> None:
     """Complete is what the queue has taken as such (WD-12)."""
-    books = Books(titles={"a": "Task #0"})
-    books(event)
-    assert not books.over
+    progress = Progress(titles={"a": "Task #0"})
+    progress(event)
+    assert not progress.over
 
 
 # -- the hooks
