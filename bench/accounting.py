@@ -92,7 +92,7 @@ def _list(jobs: SQLiteJobs, job_id: str, count: int) -> None:
     jobs.add_tasks(
         job_id,
         (
-            ExportTask.of(
+            ExportTask.create(
                 job_id,
                 f"https://files.example.com/exports/2026/{job_id}/{number:07}",
                 f"exports/{job_id}/{number:07}.parquet",

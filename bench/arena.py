@@ -1,7 +1,7 @@
 """Where the measuring happens: a fresh filesystem for every measurement, if we may.
 
 On ext4, files deleted in the last minutes make new ones up to fifty times slower, so one
-contender's deletes would slow whoever comes next, and yesterday's deletes everybody.
+contender's deletes would slow the next one, and yesterday's deletes would slow all.
 As root every measurement gets an ext4 image of its own, made, mounted and thrown away.
 Otherwise all share one folder, and nothing in it is deleted before the end.
 """

@@ -11,8 +11,8 @@ from bench import floor
 from bench.contender import card_named
 from bench.cycle import speeds
 from bench.figures import MIB, CycleFigures
+from bench.holdfast import HOLDFAST
 from bench.measure import filled, run_cycles
-from bench.ours import HOLDFAST
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Chart, Result, ratio, spread
 
@@ -106,10 +106,10 @@ def _row(load: Load, figures: Sequence[CycleFigures]) -> list[str]:
 
 
 def _bars(measured: Measured, many: int) -> list[Bar]:
-    ours, few = measured[Load(HOLDFAST.name, many)], measured[Load(HOLDFAST.name, FEW)]
-    kept = ratio(speeds(ours), speeds(few)) * 100
-    dirq = ratio(speeds(ours), speeds(measured[Load("dirq", many)]))
-    growth = (_peak(ours) - _peak(few)) / MIB
+    holdfast, few = measured[Load(HOLDFAST.name, many)], measured[Load(HOLDFAST.name, FEW)]
+    kept = ratio(speeds(holdfast), speeds(few)) * 100
+    dirq = ratio(speeds(holdfast), speeds(measured[Load("dirq", many)]))
+    growth = (_peak(holdfast) - _peak(few)) / MIB
     return [
         Bar(f"at least 90 % of the throughput with {FEW:,}", kept, 90, "%"),
         Bar("at least 5 × dirq", dirq, 5, "×"),

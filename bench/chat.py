@@ -14,7 +14,7 @@ from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio, spread
 from holdfast.adapters.local.sqlite import SQLiteConversations
 from holdfast.bootstrap import open_queue
-from holdfast.conversations.messages import Trigger, inbound_of
+from holdfast.conversations.messages import Trigger, parse_inbound
 from holdfast.conversations.model import (
     Channel,
     Conversation,
@@ -31,7 +31,7 @@ from holdfast.conversations.secret import Secret
 from holdfast.conversations.staging import Stager
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.queue.manager import QueueManager
-from holdfast.core.queue.message import lease_of
+from holdfast.core.queue.message import get_lease
 from holdfast.core.worker.context import LeaseContext
 from holdfast.core.worker.outcome import Done
 
@@ -43,7 +43,7 @@ CONVERSATIONS = 2
 TERMS = ConversationPolicy(window_seconds=0.0, quiet_seconds=0.0)
 
 
-class Nobody:
+class InstantProviders:
     """Writer, sender and secrets that cost nothing."""
 
     secret_fields: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Nobody:
         self.secrets = self
         self.sent = 0
 
-    def writer(self, name: str) -> "Nobody":
+    def writer(self, name: str) -> "InstantProviders":
         return self
 
     sender = writer
@@ -85,11 +85,11 @@ class Chat:
         self.store, self.queue = store, queue
         self.keeper = LeaseKeeper()
         queues = dict.fromkeys(Channel, queue)
-        self.stager = Stager(store, queues, terms=TERMS)
+        self.stager = Stager(store, queues, policy=TERMS)
         self.processor = BatchProcessor(
-            store, Nobody(), queues, keeper=self.keeper, terms=TERMS
+            store, InstantProviders(), queues, keeper=self.keeper, policy=TERMS
         )
-        self.said = 0
+        self.sent = 0
 
     def open(self, number: int) -> ConversationKey:
         key = ConversationKey(f"whatsapp:+4930{number:07}", f"conversation-{number}")
@@ -98,11 +98,11 @@ class Chat:
         return key
 
     def say(self, key: ConversationKey, body: str = "Where is my parcel, please?") -> None:
-        self.said += 1
+        self.sent += 1
         self.stager.stage(
-            inbound_of(
+            parse_inbound(
                 {
-                    "message_sid": f"SM{self.said:032}",
+                    "message_sid": f"SM{self.sent:032}",
                     "from": key.primary_channel,
                     "conversation_id": key.conversation_id,
                     "body": body,
@@ -112,7 +112,7 @@ class Chat:
 
     def answer(self) -> None:
         [trigger] = self.queue.poll(wait_seconds=10.0)
-        ctx = LeaseContext(self.queue, trigger, lease_of(trigger), Event(), self.queue.clock)
+        ctx = LeaseContext(self.queue, trigger, get_lease(trigger), Event(), self.queue.clock)
         assert self.processor(trigger, ctx) == Done()
         self.queue.ack(trigger)
 

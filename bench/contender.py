@@ -43,7 +43,7 @@ class Card:
 
 def card_named(name: str) -> Card:
     from bench.bare import BARE
-    from bench.ours import BATCHED, HOLDFAST, PREBUILT
+    from bench.holdfast import BATCHED, HOLDFAST, PREBUILT
     from bench.peers import PEERS
 
     cards = (BARE, HOLDFAST, PREBUILT, BATCHED, *PEERS)

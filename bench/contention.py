@@ -11,8 +11,8 @@ from statistics import median
 from time import monotonic, sleep
 
 from bench.contender import card_named
+from bench.holdfast import HOLDFAST
 from bench.measure import filled
-from bench.ours import HOLDFAST
 from bench.peers import PEERS
 from bench.session import Session
 from bench.verdict import Bar, Chart, Result, ratio
@@ -70,11 +70,11 @@ def _race(crowd: Crowd, path: Path, longest: float) -> Race:
     start = spawn.Barrier(crowd.processes)
     pipes, runners = [], []
     for _ in range(crowd.processes):
-        ours, theirs = spawn.Pipe(duplex=False)
-        runner = spawn.Process(target=drain, args=(crowd.name, path, longest, start, theirs))
+        receiver, sender = spawn.Pipe(duplex=False)
+        runner = spawn.Process(target=drain, args=(crowd.name, path, longest, start, sender))
         runner.start()
-        theirs.close()
-        pipes.append(ours)
+        sender.close()
+        pipes.append(receiver)
         runners.append(runner)
     shares: list[Share] = [pipe.recv() for pipe in pipes]
     for runner in runners:
@@ -153,8 +153,8 @@ def _ahead(measured: Measured, names: Sequence[str], processes: int) -> Bar:
         (name for name in names if name != HOLDFAST.name),
         key=lambda name: median(_rates(measured, name, processes)),
     )
-    ours = _rates(measured, HOLDFAST.name, processes)
-    lead = ratio(ours, _rates(measured, best, processes))
+    holdfast = _rates(measured, HOLDFAST.name, processes)
+    lead = ratio(holdfast, _rates(measured, best, processes))
     promise = f"ahead of every peer with {processes} competing (best: {best})"
     return Bar(promise, lead, 1.0, "×")
 

@@ -7,8 +7,8 @@ from statistics import median
 from bench import floor
 from bench.bare import BARE
 from bench.figures import CycleFigures
+from bench.holdfast import BATCHED, HOLDFAST, PREBUILT
 from bench.measure import filled, run_cycles
-from bench.ours import BATCHED, HOLDFAST, PREBUILT
 from bench.peers import PEERS
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Chart, Result, ratio, spread
@@ -92,14 +92,14 @@ def _row(name: str, figures: Sequence[CycleFigures]) -> list[str]:
 
 
 def _bars(measured: Measured) -> list[Bar]:
-    ours = speeds(measured[HOLDFAST.name])
-    dirq = ratio(ours, speeds(measured["dirq"]))
+    holdfast = speeds(measured[HOLDFAST.name])
+    dirq = ratio(holdfast, speeds(measured["dirq"]))
     best = max(
         (card for card in PEERS if card.survives),
         key=lambda card: median(speeds(measured[card.name])),
     )
-    against_best = ratio(ours, speeds(measured[best.name]))
-    bare = ratio(speeds(measured[floor.NAME]), ours)
+    against_best = ratio(holdfast, speeds(measured[best.name]))
+    bare = ratio(speeds(measured[floor.NAME]), holdfast)
     return [
         Bar("at least 1.5 × dirq QueueSimple", dirq, 1.5, "×"),
         Bar("2 × dirq QueueSimple", dirq, 2.0, "×", aim=True),

@@ -20,7 +20,7 @@ from bench.verdict import Bar, Chart, Result, ratio
 
 NAME = "exports"
 TITLE = "Export: files fetched, checked and stored"
-PATIENCE_SECONDS = 300.0
+WAIT_TIMEOUT_SECONDS = 300.0
 _LOOK_SECONDS = 0.3
 
 
@@ -104,7 +104,7 @@ def _peak_mib(command: Sequence[str]) -> float:
     watcher = Thread(target=watch)
     watcher.start()
     try:
-        code = process.wait(PATIENCE_SECONDS)
+        code = process.wait(WAIT_TIMEOUT_SECONDS)
     finally:
         over.set()
         watcher.join()
@@ -195,8 +195,8 @@ def _bars(measured: Measured, loads: Sequence[Load], players: Sequence[Player]) 
     def against(player: Player, load: Load) -> float:
         return ratio(_seconds(measured, load, player), _seconds(measured, load, HOLDFAST))
 
-    ours, script = _totals(measured, loads, HOLDFAST), _totals(measured, loads, SCRIPT)
-    bars = [Bar("ahead of the script, all files", ratio(script, ours), 1.0, "×")]
+    holdfast, script = _totals(measured, loads, HOLDFAST), _totals(measured, loads, SCRIPT)
+    bars = [Bar("ahead of the script, all files", ratio(script, holdfast), 1.0, "×")]
     bars += [
         Bar(f"ahead of the script, {load}", against(SCRIPT, load), 1.0, "×", aim=True)
         for load in loads

@@ -96,14 +96,17 @@ def fetch_all(listed: Path) -> None:
 
     import requests
 
-    mine = local()
+    cache = local()
 
     def fetch(line: str) -> None:
         url, path, wanted = json.loads(line)
-        if not hasattr(mine, "session"):
-            mine.session = requests.Session()
+        if not hasattr(cache, "session"):
+            cache.session = requests.Session()
         digest = hashlib.sha256()
-        with mine.session.get(url, stream=True, timeout=60) as answer, open(path, "wb") as out:
+        with (
+            cache.session.get(url, stream=True, timeout=60) as answer,
+            open(path, "wb") as out,
+        ):
             answer.raise_for_status()
             for chunk in answer.iter_content(1 << 20):
                 digest.update(chunk)

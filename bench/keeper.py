@@ -109,7 +109,7 @@ def _beat(lease: Lease, stop: Event) -> None:
         asked_at = SYSTEM_CLOCK.monotonic()
         [answer] = lease.source.renew([lease], lease.seconds)
         now = SYSTEM_CLOCK.monotonic()
-        lease.answered(answer, asked_at=asked_at, now=now, seconds=lease.seconds)
+        lease.apply_renewal(answer, asked_at=asked_at, now=now, seconds=lease.seconds)
         if not lease.live:
             return
 
@@ -191,7 +191,7 @@ def _bars(kept: Kept) -> list[Bar]:
     late = kept.late_p99 / kept.interval * 100
     return [
         Bar("leases per renewal call, of 10", kept.renewals / kept.calls, 9.5, ""),
-        Bar("p99 lateness under 5 % of the interval", late, 5, "%", at_least=False),
-        Bar("at most 64 MiB above idle", kept.memory / MIB, 64, "MiB", at_least=False),
-        Bar("no lease lost", kept.lost, 0, "", at_least=False),
+        Bar("p99 lateness under 5 % of the interval", late, 5, "%", min_level=False),
+        Bar("at most 64 MiB above idle", kept.memory / MIB, 64, "MiB", min_level=False),
+        Bar("no lease lost", kept.lost, 0, "", min_level=False),
     ]

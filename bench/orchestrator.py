@@ -122,18 +122,18 @@ def keep(url: str | None, jobs: int, interval: float) -> Kept:
 
 
 def _lateness(rhythm: HeartbeatTiming, job_id: str, at: float) -> float:
-    place = rhythm.place_seconds(job_id)
-    return at - (rhythm.next_place(place, at) - rhythm.interval_seconds)
+    place = rhythm.compute_offset(job_id)
+    return at - (rhythm.compute_next_at(place, at) - rhythm.interval_seconds)
 
 
 def _over_http(url: str) -> Any:
-    from holdfast.adapters.aws.clients import prompt
+    from holdfast.adapters.aws.clients import make_fail_fast_client
     from holdfast.adapters.aws.stepfunctions import StepFunctionsCallbacks
 
     os.environ["NO_PROXY"] = "127.0.0.1"
     where = {"endpoint_url": url, "region_name": "us-east-1"}
     keys = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}
-    return StepFunctionsCallbacks(prompt("stepfunctions", 60.0, **where, **keys))
+    return StepFunctionsCallbacks(make_fail_fast_client("stepfunctions", 60.0, **where, **keys))
 
 
 # -- the report

@@ -60,13 +60,13 @@ async def _serve(answer: Connection) -> None:
 def serving() -> Iterator[str]:
     """Its address, until the end of the block."""
     spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe(duplex=False)
-    server = spawn.Process(target=serve, args=(theirs,), daemon=True)
+    receiver, sender = spawn.Pipe(duplex=False)
+    server = spawn.Process(target=serve, args=(sender,), daemon=True)
     server.start()
     try:
-        assert ours.poll(60), "the server did not start"
+        assert receiver.poll(60), "the server did not start"
         listeners.assert_loopback_only()
-        yield ours.recv()
+        yield receiver.recv()
     finally:
         server.kill()
         server.join()

@@ -8,8 +8,8 @@ from statistics import median
 from time import perf_counter
 
 from bench.handlers import nothing
+from bench.holdfast import HOLDFAST, open_queue_at
 from bench.measure import filled
-from bench.ours import HOLDFAST, open_queue_at
 from bench.payload import BenchTask
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio, spread

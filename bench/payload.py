@@ -1,7 +1,7 @@
 """The one payload of all contenders: 300 bytes of JSON.
 
 Holdfast gets it as a typed message, built, serialised, parsed and validated within the
-measured time. The peers get the finished JSON, and nobody parses it for them.
+measured time. The peers get the finished JSON, and no time is spent on parsing it for them.
 """
 
 from holdfast.core.queue.message import QueueMessage

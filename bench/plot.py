@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.verdict import Chart
 
-OURS = "#0b6e4f"
+HOLDFAST = "#0b6e4f"
 OTHERS = ("#8d99ae", "#adb5bd", "#6c757d", "#ced4da", "#495057", "#a5a58d", "#b7b7a4")
 
 
@@ -34,7 +34,7 @@ def _colours(charts: Sequence[Chart]) -> dict[str, str]:
     """A contender has the same colour in every chart."""
     names = dict.fromkeys(name for chart in charts for name in chart.values)
     others = [name for name in names if name != "Holdfast"]
-    return {"Holdfast": OURS, **dict(zip(others, OTHERS * len(others), strict=False))}
+    return {"Holdfast": HOLDFAST, **dict(zip(others, OTHERS * len(others), strict=False))}
 
 
 def _draw_chart(panel: Any, chart: Chart, colours: Mapping[str, str]) -> None:

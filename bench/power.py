@@ -9,7 +9,7 @@ from statistics import median
 from time import perf_counter
 
 from bench.contender import card_named
-from bench.ours import HOLDFAST, open_queue_at
+from bench.holdfast import HOLDFAST, open_queue_at
 from bench.payload import body, task
 from bench.peers import PEERS
 from bench.session import Session, in_fresh_process

@@ -1,4 +1,4 @@
-"""recovery: a worker is killed while it holds work; how soon does somebody else get it?"""
+"""recovery: a worker is killed while it holds work; how soon does another worker get it?"""
 
 import multiprocessing
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from bench.handlers import endless
-from bench.ours import open_queue_at
+from bench.holdfast import open_queue_at
 from bench.payload import task
 from bench.session import Session
 from bench.verdict import Bar, Result
@@ -18,7 +18,7 @@ NAME = "recovery"
 TITLE = "Redelivery after SIGKILL of the worker"
 LEASE_SECONDS = 3.0
 GRACE_SECONDS = 1.0
-PATIENCE_SECONDS = 30.0
+WAIT_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def seconds_until_redelivered(case: Case, path: Path) -> float:
         os.kill(worker.pid or 0, signal.SIGKILL)
         killed_at = monotonic()
         worker.join()
-    again = queue.poll(wait_seconds=PATIENCE_SECONDS)
+    again = queue.poll(wait_seconds=WAIT_TIMEOUT_SECONDS)
     waited = monotonic() - killed_at
     assert [message.attempts for message in again] == [2], "the task did not come back"
     queue.ack(again[0])
@@ -68,7 +68,7 @@ def work(case: Case, path: Path) -> None:
 
 
 def _wait_for(file: Path) -> None:
-    give_up_at = monotonic() + PATIENCE_SECONDS
+    give_up_at = monotonic() + WAIT_TIMEOUT_SECONDS
     while not file.exists():
         assert monotonic() < give_up_at, "the worker never began"
         sleep(0.01)

@@ -15,7 +15,7 @@ from bench.verdict import Bar, Chart, Result, ratio, spread
 NAME = "sqs"
 TITLE = "SQS: drained with an empty handler"
 VISIBILITY_SECONDS = 60
-PATIENCE_SECONDS = 60.0
+WAIT_TIMEOUT_SECONDS = 60.0
 PACKAGES = ("boto3", "ministack", "celery", "kombu", "dramatiq-sqs", "taskiq-aio-sqs")
 PLAYERS = (BARE, HOLDFAST, *PEERS)
 
@@ -52,7 +52,7 @@ def _drain(ground: Ground, player: Player, count: int) -> Drain:
         in_fresh_process(fill, player.name, place, count)
         place.await_sent(count)
         with working(work, player.name, place, Job()):
-            return _summed_up(wait_until_drained(place, count, PATIENCE_SECONDS))
+            return _summed_up(wait_until_drained(place, count, WAIT_TIMEOUT_SECONDS))
 
 
 def _summed_up(figures: Figures) -> Drain:
@@ -112,8 +112,8 @@ def _notes(count: int) -> tuple[str, ...]:
         "celery and dramatiq-sqs send one by one.",
         "The server is on this machine, answers in a millisecond or two and always fills a "
         "receive of ten, so much of the time is the server's and the SDK's (see: server busy). "
-        "Amazon's answers take longer and may bring fewer: with every call dearer, whoever "
-        "needs fewer calls gains more.",
+        "Amazon's answers take longer and may bring fewer: with every call more expensive, a "
+        "client that needs fewer calls gains more.",
         ", ".join(f"{name} {version(name)}" for name in PACKAGES),
     )
 
@@ -139,19 +139,19 @@ def _row(player: Player, drains: Sequence[Drain]) -> list[str]:
 
 
 def _bars(measured: Measured) -> list[Bar]:
-    ours = measured[HOLDFAST]
-    bare = ratio(speeds(measured[BARE]), speeds(ours))
-    calls = max(drain.calls for drain in ours)
+    holdfast = measured[HOLDFAST]
+    bare = ratio(speeds(measured[BARE]), speeds(holdfast))
+    calls = max(drain.calls for drain in holdfast)
     return [
         *(
-            Bar(f"ahead of {peer}", ratio(speeds(ours), speeds(measured[peer])), 1.0, "×")
+            Bar(f"ahead of {peer}", ratio(speeds(holdfast), speeds(measured[peer])), 1.0, "×")
             for peer in PEERS
         ),
         Bar("API calls per message, send included", calls, 0.35, "", at_least=False),
         Bar("within 1.25 × of the bare boto3 loop", bare, 1.25, "×", at_least=False),
         Bar(
             "nothing delivered twice",
-            sum(drain.twice for drain in ours),
+            sum(drain.twice for drain in holdfast),
             0,
             "",
             at_least=False,

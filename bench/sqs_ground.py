@@ -84,14 +84,14 @@ class Ground:
 
 @contextmanager
 def serving() -> Iterator[Ground]:
-    """A server of our own, and an environment in which nobody asks Amazon for anything."""
+    """A server of our own, and an environment in which no client calls Amazon."""
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
-    ours, theirs = multiprocessing.get_context("spawn").Pipe(duplex=False)
+    receiver, sender = multiprocessing.get_context("spawn").Pipe(duplex=False)
     try:
-        with _process(serve, theirs):
-            assert ours.poll(60), "the SQS server did not start"
-            ground = Ground(ours.recv())
+        with _process(serve, sender):
+            assert receiver.poll(60), "the SQS server did not start"
+            ground = Ground(receiver.recv())
             with ground.place(30):  # it answers, so all that it opens is open
                 listeners.assert_loopback_only()
             yield ground
@@ -125,9 +125,9 @@ def _process(target: Callable[..., None], *args: Any) -> Iterator[BaseProcess]:
         process.join()
 
 
-def wait_until_drained(place: Place, count: int, patience_seconds: float) -> Figures:
-    """The figures once `count` were deleted, or when the patience is over."""
-    give_up_at = monotonic() + patience_seconds
+def wait_until_drained(place: Place, count: int, wait_timeout_seconds: float) -> Figures:
+    """The figures once `count` were deleted, or when the timeout is over."""
+    give_up_at = monotonic() + wait_timeout_seconds
     while (figures := place.figures()).deleted < count and monotonic() < give_up_at:
         sleep(0.05)
     return figures

@@ -16,7 +16,7 @@ from bench.sqs_players import HOLDFAST, fill
 from bench.verdict import Bar, Result, ratio
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import lease_of
+from holdfast.core.queue.message import get_lease
 
 NAME = "sqs_renew"
 TITLE = "SQS: CPU per renewed lease"
@@ -64,11 +64,11 @@ def keep_with_keeper(place: Place, messages: int, seconds: float) -> Kept:
         held: list[BenchTask] = []
         while len(held) < messages:
             for message in queue.poll():
-                keeper.hold(lease_of(message))
+                keeper.hold(get_lease(message))
                 held.append(message)
             _wait_for_the_next(messages)
         return _watched(
-            place, seconds, lambda: sum(not lease_of(message).live for message in held)
+            place, seconds, lambda: sum(not get_lease(message).live for message in held)
         )
 
 

@@ -30,7 +30,7 @@ class Figures:
     sent: int = 0
     delivered: int = 0
     deleted: int = 0
-    refused: int = 0  # deletes of what was not theirs any more
+    refused: int = 0  # deletes of what was not rival any more
     renewed: int = 0
     began_at: float = 0.0
     ended_at: float = 0.0

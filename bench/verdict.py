@@ -64,9 +64,9 @@ def with_unit(figure: float, unit: str) -> str:
     return f"{text} {unit}".strip()
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+def ratio(holdfast: Sequence[float], rival: Sequence[float]) -> float:
     """The median of the rounds' ratios: what slows one round slows both its sides."""
-    return median(a / b for a, b in zip(ours, theirs, strict=True))
+    return median(a / b for a, b in zip(holdfast, rival, strict=True))
 
 
 def spread(figures: Sequence[float]) -> str:

@@ -308,7 +308,7 @@ def test_an_unused_queue_is_not_opened(chat: Chat, monkeypatch: pytest.MonkeyPat
 def test_a_lost_trigger_is_sent_again_by_a_sweep(chat: Chat) -> None:
     """A lost trigger does not lose a message (MS-14)."""
     chat.set(LOCK_SECONDS="0.1", GRACE_SECONDS="0.1")
-    name = chat.send("is anybody there")
+    name = chat.send("is anything there")
     with open_queue("chat/whatsapp") as queue:
         eventually(lambda: queue.stats().ready)
         queue.ack(queue.poll()[0])
@@ -322,7 +322,7 @@ def test_a_lost_trigger_is_sent_again_by_a_sweep(chat: Chat) -> None:
 def test_a_worker_finds_lost_triggers_by_itself(chat: Chat) -> None:
     """The worker does not end as idle meanwhile (MS-14)."""
     chat.set(LOCK_SECONDS="0.1", GRACE_SECONDS="1.5")
-    name = chat.send("is anybody there")
+    name = chat.send("is anything there")
     with open_queue("chat/whatsapp") as queue:
         eventually(lambda: queue.stats().ready)
         queue.ack(queue.poll()[0])

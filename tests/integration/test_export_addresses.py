@@ -101,7 +101,7 @@ def test_proxies_and_passwords_of_the_environment_are_not_used(
     place: ExportPlace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A proxy connects to any address, so the guard would check nothing."""
-    (tmp_path / ".netrc").write_text("default login somebody password secret\n")
+    (tmp_path / ".netrc").write_text("default login user password secret\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     with LoopbackServer() as proxy:
         for name in ("http_proxy", "all_proxy", "ALL_PROXY"):

@@ -225,7 +225,7 @@ def test_a_malformed_task_fails_with_a_code(place: ExportPlace, broken: dict[str
 @pytest.mark.requirement("R004-040")
 def test_a_message_does_not_choose_the_bucket(place: ExportPlace) -> None:
     url = place.server.on("/a", file(DATA))
-    assert place.code(url, s3Bucket="somebody-elses") == "BucketRefused"
+    assert place.code(url, s3Bucket="foreign-bucket") == "BucketRefused"
 
 
 # -- error texts
@@ -243,7 +243,7 @@ def test_no_error_contains_the_secret_of_a_url(place: ExportPlace) -> None:
     place.server.on("/good", file(DATA))
     urls = [place.server.url(f"{path}?sig={secret}") for path in _PATHS]
     urls += [f"http://u:{secret}@127.0.0.1/", f"http://10.0.0.1/?{secret}", f"file:///{secret}"]
-    urls += [f"http://nobody.invalid/?{secret}", f"http://[{secret}/", f"http://x/\n{secret}"]
+    urls += [f"http://missing.invalid/?{secret}", f"http://[{secret}/", f"http://x/\n{secret}"]
     with place.work(attempts=1) as work:
         for url in urls:
             task = place.task(url, checksum=sha256(b"other"))

@@ -28,7 +28,7 @@ class Mutation(Enum):
     RENEW_IN_PLACE = auto()  # the deadline is an attribute of the file, not of its name
     LATE_RENEWAL_COUNTS = auto()  # an answer after the old deadline is believed
     DEADLINE_AFTER_CLAIM = auto()  # the claim keeps the old deadline; a later step sets it
-    STEAL_UNJUDGED = auto()  # take what is leased, whatever its deadline
+    TAKE_OVER_UNJUDGED = auto()  # take what is leased, whatever its deadline
     SETTLE_UNCHECKED = auto()  # move the task whatever its name is now
     SETTLE_LATE = auto()  # settle without looking at one's own deadline
     FENCE_FALLS = auto()  # giving back takes the fence back too
@@ -63,11 +63,11 @@ class Step(Enum):
     ACKING = auto()
     NACKING = auto()
     RELEASING = auto()
-    BURYING = auto()
+    DEAD_LETTERING = auto()
     KILLED = auto()
 
 
-_DECISIONS = (Step.RENEWING, Step.ACKING, Step.NACKING, Step.RELEASING, Step.BURYING)
+_DECISIONS = (Step.RENEWING, Step.ACKING, Step.NACKING, Step.RELEASING, Step.DEAD_LETTERING)
 _AT_WORK = (Step.CLAIMED, Step.HOLDING, Step.RENEWING)
 
 
@@ -84,7 +84,7 @@ class World(NamedTuple):
     now: int = 0
     kills: int = 0
     acks: int = 0
-    granted: int = 0  # the highest fence anybody got
+    granted: int = 0  # the highest fence any worker got
     regranted: bool = False  # a fence was given out a second time
 
 
@@ -164,7 +164,7 @@ class Protocol:
         self._in_place = Mutation.RENEW_IN_PLACE in mutations
         self._late_counts = Mutation.LATE_RENEWAL_COUNTS in mutations
         self._deadline_after = Mutation.DEADLINE_AFTER_CLAIM in mutations
-        self._unjudged = Mutation.STEAL_UNJUDGED in mutations
+        self._unjudged = Mutation.TAKE_OVER_UNJUDGED in mutations
         self._unchecked = Mutation.SETTLE_UNCHECKED in mutations
         self._settle_late = Mutation.SETTLE_LATE in mutations
         self._fence_falls = Mutation.FENCE_FALLS in mutations
@@ -241,16 +241,16 @@ class Protocol:
     def _claim(self, world: World, index: int, worker: Worker) -> Iterator[World]:
         seen = _name(worker)
         deadline = seen.deadline if self._deadline_after else worker.asks
-        mine = Name(Place.LEASED, seen.fence + 1, self._token(index), deadline)
+        own_name = Name(Place.LEASED, seen.fence + 1, self._token(index), deadline)
         step = Step.CLAIMED if self._deadline_after else Step.HOLDING
-        held = Worker(step, mine, worker.asks)
-        for after, won in self._rename(world, seen, mine):
+        held = Worker(step, own_name, worker.asks)
+        for after, won in self._rename(world, seen, own_name):
             yield self._with(after, index, held if won else IDLE)
 
     def _set_deadline(self, world: World, index: int, worker: Worker) -> Iterator[World]:
-        mine = _name(worker)
-        right = mine._replace(deadline=worker.until)
-        if self._same(world.file, mine):
+        own_name = _name(worker)
+        right = own_name._replace(deadline=worker.until)
+        if self._same(world.file, own_name):
             held = Worker(Step.HOLDING, right, worker.until)
             yield self._with(world._replace(file=right), index, held)
         else:
@@ -266,31 +266,31 @@ class Protocol:
             yield self._with(world, index, worker._replace(step=step, asks=world.now + LEASE))
 
     def _renew(self, world: World, index: int, worker: Worker) -> Iterator[World]:
-        mine = _name(worker)
-        longer = mine._replace(deadline=worker.asks)
+        own_name = _name(worker)
+        longer = own_name._replace(deadline=worker.asks)
         believed = world.now < worker.until or self._late_counts
         held = Worker(Step.HOLDING, longer, worker.asks) if believed else IDLE
-        for after, won in self._rename(world, mine, longer):
+        for after, won in self._rename(world, own_name, longer):
             yield self._with(after, index, held if won else IDLE)
 
     def _settle(self, world: World, index: int, worker: Worker) -> Iterator[World]:
-        mine = _name(worker)
+        own_name = _name(worker)
         if self._unchecked and world.file.place is Place.LEASED:
-            mine = world.file
-        for after, won in self._rename(world, mine, self._target(worker.step, mine)):
+            own_name = world.file
+        for after, won in self._rename(world, own_name, self._target(worker.step, own_name)):
             acked = won and worker.step is Step.ACKING
             yield self._with(after._replace(acks=after.acks + acked), index, IDLE)
 
-    def _target(self, step: Step, mine: Name) -> Name:
+    def _target(self, step: Step, own_name: Name) -> Name:
         match step:
             case Step.ACKING:
-                return Name(Place.COMPLETED, mine.fence, mine.owner)
-            case Step.BURYING:
-                return Name(Place.FAILED, mine.fence)
+                return Name(Place.COMPLETED, own_name.fence, own_name.owner)
+            case Step.DEAD_LETTERING:
+                return Name(Place.FAILED, own_name.fence)
             case Step.RELEASING if self._fence_falls:
-                return Name(Place.PENDING, mine.fence - 1)
+                return Name(Place.PENDING, own_name.fence - 1)
             case _:
-                return Name(Place.PENDING, mine.fence)
+                return Name(Place.PENDING, own_name.fence)
 
     # -- the file system
 

@@ -258,7 +258,7 @@ def test_a_message_during_the_turn_has_a_window_of_its_own(ground):
 
 
 @pytest.mark.requirement("R002-023")
-def test_a_trigger_that_meets_a_working_owner_is_acked_and_its_message_answered_by_him(ground):
+def test_a_trigger_that_meets_a_working_owner_is_acked_and_the_owner_answers(ground):
     """The owner checks again after the lock is released (MS-04)."""
 
     def reply(text: str) -> str:

@@ -141,12 +141,12 @@ def test_setting_the_wall_clock_ahead_sweeps_nothing_that_is_being_written(
     fast_path: Path,
 ) -> None:
     clock = make_clock()
-    mine = ManualClock(time=clock.time())
-    queue = Ground(fast_path, mine).queue(FsOps(server_time=clock.time))
+    own_clock = ManualClock(time=clock.time())
+    queue = Ground(fast_path, own_clock).queue(FsOps(server_time=clock.time))
     (queue.folder / "tmp" / "0123456789abcdef01").write_text("being written")
     clock.advance(1)
-    mine.advance(1)
-    mine.step_time(7200)
+    own_clock.advance(1)
+    own_clock.step_time(7200)
     assert queue.sweep() == 0
 
 

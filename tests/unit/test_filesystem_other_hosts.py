@@ -500,10 +500,10 @@ def test_litter_in_the_place_of_the_observations_is_harmless(
     path = watch_file(local_host.folder)
     path.unlink()
     KINDS[kind](path, outside)
-    theirs = snapshot(outside)
+    before = snapshot(outside)
     successor = hosts.open(local_host)
     assert successor.poll() == []
     hosts.pass_time(WATCHED)
     assert len(successor.poll()) == 1
-    assert snapshot(outside) == theirs
+    assert snapshot(outside) == before
     assert list((successor.folder / "tmp").iterdir()) == []

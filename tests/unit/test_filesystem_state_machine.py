@@ -132,7 +132,7 @@ class QueueMachine(RuleBasedStateMachine):
         }
         for key in due & failed:
             assert self.expected[key].attempts == MAX_ATTEMPTS
-            self.expected[key].state = "failed"
+            self.expected[key].state, self.expected[key].ripe = "failed", False
             self.expected[key].fence += 1
             due.remove(key)
 

@@ -421,7 +421,7 @@ def test_a_handler_that_overruns_is_reported_before_lambda_kills_the_function(
     assert "batch_overrun" in caplog.text
     calls = len(source.sqs.calls)
     end.set()  # the thread that could not be killed ends, and settles nothing
-    eventually(lambda: not _ours())
+    eventually(lambda: not _own_threads())
     assert len(source.sqs.calls) == calls
 
 
@@ -457,7 +457,7 @@ def test_without_a_lambda_context_there_is_no_end(source: EventSource) -> None:
 # -- nothing survives the invocation
 
 
-def _ours() -> list[str]:
+def _own_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("holdfast")]
 
 
@@ -469,7 +469,7 @@ async def quick(message: Task) -> None:
 def test_no_thread_survives_the_invocation(source: EventSource, handler: Any) -> None:
     source.send(*range(12))
     invoke(source, handler, concurrency=4, model=Task)
-    assert _ours() == []
+    assert _own_threads() == []
 
 
 def test_nothing_is_renewed_after_the_answer(source: EventSource, clock: ManualClock) -> None:
@@ -494,7 +494,7 @@ def test_a_coroutine_is_cancelled_at_the_end_and_leaves_no_thread(
 
     event, answer = invoke(source, handle, seconds=60, reserve_seconds=40)
     assert numbers(event, answer) == [1]
-    assert _ours() == []
+    assert _own_threads() == []
 
 
 # -- FIFO
@@ -630,7 +630,7 @@ def test_a_warm_function_handles_one_batch_after_the_other(source: EventSource) 
         event = source.receive()
         answer = entry(event, LambdaContext(source.clock, 900))
         source.delete_the_done(event, answer)
-        assert (answer, _ours()) == ({"batchItemFailures": []}, [])
+        assert (answer, _own_threads()) == ({"batchItemFailures": []}, [])
     assert source.hidden() == source.visible() == 0
 
 

@@ -16,7 +16,7 @@ SMALL = Scope(workers=2, ticks=4, fences=2, kills=1)
 
 NEEDED = {
     (Mutation.DEADLINE_AFTER_CLAIM,): "two hold the task at once",
-    (Mutation.STEAL_UNJUDGED,): "two hold the task at once",
+    (Mutation.TAKE_OVER_UNJUDGED,): "two hold the task at once",
     (Mutation.SETTLE_UNCHECKED,): "the task was acked twice",
     (Mutation.FENCE_FALLS,): "a fence was given out twice",
     (Mutation.SHARED_IDENTITY,): "two hold the task at once",
@@ -30,7 +30,7 @@ NEEDED_BETWEEN_HOSTS = {
     (Mutation.RENEW_IN_PLACE,): "two hold the task at once",
     (Mutation.WATCH_TOO_SHORT,): "two hold the task at once",
     (Mutation.SEEN_BEFORE_LISTING,): "two hold the task at once",
-    (Mutation.STEAL_UNJUDGED,): "two hold the task at once",
+    (Mutation.TAKE_OVER_UNJUDGED,): "two hold the task at once",
     (Mutation.SETTLE_UNCHECKED,): "the task was acked twice",
     (Mutation.FENCE_FALLS,): "a fence was given out twice",
 }
@@ -81,7 +81,7 @@ def test_no_promise_rests_on(mutations: tuple[Mutation, ...]) -> None:
 
 
 def test_the_shortest_path_to_a_broken_promise_is_reported_step_by_step() -> None:
-    finding = explore(TWO, Mutation.STEAL_UNJUDGED).finding
+    finding = explore(TWO, Mutation.TAKE_OVER_UNJUDGED).finding
     assert finding is not None
     for before, after in zip(finding.path, finding.path[1:], strict=False):
         changed = [a != b for a, b in zip(before.workers, after.workers, strict=True)]

@@ -686,7 +686,7 @@ def worked_on(example: Any, short: bool) -> Callable[..., None]:
 def test_only_a_message_that_can_be_read_gets_a_heartbeat(in_lambda: Queue, example) -> None:
     """Parsed and validated first."""
     began: list[object] = []
-    bad = {**in_lambda.record(), "body": json.dumps({"nobody": 1})}
+    bad = {**in_lambda.record(), "body": json.dumps({"wrong": 1})}
     before = threading.active_count()
     with pytest.raises(ValueError, match="customer"):
         example.process(bad, lambda task, heartbeat: began.append(heartbeat))

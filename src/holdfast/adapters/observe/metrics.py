@@ -18,7 +18,7 @@ _COUNTED: dict[type[Event], tuple[str, str]] = {
     ev.Retried: ("retried", "Attempts that failed and will be repeated."),
     ev.DeadLettered: ("dead_lettered", "Messages dead-lettered, with a reason."),
     ev.GivenBack: ("given_back", "Messages given back uncharged at shutdown."),
-    ev.TakenOver: ("stolen", "Expired leases of other workers taken over."),
+    ev.TakenOver: ("taken_over", "Expired leases of other workers taken over."),
     ev.LeaseAtRisk: ("leases_at_risk", "Renewals and settlements without a response."),
     ev.MessageLeaseLost: ("leases_lost", "Leases lost while this process held them."),
     ev.ChildKilled: ("children_killed", "Child processes killed by the watchdog."),

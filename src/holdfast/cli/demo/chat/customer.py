@@ -1,4 +1,4 @@
-"""The customer of the chat scenario, her messages, and the settings."""
+"""The customer of the chat scenario, the messages, and the settings."""
 
 from dataclasses import dataclass
 from pathlib import Path
