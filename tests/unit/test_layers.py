@@ -1,11 +1,13 @@
 """Which part may import which: see also the contracts in pyproject.toml."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "holdfast"
 PACKAGES = ["core", "jobs", "conversations", "cli", "lambdas", "config"]
 
 
@@ -32,3 +34,30 @@ def test_no_entry_point_or_domain_imports_an_adapter(package: str) -> None:
         if any(module.startswith("holdfast.adapters") for module in imported_modules(path))
     }
     assert offenders == set()
+
+
+def test_the_map_in_architecture_matches_the_tree() -> None:
+    """Each package has a row, or is named in the row of the package that it belongs to."""
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    rows = {
+        path: row
+        for names, row in re.findall(r"^\| (`[a-z_/`, ]+`) \| (.*) \|$", page, re.MULTILINE)
+        for path in re.findall(r"`([a-z_/]+)`", names)
+    }
+    packages = {
+        str(path.parent.relative_to(SOURCE)) for path in SOURCE.rglob("__init__.py")
+    } - {"."}
+    modules = {path.stem for path in SOURCE.glob("*.py")}
+    assert set(rows) - packages - modules == set()
+    missing = {
+        path
+        for path in packages - set(rows)
+        if f"`{Path(path).name}`" not in row_of(path, rows)
+    }
+    assert missing == set()
+
+
+def row_of(package: str, rows: dict[str, str]) -> str:
+    """Return the row of the nearest package above that has one."""
+    parents = [str(parent) for parent in Path(package).parents]
+    return next((rows[parent] for parent in parents if parent in rows), "")
