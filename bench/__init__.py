@@ -1,1 +1,1 @@
-"""`python -m bench`: Holdfast beside its peers and the bare system calls, in one run."""
+"""`python -m bench`: measure Holdfast, its peers and the bare system calls in one run."""

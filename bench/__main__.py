@@ -1,11 +1,11 @@
-"""The command line of the bench. Measuring processes import this file too: keep it light."""
+"""The command line of the bench. Measuring processes import it too, so keep it light."""
 
 import argparse
 import signal
 import sys
 from pathlib import Path
 
-# What belongs on one page. A page is written when all of it was measured, in full size.
+# The benchmarks of each page. A page is written if all of them were measured in full size.
 PAGES = {
     "benchmarks.md": (
         "cycle",
@@ -26,8 +26,9 @@ DOCS = HERE.parent / "docs"
 
 
 def main() -> int:
-    options = _options()
-    # Images are unmounted in a `finally`: a termination must come as an exception.
+    """Run the bench and return its exit code."""
+    options = _parse_options()
+    # Images are unmounted in a `finally`, so a termination must be an exception.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     from tools import orphans
 
@@ -39,9 +40,9 @@ def main() -> int:
     return run_all(options.only, options.dir, options.rounds, options.quick, pages)
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", type=_names, default=BENCHMARKS, metavar="NAME,NAME")
+    parser.add_argument("--only", type=_parse_names, default=BENCHMARKS, metavar="NAME,NAME")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try things out")
     parser.add_argument("--rounds", type=int, help="default: 5, with --quick 2")
     parser.add_argument("--dir", type=Path, default=HERE / "out", help="where to measure")
@@ -50,13 +51,13 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _names(text: str) -> tuple[str, ...]:
-    wanted = tuple(text.split(","))
-    if unknown := set(wanted) - set(BENCHMARKS):
+def _parse_names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := set(names) - set(BENCHMARKS):
         raise argparse.ArgumentTypeError(
-            f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}"
+            f"unknown: {', '.join(sorted(unknown))}; use {', '.join(BENCHMARKS)}"
         )
-    return tuple(name for name in BENCHMARKS if name in wanted)
+    return tuple(name for name in BENCHMARKS if name in names)
 
 
 if __name__ == "__main__":

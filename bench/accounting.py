@@ -1,4 +1,4 @@
-"""accounting: results of tasks counted in SQLite so that a power cut loses none of them."""
+"""accounting: count results of tasks in SQLite so that a power cut loses none of them."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +16,16 @@ from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult
 NAME = "accounting"
 TITLE = "Results of export tasks, counted durably"
 SIZES = (100, 1_000, 10_000, 50_000)
-EVEN = 50  # divides every size: no job ends with a small batch that costs a sync of its own
-FULL = 99  # as many as the dispatcher writes at once
+EVEN = 50  # divides every size, so that no job ends with a small batch and a sync for it
+FULL = 99  # the number that the dispatcher writes at once
 STORE = "jobs.db"
 WARM = 10  # batches that are not counted
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
+    """Jobs of a size, with results in batches of a size."""
+
     tasks: int  # of a job
     batch: int
     shuffled: bool = False
@@ -41,30 +43,29 @@ SHUFFLED = Load(SIZES[-1], EVEN, shuffled=True)
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     results = session.size(20_000, 2_000)
     measured: dict[Load, list[float]] = defaultdict(list)
     for load in session.interleaved(TITLE, [ONE_BY_ONE, AT_ONCE, *BY_SIZE, SHUFFLED]):
         with session.arena.room(str(load)) as path:
             in_fresh_process(list_jobs, load, path, results)
             session.arena.settle(path)
-            rate = in_fresh_process(
-                results_per_second, load, path, results, session.max_seconds
-            )
+            rate = in_fresh_process(measure_results, load, path, results, session.max_seconds)
             measured[load].append(rate)
     return _result(measured)
 
 
 def list_jobs(load: Load, path: Path, results: int) -> None:
-    """As many jobs as it takes."""
+    """Create as many jobs as the results need."""
     with SQLiteJobs(path / STORE, durability="process") as jobs:
         for number in range(-(-(results + WARM * load.batch) // load.tasks)):
-            _list(jobs, f"job-{number:06}", load.tasks)
+            _create_job(jobs, f"job-{number:06}", load.tasks)
 
 
-def results_per_second(load: Load, path: Path, results: int, longest: float) -> float:
-    """Up to so many results, within the time."""
+def measure_results(load: Load, path: Path, results: int, max_seconds: float) -> float:
+    """Count up to `results` results within the time, and return the rate."""
     with SQLiteJobs(path / STORE, durability="power") as jobs:
-        batches = list(_batches(jobs, load))[: WARM + results // load.batch]
+        batches = list(_make_batches(jobs, load))[: WARM + results // load.batch]
         for job_id, batch in batches[:WARM]:
             jobs.record_results(job_id, batch)
         began = at = perf_counter()
@@ -72,22 +73,22 @@ def results_per_second(load: Load, path: Path, results: int, longest: float) -> 
         for job_id, batch in batches[WARM:]:
             count += jobs.record_results(job_id, batch)
             at = perf_counter()
-            if at - began > longest:
+            if at - began > max_seconds:
                 break
     return count / (at - began)
 
 
-def _batches(jobs: SQLiteJobs, load: Load) -> Iterator[tuple[str, Sequence[TaskResult]]]:
-    """In order of the tasks' ids, as the dispatcher hands them out, unless shuffled."""
+def _make_batches(jobs: SQLiteJobs, load: Load) -> Iterator[tuple[str, Sequence[TaskResult]]]:
+    """Yield batches in the order of the tasks' ids, as the dispatcher does, or shuffled."""
     for job in jobs.find_by_status(JobStatus.DOWNLOADING):
-        reported = _reported(jobs, job.job_id)
+        results_of_job = _make_results(jobs, job.job_id)
         if load.shuffled:
-            Random(1).shuffle(reported)
-        for at in range(0, len(reported) - load.batch + 1, load.batch):
-            yield job.job_id, reported[at : at + load.batch]
+            Random(1).shuffle(results_of_job)
+        for at in range(0, len(results_of_job) - load.batch + 1, load.batch):
+            yield job.job_id, results_of_job[at : at + load.batch]
 
 
-def _list(jobs: SQLiteJobs, job_id: str, count: int) -> None:
+def _create_job(jobs: SQLiteJobs, job_id: str, count: int) -> None:
     jobs.save(ExportJob.create(job_id, "export", "user", task_token="token" * 100, now=1.0))
     jobs.add_tasks(
         job_id,
@@ -106,7 +107,7 @@ def _list(jobs: SQLiteJobs, job_id: str, count: int) -> None:
     jobs.update_job_status(job_id, JobStatus.DOWNLOADING)
 
 
-def _reported(jobs: SQLiteJobs, job_id: str) -> list[TaskResult]:
+def _make_results(jobs: SQLiteJobs, job_id: str) -> list[TaskResult]:
     listed = jobs.tasks(job_id, limit=max(SIZES))
     return [TaskResult(job_id, task.task_id, True, 1_000_000) for task in listed]
 

@@ -1,8 +1,8 @@
-"""Where the measuring happens: a fresh filesystem for every measurement, if we may.
+"""The folders to measure in: a fresh filesystem for every measurement, if possible.
 
 On ext4, files deleted in the last minutes make new ones up to fifty times slower, so one
 contender's deletes would slow the next one, and yesterday's deletes would slow all.
-As root every measurement gets an ext4 image of its own, made, mounted and thrown away.
+As root, every measurement gets its own ext4 image, which is created, mounted and deleted.
 Otherwise all share one folder, and nothing in it is deleted before the end.
 """
 
@@ -19,23 +19,23 @@ GIB = 1024**3
 
 
 class Arena(Protocol):
-    """Hands out folders to measure in."""
+    """A source of folders to measure in."""
 
     description: str
     scratch: Path  # for what is not measured
 
     def room(self, label: str, *, gib: int = 4) -> AbstractContextManager[Path]:
-        """A fresh folder; what was in it is gone afterwards, or at `close`."""
+        """Yield a fresh folder. Its content is deleted afterwards, or at `close`."""
 
     def settle(self, path: Path) -> None:
-        """Write out what filling left to be done: the measured part must not pay for it."""
+        """Write out the caches after filling, so that the measurement does not pay for it."""
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Delete everything."""
 
 
 class FolderArena:
-    """Rooms are folders side by side."""
+    """An arena whose rooms are folders in one folder."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -48,20 +48,23 @@ class FolderArena:
 
     @contextmanager
     def room(self, label: str, *, gib: int = 4) -> Iterator[Path]:
+        """Yield a fresh folder."""
         self._count += 1
         path = self._run / f"{self._count:04}-{label.replace(' ', '-')}"
         path.mkdir()
         yield path
 
     def settle(self, path: Path) -> None:
+        """Write out the caches of the folder's filesystem."""
         _run("sync", "-f", str(path))
 
     def close(self) -> None:
+        """Close the queue."""
         shutil.rmtree(self._run, ignore_errors=True)
 
 
 class ImageArena:
-    """Rooms are loop-mounted ext4 images."""
+    """An arena whose rooms are loop-mounted ext4 images."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -74,6 +77,7 @@ class ImageArena:
 
     @contextmanager
     def room(self, label: str, *, gib: int = 4) -> Iterator[Path]:
+        """Yield a fresh folder."""
         self._count += 1
         place = self._run / f"{self._count:04}"
         mounted = place / "mounted"
@@ -90,13 +94,15 @@ class ImageArena:
             shutil.rmtree(place)
 
     def settle(self, path: Path) -> None:
-        # A sync leaves the journal full, and who comes next has to empty it. Going
+        """Write out the caches of the folder's filesystem."""
+        # A sync leaves the journal full, and the next writer has to empty it. Remounting
         # read-only and back empties it too, and leaves the caches warm.
         mounted = next(parent for parent in path.parents if parent.name == "mounted")
         _run("mount", "-o", "remount,ro", str(mounted))
         _run("mount", "-o", "remount,rw", str(mounted))
 
     def close(self) -> None:
+        """Close the queue."""
         for mounted in self._run.glob("*/mounted"):
             _unmount(mounted)
         shutil.rmtree(self._run, ignore_errors=True)
@@ -105,14 +111,14 @@ class ImageArena:
 def _make_image(image: Path, gib: int) -> None:
     with image.open("wb") as file:
         file.truncate(gib * GIB)
-    # An inode per block: a million small files must fit. Nothing left to be initialised
-    # in the background, where it would run beside the measuring.
+    # An inode per block, because a million small files must fit. Everything is initialised
+    # now, because in the background it would disturb the measurement.
     options = "lazy_itable_init=0,lazy_journal_init=0"
     _run("mkfs.ext4", "-q", "-F", "-i", "4096", "-E", options, str(image))
 
 
 def _mount(image: Path, mounted: Path) -> None:
-    # Direct: or every page would be cached twice, and a million files crowd the memory.
+    # Direct I/O, or every page would be cached twice and a million files fill the memory.
     device = _run("losetup", "--find", "--show", "--direct-io=on", str(image)).strip()
     try:
         _run("mount", "-o", "relatime", device, str(mounted))
@@ -135,18 +141,18 @@ def _run(*command: str) -> str:
 
 
 def open_arena(base: Path) -> Arena:
-    """The best arena this user can have below `base`."""
+    """Return the best arena that this user can have below `base`."""
     base = base.resolve()
     base.mkdir(parents=True, exist_ok=True)
     _sweep(base)
     run = base / f"run-{os.getpid()}"
     (run / "scratch").mkdir(parents=True)
-    if _images_work(run):
+    if _can_use_images(run):
         return ImageArena(run)
     return FolderArena(run)
 
 
-def _images_work(run: Path) -> bool:
+def _can_use_images(run: Path) -> bool:
     if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
         return False
     arena = ImageArena(run)
@@ -159,7 +165,7 @@ def _images_work(run: Path) -> bool:
 
 
 def _sweep(base: Path) -> None:
-    """Remove what a killed run left, mounts included."""
+    """Remove what a killed run left behind, including mounts."""
     for run in base.glob("run-*"):
         if not Path(f"/proc/{run.name.removeprefix('run-')}").exists():
             ImageArena(run).close()

@@ -1,4 +1,4 @@
-"""backlog: the same cycle with a million waiting, and what it costs in memory."""
+"""backlog: measure the same cycle with a million waiting, and its memory."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,6 +27,8 @@ Measured = Mapping["Load", Sequence[CycleFigures]]
 
 @dataclass(frozen=True, slots=True)
 class Load:
+    """A contender and its number of waiting messages."""
+
     name: str
     waiting: int
 
@@ -35,6 +37,7 @@ class Load:
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     many = session.size(1_000_000, 50_000)
     cycles = session.size(10_000, 2_000)
     names = (floor.NAME, HOLDFAST.name, "dirq")
@@ -109,7 +112,7 @@ def _bars(measured: Measured, many: int) -> list[Bar]:
     holdfast, few = measured[Load(HOLDFAST.name, many)], measured[Load(HOLDFAST.name, FEW)]
     kept = ratio(speeds(holdfast), speeds(few)) * 100
     dirq = ratio(speeds(holdfast), speeds(measured[Load("dirq", many)]))
-    growth = (_peak(holdfast) - _peak(few)) / MIB
+    growth = (_median_peak(holdfast) - _median_peak(few)) / MIB
     return [
         Bar(f"at least 90 % of the throughput with {FEW:,}", kept, 90, "%"),
         Bar("at least 5 × dirq", dirq, 5, "×"),
@@ -123,7 +126,7 @@ def _bars(measured: Measured, many: int) -> list[Bar]:
     ]
 
 
-def _peak(figures: Sequence[CycleFigures]) -> float:
+def _median_peak(figures: Sequence[CycleFigures]) -> float:
     return median(figure.peak_bytes for figure in figures)
 
 

@@ -1,7 +1,7 @@
-"""The bare system calls again, made from Python: what any queue written in it must pay.
+"""The bare system calls, made from Python: the minimum cost of a queue written in Python.
 
-No message, no lease, no check: only the calls of floor.c, by the os module. The room
-between this line and the bars is all that types, leases and safety may cost.
+There is no message, lease or check, only the calls of floor.c through the os module. The
+difference between this line and the bars is what types, leases and safety may cost.
 """
 
 import os
@@ -16,6 +16,8 @@ _READ = os.O_RDONLY | os.O_CLOEXEC
 
 
 class Bare:
+    """The bare calls through the os module."""
+
     def __init__(self, path: Path) -> None:
         for folder in ("pending", "leased", "completed"):
             (path / folder).mkdir(exist_ok=True)
@@ -25,13 +27,16 @@ class Bare:
         self._claimed = 0
 
     def fill(self, count: int) -> None:
+        """Push `count` payloads before the measurement."""
         for number in range(count):
             self.push(body(number))
 
     def payload(self, number: int) -> bytes:
+        """Return an argument for `push`."""
         return body(number)
 
     def push(self, payload: bytes) -> None:
+        """Push a payload."""
         number, self._pushed = self._pushed, self._pushed + 1
         segment = f"pending/1763237639123-abcdef-{number // SEGMENT:06d}"
         if number % SEGMENT == 0:
@@ -40,31 +45,35 @@ class Bare:
         file = os.open(aside, _MAKE, 0o666, dir_fd=self._root)
         os.write(file, payload)
         os.close(file)
-        self._move(aside, _waiting(number))
+        self._move(aside, _name_pending(number))
 
     def claim(self) -> tuple[str, bytes]:
+        """Claim a message; None if there is none."""
         number, self._claimed = self._claimed, self._claimed + 1
         leased = f"leased/{number:018d}~1~abcdefgh~mhzk3abc+goxc.json"
-        self._move(_waiting(number), leased)
+        self._move(_name_pending(number), leased)
         file = os.open(leased, _READ, dir_fd=self._root)
         payload = os.read(file, 4096)
         os.close(file)
         return leased, payload
 
     def done(self, claimed: tuple[str, bytes]) -> None:
+        """Complete a claimed message."""
         self._move(claimed[0], f"completed/{claimed[0][7:34]}.json")
 
     def identity(self, claimed: tuple[str, bytes]) -> str:
+        """Return which payload it is."""
         return number_of(claimed[1])
 
     def close(self) -> None:
+        """Close the queue."""
         os.close(self._root)
 
     def _move(self, source: str, target: str) -> None:
         os.rename(source, target, src_dir_fd=self._root, dst_dir_fd=self._root)
 
 
-def _waiting(number: int) -> str:
+def _name_pending(number: int) -> str:
     segment = f"pending/1763237639123-abcdef-{number // SEGMENT:06d}"
     return f"{segment}/{number:018d}~0~1763237639123.json"
 

@@ -1,4 +1,4 @@
-"""chat: what a turn costs without the writer and the sender, and what it asks of DynamoDB."""
+"""chat: measure a turn without the writer and the sender, and its calls of DynamoDB."""
 
 import shutil
 from collections import Counter, defaultdict
@@ -40,7 +40,7 @@ TITLE = "A turn of a conversation, without the writer and the sender"
 EARLIER = (0, 10_000)  # messages in the history before
 FRAGMENTS = 3  # of a batch
 CONVERSATIONS = 2
-TERMS = ConversationPolicy(window_seconds=0.0, quiet_seconds=0.0)
+POLICY = ConversationPolicy(window_seconds=0.0, quiet_seconds=0.0)
 
 
 class InstantProviders:
@@ -54,23 +54,28 @@ class InstantProviders:
         self.sent = 0
 
     def writer(self, name: str) -> "InstantProviders":
+        """Return this object."""
         return self
 
     sender = writer
 
     def get(self, reference: str) -> Secret:
+        """Return an empty secret."""
         return Secret(reference, {})
 
     def open_thread(self, config: Any, secret: Any) -> str:
+        """Return a thread id."""
         return "thread"
 
     def write(self, question: Any, config: Any, secret: Any, **_: Any) -> WriterAnswer:
+        """Return a fixed reply."""
         return WriterAnswer(
             "Your parcel is on its way and will be with you tomorrow.", "item", 90, 15
         )
 
     @contextmanager
     def connect(self, part: Any, secret: Any, **_: Any) -> Iterator[Callable[[], SentPart]]:
+        """Yield a function that sends nothing."""
         yield self._send
 
     def _send(self) -> SentPart:
@@ -85,19 +90,21 @@ class Chat:
         self.store, self.queue = store, queue
         self.keeper = LeaseKeeper()
         queues = dict.fromkeys(Channel, queue)
-        self.stager = Stager(store, queues, policy=TERMS)
+        self.stager = Stager(store, queues, policy=POLICY)
         self.processor = BatchProcessor(
-            store, InstantProviders(), queues, keeper=self.keeper, policy=TERMS
+            store, InstantProviders(), queues, keeper=self.keeper, policy=POLICY
         )
         self.sent = 0
 
     def open(self, number: int) -> ConversationKey:
+        """Create a conversation and return its key."""
         key = ConversationKey(f"whatsapp:+4930{number:07}", f"conversation-{number}")
         configs = {"channel_config": {"provider": "x"}, "ai_config": {"provider": "x"}}
         self.store.create(Conversation(key, **configs))
         return key
 
-    def say(self, key: ConversationKey, body: str = "Where is my parcel, please?") -> None:
+    def stage(self, key: ConversationKey, body: str = "Where is my parcel, please?") -> None:
+        """Stage a message of the customer."""
         self.sent += 1
         self.stager.stage(
             parse_inbound(
@@ -111,6 +118,7 @@ class Chat:
         )
 
     def answer(self) -> None:
+        """Handle the next trigger and ack it."""
         [trigger] = self.queue.poll(wait_seconds=10.0)
         ctx = LeaseContext(self.queue, trigger, get_lease(trigger), Event(), self.queue.clock)
         assert self.processor(trigger, ctx) == Done()
@@ -121,6 +129,7 @@ Measured = Mapping[tuple[str, int], Sequence[float]]
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     turns = session.size(600, 60)
     measured: dict[tuple[str, int], list[float]] = defaultdict(list)
     staged: list[float] = []
@@ -133,25 +142,23 @@ def run(session: Session) -> Result:
         with session.arena.room(f"{durability} {earlier}") as path:
             shutil.copy(session.arena.scratch / f"{earlier}.db", path / "chat.db")
             answered, per_message = in_fresh_process(
-                turns_per_second, path, durability, earlier, turns
+                measure_turns, path, durability, earlier, turns
             )
             measured[durability, earlier].append(answered)
             staged.append(per_message)
-    calls = in_fresh_process(dynamodb_calls)
+    calls = in_fresh_process(count_dynamodb_calls)
     return _result(measured, staged, calls)
 
 
-def turns_per_second(
-    path: Path, durability: str, earlier: int, turns: int
-) -> tuple[float, float]:
-    """Batches answered and messages staged in a second, each by itself."""
-    with chat_in(path, durability) as chat:
+def measure_turns(path: Path, durability: str, earlier: int, turns: int) -> tuple[float, float]:
+    """Return the batches answered and the messages staged per second, measured separately."""
+    with open_chat(path, durability) as chat:
         keys = [chat.open(number) for number in range(CONVERSATIONS)]
         answering = staging = 0.0
         for number in range(turns):
             began = perf_counter()
             for _ in range(FRAGMENTS):
-                chat.say(keys[number % CONVERSATIONS])
+                chat.stage(keys[number % CONVERSATIONS])
             staging += perf_counter() - began
             began = perf_counter()
             chat.answer()
@@ -160,8 +167,9 @@ def turns_per_second(
 
 
 @contextmanager
-def chat_in(path: Path, durability: Any) -> Iterator[Chat]:
-    queue = open_queue(f"file:{path}/chat/triggers", Trigger)  # as it is by default
+def open_chat(path: Path, durability: Any) -> Iterator[Chat]:
+    """Open a chat with a new queue and an existing store."""
+    queue = open_queue(f"file:{path}/chat/triggers", Trigger)  # with default settings
     with SQLiteConversations(path / "chat.db", durability=durability) as store:
         chat = Chat(store, queue)
         try:
@@ -171,7 +179,7 @@ def chat_in(path: Path, durability: Any) -> Iterator[Chat]:
 
 
 def write_history(path: Path, messages: int) -> None:
-    """As turns leave it, without what comes before a turn's last write."""
+    """Write a history with only the last write of each turn."""
     with SQLiteConversations(path, durability="process") as store:
         chat = Chat(store, open_queue("memory:none", Trigger))
         for key in [chat.open(number) for number in range(CONVERSATIONS)]:
@@ -188,8 +196,8 @@ def _write_turn(store: ConversationStore, key: ConversationKey, number: int) -> 
     store.finish(locked.grant, turn, now=1.0, remember_until=9e9)
 
 
-def dynamodb_calls() -> dict[str, int]:
-    """The calls of one turn, the first of its conversation, counted at the client."""
+def count_dynamodb_calls() -> dict[str, int]:
+    """Return the calls of the first turn of a conversation, counted at the client."""
     import os
 
     from moto import mock_aws
@@ -209,7 +217,7 @@ def dynamodb_calls() -> dict[str, int]:
         chat = Chat(DynamoDBConversations(client=client), queue)
         key = chat.open(1)
         for _ in range(FRAGMENTS):
-            chat.say(key)
+            chat.stage(key)
         counted: Counter[str] = Counter()
         client.meta.events.register(
             "before-call.dynamodb", lambda model, **_: counted.update([model.name])
@@ -224,7 +232,7 @@ def _result(measured: Measured, staged: Sequence[float], calls: Mapping[str, int
         name=NAME,
         title=TITLE,
         columns=("", "batches/s", "lowest to highest", "cost of a batch"),
-        rows=[*(_row(load, rates) for load, rates in measured.items()), _staging(staged)],
+        rows=[*(_row(load, rates) for load, rates in measured.items()), _staging_row(staged)],
         bars=_bars(measured, calls),
         notes=(
             f"A batch is {FRAGMENTS} messages. One thread, {CONVERSATIONS} conversations in "
@@ -247,7 +255,7 @@ def _row(load: tuple[str, int], rates: Sequence[float]) -> list[str]:
     return [name, f"{rate:,.0f}", spread(rates), f"{1e3 / rate:,.2f} ms"]
 
 
-def _staging(rates: Sequence[float]) -> list[str]:
+def _staging_row(rates: Sequence[float]) -> list[str]:
     rate = median(rates)
     cost = f"{1e3 / rate:,.2f} ms a message"
     return ["staging (messages, both durabilities)", f"{rate:,.0f}", spread(rates), cost]

@@ -1,4 +1,4 @@
-"""What a contender can do, and what is known of each."""
+"""The interface of contenders, and the facts about each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,25 +7,28 @@ from typing import Any, Protocol
 
 
 class Contender(Protocol):
-    """One queue, opened in one folder by one process, driven through its public API."""
+    """A queue that one process has opened in a folder, used through its public API."""
 
     def fill(self, count: int) -> None:
-        """Put `count` payloads in, before the measuring."""
+        """Push `count` payloads before the measurement."""
 
     def payload(self, number: int) -> Any:
-        """What `push` takes, made before the clock starts."""
+        """Return an argument for `push`, made before the clock starts."""
 
-    def push(self, payload: Any) -> None: ...
+    def push(self, payload: Any) -> None:
+        """Push a payload."""
 
     def claim(self) -> Any | None:
-        """Take one, payload read; None when there is none."""
+        """Claim a message and read its payload; None if there is none."""
 
-    def done(self, claimed: Any) -> None: ...
+    def done(self, claimed: Any) -> None:
+        """Complete a claimed message."""
 
     def identity(self, claimed: Any) -> str:
-        """Which payload it is, to find what was delivered twice."""
+        """Return which payload it is, to find duplicates."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +37,15 @@ class Card:
 
     name: str
     open: Callable[[Path], Contender]
-    redelivers: str  # what becomes of work whose worker was killed
-    survives: bool  # the work is still there, by itself or by a call
+    redelivers: str  # how a killed worker's message is redelivered
+    survives: bool  # whether a killed worker's message is kept
     syncs: str  # what a commit reaches: "kernel" or "disk"
     api: str
-    one_file: bool = False  # a database: filled once, copied for each measurement
+    one_file: bool = False  # a database, which is filled once and copied for each measurement
 
 
 def card_named(name: str) -> Card:
+    """Return the card of that name."""
     from bench.bare import BARE
     from bench.holdfast import BATCHED, HOLDFAST, PREBUILT
     from bench.peers import PEERS

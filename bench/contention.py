@@ -1,4 +1,4 @@
-"""contention: claim and complete by 1, 2 and 4 processes at once."""
+"""contention: measure claim and complete by 1, 2 and 4 processes at once."""
 
 import multiprocessing
 from collections import Counter, defaultdict
@@ -20,11 +20,13 @@ from bench.verdict import Bar, Chart, Result, ratio
 NAME = "contention"
 TITLE = "Claim and complete by competing processes"
 PROCESSES = (1, 2, 4)
-EMPTY_ANSWERS = 50  # a peer may say "empty" when it only lost a race
+EMPTY_ANSWERS = 50  # a peer may return nothing because it lost a race
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
+    """A contender and its number of processes."""
+
     name: str
     processes: int
 
@@ -34,7 +36,7 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one of the processes did. Times are the machine's monotonic clock."""
+    """The result of one process. Times are of the machine's monotonic clock."""
 
     began: float
     ended: float
@@ -44,6 +46,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Race:
+    """The result of a race."""
+
     per_second: float
     duplicates: int
     errors: int
@@ -53,6 +57,7 @@ Measured = Mapping[Crowd, Sequence[Race]]
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     count = session.size(10_000, 2_000)
     names = (HOLDFAST.name, *(card.name for card in PEERS))
     crowds = [Crowd(name, processes) for processes in PROCESSES for name in names]
@@ -65,13 +70,15 @@ def run(session: Session) -> Result:
     return _result(measured, names, note)
 
 
-def _race(crowd: Crowd, path: Path, longest: float) -> Race:
+def _race(crowd: Crowd, path: Path, max_seconds: float) -> Race:
     spawn = multiprocessing.get_context("spawn")
     start = spawn.Barrier(crowd.processes)
     pipes, runners = [], []
     for _ in range(crowd.processes):
         receiver, sender = spawn.Pipe(duplex=False)
-        runner = spawn.Process(target=drain, args=(crowd.name, path, longest, start, sender))
+        runner = spawn.Process(
+            target=drain, args=(crowd.name, path, max_seconds, start, sender)
+        )
         runner.start()
         sender.close()
         pipes.append(receiver)
@@ -82,18 +89,20 @@ def _race(crowd: Crowd, path: Path, longest: float) -> Race:
     return _sum_up(shares)
 
 
-def drain(name: str, path: Path, longest: float, start: Barrier, answer: Connection) -> None:
+def drain(
+    name: str, path: Path, max_seconds: float, start: Barrier, answer: Connection
+) -> None:
     """Claim and complete until the queue stays empty or the time is over."""
     queue = card_named(name).open(path)
     claims, errors, misses = [], 0, 0
     start.wait()
     began = ended = monotonic()
-    while misses < EMPTY_ANSWERS and ended - began < longest:
+    while misses < EMPTY_ANSWERS and ended - began < max_seconds:
         try:
             claimed = queue.claim()
             if claimed is not None:
                 queue.done(claimed)
-        except Exception:  # some peers fail under contention: that is a figure, too
+        except Exception:  # some peers fail under contention, which is counted
             errors += 1
             claimed = None
         if claimed is None:
@@ -117,10 +126,10 @@ def _sum_up(shares: Sequence[Share]) -> Race:
     )
 
 
-def _note(count: int, longest: float) -> str:
+def _note(count: int, max_seconds: float) -> str:
     return (
         f"{count:,} waiting at the start; a race ends when the queue is empty or after "
-        f"{longest:.0f} s. A message delivered twice counts once."
+        f"{max_seconds:.0f} s. A message delivered twice counts once."
     )
 
 

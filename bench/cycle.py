@@ -1,4 +1,4 @@
-"""cycle: push, claim, complete, one at a time in one process, while 10,000 others wait."""
+"""cycle: measure push, claim and complete in one process, while 10,000 others wait."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ Measured = Mapping[str, Sequence[CycleFigures]]
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     cycles = session.size(10_000, 2_000)
     cards = {card.name: card for card in CARDS}
     measured: dict[str, list[CycleFigures]] = defaultdict(list)
@@ -57,7 +58,7 @@ def _result(measured: Measured, max_seconds: float) -> Result:
             "Holdfast builds, serialises, parses and validates a typed message in the measured "
             "time; the peers move finished JSON of the same 300 bytes, made before the clock "
             "starts. The prebuilt line leaves the building out, the batched one works by the "
-            "hundred (no peer has batches); no bar looks at either.",
+            "hundred (no peer has batches); no bar uses either.",
             "The bare calls from Python carry no type, lease or check: no queue in Python that "
             "keeps one file per message and moves it by renames can be faster than that line.",
             "SQLite peers are filled once and the database is copied for each round; all "
@@ -72,6 +73,7 @@ def _result(measured: Measured, max_seconds: float) -> Result:
 
 
 def speeds(figures: Sequence[CycleFigures]) -> list[float]:
+    """Return the rates of some measurements."""
     return [figure.per_second for figure in figures]
 
 

@@ -1,4 +1,4 @@
-"""exports: many small files and some large ones fetched over loopback, checked and stored."""
+"""exports: fetch many small files and some large ones over loopback, check and store them."""
 
 import hashlib
 import os
@@ -21,11 +21,13 @@ from bench.verdict import Bar, Chart, Result, ratio
 NAME = "exports"
 TITLE = "Export: files fetched, checked and stored"
 WAIT_TIMEOUT_SECONDS = 300.0
-_LOOK_SECONDS = 0.3
+_POLL_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
+    """A number of files of one size."""
+
     name: str
     count: int
     size: int
@@ -36,52 +38,57 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
+    """The time and the memory of one fetch."""
+
     seconds: float
-    peak_mib: float  # of all its processes together, memory shared between them once
+    peak_mib: float  # of all its processes, with shared memory counted once
 
 
 Measured = Mapping[tuple[Load, Player], Sequence[Fetch]]
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     loads = (
         Load("2,000 × 64 KiB", session.size(2_000, 300), 64 << 10),
         Load("20 × 64 MiB", session.size(20, 4), 64 << 20),
     )
-    players = [player for player in PLAYERS if player.there]
+    players = [player for player in PLAYERS if player.is_installed]
     measured: dict[tuple[Load, Player], list[Fetch]] = defaultdict(list)
     www, scratch = session.scratch / "www", session.scratch / "exports"
     scratch.mkdir(parents=True)
-    files = {load: _made(load, www) for load in loads}
+    files = {load: _make_files(load, www) for load in loads}
     with serving(www, scratch) as server:
         pairs = [(load, player) for load in loads for player in players]
         for load, player in session.interleaved(TITLE, pairs):
-            there = [replace(file, url=f"{server.address}/{file.url}") for file in files[load]]
+            located = [
+                replace(file, url=f"{server.address}/{file.url}") for file in files[load]
+            ]
             with session.arena.room(str(player)) as room:
-                measured[load, player].append(_fetched(player, there, room, scratch))
+                measured[load, player].append(_measure_fetch(player, located, room, scratch))
     shutil.rmtree(www)
     return _result(measured, loads, players, server.name)
 
 
-def _made(load: Load, www: Path) -> list[File]:
-    """Files whose URL is still relative to the server."""
+def _make_files(load: Load, www: Path) -> list[File]:
+    """Create the files. Their URLs are still relative to the server."""
     folder = www / f"{load.size}"
     folder.mkdir(parents=True)
     random = Random(load.size)
-    made = []
+    files = []
     for n in range(load.count):
         body = random.randbytes(load.size)
         (folder / f"{n}.bin").write_bytes(body)
         digest = hashlib.sha256(body).hexdigest()
-        made.append(File(f"{load.size}/{n}.bin", f"{n}.bin", digest))
-    return made
+        files.append(File(f"{load.size}/{n}.bin", f"{n}.bin", digest))
+    return files
 
 
-def _fetched(player: Player, files: Sequence[File], room: Path, scratch: Path) -> Fetch:
+def _measure_fetch(player: Player, files: Sequence[File], room: Path, scratch: Path) -> Fetch:
     to = room / "to"
     to.mkdir()
     commands = player.prepare(files, scratch, to)
-    os.sync()  # what the last one left to write is not this one's work
+    os.sync()  # or this player would pay for the last one's unwritten data
     began = monotonic()
     peaks = [_peak_mib(command) for command in commands]
     seconds = monotonic() - began
@@ -90,15 +97,18 @@ def _fetched(player: Player, files: Sequence[File], room: Path, scratch: Path) -
 
 
 def _peak_mib(command: Sequence[str]) -> float:
-    """Run it to its end; its memory at its highest, as far as three looks a second see:
-    to look costs milliseconds for each process, and who has more of them pays more."""
+    """Run a command to its end and return its peak memory.
+
+    Memory is read only three times a second, because reading costs milliseconds for each
+    process and would slow down commands with many processes.
+    """
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     over, peak = Event(), [0.0]
 
     def watch() -> None:
-        while not over.wait(_LOOK_SECONDS):
+        while not over.wait(_POLL_SECONDS):
             peak[0] = max(peak[0], _session_mib(process.pid))
 
     watcher = Thread(target=watch)
@@ -114,7 +124,7 @@ def _peak_mib(command: Sequence[str]) -> float:
 
 
 def _session_mib(leader: int) -> float:
-    """Proportional memory of the process and all its descendants."""
+    """Return the proportional memory of a process and all its descendants."""
     parents = {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -157,8 +167,8 @@ def _result(
             "start to its end, with SHA-256 of every file compared to what it must be: "
             + "; ".join(f"{player}: {player.setup}" for player in players)
             + ".",
-            "Holdfast also keeps books of each file, so that a kill at any moment "
-            "costs no finished file, publishes each by a rename, and judges every address it "
+            "Holdfast also records each file, so that a kill at any moment "
+            "costs no finished file, publishes each by a rename, and checks every address it "
             "connects to; the others do none of these.",
             "A command of five Python processes needs about half a second to start and to end; "
             "the large files alone take the script little more than a second.",
@@ -173,7 +183,7 @@ def _seconds(measured: Measured, load: Load, player: Player) -> list[float]:
 
 
 def _totals(measured: Measured, loads: Sequence[Load], player: Player) -> list[float]:
-    """Seconds for all files, round by round."""
+    """Return the seconds for all files in each round."""
     return [
         sum(times)
         for times in zip(*(_seconds(measured, load, player) for load in loads), strict=True)

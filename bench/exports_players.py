@@ -1,4 +1,4 @@
-"""Who fetches the files: each a command of its own, checksums checked by each."""
+"""The players that fetch the files. Each is a command that also checks the checksums."""
 
 import hashlib
 import json
@@ -13,6 +13,8 @@ AT_A_TIME = 16
 
 @dataclass(frozen=True, slots=True)
 class File:
+    """A file to fetch."""
+
     url: str
     name: str
     sha256: str
@@ -20,7 +22,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """`prepare` writes what the commands need; the commands are what is timed."""
+    """A way to fetch files. `prepare` writes the input of the commands, which are timed."""
 
     name: str
     setup: str
@@ -31,7 +33,8 @@ class Player:
         return self.name
 
     @property
-    def there(self) -> bool:
+    def is_installed(self) -> bool:
+        """Return whether the program is installed."""
         return self.needs is None or shutil.which(self.needs) is not None
 
 
@@ -50,17 +53,17 @@ def _curl(files: Sequence[File], scratch: Path, to: Path) -> Sequence[Sequence[s
     lines = [f'url = "{file.url}"\noutput = "{to / file.name}"' for file in files]
     (scratch / "curl.conf").write_text("\n".join(lines))
     fetch = ["curl", "--silent", "--fail", "--parallel", "--parallel-max", str(AT_A_TIME)]
-    return [[*fetch, "-K", str(scratch / "curl.conf")], _checked(files, scratch, to)]
+    return [[*fetch, "-K", str(scratch / "curl.conf")], _make_check(files, scratch, to)]
 
 
-def _checked(files: Sequence[File], scratch: Path, to: Path) -> Sequence[str]:
-    """sha256sum on both cores, a share of the files each."""
+def _make_check(files: Sequence[File], scratch: Path, to: Path) -> Sequence[str]:
+    """Return a command that runs sha256sum on both cores, with half of the files each."""
     for half in range(2):
         sums = "\n".join(f"{file.sha256}  {to / file.name}" for file in files[half::2])
         (scratch / f"sums{half}").write_text(sums)
-    one = f"sha256sum --check --quiet {scratch}/sums0 & first=$!"
-    other = f"sha256sum --check --quiet {scratch}/sums1"
-    return ["sh", "-c", f"{one}; {other} && wait $first"]
+    first = f"sha256sum --check --quiet {scratch}/sums0 & first=$!"
+    second = f"sha256sum --check --quiet {scratch}/sums1"
+    return ["sh", "-c", f"{first}; {second} && wait $first"]
 
 
 def _aria2(files: Sequence[File], scratch: Path, to: Path) -> Sequence[Sequence[str]]:
@@ -90,7 +93,7 @@ PLAYERS = (HOLDFAST, CURL, ARIA2, SCRIPT)
 
 
 def fetch_all(listed: Path) -> None:
-    """The script that people write: a thread pool and requests."""
+    """Fetch the files with a thread pool and requests, as a typical script does."""
     from concurrent.futures import ThreadPoolExecutor
     from threading import local
 

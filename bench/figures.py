@@ -1,4 +1,4 @@
-"""What one measurement yields, and how a process sees its own cost."""
+"""The figures of a measurement, and the cost of a process."""
 
 import resource
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CycleFigures:
-    """Seconds spent in so many cycles, and in each third of them."""
+    """The seconds of some cycles, and of each of their three steps."""
 
     cycles: int
     seconds: float
@@ -20,15 +20,17 @@ class CycleFigures:
 
     @property
     def per_second(self) -> float:
+        """Return the cycles per second."""
         return self.cycles / self.seconds
 
     @property
     def microseconds(self) -> float:
+        """Return the time of a cycle in microseconds."""
         return self.seconds / self.cycles * 1e6
 
 
 def memory_bytes(field: str = "VmRSS") -> int:
-    """This process's memory now (VmRSS) or at its highest (VmHWM)."""
+    """Return this process's memory now (VmRSS) or its peak (VmHWM)."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -37,5 +39,6 @@ def memory_bytes(field: str = "VmRSS") -> int:
 
 
 def cpu_seconds() -> float:
+    """Return the CPU time of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime

@@ -1,4 +1,4 @@
-"""Files over HTTP on loopback: nginx where it is installed, else Python's own server."""
+"""Serve files over HTTP on loopback, with nginx if installed, or else Python's server."""
 
 import os
 import shutil
@@ -37,18 +37,22 @@ http {{
 
 @dataclass(frozen=True, slots=True)
 class FileServer:
+    """A running file server."""
+
     name: str
     address: str  # http://127.0.0.1:port
 
 
 @contextmanager
 def serving(root: Path, scratch: Path) -> Iterator[FileServer]:
-    """Ended by its process id, whatever happens."""
-    port = _free_port()
+    """Serve the files below `root` until the block is left."""
+    port = _find_free_port()
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if nginx:
         config = scratch / "nginx.conf"
-        config.write_text(_CONFIG.format(user=_user(), folder=scratch, port=port, root=root))
+        config.write_text(
+            _CONFIG.format(user=_make_user_line(), folder=scratch, port=port, root=root)
+        )
         command = [nginx, "-p", str(scratch), "-c", str(config)]
         name = subprocess.run([nginx, "-v"], capture_output=True, text=True).stderr.split()[-1]
     else:
@@ -65,12 +69,12 @@ def serving(root: Path, scratch: Path) -> Iterator[FileServer]:
         server.wait(10)
 
 
-def _user() -> str:
-    """As root it would change to a user who may not read here."""
+def _make_user_line() -> str:
+    """Keep root, because nginx would change to a user that cannot read the files."""
     return "user root;" if os.geteuid() == 0 else ""
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

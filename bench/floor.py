@@ -1,4 +1,4 @@
-"""The bare system calls in C: compiled here, run beside every round."""
+"""Compile and run the bare system calls in C, in every round."""
 
 import json
 import os
@@ -12,17 +12,19 @@ SOURCE = Path(__file__).with_name("floor.c")
 
 
 class Floor:
-    """The compiled program. It keeps no state: where it stands is remembered here."""
+    """The compiled program. It has no state, so its position is kept here."""
 
     def __init__(self, program: Path) -> None:
         self._program = program
         self._next: dict[Path, tuple[int, int]] = {}
 
     def fill(self, path: Path, waiting: int) -> None:
+        """Push `count` payloads before the measurement."""
         self._call("fill", str(path), str(waiting))
         self._next[path] = (0, waiting)
 
     def cycle(self, path: Path, cycles: int) -> CycleFigures:
+        """Run cycles and return their figures."""
         first, last = self._next[path]
         answer = self._call("cycle", str(path), str(cycles), str(first), str(last))
         self._next[path] = (first + cycles, last + cycles)
@@ -34,6 +36,7 @@ class Floor:
 
 
 def compile_floor(folder: Path) -> Floor:
+    """Compile floor.c and return the program."""
     program = folder / "floor"
     compiler = os.environ.get("CC", "cc")
     subprocess.run([compiler, "-O2", "-o", str(program), str(SOURCE)], check=True)

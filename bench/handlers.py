@@ -1,4 +1,4 @@
-"""Handlers for workers that the bench starts; at module level, so that processes find them."""
+"""Handlers for the bench's workers, at module level so that processes can import them."""
 
 import time
 from pathlib import Path
@@ -8,11 +8,11 @@ from holdfast.core.worker.context import Context
 
 
 def nothing(message: BenchTask, ctx: Context) -> None:
-    """The work that costs nothing, to see what the worker costs."""
+    """Do nothing, to measure the cost of the worker."""
 
 
 def endless(message: BenchTask, ctx: Context) -> None:
-    """Says by the file named in the note that it has begun, and never ends by itself."""
+    """Create the file named in the note, and never end."""
     Path(message.note).touch()
     while not ctx.lost.is_set():
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""keeper: 10,000 leases kept alive by one thread, beside a thread for each."""
+"""keeper: renew 10,000 leases with one thread, and with a thread for each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ TITLE = "10,000 leases kept alive"
 LEASES = 10_000
 RENEW_AFTER = 1 / 3
 ROUND_TRIP_SECONDS = 0.001
-# Ten thousand threads bring a small machine to its knees for minutes; this many show it.
+# Ten thousand threads would block a small machine for minutes; this many are enough.
 THREADS = 2_000
 
 
 class Backend:
-    """Grants every renewal after a short round trip, and notes how late each came."""
+    """A backend that grants every renewal after a short delay and records how late it was."""
 
     name = "bench"
     renew_batch = 10
@@ -33,6 +33,7 @@ class Backend:
         self.late: list[float] = []
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        """Grant renewals after a short delay."""
         now = SYSTEM_CLOCK.monotonic()
         self.calls += 1
         self.late.extend(max(0.0, now - _due_at(lease)) for lease in leases)
@@ -46,6 +47,8 @@ def _due_at(lease: Lease) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
+    """The figures of one measurement."""
+
     renewals: int
     calls: int
     leases: int
@@ -57,6 +60,7 @@ class Kept:
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     interval, intervals = session.size(10, 3), session.size(3, 2)
     with session.console.status("keeper: one thread"):
         kept = in_fresh_process(keep_with_keeper, LEASES, interval, intervals)
@@ -67,6 +71,7 @@ def run(session: Session) -> Result:
 
 
 def keep_with_keeper(count: int, interval: float, intervals: int) -> Kept:
+    """Renew with one keeper thread."""
     backend = Backend()
     keeper = LeaseKeeper(renew_after=RENEW_AFTER)
     keeper.start()
@@ -81,7 +86,7 @@ def keep_with_keeper(count: int, interval: float, intervals: int) -> Kept:
 
 
 def keep_with_threads(count: int, interval: float, intervals: int) -> Kept:
-    """What a heartbeat per message comes to. Small stacks, to be fair to it."""
+    """Renew with a thread for each message, with small stacks to be fair."""
     backend, stop = Backend(), Event()
     idle = memory_bytes()
     leases = _leases(backend, count, interval)
@@ -98,7 +103,7 @@ def keep_with_threads(count: int, interval: float, intervals: int) -> Kept:
 
 
 def _cpu_while(wait: Callable[[], None]) -> float:
-    """How many cores this process kept busy meanwhile."""
+    """Return how many cores this process used meanwhile."""
     began, used = SYSTEM_CLOCK.monotonic(), cpu_seconds()
     wait()
     return (cpu_seconds() - used) / (SYSTEM_CLOCK.monotonic() - began)
@@ -115,7 +120,7 @@ def _beat(lease: Lease, stop: Event) -> None:
 
 
 def _leases(backend: Backend, count: int, interval: float) -> list[Lease]:
-    """Claimed one by one over the last interval, as busy workers do."""
+    """Make leases claimed one after another over the last interval, as by busy workers."""
     random, now = Random(1), SYSTEM_CLOCK.monotonic()
     return [
         Lease(

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Describe the machine that the figures were measured on."""
 
 import os
 import platform
@@ -11,6 +11,7 @@ PACKAGES = ("dirq", "persist-queue", "litequeue", "huey", "task-queue", "pydanti
 
 
 def describe(folder: Path, arena: str) -> dict[str, str]:
+    """Return the facts of this machine."""
     return {
         "Cores": f"{len(os.sched_getaffinity(0))} ({_processor()})",
         "Memory": f"{_memory_bytes() / 1024**3:.0f} GiB",
@@ -36,7 +37,7 @@ def _processor() -> str:
 
 
 def filesystem(folder: Path) -> str:
-    """The type of the filesystem that `folder` is on."""
+    """Return the type of the filesystem of `folder`."""
     answer = subprocess.run(
         ["df", "--output=fstype", str(folder)], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The measured part of a cycle, shared by the benchmarks that count cycles."""
+"""The measured cycle, which several benchmarks share."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ WARM_UP = 100
 
 
 def filled(session: Session, card: Card, path: Path, count: int) -> Path:
-    """A queue with `count` waiting, below `path`, all written out."""
+    """Return the folder of a queue with `count` waiting messages, all written out."""
     target = path / "queue"
     if card.one_file:
         shutil.copytree(_template(session, card, count), target)
@@ -24,7 +24,7 @@ def filled(session: Session, card: Card, path: Path, count: int) -> Path:
 
 
 def _template(session: Session, card: Card, count: int) -> Path:
-    """Databases that sync every commit take long to fill: once is enough, then copy."""
+    """Fill a database once and copy it, because those that sync every commit fill slowly."""
     template = session.scratch / f"{card.name}-{count}"
     if not template.exists():
         template.mkdir()
@@ -33,13 +33,14 @@ def _template(session: Session, card: Card, count: int) -> Path:
 
 
 def fill(name: str, path: Path, count: int) -> None:
+    """Fill a queue in a new process."""
     queue = card_named(name).open(path)
     queue.fill(count)
     queue.close()
 
 
-def run_cycles(name: str, path: Path, count: int, longest: float) -> CycleFigures:
-    """Up to `count` cycles, fewer when they would take longer than `longest` seconds."""
+def run_cycles(name: str, path: Path, count: int, max_seconds: float) -> CycleFigures:
+    """Run up to `count` cycles, but no longer than `max_seconds`."""
     queue = card_named(name).open(path)
     for number in range(WARM_UP):
         queue.push(queue.payload(10_000_000 + number))
@@ -48,7 +49,7 @@ def run_cycles(name: str, path: Path, count: int, longest: float) -> CycleFigure
     pushing = claiming = completing = 0.0
     began = at = perf_counter()
     cycles = 0
-    while cycles < count and at - began < longest:
+    while cycles < count and at - began < max_seconds:
         t0 = at
         queue.push(payloads[cycles])
         t1 = perf_counter()

@@ -1,4 +1,4 @@
-"""orchestrator: 10,000 jobs kept alive at Step Functions by one process."""
+"""orchestrator: send the heartbeats of 10,000 jobs from one process."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -24,6 +24,8 @@ ENGINE = "no network: the engine alone"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
+    """The figures of one measurement."""
+
     beats: int
     failed: int
     jobs: int
@@ -31,11 +33,12 @@ class Kept:
     late_p50: float  # seconds
     late_p99: float
     cpu_each: float  # seconds
-    at_once: float  # seconds until all were beaten, all being due
+    at_once: float  # seconds to send all heartbeats if all are due
     memory: int  # bytes above idle
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     jobs, interval = session.size(10_000, 1_000), float(session.size(30, 3))
     measured: dict[str, Kept] = {}
     with serving() as endpoint:
@@ -45,38 +48,41 @@ def run(session: Session) -> Result:
     return _result(measured)
 
 
-# -- in a process of its own
+# -- in a separate process
 
 
 class Shelf:
-    """So many active jobs, and nothing else."""
+    """A repository with only active jobs."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = {f"job-{n}": _job(f"job-{n}") for n in range(jobs)}
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
+        """Return an active job."""
         return self._jobs.get(job_id)
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
+        """Return the active jobs."""
         return list(self._jobs.values()) if status is JobStatus.DOWNLOADING else []
 
 
 def _job(job_id: str) -> ExportJob:
-    """With a token of the length that Amazon's have."""
+    """Make a job with a token of the length that Amazon uses."""
     state = JobState(JobStatus.DOWNLOADING, 100, 50)
     now = SYSTEM_CLOCK.time()
     return ExportJob.create(job_id, "e", "u", state, f"{job_id}:{'x' * 700}", now=now)
 
 
 class Prompt:
-    """Takes each heartbeat after 20 ms."""
+    """A Step Functions that accepts each heartbeat after 20 ms."""
 
     def send_task_heartbeat(self, token: TaskToken) -> None:
+        """Accept a heartbeat."""
         sleep(ANSWER_SECONDS)
 
 
 class Noted:
-    """Notes when each heartbeat begins, and how it ends."""
+    """Records the start and the result of each heartbeat."""
 
     def __init__(self, step_functions: Any) -> None:
         self._send = step_functions.send_task_heartbeat
@@ -84,6 +90,7 @@ class Noted:
         self.failed = 0
 
     def send_task_heartbeat(self, token: TaskToken) -> None:
+        """Accept a heartbeat."""
         self.begun.append((token.reveal().partition(":")[0], SYSTEM_CLOCK.monotonic()))
         try:
             self._send(token)
@@ -95,6 +102,7 @@ class Noted:
 
 
 def keep(url: str | None, jobs: int, interval: float) -> Kept:
+    """Send heartbeats and return the figures."""
     shelf, noted = Shelf(jobs), Noted(_over_http(url) if url else Prompt())
     idle = memory_bytes()
     step_functions: StepFunctions = noted  # type: ignore[assignment]
@@ -106,7 +114,7 @@ def keep(url: str | None, jobs: int, interval: float) -> Kept:
         token_closed=lambda job, code: None,
     )
     orchestrator.start()
-    sleep(interval * 0.98)  # the first beats make connections and threads
+    sleep(interval * 0.98)  # the first heartbeats create connections and threads
     noted.begun.clear()
     used = cpu_seconds()
     sleep(interval * 2)
@@ -172,13 +180,13 @@ def _result(measured: Mapping[str, Kept]) -> Result:
             ),
             Bar(
                 "every job beaten in every interval",
-                min(one.beats / one.jobs / 2 for one in measured.values()),
+                min(kept.beats / kept.jobs / 2 for kept in measured.values()),
                 0.999,
                 "",
             ),
             Bar(
                 "no beat failed",
-                sum(one.failed for one in measured.values()),
+                sum(kept.failed for kept in measured.values()),
                 0,
                 "",
                 at_least=False,

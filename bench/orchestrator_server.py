@@ -1,4 +1,4 @@
-"""A Step Functions that takes every callback after 20 ms, in a process of its own."""
+"""A Step Functions in a separate process that accepts every callback after 20 ms."""
 
 import asyncio
 import multiprocessing
@@ -17,17 +17,19 @@ _ANSWER = (
 
 
 class Callbacks(asyncio.Protocol):
-    """As much of HTTP as a client needs that sends one request after the other."""
+    """The part of HTTP that a client needs for one request after another."""
 
     def __init__(self) -> None:
         self._got = b""
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept a connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        """Answer each complete request."""
         self._got += data
         head, end, body = self._got.partition(b"\r\n\r\n")
         if end and len(body) >= _length(head):
@@ -45,7 +47,7 @@ def _length(head: bytes) -> int:
 
 
 def serve(answer: Connection) -> None:
-    """Serve until killed; says its address first."""
+    """Send the address, then serve until killed."""
     asyncio.run(_serve(answer))
 
 
@@ -58,7 +60,7 @@ async def _serve(answer: Connection) -> None:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """Its address, until the end of the block."""
+    """Run the server until the block is left, and yield its address."""
     spawn = multiprocessing.get_context("spawn")
     receiver, sender = spawn.Pipe(duplex=False)
     server = spawn.Process(target=serve, args=(sender,), daemon=True)

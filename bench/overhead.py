@@ -1,4 +1,4 @@
-"""overhead: what the worker adds to a bare loop of poll and ack, with an empty handler."""
+"""overhead: measure what the worker adds to a loop of poll and ack."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,10 @@ TITLE = "What the worker adds, with an empty handler"
 
 @dataclass(frozen=True, slots=True)
 class Way:
+    """A way to run the handler."""
+
     label: str
-    isolation: Isolation | None  # None: no worker at all
+    isolation: Isolation | None  # None for a loop without a worker
     concurrency: int = 1
 
     def __str__(self) -> str:
@@ -41,6 +43,7 @@ Measured = Mapping[Way, Sequence[float]]
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     count = session.size(10_000, 2_000)
     measured: dict[Way, list[float]] = defaultdict(list)
     for way in session.interleaved(TITLE, WAYS):
@@ -51,7 +54,7 @@ def run(session: Session) -> Result:
 
 
 def tasks_per_second(way: Way, path: Path, count: int) -> float:
-    """From the first task to the last: starting and stopping are not counted."""
+    """Measure from the first task to the last, without starting and stopping."""
     queue = open_queue_at(path)
     match way.isolation:
         case None:
@@ -84,7 +87,7 @@ def _threads(queue: FilesystemQueue[BenchTask], concurrency: int) -> list[float]
 
 
 def _processes(queue: FilesystemQueue[BenchTask], concurrency: int) -> list[float]:
-    """The handlers are elsewhere, so it is the worker's own events that tell the time."""
+    """Take the times from the worker's events, because handlers run in other processes."""
     times: list[float] = []
 
     def note_time(event: Event) -> None:

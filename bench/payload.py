@@ -1,4 +1,4 @@
-"""The one payload of all contenders: 300 bytes of JSON.
+"""The payload of all contenders: 300 bytes of JSON.
 
 Holdfast gets it as a typed message, built, serialised, parsed and validated within the
 measured time. The peers get the finished JSON, and no time is spent on parsing it for them.
@@ -10,6 +10,8 @@ BYTES = 300
 
 
 class BenchTask(QueueMessage):
+    """The message that Holdfast moves."""
+
     domain: str
     company_slug: str
     campaign_name: str
@@ -18,7 +20,7 @@ class BenchTask(QueueMessage):
 
 
 def task(number: int) -> BenchTask:
-    """A message as a producer builds it: id and creation time are filled in by the model."""
+    """Return a message as a producer builds it. The model fills in id and creation time."""
     return BenchTask(
         domain="example.com",
         company_slug="example-company",
@@ -29,12 +31,12 @@ def task(number: int) -> BenchTask:
 
 
 def body(number: int) -> bytes:
-    """The same as finished bytes, with `number` as its id."""
+    """Return the payload as bytes, with `number` as its id."""
     return _BEFORE_ID + b"%032x" % number + _AFTER_ID
 
 
 def number_of(payload: bytes | str) -> str:
-    """What tells one payload of `body` from another."""
+    """Return the id in a payload of `body`."""
     text = payload.decode() if isinstance(payload, bytes) else payload
     return text[len(_BEFORE_ID) : len(_BEFORE_ID) + 32]
 

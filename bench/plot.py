@@ -1,4 +1,4 @@
-"""The picture of docs/benchmarks.md."""
+"""Draw the charts of docs/benchmarks.md."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +11,7 @@ OTHERS = ("#8d99ae", "#adb5bd", "#6c757d", "#ced4da", "#495057", "#a5a58d", "#b7
 
 
 def draw(path: Path, charts: Sequence[Chart]) -> None:
+    """Draw the charts into a file."""
     if not charts:
         return
     import matplotlib
@@ -31,7 +32,7 @@ def draw(path: Path, charts: Sequence[Chart]) -> None:
 
 
 def _colours(charts: Sequence[Chart]) -> dict[str, str]:
-    """A contender has the same colour in every chart."""
+    """Return the colour of a contender, which is the same in every chart."""
     names = dict.fromkeys(name for chart in charts for name in chart.values)
     others = [name for name in names if name != "Holdfast"]
     return {"Holdfast": HOLDFAST, **dict(zip(others, OTHERS * len(others), strict=False))}

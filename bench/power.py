@@ -1,4 +1,4 @@
-"""power: what it costs that a power cut loses nothing, in batches of 100."""
+"""power: measure the cost of surviving a power cut, in batches of 100."""
 
 import sqlite3
 from collections import defaultdict
@@ -26,7 +26,8 @@ Measured = Mapping[tuple[str, str], Sequence[float]]
 
 
 def run(session: Session) -> Result:
-    batches, longest = session.size(100, 20), session.max_seconds
+    """Run the benchmark and return its result."""
+    batches, max_seconds = session.size(100, 20), session.max_seconds
     syncing = [card.name for card in PEERS if card.syncs == "disk"]
     runs = [
         *(("push", name) for name in (HOLDFAST.name, RAW, RAW_ROLLBACK, *syncing)),
@@ -35,20 +36,20 @@ def run(session: Session) -> Result:
     measured: dict[tuple[str, str], list[float]] = defaultdict(list)
     for what, name in session.interleaved(TITLE, runs):
         with session.arena.room(name) as path:
-            rate = in_fresh_process(messages_per_second, what, name, path, batches, longest)
+            rate = in_fresh_process(messages_per_second, what, name, path, batches, max_seconds)
             measured[what, name].append(rate)
     return _result(measured, syncing)
 
 
 def messages_per_second(
-    what: str, name: str, path: Path, batches: int, longest: float
+    what: str, name: str, path: Path, batches: int, max_seconds: float
 ) -> float:
-    """Up to so many batches, within the time. The first one warms up and is not counted."""
+    """Run up to `batches` batches within the time. The first is not counted."""
     with _steps(what, name, path) as step:
         step(0)
         began = at = perf_counter()
         count = 0
-        while count < batches and at - began < longest:
+        while count < batches and at - began < max_seconds:
             count += 1
             step(count * BATCH)
             at = perf_counter()
@@ -82,7 +83,7 @@ def _holdfast(what: str, path: Path) -> Iterator[Step]:
 
 @contextmanager
 def _raw_sqlite(what: str, path: Path, journal: str) -> Iterator[Step]:
-    """No queue at all: one table, one transaction per step of the cycle."""
+    """SQLite without a queue: one table, and one transaction per step of the cycle."""
     database = sqlite3.connect(path / "raw.db", isolation_level=None)
     database.execute(f"PRAGMA journal_mode={journal}")
     database.execute("PRAGMA synchronous=FULL")
@@ -114,7 +115,7 @@ def _raw_sqlite(what: str, path: Path, journal: str) -> Iterator[Step]:
 
 @contextmanager
 def _peer(name: str, path: Path) -> Iterator[Step]:
-    """These have no push of many: a hundred single ones, each synced."""
+    """Push a hundred single messages, each synced, because these peers have no batches."""
     queue = card_named(name).open(path)
 
     def push(first: int) -> None:

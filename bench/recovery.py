@@ -1,4 +1,4 @@
-"""recovery: a worker is killed while it holds work; how soon does another worker get it?"""
+"""recovery: measure how soon another worker gets the message of a killed worker."""
 
 import multiprocessing
 import os
@@ -23,6 +23,8 @@ WAIT_TIMEOUT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
+    """One case to measure."""
+
     isolation: Isolation
     age_seconds: float
 
@@ -31,7 +33,8 @@ class Case:
 
 
 def run(session: Session) -> Result:
-    ages = (2, session.size(20, 7))  # the second one beyond several leases
+    """Run the benchmark and return its result."""
+    ages = (2, session.size(20, 7))  # the second is longer than several leases
     isolations: tuple[Isolation, ...] = ("thread", "process")
     cases = [Case(isolation, age) for isolation in isolations for age in ages]
     waits: dict[Case, list[float]] = {case: [] for case in cases}
@@ -42,6 +45,7 @@ def run(session: Session) -> Result:
 
 
 def seconds_until_redelivered(case: Case, path: Path) -> float:
+    """Return the seconds from the kill to the redelivery."""
     began = path / "began"
     queue = open_queue_at(path, lease_seconds=LEASE_SECONDS)
     queue.push(task(1).model_copy(update={"note": str(began)}))
@@ -63,6 +67,7 @@ def seconds_until_redelivered(case: Case, path: Path) -> float:
 
 
 def work(case: Case, path: Path) -> None:
+    """Run a worker until it is killed."""
     queue = open_queue_at(path, lease_seconds=LEASE_SECONDS)
     Worker(queue, endless, isolation=case.isolation).run()
 

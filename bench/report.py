@@ -1,4 +1,4 @@
-"""Results for the terminal and for docs/benchmarks.md."""
+"""Write results to the terminal and to docs/benchmarks.md."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +22,7 @@ and writes what follows. Figures of different runs or machines do not compare; t
 
 
 def show(console: Console, result: Result) -> None:
+    """Print the results."""
     table = Table(title=f"{result.name}: {result.title}", title_justify="left")
     for number, column in enumerate(result.columns):
         table.add_column(column, justify="left" if number == 0 else "right")
@@ -42,8 +43,7 @@ def _bars_table(bars: Sequence[Bar]) -> Table:
 
 
 def write(docs: Path, machine: Mapping[str, str], results: Sequence[Result]) -> None:
-    """Replace what is between the markers of `docs`, and draw the picture beside it, where
-    there is something to draw."""
+    """Replace the text between the markers of `docs`, and draw the charts, if there are any."""
     picture = docs.with_suffix(".svg")
     charts = [chart for result in results for chart in result.charts]
     if charts:

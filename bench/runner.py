@@ -1,4 +1,4 @@
-"""Runs the chosen benchmarks and reports."""
+"""Run the chosen benchmarks and report the results."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def run_all(
     quick: bool,
     pages: Mapping[Path, Sequence[str]],
 ) -> int:
-    """The exit code: 0 when every bar is met, 1 otherwise. Writes the whole pages."""
+    """Run the benchmarks, write the complete pages, and return 0 if every bar is met."""
     console = Console(width=None if sys.stdout.isatty() else 130)
     arena = open_arena(folder)
     try:
@@ -34,7 +34,7 @@ def run_all(
         arena.close()
     for page, needed in pages.items():
         if set(needed) <= set(names):
-            report.write(page, machine, [one for one in results if one.name in needed])
+            report.write(page, machine, [result for result in results if result.name in needed])
             console.print(f"written to {page.name}")
     return _exit_code(console, results)
 

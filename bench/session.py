@@ -1,4 +1,4 @@
-"""One run of the bench: its size, its place, and its rounds."""
+"""One run of the bench, with its size, its folder and its rounds."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Session:
+    """The options and the folders of a run."""
+
     arena: Arena
     console: Console
     floor: Floor
@@ -28,16 +30,17 @@ class Session:
 
     @property
     def max_seconds(self) -> float:
-        """When a measurement of a slow contender is cut short."""
+        """Return the time after which the measurement of a slow contender ends."""
         return 1.0 if self.quick else 3.0
 
     def size(self, full: int, quick: int) -> int:
+        """Return the full size, or the small one with --quick."""
         return quick if self.quick else full
 
     def interleaved(
         self, title: str, contenders: Sequence[T], *, rounds: int | None = None
     ) -> Iterator[T]:
-        """Every contender once per round, in another order each round, with progress."""
+        """Yield every contender once per round, in a different order each round."""
         rounds = rounds or self.rounds
         with self._progress() as progress:
             steps = progress.add_task(title, total=rounds * len(contenders), now="")
@@ -61,7 +64,7 @@ class Session:
 
 
 def in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call it in a new interpreter: no measurement inherits memory, caches or threads."""
+    """Call a function in a new interpreter, so that it inherits no memory or threads."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
         return pool.submit(function, *args, **kwargs).result()

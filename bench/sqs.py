@@ -1,4 +1,4 @@
-"""sqs: a queue of Amazon SQS drained with an empty handler, and what it costs in calls."""
+"""sqs: drain an SQS queue with an empty handler, and count the calls."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,6 +22,8 @@ PLAYERS = (BARE, HOLDFAST, *PEERS)
 
 @dataclass(frozen=True, slots=True)
 class Drain:
+    """The figures of one drained queue."""
+
     per_second: float
     sends: float  # calls per message, as are the next three
     receives: float
@@ -32,6 +34,7 @@ class Drain:
 
     @property
     def calls(self) -> float:
+        """Return the calls per message."""
         return self.sends + self.receives + self.deletes + self.others
 
 
@@ -39,6 +42,7 @@ Measured = Mapping[Player, Sequence[Drain]]
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     count = session.size(2_000, 500)
     measured: dict[Player, list[Drain]] = defaultdict(list)
     with serving() as ground:
@@ -119,6 +123,7 @@ def _notes(count: int) -> tuple[str, ...]:
 
 
 def speeds(drains: Sequence[Drain]) -> list[float]:
+    """Return the rates of some measurements."""
     return [drain.per_second for drain in drains]
 
 

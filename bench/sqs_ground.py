@@ -1,4 +1,4 @@
-"""The ground of the SQS benchmarks: one server, a fresh queue for every measurement."""
+"""The server of the SQS benchmarks, with a fresh queue for every measurement."""
 
 import json
 import multiprocessing
@@ -34,7 +34,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One queue, told to processes that work on it."""
+    """A queue, as it is passed to the processes that use it."""
 
     endpoint: str
     queue: str
@@ -42,25 +42,28 @@ class Place:
 
     @property
     def url(self) -> str:
+        """Return the queue's URL."""
         return f"{self.endpoint}/{ACCOUNT}/{self.queue}"
 
     def client(self, **config: Any) -> Any:
+        """Return a client of the server."""
         import boto3
         from botocore.config import Config
 
         return boto3.client("sqs", endpoint_url=self.endpoint, config=Config(**config))
 
     def figures(self) -> Figures:
+        """Return the server's figures."""
         return _control(self.endpoint, "GET")
 
     def await_sent(self, count: int) -> None:
-        """For producers that send in the background."""
+        """Wait for producers that send in the background."""
         while self.figures().sent < count:
             sleep(0.01)
 
 
 class Ground:
-    """Hands out queues of one server."""
+    """A source of queues of one server."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
@@ -68,7 +71,7 @@ class Ground:
 
     @contextmanager
     def place(self, visibility_seconds: int) -> Iterator[Place]:
-        """A new queue; what was counted before is forgotten."""
+        """Yield a new queue, and reset the counters."""
         self._count += 1
         place = Place(self._endpoint, f"bench-{self._count}", visibility_seconds)
         client = place.client()
@@ -84,7 +87,7 @@ class Ground:
 
 @contextmanager
 def serving() -> Iterator[Ground]:
-    """A server of our own, and an environment in which no client calls Amazon."""
+    """Run a local server, in an environment in which no client calls Amazon."""
     before = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(_ENVIRONMENT)
     receiver, sender = multiprocessing.get_context("spawn").Pipe(duplex=False)
@@ -92,7 +95,7 @@ def serving() -> Iterator[Ground]:
         with _process(serve, sender):
             assert receiver.poll(60), "the SQS server did not start"
             ground = Ground(receiver.recv())
-            with ground.place(30):  # it answers, so all that it opens is open
+            with ground.place(30):  # it responds, so all of its sockets are open
                 listeners.assert_loopback_only()
             yield ground
     finally:
@@ -105,7 +108,7 @@ def serving() -> Iterator[Ground]:
 
 @contextmanager
 def working(target: Callable[..., None], *args: Any, processes: int = 1) -> Iterator[None]:
-    """So many processes doing this, until the end of the block: then they are killed."""
+    """Run several processes until the block is left, and kill them then."""
     if processes == 0:
         yield
         return
@@ -126,7 +129,7 @@ def _process(target: Callable[..., None], *args: Any) -> Iterator[BaseProcess]:
 
 
 def wait_until_drained(place: Place, count: int, wait_timeout_seconds: float) -> Figures:
-    """The figures once `count` were deleted, or when the timeout is over."""
+    """Return the figures when `count` messages are deleted or the timeout is over."""
     give_up_at = monotonic() + wait_timeout_seconds
     while (figures := place.figures()).deleted < count and monotonic() < give_up_at:
         sleep(0.05)

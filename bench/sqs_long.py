@@ -1,4 +1,4 @@
-"""sqs_long: handlers that take three times the visibility timeout; who does them twice?"""
+"""sqs_long: count what is handled twice if handlers take three visibility timeouts."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,14 @@ from bench.verdict import Bar, Result
 NAME = "sqs_long"
 TITLE = "SQS: handlers of three times the visibility timeout"
 TIMES = 3
-PROCESSES = 2  # a second one is free to take what comes back
+PROCESSES = 2  # the second can receive what is redelivered
 PLAYERS = (HOLDFAST, *PEERS, TASKIQ_BEATING)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """The figures of one run."""
+
     begun: int
     twice: int
     undone: int
@@ -30,6 +32,7 @@ Measured = Mapping[Player, Sequence[Outcome]]
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     visibility = session.size(4, 3)
     measured: dict[Player, list[Outcome]] = defaultdict(list)
     with serving() as ground:
@@ -47,7 +50,7 @@ def _work_long(ground: Ground, player: Player, visibility: int, ledger: Path) ->
         in_fresh_process(fill, player.name, place, count)
         place.await_sent(count)
         with working(work, player.name, place, job, processes=PROCESSES):
-            # Twice the time it takes, and the start: what comes back for ever is cut short.
+            # Twice the needed time and the start, because some peers never finish.
             figures = wait_until_drained(place, count, 2 * seconds + 5)
     begun = Counter(ledger.read_text().splitlines())
     changes = ("ChangeMessageVisibility", "ChangeMessageVisibilityBatch")

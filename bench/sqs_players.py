@@ -1,4 +1,4 @@
-"""Those who drain an SQS queue: Holdfast, the bare calls, and three peers.
+"""The players that drain an SQS queue: Holdfast, the bare calls, and three peers.
 
 Each is driven by its public API, in processes of its own, with the same concurrency and
 the same payload, in the configuration its documentation recommends for throughput.
@@ -21,12 +21,13 @@ _TASK = "bench.work"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the handler does: nothing, or note that it began and take its time."""
+    """The work of a handler: nothing, or recording its start and sleeping."""
 
     seconds: float = 0.0
     ledger: Path | None = None
 
     def begin(self, identity: str) -> None:
+        """Record that a handler started."""
         if self.ledger is None:
             return
         fd = os.open(self.ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -34,6 +35,7 @@ class Job:
         os.close(fd)
 
     def do(self, identity: str) -> None:
+        """Do the work of a handler."""
         self.begin(identity)
         if self.seconds:
             time.sleep(self.seconds)
@@ -41,24 +43,29 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Player:
+    """A way to drain a queue."""
+
     name: str
     fill: Callable[[Place, int], None]
     work: Callable[[Place, Job], None]
-    setup: str  # what was chosen where it leaves a choice
+    setup: str  # the chosen options
 
     def __str__(self) -> str:
         return self.name
 
 
 def player_named(name: str) -> Player:
+    """Return the player of that name."""
     return next(player for player in PLAYERS if player.name == name)
 
 
 def fill(name: str, place: Place, count: int) -> None:
+    """Send the messages."""
     player_named(name).fill(place, count)
 
 
 def work(name: str, place: Place, job: Job) -> None:
+    """Work on the queue until killed."""
     player = player_named(name)
     if player not in (HOLDFAST, BARE):
         _hush()
@@ -66,7 +73,7 @@ def work(name: str, place: Place, job: Job) -> None:
 
 
 def _hush() -> None:
-    """Banners, and pages of traceback for each message that was lost to a timeout."""
+    """Hide banners and the tracebacks of messages that were lost to a timeout."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -256,7 +263,7 @@ def _taskiq_fill(place: Place, count: int) -> None:
         await broker.startup()
         for number in range(count):
             await handle.kiq(body(number).decode())
-        # It sends in the background, and on shutdown more than SQS takes in one call.
+        # It sends in the background, and on shutdown more than SQS accepts in one call.
         await asyncio.to_thread(place.await_sent, count)
         await broker.shutdown()
 

@@ -1,4 +1,4 @@
-"""sqs_renew: the CPU a renewed lease costs, beside a thread for each message."""
+"""sqs_renew: measure the CPU of a renewed lease, and of a thread for each message."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +28,15 @@ INTERVAL_SECONDS = VISIBILITY_SECONDS / 3
 
 @dataclass(frozen=True, slots=True)
 class Kept:
+    """The figures of one measurement."""
+
     renewals: int
     seconds: float  # of CPU
     lost: int
 
     @property
     def milliseconds_each(self) -> float:
+        """Return the CPU time of a renewal in milliseconds."""
         return self.seconds / self.renewals * 1000
 
 
@@ -41,6 +44,7 @@ Measured = Mapping[str, Sequence[Kept]]
 
 
 def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
     messages = session.size(500, 200)
     seconds = session.size(4, 2) * INTERVAL_SECONDS
     measured: dict[str, list[Kept]] = defaultdict(list)
@@ -53,12 +57,14 @@ def run(session: Session) -> Result:
 
 
 def keep(way: str, place: Place, messages: int, seconds: float) -> Kept:
+    """Renew leases and return the figures."""
     if way == KEEPER:
         return keep_with_keeper(place, messages, seconds)
     return keep_with_threads(place, messages, seconds)
 
 
 def keep_with_keeper(place: Place, messages: int, seconds: float) -> Kept:
+    """Renew with one keeper thread."""
     queue = SQSQueue(place.url, BenchTask, lease_seconds=VISIBILITY_SECONDS)
     with LeaseKeeper() as keeper:
         held: list[BenchTask] = []
@@ -73,7 +79,7 @@ def keep_with_keeper(place: Place, messages: int, seconds: float) -> Kept:
 
 
 def keep_with_threads(place: Place, messages: int, seconds: float) -> Kept:
-    """What is written by hand around a long handler; small stacks, to be fair to it."""
+    """Renew with a thread for each message, as handwritten code does, with small stacks."""
     client = place.client(max_pool_connections=50)
     lost: list[str] = []
     stack_size(256 * 1024)
@@ -91,12 +97,12 @@ def keep_with_threads(place: Place, messages: int, seconds: float) -> Kept:
 
 
 def _wait_for_the_next(messages: int) -> None:
-    """Received one by one over an interval, as busy workers do, and due in that order."""
+    """Receive messages one after another over an interval, so that they are due in order."""
     sleep(INTERVAL_SECONDS * 0.9 / messages)
 
 
 def _watched(place: Place, seconds: float, lost: Callable[[], int]) -> Kept:
-    """The first renewals are not counted: they make the connections."""
+    """Skip the first renewals, because they create the connections."""
     sleep(INTERVAL_SECONDS)
     renewed = place.figures().renewed
     used = cpu_seconds()
@@ -118,8 +124,8 @@ def _beat(client: Any, url: str, handle: str, lost: list[str]) -> None:
 
 
 def _result(measured: Measured, messages: int) -> Result:
-    costs = {way: [one.milliseconds_each for one in kept] for way, kept in measured.items()}
-    lost = sum(one.lost for one in measured[KEEPER])
+    costs = {way: [run.milliseconds_each for run in kept] for way, kept in measured.items()}
+    lost = sum(run.lost for run in measured[KEEPER])
     return Result(
         name=NAME,
         title=TITLE,
@@ -128,9 +134,9 @@ def _result(measured: Measured, messages: int) -> Result:
             [
                 way,
                 f"{messages:,}",
-                f"{sum(one.renewals for one in kept):,}",
+                f"{sum(run.renewals for run in kept):,}",
                 f"{median(costs[way]):.3f} ms",
-                f"{sum(one.lost for one in kept):,}",
+                f"{sum(run.lost for run in kept):,}",
             ]
             for way, kept in measured.items()
         ],

@@ -1,4 +1,4 @@
-"""An SQS server for the bench: ministack in a process of its own, which counts.
+"""An SQS server for the bench: ministack in a separate process, which counts calls.
 
 What the contenders asked for is counted here, on the server's side of the wire, and so are
 the times: a drain begins when the first receive that brings something comes in, and ends
@@ -24,13 +24,13 @@ Send = Callable[[Any], Awaitable[None]]
 
 @dataclass(slots=True)
 class Figures:
-    """What was asked of the server, up to the last delete, and when."""
+    """The calls of the server up to the last delete, with times."""
 
     calls: dict[str, int] = field(default_factory=dict)  # by the name of the action
     sent: int = 0
     delivered: int = 0
     deleted: int = 0
-    refused: int = 0  # deletes of what was not rival any more
+    refused: int = 0  # deletes with an expired receipt
     renewed: int = 0
     began_at: float = 0.0
     ended_at: float = 0.0
@@ -38,11 +38,12 @@ class Figures:
 
     @property
     def seconds(self) -> float:
+        """Return the seconds from the first call to the last delete."""
         return self.ended_at - self.began_at
 
 
 class Counting:
-    """ministack, with a look at every request and answer."""
+    """ministack, with a count of every request and response."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -128,7 +129,7 @@ def _failed(status: int, answer: bytes) -> int:
 
 
 def serve(answer: Connection) -> None:
-    """Serve until killed; says its address first."""
+    """Send the address, then serve until killed."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
     port = listening.getsockname()[1]
     os.environ.update(GATEWAY_PORT=str(port), SERVICES="sqs", LOG_LEVEL="ERROR")
