@@ -196,7 +196,7 @@ def _bars(kept: Kept) -> list[Bar]:
     late = kept.late_p99 / kept.interval * 100
     return [
         Bar("leases per renewal call, of 10", kept.renewals / kept.calls, 9.5, ""),
-        Bar("p99 lateness under 5 % of the interval", late, 5, "%", min_level=False),
-        Bar("at most 64 MiB above idle", kept.memory / MIB, 64, "MiB", min_level=False),
-        Bar("no lease lost", kept.lost, 0, "", min_level=False),
+        Bar("p99 lateness under 5 % of the interval", late, 5, "%", at_least=False),
+        Bar("at most 64 MiB above idle", kept.memory / MIB, 64, "MiB", at_least=False),
+        Bar("no lease lost", kept.lost, 0, "", at_least=False),
     ]

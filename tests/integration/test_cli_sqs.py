@@ -257,10 +257,10 @@ def test_the_live_view_leaves_out_states_that_are_not_counted() -> None:
         stats = QueueStats(
             ready=ready, delayed=0, leased=2, expired=0, completed=None, failed=1
         )
-        board.note(stats, at)
+        board.record(stats, at)
     console = Console(width=100)
     with console.capture() as capture:
-        console.print(board.picture())
+        console.print(board.render())
     shown = capture.get()
     assert "ready 3" in shown
     assert "completed" not in shown
