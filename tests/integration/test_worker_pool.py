@@ -473,12 +473,14 @@ def test_whichever_workers_are_killed_every_task_is_finished_once_and_the_pool_r
     notes: Notes,
 ) -> None:
     """I-JB-11: 200 tasks, frequent kills, and never two workers at one task."""
-    chance = random.Random(4)
+    chance, killed = random.Random(4), set[int]()
     tasks, seen = Tasks(*(task("finish", f"t{n}", seconds=0.01) for n in range(200))), Seen()
     with pool_of(notes, tasks, seen=seen, size=3, slots=2, max_attempts=1000) as pool:
         for kills in range(12):
             eventually(lambda kills=kills: len(tasks.results) >= kills * 15)
-            victim = chance.choice(eventually(lambda: [p for p in pids(pool) if lives(p)]))
+            # One that was killed may still be listed, if the pool has no time to look at it.
+            alive = eventually(lambda: [p for p in pids(pool) if lives(p) and p not in killed])
+            killed.add(victim := chance.choice(alive))
             os.kill(victim, chance.choice([signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM]))
         eventually(lambda: len(tasks.results) == 200)
         eventually(lambda: len(pids(pool)) == 3 and all(is_alive(p) for p in pids(pool)))
@@ -487,7 +489,7 @@ def test_whichever_workers_are_killed_every_task_is_finished_once_and_the_pool_r
     assert all(result.success for result in tasks.results)
     assert len({result.task_id for result in tasks.results}) == 200
     assert notes.values("overlap") == []
-    assert len(seen.of(PoolWorkerEnded)) >= 10
+    assert {event.pid for event in seen.of(PoolWorkerEnded)} >= killed
 
 
 def lives(pid: int) -> bool:
