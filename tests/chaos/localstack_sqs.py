@@ -67,9 +67,10 @@ _offset_seconds = 0.0
 
 def _apply_advances(lines: Iterator[str], write_end: int) -> None:
     global _offset_seconds
-    from localstack.services.sqs.provider import QueueUpdateWorker
-
     for line in lines:
+        # Imported now, because the main thread imports the same modules while it starts.
+        from localstack.services.sqs.provider import QueueUpdateWorker
+
         _offset_seconds += float(line)
         QueueUpdateWorker().do_update_all_queues()
         os.write(write_end, b".")
