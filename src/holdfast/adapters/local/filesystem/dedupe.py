@@ -37,6 +37,15 @@ ID_LOCK_TIMEOUT_SECONDS = (
 _FIRST_PAUSE_SECONDS = 0.001
 _MAX_PAUSE_SECONDS = 0.05
 _UNKNOWN = ""  # the key of an entry that is in the place of a record but is not a record
+_CANNOT_LINK = (
+    errno.ENOENT,  # the twin is gone
+    errno.EPERM,
+    errno.EACCES,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EMLINK,
+)
 # A task that moves while the folders are listed can be missed. It is not missed three times
 # in a row, because it would have to move back and forth between the same listings each time.
 LISTING_PASSES = 3
@@ -239,12 +248,19 @@ class DedupeIndex:
         two names, and Linux refuses it for a symlink that another user made.
         """
         try:
-            if twin is not None:
-                with suppress(FileNotFoundError, PermissionError, NotImplementedError):
-                    self._directory.link(twin, path)
-                    return True
+            if twin is not None and self._link(twin, path):
+                return True
             self._directory.fs.symlink(key, path, dir_fd=self._directory.fd)
         except FileExistsError:
+            return False
+        return True
+
+    def _link(self, twin: str, path: str) -> bool:
+        try:
+            self._directory.link(twin, path)
+        except OSError as error:
+            if error.errno not in _CANNOT_LINK:
+                raise
             return False
         return True
 
