@@ -1,4 +1,4 @@
-"""Being here puts this folder on the import path: tests share `fs` and `models`."""
+"""Being here puts this folder on the import path, where tests find `support`."""
 
 import shutil
 from collections.abc import Generator, Iterator
@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 from tools import listeners, orphans
 
-import surroundings
-from fs import scratch
+from support import memory_folder, run_environment
 
-surroundings.isolate()
+run_environment.isolate()
 orphans.guard()
 
 
 @pytest.fixture
 def fast_path() -> Iterator[Path]:
     """As tmp_path, in memory where the machine has that: for thousands of small folders."""
-    folder = scratch.new_folder()
+    folder = memory_folder.new_folder()
     try:
         yield folder
     finally:

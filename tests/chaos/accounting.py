@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from chaos.event_log import Entry
-from fs import audit
 from holdfast.adapters.local.filesystem import names
+from support.filesystem import audit
 
 KEY_PART = 18
 

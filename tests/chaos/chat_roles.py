@@ -7,7 +7,6 @@ from random import Random
 from threading import Thread
 from typing import Any
 
-from chat_crash.partners import Ledger, LedgerSender, OneSecret, Partners, ThreadWriter
 from holdfast.adapters.local.filesystem import FilesystemQueue
 from holdfast.adapters.local.sqlite import SQLiteConversations
 from holdfast.conversations.messages import Inbound, Trigger
@@ -22,6 +21,13 @@ from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.worker.worker import Worker
+from support.conversations.crashes.file_providers import (
+    Ledger,
+    LedgerSender,
+    OneSecret,
+    Partners,
+    ThreadWriter,
+)
 
 CONVERSATIONS = 20
 LEASE_SECONDS = 0.6

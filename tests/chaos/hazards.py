@@ -18,9 +18,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fs.watched import WatchedFs
 from holdfast.adapters.local.filesystem import FsOps
 from holdfast.core.clock import SYSTEM_CLOCK, SystemClock
+from support.filesystem.watched import WatchedFs
 
 CLONE_NEWTIME, CLONE_NEWNS = 0x80, 0x20000
 MAX_STEP_SECONDS = 7200.0

@@ -11,14 +11,14 @@ from typing import Any
 
 from chaos.event_log import Entry, EventLog
 from chaos.hazards import Hazard
-from fs import audit
-from fs.ground import make_message
 from holdfast.adapters.local.filesystem import FilesystemQueue
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import LeaseLost, QueueUnavailable
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.queue.message import AnyMessage, get_lease
+from support.filesystem import audit
+from support.filesystem.queue_folder import make_message
 
 LEASE_SECONDS = 0.5
 MAX_ATTEMPTS = 12

@@ -29,7 +29,8 @@ from chaos.roles import (
     push_tasks,
     read_until_stopped,
 )
-from fs import audit, scratch
+from support import memory_folder
+from support.filesystem import audit
 
 WORKERS, PUSHERS, TASKS, KILLERS = 8, 2, 2_000, 3
 FIRST_TASKS = 200
@@ -140,7 +141,7 @@ def iterate_seeds(seconds: float = SECONDS) -> Iterator[int]:
 )
 def test_the_totals_match_whatever_is_killed_or_frozen(hazard: type[Hazard]) -> None:
     for seed in iterate_seeds(SECONDS / 2):
-        folder = scratch.new_folder()
+        folder = memory_folder.new_folder()
         status = run_in_child(folder, hazard, seed)
         if status == UNAVAILABLE:
             pytest.skip(f"{hazard.name} is unavailable here: the reason is printed above")

@@ -25,7 +25,7 @@ from chaos.chat_roles import (
 )
 from chaos.processes import ChaosProcesses
 from chaos.test_chaos import SECONDS, iterate_seeds
-from fs import scratch
+from support import memory_folder
 
 WORKERS, STAGERS = (4, 3) if SECONDS else (3, 2)
 MESSAGES = 1_000 if SECONDS else 120
@@ -100,7 +100,7 @@ class ChatRound:
 @pytest.mark.chaos
 def test_every_message_is_answered_once_or_parked_whichever_process_dies() -> None:
     for seed in iterate_seeds():
-        folder = scratch.new_folder()
+        folder = memory_folder.new_folder()
         started = monotonic()
         try:
             chaos_round = ChatRound(folder, seed)

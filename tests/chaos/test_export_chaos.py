@@ -17,7 +17,7 @@ from chaos.export_accounting import ExportAccounting, ExportObserver
 from chaos.export_roles import LEASE_SECONDS, ExportClients, ExportServices, ExportWorkspace
 from chaos.export_server import Servers, run_servers
 from chaos.test_chaos import SECONDS, iterate_seeds
-from fs import scratch
+from support import memory_folder
 
 SERVICES = 3 if SECONDS else 2
 JOBS = 60 if SECONDS else 8
@@ -119,7 +119,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.chaos
 def test_every_job_is_counted_and_answered_once_whichever_process_dies() -> None:
     for seed in iterate_seeds():
-        folder = scratch.new_folder()
+        folder = memory_folder.new_folder()
         started = monotonic()
         try:
             with run_servers(seed) as servers:

@@ -20,7 +20,7 @@ from chaos.sqs_accounting import SqsAccounting
 from chaos.sqs_roles import LEASE_SECONDS, SqsWorker, SqsWorkspace, push_messages
 from chaos.sqs_server import SqsServer, run_server
 from chaos.test_chaos import SECONDS, iterate_seeds
-from fs import scratch
+from support import memory_folder
 
 WORKERS = 4
 MESSAGES = 5_000 if SECONDS else 300
@@ -109,7 +109,7 @@ def _without_aws(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.chaos
 def test_every_message_is_completed_and_deleted_once_whichever_worker_is_killed() -> None:
     for seed in iterate_seeds():
-        folder = scratch.new_folder()
+        folder = memory_folder.new_folder()
         started = monotonic()
         try:
             with run_server() as server:

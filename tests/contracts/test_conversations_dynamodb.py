@@ -1,7 +1,7 @@
 """The conversation contract for DynamoDBConversations.
 
 On ministack, over HTTP, where each call is one step, so that crowds can meet. The tests of
-its own are on moto (tests/integration/test_dynamodb_conversations*.py): what one of the two
+its own are on moto (tests/unit/adapters/aws/dynamodb): what one of the two
 gets wrong, the other should not.
 """
 
@@ -17,9 +17,9 @@ from holdfast.testing.contracts.conversations.contract import ConversationStoreC
 from holdfast.testing.contracts.conversations.support import OpenStore
 
 if TYPE_CHECKING:
-    from ministack_server import Ministack
+    from support.ministack_server import Ministack
 
-pytest_plugins = ["ministack_server"]
+pytest_plugins = ["support.ministack_server"]
 
 _numbers = count()
 

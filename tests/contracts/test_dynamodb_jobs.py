@@ -2,7 +2,7 @@
 
 All promises are tested on ministack, over HTTP, where each call is one step, so that many
 threads can conflict. Those of the outcome are also tested on moto, in this process, like the
-unit tests (tests/unit/test_dynamodb_jobs_*.py). A fault of one server should not be a fault of
+unit tests (tests/unit/adapters/aws/dynamodb). A fault of one server should not be a fault of
 the other. moto is not thread-safe, and slow with many rows.
 """
 
@@ -25,9 +25,9 @@ from holdfast.testing.contracts.jobs.sealing import SealPromises
 from holdfast.testing.contracts.jobs.support import OpenRepository
 
 if TYPE_CHECKING:
-    from ministack_server import Ministack
+    from support.ministack_server import Ministack
 
-pytest_plugins = ["ministack_server"]
+pytest_plugins = ["support.ministack_server"]
 
 _numbers = count()
 

@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from holdfast.testing import ManualClock, SimulatedSqs
-from sqs.words import (
+from support.sqs.calls import (
     count_messages,
     create_queue,
     create_queue_with_dead_letters,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from support.paths import ROOT
+
 SOURCE = ROOT / "src" / "holdfast"
 PACKAGES = ["core", "jobs", "conversations", "cli", "lambdas", "config"]
 

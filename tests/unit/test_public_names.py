@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tools import names
 
-ROOT = Path(__file__).parents[2]
+from support.paths import ROOT
+
 FACADES = ["holdfast", "holdfast.aws", "holdfast.chat", "holdfast.events", "holdfast.jobs"]
 FACADES += ["holdfast.testing", "holdfast.testing.contracts"]
 # Documented paths of their own: Lambda handlers are named by their module, and the heartbeat's

@@ -1,0 +1,233 @@
+"""A server that sends more than it declared: no file ever gets the bytes of another file.
+
+Surplus bytes behind a correct body can be a complete response. On a connection that is used
+again they would be read as the response to the next request.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.adapters.export.work import ExportWork, make_work
+from holdfast.jobs.model import TaskResult
+from holdfast.jobs.pool.pool import Assignment, WorkerPool
+from support.downloads import ExportPlace, export_place, sha256, until
+from support.http_server import Ask, Route, Wire, file, redirect, status
+
+FILES = range(40)
+FORGED = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nforged-xx"
+GOOD = b"Content-Length: 4\r\n\r\ngood"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[ExportPlace]:
+    with export_place(tmp_path) as place:
+        yield place
+
+
+def body(number: int) -> bytes:
+    """Make bodies of different files with one length, which a size cannot distinguish."""
+    return f"honest-{number:02}".encode()
+
+
+def surplus(data: bytes, delay_seconds: float) -> Route:
+    """Send a correct response, then a forged one that was not requested."""
+
+    def route(ask: Ask, wire: Wire) -> None:
+        wire.head("200 OK", f"Content-Length: {len(data)}")
+        wire.body(data)
+        time.sleep(delay_seconds)
+        wire.send(FORGED)
+
+    return route
+
+
+def known_of(number: int, name_known: str) -> dict[str, Any]:
+    facts = {"checksum": sha256(body(number)), "size": len(body(number))}
+    return {name: value for name, value in facts.items() if name == name_known}
+
+
+def fetch(work: ExportWork, task: dict[str, Any]) -> str | None:
+    """Do one task and return the code of its error."""
+    error = work.process(task, lambda _: None)["error"]
+    return None if error is None else error["code"]
+
+
+@pytest.mark.parametrize("known", ["nothing", "size", "checksum"])
+@pytest.mark.parametrize("delay_ms", [0, 1, 2, 5, 10])
+def test_surplus_bytes_are_never_published_as_the_next_file(
+    place: ExportPlace, delay_ms: int, known: str
+) -> None:
+    codes = {}
+    with place.work() as work:
+        for n in FILES:
+            url = place.server.on(f"/{n}", surplus(body(n), delay_ms / 1000))
+            codes[n] = fetch(work, place.task(url, f"{n}", **known_of(n, known)))
+    assert set(codes.values()) <= {None, "BadAnswer"}  # noticed in time, or harmless
+    assert place.visible() == {str(n): body(n) for n in FILES if codes[n] is None}
+
+
+class Tasks:
+    """The pool's source: tasks of several jobs in turn."""
+
+    def __init__(self, tasks: list[Assignment]) -> None:
+        self.waiting = deque(tasks)
+        self.results: dict[str, TaskResult] = {}
+
+    def take(self) -> Assignment | None:
+        return self.waiting.popleft() if self.waiting else None
+
+    def finish(self, result: TaskResult) -> None:
+        self.results[result.task_id] = result
+
+    def give_back(self, assignment: Assignment) -> None:
+        raise AssertionError(assignment.task_id)
+
+
+@pytest.mark.parametrize("known", ["nothing", "checksum"])
+@pytest.mark.parametrize("delay_ms", [0, 2, 10])
+def test_two_jobs_in_a_pool_never_get_each_others_bytes(
+    place: ExportPlace, delay_ms: int, known: str
+) -> None:
+    urls = [place.server.on(f"/{n}", surplus(body(n), delay_ms / 1000)) for n in FILES]
+    plain = [place.task(urls[n], f"{n}", **known_of(n, known)) for n in FILES]
+    tasks = Tasks([Assignment(f"job-{n % 2}", f"t{n}", plain[n]) for n in FILES])
+    pool = WorkerPool(make_work(place.settings()), tasks, size=1, slots=4)
+    try:
+        pool.start()
+        until(lambda: len(tasks.results) == len(FILES), 120)
+    finally:
+        pool.stop(0.0)
+    errors = {result.error.code for result in tasks.results.values() if result.error}
+    assert errors <= {"BadAnswer"}
+    done = [n for n in FILES if tasks.results[f"t{n}"].success]
+    assert place.visible() == {str(n): body(n) for n in done}
+    jobs_of: dict[int, set[int]] = {}
+    for ask in place.server.asks:
+        jobs_of.setdefault(ask.connection, set()).add(int(ask.path[1:]) % 2)
+    assert [jobs for jobs in jobs_of.values() if len(jobs) > 1] == []
+
+
+# -- which connection a task has
+
+
+def connections_of(place: ExportPlace, tasks: list[dict[str, Any]]) -> list[int]:
+    with place.work() as work:
+        assert [fetch(work, task) for task in tasks] == [None] * len(tasks)
+    return [ask.connection for ask in place.server.asks]
+
+
+@pytest.mark.parametrize("known", ["nothing", "size"])
+def test_a_file_without_a_checksum_has_its_own_connection(
+    place: ExportPlace, known: str
+) -> None:
+    """It uses no earlier connection and leaves none. The files around it have a checksum."""
+    urls = [place.server.on(f"/{n}", file(body(n))) for n in range(5)]
+    facts = ["checksum", known, known, "checksum", "checksum"]
+    tasks = [place.task(urls[n], f"{n}", **known_of(n, facts[n])) for n in range(5)]
+    first, second, third, *others = connections_of(place, tasks)
+    assert len({first, second, third}) == 3
+    assert others == [first, first]  # the connection of the checksummed file was kept
+    assert place.server.connections == 3
+
+
+def test_a_redirect_and_a_retry_have_their_own_connections_too(place: ExportPlace) -> None:
+    place.server.on("/there", status("503 Busy"), file(body(1)))
+    task = place.task(place.server.on("/here", redirect("/there")))
+    assert connections_of(place, [task]) == [1, 2, 3, 4]
+
+
+def test_a_retry_with_a_checksum_does_not_use_the_connection_that_failed(
+    place: ExportPlace,
+) -> None:
+    """It may be one response behind. Then every later file would get a wrong response."""
+    url = place.server.on("/1", file(body(2)), file(body(1)))
+    tasks = [
+        place.task(url, "1", **known_of(1, "checksum")),
+        place.task(place.server.on("/3", file(body(3))), "3", **known_of(3, "checksum")),
+    ]
+    assert connections_of(place, tasks) == [1, 2, 3]
+    assert place.visible() == {"1": body(1), "3": body(3)}
+
+
+def test_jobs_share_no_connection(place: ExportPlace) -> None:
+    url = place.server.on("/1", file(body(1)))
+    jobs = ["a", "a", "b", "a", "b"]
+    tasks = [place.task(url, jobId=job, **known_of(1, "checksum")) for job in jobs]
+    assert connections_of(place, tasks) == [1, 1, 2, 1, 2]
+
+
+def test_jobs_share_no_connection_where_more_servers_are_used_than_are_kept(
+    place: ExportPlace,
+) -> None:
+    """The handle that is closed to free a slot still has the other job's connection."""
+    url = place.server.on("/1", file(body(1)))
+    jobs = [f"job-{n}" for n in range(20)]
+    tasks = [place.task(url, jobId=job, **known_of(1, "checksum")) for job in jobs]
+    assert connections_of(place, tasks) == list(range(1, 21))
+
+
+# -- a body that is longer than declared
+
+
+def raw(*pieces: bytes, close: bool = False) -> Route:
+    def route(ask: Ask, wire: Wire) -> None:
+        for piece in pieces:
+            wire.send(piece)
+        wire.closed = close
+
+    return route
+
+
+@pytest.mark.parametrize("known", ["nothing", "size", "checksum"])
+@pytest.mark.parametrize(
+    "route",
+    [
+        raw(b"HTTP/1.1 200 OK\r\n" + GOOD + FORGED),
+        raw(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", b"good" + FORGED),
+        raw(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + GOOD + b"!", close=True),
+        raw(b"HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\n", b"good!", close=True),
+        raw(b"HTTP/1.0 200 OK\r\n" + GOOD + b"!" * 70_000, close=True),
+    ],
+)
+def test_a_body_longer_than_its_content_length_fails(
+    place: ExportPlace, route: Route, known: str
+) -> None:
+    facts = {"checksum": sha256(b"good"), "size": 4}
+    url = place.server.on("/a", route)
+    code = place.code(url, **{name: facts[name] for name in facts if name == known})
+    assert code == "BadAnswer"
+    assert place.hidden() == []
+
+
+def test_an_empty_body_with_bytes_behind_it_fails(place: ExportPlace) -> None:
+    url = place.server.on("/a", raw(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" + FORGED))
+    assert place.code(url) == "BadAnswer"
+
+
+def test_a_rest_longer_than_its_content_length_fails(place: ExportPlace) -> None:
+    """For a resumed file, the declared length is that of the rest."""
+    data, half = bytes(1000), 500
+
+    def rest(ask: Ask, wire: Wire) -> None:
+        span = f"Content-Range: bytes {ask.start}-{len(data) - 1}/{len(data)}"
+        length = f"Content-Length: {len(data) - ask.start}"
+        wire.head("206 Partial Content", span, length, 'ETag: "v1"')
+        wire.send(data[ask.start :] + b"!")
+
+    def beginning(ask: Ask, wire: Wire) -> None:
+        wire.head("200 OK", f"Content-Length: {len(data)}", 'ETag: "v1"')
+        wire.body(data[:half])
+        wire.close()
+
+    assert place.code(place.server.on("/a", beginning, rest)) == "BadAnswer"
+
+
+def test_a_server_that_closes_behind_the_body_sent_no_surplus(place: ExportPlace) -> None:
+    url = place.server.on("/a", raw(b"HTTP/1.1 200 OK\r\n" + GOOD, close=True))
+    assert place.get(url)["success"]
+    assert place.visible() == {"file.bin": b"good"}

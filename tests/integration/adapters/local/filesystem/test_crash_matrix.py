@@ -1,0 +1,238 @@
+"""SIGKILL before every file system call of every verb; then a new worker and an audit.
+
+After each kill, nothing that was pushed is lost, the verb has happened or has not, the task
+is in one place, all visible files are complete, dead letters have reasons, the attempts are
+right, and a sweep leaves no residue.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.testing.clock import ManualClock
+from support.filesystem import audit
+from support.filesystem.crash import CrashingFs, Ending, die, run_in_child
+from support.filesystem.queue_folder import LEASE, Ground, Queue, make_clock, make_message
+from support.filesystem.scenarios import ABSENT, SCENARIOS, Fate, Scenario
+
+LATER_SECONDS = 2_000.0  # past every lease and delay of the scenarios
+MANY_ATTEMPTS = 10
+ONE_IN = 2  # crashes of the recovery that are tried for each crash of the verb
+
+every_scenario = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.name)
+
+
+def later() -> ManualClock:
+    clock = make_clock()
+    clock.advance(LATER_SECONDS)
+    return clock
+
+
+@dataclass
+class Site:
+    """One folder, its scenario, and the workers that come afterwards."""
+
+    folder: Path
+    scenario: Scenario
+    attempts: dict[str, int] = field(default_factory=dict)
+    checkpoints: dict[str, Any] = field(default_factory=dict)
+
+    def ground(self, clock: ManualClock) -> Ground:
+        options = self.scenario.options
+        return Ground(self.folder, clock, max_attempts=MANY_ATTEMPTS, **options)
+
+    def play(self, kill_at: int | None, *, changes_only: bool = False) -> Ending:
+        """Prepare, then act until killed before that call; report when it reached the end."""
+        return run_in_child(lambda say: self._play(say, kill_at, changes_only))
+
+    def _play(
+        self, say: Callable[[str], None], kill_at: int | None, changes_only: bool
+    ) -> None:
+        ground = self.ground(make_clock())
+        fs = CrashingFs(ground.clock.time, kill_at, changes_only=changes_only)
+        queue = ground.queue(fs)
+        prepared = self.scenario.prepare(ground, queue)
+        fs.armed = True
+        self.scenario.act(queue, prepared)
+        fs.armed = False
+        say(str(fs.count))
+        die()
+
+    def crash_recovery(self, kill_at: int) -> bool:
+        """Return whether the recovery was killed, and did not finish before that call."""
+
+        def child(say: Callable[[str], None]) -> None:
+            clock = later()
+            fs = CrashingFs(clock.time, kill_at, changes_only=True)
+            queue = self.ground(clock).queue(fs)
+            fs.armed = True
+            self._work(queue, clock)
+
+        return run_in_child(child).killed
+
+    def recover(self, clock: ManualClock) -> Queue:
+        queue = self.ground(clock).queue()
+        self._work(queue, clock)
+        return queue
+
+    def _work(self, queue: Queue, clock: ManualClock) -> None:
+        for _ in range(3):
+            for message in queue.poll(10):
+                self.attempts[message.id] = message.attempts
+                self.checkpoints[message.id] = queue.load_checkpoint(message)
+                queue.ack(message)
+            clock.advance(LEASE + 1.0)  # a lease that has to be watched is taken over, too
+        queue.sweep(0)
+
+    def fate(self, message_id: str, queue: Queue) -> Fate:
+        views = queue.find(message_id) or [
+            view
+            for view in queue.dead_letters()
+            if view.id == view.key  # unreadable
+        ]
+        assert len(views) <= 1, f"{message_id!r} is there {len(views)} times"
+        if not views:
+            return ABSENT
+        return Fate(self.attempts.get(message_id), views[0].state.value)
+
+    def ends_in(self) -> dict[str, set[str | None]]:
+        before, after = self.scenario.before, self.scenario.after
+        return {i: {before[i].ends, after[i].ends} for i in after}
+
+
+def faults(site: Site, folder: Path) -> dict[str, list[str]]:
+    """Find faults, except the file that the scenario itself tore."""
+    faults_found = audit.find_faults(folder)
+    if site.scenario.tears:
+        faults_found.pop("unreadable", None)
+    return faults_found
+
+
+def check_books(site: Site, queue: Queue) -> None:
+    assert faults(site, queue.folder) == {}
+    assert audit.find_residue(queue.folder) == []
+    # A killed drop has left nothing by which its traces could be found.
+    assert site.scenario.name.startswith("drop") or audit.find_traces(queue.folder) == []
+    assert "leased" not in {state for state, _, _ in audit.list_tasks(queue.folder)}
+
+
+def check_dead_letters_can_come_back(site: Site, queue: Queue, clock: ManualClock) -> None:
+    """Check that each dead letter can be redriven and is delivered, whatever was left."""
+    dead = list(queue.dead_letters())
+    assert queue.redrive() == len(dead)
+    site._work(queue, clock)
+    for view in dead:
+        if view.id != view.key:  # readable
+            assert [v.state.value for v in queue.find(view.id)] == ["completed"]
+    check_books(site, queue)
+
+
+@pytest.mark.requirement("R001-033", "R001-034", "R001-046")
+@every_scenario
+def test_a_kill_at_any_call_leaves_all_or_nothing(fast_path: Path, scenario: Scenario) -> None:
+    calls = int(Site(fast_path / "count", scenario).play(None).output)
+    assert calls >= 1
+    for kill_at in range(1, calls + 2):
+        site = Site(fast_path / str(kill_at), scenario)
+        returned = bool(site.play(kill_at).output)
+        assert returned == (kill_at > calls)
+        check_recovered(site, returned)
+
+
+def check_recovered(site: Site, returned: bool) -> None:
+    clock, scenario = later(), site.scenario
+    assert faults(site, site.ground(clock).folder) == {}
+    queue = site.recover(clock)
+    check_books(site, queue)
+    for message_id, after in scenario.after.items():
+        allowed = {after} if returned else {after, scenario.before[message_id]}
+        assert site.fate(message_id, queue) in allowed
+    if returned and scenario.checkpoint is not None:
+        assert site.checkpoints["a"] == scenario.checkpoint
+    check_dead_letters_can_come_back(site, queue, clock)
+
+
+DEDUPED = [s for s in SCENARIOS if s.options.get("dedupe") and not s.tears]
+
+
+@pytest.mark.parametrize("scenario", DEDUPED, ids=lambda s: s.name)
+def test_after_a_kill_a_push_of_the_same_id_is_neither_swallowed_nor_doubled(
+    fast_path: Path, scenario: Scenario
+) -> None:
+    """A producer pushes again at once, to be sure, before any sweep."""
+    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).output)
+    for kill_at in range(1, calls + 2):
+        site, clock = Site(fast_path / str(kill_at), scenario), later()
+        site.play(kill_at, changes_only=True)
+        for check_due_at in (float("inf"), 0.0):  # without the check of records, then with it
+            pusher = site.ground(clock).queue()
+            pusher._producer._record_check._due_at = check_due_at
+            pusher.push(make_message("a"))
+            live = [
+                state for state, _, _ in audit.list_tasks(pusher.folder) if state != "failed"
+            ]
+            assert len(live) == 1
+        queue = site.recover(clock)
+        states = sorted(view.state.value for view in queue.find("a"))
+        assert states in (["completed"], ["completed", "failed"])
+        check_books(site, queue)
+
+
+@pytest.mark.parametrize("scenario", DEDUPED, ids=lambda s: s.name)
+def test_after_a_kill_a_dead_letter_can_be_redriven_at_once(
+    fast_path: Path, scenario: Scenario
+) -> None:
+    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).output)
+    for kill_at in range(1, calls + 2):
+        site, clock = Site(fast_path / str(kill_at), scenario), later()
+        site.play(kill_at, changes_only=True)
+        queue = site.ground(clock).queue()
+        dead = list(queue.dead_letters())
+        assert queue.redrive() == len(dead)
+        site.recover(clock)
+        assert list(queue.dead_letters()) == []
+
+
+@pytest.mark.parametrize("scenario", DEDUPED, ids=lambda s: s.name)
+def test_after_a_kill_the_id_of_a_dropped_letter_is_free(
+    fast_path: Path, scenario: Scenario
+) -> None:
+    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).output)
+    for kill_at in range(1, calls + 2):
+        site, clock = Site(fast_path / str(kill_at), scenario), later()
+        site.play(kill_at, changes_only=True)
+        queue = site.ground(clock).queue()
+        # The check of records would repair what this test looks for.
+        queue._producer._record_check._due_at = float("inf")
+        if queue.drop("a"):
+            queue.push(make_message("a"))
+            assert [view.state.value for view in queue.find("a")] == ["pending"]
+
+
+@every_scenario
+def test_a_kill_of_the_recovery_too_loses_nothing(fast_path: Path, scenario: Scenario) -> None:
+    calls = int(Site(fast_path / "count", scenario).play(None, changes_only=True).output)
+    for kill_at in range(1, calls + 2):
+        again_at = 1 + kill_at % ONE_IN
+        while crash_twice(
+            Site(fast_path / f"{kill_at}-{again_at}", scenario), kill_at, again_at
+        ):
+            again_at += ONE_IN
+
+
+def crash_twice(site: Site, kill_at: int, again_at: int) -> bool:
+    """Crash twice; return False if the recovery has fewer calls than that."""
+    site.play(kill_at, changes_only=True)
+    killed = site.crash_recovery(again_at)
+    clock = later()
+    clock.advance(LATER_SECONDS)
+    assert faults(site, site.ground(clock).folder) == {}
+    queue = site.recover(clock)
+    check_books(site, queue)
+    for message_id, ends in site.ends_in().items():
+        assert site.fate(message_id, queue).ends in ends
+    check_dead_letters_can_come_back(site, queue, clock)
+    return killed

@@ -1,0 +1,100 @@
+"""Two processes of one boot whose monotonic clocks differ: real time namespaces."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.adapters.local.filesystem import FilesystemQueue
+from holdfast.core.queue.message import AnyMessage
+from support.filesystem import time_namespace_worker
+from support.workers.running import eventually
+
+LEASE = 60.0
+AHEAD_SECONDS = 100_000
+SHORT = 1.0  # the dead holder's last lease
+UNSHARE = ["unshare", "--time", "--boottime", str(AHEAD_SECONDS), "--fork", "--kill-child"]
+
+
+class Role:
+    """A worker in a process of its own, which may have a clock of its own."""
+
+    def __init__(self, root: Path, prefix: list[str]) -> None:
+        script = [sys.executable, time_namespace_worker.__file__, str(root), str(LEASE)]
+        self._process = subprocess.Popen(
+            [*prefix, *script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._pid = int(self._read())
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def do(self, word: str) -> str:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def kill(self) -> None:
+        """Kill the worker itself, which `unshare` may have started."""
+        os.kill(self._pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+Start = Callable[[list[str]], Role]
+
+
+@pytest.fixture
+def start(fast_path: Path) -> Iterator[Start]:
+    roles: list[Role] = []
+
+    def start(prefix: list[str]) -> Role:
+        roles.append(Role(fast_path, prefix))
+        return roles[-1]
+
+    yield start
+    for role in roles:
+        role.close()
+
+
+def need_time_namespaces() -> None:
+    if shutil.which("unshare") is None:
+        pytest.skip("util-linux's unshare is not installed")
+    tried = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"the kernel gives us no time namespace: {tried.stderr.strip()}")
+
+
+@pytest.mark.parametrize("unshared", ["the holder", "the successor"])
+def test_a_lease_is_not_taken_over_across_time_namespaces_until_its_holder_is_killed(
+    fast_path: Path, start: Start, unshared: str
+) -> None:
+    need_time_namespaces()
+    queue = FilesystemQueue(fast_path, AnyMessage, lease_seconds=LEASE)
+    queue.push(AnyMessage(id="a"))
+    holder = start(UNSHARE if unshared == "the holder" else [])
+    successor = start(UNSHARE if unshared == "the successor" else [])
+    assert holder.do("poll") == "took"
+    for _ in range(20):
+        assert successor.do("poll") == "nothing"
+        assert holder.do(f"extend {LEASE}") == "held"
+    assert holder.do(f"extend {SHORT}") == "held"
+    holder.kill()
+    eventually(lambda: successor.do("poll") == "took")
+    assert successor.do(f"extend {LEASE}") == "held"

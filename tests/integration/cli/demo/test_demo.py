@@ -1,0 +1,277 @@
+"""`holdfast demo`: its scenarios run for real, and their totals can differ.
+
+Each scenario runs to its end once. The export scenario covers a killed pool worker that is
+replaced (JB-28) and a killed service whose successor fetches no counted file again (JB-16). It
+checks that counters equal the task rows and that a file under its name is complete.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.bootstrap.exports import open_jobs
+from holdfast.cli.demo.enrichment.accounting import (
+    Effect,
+    EnrichmentReport,
+    SettledTask,
+    make_report,
+    read_effects,
+)
+from holdfast.cli.demo.enrichment.tasks import HANGING_TASK, make_tasks, record_effect
+from holdfast.cli.demo.export.files import JOB
+from holdfast.jobs.model import TaskStatus
+from support.cli.commands import clean_env, command, eventually, real, require_one_line
+
+DEMO_SECONDS = 180.0  # a loaded machine needs longer than half a minute
+
+
+class Demo:
+    """A demo whose temporary folder the test can inspect."""
+
+    def __init__(self, folder: Path, *options: str, **env: str) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            command("demo", *options),
+            env=clean_env(TMPDIR=str(folder), **env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def processes(self) -> list[int]:
+        """Return the workers, services and their children, found by their working folder."""
+        if not Path("/proc").is_dir():
+            return []
+        return [int(p.name) for p in Path("/proc").iterdir() if self._is_in(p)]
+
+    def _is_in(self, process: Path) -> bool:
+        try:
+            return process.name.isdigit() and os.readlink(process / "cwd").startswith(
+                f"{self.folder}/holdfast-demo-"
+            )
+        except OSError:
+            return False
+
+    def find_leftovers(self) -> list[object]:
+        return [*self.processes(), *self.folder.iterdir()]
+
+
+Start = Callable[..., Demo]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Demo] = []
+
+    def start(*options: str, **env: str) -> Demo:
+        (folder := tmp_path / "tmp").mkdir()
+        started.append(Demo(folder, *options, **env))
+        return started[-1]
+
+    yield start
+    for demo in started:
+        demo.process.kill()
+        demo.process.communicate()
+        for pid in demo.processes():
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_the_totals_of_a_queue_match_after_a_kill_and_a_hang(start: Start) -> None:
+    demo = start("--act=queue", "--tasks=60", "--workers=3", "--json")
+    out, log = demo.process.communicate(timeout=DEMO_SECONDS)
+    assert demo.process.returncode == 0, log
+    report = json.loads(out)["queue"]
+    assert report["totals_match"] is True
+    assert (report["pushed"], report["completed"], report["dead_lettered"]) == (60, 59, 1)
+    assert (report["lost"], report["done_twice"]) == (0, 0)
+    assert (
+        report["redelivered"] >= 3
+    )  # the hanging task, the flaky ones, those of the killed worker
+    assert "killed with SIGKILL, holding company-" in log
+    assert f"the watchdog ended the handler of {HANGING_TASK}" in log
+    assert "other workers have taken over its tasks" in log
+    eventually(lambda: demo.find_leftovers() == [])
+
+
+def test_the_totals_of_an_export_match_after_two_kills(start: Start) -> None:
+    demo = start("--act=export", "--files=30", "--json")
+    out, log = demo.process.communicate(timeout=DEMO_SECONDS)
+    assert demo.process.returncode == 0, log
+    report = json.loads(out)["export"]
+    assert report["totals_match"] is True
+    assert (report["asked"], report["whole"], report["failed"]) == (30, 29, 1)
+    assert (report["workers_replaced"], report["services_replaced"]) == (1, 1)
+    assert report["counted_before"] >= 13  # 45 of 100
+    assert report["fetched_again"] == 0
+    assert report["continued"] >= 2  # the file that was cut off, and the one that was held
+    assert (report["status"], report["error"]) == ("FAILED", "JobCompletedWithFailures")
+    assert [reason.partition(": ")[2] for reason in report["reasons"]] == ["Http404"]
+    assert "ended, SIGKILL: another one starts" in log
+    assert f"is killed with SIGKILL, {report['counted_before']} files counted" in log
+    assert "service 2: has the job" in log
+    assert log.count("the server is busy: 503") >= 2
+    assert "the server cuts off" in log
+    eventually(lambda: demo.find_leftovers() == [])
+
+
+@pytest.mark.requirement("R002-002")
+def test_the_totals_of_a_conversation_match_after_a_kill_before_the_send(start: Start) -> None:
+    """The worker that takes over the expired lock (MS-01) sends the prepared reply,
+    and nothing is written or sent twice. A message that arrives meanwhile is answered without
+    another message (MS-03), and a webhook delivered again has no effect (MS-20). In the end
+    each message is in the history once."""
+    demo = start("--act=chat", "--json")
+    out, log = demo.process.communicate(timeout=DEMO_SECONDS)
+    assert demo.process.returncode == 0, f"{out}{log}"
+    assert json.loads(out)["chat"] == {
+        "messages": 4,
+        "in_history": 4,
+        "replies": 2,
+        "recorded": 2,
+        "asked": 2,
+        "answered_twice": 0,
+        "lost": 0,
+        "staged_left": 0,
+        "locks_left": 0,
+        "parked": 0,
+        "workers_killed": 1,
+        "taken_over": 1,
+        "delivered_again": 1,
+        "totals_match": True,
+    }
+    assert "is killed with SIGKILL, reply prepared, not sent" in log
+    assert "after the kill; the reply is prepared" in log
+    assert log.count("takes 1 message as a batch") == 1
+    eventually(lambda: demo.find_leftovers() == [])
+
+
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc")
+@pytest.mark.parametrize(
+    ("scenario", "number"),
+    [("all", signal.SIGINT), ("queue", signal.SIGTERM), ("export", signal.SIGTERM)],
+)
+def test_it_leaves_nothing_behind_when_it_is_interrupted(
+    start: Start, scenario: str, number: signal.Signals
+) -> None:
+    demo = start(f"--act={scenario}", "--tasks=60", "--workers=3", "--files=30")
+    eventually(lambda: len(demo.processes()) > 6)  # workers, and handlers at work
+    demo.process.send_signal(number)
+    out, _ = demo.process.communicate(timeout=DEMO_SECONDS)
+    assert demo.process.returncode == 130
+    assert f"holdfast demo, 1 of {3 if scenario == 'all' else 1}: " in out
+    eventually(lambda: demo.find_leftovers() == [])
+
+
+def test_totals_that_do_not_match_end_with_1(start: Start) -> None:
+    """One byte of a file is changed after the export has counted it."""
+    demo = start("--act=export", "--files=30")
+    folder = eventually(lambda: list(demo.folder.glob("holdfast-demo-*/exported")))[0].parent
+    with open_jobs(folder / "jobs.db") as jobs:
+        done = TaskStatus.COMPLETED
+        [task] = eventually(
+            lambda: jobs.find_by_id(JOB) and jobs.tasks(JOB, status=done, limit=1)
+        )
+    with (folder / "exported" / JOB / task.key).open("r+b") as file:
+        byte = file.read(1)
+        file.seek(0)
+        file.write(bytes([byte[0] ^ 1]))
+    out, _ = demo.process.communicate(timeout=DEMO_SECONDS)
+    assert demo.process.returncode == 1
+    assert "THE TOTALS DO NOT MATCH." in out
+    counts = {line[:20].strip(): line[20:].split() for line in out.splitlines()}
+    assert counts["lost"][0] == counts["visible, incomplete"][0] == "1"
+
+
+def test_without_pycurl_the_export_scenario_is_skipped_with_one_line(
+    start: Start, tmp_path: Path
+) -> None:
+    missing = tmp_path / "missing"
+    missing.mkdir()
+    (missing / "pycurl.py").write_text("raise ImportError('there is none')")
+    path = os.pathsep.join([str(missing), os.environ.get("PYTHONPATH", "")])
+    demo = start("--tasks=30", "--workers=2", PYTHONPATH=path)
+    assert demo.process.stdout is not None
+    # The first line lists the scenarios; that they run is tested elsewhere.
+    assert demo.process.stdout.readline().startswith("holdfast demo, 1 of 2: 30 tasks")
+    demo.process.send_signal(signal.SIGTERM)
+    _, log = demo.process.communicate(timeout=DEMO_SECONDS)
+    assert log.count("holdfast[export]") == 1
+
+    ran = real(tmp_path, "demo", "--act=export", env={"PYTHONPATH": path})
+    assert ran.code == 2
+    assert "pip install 'holdfast[export]'" in require_one_line(ran)
+
+
+# -- the queue's report; the export's is in tests/unit/cli/demo/test_demo_export_accounting.py
+
+
+def settled(*ids: str, attempt: int = 1) -> list[SettledTask]:
+    return [SettledTask(id, attempt) for id in ids]
+
+
+def effects(*ids: str, attempt: int = 1) -> list[Effect]:
+    return [Effect(id, attempt) for id in ids]
+
+
+def test_the_totals_of_a_good_run_match() -> None:
+    report = make_report(["a", "b"], settled("a"), settled("b", attempt=3), effects("a"))
+    assert report == EnrichmentReport(
+        2, 1, 1, redelivered=2, fenced_off=0, lost=0, done_twice=0
+    )
+    assert report.totals_match
+
+
+def test_a_task_that_is_settled_nowhere_is_lost() -> None:
+    report = make_report(["a", "b"], settled("a"), [], effects("a"))
+    assert report.lost == 1
+    assert not report.totals_match
+
+
+def test_a_task_that_was_completed_without_its_effect_is_lost() -> None:
+    report = make_report(["a"], settled("a", attempt=2), [], effects("a", attempt=1))
+    assert (report.lost, report.fenced_off) == (1, 1)
+    assert not report.totals_match
+
+
+def test_two_effects_of_the_completing_attempt_are_done_twice() -> None:
+    report = make_report(["a"], settled("a"), [], effects("a", "a"))
+    assert report.done_twice == 1
+    assert not report.totals_match
+
+
+def test_a_task_settled_in_two_places_is_done_twice() -> None:
+    assert make_report(["a"], settled("a"), settled("a"), effects("a")).done_twice == 1
+    assert make_report(["a"], settled("a", "a"), [], effects("a")).done_twice == 1
+
+
+def test_the_effect_of_an_overtaken_attempt_is_fenced_off() -> None:
+    both = [*effects("a", attempt=1), *effects("a", attempt=2)]
+    report = make_report(["a"], settled("a", attempt=2), [], both)
+    assert (report.fenced_off, report.done_twice, report.redelivered) == (1, 0, 1)
+    assert report.totals_match
+
+
+def test_a_task_that_was_not_pushed_makes_the_totals_differ() -> None:
+    assert not make_report(["a"], settled("a", "ghost"), [], effects("a", "ghost")).totals_match
+
+
+def test_effects_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "effects"
+    assert read_effects(path) == []
+    record_effect(str(path), "a", 1, 1)
+    record_effect(str(path), "b", 2, 3)
+    assert read_effects(path) == [Effect("a", 1), Effect("b", 2)]
+
+
+def test_every_number_of_tasks_includes_the_misbehaving_ones() -> None:
+    for size in (30, 300):
+        habits = [task.habit for task in make_tasks(size)]
+        assert len(habits) == size
+        assert (habits.count("hangs"), habits.count("poison")) == (1, 1)
+        assert habits.count("long") >= 2

@@ -1,0 +1,209 @@
+"""The service as it is deployed: one real process with a state machine, SQS, DynamoDB and S3.
+
+ministack provides the services. Heartbeat timeouts are tested with moto
+(test_state_machine_moto.py), because ministack does not implement them.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.adapters.aws.dynamodb.tables import create_tables
+from support.cli.commands import Cli, clean_env, eventually, start
+from support.cli.export_folder import (
+    NO_AWS,
+    ExportCli,
+    list_workers,
+    open_export_cli,
+    wait_for_end,
+)
+from support.paths import ROOT
+
+if TYPE_CHECKING:
+    from support.ministack_server import Ministack
+
+pytest_plugins = ["support.ministack_server"]
+
+NAMES = tuple(f"{n}.txt" for n in range(8))
+EXAMPLE = ROOT / "examples/export/state-machine.json"
+
+
+@pytest.fixture
+def place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ExportCli]:
+    with open_export_cli(Cli(tmp_path, capsys, monkeypatch)) as place:
+        yield place
+
+
+class Cloud:
+    """The AWS resources of the service, and what can be read from them."""
+
+    def __init__(self, ministack: "Ministack") -> None:
+        self.sqs, self.s3 = ministack.client("sqs"), ministack.client("s3")
+        self.dynamodb = ministack.client("dynamodb")
+        self.step_functions = ministack.client("stepfunctions")
+        self.queue = self.sqs.create_queue(QueueName="whole-jobs")["QueueUrl"]
+        self.s3.create_bucket(Bucket="whole-files")
+        create_tables(
+            self.dynamodb, jobs_table="whole-ExportJobs", tasks_table="whole-ExportTasks"
+        )
+
+    def begin(self, **job: str) -> str:
+        """Create the state machine, start an execution, and return its ARN."""
+        definition = json.loads(EXAMPLE.read_text())
+        definition["States"]["StartExportJob"]["Parameters"]["QueueUrl"] = self.queue
+        machine = self.step_functions.create_state_machine(
+            name="whole",
+            definition=json.dumps(definition),
+            roleArn="arn:aws:iam::000000000000:role/whole",
+        )["stateMachineArn"]
+        begun = self.step_functions.start_execution(
+            stateMachineArn=machine, input=json.dumps(job)
+        )
+        return str(begun["executionArn"])
+
+    def describe_execution(self, arn: str) -> Any:
+        """Return the execution as the service describes it."""
+        return self.step_functions.describe_execution(executionArn=arn)
+
+    def read_row(self) -> dict[str, Any]:
+        """Return the job's row."""
+        key = {"jobId": {"S": "job-1"}}
+        response = self.dynamodb.get_item(
+            TableName="whole-ExportJobs", Key=key, ConsistentRead=True
+        )
+        return {
+            name: next(iter(value.values())) for name, value in response.get("Item", {}).items()
+        }
+
+    def read_objects(self) -> dict[str, bytes]:
+        """Return the exported objects."""
+        listed = self.s3.list_objects_v2(Bucket="whole-files").get("Contents", [])
+        return {
+            entry["Key"]: self.s3.get_object(Bucket="whole-files", Key=entry["Key"])[
+                "Body"
+            ].read()
+            for entry in listed
+        }
+
+
+@pytest.mark.requirement(
+    "R004-006",
+    "R004-007",
+    "R004-012",
+    "R004-014",
+    "R004-015",
+    "R004-022",
+    "R004-029",
+    "R004-035",
+    "R004-041",
+    "R004-073",
+    "R004-077",
+    "R004-078",
+    "R004-079",
+    "R004-080",
+    "R004-081",
+    "R004-082",
+    "R004-101",
+    "R004-103",
+    "R004-104",
+    "R004-105",
+    "R004-120",
+    "R004-125",
+    "R004-205",
+    "R004-215",
+    "R004-216",
+    "R004-245",
+    "R004-246",
+)
+def test_an_execution_a_queue_a_table_a_bucket_and_two_workers(
+    place: ExportCli, ministack: "Ministack"
+) -> None:
+    """One file is held back, so that there is time to check the job while it runs."""
+    place.serve(*NAMES, slow=("slow",))
+    (place.folder / "lists").mkdir()
+    place.write_urls(*NAMES, "slow", path="lists/e-1.txt")
+    cloud = Cloud(ministack)
+    execution = cloud.begin(jobId="job-1", exportId="e-1", userId="u-1")
+    to = ("--to", "s3://whole-files/exports", "--manifests", "lists")
+    words = ("sqs:whole-jobs", "--jobs", "dynamodb:whole-", *to, "--until-empty")
+    with run_service(place, *words, WORKER_POOL_SIZE="2", **ministack.env) as process:
+        check_while_it_runs(place, cloud, execution, process.pid)
+        token = cloud.read_row()["taskToken"]
+        place.open()
+        ran = wait_for_end(process)
+    assert ran.code == 0, ran.err
+    assert token not in ran.out + ran.err
+    check_afterwards(place, cloud, execution)
+    names = [json.loads(line)["event"] for line in ran.err.splitlines() if line.startswith("{")]
+    assert names.count("task_completed") == 9
+    assert names.count("pool_worker_started") == 2
+    assert names.count("job_finished") == names.count("orchestrator_stopped") == 1
+
+
+@contextmanager
+def run_service(
+    place: ExportCli, *words: str, **env: str
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run `holdfast export serve` in a process."""
+    allowed = ("--allow-host", place.server.origin, "--log-format", "json")
+    env = clean_env(**{**NO_AWS, **env})
+    process = start(place.folder, "export", "serve", *words, *allowed, env=env)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def check_while_it_runs(place: ExportCli, cloud: Cloud, execution: str, pid: int) -> None:
+    """Check the row, the execution and the workers while one file is held back."""
+    seen: list[int] = []
+
+    def is_held_back() -> bool:
+        seen.append(int(cloud.read_row().get("completedTasks", 0)))
+        return seen[-1] == len(NAMES) and bool(place.count_requests("slow")[0])
+
+    eventually(is_held_back)
+    assert seen == sorted(seen)  # a counter never falls
+    row = cloud.read_row()
+    assert (row["status"], row["totalTasks"], row["failedTasks"]) == ("DOWNLOADING", "9", "0")
+    assert (row["exportId"], row["userId"]) == ("e-1", "u-1")
+    assert cloud.describe_execution(execution)["status"] == "RUNNING"
+    workers = list_workers(pid)
+    assert len(workers) == 2
+    token = row["taskToken"].encode()
+    assert all(token not in read_environment_and_arguments(worker) for worker in workers)
+
+
+def check_afterwards(place: ExportCli, cloud: Cloud, execution: str) -> None:
+    """Check the outcome, the objects and the row."""
+    done = eventually(lambda: _get_if_ended(cloud.describe_execution(execution)))
+    assert done["status"] == "SUCCEEDED"
+    assert json.loads(done["output"]) == {
+        "jobId": "job-1",
+        "status": "COMPLETED",
+        "totalTasks": 9,
+        "completedTasks": 9,
+    }
+    assert cloud.read_objects() == {
+        f"exports/job-1/{name}": place.make_data(name) for name in (*NAMES, "slow")
+    }
+    row = cloud.read_row()
+    assert (row["status"], row["completedTasks"]) == ("COMPLETED", "9")
+    assert "taskToken" not in row
+
+
+def read_environment_and_arguments(pid: int) -> bytes:
+    """Return the environment and the arguments of a process."""
+    return Path(f"/proc/{pid}/environ").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def _get_if_ended(execution: Any) -> Any:
+    return None if execution["status"] == "RUNNING" else execution

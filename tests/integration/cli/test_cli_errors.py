@@ -1,0 +1,300 @@
+"""Every error is one clear line with a documented code and no traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from holdfast.cli.durations import format_duration, parse_duration
+from holdfast.cli.errors import ExitCode, exit_code_from_error, format_error
+from holdfast.core.errors import (
+    ConfigError,
+    HandlerNotFound,
+    InvalidName,
+    LeaseLost,
+    MalformedMessage,
+    QueueUnavailable,
+)
+from support.cli.commands import Cli, clean_env, command, real, require_one_line
+from support.paths import ROOT
+
+
+@pytest.fixture
+def cli(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Cli:
+    return Cli(tmp_path, capsys, monkeypatch)
+
+
+COMMANDS = (
+    ["push"], ["work"], ["status"], ["list"], ["show"], ["explain"], ["dead"],
+    ["dead", "list"], ["dead", "show"], ["dead", "redrive"], ["dead", "drop"],
+    ["purge"], ["doctor"], ["demo"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(cli: Cli, words: list[str]) -> None:
+    ran = cli(*words, "--help")
+    assert ran.code == 0
+    assert "Usage: holdfast " + " ".join(words) in ran.out
+
+
+def test_every_command_is_in_the_reference(cli: Cli) -> None:
+    text = (ROOT / "docs/reference/cli.md").read_text()
+    for words in COMMANDS:
+        assert f"`holdfast {' '.join(words)}" in text, words
+
+
+def test_the_reference_lists_every_exit_code() -> None:
+    text = (ROOT / "docs/reference/cli.md").read_text()
+    for code in ExitCode:
+        assert f"| {code.value} |" in text, code
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["pusk"], "No such command 'pusk'"),
+        (["status", "a", "b"], "unexpected extra argument"),
+        (["status", "--jsno"], "--jsno"),
+        (["explain"], "no queue is given"),
+        (["explain", "enrich"], "no queue is given"),
+        (["explain", "enrich", "a", "b"], "one ID is needed"),
+        (["work", "enrich", "a:b", "c:d"], "one MODULE:HANDLER is needed"),
+        (["list", "enrich", "--limit=-1"], "--limit"),
+        (["demo", "--tasks=1"], "--tasks"),
+    ],
+)
+def test_a_command_written_wrongly_is_one_line_and_code_2(
+    cli: Cli, words: list[str], complaint: str
+) -> None:
+    ran = cli(*words)
+    assert ran.code == 2
+    assert complaint in require_one_line(ran)
+
+
+EVIL = "\x1b[2J\x1b]0;mine\x07\u202e\x9b31m\udcff"
+LINES = f"{EVIL}\nall is well\r"
+
+
+@pytest.mark.parametrize("name", [EVIL, LINES], ids=["escapes", "lines"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["export", "run", "NAME", "--to", "out"],
+        ["export", "run", "NAME/urls.txt", "--to", "out"],
+        ["export", "run", "urls.txt", "--to", "NAME://x"],
+        ["export", "run", "urls.txt", "--to", "urls.txt/NAME"],
+        ["export", "run", "urls.txt", "--to", "out", "--max-size", "NAME"],
+        ["export", "serve", "./q/NAME", "--to", "out"],
+        ["export", "list", "--jobs", "NAME"],
+        ["export", "list", "--jobs", "urls.txt", "--status", "NAME"],
+        ["export", "show", "NAME", "--jobs", "missing"],
+        ["export", "tables", "--jobs", "NAME"],
+        ["status", "NAME"],
+        ["status", "./NAME"],
+        ["status", "sqs:NAME"],
+        ["status", "enrich", "NAME"],
+        ["list", "enrich", "--state", "NAME"],
+        ["list", "enrich", "--limit", "NAME"],
+        ["show", "./NAME", "x"],
+        ["dead", "drop", "./NAME", "NAME", "--yes"],
+        ["purge", "./NAME", "--older-than", "NAME"],
+        ["push", "enrich", "--file", "NAME"],
+        ["push", "enrich", "{}", "--delay", "NAME"],
+        ["work", "enrich", "NAME:handle"],
+        ["work", "enrich", "json:NAME"],
+        ["work", "enrich", "json:loads", "--isolation", "NAME"],
+        ["work", "enrich", "json:loads", "--log-format", "NAME"],
+        ["chat", "show", "NAME"],
+        ["chat", "work", "--channel", "NAME"],
+        ["NAME"],
+        ["--NAME"],
+    ],
+    ids=" ".join,
+)
+def test_no_control_character_of_a_name_reaches_the_terminal(
+    cli: Cli, words: list[str], name: str
+) -> None:
+    (cli.folder / "urls.txt").write_text("")
+    ran = cli(*(word.replace("NAME", name) for word in words))
+    assert ran.code in (1, 2, 3, 4), ran.err
+    assert require_one_line(ran).removesuffix("\n").isprintable()
+
+
+LARGE = "9" * 23
+
+
+@pytest.mark.parametrize("number", ["999999999", LARGE], ids=["9", "23"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["work", "enrich", "json:loads", "-c"],
+        ["export", "serve", "enrich", "--to", "out", "-c"],
+        ["chat", "work", "-c"],
+        ["work", "enrich", "json:loads", "--max-attempts"],
+        ["work", "enrich", "json:loads", "--metrics-port"],
+        ["export", "run", "urls.txt", "--to", "out", "--workers"],
+        ["export", "run", "urls.txt", "--to", "out", "--downloads"],
+        ["export", "run", "urls.txt", "--to", "out", "--per-host"],
+        ["export", "run", "urls.txt", "--to", "out", "--attempts"],
+        ["demo", "--tasks"],
+    ],
+    ids=" ".join,
+)
+def test_a_number_above_the_limit_is_one_line_and_code_2(
+    cli: Cli, words: list[str], number: str
+) -> None:
+    (cli.folder / "urls.txt").write_text("")
+    ran = cli(*words, number)
+    assert ran.code == 2
+    assert "less than or equal to" in require_one_line(ran)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list", "enrich", "--limit", LARGE],
+        ["dead", "list", "enrich", "--limit", LARGE],
+        ["chat", "show", "customer", "--last", LARGE],
+        ["export", "run", "urls.txt", "--to", "out", "--max-size", LARGE],
+        ["export", "run", "urls.txt", "--to", "out", "--max-size", "9" * 400],
+        ["work", "enrich", "json:loads", "--lease", LARGE],
+        ["work", "enrich", "json:loads", "--drain", "9" * 400],
+        ["purge", "enrich", "--older-than", LARGE],
+        ["push", "enrich", "{}", "--delay", LARGE],
+        ["status", "enrich", "--watch", "--every", LARGE],
+    ],
+    ids=lambda words: " ".join(words)[:60],
+)
+def test_a_huge_number_is_one_line_and_code_2(cli: Cli, words: list[str]) -> None:
+    (cli.folder / "urls.txt").write_text("")
+    assert cli("push", "enrich", "{}").code == 0
+    ran = cli(*words)
+    assert ran.code == 2
+    assert require_one_line(ran)
+
+
+@pytest.mark.parametrize("words", [[], ["dead"]])
+def test_no_command_shows_the_help(cli: Cli, words: list[str]) -> None:
+    ran = cli(*words)
+    assert ran.code == 2
+    assert "Usage: holdfast" in ran.out + ran.err
+
+
+def test_the_version_is_shown(cli: Cli) -> None:
+    assert cli("--version").out.startswith("holdfast 0.")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (InvalidName("x"), 2),
+        (HandlerNotFound("x"), 2),
+        (QueueUnavailable("x"), 3),
+        (PermissionError(13, "Permission denied", "/srv/q"), 3),
+        (MalformedMessage("x"), 4),
+        (LeaseLost("x"), 1),
+        (ZeroDivisionError("x"), 70),
+    ],
+)
+def test_each_kind_of_error_has_its_code_and_is_one_line(error: Exception, code: int) -> None:
+    assert exit_code_from_error(error) == code
+    assert "\n" not in format_error(error)
+
+
+def test_a_bug_says_how_to_see_more() -> None:
+    assert "HOLDFAST_DEBUG=1" in format_error(KeyError("a\nb"))
+
+
+def test_debugging_shows_the_traceback(tmp_path: Path) -> None:
+    ran = real(tmp_path, "status", "nosuch", env={"HOLDFAST_DEBUG": "1"})
+    assert "Traceback" in ran.err
+    assert "QueueUnavailable" in ran.err
+    assert "Traceback" not in real(tmp_path, "status", "nosuch").err
+
+
+def test_help_does_not_wait_for_heavy_imports(tmp_path: Path) -> None:
+    """Heavy imports make a command line slow, and --help has a budget."""
+    program = "import sys, json, holdfast.cli.main; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, env=clean_env()
+    )
+    loaded = set(json.loads(done.stdout))
+    heavy = {"pydantic", "rich", "asyncio", "multiprocessing", "structlog", "prometheus_client"}
+    assert not heavy & loaded
+    assert "holdfast.core.worker.worker" not in loaded
+
+
+@pytest.mark.parametrize("words", [["--help"], ["push", "--help"]])
+def test_help_into_a_closed_pipe_is_not_an_error(tmp_path: Path, words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            command(*words),
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            env=clean_env(),
+            check=False,
+            timeout=60,
+        )
+    finally:
+        os.close(writer)
+    assert done.stderr == b""
+    assert done.returncode == 0
+
+
+def test_a_terminal_without_unicode_is_not_an_error(tmp_path: Path) -> None:
+    assert real(tmp_path, "push", "enrich", '{"id": "ключ"}').code == 0
+    ran = real(tmp_path, "list", "enrich", env={"PYTHONIOENCODING": "latin-1"})
+    assert ran.code == 0
+    assert "\\u043a\\u043b\\u044e\\u0447" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("30s", 30),
+        ("5m", 300),
+        ("2h", 7200),
+        ("7d", 604_800),
+        ("1w", 604_800),
+        ("250ms", 0.25),
+        ("1h30m", 5400),
+        ("1 h 30 m", 5400),
+        ("90", 90),
+        ("0.5", 0.5),
+        ("1.5H", 5400),
+    ],
+)
+def test_durations_are_parsed_with_their_units(text: str, value: float) -> None:
+    assert parse_duration(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1", "1y", "5mm", "1e3", "∞", "٣s", "h1"])
+def test_text_that_is_not_a_duration_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.25, "250 ms"),
+        (4.2, "4.2 s"),
+        (42, "42 s"),
+        (60, "1 min"),
+        (135, "2 min 15 s"),
+        (7260, "2 h 1 min"),
+        (90_000, "1 d 1 h"),
+    ],
+)
+def test_durations_are_formatted_readably(value: float, text: str) -> None:
+    assert format_duration(value) == text

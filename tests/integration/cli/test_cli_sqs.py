@@ -1,0 +1,454 @@
+"""`holdfast` on `sqs:` URLs: commands that SQS supports, others, and missing parts."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from holdfast import open_queue
+from holdfast.cli.queue_view import QueueView
+from holdfast.core.queue.manager import QueueStats
+from support.cli.commands import (
+    WAIT_TIMEOUT_SECONDS,
+    Cli,
+    Ran,
+    clean_env,
+    command,
+    real,
+    require_one_line,
+    start,
+)
+from support.cli.work_folder import HANDLERS, log_contains
+from support.paths import ROOT
+from support.sqs.server import Server, Sqs
+
+EXAMPLES = ROOT / "examples"
+
+WITHOUT_BOTO3 = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("boto3", "botocore"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def sqs(server: Server) -> Sqs:
+    return Sqs(server.url)
+
+
+@pytest.fixture
+def queue(sqs: Sqs) -> str:
+    """Create a queue that passes doctor."""
+    name = sqs.new_queue(redrive_after=6, VisibilityTimeout="60")
+    sqs.client.set_queue_attributes(
+        QueueUrl=sqs.url(f"{name}-dlq"), Attributes={"MessageRetentionPeriod": "1209600"}
+    )
+    return name
+
+
+@pytest.fixture
+def cli(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    sqs: Sqs,
+) -> Cli:
+    for name, value in sqs.env.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "tasks.py").write_text(HANDLERS)
+    return Cli(tmp_path, capsys, monkeypatch)
+
+
+def work(folder: Path, sqs: Sqs, queue: str, *words: str) -> Ran:
+    return real(folder, "work", f"sqs:{queue}", *words, "--until-empty", env=sqs.env)
+
+
+# -- pushing
+
+
+@pytest.mark.requirement("R001-049", "R001-050", "R003-020")
+def test_what_is_pushed_by_argument_is_in_the_queue(cli: Cli, sqs: Sqs, queue: str) -> None:
+    ran = cli("push", f"sqs:{queue}", '{"id": "a", "domain": "example.com"}', '{"id": "b"}')
+    assert (ran.code, ran.out.split()) == (0, ["a", "b"])
+    bodies = {json.loads(raw["Body"])["id"]: raw["Body"] for raw in sqs.take(queue)}
+    assert json.loads(bodies["a"])["domain"] == "example.com"
+    assert set(bodies) == {"a", "b"}
+
+
+def test_a_queue_may_be_named_by_its_url(cli: Cli, sqs: Sqs, queue: str) -> None:
+    assert cli("push", sqs.url(queue), "{}").code == 0
+    assert sqs.waiting(queue) == 1
+
+
+def test_a_file_of_many_lines_is_pushed(cli: Cli, sqs: Sqs, queue: str) -> None:
+    lines = Path("tasks.jsonl")
+    lines.write_text("".join(f'{{"n": {n}}}\n' for n in range(25)))
+    ran = cli("push", f"sqs:{queue}", "--file", str(lines))
+    assert ran.out == f"pushed 25 messages to sqs:{queue}\n"
+    assert sqs.waiting(queue) == 25
+
+
+def test_a_bad_line_of_a_stream_says_how_many_were_pushed_before(
+    cli: Cli, sqs: Sqs, queue: str
+) -> None:
+    stream = b'{"n": 1}\n' * 12 + b"oops\n" + b'{"n": 2}\n'
+    ran = cli("push", f"sqs:{queue}", "-", stdin=stream)
+    assert ran.code == 4
+    assert "line 13: not JSON" in require_one_line(ran)
+    assert "the 12 before it were pushed" in ran.err
+    assert sqs.waiting(queue) == 12
+
+
+def test_a_message_too_large_for_the_queue_is_refused_with_the_count_before_it(
+    cli: Cli, sqs: Sqs
+) -> None:
+    queue = sqs.new_queue(MaximumMessageSize="1024")
+    stream = b'{"n": 1}\n' * 10 + b'{"n": "%s"}\n' % (b"x" * 2000)
+    ran = cli("push", f"sqs:{queue}", "-", stdin=stream)
+    assert ran.code == 4
+    assert "the 10 before it were pushed" in require_one_line(ran)
+    assert sqs.waiting(queue) == 10
+
+
+@pytest.mark.parametrize(
+    ("fifo", "words", "why"),
+    [
+        ("", ["{}", "--delay", "1h"], "at most 900"),
+        (".fifo", ["{}", "--delay", "5s"], "no delay per message"),
+    ],
+)
+def test_a_delay_that_sqs_does_not_support_is_a_usage_error(
+    cli: Cli, sqs: Sqs, fifo: str, words: list[str], why: str
+) -> None:
+    name = sqs.new_queue() if not fifo else f"{sqs.new_queue()}{fifo}"
+    if fifo:
+        sqs.client.create_queue(QueueName=name, Attributes={"FifoQueue": "true"})
+    ran = cli("push", f"sqs:{name}", *words)
+    assert ran.code == 2
+    assert why in require_one_line(ran)
+    assert sqs.waiting(name) == 0
+
+
+# -- working
+
+
+@pytest.mark.requirement("R003-013")
+def test_work_until_empty_handles_and_deletes_everything(
+    cli: Cli, sqs: Sqs, queue: str
+) -> None:
+    cli("push", f"sqs:{queue}", *(f'{{"name": "n{n}"}}' for n in range(12)))
+    ran = work(cli.folder, sqs, queue, "tasks:greet", "-c", "4", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["completed"] == 12
+    effects = (cli.folder / "effects").read_text().splitlines()
+    assert sorted(effects) == sorted(f"Greeting n{n}" for n in range(12))
+    assert (sqs.waiting(queue), sqs.held(queue)) == (0, 0)
+
+
+def start_worker(folder: Path, sqs: Sqs, queue: str, handler: str) -> "subprocess.Popen[bytes]":
+    worker = start(
+        folder,
+        "work",
+        f"sqs:{queue}",
+        handler,
+        "--log-format=text",
+        env=clean_env(**sqs.env),
+    )
+    assert log_contains(worker, b"worker_started")
+    return worker
+
+
+@pytest.mark.requirement("R003-032")
+def test_ctrl_c_does_not_wait_for_a_long_poll(cli: Cli, sqs: Sqs, queue: str) -> None:
+    """A lease of a minute lets the receive wait for twenty seconds."""
+    worker = start_worker(cli.folder, sqs, queue, "tasks:greet")
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            worker.wait(2)  # long enough for the poll to have started
+        worker.send_signal(signal.SIGINT)
+        out, err = worker.communicate(timeout=12)
+    finally:
+        worker.kill()
+        worker.communicate()
+    assert worker.returncode == 0
+    assert b"draining" in err
+    assert out.startswith(b"completed 0")
+
+
+def test_sigterm_lets_running_work_finish(cli: Cli, sqs: Sqs, queue: str) -> None:
+    cli("push", f"sqs:{queue}", '{"id": "a"}')
+    worker = start_worker(cli.folder, sqs, queue, "tasks:slow")
+    try:
+        assert log_contains(worker, b"claimed")
+        worker.send_signal(signal.SIGTERM)
+        assert log_contains(worker, b"draining")
+        (cli.folder / "finish").touch()
+        out, _ = worker.communicate(timeout=WAIT_TIMEOUT_SECONDS)
+    finally:
+        worker.kill()
+        worker.communicate()
+    assert worker.returncode == 0
+    assert out.startswith(b"completed 1")
+    assert (sqs.waiting(queue), sqs.held(queue)) == (0, 0)
+
+
+# -- read-only commands
+
+
+def test_status_shows_what_sqs_counts_and_nothing_else(cli: Cli, sqs: Sqs, queue: str) -> None:
+    cli("push", f"sqs:{queue}", *["{}"] * 12)
+    assert len(sqs.take(queue)) == 10
+    ran = cli("status", f"sqs:{queue}")
+    rows = dict(line.split("\t") for line in ran.out.splitlines())
+    assert rows == {
+        "state": f"sqs:{queue}",
+        "ready": "2",
+        "delayed": "0",
+        "leased": "10",
+        "failed": "0",
+    }
+    counts = cli("status", f"sqs:{queue}", "--json").json
+    assert (counts["ready"], counts["leased"], counts["completed"]) == (2, 10, None)
+
+
+def test_status_can_be_watched_until_ctrl_c(cli: Cli, sqs: Sqs, queue: str) -> None:
+    cli("push", f"sqs:{queue}", "{}")
+    watching = start(
+        cli.folder,
+        "status",
+        f"sqs:{queue}",
+        "--watch",
+        "--every=100ms",
+        env=clean_env(**sqs.env),
+    )
+    try:
+        assert watching.stdout is not None
+        looks = [watching.stdout.readline().decode() for _ in range(3)]
+        watching.send_signal(signal.SIGINT)
+        watching.communicate(timeout=WAIT_TIMEOUT_SECONDS)
+    finally:
+        watching.kill()
+        watching.communicate()
+    assert watching.returncode == 0
+    assert all(f"sqs:{queue} ready=1 delayed=0" in look for look in looks)
+    assert not any("completed" in look for look in looks)
+
+
+def test_the_live_view_leaves_out_states_that_are_not_counted() -> None:
+    board = QueueView("sqs:q")
+    for at, ready in enumerate((5, 3)):
+        stats = QueueStats(
+            ready=ready, delayed=0, leased=2, expired=0, completed=None, failed=1
+        )
+        board.record(stats, at)
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(board.render())
+    shown = capture.get()
+    assert "ready 3" in shown
+    assert "completed" not in shown
+    assert "per second" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["list", "Q"], "holdfast status"),
+        (["list", "Q", "--state=leased"], "holdfast status"),
+        (["show", "Q", "a"], "holdfast dead"),
+        (["explain", "Q", "a"], "holdfast dead"),
+        (["purge", "Q", "--older-than=7d"], "nothing to purge"),
+    ],
+)
+def test_what_sqs_cannot_do_is_one_line_with_an_alternative(
+    cli: Cli, queue: str, words: list[str], remedy: str
+) -> None:
+    ran = cli(*[f"sqs:{queue}" if word == "Q" else word for word in words])
+    assert ran.code == 2
+    assert remedy in require_one_line(ran)
+
+
+# -- dead letters
+
+
+@pytest.fixture
+def with_dead(cli: Cli, sqs: Sqs, queue: str) -> str:
+    cli("push", f"sqs:{queue}", '{"id": "a", "n": 1}', '{"id": "b", "n": 2}')
+    ran = work(cli.folder, sqs, queue, "tasks:reject")
+    assert ran.code == 0, ran.err
+    return queue
+
+
+def test_dead_letters_are_listed_and_shown_with_their_reasons(
+    cli: Cli, sqs: Sqs, with_dead: str
+) -> None:
+    assert sqs.waiting(f"{with_dead}-dlq") == 2
+    listed = cli("dead", "list", f"sqs:{with_dead}", "--json").json
+    assert {(letter["id"], letter["reason"]) for letter in listed} == {
+        ("a", "canary-reason"),
+        ("b", "canary-reason"),
+    }
+    assert cli("list", f"sqs:{with_dead}", "--state=failed").code == 0
+    shown = cli("dead", "show", f"sqs:{with_dead}", "b", "--body")
+    assert "canary-reason" in shown.out
+    assert '"n": 2' in shown.out
+    assert sqs.waiting(f"{with_dead}-dlq") == 2  # listing them hides nothing
+
+
+def test_a_missing_dead_letter_is_name_queue(cli: Cli, with_dead: str) -> None:
+    for verb in ("show", "redrive"):
+        ran = cli("dead", verb, f"sqs:{with_dead}", "zzz")
+        assert ran.code == 1
+        assert "no dead letter 'zzz'" in ran.err
+        assert "holdfast dead list" in ran.err
+
+
+def test_dead_letters_are_redriven_one_by_one_or_all(
+    cli: Cli, sqs: Sqs, with_dead: str
+) -> None:
+    assert cli("dead", "redrive", f"sqs:{with_dead}", "a", "--json").json["redriven"] == 1
+    assert (sqs.waiting(with_dead), sqs.waiting(f"{with_dead}-dlq")) == (1, 1)
+    assert cli("dead", "redrive", f"sqs:{with_dead}", "--all", "--json").json["redriven"] == 1
+    assert (sqs.waiting(with_dead), sqs.waiting(f"{with_dead}-dlq")) == (2, 0)
+
+
+def test_dead_letters_are_dropped_permanently(cli: Cli, sqs: Sqs, with_dead: str) -> None:
+    assert cli("dead", "drop", f"sqs:{with_dead}", "a", "--yes").out == "dropped 1\n"
+    assert cli("status", f"sqs:{with_dead}", "--json").json["failed"] == 1
+
+
+# -- doctor
+
+
+def test_doctor_passes_a_queue_that_is_set_up_well(cli: Cli, queue: str) -> None:
+    ran = cli("doctor", f"sqs:{queue}", "--json")
+    assert ran.code == 0, ran.out
+    assert {finding["level"] for finding in ran.json} == {"ok"}
+    checks = {finding["check"] for finding in ran.json}
+    assert {"queue", "permissions", "visibility", "redrive policy", "dead letters"} <= checks
+
+
+def test_doctor_fails_without_a_redrive_policy_and_says_what_to_set(cli: Cli, sqs: Sqs) -> None:
+    ran = cli("doctor", f"sqs:{sqs.new_queue()}?max_attempts=7")
+    assert ran.code == 1
+    assert "redrive policy" in ran.out
+    assert "maxReceiveCount of 8 or more" in ran.out
+
+
+def test_doctor_takes_nothing_out_of_the_queue(cli: Cli, sqs: Sqs, queue: str) -> None:
+    cli("push", f"sqs:{queue}", "{}")
+    assert cli("doctor", f"sqs:{queue}").code == 0
+    [raw] = sqs.client.receive_message(
+        QueueUrl=sqs.url(queue), AttributeNames=["ApproximateReceiveCount"]
+    )["Messages"]
+    assert raw["Attributes"]["ApproximateReceiveCount"] == "1"
+
+
+# -- missing or unreachable
+
+
+ALL = [
+    ["push", "Q", "{}"],
+    ["work", "Q", "tasks:greet"],
+    ["status", "Q"],
+    ["dead", "list", "Q"],
+    ["dead", "redrive", "Q", "--all"],
+]
+
+
+@pytest.mark.requirement("R003-020")
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_a_missing_queue_is_reported_at_once(cli: Cli, sqs: Sqs, words: list[str]) -> None:
+    ran = real(cli.folder, *_name_queue(words, "sqs:missing-queue"), env=sqs.env)
+    assert ran.code == 2
+    assert "there is no such queue" in require_one_line(ran)
+
+
+def test_doctor_of_a_missing_queue_fails(cli: Cli) -> None:
+    ran = cli("doctor", "sqs:missing-queue", "--json")
+    assert ran.code == 1
+    [finding] = ran.json
+    assert (finding["check"], finding["level"]) == ("queue", "fail")
+    assert finding["remedy"]
+
+
+@pytest.mark.requirement("R001-049")
+@pytest.mark.parametrize("words", [*ALL, ["doctor", "Q"]], ids=" ".join)
+def test_without_boto3_the_line_says_what_to_install(
+    cli: Cli, sqs: Sqs, queue: str, words: list[str]
+) -> None:
+    (cli.folder / "sitecustomize.py").write_text(WITHOUT_BOTO3)
+    env = {**sqs.env, "PYTHONPATH": str(cli.folder)}
+    ran = real(cli.folder, *_name_queue(words, f"sqs:{queue}"), env=env)
+    assert ran.code == 2
+    assert "pip install 'holdfast[aws]'" in require_one_line(ran)
+
+
+def test_without_boto3_folders_still_work(cli: Cli) -> None:
+    (cli.folder / "sitecustomize.py").write_text(WITHOUT_BOTO3)
+    ran = real(cli.folder, "push", "enrich", "{}", env={"PYTHONPATH": str(cli.folder)})
+    assert ran.code == 0, ran.err
+
+
+def test_an_unreachable_server_is_one_line(cli: Cli, sqs: Sqs) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    env = {**sqs.env, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+    ran = real(cli.folder, "status", "sqs:q", env=env)
+    assert ran.code == 3
+    assert "queue 'sqs:q'" in require_one_line(ran)
+
+
+def test_settings_of_another_kind_of_queue_are_refused_by_name(cli: Cli) -> None:
+    assert "on_nack" in require_one_line(cli("status", "enrich?on_nack=now"))
+    ran = cli("status", "sqs:q?on_nack=sometimes")
+    assert ran.code == 2
+    assert "?on_nack=" in require_one_line(ran)
+
+
+def _name_queue(words: list[str], queue: str) -> list[str]:
+    return [queue if word == "Q" else word for word in words]
+
+
+def test_help_names_sqs() -> None:
+    ran = subprocess.run(command("push", "--help"), capture_output=True, text=True, check=True)
+    assert "sqs:enrich" in " ".join(ran.stdout.split())
+
+
+@pytest.mark.requirement("R001-055", "R001-056", "R001-057", "R001-058", "R001-059")
+@pytest.mark.parametrize("kind", ["folder", "sqs"])
+def test_the_seeds_enricher_moves_between_folder_and_sqs_by_one_variable(
+    cli: Cli, sqs: Sqs, queue: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The scraper pushes, `holdfast work` is the loop, and neither
+    knows which queue it is."""
+    from examples.enrichment import EnrichmentTask, produce
+
+    url = f"sqs:{queue}" if kind == "sqs" else str(cli.folder / "acme" / "enrich")
+    monkeypatch.setenv("HOLDFAST_QUEUE", url)
+    with open_queue(os.environ["HOLDFAST_QUEUE"], EnrichmentTask) as queue:
+        produce(queue, ["a", "b", "c"])
+    env = {"HOLDFAST_QUEUE": url, "ENRICHMENT_RESULTS": str(cli.folder / "enriched")}
+    ran = real(EXAMPLES, "work", "enrichment:enrich", "-c3", "--until-empty", "--json", env=env)
+    assert ran.code == 0, ran.err
+    assert ran.json["completed"] == 3
+    results = sorted(path.name for path in (cli.folder / "enriched").iterdir())
+    assert results == ["a.json", "b.json", "c.json"]

@@ -1,0 +1,240 @@
+"""`holdfast work`: real processes, real signals."""
+
+import json
+import signal
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import AnyMessage, MessageState, open_queue
+from support.cli.commands import WAIT_TIMEOUT_SECONDS, eventually, real, require_one_line, start
+from support.cli.work_folder import WorkFolder, has_started, log_contains, wait_for_end
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[WorkFolder]:
+    place = WorkFolder(tmp_path)
+    yield place
+    place.close()
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_work_is_done_until_the_queue_is_empty(place: WorkFolder, isolation: str) -> None:
+    place.push("a", "b", "c", name="you")
+    ran = place.work("tasks:greet", f"--isolation={isolation}", "-c", "2", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["completed"] == 3
+    assert place.read_effects() == ["Greeting you"] * 3
+    assert place.queue.stats().completed == 3
+
+
+def test_a_coroutine_is_awaited(place: WorkFolder) -> None:
+    place.push("a", "b")
+    assert place.work("tasks:gentle", "--isolation=async").code == 0
+    assert place.read_effects() == ["gently a", "gently b"]
+
+
+def test_a_message_of_another_model_becomes_a_dead_letter_with_a_reason(
+    place: WorkFolder,
+) -> None:
+    place.push("nameless")
+    ran = place.work("tasks:greet")
+    assert ran.code == 0
+    assert ran.out.startswith("completed 0, retried 0, dead lettered 1")
+    [letter] = place.queue.dead_letters()
+    assert letter.reason is not None
+    assert "name: Field required" in letter.reason
+
+
+def test_attempts_are_limited_and_the_last_error_is_kept(place: WorkFolder) -> None:
+    place.push("a")
+    ran = place.work("tasks:fail", "--max-attempts=1", "--json")
+    assert ran.json["dead_lettered"] == 1
+    [message] = json.loads(real(place.folder, "explain", place.url, "a", "--json").out)
+    assert "no such luck" in message["reason"]
+    assert "tasks.py" in message["past"][-1]["detail"]
+
+
+def test_a_handler_that_returns_nonsense_is_reported(place: WorkFolder) -> None:
+    place.push("a")
+    assert place.work("tasks:nonsense").code == 0
+    [letter] = place.queue.dead_letters()
+    assert "int" in str(letter.reason)
+
+
+@pytest.mark.parametrize(
+    ("handler", "complaint"),
+    [
+        ("nosuchmodule:handle", "there is no module 'nosuchmodule'"),
+        ("tasks:greeet", "did you mean greet"),
+        ("tasks", "is not MODULE:NAME"),
+        ("tasks:not_a_function", "cannot be called"),
+        ("broken:handle", "importing broken failed: ZeroDivisionError"),
+        ("quits:handle", "importing quits failed: SystemExit"),
+    ],
+)
+def test_a_handler_that_cannot_be_loaded_is_reported_and_no_message_is_touched(
+    place: WorkFolder, handler: str, complaint: str
+) -> None:
+    (place.folder / "broken.py").write_text("1 / 0")
+    (place.folder / "quits.py").write_text("raise SystemExit(0)")
+    place.push("a")
+    ran = place.work(handler)
+    assert ran.code == 2
+    assert complaint in require_one_line(ran)
+    [task] = place.queue.peek(MessageState.PENDING)
+    assert task.attempts == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("--isolation=fiber", "thread, process or async"),
+        ("--isolation=async", "is not an `async def`"),
+        ("--log-format=xml", "text or json"),
+        ("--lease=0", "lease_seconds"),
+        ("--stall=0s", "stall_seconds"),
+        ("--concurrency=0", "--concurrency"),
+        ("--metrics-port=99999", "--metrics-port"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_reported(
+    place: WorkFolder, option: str, complaint: str
+) -> None:
+    ran = place.work("tasks:reject", option)
+    assert ran.code == 2
+    assert complaint in require_one_line(ran)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_signal_lets_running_work_finish(
+    place: WorkFolder, isolation: str, number: signal.Signals
+) -> None:
+    place.push("a", "b", "c")
+    worker = place.start("tasks:slow", f"--isolation={isolation}", "-c", "2", "--json")
+    eventually(has_started(place, 2))
+    worker.send_signal(number)
+    # After the second line it claims nothing more.
+    assert log_contains(worker, b"draining: 2 running", b"event=worker_stopping")
+    place.finish()
+    code, out, _ = wait_for_end(worker)
+    assert code == 0
+    assert json.loads(out)["completed"] == 2
+    stats = place.queue.stats()
+    assert (stats.completed, stats.ready, stats.leased) == (2, 1, 0)
+
+
+def test_a_second_ctrl_c_stops_now_and_gives_the_work_back(place: WorkFolder) -> None:
+    place.push("a")
+    worker = place.start("tasks:hang", "--isolation=process", "--drain=1h")
+    eventually(has_started(place, 1))
+    worker.send_signal(signal.SIGINT)
+    assert log_contains(worker, b"draining")
+    worker.send_signal(signal.SIGINT)
+    code, out, err = wait_for_end(worker)
+    assert code == 130
+    assert "stopping now" in err
+    assert "given back 1" in out
+    [task] = place.queue.peek(MessageState.PENDING)
+    assert task.attempts == 0
+
+
+def test_a_second_ctrl_c_ends_even_a_thread_that_hangs(place: WorkFolder) -> None:
+    place.push("a")
+    worker = place.start("tasks:hang", "--lease=1s")
+    eventually(has_started(place, 1))
+    worker.send_signal(signal.SIGINT)
+    assert log_contains(worker, b"draining")
+    worker.send_signal(signal.SIGINT)
+    code, _, _ = wait_for_end(worker)
+    assert code == 130
+    eventually(lambda: place.queue.stats().expired == 1)  # it will be redelivered
+
+
+@pytest.mark.requirement("R001-006")
+def test_a_killed_worker_costs_one_lease_and_no_message(place: WorkFolder) -> None:
+    place.push("a", "b")
+    worker = place.start("tasks:slow", "-c", "2", "--lease=1s")
+    eventually(has_started(place, 2))
+    worker.kill()
+    worker.wait()
+    place.finish()
+    eventually(lambda: place.queue.stats().expired == 2)
+    assert place.work("tasks:slow", "--json").json["completed"] == 2
+    assert place.queue.stats().completed == 2
+
+
+def test_a_hung_handler_is_ended_and_tried_again(place: WorkFolder) -> None:
+    place.push("a")
+    worker = place.start(
+        "tasks:hang", "--isolation=process", "--stall=0.5", "--log-format=json"
+    )
+    assert log_contains(worker, b'"event": "child_killed"')
+    place.finish()
+    eventually(lambda: place.queue.stats().completed == 1)
+
+
+def test_each_event_is_a_line_and_no_line_holds_a_body(place: WorkFolder) -> None:
+    place.push("a", password="s3cret-canary")
+    ran = place.work("tasks:reject", "--log-format=json")
+    events = [json.loads(line) for line in ran.err.splitlines()]
+    assert [event["event"] for event in events] == [
+        "worker_started",
+        "claimed",
+        "dead_lettered",
+        "worker_stopping",
+        "worker_stopped",
+    ]
+    assert events[2]["reason"] == "the handler rejected it"
+    assert "canary" not in ran.err + ran.out
+
+
+def test_without_a_terminal_the_lines_are_plain_text(place: WorkFolder) -> None:
+    place.push("a", name="you")
+    ran = place.work("tasks:greet")
+    assert "event=completed queue=default/q message_id=a attempt=1" in ran.err
+    assert "\x1b" not in ran.err
+    assert ran.out.startswith("completed 1, retried 0, dead lettered 0")
+
+
+def test_metrics_are_served_while_it_works(place: WorkFolder) -> None:
+    place.push("a")
+    worker = place.start("tasks:slow", "--metrics-port=0")
+    assert worker.stderr is not None
+    url = worker.stderr.readline().decode().split()[-1]
+    eventually(has_started(place, 1))
+    with urllib.request.urlopen(url, timeout=30) as page:
+        text = page.read().decode()
+    assert 'holdfast_held{queue="default/q"} 1.0' in text
+    place.finish()
+    worker.send_signal(signal.SIGTERM)
+    assert wait_for_end(worker)[0] == 0
+
+
+def test_a_worker_makes_its_queue_and_waits_for_the_first_push(place: WorkFolder) -> None:
+    other = str(place.folder / "data" / "acme" / "new")
+    worker = start(place.folder, "work", other, "tasks:gentle", "--isolation=async")
+    try:
+        folder = place.folder / "data/queues/acme/new/pending"
+        eventually(folder.is_dir)
+        with open_queue(other) as queue:
+            queue.push(AnyMessage(id="first"))
+            eventually(lambda: queue.stats().completed == 1)
+        worker.send_signal(signal.SIGTERM)
+        assert wait_for_end(worker)[0] == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def test_a_closed_log_does_not_stop_the_work(place: WorkFolder) -> None:
+    place.push(*(f"t{n}" for n in range(50)), name="you")
+    worker = place.start("tasks:greet", "--until-empty")
+    assert worker.stderr is not None
+    worker.stderr.readline()
+    worker.stderr.close()
+    assert worker.wait(WAIT_TIMEOUT_SECONDS) == 0
+    assert place.queue.stats().completed == 50

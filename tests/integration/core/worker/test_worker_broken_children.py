@@ -1,0 +1,163 @@
+"""A child process that sends invalid data is killed, and its message is retried."""
+
+import struct
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.errors import HandlerNotFound
+from holdfast.core.events import ChildKilled
+from holdfast.core.process.frames import MAX_FRAME_BYTES
+from holdfast.core.worker.worker import Worker
+from support.workers import broken_children
+from support.workers.running import Notes, TestQueue, run_until_empty
+
+INVALID = "its process sent an invalid frame"
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path / "notes")
+
+
+def run(notes: Notes, what: str, **settings: Any) -> TestQueue:
+    """Give `first` to a broken child; `second` is an ordinary message after it."""
+    queue = TestQueue()
+    fields = settings.pop("fields", {})
+    queue.push_ids("first", what=what, notes=str(notes.path), **fields)
+    queue.push_ids("second", what="finish", notes=str(notes.path))
+    settings = {"kill_grace_seconds": 1.0} | settings
+    report = run_until_empty(Worker(queue, broken_children.do, isolation="process", **settings))
+    assert report.completed == 2
+    assert report.dead_lettered == report.abandoned == 0
+    return queue
+
+
+def assert_killed_and_retried(queue: TestQueue, notes: Notes) -> None:
+    [failed] = queue.find("first")[0].past
+    assert failed.reason.startswith(INVALID)
+    [killed] = queue.seen.of(ChildKilled)
+    assert killed.message_id == "first"
+    assert killed.reason == failed.reason
+    assert len(set(notes.values("pid"))) == 2  # replaced once
+    assert sorted(notes.values("finished")) == ["first", "second"]
+    assert queue.find("second")[0].past == ()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0\0\0\0",  # an empty frame
+        b"\0\0\0\3abc",  # shorter than any frame
+        b"\0\0\0\x0cabcdefghijkl",  # of another attempt
+        struct.pack("!I", MAX_FRAME_BYTES + 1),
+        b"\xff\xff\xff\xff",
+        b"Traceback (most recent call last):",  # a print to the wrong descriptor
+    ],
+)
+def test_invalid_bytes_kill_the_child_and_the_message_is_retried(
+    notes: Notes, data: bytes
+) -> None:
+    queue = run(notes, "raw", fields={"data": data.hex()})
+    assert_killed_and_retried(queue, notes)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "?",  # of an unknown kind
+        "r",  # READY in the middle of the work
+        "bno such module",  # it loaded the model long ago
+        "lx",
+        "s",
+        "s{",
+        "sNaN",
+        "s" + "[" * 200_000,
+        "s" + "9" * 5000,
+        "o{",
+        "onull",
+        "o7",
+        "o[]",
+        'o["retry"]',
+        'o["done", null, "", null, ""]',
+        'o["retry", "soon", "", null, ""]',
+        'o["retry", true, "", null, ""]',
+        'o["retry", NaN, "", null, ""]',
+        'o["retry", 1e999, "", null, ""]',
+        'o["retry", 1e300, "", null, ""]',
+        f'o["retry", 1{"0" * 400}, "", null, ""]',
+        'o["retry", null, {"a": 1}, null, ""]',
+        'o["retry", null, "", ["detail"], ""]',
+        'o["retry", null, "", null, null]',
+        'o[["retry"], null, "", null, ""]',
+        'o["reject", null, null, null, ""]',
+        'o["reject", null, "", 5, ""]',
+        'o["give back", 5]',
+        "o" + "[" * 200_000,
+    ],
+)
+def test_an_invalid_frame_kills_the_child_and_the_message_is_retried(
+    notes: Notes, data: str
+) -> None:
+    queue = run(notes, "frame", fields={"data": data})
+    assert_killed_and_retried(queue, notes)
+
+
+def test_an_endless_frame_is_refused_by_its_length_and_costs_no_memory(
+    notes: Notes,
+) -> None:
+    tracemalloc.start()
+    try:
+        queue = run(notes, "endless_frame")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20 < broken_children.FLOOD_BYTES
+    assert_killed_and_retried(queue, notes)
+
+
+def test_endless_requests_are_ended_and_cost_no_memory(notes: Notes) -> None:
+    tracemalloc.start()
+    try:
+        queue = run(notes, "endless_requests", timeout_seconds=60.0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20
+    assert_killed_and_retried(queue, notes)
+
+
+def test_an_invalid_pulse_kills_the_child(notes: Notes) -> None:
+    assert_killed_and_retried(run(notes, "invalid_pulse"), notes)
+
+
+def test_endless_stack_dumps_are_shortened_and_the_message_is_retried(notes: Notes) -> None:
+    queue = run(notes, "endless_stacks", stall_seconds=0.5)
+    [failed] = queue.find("first")[0].past
+    assert failed.reason == "stalled: no beat for 0.5 s"
+    assert len(failed.detail or "") < 1 << 20
+
+
+@pytest.mark.parametrize("what", ["outcome_twice", "outcome_and_more"])
+def test_a_frame_after_the_outcome_is_never_taken_for_one_of_the_next_message(
+    notes: Notes, what: str
+) -> None:
+    queue = run(notes, what)
+    assert sorted(notes.values("finished")) == ["first", "second"]  # both were worked on
+    assert len(set(notes.values("pid"))) == 2  # the broken child is not reused
+    for message_id in ("first", "second"):  # neither attempt failed
+        assert queue.find(message_id)[0].past == ()
+
+
+def test_an_outcome_of_another_attempt_settles_nothing(notes: Notes) -> None:
+    assert_killed_and_retried(run(notes, "outcome_of_another_attempt"), notes)
+
+
+def test_a_child_that_sends_garbage_while_starting_ends_the_run_and_costs_no_attempt() -> None:
+    queue = TestQueue()
+    queue.push_ids("m")
+    with pytest.raises(HandlerNotFound, match="sent an invalid frame while starting"):
+        run_until_empty(Worker(queue, broken_children.GarbageAtStart(), isolation="process"))
+    assert queue.find("m")[0].attempts == 0

@@ -1,0 +1,61 @@
+"""Run the examples in the documentation: Python blocks, and the README's shell blocks."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.paths import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
+
+
+def run(code: list[str], folder: Path) -> str:
+    env = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    ran = subprocess.run(code, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=page_name)
+def test_python_on_the_page_runs(page: Path, tmp_path: Path) -> None:
+    for block in blocks(page, "python"):
+        script = tmp_path / "page.py"
+        script.write_text(f"{block}\n")
+        assert run([sys.executable, str(script)], tmp_path) is not None
+
+
+def test_the_first_three_things_work_by_copy_and_paste(tmp_path: Path) -> None:
+    tasks, *_ = blocks(ROOT / "README.md", "python")
+    (tmp_path / "tasks.py").write_text(tasks)
+    outputs = [
+        run(["bash", "-euc", block], tmp_path) for block in blocks(ROOT / "README.md", "sh")
+    ]
+    pushed, worked, listed = outputs
+    assert len(pushed.split()) == 2
+    assert "enriching example.com" in worked
+    assert "enriching example.org" in worked
+    assert "completed" in listed
+    assert set(pushed.split()) <= set(listed.split())
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "ARCHITECTURE.md"], ids=page_name)
+def test_links_have_a_target(page: Path) -> None:
+    broken = [to for to in LINK.findall(page.read_text()) if not (page.parent / to).exists()]
+    assert broken == []

@@ -1,0 +1,550 @@
+"""The three functions of conversations, each called as Lambda calls it, on moto: what they
+answer, what they store, and what they never tell (MS-24, I-MS-8, I-MS-9)."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from threading import enumerate as enumerate_threads
+from threading import stack_size
+from traceback import format_exception
+from typing import Any
+
+import pytest
+
+from holdfast.core.errors import HoldfastError
+from holdfast.lambdas.chat import ChatRuntime
+from holdfast.lambdas.messaging import MessagingFunction
+from holdfast.lambdas.sources import source_settings
+from holdfast.lambdas.staging import StagingFunction
+from holdfast.lambdas.sweeping import SweepingFunction
+from support.lambdas.chat_environment import (
+    INTERNAL,
+    SHOP,
+    TOKEN,
+    Place,
+    TimeLeft,
+    place,
+    post,
+    signature_of,
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        with place(str(tmp_path_factory.mktemp("outbox"))) as row:
+            yield row
+
+
+@pytest.fixture
+def around(world: Place) -> Place:
+    world.begin()
+    return world
+
+
+@pytest.fixture(scope="module")
+def messaging(world: Place) -> MessagingFunction:
+    return MessagingFunction(ChatRuntime(world.env))
+
+
+@pytest.fixture(scope="module")
+def staging(world: Place) -> StagingFunction:
+    return StagingFunction(ChatRuntime(world.env))
+
+
+def status(function: StagingFunction, event: Any) -> int:
+    return int(function(event, None)["statusCode"])
+
+
+def failed(answer: Any) -> list[str]:
+    return [item["itemIdentifier"] for item in answer["batchItemFailures"]]
+
+
+def read_logs(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> str:
+    """Return everything that was logged or printed, including tracebacks."""
+    out, err = capsys.readouterr()
+    return out + err + caplog.text
+
+
+# -- staging: the webhook
+
+
+def test_a_signed_request_is_staged_and_answered_with_an_empty_response(
+    around: Place, staging: StagingFunction
+) -> None:
+    assert staging(post(around.form()), None) == {
+        "statusCode": 200,
+        "headers": {"Content-Type": "text/xml"},
+        "body": '<?xml version="1.0" encoding="UTF-8"?><Response></Response>',
+        "isBase64Encoded": False,
+    }
+    assert around.staged() == ["SM1"]
+    [record] = around.receive()["Records"]
+    trigger = json.loads(record["body"])
+    assert trigger["conversation_id"] == around.key.conversation_id
+    assert trigger["primary_channel"] == around.customer
+    window = around.store.window(around.key.conversation_id)
+    assert window is not None
+    assert window.trigger_id == trigger["id"]
+
+
+@pytest.mark.requirement("R002-010")
+def test_only_the_first_of_a_window_sends_a_trigger_and_a_webhook_may_come_twice(
+    around: Place, staging: StagingFunction
+) -> None:
+    for sid in ("SM1", "SM1", "SM2"):
+        assert status(staging, post(around.form(sid), base64=True)) == 200
+    assert around.staged() == ["SM1", "SM2"]
+    assert len(around.receive()["Records"]) == 1
+
+
+def test_the_url_is_that_of_the_request_where_none_is_set(around: Place) -> None:
+    env = {k: v for k, v in around.env.items() if k != "HOLDFAST_CHAT_WEBHOOK_URL"}
+    staging, data = StagingFunction(ChatRuntime(env)), around.form()
+    signature = signature_of(data, f"https://{INTERNAL}/hook?a=1")
+    event = post(data, signature=signature, path="/hook", query="a=1")
+    assert status(staging, event | {"rawQueryString": ""}) == 403
+    assert status(staging, event) == 200
+
+
+def test_an_unsigned_request_is_refused_without_a_reason_and_not_stored(
+    around: Place, staging: StagingFunction
+) -> None:
+    data = around.form()
+    for event in (
+        post(data, signature=""),
+        post(data, signature="forged"),
+        post(data, signature=signature_of(data, token="another-token")),
+        post(data, signature=signature_of(data, url="https://another.example.org/")),
+        post(data | {"Body": "changed"}, signature=signature_of(data)),
+    ):
+        answer = staging(event, None)
+        assert (answer["statusCode"], answer["body"]) == (403, "")
+    assert around.staged() == []
+    assert around.conversation() is None
+    assert around.receive()["Records"] == []
+
+
+def test_a_rotated_token_is_good_at_once(around: Place) -> None:
+    staging = StagingFunction(ChatRuntime(around.env))
+    assert status(staging, post(around.form())) == 200
+    around.rotate("another")
+    data = around.form("SM2")
+    assert status(staging, post(data, signature=signature_of(data, token="another"))) == 200
+    assert around.staged() == ["SM1", "SM2"]
+
+
+def test_media_alone_is_staged_and_an_empty_message_is_thanked_for(
+    around: Place, staging: StagingFunction, capsys: Any, caplog: Any
+) -> None:
+    assert status(staging, post(around.form(Body=""))) == 200
+    assert "inbound_refused" in read_logs(capsys, caplog)
+    assert around.staged() == []
+    picture = around.form("SM2", Body="", NumMedia="1", MediaContentType0="image/png")
+    assert status(staging, post(picture)) == 200
+    assert around.staged() == ["SM2"]
+
+
+@pytest.mark.requirement("R002-007")
+def test_an_unanswerable_message_is_refused_and_not_stored(
+    around: Place, staging: StagingFunction
+) -> None:
+    data = around.form()
+    without_sid = {name: data[name] for name in data if name != "MessageSid"}
+    events: list[Any] = [
+        post(data, body="no form at all"),
+        post(data, content_type="application/json"),
+        post(data) | {"isBase64Encoded": True},
+        post(data, body="Body=1&Body=2"),
+        post(data, body="Body=%ff"),
+        post(without_sid),
+        post(data | {"MessageSid": "SM\x00"}),
+        post(data | {"Body": "x" * 64_001}),
+        post(data | {"NumMedia": "99"}),
+        {"requestContext": {"http": {"method": "POST"}}, "body": 7},
+        None,
+        "text",
+        {"httpMethod": ["POST"]},
+    ]
+    assert [status(staging, event) for event in events] == [400] * len(events)
+    assert around.staged() == []
+    assert around.conversation() is None
+
+
+@pytest.mark.parametrize("forged", ["\ud800", "s" * 27 + "\udfff", "ä" * 28, "s" * 1_000_000])
+def test_a_signature_that_can_be_none_is_refused_as_any_other(
+    around: Place, staging: StagingFunction, forged: str, caplog: Any
+) -> None:
+    """After a 503 Twilio would repeat it, and call the fallback URL."""
+    assert status(staging, post(around.form(), signature=forged)) == 403
+    assert "webhook_failed" not in caplog.text
+    assert around.staged() == []
+
+
+def test_incomplete_characters_in_a_request_are_refused_and_not_logged(
+    around: Place, staging: StagingFunction, capsys: Any, caplog: Any
+) -> None:
+    half, good = "\ud800", post(around.form())
+    rest = {name: good[name] for name in good if name != "rawPath"}
+    events = [
+        post(around.form(), path=f"/{half}", signature="forged"),
+        post(around.form(), content_type=half),
+        good | {"body": half},
+        good | {"body": half, "isBase64Encoded": True},
+        rest | {"queryStringParameters": {"a": half}},
+        rest | {"multiValueQueryStringParameters": {half: ["a"]}},
+        good | {"requestContext": {"http": {"method": half}}},
+    ]
+    assert [status(staging, event) for event in events] == [403, 400, 400, 400, 400, 400, 405]
+    logs = read_logs(capsys, caplog)
+    assert "webhook_failed" not in logs
+    assert around.customer not in logs
+    assert around.staged() == []
+
+
+def test_only_posts_are_taken(around: Place, staging: StagingFunction) -> None:
+    event = post(around.form())
+    event["requestContext"]["http"]["method"] = "GET"
+    assert status(staging, event) == 405
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("HOLDFAST_CHAT_TWILIO_SECRET", "no-such-secret"),
+        ("HOLDFAST_CHAT_STORE", "dynamodb:none-"),
+        ("HOLDFAST_CHAT_WHATSAPP_QUEUE", "sqs:no-such-queue"),
+        ("HOLDFAST_CHAT_WINDOW_SECONDS", "1000"),
+    ],
+)
+def test_an_unavailable_or_misconfigured_service_is_503_and_logged(
+    around: Place, setting: str, value: str, caplog: Any
+) -> None:
+    staging = StagingFunction(ChatRuntime(around.env | {setting: value}))
+    assert status(staging, post(around.form())) == 503
+    assert "webhook_failed" in caplog.text
+
+
+def test_without_the_name_of_a_secret_nothing_is_believed(around: Place, caplog: Any) -> None:
+    env = {k: v for k, v in around.env.items() if k != "HOLDFAST_CHAT_TWILIO_SECRET"}
+    staging = StagingFunction(ChatRuntime(env))
+    assert status(staging, post(around.form())) == 503
+    assert "HOLDFAST_CHAT_TWILIO_SECRET" in caplog.text
+    assert around.staged() == []
+
+
+# -- staging: the queue
+
+
+def inbound(around: Place, sid: str, **fields: str) -> str:
+    usual = {"message_sid": sid, "from": around.customer, "to": SHOP, "body": "hello"}
+    return json.dumps(usual | fields)
+
+
+def test_inbound_messages_of_a_queue_are_staged_and_bad_ones_are_dead_letters(
+    around: Place, staging: StagingFunction
+) -> None:
+    around.send(inbound(around, "SM1"), "inbound")
+    around.send(inbound(around, "SM2", body=""), "inbound")
+    around.send("no JSON", "inbound")
+    assert around.invoke(staging, around.receive("inbound")) == []
+    assert around.staged() == ["SM1"]
+    assert around.count("dead") == 2
+
+
+# -- messaging
+
+
+@pytest.mark.requirement("R002-082")
+def test_a_whole_turn_leaves_one_reply_and_no_failure(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    for sid, body in (("SM1", "one"), ("SM2", "two")):
+        assert status(staging, post(around.form(sid, Body=body))) == 200
+    event = around.receive()
+    assert messaging(event, TimeLeft()) == {"batchItemFailures": []}
+    [user, assistant] = around.store.history(around.key)
+    assert user.body == "one\ntwo"
+    assert "one\ntwo" in assistant.body
+    assert around.staged() == []
+    assert around.invoke(messaging, event) == []  # delivered again
+    assert len(around.sent()) == 1
+
+
+def test_a_function_without_threads_reports_its_records_and_locks_nothing(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    assert status(staging, post(around.form())) == 200
+    event = around.receive()
+    before = stack_size(1 << 46)  # no machine has this much memory, so no thread can start
+    try:
+        failures = failed(messaging(event, TimeLeft()))
+    finally:
+        stack_size(before)
+    assert failures == [item["messageId"] for item in event["Records"]]
+    row = around.conversation()
+    assert row is not None
+    assert not row.is_locked(time.time())
+    assert around.invoke(messaging, event) == []
+    assert len(around.sent()) == 1
+
+
+def test_between_two_events_no_thread_is_left(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    """A frozen function renews nothing, and the next event starts the keeper again."""
+    before = set(enumerate_threads())
+    for sid in ("SM1", "SM2"):
+        staging(post(around.form(sid)), None)
+        assert messaging(around.receive(), TimeLeft()) == {"batchItemFailures": []}
+        assert set(enumerate_threads()) <= before
+    assert len(around.sent()) == 2
+
+
+@pytest.mark.requirement("R002-006", "R002-013")
+def test_a_trigger_as_the_seed_writes_it_is_understood(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    staging(post(around.form()), None)
+    around.receive()  # the trigger is lost
+    body = {
+        "conversation_id": around.key.conversation_id,
+        "primary_channel": around.customer,
+    }
+    around.send(json.dumps(body))
+    assert around.invoke(messaging, around.receive()) == []
+    assert len(around.sent()) == 1
+
+
+MALFORMED = ["no JSON", "[]", '{"conversation_id": "c"}', '{"primary_channel": "+49"}']
+
+
+def batch_with_malformed(around: Place, staging: StagingFunction) -> dict[str, Any]:
+    staging(post(around.form()), None)
+    for body in MALFORMED:
+        around.send(body)
+    event = around.receive()
+    assert len(event["Records"]) == 5
+    return event
+
+
+@pytest.mark.requirement("R002-016", "R002-017", "R002-018")
+def test_malformed_triggers_are_dead_letters_and_cost_the_others_nothing(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    """Replaced: no retry helps, so they are dead-lettered with the reason,
+    instead of being reported as failed."""
+    event = batch_with_malformed(around, staging)
+    assert around.invoke(messaging, event) == []
+    assert around.count("dead") == 4
+    assert len(around.sent()) == 1
+
+
+@pytest.mark.requirement("R002-016", "R002-017", "R002-018")
+def test_malformed_triggers_fail_where_no_dead_letter_queue_can_be_had(
+    around: Place, staging: StagingFunction
+) -> None:
+    """literally: they are among the failures, and the others are handled."""
+    event = batch_with_malformed(around, staging)
+    bad = [item["messageId"] for item in event["Records"] if item["body"] in MALFORMED]
+    empty = {**event["Records"][0], "messageId": "without-a-body", "body": None}
+    event["Records"].append(empty)
+    queue = "sqs:whatsapp?dead_letters=sqs:no-such-queue"
+    messaging = MessagingFunction(
+        ChatRuntime(around.env | {"HOLDFAST_CHAT_WHATSAPP_QUEUE": queue})
+    )
+    assert sorted(around.invoke(messaging, event)) == sorted([*bad, "without-a-body"])
+    assert around.count("dead") == 0
+    assert len(around.sent()) == 1
+
+
+def test_without_a_redrive_policy_a_queue_for_dead_letters_is_made(
+    around: Place, messaging: MessagingFunction
+) -> None:
+    around.sqs.create_queue(QueueName="plain")
+    around.send("no JSON", "plain")
+    assert around.invoke(messaging, around.receive("plain")) == []
+    assert around.count("plain-dead") == 1
+
+
+@pytest.mark.requirement("R002-012", "R002-024", "R002-031", "R002-044")
+def test_a_failed_turn_is_reported_and_answered_with_the_next_delivery(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction
+) -> None:
+    staging(post(around.form()), None)
+    event = around.receive()
+    [record] = event["Records"]
+    away = MessagingFunction(
+        ChatRuntime(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"})
+    )
+    assert around.invoke(away, event) == [record["messageId"]]
+    assert around.sent() == []
+    assert around.invoke(messaging, event) == []
+    assert len(around.sent()) == 1
+
+
+def test_a_function_whose_timeout_is_too_short_says_so_and_begins_nothing(
+    around: Place, staging: StagingFunction, messaging: MessagingFunction, caplog: Any
+) -> None:
+    staging(post(around.form()), None)
+    event = around.receive()
+    [record] = event["Records"]
+    assert around.invoke(messaging, event, 30) == [record["messageId"]]
+    assert "set its timeout to 110 s or more" in caplog.text
+    assert "HOLDFAST_CHAT_WRITER_SECONDS" in caplog.text
+    assert around.sent() == []
+    shorter = {"HOLDFAST_CHAT_WRITER_SECONDS": "2", "HOLDFAST_CHAT_SENDER_SECONDS": "1"}
+    assert around.invoke(MessagingFunction(ChatRuntime(around.env | shorter)), event, 60) == []
+    assert len(around.sent()) == 1
+
+
+STRANGE: list[Any] = [
+    None,
+    [],
+    {},
+    {"Records": None},
+    {"Records": "text"},
+    {"Records": [None, 3, {}, {"messageId": ""}, {"messageId": 5}]},
+    {"Records": [{"messageId": "a"}, {"messageId": "a"}, {"messageId": "b"}]},
+    {"Records": [{"messageId": "a"}, {}, {"messageId": "a"}, {"messageId": "b"}]},
+    {"Records": [{"messageId": "a", "eventSourceARN": "arn:aws:s3:::bucket"}]},
+    {"Records": [{"messageId": "a", "attributes": "x"}, {"messageId": "b", "body": {}}]},
+]
+
+
+@pytest.mark.requirement("R002-012", "R002-083", "R002-098")
+@pytest.mark.parametrize("event", STRANGE, ids=range(len(STRANGE)))
+def test_whatever_comes_only_ids_of_its_records_are_answered_and_each_once(
+    messaging: MessagingFunction, staging: StagingFunction, event: Any
+) -> None:
+    ids = {"a", "b"} & set(json.dumps(event).split('"'))
+    answers = [messaging(event, TimeLeft())]
+    if isinstance(event, dict) and "Records" in event:
+        answers.append(staging(event, TimeLeft()))
+    for answer in answers:
+        assert sorted(failed(answer)) == sorted(ids)
+
+
+def test_a_queue_is_held_with_the_settings_of_its_url(around: Place) -> None:
+    queue = "https://sqs.us-east-1.amazonaws.com/123456789012/whatsapp?max_attempts=7"
+    app = ChatRuntime(around.env | {"HOLDFAST_CHAT_WHATSAPP_QUEUE": queue}).app
+    env = {"HOLDFAST_MAX_ATTEMPTS": "4", "HOLDFAST_LEASE_SECONDS": "33"}
+    settings = source_settings(app, "whatsapp", env)
+    assert (settings.max_attempts, settings.lease_seconds) == (7, 33)
+    assert source_settings(app, "sms", env).max_attempts == 4
+    assert source_settings(app, "inbound", env).max_attempts == 4
+    assert source_settings(app, "another-queue", env).max_attempts == 4
+
+
+# -- the start
+
+
+@pytest.mark.parametrize("name", ["staging", "messaging", "sweeping"])
+def test_nothing_is_put_together_before_the_first_event(
+    around: Place, name: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """A misconfigured function can be imported, and reports what is wrong."""
+    monkeypatch.setenv("HOLDFAST_CHAT_LOCK_SECONDS", "-1")
+    handler = import_module(f"holdfast.lambdas.{name}").handler
+    if name == "sweeping":
+        with pytest.raises(HoldfastError, match="HOLDFAST_CHAT_LOCK_SECONDS"):
+            handler({}, None)
+    elif name == "staging":
+        assert status(handler, post(around.form())) == 503
+        assert "HOLDFAST_CHAT_LOCK_SECONDS" in caplog.text
+    else:
+        assert failed(handler({"Records": [{"messageId": "a"}]}, TimeLeft())) == ["a"]
+        assert "HOLDFAST_CHAT_LOCK_SECONDS" in caplog.text
+
+
+# -- sweeping
+
+
+def test_a_sweep_replaces_a_lost_trigger_and_returns_its_counts(around: Place) -> None:
+    soon = {"HOLDFAST_CHAT_GRACE_SECONDS": "0.001", "HOLDFAST_CHAT_LOCK_SECONDS": "0.001"}
+    chat = ChatRuntime(around.env | soon)
+    assert status(StagingFunction(chat), post(around.form())) == 200
+    around.receive()  # lost
+    counts = SweepingFunction(chat)({"source": "aws.scheduler"}, TimeLeft())
+    assert set(counts) == {"waiting", "triggered", "parked", "oldest_seconds"}
+    assert counts["triggered"] >= 1
+    bodies = [json.loads(item["body"]) for item in around.receive()["Records"]]
+    assert around.customer in [item["primary_channel"] for item in bodies]
+
+
+def test_a_sweep_that_fails_is_an_error_of_the_function(around: Place) -> None:
+    chat = ChatRuntime(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"})
+    with pytest.raises(HoldfastError):
+        SweepingFunction(chat)({}, None)
+
+
+# -- what is never logged
+
+
+def test_neither_texts_nor_numbers_tokens_or_signatures_are_logged_or_printed(
+    around: Place, capsys: Any, caplog: Any
+) -> None:
+    """All loggers are at DEBUG, including those of the vendors (I-MS-9)."""
+    caplog.set_level(logging.DEBUG)
+    data = around.form(Body="canary-body", ProfileName="canary-name")
+    good = signature_of(data)
+    chat, away = (
+        ChatRuntime(around.env),
+        ChatRuntime(around.env | {"HOLDFAST_CHAT_STORE": "dynamodb:none-"}),
+    )
+    staging, messaging = StagingFunction(chat), MessagingFunction(chat)
+    events = [
+        post(data),
+        post(data, signature="canary-signature"),
+        post(data | {"Body": "canary-changed"}, signature=good),
+        post(data | {"MessageSid": "canary\x00"}),
+        post(data | {"NumMedia": "canary"}),
+        post(data, body="canary-no-form"),
+        post(data) | {"isBase64Encoded": True},
+        {"httpMethod": "POST", "headers": "canary", "body": ["canary"]},
+    ]
+    assert [status(staging, event) for event in events] == [200, 403, 403] + [400] * 5
+    around.send('{"conversation_id": "canary-malformed"')
+    around.send(json.dumps({"conversation_id": "canary", "primary_channel": "+49\x00"}))
+    event = around.receive()
+    [record] = around.invoke(MessagingFunction(away), event)
+    event["Records"] = [item for item in event["Records"] if item["messageId"] == record]
+    assert status(StagingFunction(away), post(data)) == 503
+    assert around.invoke(messaging, event) == []
+    assert len(around.sent()) == 1
+    around.send(inbound(around, "SM7", body="canary"), "inbound")
+    around.send(inbound(around, "canary\x00"), "inbound")
+    assert around.invoke(staging, around.receive("inbound")) == []
+    SweepingFunction(chat)({}, None)
+
+    logs = read_logs(capsys, caplog)
+    for word in ("fragment_staged", "inbound_refused", "turn_finished", "webhook_failed"):
+        assert word in logs
+    secrets = ("canary", str(around.number), SHOP.removeprefix("whatsapp:"), good, TOKEN)
+    leaks = [line for line in logs.splitlines() if any(secret in line for secret in secrets)]
+    assert leaks == []
+
+
+class Broken(ChatRuntime):
+    """Make an unexpected error happen whose text contains secrets."""
+
+    @property
+    def app(self) -> Any:
+        raise RuntimeError("canary")
+
+
+def test_an_unexpected_error_is_logged_by_its_type_only(capsys: Any, caplog: Any) -> None:
+    chat = Broken({})
+    assert status(StagingFunction(chat), post({"Body": "canary"})) == 503
+    event = {"Records": [{"messageId": "a"}]}
+    assert failed(MessagingFunction(chat)(event, TimeLeft())) == ["a"]
+    assert failed(StagingFunction(chat)(event, TimeLeft())) == ["a"]
+    with pytest.raises(HoldfastError) as raised:
+        SweepingFunction(chat)({}, None)
+    printed = "".join(format_exception(raised.value))  # as Lambda's runtime prints it
+    logs = read_logs(capsys, caplog) + printed
+    assert logs.count("RuntimeError") == 4
+    assert "canary" not in logs

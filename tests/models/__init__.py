@@ -1,1 +1,0 @@
-"""Protocols small enough to look at every schedule."""

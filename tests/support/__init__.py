@@ -1,0 +1,1 @@
+"""Code that several tests share: servers, fakes of the outside world, and checks."""

@@ -1,0 +1,1 @@
+"""Conversations in memory, in a simulation, and in processes that are killed."""

@@ -1,0 +1,146 @@
+"""Real processes that are killed or frozen, and the places they leave behind."""
+
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.conversations.crashes.kill_point import Doom
+from support.conversations.crashes.worker_process import KEY, MESSAGES, Life, Place, Scene
+
+Act = Callable[[Life], None]
+"""What a process does, from start to end."""
+
+
+@contextmanager
+def run_life(
+    place: Place, doom: Doom | None = None, *, away_seconds: float = 0.0
+) -> Iterator[Life]:
+    """Run a life in this process, some time after the last one."""
+    life = Life(place, place.now() + away_seconds, doom or make_doom(place))
+    try:
+        yield life
+    finally:
+        life.close()
+
+
+def make_doom(
+    place: Place, after: int | None = None, by: signal.Signals = signal.SIGKILL
+) -> Doom:
+    """Return a doom that delivers the scene's late message, if there is one."""
+    late = place.scene.late
+    return Doom(after, by, {late: lambda: _arrive(place)} if late else {})
+
+
+def _arrive(place: Place) -> None:
+    """Stage one more message the first time, as another process would."""
+    if any(line["sid"] == "late" for line in place.accepted.lines()):
+        return
+    with run_life(place, Doom()) as life:
+        life.stage(["late"])
+
+
+def work(life: Life) -> None:
+    """Handle triggers until none is left."""
+    life.run_until_quiet()
+
+
+def stage_three(life: Life) -> None:
+    """Stage three messages."""
+    life.stage(MESSAGES)
+
+
+# -- processes that are struck
+
+
+class Struck:
+    """A process that strikes itself after its k-th call."""
+
+    def __init__(
+        self, place: Place, act: Act, after: int, by: signal.Signals, away_seconds: float
+    ) -> None:
+        self.pid = os.fork()
+        if self.pid == 0:
+            _run_child(place, act, make_doom(place, after, by), away_seconds)
+        _, self._status = os.waitpid(self.pid, os.WUNTRACED)
+
+    @property
+    def killed(self) -> bool:
+        """Check whether the process was killed."""
+        return os.WIFSIGNALED(self._status) and os.WTERMSIG(self._status) == signal.SIGKILL
+
+    @property
+    def frozen(self) -> bool:
+        """Check whether the process is stopped."""
+        return os.WIFSTOPPED(self._status)
+
+    def thaw(self) -> None:
+        """Let it continue until its end."""
+        os.kill(self.pid, signal.SIGCONT)
+        _, self._status = os.waitpid(self.pid, 0)
+        assert self._status == 0, f"the stale holder ended with {self._status}; see stderr"
+
+    def end(self) -> None:
+        """Kill the process if it is still stopped."""
+        if self.frozen:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+
+def _run_child(place: Place, act: Act, doom: Doom, away_seconds: float) -> None:
+    status = 1
+    try:
+        with run_life(place, doom, away_seconds=away_seconds) as life:
+            act(life)
+        status = 0
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(status)  # never back into pytest
+
+
+# -- places
+
+
+def make_place(folder: Path, scene: Scene | None = None) -> Place:
+    """Return an empty place."""
+    folder.mkdir()
+    return Place(folder, scene or Scene())
+
+
+def make_staged_place(folder: Path, scene: Scene) -> Place:
+    """Return a place with three staged messages and their trigger."""
+    place = make_place(folder, scene)
+    with run_life(place, Doom()) as life:
+        life.stage(MESSAGES, scene.third_at)
+    return place
+
+
+def copy_place(place: Place, folder: Path) -> Place:
+    """Copy the place to another folder."""
+    place.store.close()
+    shutil.copytree(place.folder, folder)
+    return Place(folder, place.scene)
+
+
+def record_calls(place: Place, act: Act, away_seconds: float = 0.0) -> list[str]:
+    """Return the calls of a process that nothing strikes."""
+    with run_life(place, away_seconds=away_seconds) as life:
+        act(life)
+    return list(life.doom.calls)
+
+
+def list_owed(place: Place) -> set[str]:
+    """Return the messages that were accepted or stored, whose webhooks are not repeated."""
+    staged = [row.message_sid for row in place.store.staged(KEY.conversation_id)]
+    return {line["sid"] for line in place.accepted.lines()}.union(staged)
+
+
+def list_missing(place: Place) -> list[str]:
+    """Return the messages whose webhooks failed and are repeated."""
+    accepted = {line["sid"] for line in place.accepted.lines()}
+    return [sid for sid in MESSAGES if sid not in accepted]

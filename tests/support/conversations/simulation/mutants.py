@@ -1,0 +1,265 @@
+"""The protocol with one element removed, by a subclass of a component or by a faulty store.
+
+The simulation must detect each of these.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from holdfast.conversations.batching import BatchCollector
+from holdfast.conversations.delivery import ReplyDelivery
+from holdfast.conversations.errors import LockLost
+from holdfast.conversations.merging import merge_texts, sort_fragments
+from holdfast.conversations.messages import Trigger
+from holdfast.conversations.model import (
+    ConversationNotFound,
+    Fragment,
+    LockAcquired,
+    LockHeld,
+    ParkedBatch,
+    WaitingConversation,
+    make_parked_id,
+)
+from holdfast.conversations.outbox import SentPart, WritingReply
+from holdfast.conversations.processor import BatchProcessor
+from holdfast.conversations.reply_generator import ProviderResolver
+from holdfast.conversations.sweeper import Sweeper
+from holdfast.conversations.turn_state import BatchedTurn, EmptyBatch, LockedTurn, StillTyping
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.queue.message import make_id
+from holdfast.core.worker.outcome import Done
+from support.conversations.simulation.fault_rates import (
+    FROZEN,
+    LATE,
+    PROCESSORS_DIE,
+    ROUGH,
+    STAGERS_DIE,
+    STORM,
+    Weather,
+)
+from support.conversations.simulation.faulty_stores import (
+    ByPresence,
+    Forgetful,
+    LocksForEver,
+    NeverCloses,
+    NoOutbox,
+    NoRepair,
+    UnfencedFinish,
+    UnfencedRelease,
+)
+from support.conversations.simulation.single_faults import Trouble
+from support.conversations.simulation.world import Build
+
+# -- processors that lack one element
+
+
+class KeepsEmpty(BatchProcessor):
+    """A processor that keeps the lock after an empty batch."""
+
+    def _answer(self, locked: LockedTurn) -> Any:
+        if isinstance(self._collector.collect(locked), EmptyBatch):
+            self._windows.close(locked.trigger)
+            return Done()
+        return super()._answer(locked)
+
+
+class NeverChecksAgain(BatchProcessor):
+    """A processor that does not check the staged rows after its turn."""
+
+    def _check_again(self, locked: LockedTurn) -> None:
+        pass
+
+
+class ClosesLast(BatchProcessor):
+    """A processor that closes the window after it checked the staged rows again."""
+
+    def _answer(self, locked: LockedTurn) -> Any:
+        match batch := self._collector.collect(locked):
+            case StillTyping():
+                return super()._answer(locked)
+            case EmptyBatch():
+                self._store.release(locked.grant, None)
+            case BatchedTurn():
+                self._run_turn(batch)
+        self._check_again(locked)
+        self._windows.close(locked.trigger)
+        return Done()
+
+
+class AcksItsOwn(BatchProcessor):
+    """A processor that acks the trigger of the lock's holder."""
+
+    def _handle_busy(self, trigger: Trigger, owner_trigger: str, expires_at: float) -> Any:
+        return Done()
+
+
+class TriesOnce(BatchProcessor):
+    """A processor that does not try the lock again after it closed the window."""
+
+    def _acquire(self, trigger: Trigger) -> LockAcquired | LockHeld | ConversationNotFound:
+        result = self._try_acquire(trigger)
+        if isinstance(result, LockHeld):
+            self._windows.close(trigger)
+        return result
+
+
+class ProlongsFirst(BatchProcessor):
+    """A processor that sends the later trigger before it releases the lock.
+
+    A fast consumer of that trigger finds the lock held.
+    """
+
+    def _answer(self, locked: LockedTurn) -> Any:
+        match self._collector.collect(locked):
+            case StillTyping(delay_seconds):
+                self._windows.prolong(locked.trigger, delay_seconds)
+                self._store.release(locked.grant, None)
+                return Done()
+        return super()._answer(locked)
+
+
+class AnyBatch(BatchCollector):
+    """A collector whose retry includes messages that arrived meanwhile."""
+
+    def _choose_batch(self, locked: LockedTurn, fragments: tuple[Fragment, ...]) -> BatchedTurn:
+        if not isinstance(locked.conversation.outbox, WritingReply):
+            return super()._choose_batch(locked, fragments)
+        chosen = sort_fragments(fragments)
+        earlier = WritingReply(tuple(fragment.message_sid for fragment in chosen))
+        return BatchedTurn(locked, chosen, merge_texts(chosen), earlier)
+
+
+class LooseBatches(BatchProcessor):
+    """A processor whose batches are not fixed."""
+
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._collector = AnyBatch(self._store, self._policy, self._clock, self._events)
+
+
+class AssumesNotSent(ReplyDelivery):
+    """A delivery that treats every unclear part as not sent."""
+
+    def _resolve_unknown(self, *_: Any) -> SentPart | None:
+        return None
+
+
+class SendsAgain(BatchProcessor):
+    """A processor that sends every unclear part again."""
+
+    def __init__(self, store: Any, providers: Any, *args: Any, **how: Any) -> None:
+        super().__init__(store, providers, *args, **how)
+        self._delivery = AssumesNotSent(
+            store, ProviderResolver(providers), self._policy, self._clock, self._events
+        )
+
+
+class ReliesOnItsTrigger(BatchProcessor):
+    """A processor that sends no new trigger, even if another worker settled its own."""
+
+    def _give_back(self, locked: LockedTurn, status: str | None) -> None:
+        with suppress(LockLost, StoreUnavailable):
+            self._store.release(locked.grant, status)
+
+
+class ParksUnfenced(Sweeper):
+    """A sweeper that takes the lock, but parks without its grant."""
+
+    def _park(self, waiting: WaitingConversation) -> int:
+        now = self._clock.time()
+        result = self._store.acquire(
+            waiting.key,
+            owner=make_id(),
+            trigger_id="sweeper",
+            now=now,
+            expires_at=now + self._policy.lock_seconds,
+        )
+        if not isinstance(result, LockAcquired):
+            return 0
+        staged = self._store.staged(waiting.key.conversation_id)
+        if staged:
+            sids = [row.message_sid for row in staged]
+            parked_id = make_parked_id(waiting.key, sids)
+            parked = ParkedBatch(parked_id, waiting.key, "it is late", now, tuple(staged))
+            self._store.park(None, parked, remember_until=now + 1e7)
+        self._store.release(result.grant, "parked")
+        return len(staged)
+
+
+# -- all of them
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A protocol without one element, and how it is detected."""
+
+    build: Build
+    weather: Weather  # in which it is detected
+    breaks: tuple[str, ...]  # any of these promises
+
+
+MUTANTS = {
+    "processed messages are filtered": Mutant(Build(store=Forgetful), FROZEN, ("I-MS-2",)),
+    "the outbox is read": Mutant(Build(store=NoOutbox), ROUGH, ("I-MS-2",)),
+    "finish is fenced": Mutant(Build(store=UnfencedFinish), FROZEN, ("I-MS-3",)),
+    "release is fenced": Mutant(Build(store=UnfencedRelease), FROZEN, ("I-MS-3",)),
+    "an empty batch gives the lock back": Mutant(
+        Build(processor=KeepsEmpty), FROZEN, ("I-MS-4", "I-MS-5")
+    ),
+    "the staged rows are checked again": Mutant(
+        Build(processor=NeverChecksAgain), ROUGH, ("I-MS-5",)
+    ),
+    "… after the window is closed": Mutant(Build(processor=ClosesLast), ROUGH, ("I-MS-5",)),
+    "the window is closed": Mutant(Build(store=NeverCloses), ROUGH, ("I-MS-5",)),
+    "the owner's trigger is kept": Mutant(
+        Build(processor=AcksItsOwn), PROCESSORS_DIE, ("I-MS-4", "I-MS-5")
+    ),
+    "a window without a trigger is repaired": Mutant(
+        Build(store=NoRepair), STAGERS_DIE, ("I-MS-5",)
+    ),
+    "a sweeper runs": Mutant(Build(sweeper=None), STORM, ("I-MS-1", "I-MS-5")),
+    "the batch is fixed before the writer is asked": Mutant(
+        Build(processor=LooseBatches), ROUGH, ("MS-21", "I-MS-6")
+    ),
+    "a worker that lost its trigger sends another": Mutant(
+        Build(processor=ReliesOnItsTrigger), FROZEN, ("I-MS-5",)
+    ),
+    "the sweeper parks under its lock": Mutant(
+        Build(sweeper=ParksUnfenced), LATE, ("I-MS-1", "I-MS-6", "MS-21")
+    ),
+    "an unclear send may have been sent": Mutant(
+        Build(processor=SendsAgain), ROUGH, ("I-MS-2",)
+    ),
+    "the lock expires": Mutant(Build(store=LocksForEver), PROCESSORS_DIE, ("I-MS-4", "I-MS-5")),
+    "an expired window counts as gone": Mutant(Build(store=ByPresence), STORM, ("I-MS-5",)),
+}
+
+
+@dataclass(frozen=True)
+class RareMutant:
+    """A mutant that a schedule of this scene detects."""
+
+    build: Build
+    scene: str
+    trouble: Callable[[], Trouble]
+    preemptions: int
+    limit: int
+    breaks: str
+
+
+RARE_MUTANTS = {
+    "the lock is tried again after the window is closed": RareMutant(
+        Build(processor=TriesOnce), "another message arrives", Trouble, 2, 1_000, "I-MS-5"
+    ),
+    "a window is prolonged without the lock": RareMutant(
+        Build(processor=ProlongsFirst),
+        "the customer is still typing",
+        partial(Trouble, 2, 1, 2.0),
+        1,
+        500,
+        "I-MS-5",
+    ),
+}

@@ -1,0 +1,139 @@
+"""A server, a target, and the export work between them."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.adapters.export.work import ExportWork, WorkSettings
+from holdfast.core.clock import Clock
+from holdfast.jobs.file_names import OWN_FOLDER
+from holdfast.testing import ManualClock
+from support.http_server import LoopbackServer
+
+_PROCESS = """
+import json, resource, sys
+from holdfast.adapters.export.work import ExportWork, WorkSettings
+settings, task, limit = json.loads(sys.argv[1])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+work = ExportWork(WorkSettings(**settings))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+result = work.process(task, lambda count: None)
+work.close()
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(json.dumps({**result, "grownKiB": grown}))
+"""
+
+
+def sha256(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def until(true: Callable[[], bool], seconds: float = 30) -> None:
+    give_up_at = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < give_up_at, "it did not come true"
+        time.sleep(0.01)
+
+
+@dataclass
+class ExportPlace:
+    """A server and a target for exports."""
+
+    server: LoopbackServer
+    target: Path
+    # Waits between attempts pass at once, but the time of the network is real.
+    clock: Clock = field(
+        default_factory=lambda: ManualClock(time=time.time(), auto_advance=True)
+    )
+    reported: list[int] = field(default_factory=list)
+
+    def settings(self, **other: Any) -> WorkSettings:
+        plain = WorkSettings(
+            str(self.target),
+            str(self.target.with_name("scratch")),
+            allow_hosts=(self.server.origin,),
+            connect_seconds=10,
+            stall_seconds=20,
+        )
+        return replace(plain, **other)
+
+    @contextmanager
+    def work(self, **other: Any) -> Iterator[ExportWork]:
+        work = ExportWork(self.settings(**other), self.clock)
+        try:
+            yield work
+        finally:
+            work.close()
+
+    def task(self, url: str, key: str = "file.bin", **other: Any) -> dict[str, Any]:
+        identity = hashlib.sha256(f"{url} {key}".encode()).hexdigest()[:32]
+        plain = {"taskId": identity, "jobId": "job-1", "url": url, "s3Bucket": None}
+        return {**plain, "s3Key": key, "checksum": None, "size": None, "attempt": 1, **other}
+
+    def get(self, url: str, key: str = "file.bin", **other: Any) -> Mapping[str, Any]:
+        """Do one task with its own work. `other` are settings, or fields of the task."""
+        known = {name: other.pop(name) for name in list(other) if name in _OF_SETTINGS}
+        with self.work(**known) as work:
+            return work.process(self.task(url, key, **other), self.reported.append)
+
+    def code(self, url: str, key: str = "file.bin", **other: Any) -> str:
+        """Return the error code of one task, which must fail and change nothing visible."""
+        before = self.visible()
+        result = self.get(url, key, **other)
+        assert result["success"] is False
+        assert result["bytesProcessed"] == 0
+        assert self.visible() == before
+        code: str = result["error"]["code"]
+        return code
+
+    def visible(self) -> dict[str, bytes]:
+        """Return all visible files of the target."""
+        files = {}
+        for folder, folders, names in os.walk(self.target):
+            if OWN_FOLDER in folders:
+                folders.remove(OWN_FOLDER)
+            for name in names:
+                path = Path(folder, name)
+                files[str(path.relative_to(self.target))] = path.read_bytes()
+        return files
+
+    def hidden(self) -> list[str]:
+        return sorted(os.listdir(self.target / OWN_FOLDER))
+
+    def part_size(self) -> int:
+        return sum(path.stat().st_size for path in (self.target / OWN_FOLDER).glob("*.part"))
+
+    def process(
+        self, task: dict[str, Any], *, limit: int = 0, **other: Any
+    ) -> "subprocess.Popen[bytes]":
+        """Do one task in a process of its own, as in a worker."""
+        settings = self.settings(**other)
+        plain = {name: getattr(settings, name) for name in _OF_SETTINGS}
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROCESS, json.dumps([plain, task, limit])],
+            stdout=subprocess.PIPE,
+        )
+
+
+_OF_SETTINGS = tuple(WorkSettings.__dataclass_fields__)
+
+
+def result_of(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
+    out, _ = process.communicate(timeout=120)
+    result: dict[str, Any] = json.loads(out)
+    return result
+
+
+@contextmanager
+def export_place(folder: Path) -> Iterator[ExportPlace]:
+    with LoopbackServer() as server:
+        yield ExportPlace(server, folder / "target")

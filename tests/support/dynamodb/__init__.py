@@ -1,0 +1,1 @@
+"""DynamoDB tables on moto, and clients with faults."""

@@ -1,0 +1,137 @@
+"""Kill a process at any of its file system calls."""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import FileIO
+from typing import Any
+
+from support.filesystem.watched import WatchedFs
+
+CHANGING = frozenset(
+    {
+        "write",
+        "rename",
+        "link",
+        "symlink",
+        "unlink",
+        "mkdir",
+        "rmdir",
+        "utime",
+        "fsync",
+        "chmod",
+        "fchmod",
+    }
+)
+
+
+PR_SET_PDEATHSIG = 1
+
+
+class CrashingFs(WatchedFs):
+    """Counts the calls once armed, and kills its own process before call number `kill_at`.
+
+    With `changes_only`, only calls that change the disk count. A kill before any other call
+    leaves the same disk as a kill before the next change.
+    """
+
+    def __init__(
+        self,
+        server_time: Callable[[], float],
+        kill_at: int | None = None,
+        *,
+        changes_only: bool = False,
+    ) -> None:
+        super().__init__(server_time)
+        self._kill_at = kill_at
+        self._changes_only = changes_only
+        self.armed = False
+        self.count = 0
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.armed and (not self._changes_only or changes(name, args)):
+            self.count += 1
+            if self.count == self._kill_at:
+                die()
+        return real(*args, **kwargs)
+
+
+def changes(name: str, args: tuple[Any, ...]) -> bool:
+    return name in CHANGING or (name == "open" and bool(args[1] & os.O_CREAT))
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a child process ended, and its output."""
+
+    killed: bool
+    output: str
+
+
+Play = Callable[[Callable[[str], None]], None]
+
+
+def run_in_child(play: Play, hangs_after_seconds: float = 60.0) -> Ending:
+    """Run `play(say)` in a fork of this process, which has its imports, and wait for its end.
+
+    A child that raises or hangs fails the calling test, with its traceback in the error.
+    """
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(out)
+        end_with_parent()
+        _be_the_child(play, into)
+    os.close(into)
+    with os.fdopen(out, "rb", buffering=0) as pipe:
+        output, ended = _listen(pipe, hangs_after_seconds)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    assert ended, f"the child hangs; its output is {output!r}"
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return Ending(True, output)
+    assert status == 0, f"the child failed:\n{output}"
+    return Ending(False, output)
+
+
+def end_with_parent() -> None:
+    """In a child: have the kernel kill it when the test's process ends, even while frozen."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _listen(pipe: FileIO, seconds: float) -> tuple[str, bool]:
+    """Read until the child's end of the pipe is closed, because it ended or was killed."""
+    output = b""
+    waiting = select.poll()
+    waiting.register(pipe, select.POLLIN)
+    while waiting.poll(seconds * 1000):
+        if not (word := pipe.read(65536)):
+            return output.decode(), True
+        output += word
+    return output.decode(), False
+
+
+def _be_the_child(play: Play, into: int) -> None:
+    status = 1
+    try:
+        play(lambda word: _write(into, word))
+        status = 0
+    except BaseException:
+        _write(into, traceback.format_exc())
+    finally:
+        os._exit(status)  # it must not return into pytest
+
+
+def _write(fd: int, word: str) -> None:
+    os.write(fd, word.encode())

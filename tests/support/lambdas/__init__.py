@@ -1,0 +1,1 @@
+"""The environment in which Lambda functions are tested."""

@@ -1,0 +1,1 @@
+"""Fake OpenAI, Twilio and Secrets Manager services."""

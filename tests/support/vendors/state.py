@@ -1,0 +1,234 @@
+"""The state of fake OpenAI, Twilio and Secrets Manager services, with configurable faults.
+
+`server` serves it over HTTP.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email.utils import formatdate, parsedate_to_datetime
+from itertools import count
+from threading import Lock
+from typing import Any, Literal
+from urllib.parse import urlencode
+
+How = Literal["answer", "close", "hang", "garbage"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens instead of a good response; with `acted` after the request took effect.
+
+    `answer` returns the status and the vendor's code; `close` closes the connection without a
+    response; `hang` never responds; `garbage` returns 200 with an unreadable body.
+    """
+
+    status: int = 0
+    code: str = ""
+    param: str = ""
+    how: How = "answer"
+    acted: bool = False
+
+
+class Refused(Exception):
+    def __init__(self, status: int, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(status, code)
+        self.status, self.code, self.param = status, code, param
+
+
+@dataclass
+class Ask:
+    """One request."""
+
+    on: str
+    method: str
+    path: str
+    query: dict[str, str]
+    body: dict[str, Any]
+    user: str  # the key; user:password for Twilio
+    fault: str = ""
+
+
+@dataclass
+class Books:
+    """The state of the fake vendors."""
+
+    conversations: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, list[Fault]] = field(default_factory=dict)
+    reply: Callable[[str], str] = "Re: {}".format
+    shape: dict[str, Any] = field(default_factory=dict)  # merged into OpenAI's responses
+    now: Callable[[], float] = time.time
+    lock: Lock = field(default_factory=Lock)
+    numbers: Any = field(default_factory=lambda: count(1))
+
+    def order(self, on: str, fault: Fault, times: int = 1) -> None:
+        """Let the next calls of that kind fail, this many times."""
+        with self.lock:
+            self.faults.setdefault(on, []).extend([fault] * times)
+
+    def asked(self, on: str) -> list[Ask]:
+        return [ask for ask in self.asks if ask.on == on]
+
+    def sent(self) -> list[str]:
+        """Return the texts that Twilio accepted, in order."""
+        return [item["body"] for item in self.messages]
+
+    def next_fault(self, on: str) -> Fault | None:
+        with self.lock:
+            waiting = self.faults.get(on)
+            return waiting.pop(0) if waiting else None
+
+    # -- Secrets Manager
+
+    def secret(self, ask: Ask) -> dict[str, Any]:
+        name = ask.body["SecretId"]
+        if name not in self.secrets:
+            raise Refused(400, "ResourceNotFoundException")
+        return {"Name": name, "SecretString": self.secrets[name]}
+
+    # -- OpenAI
+
+    def open(self, ask: Ask) -> dict[str, Any]:
+        name = f"conv_{next(self.numbers):032x}"
+        self.conversations[name] = []
+        return {"id": name, "object": "conversation", "created_at": 1, "metadata": {}}
+
+    def look(self, ask: Ask) -> dict[str, Any]:
+        name = ask.path.split("/")[3]
+        self._items(name)
+        return {"id": name, "object": "conversation", "created_at": 1, "metadata": {}}
+
+    def list_items(self, ask: Ask) -> dict[str, Any]:
+        items = list(self._items(ask.path.split("/")[3]))
+        if ask.query.get("order", "desc") == "desc":
+            items.reverse()
+        if after := ask.query.get("after"):
+            at = [n for n, item in enumerate(items) if item["id"] == after]
+            if not at:
+                raise Refused(404)
+            items = items[at[0] + 1 :]
+        limit = int(ask.query.get("limit", 20))
+        page, more = items[:limit], len(items) > limit
+        ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {}
+        return {"object": "list", "data": page, "has_more": more, **ends}
+
+    def write(self, ask: Ask) -> dict[str, Any]:
+        if ask.body.get("model") in (None, "no-such-model"):
+            raise Refused(400, "model_not_found", "model")
+        items = self._items(str(ask.body.get("conversation")), named=True)
+        questions = [
+            self._message("user", item["content"]) for item in ask.body.get("input", [])
+        ]
+        texts = [
+            item["content"][0]["text"] for item in items + questions if item["role"] == "user"
+        ]
+        if not texts:
+            raise Refused(400, "missing_required_parameter", "input")
+        answer = self._message("assistant", self.reply(texts[-1]))
+        items.extend([*questions, answer])
+        words = (len(texts[-1].split()), len(answer["content"][0]["text"].split()))
+        return _response(ask.body, answer, *words) | self.shape
+
+    def _items(self, name: str, named: bool = False) -> list[dict[str, Any]]:
+        if not name.startswith("conv_"):
+            raise Refused(400, "invalid_value", "conversation")
+        if name not in self.conversations:
+            raise Refused(404)  # OpenAI names the missing object only in the text
+        return self.conversations[name]
+
+    def _message(self, role: str, text: str) -> dict[str, Any]:
+        kind = "input_text" if role == "user" else "output_text"
+        return {
+            "id": f"msg_{next(self.numbers):032x}",
+            "type": "message",
+            "role": role,
+            "status": "completed",
+            "content": [{"type": kind, "text": text, "annotations": []}],
+        }
+
+    # -- Twilio
+
+    def send(self, ask: Ask) -> dict[str, Any]:
+        self._check_number(ask.body)
+        message = {
+            "sid": f"SM{next(self.numbers):032x}",
+            "status": "queued",
+            "direction": "outbound-api",
+            "to": ask.body["To"],
+            "from": ask.body.get("From"),
+            "body": ask.body.get("Body", ""),
+            "messaging_service_sid": ask.body.get("MessagingServiceSid"),
+            "date_created": formatdate(self.now()),
+            "date_sent": None,  # it is in the queue
+            "error_code": None,
+        }
+        self.messages.append(message)
+        return message
+
+    def list_messages(self, ask: Ask) -> dict[str, Any]:
+        size, page = int(ask.query.get("PageSize", 50)), int(ask.query.get("Page", 0))
+        matching = [item for item in reversed(self.messages) if _matches(item, ask.query)]
+        matching.sort(key=_created, reverse=True)
+        more = matching[(page + 1) * size :]
+        query = urlencode({**ask.query, "Page": page + 1, "PageToken": f"PA{page + 1}"})
+        return {
+            "messages": matching[page * size : (page + 1) * size],
+            "page": page,
+            "page_size": size,
+            "next_page_uri": f"{ask.path}?{query}" if more else None,
+        }
+
+    def _check_number(self, body: dict[str, str]) -> None:
+        number = body.get("To", "").removeprefix("whatsapp:")
+        if number == "+15005550004":  # Twilio's test number for this error
+            raise Refused(400, "21610")
+        if not re.fullmatch(r"\+\d{7,15}", number) or number == "+15005550001":
+            raise Refused(400, "21211")
+        if not body.get("From") and not body.get("MessagingServiceSid"):
+            raise Refused(400, "21603")
+        if len(body.get("Body", "")) > 1600:
+            raise Refused(400, "21617")
+
+
+def _response(order: dict[str, Any], answer: Any, asked: int, answered: int) -> dict[str, Any]:
+    usage = {"input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered}
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "status": "completed",
+        "model": order["model"],
+        "metadata": order.get("metadata", {}),
+        "output": [answer],
+        "usage": usage,
+        "error": None,
+    }
+
+
+def _created(message: dict[str, Any]) -> Any:
+    return parsedate_to_datetime(message["date_created"])
+
+
+def _matches(message: dict[str, Any], query: dict[str, str]) -> bool:
+    wanted = {"To": "to", "From": "from"}
+    if any(name in query and message[key] != query[name] for name, key in wanted.items()):
+        return False
+    return message["date_sent"] is not None or not any("DateSent" in name for name in query)
+
+
+Deed = Callable[[Books, Ask], dict[str, Any]]
+_TWILIO = r"/2010-04-01/Accounts/[^/]+/Messages\.json"
+ROUTES: list[tuple[str, str, str, Deed, int]] = [
+    ("POST", r"/v1/conversations", "openai.open", Books.open, 200),
+    ("GET", r"/v1/conversations/[^/]+", "openai.look", Books.look, 200),
+    ("GET", r"/v1/conversations/[^/]+/items", "openai.list", Books.list_items, 200),
+    ("POST", r"/v1/responses", "openai.write", Books.write, 200),
+    ("POST", _TWILIO, "twilio.send", Books.send, 201),
+    ("GET", _TWILIO, "twilio.list", Books.list_messages, 200),
+    ("POST", r"/", "aws.secret", Books.secret, 200),
+]

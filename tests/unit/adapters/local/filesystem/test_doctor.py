@@ -1,0 +1,331 @@
+"""doctor: its results for the place of a queue, with faults made by hand."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
+from holdfast.adapters.local.filesystem.checks import races
+from holdfast.adapters.local.filesystem.checks.folders import (
+    check_access,
+    check_device,
+    judge_inodes,
+    judge_space,
+)
+from holdfast.adapters.local.filesystem.checks.modes import check_mode
+from holdfast.adapters.local.filesystem.checks.times import check_clock, judge_time_grain
+from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
+from holdfast.adapters.local.mounts import (
+    check_mount,
+    check_sync_programs,
+    find_mount,
+    parse_mounts,
+)
+from holdfast.core.checks import CheckLevel, CheckResult
+from holdfast.core.queue.message import AnyMessage
+from holdfast.testing import ManualClock
+from support.filesystem.crash import run_in_child
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[FilesystemQueue[AnyMessage]]:
+    with FilesystemQueue(tmp_path, queue="q") as queue:
+        yield queue  # type: ignore[misc]
+
+
+def examine(folder: Path, **given: object) -> dict[str, list[CheckResult]]:
+    """Return the results by check."""
+    results: dict[str, list[CheckResult]] = {}
+    for result in FilesystemDoctor(folder, **given).examine():  # type: ignore[arg-type]
+        results.setdefault(result.check, []).append(result)
+    return results
+
+
+def levels(results: dict[str, list[CheckResult]]) -> set[CheckLevel]:
+    return {result.level for group in results.values() for result in group}
+
+
+def test_a_healthy_queue_is_found_healthy(queue: FilesystemQueue[AnyMessage]) -> None:
+    queue.push(AnyMessage())
+    queue.poll()
+    results = examine(queue.folder)
+    assert CheckLevel.FAIL not in levels(results)
+    assert {"rename", "link", "lock", "clock", "permissions", "one device"} <= results.keys()
+
+
+def test_every_result_that_is_not_ok_has_a_remedy(tmp_path: Path) -> None:
+    for findings in examine(tmp_path / "nowhere" / "q").values():
+        for result in findings:
+            assert result.remedy or result.level is CheckLevel.OK, result
+
+
+def test_nothing_is_left_behind(queue: FilesystemQueue[AnyMessage]) -> None:
+    before = sorted(queue.folder.rglob("*"))
+    examine(queue.folder)
+    assert sorted(queue.folder.rglob("*")) == before
+
+
+def test_a_queue_that_is_not_there_is_a_failure_and_is_not_made(tmp_path: Path) -> None:
+    results = examine(tmp_path / "queues" / "default" / "q")
+    assert results["queue"][0].level is CheckLevel.FAIL
+    assert results["rename"][0].level is CheckLevel.OK  # the place was probed anyway
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- races
+
+
+def racer(tmp_path: Path, body: str) -> Path:
+    script = tmp_path / "racer.py"
+    script.write_text(
+        "import os, shutil, sys\n"
+        "how, folder, me, count = sys.argv[1:]\n"
+        "os.chdir(folder)\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        f"{body}\n"
+    )
+    return script
+
+
+def test_a_folder_where_moving_is_copying_is_found_out(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+) -> None:
+    """In folders that a sync program copies, every process wins."""
+    copying = racer(tmp_path, "print(*range(int(count)))")
+    results = examine(queue.folder, racer=copying)
+    for race in ("rename", "link"):
+        assert results[race][0].level is CheckLevel.FAIL
+        assert f"{races.HEATS} of {races.HEATS} files were won by two" in results[race][0].found
+
+
+def test_files_that_vanish_or_are_torn_are_found_out(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+) -> None:
+    losing = racer(tmp_path, "print(*range(3)) if me == '0' else None")
+    results = examine(queue.folder, racer=losing)
+    assert results["rename"][0].level is CheckLevel.FAIL
+    assert "had no winner or were incomplete" in results["rename"][0].found
+
+
+def test_a_probe_that_breaks_is_a_result_and_the_others_continue(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+) -> None:
+    results = examine(queue.folder, racer=racer(tmp_path, "sys.exit(5)"))
+    assert results["rename"][0].level is CheckLevel.FAIL
+    assert "cannot be checked" in results["rename"][0].found
+    assert results["lock"][0].level is CheckLevel.OK
+
+
+# -- filesystem and mount
+
+MOUNTS = """\
+/dev/vda / ext4 rw,relatime 0 0
+tmpfs /run tmpfs rw,nosuid 0 0
+server:/export /srv nfs4 rw,vers=4.2,soft,local_lock=all 0 0
+server:/export /srv/hard nfs rw,hard,noac 0 0
+//box/share /mnt/my\\040share cifs rw 0 0
+host:/x /mnt/ssh fuse.sshfs rw 0 0
+/dev/vdb /mnt/ro ext4 ro,relatime 0 0
+/dev/vdc /mnt/ro/inner ext4 rw 0 0
+/dev/vdd /mnt/ro/inner xfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/home/me/q", "ext4"),
+        ("/srv/q", "nfs4"),
+        ("/srv/hard/q", "nfs"),
+        ("/srvx/q", "ext4"),
+        ("/mnt/my share/q", "cifs"),
+        ("/mnt/ro/inner/q", "xfs"),
+    ],
+)
+def test_the_mount_of_a_path_is_the_nearest_and_the_newest(path: str, kind: str) -> None:
+    mount = find_mount(path, parse_mounts(MOUNTS))
+    assert mount is not None
+    assert mount.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "word"),
+    [
+        ("x / ext4 rw 0 0", CheckLevel.OK, "ext4"),
+        ("x / nfs4 rw,hard 0 0", CheckLevel.OK, "network filesystem"),
+        ("x / nfs4 rw,soft 0 0", CheckLevel.WARN, "mounted soft"),
+        ("x / nfs rw,nolock 0 0", CheckLevel.WARN, "locks are local"),
+        ("x / tmpfs rw 0 0", CheckLevel.WARN, "in memory"),
+        ("x / cifs rw 0 0", CheckLevel.WARN, "not guaranteed"),
+        ("x / fuse.s3fs rw 0 0", CheckLevel.WARN, "not guaranteed"),
+        ("x / ext4 ro 0 0", CheckLevel.FAIL, "read-only"),
+        ("", CheckLevel.OK, "is unknown"),
+    ],
+)
+def test_each_kind_of_mount_is_judged(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path, line: str, level: CheckLevel, word: str
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(line)
+    judged = list(check_mount(queue.folder, mounts))
+    assert any(f.level is level and word in f.found for f in judged), judged
+
+
+def test_a_system_without_a_list_of_mounts_is_no_failure(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+) -> None:
+    [result] = check_mount(queue.folder, tmp_path / "none")
+    assert result.level is CheckLevel.OK
+
+
+@pytest.mark.requirement("R001-024")
+@pytest.mark.parametrize("mark", [".stfolder", ".dropbox.cache"])
+def test_a_synced_folder_is_a_failure(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path, mark: str
+) -> None:
+    (tmp_path / mark).mkdir()
+    [result] = check_sync_programs(queue.folder)
+    assert result.level is CheckLevel.FAIL
+    assert "move the queue out" in result.remedy
+
+
+# -- folders
+
+
+def test_a_missing_folder_is_named(queue: FilesystemQueue[AnyMessage]) -> None:
+    (queue.folder / "history").rmdir()
+    result, *_ = check_access(queue.folder)
+    assert result.level is CheckLevel.WARN
+    assert "history" in result.found
+
+
+def test_a_folder_on_another_device_is_a_failure(
+    queue: FilesystemQueue[AnyMessage], fast_path: Path
+) -> None:
+    if fast_path.stat().st_dev == queue.folder.stat().st_dev:
+        pytest.skip("there is only one filesystem here")
+    (queue.folder / "completed").rmdir()
+    (queue.folder / "completed").symlink_to(fast_path)
+    [result] = check_device(queue.folder)
+    assert result.level is CheckLevel.FAIL
+    assert "completed" in result.found
+
+
+def test_sticky_folders_are_pointed_out(queue: FilesystemQueue[AnyMessage]) -> None:
+    (queue.folder / "leased").chmod(0o1777)
+    assert any("sticky" in result.found for result in check_access(queue.folder))
+
+
+@pytest.mark.parametrize(
+    ("free", "level"),
+    [(10 << 30, CheckLevel.OK), (500 << 20, CheckLevel.WARN), (1 << 20, CheckLevel.FAIL)],
+)
+def test_little_space_is_pointed_out_before_it_is_none(free: int, level: CheckLevel) -> None:
+    assert judge_space(free).level is level
+
+
+@pytest.mark.parametrize(
+    ("free", "level"),
+    [(10**7, CheckLevel.OK), (50_000, CheckLevel.WARN), (10, CheckLevel.FAIL)],
+)
+def test_few_inodes_are_pointed_out_before_there_are_none(free: int, level: CheckLevel) -> None:
+    assert judge_inodes(free).level is level
+
+
+# -- clock
+
+
+@pytest.mark.parametrize(
+    ("ahead", "level", "word"),
+    [
+        (0.01, CheckLevel.OK, "is this host's clock"),
+        (2.0, CheckLevel.OK, "2.0 s ahead"),
+        (-2.0, CheckLevel.OK, "2.0 s behind"),
+        (90.0, CheckLevel.WARN, "90.0 s ahead"),
+    ],
+)
+def test_the_file_servers_clock_is_compared(
+    tmp_path: Path, ahead: float, level: CheckLevel, word: str
+) -> None:
+    clock = ManualClock()
+    server = FsOps(server_time=lambda: clock.time() + ahead)
+    result, *_ = check_clock(tmp_path, clock, server)
+    assert result.level is level
+    assert word in result.found
+
+
+def test_stamps_in_whole_seconds_are_pointed_out() -> None:
+    [result] = judge_time_grain([5_000_000_000, 5_000_000_000, 6_000_000_000])
+    assert result.level is CheckLevel.WARN
+    assert list(judge_time_grain([5_000_000_000, 5_000_000_001, 6_000_000_000])) == []
+
+
+# -- access
+
+
+def access_of(folder: Path) -> CheckResult:
+    [result] = check_mode(folder)
+    return result
+
+
+def test_a_private_and_a_shared_queue_are_distinguished(tmp_path: Path) -> None:
+    private = FilesystemQueue(tmp_path, queue="private").folder
+    shared = FilesystemQueue(tmp_path, queue="shared", access="group").folder
+    assert access_of(private) == CheckResult("access", CheckLevel.OK, "private (mode 0700)")
+    assert access_of(shared).level is CheckLevel.OK
+    assert access_of(shared).found.startswith("shared with group ")
+    assert access_of(shared).found.endswith(" (mode 2770)")
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o775, 0o770, 0o2775])
+def test_a_queue_that_others_can_read_is_mended_by_the_command_it_gives(
+    tmp_path: Path, mode: int
+) -> None:
+    """An earlier version made such queues under umask 022, 027, 002 or 007."""
+    queue = FilesystemQueue(tmp_path / "it's here", queue="q")
+    queue.push(AnyMessage())
+    for path in (queue.folder, *queue.folder.rglob("*")):
+        path.chmod(mode if path.is_dir() else mode & 0o666)
+    results = access_of(queue.folder)
+    assert results.level is CheckLevel.WARN
+    assert f"mode {mode:04o}" in results.found
+    subprocess.run(results.remedy.partition("; or")[0], shell=True, check=True)
+    while (
+        results := access_of(queue.folder)
+    ).level is not CheckLevel.OK:  # two things were wrong
+        subprocess.run(results.remedy, shell=True, check=True)
+    assert all(path.stat().st_mode & 0o007 == 0 for path in queue.folder.rglob("*"))
+    with FilesystemQueue(tmp_path / "it's here", queue="q") as again:
+        assert len(again.poll()) == 1
+
+
+def test_a_link_in_the_place_of_a_folder_is_a_failure(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+) -> None:
+    (queue.folder / "failed").rmdir()
+    (queue.folder / "failed").symlink_to(tmp_path)
+    results = examine(queue.folder)
+    assert results["folders"][0].level is CheckLevel.FAIL
+    assert "failed" in results["folders"][0].found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("name", ["pending/1700000000001-ab12-0", "workers/abcdef.json"])
+def test_what_another_user_closed_is_named(fast_path: Path, name: str) -> None:
+    queue = FilesystemQueue(fast_path, queue="q")
+    path = queue.folder / name
+    path.mkdir() if name.startswith("pending") else path.touch()
+    for folder in (fast_path, *fast_path.rglob("*")):
+        folder.chmod(0o777)
+    path.chmod(0o700)
+
+    def play(say: Callable[[str], None]) -> None:
+        os.setuid(54323)
+        closed = [f for f in check_access(queue.folder) if f.level is CheckLevel.FAIL]
+        assert [str(path) in result.found for result in closed] == [True]
+
+    run_in_child(play)

@@ -1,0 +1,149 @@
+"""The tasks of a running job, shared by two threads, and its progress between results."""
+
+from threading import Event
+from typing import Any
+
+from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.jobs.active_job import PAGE_SIZE, ActiveJob
+from holdfast.jobs.dispatcher import TaskDispatcher
+from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult
+from holdfast.jobs.tracker import JobTracker
+from holdfast.testing import ManualClock, MemoryJobs
+from support.jobs.inline_pool import InlinePool
+
+
+def make_tasks(count: int) -> list[ExportTask]:
+    """Make so many tasks."""
+    return [ExportTask.create("j", f"https://files.example/{n}", f"{n}") for n in range(count)]
+
+
+def make_success(task: ExportTask) -> TaskResult:
+    """Make the result of a task that succeeded."""
+    return TaskResult("j", task.task_id, True)
+
+
+def test_a_task_that_was_given_back_is_the_next_one() -> None:
+    active = ActiveJob("j")
+    active.add_page(make_tasks(3))
+    first = active.take()
+    assert first is not None
+    active.give_back(first.task_id)
+    assert active.take() == first
+    assert not active.is_exhausted
+
+
+def test_no_task_is_taken_from_a_closed_job() -> None:
+    active = ActiveJob("j")
+    active.add_page(make_tasks(3))
+    taken = active.take()
+    assert taken is not None
+    active.close()
+    assert active.take() is None
+    active.finish(make_success(taken))
+    assert len(active.wait_for_results(0)) == 1  # a running task may still finish
+
+
+def test_results_of_tasks_that_do_not_run_are_ignored() -> None:
+    active = ActiveJob("j")
+    listed = make_tasks(1)
+    active.add_page(listed)
+    active.finish(make_success(listed[0]))
+    assert not active.wait_for_results(0)
+
+
+def test_a_cancelled_job_keeps_neither_tasks_nor_results() -> None:
+    active = ActiveJob("j")
+    active.add_page(make_tasks(3))
+    first, second = active.take(), active.take()
+    assert first is not None
+    assert second is not None
+    active.cancel()
+    active.finish(make_success(first))
+    active.give_back(second.task_id)
+    assert not active.wait_for_results(0)
+    assert active.take() is None
+
+
+def test_tasks_wait_while_too_many_results_are_not_counted() -> None:
+    """An unavailable store must not fill the memory (JB-32)."""
+    active = ActiveJob("j")
+    listed = make_tasks(6000)
+    active.add_page(listed)
+    taken = 0
+    while (task := active.take()) is not None:
+        active.finish(make_success(task))
+        taken += 1
+    assert taken == 5000
+    active.remove_counted(active.wait_for_results(0))
+    assert active.take() is not None
+
+
+def test_the_next_page_is_requested_before_the_last_one_is_empty() -> None:
+    active = ActiveJob("j")
+    assert active.needs_tasks
+    active.add_page(make_tasks(PAGE_SIZE))
+    assert not active.needs_tasks
+    for _ in range(PAGE_SIZE * 3 // 4):
+        active.take()
+    assert active.needs_tasks
+    active.add_page(make_tasks(1))
+    assert not active.needs_tasks  # a page that is not full is the last one
+
+
+def test_a_large_file_that_arrives_is_progress() -> None:
+    """A job is stalled only if no bytes come in (JB-17)."""
+    clock = ManualClock()
+    jobs = MemoryJobs(clock=clock)
+    jobs.save(ExportJob.create("j", "e", "u", now=clock.time()))
+    jobs.add_tasks("j", make_tasks(1))
+    jobs.update_job_status("j", JobStatus.DOWNLOADING)
+    jobs.set_total_tasks("j", 1)
+    dispatcher = TaskDispatcher(
+        jobs, JobTracker(jobs, None), lambda task: {}, progress_seconds=30, clock=clock
+    )
+    pool = InlinePool(dispatcher, lambda task: None)
+    noted: list[float] = []
+    job = jobs.find_by_id("j")
+    assert job is not None
+    lost = Event()
+
+    def should_leave() -> bool:
+        """Advance the clock once per step; bytes come only in the first steps."""
+        clock.advance(31)
+        pool.bytes += 1000 if len(noted) < 3 else 0
+        stored = jobs.find_by_id("j")
+        assert stored is not None
+        noted.append(stored.last_progress_at)
+        if len(noted) == 8:
+            lost.set()
+        return False
+
+    dispatcher.run(job, lost=lost, should_leave=should_leave)
+    assert noted[0] < noted[1] < noted[2] < noted[3]
+    assert noted[5] == noted[6] == noted[7]
+
+
+class LateIndex(MemoryJobs):
+    """Lists nothing at the first call."""
+
+    calls = 0
+
+    def tasks(self, job_id: str, **options: Any) -> list[ExportTask]:
+        self.calls += 1
+        return super().tasks(job_id, **options) if self.calls > 1 else []
+
+
+def test_a_task_that_was_not_listed_is_listed_again() -> None:
+    """All listed tasks are done and the job is not, so a task is missing in the list."""
+    jobs = LateIndex()
+    jobs.save(ExportJob.create("j", "e", "u", now=SYSTEM_CLOCK.time()))
+    jobs.add_tasks("j", make_tasks(2))
+    jobs.update_job_status("j", JobStatus.DOWNLOADING)
+    jobs.set_total_tasks("j", 2)
+    dispatcher = TaskDispatcher(
+        jobs, JobTracker(jobs, None), lambda task: {}, pause_seconds=0.0
+    )
+    InlinePool(dispatcher)
+    job = jobs.find_by_id("j")
+    assert job is not None
+    assert dispatcher.run(job, lost=Event()).status is JobStatus.COMPLETED

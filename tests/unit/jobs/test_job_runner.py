@@ -1,0 +1,445 @@
+"""A job from its message to its outcome, in one process and one thread.
+
+The pool does tasks at once, the store is in memory and Step Functions is simulated. What
+happens if a process crashes on the way is in test_export_crashes.py.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from threading import Event as Flag
+from threading import Thread
+from time import sleep
+
+import pytest
+
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.events import Event, Events
+from holdfast.jobs import events as ev
+from holdfast.jobs.dispatcher import TaskDispatcher
+from holdfast.jobs.errors import CallbackUnclear, InvalidJob, StoreUnavailable
+from holdfast.jobs.model import (
+    ExportJob,
+    ExportTask,
+    JobError,
+    JobStatus,
+    TaskResult,
+    TaskToken,
+)
+from holdfast.jobs.pool.pool import Assignment
+from holdfast.jobs.request import JobRequest, TaskSpec, build_tasks
+from holdfast.jobs.runner import JobRunner
+from holdfast.jobs.tracker import JobTracker
+from holdfast.testing import ManualClock
+from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
+from holdfast.testing.stepfunctions import AcceptedCallback, SimulatedStepFunctions, TokenState
+from support.jobs.inline_pool import InlinePool, fail, succeed
+
+
+@dataclass
+class FakeHeartbeats:
+    """Notes the calls of the runner to the orchestrator."""
+
+    sent: list[TaskToken | None] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+
+    def beat_now(self, job: ExportJob) -> None:
+        self.sent.append(job.task_token)
+
+    def forget(self, job_id: str) -> None:
+        self.forgotten.append(job_id)
+
+
+class Stage:
+    """A runner with a store in memory, a simulated Step Functions and an inline pool."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or ManualClock()
+        self.events: list[Event] = []
+        events = Events(self.events.append)
+        self.jobs = MemoryJobs(JobMemory(), self.clock)
+        self.step_functions = SimulatedStepFunctions(self.clock)
+        self.tracker = JobTracker(self.jobs, self.step_functions, events=events)
+        self.dispatcher = TaskDispatcher(
+            self.jobs, self.tracker, make_payload, clock=self.clock
+        )
+        self.pool = InlinePool(self.dispatcher)
+        self.heartbeats = FakeHeartbeats()
+        self.listed: list[TaskSpec] = []
+        self.runner = JobRunner(
+            self.jobs,
+            self.tracker,
+            self.dispatcher,
+            self.heartbeats,
+            lambda request: iter(self.listed),
+            self.step_functions,
+            events=events,
+            clock=self.clock,
+        )
+
+    def run(self, request: JobRequest) -> ExportJob:
+        """Run the job with a lease that is not lost."""
+        return self.runner.run(request, lost=Flag())
+
+    def list_outcomes(self) -> list[AcceptedCallback]:
+        """Return the accepted callbacks that are not heartbeats."""
+        return [sent for sent in self.step_functions.accepted if sent.kind != "heartbeat"]
+
+    def list_kinds(self) -> list[str]:
+        """Return "success" or "failure" for each outcome that was sent."""
+        return [sent.kind for sent in self.list_outcomes()]
+
+
+def make_payload(task: ExportTask) -> dict[str, object]:
+    """Return what a worker gets for a task."""
+    return {"url": task.url, "s3Key": task.key}
+
+
+def make_request(
+    *urls: str, token: TaskToken | None = None, job_id: str = "abc-123"
+) -> JobRequest:
+    """Make a request for these files."""
+    specs = tuple(TaskSpec(url=url) for url in urls)
+    return JobRequest(job_id, "export-456", "user-789", token, specs)
+
+
+A, B, C = (f"https://files.example/{name}" for name in "abc")
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    return Stage()
+
+
+@pytest.mark.requirement(
+    "R004-014",
+    "R004-023",
+    "R004-081",
+    "R004-082",
+    "R004-083",
+    "R004-084",
+    "R004-085",
+    "R004-086",
+    "R004-087",
+    "R004-098",
+    "R004-105",
+    "R004-106",
+)
+def test_a_job_is_stored_and_processed_and_its_outcome_sent(stage: Stage) -> None:
+    """PROCESSING first, a heartbeat before anything else."""
+    token = stage.step_functions.open()
+    job = stage.run(make_request(A, B, token=token))
+    assert job.status is JobStatus.COMPLETED
+    assert (job.export_id, job.user_id) == ("export-456", "user-789")
+    assert job.state.completed_tasks == job.state.total_tasks == 2
+    assert stage.heartbeats.sent == [token]
+    assert stage.heartbeats.forgotten == ["abc-123"]
+    assert stage.list_kinds() == ["success"]
+    assert [task.payload["s3Key"] for task in stage.pool.taken] != []
+
+
+def test_a_heartbeat_is_sent_before_the_job_is_stored(stage: Stage) -> None:
+    """(JB-19)"""
+    token = stage.step_functions.open()
+
+    def refuse(job: ExportJob) -> None:
+        raise StoreUnavailable("not now")
+
+    stage.jobs.save = refuse  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable):
+        stage.run(make_request(A, token=token))
+    assert stage.heartbeats.sent == [token]
+
+
+def test_the_list_is_looked_up_when_the_message_has_none(stage: Stage) -> None:
+    stage.listed = [TaskSpec(url=A), TaskSpec(url=B, key="b.bin")]
+    job = stage.run(JobRequest("abc-123", "export-456", "user-789"))
+    assert job.state.completed_tasks == 2
+
+
+def test_an_invalid_list_fails_the_job_with_the_reason(stage: Stage) -> None:
+    """(JB-39)"""
+    token = stage.step_functions.open()
+    request = JobRequest(
+        "abc-123", "e", "u", token, (TaskSpec(url=A, key="x"), TaskSpec(url=B, key="x"))
+    )
+    job = stage.run(request)
+    assert job.status is JobStatus.FAILED
+    assert job.error is not None
+    assert job.error.code == "InvalidJob"
+    assert "two files want the name 'x'" in job.error.message
+    assert stage.list_kinds() == ["failure"]
+
+
+def test_a_job_of_no_files_is_complete(stage: Stage) -> None:
+    assert stage.run(make_request()).status is JobStatus.COMPLETED
+
+
+def test_a_file_that_is_listed_twice_is_one_task(stage: Stage) -> None:
+    assert stage.run(make_request(A, A, B)).state.total_tasks == 2
+
+
+def test_two_files_of_one_name_get_different_keys(stage: Stage) -> None:
+    stage.run(make_request("https://one.example/x.pdf", "https://two.example/x.pdf"))
+    keys = {task.payload["s3Key"] for task in stage.pool.taken}
+    assert len(keys) == 2
+    assert "x.pdf" in keys
+
+
+def test_the_same_message_again_does_no_task_again(stage: Stage) -> None:
+    """A duplicate with the same token finds the token closed, which is fine (JB-14)."""
+    token = stage.step_functions.open()
+    stage.run(make_request(A, token=token))
+    job = stage.run(make_request(A, token=token))
+    assert job.status is JobStatus.COMPLETED
+    assert len(stage.pool.taken) == 1
+    assert stage.list_kinds() == ["success"]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_another_execution_of_a_finished_job_gets_its_outcome(
+    stage: Stage, failing: bool
+) -> None:
+    """(JB-14)"""
+    if failing:
+        stage.pool.do = fail
+    stage.run(make_request(A, token=stage.step_functions.open()))
+    second = stage.step_functions.open()
+    stage.run(make_request(A, token=second))
+    assert len(stage.pool.taken) == 1
+    assert stage.list_kinds() == ["failure" if failing else "success"] * 2
+    assert stage.step_functions.state(second) is TokenState.CLOSED
+
+
+def test_an_outcome_that_cannot_be_repeated_now_raises(stage: Stage) -> None:
+    stage.run(make_request(A))
+    stage.step_functions.down = True
+    with pytest.raises(CallbackUnclear):
+        stage.run(make_request(A, token=stage.step_functions.open()))
+
+
+def test_another_execution_takes_a_running_job_over(stage: Stage) -> None:
+    """The first execution is notified, and the counters stay (JB-14)."""
+    first, second = stage.step_functions.open(), stage.step_functions.open()
+    begin(stage, make_request(A, B, token=first), counted=1)
+    job = stage.run(make_request(A, B, token=second))
+    assert job.status is JobStatus.COMPLETED
+    assert job.state.completed_tasks == 2
+    assert len(stage.pool.taken) == 1
+    sent = [(each.kind, each.token, each.error) for each in stage.list_outcomes()]
+    assert sent == [("failure", first, "Superseded"), ("success", second, "")]
+
+
+def test_an_old_message_does_not_take_the_job_back(stage: Stage) -> None:
+    """The execution was superseded, and its message is delivered again after a crash."""
+    first, second = stage.step_functions.open(), stage.step_functions.open()
+    begin(stage, make_request(A, B, token=first), counted=1)
+    stage.jobs.attach_token("abc-123", second)
+    stage.step_functions.send_task_failure(first, "Superseded", "")
+    job = stage.run(make_request(A, B, token=first))
+    assert job.status is JobStatus.COMPLETED
+    assert stage.step_functions.state(second) is TokenState.CLOSED
+    assert stage.list_kinds() == ["failure", "success"]
+
+
+def test_an_execution_that_has_ended_takes_no_job_over(stage: Stage) -> None:
+    """Its message was late, and the execution that still waits keeps the job."""
+    first, over = stage.step_functions.open(), stage.step_functions.open()
+    stage.step_functions.send_task_failure(over, "Aborted", "by an operator")
+    begin(stage, make_request(A, B, token=first), counted=1)
+    stage.run(make_request(A, B, token=over))
+    sent = [(each.kind, each.token) for each in stage.step_functions.accepted]
+    assert sent == [("failure", over), ("success", first)]
+
+
+def test_a_superseded_execution_is_notified_by_its_own_message(stage: Stage) -> None:
+    """A process crashed between taking the job over and failing the old token."""
+    first, second = stage.step_functions.open(), stage.step_functions.open()
+    begin(stage, make_request(A, B, token=first), counted=1)
+    stage.jobs.attach_token("abc-123", second)
+    stage.run(make_request(A, B, token=first))
+    sent = [(each.token, each.error) for each in stage.list_outcomes()]
+    assert sent == [(first, "Superseded"), (second, "")]
+
+
+def test_an_old_token_is_failed_after_the_row_has_the_new_one(stage: Stage) -> None:
+    """A heartbeat in between would find the row's own token closed, and fail the job."""
+    first, second = stage.step_functions.open(), stage.step_functions.open()
+    begin(stage, make_request(A, B, token=first), counted=1)
+    send_failure = stage.step_functions.send_task_failure
+    rows: list[TaskToken | None] = []
+
+    def note_row(token: TaskToken, error: str, cause: str) -> None:
+        job = stage.jobs.find_by_id("abc-123")
+        assert job is not None
+        rows.append(job.task_token)
+        send_failure(token, error, cause)
+
+    stage.step_functions.send_task_failure = note_row  # type: ignore[method-assign]
+    stage.run(make_request(A, B, token=second))
+    assert rows == [second]
+
+
+def test_another_execution_has_the_job_before_its_message_gets_the_lock(stage: Stage) -> None:
+    """The new token gets heartbeats while the first message's run goes on here."""
+    first, second = stage.step_functions.open(), stage.step_functions.open()
+    gate, began = Flag(), Flag()
+
+    def slow(task: Assignment) -> TaskResult:
+        began.set()
+        assert gate.wait(30)
+        return succeed(task)
+
+    stage.pool.do = slow
+    runs = [
+        Thread(target=stage.run, args=(make_request(A, token=token),))
+        for token in (first, second)
+    ]
+    runs[0].start()
+    assert began.wait(30)
+    runs[1].start()
+    wait_for(lambda: stage.step_functions.state(first) is TokenState.CLOSED)
+    job = stage.jobs.find_by_id("abc-123")
+    assert job is not None
+    assert job.task_token == second
+    gate.set()
+    for run in runs:
+        run.join(30)
+    assert stage.list_kinds() == ["failure", "success"]
+
+
+def begin(stage: Stage, request: JobRequest, counted: int, *, sealed: bool = True) -> None:
+    """Store a job as a process left it that crashed after so many results."""
+    assert request.tasks is not None
+    tasks = list(build_tasks(request.job_id, request.tasks))
+    stage.jobs.save(request.to_job(stage.clock.time()))
+    stage.jobs.add_tasks(request.job_id, tasks)
+    stage.jobs.update_job_status(request.job_id, JobStatus.DOWNLOADING)
+    if sealed:
+        stage.jobs.set_total_tasks(request.job_id, len(tasks))
+    results = [TaskResult(request.job_id, task.task_id, True) for task in tasks[:counted]]
+    stage.jobs.record_results(request.job_id, results)
+
+
+@pytest.mark.requirement("R004-048")
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("counted", [0, 1, 2, 3])
+def test_a_job_goes_on_where_a_process_crashed(
+    stage: Stage, counted: int, sealed: bool
+) -> None:
+    """Tasks that are counted are not done again (JB-06, JB-15, JB-16)."""
+    request = make_request(A, B, C, token=stage.step_functions.open())
+    begin(stage, request, counted, sealed=sealed)
+    job = stage.run(request)
+    assert job.status is JobStatus.COMPLETED
+    assert job.state.completed_tasks == job.state.total_tasks == 3
+    assert len(stage.pool.taken) == 3 - counted
+    assert stage.list_kinds() == ["success"]
+    assert [type(event) for event in stage.events].count(ev.JobResumed) == 1
+
+
+def test_tasks_of_an_older_list_are_part_of_the_job_too(stage: Stage) -> None:
+    """A process stored tasks and crashed, and the list changed before the seal."""
+    begin(stage, make_request(A, B), 0, sealed=False)
+    job = stage.run(make_request(B, C))
+    assert job.state.completed_tasks == job.state.total_tasks == 3
+
+
+def test_a_job_that_waited_for_its_message_is_not_stalled(stage: Stage) -> None:
+    request = make_request(A)
+    begin(stage, request, 0)
+    stage.clock.advance(10_000)
+    stage.pool.do = lambda task: None
+    stop = Flag()
+    run = Thread(target=stage.runner.run, args=(request,), kwargs={"lost": stop})
+    run.start()
+    try:
+        wait_for(lambda: bool(stage.pool.taken))
+        job = stage.jobs.find_by_id("abc-123")
+        assert job is not None
+        assert job.last_progress_at == stage.clock.time()
+    finally:
+        stop.set()
+        run.join()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until the condition is true."""
+    for _ in range(3000):
+        if condition():
+            return
+        sleep(0.01)
+    raise AssertionError("it never happened")
+
+
+def test_a_lost_lease_ends_the_work_at_once(stage: Stage) -> None:
+    stage.pool.do = lambda task: None
+    lost = Flag()
+    lost.set()
+    job = stage.runner.run(make_request(A), lost=lost)
+    assert not job.terminal
+
+
+def test_running_tasks_are_stopped_when_the_lease_is_lost(stage: Stage) -> None:
+    lost = Flag()
+
+    def never(task: Assignment) -> None:
+        lost.set()
+
+    stage.pool.do = never
+    job = stage.runner.run(make_request(A), lost=lost)
+    assert not job.terminal
+    assert stage.pool.cancelled == ["abc-123"]
+    assert stage.dispatcher.running == []
+
+
+def test_a_second_message_of_a_running_job_waits_for_the_first(stage: Stage) -> None:
+    """The second run finds the job done, and has no token to repeat the outcome to."""
+    gate, began = Flag(), Flag()
+
+    def slow(task: Assignment) -> object:
+        began.set()
+        assert gate.wait(30)
+        return succeed(task)
+
+    stage.pool.do = slow  # type: ignore[assignment]
+    jobs: list[ExportJob] = []
+    runs = [Thread(target=lambda: jobs.append(stage.run(make_request(A)))) for _ in range(2)]
+    runs[0].start()
+    assert began.wait(30)
+    runs[1].start()
+    gate.set()
+    for run in runs:
+        run.join(30)
+    assert [job.status for job in jobs] == [JobStatus.COMPLETED] * 2
+    assert len(stage.pool.taken) == 1
+
+
+def test_an_outcome_is_sent_again_until_it_is_accepted() -> None:
+    """The message is held until then (JB-08)."""
+    stage = Stage(SYSTEM_CLOCK)
+    stage.step_functions.throttle(2)
+    job = stage.run(make_request(A, token=stage.step_functions.open()))
+    assert job.status is JobStatus.COMPLETED
+    assert stage.list_kinds() == ["success"]
+
+
+def test_a_token_is_refused_without_step_functions(stage: Stage) -> None:
+    runner = JobRunner(
+        stage.jobs, stage.tracker, stage.dispatcher, stage.heartbeats, lambda request: iter(())
+    )
+    with pytest.raises(InvalidJob, match="Step Functions is not configured"):
+        runner.run(make_request(A, token=TaskToken("t")), lost=Flag())
+
+
+def test_a_job_that_is_cancelled_while_it_runs_ends_as_the_store_says(stage: Stage) -> None:
+    """(JB-13)"""
+
+    def cancel_job(task: Assignment) -> None:
+        stage.tracker.fail("abc-123", JobError("TaskTimedOut", "too late"))
+        stage.dispatcher.cancel("abc-123")
+
+    stage.pool.do = cancel_job
+    job = stage.run(make_request(A, B))
+    assert job.status is JobStatus.FAILED
+    assert len(stage.pool.taken) == 1
+    assert stage.pool.cancelled != []
