@@ -2,7 +2,7 @@
 
 All promises are tested on ministack, over HTTP, where each call is one step, so that many
 threads can conflict. Those of the outcome are also tested on moto, in this process, like the
-unit tests (tests/unit/adapters/aws/dynamodb). A fault of one server should not be a fault of
+unit tests (tests/integration/adapters/aws/dynamodb). A fault of one server should not be a fault of
 the other. moto is not thread-safe, and slow with many rows.
 """
 
