@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tools import listeners, orphans
 
+from holdfast.testing import ManualClock
 from support import memory_folder, run_environment
 
 run_environment.isolate()
@@ -21,6 +22,12 @@ def fast_path() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Return a clock that only the test moves."""
+    return ManualClock()
 
 
 @pytest.hookimpl(wrapper=True)

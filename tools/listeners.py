@@ -5,7 +5,8 @@ machine, so the listening sockets of this process and its descendants are checke
 """
 
 import os
-import sys
+import socket
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -13,9 +14,23 @@ from pathlib import Path
 
 from tools import orphans
 
-# A listening TCP socket has state 0A. UDP has no such state: 07 is bound and not connected.
-_TABLES = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
-_FIRST_LINE_IS_A_HEADING = 1
+# The states of sockets that others could reach. A listening TCP socket has state 10. UDP has no
+# such state: 7 is bound and not connected.
+_KINDS = {
+    "tcp": (socket.AF_INET, socket.IPPROTO_TCP, 10),
+    "tcp6": (socket.AF_INET6, socket.IPPROTO_TCP, 10),
+    "udp": (socket.AF_INET, socket.IPPROTO_UDP, 7),
+    "udp6": (socket.AF_INET6, socket.IPPROTO_UDP, 7),
+}
+# The kernel's interface to list sockets, see sock_diag(7). The files in /proc/net hold the
+# same, but the kernel takes ten milliseconds to write them, too long to read after each test.
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_REQUEST_A_LIST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_ERROR, _DONE = 2, 3
+_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, process
+_REQUEST = struct.Struct("=BBBBI48s")  # family, protocol, …, states, any address
+_ENTRY = struct.Struct("=4x2s2x16s44xI")  # port, address, …, inode
 _known_foreign: set[str] = set()
 
 
@@ -36,21 +51,35 @@ def assert_loopback_only() -> None:
 
 def _find_exposed() -> Iterator[tuple[str, str]]:
     """Yield inode and address of each socket of the machine that listens to others."""
-    for kind, listening in _TABLES.items():
-        with suppress(OSError):  # no IPv6, or not Linux
-            for line in (
-                Path("/proc/net", kind).read_text().splitlines()[_FIRST_LINE_IS_A_HEADING:]
-            ):
-                local, state, inode = (line.split()[column] for column in (1, 3, 9))
-                host, _, port = local.partition(":")
-                if state == listening and not _is_loopback(address := _parse_address(host)):
-                    yield inode, f"{kind} {address} port {int(port, 16)}"
+    for kind, (family, protocol, state) in _KINDS.items():
+        with suppress(OSError, AttributeError):  # no IPv6, or not Linux
+            for entry in _list_sockets(family, protocol, state):
+                port, source, inode = _ENTRY.unpack_from(entry)
+                address = ip_address(source[:4] if family == socket.AF_INET else source)
+                if not _is_loopback(address):
+                    yield str(inode), f"{kind} {address} port {int.from_bytes(port)}"
 
 
-def _parse_address(text: str) -> IPv4Address | IPv6Address:
-    """Read an address that the kernel writes as 32-bit words in its own byte order."""
-    words = (int(text[at : at + 8], 16) for at in range(0, len(text), 8))
-    return ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
+def _list_sockets(family: int, protocol: int, state: int) -> Iterator[bytes]:
+    """Yield the kernel's entry for each socket of the machine in this state."""
+    request = _REQUEST.pack(family, protocol, 0, 0, 1 << state, b"")
+    head = _HEADER.pack(
+        _HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _REQUEST_A_LIST, 0, 0
+    )
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as kernel:
+        kernel.send(head + request)
+        while True:
+            for kind, body in _split_messages(kernel.recv(1 << 16)):
+                if kind in (_ERROR, _DONE):
+                    return
+                yield body
+
+
+def _split_messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    while data:
+        length, kind, *_ = _HEADER.unpack_from(data)
+        yield kind, data[_HEADER.size : length]
+        data = data[(length + 3) & ~3 :]  # messages begin at multiples of four
 
 
 def _is_loopback(address: IPv4Address | IPv6Address) -> bool:

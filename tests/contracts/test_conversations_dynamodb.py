@@ -1,7 +1,7 @@
 """The conversation contract for DynamoDBConversations.
 
 On ministack, over HTTP, where each call is one step, so that crowds can meet. The tests of
-its own are on moto (tests/unit/adapters/aws/dynamodb): what one of the two
+its own are on moto (tests/integration/adapters/aws/dynamodb): what one of the two
 gets wrong, the other should not.
 """
 

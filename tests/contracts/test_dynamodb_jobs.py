@@ -1,9 +1,9 @@
 """DynamoDBJobs keeps the promises of a job store, on two independent servers.
 
 All promises are tested on ministack, over HTTP, where each call is one step, so that many
-threads can conflict. Those of the outcome are also tested on moto, in this process, like the
-unit tests (tests/unit/adapters/aws/dynamodb). A fault of one server should not be a fault of
-the other. moto is not thread-safe, and slow with many rows.
+threads can conflict. Those of the outcome are also tested on moto, in this process, like
+tests/integration/adapters/aws/dynamodb. A fault of one server should not be a fault of the
+other. moto is not thread-safe, and slow with many rows.
 """
 
 from collections.abc import Iterator

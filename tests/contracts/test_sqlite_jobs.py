@@ -17,11 +17,6 @@ from holdfast.testing.contracts.jobs.contract import JobStoreContract
 from holdfast.testing.contracts.jobs.support import TOKEN, OpenRepository, new_job, read_job
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 class TestSQLiteJobs(JobStoreContract):
     @pytest.fixture
     def open_repository(self, fast_path: Path) -> Iterator[OpenRepository]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, FilesystemQueue, QueueMessage, open_queue
-from holdfast.bootstrap import examine_queue, log_events, parse_queue_address, serve_metrics
+from holdfast.bootstrap import log_events, parse_queue_address
 from holdfast.core import events as ev
 from holdfast.core.errors import ConfigError, InvalidName, QueueUnavailable
 from holdfast.testing import ManualClock, MemoryQueue
@@ -107,23 +107,9 @@ def test_the_model_decides_what_can_be_pushed(tmp_path: Path) -> None:
         assert message.name == "you"
 
 
-def test_doctor_is_chosen_by_the_queues_url(tmp_path: Path) -> None:
-    results = list(examine_queue(f"q?data_dir={tmp_path}", env={}))
-    assert results[0].check == "queue"
-    assert str(tmp_path) in results[0].found
-    with pytest.raises(ConfigError, match="folders"):
-        examine_queue("memory:q", env={})
-
-
 def test_events_become_lines_at_the_level_asked_for() -> None:
     lines: list[str] = []
     log = log_events(lines.append, "json", min_level="warning")
     log(ev.Claimed("q", "a", 1))
     log(ev.PollFailed("q", error="away"))
     assert [json.loads(line)["event"] for line in lines] == ["poll_failed"]
-
-
-def test_metrics_are_served_until_closed() -> None:
-    server = serve_metrics(0)
-    assert server.port > 0
-    server.close()

@@ -1,12 +1,10 @@
-"""The parts of seed 004 that no other test of jobs covers: values, messages, logs, layers.
+"""The parts of seed 004 that no other test of jobs covers: values, messages, logs.
 
 The load tests are in test_export_load.py. The tests that need processes are in
 tests/integration/jobs/test_export_structure.py and test_export_whole_service.py.
 """
 
 import logging
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from threading import Event as Flag
@@ -33,7 +31,6 @@ from holdfast.testing import ManualClock
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 from holdfast.testing.stepfunctions import SimulatedStepFunctions
 from support.jobs.inline_pool import InlinePool
-from support.paths import ROOT
 
 # -- values
 
@@ -245,23 +242,3 @@ def test_log_lines_have_the_fields_of_the_seed(event: Event, level: int, line: s
     make_line_log(lines.append, min_level=logging.DEBUG)(event)
     assert line in lines[0]
     assert get_event_level(event) == level
-
-
-# -- layers
-
-
-@pytest.mark.requirement(
-    "R004-012", "R004-076", "R004-133", "R004-134", "R004-171", "R004-186", "R004-210"
-)
-def test_the_contracts_between_the_layers_are_kept() -> None:
-    """Jobs use ports,
-    adapters implement them; checked as `make check` does."""
-    program = "from importlinter.cli import lint_imports_command as run; run()"
-    ran = subprocess.run(
-        [sys.executable, "-c", program, "--no-cache"],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stdout.decode()
-    assert b"0 broken" in ran.stdout

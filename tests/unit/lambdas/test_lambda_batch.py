@@ -22,11 +22,6 @@ EXTEND = "ChangeMessageVisibilityBatch"
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def source(clock: ManualClock) -> EventSource:
     return EventSource(clock)
 

@@ -302,11 +302,6 @@ def test_an_output_that_is_too_long_is_smaller_json_that_says_so() -> None:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def simulated(clock: ManualClock) -> SimulatedStepFunctions:
     return SimulatedStepFunctions(clock)
 

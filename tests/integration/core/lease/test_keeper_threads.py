@@ -87,11 +87,6 @@ def _no_thread_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def source(clock: ManualClock) -> Source:
     return Source(clock)
 

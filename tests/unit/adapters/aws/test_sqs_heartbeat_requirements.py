@@ -2,12 +2,8 @@
 
 import json
 import logging
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from textwrap import dedent
 from typing import Any
 
 import boto3
@@ -95,16 +91,6 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     lambda_heartbeat.visibility_timeout.cache_clear()
     return lambda_heartbeat
-
-
-def run_alone(code: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the code in a process without a region, account or settings."""
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    kept = {**kept, "AWS_EC2_METADATA_DISABLED": "true", **env}
-    code = dedent(code)
-    return subprocess.run(
-        [sys.executable, "-c", code], env=kept, capture_output=True, text=True, timeout=60
-    )
 
 
 # -- its purpose
@@ -206,18 +192,6 @@ def test_a_new_heartbeat_is_not_running_and_has_no_error(ground: Ground) -> None
     assert (heartbeat._thread, heartbeat._error, heartbeat._running) == (None, None, False)
 
 
-@pytest.mark.requirement("R000-009")
-def test_a_process_ends_though_its_heartbeat_was_never_stopped() -> None:
-    """The thread is a daemon."""
-    ended = run_alone(
-        """
-        from holdfast.utils.sqs_heartbeat import SQSHeartbeat
-        SQSHeartbeat("https://a/b/c", "h", 3000, 6000, client=object()).start()
-        """
-    )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-
-
 # -- the constructor
 
 
@@ -281,38 +255,6 @@ def test_its_parameters_can_be_read(ground: Ground) -> None:
     heartbeat = ground.heartbeat(20, 60)
     assert (heartbeat.queue_url, heartbeat.receipt_handle) == (URL, HANDLE)
     assert (heartbeat.interval_sec, heartbeat.visibility_timeout_sec) == (20, 60)
-
-
-@pytest.mark.requirement("R000-040", "R000-077")
-def test_it_makes_its_own_client_for_the_queues_region() -> None:
-    """Boto3's, and its calls cannot hang for an interval (HB-08)."""
-    made = run_alone(
-        f"""
-        from holdfast.utils.sqs_heartbeat import SQSHeartbeat
-        client = SQSHeartbeat({URL!r}, "h", 6)._sqs_client
-        config = client.meta.config
-        print(client.meta.service_model.service_name, client.meta.region_name)
-        print(config.read_timeout, config.connect_timeout)
-        """
-    )
-    assert made.stdout.split() == ["sqs", "eu-west-1", "3.0", "3.0"], made.stderr
-
-
-@pytest.mark.requirement("R000-040")
-def test_a_client_that_cannot_be_made_is_a_clear_error() -> None:
-    """One line names the problem, not botocore's error."""
-    refused = run_alone(
-        """
-        from holdfast.core.errors import ConfigError
-        from holdfast.utils.sqs_heartbeat import SQSHeartbeat
-        try:
-            SQSHeartbeat("orders", "h", 6)
-        except ConfigError as error:
-            print(error)
-        """
-    )
-    assert "no region for sqs: set AWS_REGION" in refused.stdout, refused.stderr
-    assert "region" in refused.stdout
 
 
 # -- the loop

@@ -2,10 +2,6 @@
 
 import json
 import logging
-import subprocess
-import sys
-import urllib.request
-from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -19,9 +15,8 @@ from holdfast.adapters.observe.logging import (
     get_event_name,
     make_line_log,
 )
-from holdfast.adapters.observe.metrics import Metrics, MetricsServer
+from holdfast.adapters.observe.metrics import Metrics
 from holdfast.core import events as ev
-from holdfast.core.errors import ConfigError
 from holdfast.core.events import Event, Events
 from holdfast.testing import ManualClock
 
@@ -118,35 +113,6 @@ def test_structlog_is_used_where_it_is_installed() -> None:
     ]
 
 
-WITHOUT = """
-import sys
-for name in {missing!r}:
-    sys.modules[name] = None  # as if it were not installed
-"""
-
-
-def run_without(missing: list[str], program: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT.format(missing=missing) + program],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-
-def test_the_standard_library_logs_where_structlog_is_not_installed() -> None:
-    done = run_without(
-        ["structlog"],
-        "import logging\n"
-        "from holdfast.adapters.observe.logging import EventLog\n"
-        "from holdfast.core import events as ev\n"
-        "logging.basicConfig(level=logging.INFO)\n"
-        "EventLog()(ev.Completed('q', 'm', 1, seconds=2.0))\n",
-    )
-    assert done.stderr == "INFO:holdfast:completed queue=q message_id=m attempt=1 seconds=2.0\n"
-
-
 def test_no_event_has_a_field_for_a_body_or_a_receipt() -> None:
     named = {field.name for kind in KINDS for field in fields(kind)}
     assert not named & {"body", "message", "receipt", "token", "payload", "handle"}
@@ -206,32 +172,3 @@ def test_labels_do_not_grow_with_the_messages(
     text = prometheus_client.generate_latest(registry).decode()
     assert "m42" not in text
     assert "r42" not in text
-
-
-@pytest.fixture
-def server() -> Iterator[MetricsServer]:
-    server = MetricsServer(0)
-    yield server
-    server.close()
-
-
-def test_metrics_are_served(server: MetricsServer) -> None:
-    server.subscriber(ev.Completed("q", "m", 1, seconds=1.0))
-    url = f"http://127.0.0.1:{server.port}/metrics"
-    with urllib.request.urlopen(url, timeout=30) as page:
-        assert b'holdfast_completed_total{queue="q"} 1.0' in page.read()
-
-
-def test_a_port_that_is_taken_is_one_clear_line(server: MetricsServer) -> None:
-    with pytest.raises(ConfigError, match="choose another --metrics-port"):
-        MetricsServer(server.port)
-
-
-def test_without_prometheus_the_error_names_the_remedy() -> None:
-    done = run_without(
-        ["prometheus_client"],
-        "from holdfast.adapters.observe.metrics import Metrics\n"
-        "from holdfast.core.errors import ConfigError\n"
-        "try:\n    Metrics()\nexcept ConfigError as error:\n    print(error)\n",
-    )
-    assert "pip install 'holdfast[metrics]'" in done.stdout

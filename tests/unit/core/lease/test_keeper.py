@@ -13,11 +13,6 @@ from support.lease_source import FakeSource, let_pass
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def source(clock: ManualClock) -> FakeSource:
     return FakeSource(clock)
 

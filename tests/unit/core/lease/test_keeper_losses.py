@@ -15,11 +15,6 @@ TWELVE_HOURS = 12 * 3600
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def source(clock: ManualClock) -> FakeSource:
     return FakeSource(clock)
 

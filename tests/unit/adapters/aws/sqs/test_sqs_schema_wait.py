@@ -33,11 +33,6 @@ class Order2(QueueMessage):
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def sqs(clock: ManualClock) -> SimulatedSqs:
     return SimulatedSqs(clock)
 

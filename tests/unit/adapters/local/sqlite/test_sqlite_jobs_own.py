@@ -31,12 +31,6 @@ from holdfast.testing.contracts.jobs.support import (
     start_job,
 )
 
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 # -- safety of writes
 
 

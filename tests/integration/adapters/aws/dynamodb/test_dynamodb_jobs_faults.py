@@ -3,18 +3,14 @@ a secret.
 """
 
 import logging
-import os
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ParamValidationError
 
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb.client import DynamoDBClient
 from holdfast.core.errors import ConfigError, HoldfastError
 from holdfast.jobs.errors import AlreadySealed, JobClosed, StoreUnavailable
 from holdfast.jobs.model import JobState, JobStatus, TaskToken
@@ -58,7 +54,7 @@ def jobs(client: Any, clock: ManualClock) -> DynamoDBJobs:
     return DynamoDBJobs(client=client, clock=clock)
 
 
-# -- a store that is busy, closed or unreachable
+# -- a store that is busy or closed
 
 BUSY = {
     "conflict": make_cancellation("None", "TransactionConflict"),
@@ -168,20 +164,7 @@ def test_a_service_error_becomes_one_clear_line(
     assert len(failing.calls) == 1
 
 
-def test_an_unreachable_store_is_unavailable(clock: ManualClock) -> None:
-    unreachable = boto3.client(
-        "dynamodb",
-        region_name="us-east-1",
-        endpoint_url="http://127.0.0.1:1",
-        aws_access_key_id="testing",
-        aws_secret_access_key="testing",
-        config=Config(retries={"total_max_attempts": 1}),
-    )
-    with pytest.raises(StoreUnavailable, match="EndpointConnectionError"):
-        DynamoDBJobs(client=unreachable, clock=clock).find_by_id("job")
-
-
-# -- secrets and processes
+# -- secrets
 
 
 @pytest.mark.requirement("R004-168")
@@ -242,26 +225,3 @@ def _assert_error_hides_token(call: Callable[[], object]) -> None:
     for error in chain:
         assert CANARY not in f"{error!r} {vars(error)}"
     assert CANARY not in "".join(traceback.format_exception(raised.value))
-
-
-def test_a_forked_child_makes_a_client_of_its_own(
-    monkeypatch: pytest.MonkeyPatch, clock: ManualClock
-) -> None:
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    client = DynamoDBClient(None, clock, tables_command="holdfast export tables")
-    parent_client = client.client
-    assert client.client is parent_client
-    if (pid := os.fork()) == 0:
-        try:
-            has_own_client = (
-                client.client is not parent_client and client.client is client.client
-            )
-        except BaseException:
-            has_own_client = False
-        os._exit(0 if has_own_client else 1)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert client.client is parent_client
-    client.close()
-    assert client.client is not parent_client
-    client.close()

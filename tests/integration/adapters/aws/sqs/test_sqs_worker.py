@@ -1,0 +1,148 @@
+"""A worker on SQSQueue and the simulator, in real time and with real threads."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast.adapters.aws.sqs import SQSQueue
+from holdfast.core.errors import ConfigError
+from holdfast.core.events import DeadLettered, Event, Events
+from holdfast.core.queue.message import AnyMessage, QueueMessage
+from holdfast.core.worker.context import Context
+from holdfast.core.worker.outcome import Reject, Retry
+from holdfast.core.worker.worker import Worker
+from holdfast.testing import SimulatedSqs
+
+LEASE = 30.0
+
+
+Queue = SQSQueue[Any]
+
+
+class Order(QueueMessage):
+    customer: str = "ada"
+    number: int = 0
+
+
+def push_count(queue: Queue, count: int) -> list[str]:
+    return queue.push_many(AnyMessage(id=f"{number}") for number in range(count))
+
+
+@pytest.mark.requirement("R003-025")
+def test_a_worker_never_receives_more_than_it_has_free_slots() -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work")
+    queue: Queue = SQSQueue("work", lease_seconds=LEASE, client=client)
+    push_count(queue, 40)
+    held = most = 0
+    lock = threading.Lock()
+
+    def handle(_: AnyMessage, __: object) -> None:
+        nonlocal most
+        with lock:
+            most = max(most, queue.stats().leased)
+
+    report = Worker(queue, handle, concurrency=3).run(until_empty=True)
+    assert report.completed == 40
+    assert held <= most <= 3
+
+
+def test_one_empty_response_does_not_count_as_an_empty_queue() -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work")
+    queue: Queue = SQSQueue("work", lease_seconds=3.0, client=client)
+    assert queue.min_empty_checks == 3
+    looked = []
+    stats = queue.stats
+
+    def counted() -> Any:
+        looked.append(1)
+        if len(looked) == 2:
+            push_count(queue, 1)  # it arrives after one empty receive
+        return stats()
+
+    queue.stats = counted  # type: ignore[method-assign]
+    report = Worker(queue, lambda _, __: None).run(until_empty=True)
+    assert report.completed == 1
+
+
+def test_messages_of_one_group_are_processed_one_by_one_in_order() -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work.fifo", Attributes={"FifoQueue": "true"})
+    queue: Queue = SQSQueue("work.fifo", Order, client=client, group_by="customer")
+    queue.push_many(Order(customer=f"{n % 3}", number=n) for n in range(30))
+    seen: dict[str, list[int]] = {"0": [], "1": [], "2": []}
+    busy: set[str] = set()
+    side_by_side = []
+
+    def handle(order: Order, _: object) -> None:
+        if order.customer in busy:
+            side_by_side.append(order.number)
+        busy.add(order.customer)
+        seen[order.customer].append(order.number)
+        threading.Event().wait(0.005)
+        busy.discard(order.customer)
+
+    assert Worker(queue, handle, concurrency=8).run(until_empty=True).completed == 30
+    assert side_by_side == []
+    assert all(numbers == sorted(numbers) for numbers in seen.values())
+
+
+@pytest.mark.requirement("R001-048")
+def test_a_worker_retries_rejects_and_completes() -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work")
+    events_seen: list[Event] = []
+    queue: Queue = SQSQueue("work", Order, client=client, on_nack="now")
+    queue.push_many(Order(id=f"{number}", number=number) for number in range(12))
+
+    def handle(order: Order, _: object) -> Reject | None:
+        if order.number == 3:
+            return Reject("no such order")
+        if order.number == 5 and order.attempts == 1:
+            raise RuntimeError("later")
+        return None
+
+    worker = Worker(queue, handle, concurrency=4, events=Events(events_seen.append))
+    report = worker.run(until_empty=True)
+    assert (report.completed, report.retried, report.dead_lettered) == (11, 1, 1)
+    assert [view.id for view in queue.dead_letters()] == ["3"]
+    assert [event.message_id for event in events_seen if isinstance(event, DeadLettered)] == [
+        "3"
+    ]
+
+
+def report_cap(_: AnyMessage, ctx: Context) -> Reject:
+    return Reject(f"{ctx.max_seconds_left:.0f}")
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_the_handler_can_read_how_long_the_message_can_be_held(isolation: Any) -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work")
+    queue: Queue = SQSQueue("work", client=client)
+    push_count(queue, 1)
+    Worker(queue, report_cap, isolation=isolation).run(until_empty=True)
+    [view] = queue.dead_letters()
+    assert 43_000 < int(view.reason or 0) <= 43_200
+
+
+def test_a_run_until_empty_waits_for_messages_it_nacked_itself() -> None:
+    client = SimulatedSqs().client()
+    client.create_queue(QueueName="work")
+    queue: Queue = SQSQueue("work", client=client)
+    queue.min_empty_checks = 1  # one check could be wrong
+    push_count(queue, 1)
+
+    def handle(message: AnyMessage, _: object) -> Retry | None:
+        return Retry(after_seconds=3) if message.attempts == 1 else None
+
+    report = Worker(queue, handle).run(until_empty=True)
+    assert (report.retried, report.completed) == (1, 1)
+
+
+def test_a_worker_on_a_missing_queue_fails_at_once() -> None:
+    queue: Queue = SQSQueue("nowhere", client=SimulatedSqs().client())
+    with pytest.raises(ConfigError, match="no such queue"):
+        Worker(queue, lambda _, __: None).run()
