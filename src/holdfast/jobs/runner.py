@@ -15,7 +15,7 @@ from typing import Protocol
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
-from holdfast.jobs.dispatcher import TaskDispatcher, is_decided
+from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.errors import (
     AlreadySealed,
     InvalidJob,
@@ -126,7 +126,7 @@ class JobRunner:
         on_progress: Callable[[ExportJob], None],
     ) -> ExportJob:
         has_our_token = job.task_token == request.token
-        if not is_decided(job):
+        if not job.is_decided:
             job = self._seal(job, request, fresh=fresh)
         job = self._dispatcher.run(
             job, lost=lost, should_leave=should_leave, on_progress=on_progress
@@ -152,7 +152,7 @@ class JobRunner:
         if job is None:
             raise JobNotFound(f"job {requested.job_id!r} was deleted a moment ago")
         self._events.emit(JobResumed(job.job_id, job.status))
-        if is_decided(job):
+        if job.is_decided:
             return job
         if requested.task_token is not None and requested.task_token != job.task_token:
             job = self._take_over(job, requested)
@@ -208,7 +208,7 @@ class JobRunner:
                 return self._tracker.fail(job.job_id, JobError("InvalidJob", str(problem)))
             except (AlreadySealed, JobClosed):  # another process works on this job, too
                 job = self._read(job.job_id)
-        if is_decided(job):
+        if job.is_decided:
             return job
         # A process crashed between the last count and the outcome, or still works on it.
         return self._tracker.complete(job.job_id)
@@ -240,7 +240,7 @@ class JobRunner:
         self, job: ExportJob, lost: Event, should_leave: Callable[[], bool]
     ) -> ExportJob:
         """Repeat until the outcome is sent; the tracker may need more than one attempt."""
-        while is_decided(job) and not (job.terminal or lost.is_set() or should_leave()):
+        while job.is_decided and not (job.terminal or lost.is_set() or should_leave()):
             job = self._tracker.complete(job.job_id)
             if not job.terminal:
                 self._clock.wait(lost, _PAUSE_SECONDS)

@@ -7,11 +7,12 @@ writes to. Connections are therefore closed before a fork and opened again when 
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Condition, Lock
+from typing import Any
 from weakref import WeakSet
 
 from holdfast.adapters.local.sqlite import path_check
@@ -24,6 +25,8 @@ from holdfast.adapters.local.sqlite.connection import (
 from holdfast.adapters.local.sqlite.errors import translate_error
 from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.core.errors import ConfigError, StoreUnavailable
+
+Row = Mapping[str, Any]
 
 _databases: "WeakSet[Database]" = WeakSet()
 
@@ -193,6 +196,12 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
         with suppress(sqlite3.Error):  # a full disk may have rolled it back already
             connection.execute("ROLLBACK")
         raise
+
+
+def read_rows(cursor: sqlite3.Cursor) -> list[Row]:
+    """Return the rows of a cursor as dicts by column."""
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, values, strict=True)) for values in cursor]
 
 
 # Held from before a fork until after it, so that a database created meanwhile waits.

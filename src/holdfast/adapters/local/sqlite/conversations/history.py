@@ -13,7 +13,7 @@ from holdfast.adapters.local.sqlite.conversations.row_values import (
     row_from_message,
     row_from_parked,
 )
-from holdfast.adapters.local.sqlite.jobs.rows import read_rows
+from holdfast.adapters.local.sqlite.database import read_rows
 from holdfast.conversations.errors import ParkedNotFound
 from holdfast.conversations.model import ConversationKey, HistoryMessage, ParkedBatch
 

@@ -10,7 +10,7 @@ from holdfast.adapters.local.sqlite.conversations.row_values import (
     find_changes,
     row_from_conversation,
 )
-from holdfast.adapters.local.sqlite.jobs.rows import read_rows
+from holdfast.adapters.local.sqlite.database import read_rows
 from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import LockLost
 from holdfast.conversations.model import Conversation, ConversationKey, LockGrant, Status

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.adapters.local.sqlite.jobs.rows import Row
+from holdfast.adapters.local.sqlite.database import Row
 from holdfast.conversations.model import (
     Conversation,
     ConversationKey,

@@ -7,7 +7,7 @@ from holdfast.adapters.local.sqlite.conversations.row_values import (
     row_from_staged,
     staged_from_row,
 )
-from holdfast.adapters.local.sqlite.jobs.rows import read_rows
+from holdfast.adapters.local.sqlite.database import read_rows
 from holdfast.conversations.model import ConversationKey, Staged, WaitingConversation, Window
 
 _ADD = """
