@@ -20,15 +20,15 @@ from holdfast.jobs.transitions import Rule
 
 
 class JobChange(NamedTuple):
-    """A job before and after a rule; the same object if the rule changed nothing."""
+    """What a rule did: the job after it, or before it if requested, and whether it changed."""
 
-    before: ExportJob
-    after: ExportJob
+    job: ExportJob
+    is_made: bool
 
     @property
-    def changed_job(self) -> ExportJob | None:
-        """The job after the rule, or None if the rule changed nothing."""
-        return None if self.after is self.before else self.after
+    def job_if_made(self) -> ExportJob | None:
+        """The job, or None if the rule changed nothing."""
+        return self.job if self.is_made else None
 
 
 class RuleJobStore(JobStateRepository):
@@ -39,7 +39,9 @@ class RuleJobStore(JobStateRepository):
         self._keep_seconds = keep_seconds
 
     @abstractmethod
-    def _change(self, job_id: str, rule: Rule, *arguments: Any) -> JobChange:
+    def _change(
+        self, job_id: str, rule: Rule, *arguments: Any, return_before: bool = False
+    ) -> JobChange:
         """Apply the rule to the current job, and store the result, in one atomic step.
 
         Raises JobNotFound, and the refusal that the rule returns.
@@ -89,16 +91,18 @@ class RuleJobStore(JobStateRepository):
 
     def claim_outcome(self, job_id: str) -> ExportJob | None:
         """Decide the outcome once all results are in. Return the job, or None."""
-        return self._change(job_id, transitions.claim_outcome).changed_job
+        return self._change(job_id, transitions.claim_outcome).job_if_made
 
     def give_up(self, job_id: str, error: JobError) -> ExportJob | None:
         """Decide the job as failed. Return the job, or None if its outcome is decided."""
-        return self._change(job_id, transitions.give_up_job, error).changed_job
+        return self._change(job_id, transitions.give_up_job, error).job_if_made
 
     def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
         """Begin a callback attempt. Return the job before it, or None if none may begin."""
-        change = self._change(job_id, transitions.begin_attempt, again_after_seconds)
-        return change.before if change.changed_job else None
+        change = self._change(
+            job_id, transitions.begin_attempt, again_after_seconds, return_before=True
+        )
+        return change.job_if_made
 
     def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
         """End an unsuccessful callback attempt."""
@@ -108,10 +112,8 @@ class RuleJobStore(JobStateRepository):
         """Settle the job. Return False if no callback is pending."""
         if not status.terminal:
             raise IllegalTransition(f"a job cannot be settled as {status}")
-        return (
-            self._change(job_id, transitions.settle_job, status, error).changed_job is not None
-        )
+        return self._change(job_id, transitions.settle_job, status, error).is_made
 
     def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
         """Attach the token of a new execution and return the job. Raises JobClosed."""
-        return self._change(job_id, transitions.attach_token, token).after
+        return self._change(job_id, transitions.attach_token, token).job

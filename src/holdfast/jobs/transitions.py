@@ -43,8 +43,13 @@ def apply_rule(
         raise after
     if after is job:
         return job
-    ttl = int(now + keep_seconds) if after.terminal and keep_seconds is not None else None
+    ttl = compute_ttl(now, keep_seconds) if after.terminal else None
     return replace(after, updated_at=now, ttl=ttl)
+
+
+def compute_ttl(now: float, keep_seconds: float | None) -> int | None:
+    """Return when a row that is finished now may be deleted, or None if it is kept forever."""
+    return None if keep_seconds is None else int(now + keep_seconds)
 
 
 # -- the status
@@ -191,9 +196,12 @@ def record_progress(job: ExportJob, now: float) -> ExportJob:
 # -- the outcome and its callback
 
 
-def claim_outcome(job: ExportJob, _now: float) -> ExportJob:
-    """Decide the outcome of a job whose tasks are all counted."""
-    if not job.all_counted:
+def claim_outcome(job: ExportJob, _now: float, failed_tasks: int | None = None) -> ExportJob:
+    """Decide the outcome of a job whose tasks are all counted.
+
+    `failed_tasks` is the number that the caller has read, if it must still be that.
+    """
+    if not job.all_counted or failed_tasks not in (None, job.state.failed_tasks):
         return job
     status, error = choose_outcome(job.state.failed_tasks)
     return replace(job, callback=Callback(CallbackState.PENDING, status, error))

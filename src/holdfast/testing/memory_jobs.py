@@ -103,9 +103,15 @@ class MemoryJobs(RuleJobStore):
         except KeyError:
             raise transitions.build_not_found_error(job_id) from None
 
-    def _change(self, job_id: str, rule: transitions.Rule, *arguments: Any) -> JobChange:
+    def _change(
+        self,
+        job_id: str,
+        rule: transitions.Rule,
+        *arguments: Any,
+        return_before: bool = False,
+    ) -> JobChange:
         with self._memory.lock:
             job, now = self._read(job_id), self._clock.time()
             after = transitions.apply_rule(rule, job, now, self._keep_seconds, *arguments)
             self._memory.jobs[job_id] = after
-            return JobChange(job, after)
+            return JobChange(job if return_before else after, after is not job)

@@ -21,6 +21,7 @@ from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.process import after_fork
 
 _MAX_TRIES = 9  # about 8 seconds in total
+_MAX_BATCH_KEYS = 100  # DynamoDB's limit for one BatchGetItem
 _MAX_BATCH_WRITES = 25  # DynamoDB's limit for one BatchWriteItem
 _BACKOFF = Backoff(first_seconds=0.05, max_seconds=2.0)
 
@@ -96,20 +97,21 @@ class DynamoDBClient:
             arguments["ExclusiveStartKey"] = last_key
 
     def read_rows(self, table: str, keys: list[Attributes]) -> list[dict[str, Any]]:
-        """Return the current rows of up to 100 keys, in any order and without missing ones."""
+        """Return the current rows of these keys, in any order and without missing ones."""
         rows: list[dict[str, Any]] = []
-        tries = 0
-        while keys:
-            request = {table: {"Keys": keys, "ConsistentRead": True}}
-            response = self.call("batch_get_item", RequestItems=request)
-            page = response.get("Responses", {}).get(table, [])
-            rows += map(decode, page)
-            keys = response.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
-            # The remaining keys were throttled, or did not fit into one response. In the latter
-            # case some rows came.
-            tries = 0 if page else tries + 1
-            if keys and tries:
-                self._wait_before_retry(tries, "BatchGetItem: UnprocessedKeys")
+        for start in range(0, len(keys), _MAX_BATCH_KEYS):
+            remaining, tries = keys[start : start + _MAX_BATCH_KEYS], 0
+            while remaining:
+                request = {table: {"Keys": remaining, "ConsistentRead": True}}
+                response = self.call("batch_get_item", RequestItems=request)
+                page = response.get("Responses", {}).get(table, [])
+                rows += map(decode, page)
+                remaining = response.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
+                # The remaining keys were throttled, or did not fit into one response. In the
+                # latter case some rows came.
+                tries = 0 if page else tries + 1
+                if remaining and tries:
+                    self._wait_before_retry(tries, "BatchGetItem: UnprocessedKeys")
         return rows
 
     # -- writing

@@ -17,7 +17,7 @@ from holdfast.adapters.aws.dynamodb.values import (
     restore_floats,
 )
 from holdfast.core.clock import to_utc
-from holdfast.jobs.errors import InvalidJob, JobNotFound
+from holdfast.jobs.errors import InvalidJob
 from holdfast.jobs.model import (
     Callback,
     CallbackState,
@@ -30,6 +30,7 @@ from holdfast.jobs.model import (
     TaskStatus,
     TaskToken,
 )
+from holdfast.jobs.transitions import build_not_found_error, shorten_name
 
 Row = Mapping[str, Any]
 
@@ -75,16 +76,6 @@ def is_valid_task_id(task_id: str) -> bool:
 
 def _count_bytes(text: str) -> int:
     return len(text.encode(errors="replace"))
-
-
-def build_not_found_error(job_id: str) -> JobNotFound:
-    """Return the error for a job that does not exist."""
-    return JobNotFound(f"job {shorten_name(job_id)} does not exist")
-
-
-def shorten_name(name: str) -> str:
-    """Return the name quoted, and cut to 100 characters."""
-    return repr(name if len(name) <= 100 else f"{name[:100]}…")
 
 
 # -- jobs
@@ -171,6 +162,13 @@ def job_from_row(row: Row) -> ExportJob:
     )
 
 
+def require_job(job_id: str, row: Row) -> ExportJob:
+    """Return the job of a row. Raises JobNotFound if the row is empty."""
+    if not row:
+        raise build_not_found_error(job_id)
+    return job_from_row(row)
+
+
 def restore_before_attempt(row: Row) -> ExportJob:
     """Return the job as it was before a delivery attempt, given the row after the attempt."""
     job = job_from_row(row)
@@ -248,9 +246,8 @@ def row_from_task(job_id: str, task: ExportTask) -> Attributes:
 
 def changes_from_result(result: TaskResult, ttl: int | None) -> dict[str, Any]:
     """Return what a result changes in its task's row."""
-    status = TaskStatus.COMPLETED if result.success else TaskStatus.FAILED
     row = {
-        "status": status.value,
+        "status": result.status.value,
         "bytesProcessed": result.bytes_processed,
         "error": row_from_error(result.error),
         "ttl": ttl,

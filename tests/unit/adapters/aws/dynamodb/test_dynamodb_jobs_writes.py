@@ -103,7 +103,7 @@ def test_results_are_counted_by_one_call_for_99_of_them(
     assert len(recorder.calls) == 2
     counting = first["TransactItems"][-1]["Update"]
     assert re.search(
-        r"ADD #completedTasks :\w+, .*SET #updatedAt = ", counting["UpdateExpression"]
+        r"SET #updatedAt = .* ADD #completedTasks :\w+, ", counting["UpdateExpression"]
     )
 
 

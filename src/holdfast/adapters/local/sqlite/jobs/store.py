@@ -29,6 +29,7 @@ from holdfast.jobs.model import (
     TaskStatus,
 )
 from holdfast.jobs.store import JobChange, RuleJobStore
+from holdfast.jobs.transitions import Rule
 
 BY_STATUS = "SELECT * FROM jobs WHERE status = ? ORDER BY created_at"
 _TASKS_AT_ONCE = 1_000  # per transaction, so that other writers are not kept waiting
@@ -140,13 +141,15 @@ class SQLiteJobs(RuleJobStore):
         """Close the connections."""
         self._database.close()
 
-    def _change(self, job_id: str, rule: transitions.Rule, *arguments: Any) -> JobChange:
+    def _change(
+        self, job_id: str, rule: Rule, *arguments: Any, return_before: bool = False
+    ) -> JobChange:
         with self._database.begin_write() as connection:
             job_no, job = _require_job(connection, job_id)
-            change = JobChange(job, self._apply(connection, job_no, job, rule, *arguments))
-        if rule is transitions.settle_job and change.changed_job is not None:
-            self._delete_expired_jobs(change.after.state.processed_tasks)
-        return change
+            after = self._apply(connection, job_no, job, rule, *arguments)
+        if rule is transitions.settle_job and after is not job:
+            self._delete_expired_jobs(after.state.processed_tasks)
+        return JobChange(job if return_before else after, after is not job)
 
     def _delete_expired_jobs(self, tasks_of_settled: int) -> None:
         if self._keep_seconds is not None:
@@ -157,12 +160,7 @@ class SQLiteJobs(RuleJobStore):
                 )
 
     def _apply(
-        self,
-        connection: Connection,
-        job_no: int,
-        job: ExportJob,
-        rule: transitions.Rule,
-        *arguments: Any,
+        self, connection: Connection, job_no: int, job: ExportJob, rule: Rule, *arguments: Any
     ) -> ExportJob:
         """Apply the rule within the caller's transaction, and write what it changed."""
         now = self._clock.time()
