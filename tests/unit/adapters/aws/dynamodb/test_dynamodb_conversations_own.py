@@ -135,7 +135,7 @@ def test_the_number_of_remembered_grants_is_limited(store: DynamoDBConversations
     """Grants that were never released are forgotten, because a process may run for a year."""
     create_conversation(store)
     grants = [acquire_grant(store, f"{n}", now=NOW + 60.0 * n) for n in range(66)]
-    assert len(store._rows._held) < 66
+    assert len(store._held) < 66
     store.finish(grants[-1], make_turn("m1"), now=NOW, remember_until=LATER)
     with pytest.raises(LockLost):
         store.finish(grants[0], make_turn("m2"), now=NOW, remember_until=LATER)

@@ -97,7 +97,6 @@ CALLS = CallBuilder(
     },
     _encode_values,
 )
-bind_values = CALLS.bind
 
 
 def values_from_grant(grant: LockGrant) -> dict[str, Any]:
