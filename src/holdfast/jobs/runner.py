@@ -21,14 +21,13 @@ from holdfast.jobs.errors import (
     InvalidJob,
     JobClosed,
     JobExists,
-    JobNotFound,
     TokenClosed,
 )
 from holdfast.jobs.events import JobResumed, JobStarted
 from holdfast.jobs.model import ExportJob, ExportTask, JobError, JobStatus, TaskToken
 from holdfast.jobs.ports import JobStateRepository, StepFunctions
 from holdfast.jobs.request import JobRequest, TaskSpec, build_tasks
-from holdfast.jobs.tracker import JobTracker, send_outcome
+from holdfast.jobs.tracker import JobTracker, require_job, send_outcome
 
 Listing = Callable[[JobRequest], Iterable[TaskSpec]]
 
@@ -111,7 +110,7 @@ class JobRunner:
                 if not locked:
                     return job
                 fresh = job is requested
-                job = self._read(job.job_id)
+                job = require_job(self._jobs, job.job_id)
                 return self._run(job, fresh, request, lost, should_leave, on_progress)
         finally:
             self._heartbeats.forget(request.job_id)
@@ -148,9 +147,7 @@ class JobRunner:
         return requested
 
     def _resume(self, requested: ExportJob) -> ExportJob:
-        job = self._jobs.find_by_id(requested.job_id)
-        if job is None:
-            raise JobNotFound(f"job {requested.job_id!r} was deleted a moment ago")
+        job = require_job(self._jobs, requested.job_id)
         self._events.emit(JobResumed(job.job_id, job.status))
         if job.is_decided:
             return job
@@ -177,7 +174,7 @@ class JobRunner:
         try:
             taken = self._jobs.attach_token(job.job_id, requested.task_token)
         except JobClosed:  # decided a moment ago, so the outcome is repeated to this token
-            return self._read(job.job_id)
+            return require_job(self._jobs, job.job_id)
         has_new_token = taken.task_token == requested.task_token
         superseded = job.task_token if has_new_token else requested.task_token
         self._fail_superseded(taken.job_id, superseded)
@@ -207,7 +204,7 @@ class JobRunner:
             except InvalidJob as problem:
                 return self._tracker.fail(job.job_id, JobError("InvalidJob", str(problem)))
             except (AlreadySealed, JobClosed):  # another process works on this job, too
-                job = self._read(job.job_id)
+                job = require_job(self._jobs, job.job_id)
         if job.is_decided:
             return job
         # A process crashed between the last count and the outcome, or still works on it.
@@ -251,12 +248,6 @@ class JobRunner:
         assert request.token is not None
         with suppress(TokenClosed):  # the token has the outcome; its message came once more
             send_outcome(self._step_functions, request.token, job)
-
-    def _read(self, job_id: str) -> ExportJob:
-        job = self._jobs.find_by_id(job_id)
-        if job is None:
-            raise JobNotFound(f"there is no job {job_id!r}")
-        return job
 
 
 class _JobLocks:

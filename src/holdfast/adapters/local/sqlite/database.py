@@ -7,7 +7,7 @@ writes to. Connections are therefore closed before a fork and opened again when 
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.core.errors import ConfigError, StoreUnavailable
 
 Row = Mapping[str, Any]
+Values = Sequence[Any] | Mapping[str, Any]
 
 _databases: "WeakSet[Database]" = WeakSet()
 
@@ -92,6 +93,16 @@ class Database:
                 yield connection
         finally:
             self._writing.release()
+
+    def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Return the rows that one statement reads, as dicts by column."""
+        with self.begin_read() as connection:
+            return read_rows(connection.execute(statement, values))
+
+    def execute(self, statement: str, values: Values, *, durable: bool = True) -> int:
+        """Execute one statement in its own transaction; return how many rows it wrote."""
+        with self.begin_write(durable=durable) as connection:
+            return connection.execute(statement, values).rowcount
 
     @contextmanager
     def _relax_sync(self, connection: sqlite3.Connection, durable: bool) -> Iterator[None]:

@@ -31,6 +31,7 @@ from holdfast.jobs.model import (
 from holdfast.jobs.store import JobChange, RuleJobStore
 from holdfast.jobs.transitions import Rule
 
+_BY_ID = "SELECT * FROM jobs WHERE job_id = ?"
 BY_STATUS = "SELECT * FROM jobs WHERE status = ? ORDER BY created_at"
 _TASKS_AT_ONCE = 1_000  # per transaction, so that other writers are not kept waiting
 
@@ -64,24 +65,18 @@ class SQLiteJobs(RuleJobStore):
         """Store a new job. Raises JobExists."""
         row = row_from_job(job)
         columns, values = ", ".join(row), ", ".join(f":{name}" for name in row)
-        with self._database.begin_write() as connection:
-            added = connection.execute(
-                f"INSERT INTO jobs ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING",  # noqa: S608 - our own names
-                row,
-            )
-            if not added.rowcount:
-                raise JobExists(f"job {job.job_id!r} exists already")
+        statement = f"INSERT INTO jobs ({columns}) VALUES ({values}) ON CONFLICT DO NOTHING"  # noqa: S608 - our own names
+        if not self._database.execute(statement, row):
+            raise JobExists(f"job {job.job_id!r} exists already")
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
         """Return the current job, or None if there is none."""
-        with self._database.begin_read() as connection:
-            numbered_job = _find(connection, job_id)
-        return numbered_job[1] if numbered_job else None
+        rows = self._database.query(_BY_ID, (job_id,))
+        return job_from_row(rows[0]) if rows else None
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
         """Return all jobs with this status, the oldest first."""
-        with self._database.begin_read() as connection:
-            rows = read_rows(connection.execute(BY_STATUS, (status.value,)))
+        rows = self._database.query(BY_STATUS, (status.value,))
         return [job_from_row(row) for row in rows]
 
     # -- tasks
@@ -174,13 +169,8 @@ class SQLiteJobs(RuleJobStore):
         return after
 
 
-def _find(connection: Connection, job_id: str) -> tuple[int, ExportJob] | None:
-    rows = read_rows(connection.execute("SELECT * FROM jobs WHERE job_id = ?", (job_id,)))
-    return (rows[0]["job_no"], job_from_row(rows[0])) if rows else None
-
-
 def _require_job(connection: Connection, job_id: str) -> tuple[int, ExportJob]:
-    numbered_job = _find(connection, job_id)
-    if numbered_job is None:
+    rows = read_rows(connection.execute(_BY_ID, (job_id,)))
+    if not rows:
         raise transitions.build_not_found_error(job_id)
-    return numbered_job
+    return rows[0]["job_no"], job_from_row(rows[0])
