@@ -151,6 +151,11 @@ class DynamoDBClient:
                     self._wait_before_retry(tries, "BatchWriteItem: UnprocessedItems")
                 remaining = unprocessed
 
+    def create_table(self, definition: Mapping[str, Any]) -> bool:
+        """Create a table. Return False if it exists already, whatever its definition is."""
+        result = self._retry_while_busy(lambda: self._call_once("create_table", definition))
+        return not isinstance(result, _TableExists)
+
     # -- one call
 
     def _retry_while_busy(self, call: Callable[[], Any]) -> Any:
@@ -191,6 +196,10 @@ class DynamoDBClient:
         return errors.explain_error(errors.to_api_name(operation), error, self._tables_command)
 
 
+class _TableExists:
+    """The table was not created, because there is one."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Busy:
     """The rows are busy or the service is throttling; a later try may succeed."""
@@ -200,13 +209,15 @@ class _Busy:
 
 def _outcome_from_error(
     operation: str, error: Any
-) -> ConditionFailed | TransactionCancelled | _Busy | None:
+) -> ConditionFailed | TransactionCancelled | _TableExists | _Busy | None:
     """Return the outcome if the caller can continue after this error, otherwise None."""
     code = get_error_code(error)
     if code == errors.CONDITION_FAILED:
         return ConditionFailed(decode(error.response.get("Item")))
     if code == errors.TRANSACTION_CANCELLED:
         return _parse_cancellation(operation, error.response.get("CancellationReasons") or [])
+    if code == errors.IN_USE and operation == "create_table":
+        return _TableExists()
     if errors.is_busy(error):
         return _Busy(f"{errors.to_api_name(operation)}: {code}")
     return None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from holdfast.adapters.aws.dynamodb.values import (
     Attributes,
+    count_bytes,
     encode,
     find_whole_floats,
     measure_size,
@@ -60,7 +61,7 @@ def parse_time(text: str) -> float:
 
 def build_job_key(job_id: str) -> Attributes:
     """Return the key of a job's row. Raises JobNotFound for an id that no job can have here."""
-    if not 0 < _count_bytes(job_id) <= MAX_JOB_ID_BYTES:
+    if not 0 < count_bytes(job_id) <= MAX_JOB_ID_BYTES:
         raise build_not_found_error(job_id)
     return {"jobId": {"S": job_id}}
 
@@ -72,11 +73,7 @@ def build_task_key(job_id: str, task_id: str) -> Attributes:
 
 def is_valid_task_id(task_id: str) -> bool:
     """Return whether DynamoDB can hold a task with this id."""
-    return 0 < _count_bytes(task_id) <= MAX_TASK_ID_BYTES
-
-
-def _count_bytes(text: str) -> int:
-    return len(text.encode(errors="replace"))
+    return 0 < count_bytes(task_id) <= MAX_TASK_ID_BYTES
 
 
 # -- errors
@@ -176,7 +173,7 @@ def row_from_job(job: ExportJob) -> Attributes:
 
     Raises InvalidJob if the row is too large or holds a value that DynamoDB cannot store.
     """
-    if not 0 < _count_bytes(job.job_id) <= MAX_JOB_ID_BYTES:
+    if not 0 < count_bytes(job.job_id) <= MAX_JOB_ID_BYTES:
         raise InvalidJob(f"a job id must have 1 to {MAX_JOB_ID_BYTES} bytes")
     has_callback = job.callback.state is not CallbackState.NONE
     row = {

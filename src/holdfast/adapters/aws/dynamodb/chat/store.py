@@ -33,15 +33,16 @@ from holdfast.adapters.aws.dynamodb.chat.rows import (
 from holdfast.adapters.aws.dynamodb.chat.staging import Write
 from holdfast.adapters.aws.dynamodb.client import WriteDone
 from holdfast.adapters.aws.dynamodb.expressions import RETURN_OLD
+from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import ParkedNotFound, PermanentError
 from holdfast.conversations.model import (
+    Conversation,
     ConversationKey,
     HistoryMessage,
     LockGrant,
     Status,
     Turn,
 )
-from holdfast.conversations.recent_history import keep_recent_messages
 
 MAX_WRITES = 100  # DynamoDB's limit for one transaction
 # Bytes. Messages that do not fit into the row remain in the history. The reply has been sent
@@ -117,26 +118,25 @@ class DynamoDBConversations(ParkingStore):
         known = _number_messages(items.read_recent_messages(row), max(counted, last_number))
         self._adopt_messages(key, (message for message in known if message.seq > counted))
         count = max([counted, last_number, *(message.seq for message in known)])
-        pair = replace(turn.user, seq=count + 1), replace(turn.assistant, seq=count + 2)
-        recent = _trim_to_size(keep_recent_messages(known, pair), row)
+        before = replace(
+            items.conversation_from_row(row), messages=tuple(known), message_count=count
+        )
+        after, pair = rules.finish_turn(before, turn, now)
         puts = [put for message in pair for put in self._build_message_puts(key, message)]
-        return [self._build_turn_update(release, turn, now, recent, count + 2), *puts]
+        return [self._build_turn_update(release, after), *puts]
 
-    def _build_turn_update(
-        self, release: LockRelease, turn: Turn, now: float, recent: list[Any], new_count: int
-    ) -> Write:
-        row = release.row
+    def _build_turn_update(self, release: LockRelease, after: Conversation) -> Write:
         values = {
-            ":recent": recent,
-            ":new_count": new_count,
-            ":at": now,
-            ":thread": turn.thread_id,
-            ":mark": turn.thread_mark,
-            ":reply": turn.assistant.message_sid,
+            ":recent": _trim_to_size(after.messages, release.row),
+            ":new_count": after.message_count,
+            ":at": after.updated_at,
+            ":thread": after.thread_id,
+            ":mark": after.thread_mark,
+            ":reply": after.last_assistant_message_sid,
             # No ADD, because other software may have stored something else than a number there,
             # and ADD would then refuse the whole transaction.
-            ":prompt": items.read_number(row, "prompt_tokens") + turn.prompt_tokens,
-            ":completion": items.read_number(row, "completion_tokens") + turn.completion_tokens,
+            ":prompt": after.prompt_tokens,
+            ":completion": after.completion_tokens,
             **release.bind(Status.REPLY_SENT),
         }
         update = self._build_update(
