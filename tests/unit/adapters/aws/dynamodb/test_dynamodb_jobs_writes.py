@@ -21,7 +21,6 @@ from support.dynamodb.jobs import (
     WRITES,
     Case,
     count_rows,
-    create_empty_tables,
     decide_job,
     delete_all_rows,
     get_job,
@@ -29,30 +28,7 @@ from support.dynamodb.jobs import (
     make_result,
     make_tasks,
     start_job,
-    start_service,
 )
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Any]:
-    with start_service() as client:
-        yield client
-
-
-@pytest.fixture
-def client(moto: Any) -> Any:
-    return create_empty_tables(moto)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(auto_advance=True)
-
-
-@pytest.fixture
-def jobs(client: Any, clock: ManualClock) -> DynamoDBJobs:
-    return DynamoDBJobs(client=client, clock=clock)
-
 
 # -- writes
 
