@@ -82,6 +82,9 @@ CALLS: dict[str, Callable[[JobStateRepository], Any]] = {
     },
     "fail with an error": lambda jobs: jobs.update_job_status("job", JobStatus.FAILED, STALLED),
     "move with old counters": lambda jobs: jobs.update_job_state("job", JobState()),
+    "move with other counters": lambda jobs: jobs.update_job_state(
+        "job", JobState(JobStatus.DOWNLOADING, 9)
+    ),
     "move with counters": lambda jobs: jobs.update_job_state(
         "job", replace(COUNTED, status=JobStatus.COMPLETED)
     ),

@@ -27,6 +27,7 @@ from support.dynamodb.jobs import (
     make_job,
     make_result,
     make_tasks,
+    read_row,
     start_job,
 )
 
@@ -125,6 +126,24 @@ def test_an_outcome_is_not_claimed_from_counters_that_changed_meanwhile(
     jobs.set_total_tasks("job", 1)
     jobs.record_results("job", [make_result(tasks[0])])
     interleaving = InterleavingClient(client, lambda: jobs.increment_failed_tasks("job"))
+    assert DynamoDBJobs(client=interleaving, clock=clock).claim_outcome("job") is None
+    assert get_job(jobs).callback.state is CallbackState.NONE
+
+
+def test_an_outcome_is_not_claimed_if_only_the_number_of_failures_changed(
+    jobs: DynamoDBJobs, client: Any, clock: ManualClock
+) -> None:
+    """The outcome follows from that number, whoever changes it (JB-02)."""
+    tasks = start_job(jobs, clock, 1)
+    jobs.set_total_tasks("job", 1)
+    jobs.record_results("job", [make_result(tasks[0])])
+
+    def add_failure() -> None:
+        client.put_item(
+            TableName="ExportJobs", Item={**read_row(client), "failedTasks": {"N": "1"}}
+        )
+
+    interleaving = InterleavingClient(client, add_failure)
     assert DynamoDBJobs(client=interleaving, clock=clock).claim_outcome("job") is None
     assert get_job(jobs).callback.state is CallbackState.NONE
 
