@@ -133,7 +133,7 @@ def test_an_outcome_is_not_claimed_from_counters_that_changed_meanwhile(
 def test_an_outcome_is_not_claimed_if_only_the_number_of_failures_changed(
     jobs: DynamoDBJobs, client: Any, clock: ManualClock
 ) -> None:
-    """The outcome follows from that number, whoever changes it (JB-02)."""
+    """The outcome follows from that number, so the condition contains it (JB-02)."""
     tasks = start_job(jobs, clock, 1)
     jobs.set_total_tasks("job", 1)
     jobs.record_results("job", [make_result(tasks[0])])
