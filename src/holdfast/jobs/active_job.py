@@ -26,7 +26,7 @@ class ActiveJob:
         self.job_id = job_id
         self.listed_to: str | None = None  # the last task that was read from the store
         self.bytes_done = 0
-        self._changed = Condition()
+        self._changed = Condition()  # its lock is reentrant
         self._ready: deque[ExportTask] = deque()
         self._running: dict[str, ExportTask] = {}
         self._results: list[TaskResult] = []
@@ -69,7 +69,7 @@ class ActiveJob:
     def needs_tasks(self) -> bool:
         """Whether it is time to read the next page of tasks."""
         with self._changed:
-            return self._needs_tasks
+            return self._open and not self._listed_all and len(self._ready) <= _LOW
 
     def add_page(self, page: Sequence[ExportTask]) -> None:
         """Add the tasks that follow `listed_to`; a page that is not full is the last one."""
@@ -87,7 +87,7 @@ class ActiveJob:
     def wait_for_results(self, wait_seconds: float) -> Sequence[TaskResult]:
         """Return the results to count next; wait for them unless there is other work to do."""
         with self._changed:
-            busy = self._cancelled or self._is_exhausted or self._needs_tasks
+            busy = self._cancelled or self.is_exhausted or self.needs_tasks
             if not (self._results or busy):
                 self._changed.wait(wait_seconds)
             return self._results[:_MAX_COUNTED_TOGETHER]
@@ -101,7 +101,7 @@ class ActiveJob:
     def is_exhausted(self) -> bool:
         """Whether every task that the store listed is finished and counted."""
         with self._changed:
-            return self._is_exhausted
+            return self._listed_all and not (self._ready or self._running or self._results)
 
     @property
     def is_idle(self) -> bool:
@@ -139,11 +139,3 @@ class ActiveJob:
         with self._changed:
             if not self._cancelled:
                 self._changed.wait(seconds)
-
-    @property
-    def _is_exhausted(self) -> bool:
-        return self._listed_all and not (self._ready or self._running or self._results)
-
-    @property
-    def _needs_tasks(self) -> bool:
-        return self._open and not self._listed_all and len(self._ready) <= _LOW

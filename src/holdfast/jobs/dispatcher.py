@@ -18,7 +18,7 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
 from holdfast.jobs.active_job import PAGE_SIZE, ActiveJob
 from holdfast.jobs.errors import StoreUnavailable
-from holdfast.jobs.model import CallbackState, ExportJob, ExportTask, TaskResult, TaskStatus
+from holdfast.jobs.model import ExportJob, ExportTask, TaskResult, TaskStatus
 from holdfast.jobs.pool.pool import Assignment
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.jobs.tracker import JobTracker
@@ -129,7 +129,7 @@ class TaskDispatcher:
         with self._enter(job.job_id) as active:
             progress = _ProgressMonitor(active, self._pool, self._progress_seconds, self._clock)
             leave_at: float | None = None
-            while not (is_decided(job) or active.is_cancelled or lost.is_set()):
+            while not (job.is_decided or active.is_cancelled or lost.is_set()):
                 if leave_at is None and should_leave():
                     active.close()
                     leave_at = self._clock.monotonic() + self._drain_seconds
@@ -157,7 +157,7 @@ class TaskDispatcher:
             self._pool.wake()
         elif active.is_exhausted:
             job = self._tracker.complete(active.job_id)
-            if not is_decided(job):
+            if not job.is_decided:
                 # A task is neither counted nor in the listing. Wait, then list again.
                 active.wait(self._pause_seconds)
                 active.restart_listing()
@@ -220,8 +220,3 @@ class _NoPool:
 
     def count_running_bytes(self, job_id: str) -> int:
         return 0
-
-
-def is_decided(job: ExportJob) -> bool:
-    """Return whether the outcome is decided, even if it is not sent yet."""
-    return job.terminal or job.callback.state is not CallbackState.NONE

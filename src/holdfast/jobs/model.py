@@ -249,8 +249,7 @@ class ExportJob:
         If not, Step Functions is expected to refuse that token, and the refusal says
         nothing about the job.
         """
-        undecided = not self.terminal and self.callback.state is CallbackState.NONE
-        return undecided and self.task_token == token
+        return not self.is_decided and self.task_token == token
 
     @property
     def status(self) -> JobStatus:
@@ -263,14 +262,15 @@ class ExportJob:
         return self.state.status.terminal
 
     @property
+    def is_decided(self) -> bool:
+        """Whether the outcome is decided, even if it is not sent yet."""
+        return self.terminal or self.callback.state is not CallbackState.NONE
+
+    @property
     def all_counted(self) -> bool:
         """Whether every task is counted and the outcome is not decided yet."""
-        return (
-            self.status is JobStatus.DOWNLOADING
-            and self.sealed
-            and self.remaining_tasks == 0
-            and self.callback.state is CallbackState.NONE
-        )
+        is_counting = self.status is JobStatus.DOWNLOADING and not self.is_decided
+        return is_counting and self.sealed and self.remaining_tasks == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,3 +321,8 @@ class TaskResult:
     success: bool
     bytes_processed: int = 0
     error: JobError | None = None
+
+    @property
+    def status(self) -> TaskStatus:
+        """The final status of the task."""
+        return TaskStatus.COMPLETED if self.success else TaskStatus.FAILED

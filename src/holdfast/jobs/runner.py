@@ -15,20 +15,19 @@ from typing import Protocol
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
-from holdfast.jobs.dispatcher import TaskDispatcher, is_decided
+from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.errors import (
     AlreadySealed,
     InvalidJob,
     JobClosed,
     JobExists,
-    JobNotFound,
     TokenClosed,
 )
 from holdfast.jobs.events import JobResumed, JobStarted
 from holdfast.jobs.model import ExportJob, ExportTask, JobError, JobStatus, TaskToken
 from holdfast.jobs.ports import JobStateRepository, StepFunctions
 from holdfast.jobs.request import JobRequest, TaskSpec, build_tasks
-from holdfast.jobs.tracker import JobTracker, send_outcome
+from holdfast.jobs.tracker import JobTracker, require_job, send_outcome
 
 Listing = Callable[[JobRequest], Iterable[TaskSpec]]
 
@@ -111,7 +110,7 @@ class JobRunner:
                 if not locked:
                     return job
                 fresh = job is requested
-                job = self._read(job.job_id)
+                job = require_job(self._jobs, job.job_id)
                 return self._run(job, fresh, request, lost, should_leave, on_progress)
         finally:
             self._heartbeats.forget(request.job_id)
@@ -126,7 +125,7 @@ class JobRunner:
         on_progress: Callable[[ExportJob], None],
     ) -> ExportJob:
         has_our_token = job.task_token == request.token
-        if not is_decided(job):
+        if not job.is_decided:
             job = self._seal(job, request, fresh=fresh)
         job = self._dispatcher.run(
             job, lost=lost, should_leave=should_leave, on_progress=on_progress
@@ -148,11 +147,9 @@ class JobRunner:
         return requested
 
     def _resume(self, requested: ExportJob) -> ExportJob:
-        job = self._jobs.find_by_id(requested.job_id)
-        if job is None:
-            raise JobNotFound(f"job {requested.job_id!r} was deleted a moment ago")
+        job = require_job(self._jobs, requested.job_id)
         self._events.emit(JobResumed(job.job_id, job.status))
-        if is_decided(job):
+        if job.is_decided:
             return job
         if requested.task_token is not None and requested.task_token != job.task_token:
             job = self._take_over(job, requested)
@@ -177,7 +174,7 @@ class JobRunner:
         try:
             taken = self._jobs.attach_token(job.job_id, requested.task_token)
         except JobClosed:  # decided a moment ago, so the outcome is repeated to this token
-            return self._read(job.job_id)
+            return require_job(self._jobs, job.job_id)
         has_new_token = taken.task_token == requested.task_token
         superseded = job.task_token if has_new_token else requested.task_token
         self._fail_superseded(taken.job_id, superseded)
@@ -207,8 +204,8 @@ class JobRunner:
             except InvalidJob as problem:
                 return self._tracker.fail(job.job_id, JobError("InvalidJob", str(problem)))
             except (AlreadySealed, JobClosed):  # another process works on this job, too
-                job = self._read(job.job_id)
-        if is_decided(job):
+                job = require_job(self._jobs, job.job_id)
+        if job.is_decided:
             return job
         # A process crashed between the last count and the outcome, or still works on it.
         return self._tracker.complete(job.job_id)
@@ -240,7 +237,7 @@ class JobRunner:
         self, job: ExportJob, lost: Event, should_leave: Callable[[], bool]
     ) -> ExportJob:
         """Repeat until the outcome is sent; the tracker may need more than one attempt."""
-        while is_decided(job) and not (job.terminal or lost.is_set() or should_leave()):
+        while job.is_decided and not (job.terminal or lost.is_set() or should_leave()):
             job = self._tracker.complete(job.job_id)
             if not job.terminal:
                 self._clock.wait(lost, _PAUSE_SECONDS)
@@ -251,12 +248,6 @@ class JobRunner:
         assert request.token is not None
         with suppress(TokenClosed):  # the token has the outcome; its message came once more
             send_outcome(self._step_functions, request.token, job)
-
-    def _read(self, job_id: str) -> ExportJob:
-        job = self._jobs.find_by_id(job_id)
-        if job is None:
-            raise JobNotFound(f"there is no job {job_id!r}")
-        return job
 
 
 class _JobLocks:

@@ -22,7 +22,6 @@ from holdfast.jobs.errors import (
     CallbackRefused,
     CallbackUnclear,
     JobClosed,
-    JobNotFound,
     TokenClosed,
 )
 from holdfast.jobs.events import (
@@ -44,6 +43,7 @@ from holdfast.jobs.model import (
     TaskToken,
 )
 from holdfast.jobs.ports import JobStateRepository, StepFunctions
+from holdfast.jobs.transitions import build_not_found_error
 
 # If a process crashes while it sends, others wait so long before they try. A process that
 # lives is done well before, because the client gives up after a few seconds.
@@ -79,7 +79,7 @@ class JobTracker:
         try:
             self._jobs.record_results(job_id, results)
         except JobClosed:
-            return self._read(job_id)
+            return require_job(self._jobs, job_id)
         for result in results:
             self._emit_result(result)
         return self.complete(job_id)
@@ -94,14 +94,14 @@ class JobTracker:
 
     def complete(self, job_id: str) -> ExportJob:
         """Decide the outcome if every task is counted, send it, and return the job."""
-        job = self._read(job_id)
+        job = require_job(self._jobs, job_id)
         if job.all_counted:
-            job = self._jobs.claim_outcome(job_id) or self._read(job_id)
+            job = self._jobs.claim_outcome(job_id) or require_job(self._jobs, job_id)
         return self._send_pending(job)
 
     def fail(self, job_id: str, error: JobError) -> ExportJob:
         """Fail the job unless its outcome is decided, send the outcome, and return the job."""
-        job = self._jobs.give_up(job_id, error) or self._read(job_id)
+        job = self._jobs.give_up(job_id, error) or require_job(self._jobs, job_id)
         return self._send_pending(job)
 
     def fail_stalled(self, job: ExportJob, seconds: float) -> ExportJob:
@@ -109,7 +109,7 @@ class JobTracker:
 
         `job` comes from a listing that may be old, so the row is read again first.
         """
-        stored = self._read(job.job_id)
+        stored = require_job(self._jobs, job.job_id)
         if stored.last_progress_at > job.last_progress_at or stored.terminal:
             return stored
         self._events.emit(JobStalled(job.job_id, seconds))
@@ -123,7 +123,7 @@ class JobTracker:
         another token by now, another execution waits. Step Functions gave up on any other
         job, so that job is failed. Returns the job.
         """
-        stored = self._read(job.job_id)
+        stored = require_job(self._jobs, job.job_id)
         if not stored.is_awaiting_outcome(job.task_token):
             return stored
         # The failure is sent as for any job: if another execution takes the job over at
@@ -142,7 +142,7 @@ class JobTracker:
         )
         if before is not None:
             self._deliver(before)
-        return self._read(job.job_id)
+        return require_job(self._jobs, job.job_id)
 
     def _deliver(self, job: ExportJob) -> None:
         callback = job.callback
@@ -177,17 +177,11 @@ class JobTracker:
     def _settle(self, job_id: str, status: JobStatus, error: JobError | None) -> None:
         if not self._jobs.settle(job_id, status, error):
             return
-        state = self._read(job_id).state
+        state = require_job(self._jobs, job_id).state
         code = None if error is None else error.code
         self._events.emit(
             JobFinished(job_id, status, state.completed_tasks, state.failed_tasks, code)
         )
-
-    def _read(self, job_id: str) -> ExportJob:
-        job = self._jobs.find_by_id(job_id)
-        if job is None:
-            raise JobNotFound(f"there is no job {job_id!r}")
-        return job
 
     def _emit_result(self, result: TaskResult) -> None:
         if not self._events.has_subscribers:
@@ -198,6 +192,14 @@ class JobTracker:
         else:
             code = result.error.code if result.error else "Failed"
             self._events.emit(TaskFailed(result.job_id, result.task_id, code))
+
+
+def require_job(jobs: JobStateRepository, job_id: str) -> ExportJob:
+    """Return the current job. Raises JobNotFound."""
+    job = jobs.find_by_id(job_id)
+    if job is None:
+        raise build_not_found_error(job_id)
+    return job
 
 
 def send_outcome(step_functions: StepFunctions, token: TaskToken, job: ExportJob) -> None:

@@ -21,6 +21,7 @@ from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.process import after_fork
 
 _MAX_TRIES = 9  # about 8 seconds in total
+_MAX_BATCH_KEYS = 100  # DynamoDB's limit for one BatchGetItem
 _MAX_BATCH_WRITES = 25  # DynamoDB's limit for one BatchWriteItem
 _BACKOFF = Backoff(first_seconds=0.05, max_seconds=2.0)
 
@@ -96,20 +97,21 @@ class DynamoDBClient:
             arguments["ExclusiveStartKey"] = last_key
 
     def read_rows(self, table: str, keys: list[Attributes]) -> list[dict[str, Any]]:
-        """Return the current rows of up to 100 keys, in any order and without missing ones."""
+        """Return the current rows of these keys, in any order and without missing ones."""
         rows: list[dict[str, Any]] = []
-        tries = 0
-        while keys:
-            request = {table: {"Keys": keys, "ConsistentRead": True}}
-            response = self.call("batch_get_item", RequestItems=request)
-            page = response.get("Responses", {}).get(table, [])
-            rows += map(decode, page)
-            keys = response.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
-            # The remaining keys were throttled, or did not fit into one response. In the latter
-            # case some rows came.
-            tries = 0 if page else tries + 1
-            if keys and tries:
-                self._wait_before_retry(tries, "BatchGetItem: UnprocessedKeys")
+        for start in range(0, len(keys), _MAX_BATCH_KEYS):
+            remaining, tries = keys[start : start + _MAX_BATCH_KEYS], 0
+            while remaining:
+                request = {table: {"Keys": remaining, "ConsistentRead": True}}
+                response = self.call("batch_get_item", RequestItems=request)
+                page = response.get("Responses", {}).get(table, [])
+                rows += map(decode, page)
+                remaining = response.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
+                # The remaining keys were throttled, or did not fit into one response. In the
+                # latter case some rows came.
+                tries = 0 if page else tries + 1
+                if remaining and tries:
+                    self._wait_before_retry(tries, "BatchGetItem: UnprocessedKeys")
         return rows
 
     # -- writing
@@ -148,6 +150,11 @@ class DynamoDBClient:
                 if unprocessed and tries:
                     self._wait_before_retry(tries, "BatchWriteItem: UnprocessedItems")
                 remaining = unprocessed
+
+    def create_table(self, definition: Mapping[str, Any]) -> bool:
+        """Create a table. Return False if it exists already, whatever its definition is."""
+        result = self._retry_while_busy(lambda: self._call_once("create_table", definition))
+        return not isinstance(result, _TableExists)
 
     # -- one call
 
@@ -189,6 +196,10 @@ class DynamoDBClient:
         return errors.explain_error(errors.to_api_name(operation), error, self._tables_command)
 
 
+class _TableExists:
+    """The table was not created, because there is one."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Busy:
     """The rows are busy or the service is throttling; a later try may succeed."""
@@ -198,13 +209,15 @@ class _Busy:
 
 def _outcome_from_error(
     operation: str, error: Any
-) -> ConditionFailed | TransactionCancelled | _Busy | None:
+) -> ConditionFailed | TransactionCancelled | _TableExists | _Busy | None:
     """Return the outcome if the caller can continue after this error, otherwise None."""
     code = get_error_code(error)
     if code == errors.CONDITION_FAILED:
         return ConditionFailed(decode(error.response.get("Item")))
     if code == errors.TRANSACTION_CANCELLED:
         return _parse_cancellation(operation, error.response.get("CancellationReasons") or [])
+    if code == errors.IN_USE and operation == "create_table":
+        return _TableExists()
     if errors.is_busy(error):
         return _Busy(f"{errors.to_api_name(operation)}: {code}")
     return None

@@ -4,20 +4,22 @@ Times are texts of fixed width in UTC, so they sort. `ttl` is in epoch seconds, 
 requires. A value that a job does not have is missing from its row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 from holdfast.adapters.aws.dynamodb.values import (
     Attributes,
+    count_bytes,
     encode,
     find_whole_floats,
     measure_size,
     restore_floats,
 )
 from holdfast.core.clock import to_utc
-from holdfast.jobs.errors import InvalidJob, JobNotFound
+from holdfast.jobs.errors import InvalidJob
 from holdfast.jobs.model import (
     Callback,
     CallbackState,
@@ -30,6 +32,7 @@ from holdfast.jobs.model import (
     TaskStatus,
     TaskToken,
 )
+from holdfast.jobs.transitions import build_not_found_error, shorten_name
 
 Row = Mapping[str, Any]
 
@@ -58,7 +61,7 @@ def parse_time(text: str) -> float:
 
 def build_job_key(job_id: str) -> Attributes:
     """Return the key of a job's row. Raises JobNotFound for an id that no job can have here."""
-    if not 0 < _count_bytes(job_id) <= MAX_JOB_ID_BYTES:
+    if not 0 < count_bytes(job_id) <= MAX_JOB_ID_BYTES:
         raise build_not_found_error(job_id)
     return {"jobId": {"S": job_id}}
 
@@ -70,143 +73,10 @@ def build_task_key(job_id: str, task_id: str) -> Attributes:
 
 def is_valid_task_id(task_id: str) -> bool:
     """Return whether DynamoDB can hold a task with this id."""
-    return 0 < _count_bytes(task_id) <= MAX_TASK_ID_BYTES
+    return 0 < count_bytes(task_id) <= MAX_TASK_ID_BYTES
 
 
-def _count_bytes(text: str) -> int:
-    return len(text.encode(errors="replace"))
-
-
-def build_not_found_error(job_id: str) -> JobNotFound:
-    """Return the error for a job that does not exist."""
-    return JobNotFound(f"job {shorten_name(job_id)} does not exist")
-
-
-def shorten_name(name: str) -> str:
-    """Return the name quoted, and cut to 100 characters."""
-    return repr(name if len(name) <= 100 else f"{name[:100]}…")
-
-
-# -- jobs
-
-
-def row_from_job(job: ExportJob) -> Attributes:
-    """Return the row of a job.
-
-    Raises InvalidJob if the row is too large or holds a value that DynamoDB cannot store.
-    """
-    if not 0 < _count_bytes(job.job_id) <= MAX_JOB_ID_BYTES:
-        raise InvalidJob(f"a job id must have 1 to {MAX_JOB_ID_BYTES} bytes")
-    row = {**_build_identity(job), **_build_progress(job), **_row_from_callback(job.callback)}
-    attributes = encode({name: value for name, value in row.items() if value is not None})
-    return _check_size(attributes, MAX_JOB_BYTES, f"job {shorten_name(job.job_id)}")
-
-
-def _build_identity(job: ExportJob) -> dict[str, Any]:
-    metadata = dict(job.metadata)
-    return {
-        "jobId": job.job_id,
-        "exportId": job.export_id,
-        "userId": job.user_id,
-        "createdAt": format_time(job.created_at),
-        "updatedAt": format_time(job.updated_at),
-        "lastProgressAt": format_time(job.last_progress_at),
-        "completedAt": None if job.completed_at is None else format_time(job.completed_at),
-        "metadata": metadata or None,
-        "metadataFloats": find_whole_floats(metadata) or None,
-        # An active job's row must not expire, or the job would be started again.
-        "ttl": job.ttl if job.terminal else None,
-    }
-
-
-def _build_progress(job: ExportJob) -> dict[str, Any]:
-    return {
-        "status": job.status.value,
-        "totalTasks": job.state.total_tasks,
-        "completedTasks": job.state.completed_tasks,
-        "failedTasks": job.state.failed_tasks,
-        "remainingTasks": job.remaining_tasks,
-        "sealed": job.sealed,
-        "taskToken": job.task_token.reveal() if job.task_token else None,
-        "tokenGeneration": job.token_generation,
-        "seenTokens": sorted(job.seen_tokens),
-        "error": row_from_error(job.error),
-    }
-
-
-def _row_from_callback(callback: Callback) -> dict[str, Any]:
-    if callback.state is CallbackState.NONE:
-        return {}
-    at = callback.attempted_at
-    return {
-        "callbackState": callback.state.value,
-        "outcome": callback.status.value,
-        "outcomeError": row_from_error(callback.error),
-        "callbackAttempts": callback.attempts,
-        "callbackInDoubt": callback.in_doubt,
-        "callbackAttemptedAt": None if at is None else format_time(at),
-    }
-
-
-def job_from_row(row: Row) -> ExportJob:
-    """Return the job of a row."""
-    return ExportJob(
-        job_id=row["jobId"],
-        export_id=row.get("exportId", ""),
-        user_id=row.get("userId", ""),
-        state=_state_from_row(row),
-        task_token=TaskToken(row["taskToken"]) if "taskToken" in row else None,
-        token_generation=row.get("tokenGeneration", 0),
-        seen_tokens=frozenset(row.get("seenTokens", ())),
-        sealed=row.get("sealed", False),
-        remaining_tasks=row.get("remainingTasks", 0),
-        callback=_callback_from_row(row),
-        error=_error_from_row(row.get("error")),
-        metadata=restore_floats(row.get("metadata", {}), row.get("metadataFloats", [])),
-        created_at=_time_from_row(row, "createdAt") or 0.0,
-        updated_at=_time_from_row(row, "updatedAt") or 0.0,
-        last_progress_at=_time_from_row(row, "lastProgressAt") or 0.0,
-        completed_at=_time_from_row(row, "completedAt"),
-        ttl=row.get("ttl"),
-    )
-
-
-def restore_before_attempt(row: Row) -> ExportJob:
-    """Return the job as it was before a delivery attempt, given the row after the attempt."""
-    job = job_from_row(row)
-    callback = replace(
-        job.callback,
-        attempts=job.callback.attempts - 1,
-        in_doubt=row.get("callbackDoubtBefore", True),
-        attempted_at=None,
-    )
-    return replace(job, callback=callback)
-
-
-def _state_from_row(row: Row) -> JobState:
-    return JobState(
-        JobStatus(row["status"]),
-        row.get("totalTasks", 0),
-        row.get("completedTasks", 0),
-        row.get("failedTasks", 0),
-    )
-
-
-def _callback_from_row(row: Row) -> Callback:
-    if "callbackState" not in row:
-        return Callback()
-    return Callback(
-        CallbackState(row["callbackState"]),
-        JobStatus(row.get("outcome", JobStatus.FAILED)),
-        _error_from_row(row.get("outcomeError")),
-        row.get("callbackAttempts", 0),
-        row.get("callbackInDoubt", False),
-        _time_from_row(row, "callbackAttemptedAt"),
-    )
-
-
-def _time_from_row(row: Row, name: str) -> float | None:
-    return parse_time(row[name]) if name in row else None
+# -- errors
 
 
 def row_from_error(error: JobError | None) -> dict[str, str] | None:
@@ -225,6 +95,139 @@ def _error_from_row(row: Row | None) -> JobError | None:
     return JobError(row["code"], row["message"]) if row else None
 
 
+# -- fields
+
+
+class _Field(NamedTuple):
+    """An attribute of a row, the field that it holds, and how it is written and read."""
+
+    attribute: str
+    name: str
+    write: Callable[[Any], Any] = lambda value: value
+    read: Callable[[Any], Any] = lambda value: value
+
+
+def _get_value(member: StrEnum) -> str:
+    return member.value
+
+
+_JOB = (
+    _Field("jobId", "job_id"),
+    _Field("exportId", "export_id"),
+    _Field("userId", "user_id"),
+    _Field("createdAt", "created_at", format_time, parse_time),
+    _Field("updatedAt", "updated_at", format_time, parse_time),
+    _Field("lastProgressAt", "last_progress_at", format_time, parse_time),
+    _Field("completedAt", "completed_at", format_time, parse_time),
+    _Field("remainingTasks", "remaining_tasks"),
+    _Field("sealed", "sealed"),
+    _Field("taskToken", "task_token", TaskToken.reveal, TaskToken),
+    _Field("tokenGeneration", "token_generation"),
+    _Field("seenTokens", "seen_tokens", sorted, frozenset),
+    _Field("error", "error", row_from_error, _error_from_row),
+)
+_STATE = (
+    _Field("totalTasks", "total_tasks"),
+    _Field("completedTasks", "completed_tasks"),
+    _Field("failedTasks", "failed_tasks"),
+)
+_CALLBACK = (
+    _Field("callbackState", "state", _get_value, CallbackState),
+    _Field("outcome", "status", _get_value, JobStatus),
+    _Field("outcomeError", "error", row_from_error, _error_from_row),
+    _Field("callbackAttempts", "attempts"),
+    _Field("callbackInDoubt", "in_doubt"),
+    _Field("callbackAttemptedAt", "attempted_at", format_time, parse_time),
+)
+_TASK = (
+    _Field("jobId", "job_id"),
+    _Field("taskId", "task_id"),
+    _Field("url", "url"),
+    _Field("key", "key"),
+    _Field("checksum", "checksum"),
+    _Field("size", "size"),
+    _Field("status", "status", _get_value, TaskStatus),
+    _Field("bytesProcessed", "bytes_processed"),
+    _Field("error", "error", row_from_error, _error_from_row),
+)
+
+
+def _write_fields(fields: Iterable[_Field], value: object) -> dict[str, Any]:
+    found = ((field, getattr(value, field.name)) for field in fields)
+    return {field.attribute: field.write(item) for field, item in found if item is not None}
+
+
+def _read_fields(fields: Iterable[_Field], row: Row) -> dict[str, Any]:
+    return {
+        field.name: field.read(row[field.attribute])
+        for field in fields
+        if field.attribute in row
+    }
+
+
+# -- jobs
+
+
+def row_from_job(job: ExportJob) -> Attributes:
+    """Return the row of a job.
+
+    Raises InvalidJob if the row is too large or holds a value that DynamoDB cannot store.
+    """
+    if not 0 < count_bytes(job.job_id) <= MAX_JOB_ID_BYTES:
+        raise InvalidJob(f"a job id must have 1 to {MAX_JOB_ID_BYTES} bytes")
+    has_callback = job.callback.state is not CallbackState.NONE
+    row = {
+        "status": job.status.value,
+        **_write_fields(_JOB, job),
+        **_write_fields(_STATE, job.state),
+        **(_write_fields(_CALLBACK, job.callback) if has_callback else {}),
+        **_compute_metadata(job),
+    }
+    attributes = encode({name: value for name, value in row.items() if value is not None})
+    return _check_size(attributes, MAX_JOB_BYTES, f"job {shorten_name(job.job_id)}")
+
+
+def _compute_metadata(job: ExportJob) -> dict[str, Any]:
+    metadata = dict(job.metadata)
+    return {
+        "metadata": metadata or None,
+        "metadataFloats": find_whole_floats(metadata) or None,
+        # An active job's row must not expire, or the job would be started again.
+        "ttl": job.ttl if job.terminal else None,
+    }
+
+
+def job_from_row(row: Row) -> ExportJob:
+    """Return the job of a row. An attribute that other software did not write has no value."""
+    metadata = restore_floats(row.get("metadata", {}), row.get("metadataFloats", []))
+    return ExportJob(
+        **{"export_id": "", "user_id": "", **_read_fields(_JOB, row)},
+        state=JobState(JobStatus(row["status"]), **_read_fields(_STATE, row)),
+        callback=Callback(**_read_fields(_CALLBACK, row)),
+        metadata=metadata,
+        ttl=row.get("ttl"),
+    )
+
+
+def require_job(job_id: str, row: Row) -> ExportJob:
+    """Return the job of a row. Raises JobNotFound if the row is empty."""
+    if not row:
+        raise build_not_found_error(job_id)
+    return job_from_row(row)
+
+
+def restore_before_attempt(row: Row) -> ExportJob:
+    """Return the job as it was before a delivery attempt, given the row after the attempt."""
+    job = job_from_row(row)
+    callback = replace(
+        job.callback,
+        attempts=job.callback.attempts - 1,
+        in_doubt=row.get("callbackDoubtBefore", True),
+        attempted_at=None,
+    )
+    return replace(job, callback=callback)
+
+
 # -- tasks
 
 
@@ -232,25 +235,17 @@ def row_from_task(job_id: str, task: ExportTask) -> Attributes:
     """Return the row of a pending task. Raises InvalidJob."""
     if not is_valid_task_id(task.task_id):
         raise InvalidJob(f"a task id must have 1 to {MAX_TASK_ID_BYTES} bytes")
-    row = {
-        "jobId": job_id,
-        "taskId": task.task_id,
-        "url": task.url,
-        "key": task.key,
-        "checksum": task.checksum,
-        "size": task.size,
-        "status": TaskStatus.PENDING.value,
-        "bytesProcessed": 0,
-    }
-    attributes = encode({name: value for name, value in row.items() if value is not None})
+    pending = replace(
+        task, job_id=job_id, status=TaskStatus.PENDING, bytes_processed=0, error=None
+    )
+    attributes = encode(_write_fields(_TASK, pending))
     return _check_size(attributes, MAX_TASK_BYTES, f"a task of job {shorten_name(job_id)}")
 
 
 def changes_from_result(result: TaskResult, ttl: int | None) -> dict[str, Any]:
     """Return what a result changes in its task's row."""
-    status = TaskStatus.COMPLETED if result.success else TaskStatus.FAILED
     row = {
-        "status": status.value,
+        "status": result.status.value,
         "bytesProcessed": result.bytes_processed,
         "error": row_from_error(result.error),
         "ttl": ttl,
@@ -266,17 +261,7 @@ def row_from_unlisted_result(result: TaskResult, ttl: int | None) -> Attributes:
 
 def task_from_row(row: Row) -> ExportTask:
     """Return the task of a row."""
-    return ExportTask(
-        row["jobId"],
-        row["taskId"],
-        row.get("url", ""),
-        row.get("key", ""),
-        row.get("checksum"),
-        row.get("size"),
-        TaskStatus(row["status"]),
-        row.get("bytesProcessed", 0),
-        _error_from_row(row.get("error")),
-    )
+    return ExportTask(**{"url": "", "key": "", **_read_fields(_TASK, row)})
 
 
 def _check_size(attributes: Attributes, max_bytes: int, subject: str) -> Attributes:

@@ -6,45 +6,44 @@
 
 Only the outcome is read first and written later. Its condition contains the values that it was
 derived from.
+
+A response can be lost after the write was done. botocore then repeats the call, and the first
+call makes DynamoDB refuse the second. Each write therefore leaves its own id in the row and
+recognises it there. Otherwise the caller that claimed an outcome would conclude that another
+caller did, and the outcome would not be delivered until the next reconciliation.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
+from uuid import uuid4
 
-from holdfast.adapters.aws.dynamodb import items, updates
-from holdfast.adapters.aws.dynamodb.client import ConditionFailed, DynamoDBClient
-from holdfast.adapters.aws.dynamodb.rows import JobRows, RowUpdated
-from holdfast.adapters.aws.dynamodb.tables import JOBS, TASKS, JobTables, format_tables_command
-from holdfast.adapters.aws.dynamodb.task_transactions import TasksRefused, TaskTransactions
-from holdfast.adapters.aws.dynamodb.updates import JobUpdate, WriteTime
+from holdfast.adapters.aws.dynamodb import items, task_writes
+from holdfast.adapters.aws.dynamodb.client import ConditionFailed, DynamoDBClient, WriteDone
+from holdfast.adapters.aws.dynamodb.expressions import RETURN_OLD
+from holdfast.adapters.aws.dynamodb.tables import (
+    JOBS,
+    STATUS_INDEX,
+    TASKS,
+    JobTables,
+    format_tables_command,
+)
+from holdfast.adapters.aws.dynamodb.task_writes import Write
+from holdfast.adapters.aws.dynamodb.updates import CALLS, NEW_JOB, JobUpdate, build_update
+from holdfast.adapters.aws.dynamodb.values import decode, encode
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
-from holdfast.jobs.errors import (
-    AlreadySealed,
-    IllegalTransition,
-    JobClosed,
-    JobExists,
-    JobNotFound,
-)
-from holdfast.jobs.model import (
-    CallbackState,
-    ExportJob,
-    ExportTask,
-    JobError,
-    JobState,
-    JobStatus,
-    TaskResult,
-    TaskStatus,
-    TaskToken,
-)
-from holdfast.jobs.ports import JobStateRepository
+from holdfast.jobs import transitions
+from holdfast.jobs.errors import JobExists, JobNotFound, StoreUnavailable
+from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult, TaskStatus
+from holdfast.jobs.store import JobChange, RuleJobStore
+from holdfast.jobs.transitions import Rule
 
 _log = logging.getLogger("holdfast")
 
 
-class DynamoDBJobs(JobStateRepository):
+class DynamoDBJobs(RuleJobStore):
     """Jobs in two DynamoDB tables, which `create_tables` creates.
 
     `keep_seconds` is how long the row of a finished job is kept, and a task's row from its
@@ -61,118 +60,74 @@ class DynamoDBJobs(JobStateRepository):
         clock: Clock = SYSTEM_CLOCK,
         keep_seconds: float | None = None,
     ) -> None:
-        tables = JobTables(jobs_table, tasks_table)
-        self._clock = clock
-        self._keep_seconds = keep_seconds
+        super().__init__(clock, keep_seconds)
+        self._tables = JobTables(jobs_table, tasks_table)
         self._client = DynamoDBClient(
-            client, clock, tables_command=format_tables_command(tables)
+            client, clock, tables_command=format_tables_command(self._tables)
         )
-        self._rows = JobRows(self._client, tables)
-        self._task_transactions = TaskTransactions(self._client, tables)
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def _get_write_time(self) -> WriteTime:
-        now, keep = self._clock.time(), self._keep_seconds
-        return WriteTime(items.format_time(now), None if keep is None else int(now + keep))
-
-    # -- the seed's operations
-
     def save(self, job: ExportJob) -> None:
         """Store a new job. Raises JobExists."""
-        if not self._rows.put(job):
-            raise JobExists(f"job {items.shorten_name(job.job_id)} exists already")
+        write_id = uuid4().hex
+        row = {**items.row_from_job(job), **encode({"writeId": write_id})}
+        result = self._client.write("put_item", **CALLS.put(self._tables.jobs, row, NEW_JOB))
+        if isinstance(result, ConditionFailed) and result.row.get("writeId") != write_id:
+            raise JobExists(f"job {transitions.shorten_name(job.job_id)} exists already")
+
+    # -- reading
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
         """Return the current job, or None if there is none."""
         try:
-            return items.job_from_row(self._rows.read_job(job_id))
+            return self._read(job_id)
         except JobNotFound:
             return None
+
+    def _read(self, job_id: str) -> ExportJob:
+        response = self._client.call(
+            "get_item",
+            TableName=self._tables.jobs,
+            Key=items.build_job_key(job_id),
+            ConsistentRead=True,  # with an old counter a job might never be finished
+        )
+        return items.require_job(job_id, decode(response.get("Item")))
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
         """Return all jobs with this status, found through the index and checked by
         their rows.
         """
         try:
-            jobs = [items.job_from_row(row) for row in self._rows.read_by_status(status)]
+            jobs = [items.job_from_row(row) for row in self._read_by_status(status)]
         except HoldfastError as error:
             _log.error("Failed to query jobs by status %s: %s", status, error)
             raise
         _log.debug("Found %d jobs with status %s", len(jobs), status)
         return jobs
 
-    def update_job_status(
-        self, job_id: str, status: JobStatus, error: JobError | None = None
-    ) -> None:
-        """Move the job to this status. Raises IllegalTransition."""
-        job = self._move_or_read(
-            job_id, updates.move_job(status, error, None, self._get_write_time())
+    def _read_by_status(self, status: JobStatus) -> list[items.Row]:
+        """Return the rows of all jobs with this status.
+
+        The index finds the jobs but lags behind, so the status is checked in the rows
+        themselves. A job that has just ended is not returned.
+        """
+        query = CALLS.query(
+            self._tables.jobs,
+            "#status = :status",
+            {":status": status.value},
+            IndexName=STATUS_INDEX,
         )
-        if job is not None and job.status is not status:
-            raise _build_not_moved_error(job, status)
-
-    def update_job_state(self, job_id: str, state: JobState) -> None:
-        """Move the job if its counters are those of `state`. Raises IllegalTransition."""
-        job = self._move_or_read(
-            job_id, updates.move_job(state.status, None, state, self._get_write_time())
+        # A job that moves while pages are read can be on two of them, and BatchGetItem refuses
+        # a key that occurs twice.
+        job_ids = dict.fromkeys(
+            row["jobId"] for row in self._client.read_pages("query", **query)
         )
-        if job is None or job.state == state:
-            return
-        if replace(job.state, status=state.status) != state:
-            raise IllegalTransition(
-                "counters change only through results, and the job has different ones"
-            )
-        raise _build_not_moved_error(job, state.status)
-
-    def _move_or_read(self, job_id: str, update: JobUpdate | None) -> ExportJob | None:
-        """Move the job. Return the current job if it was not moved, otherwise None."""
-        if update is None:
-            return items.job_from_row(self._rows.read_job(job_id))
-        result = self._rows.change(job_id, update)
-        return items.job_from_row(result.row) if isinstance(result, ConditionFailed) else None
-
-    def increment_completed_tasks(self, job_id: str, task_id: str | None = None) -> None:
-        """Count a task as completed."""
-        self._increment(job_id, task_id, success=True)
-
-    def increment_failed_tasks(self, job_id: str, task_id: str | None = None) -> None:
-        """Count a task as failed."""
-        self._increment(job_id, task_id, success=False)
-
-    def _increment(self, job_id: str, task_id: str | None, *, success: bool) -> None:
-        if task_id is not None:
-            self.record_results(job_id, [TaskResult(job_id, task_id, success)])
-            return
-        result = self._task_transactions.record_unnamed(job_id, success, self._get_write_time())
-        if isinstance(result, TasksRefused):
-            raise _build_not_counted_error(_require_job(job_id, result.row))
-
-    def set_total_tasks(self, job_id: str, total_tasks: int) -> None:
-        """Seal the job with this number of tasks."""
-        if total_tasks < 0:
-            raise ValueError(f"total_tasks must be 0 or more, got {total_tasks}")
-        result = self._rows.change(
-            job_id, updates.seal_job(total_tasks, self._get_write_time())
-        )
-        if isinstance(result, ConditionFailed):
-            job = items.job_from_row(result.row)
-            if not (job.sealed and job.state.total_tasks == total_tasks):
-                raise _build_not_listed_error(job)
-
-    # -- tasks
-
-    def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
-        """Store the tasks that are missing, as pending."""
-        added = self._task_transactions.add(job_id, tasks, self._get_write_time())
-        if isinstance(added, TasksRefused):
-            raise _build_not_listed_error(_require_job(job_id, added.row))
-        if added == 0:  # in this case no transaction checked the job
-            job = items.job_from_row(self._rows.read_job(job_id))
-            if job.sealed or _is_decided(job):
-                raise _build_not_listed_error(job)
+        keys = [items.build_job_key(job_id) for job_id in job_ids]
+        rows = self._client.read_rows(self._tables.jobs, keys)
+        return [row for row in rows if row.get("status") == status.value]
 
     def tasks(
         self,
@@ -183,113 +138,180 @@ class DynamoDBJobs(JobStateRepository):
         limit: int = 1000,
     ) -> list[ExportTask]:
         """Return up to `limit` tasks in the order of their ids."""
-        self._rows.read_job(job_id)
-        return list(self._rows.read_tasks(job_id, status, after, limit))
+        self._read(job_id)
+        # DynamoDB applies the limit before the filter, so with a limit it would read in small
+        # steps.
+        options = {} if status else {"Limit": limit}
+        query = CALLS.query(
+            self._tables.tasks,
+            "#jobId = :job AND #taskId > :after" if after else "#jobId = :job",
+            {":job": job_id, ":after": after, ":status": status and status.value},
+            "#status = :status" if status else "",
+            ConsistentRead=True,
+            **options,
+        )
+        pages = self._client.read_pages("query", **query)
+        return [items.task_from_row(row) for row in islice(pages, limit)]
+
+    # -- writing tasks together with the job
+
+    def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
+        """Store the tasks that are missing, as pending."""
+        added = 0
+        for rows in task_writes.split_rows(items.row_from_task(job_id, task) for task in tasks):
+            puts = {
+                task_id: task_writes.build_task_put(self._tables.tasks, row)
+                for task_id, row in rows.items()
+            }
+            added += self._transact(job_id, puts, transitions.accept_tasks)
+        if not added:  # in this case no transaction checked the job
+            _raise_if_refused(transitions.refuse_listing(self._read(job_id)))
 
     def record_results(self, job_id: str, results: Sequence[TaskResult]) -> int:
-        """Count results and return how many were new."""
-        counted = self._task_transactions.record(job_id, results, self._get_write_time())
-        if isinstance(counted, TasksRefused):
-            raise _build_not_counted_error(_require_job(job_id, counted.row))
-        if counted == 0:
-            job = items.job_from_row(self._rows.read_job(job_id))
-            if job.status is not JobStatus.DOWNLOADING or _is_decided(job):
-                raise _build_not_counted_error(job)
+        """Count results and return how many were new.
+
+        If a response is lost, only the returned number is too low. The next try does not count
+        the tasks again, neither in the row nor in its return value.
+        """
+        first_results = {
+            task_id: result
+            for task_id, result in transitions.keep_first_results(job_id, results).items()
+            if items.is_valid_task_id(task_id)
+        }
+        counted, ttl = 0, self._compute_ttl(self._clock.time())
+        for group in task_writes.split_results(first_results):
+            updates = {
+                task_id: task_writes.build_result_update(self._tables.tasks, result, ttl)
+                for task_id, result in group.items()
+            }
+            counted += self._count(job_id, updates, group)
+        if not counted:
+            _raise_if_refused(transitions.refuse_counting(self._read(job_id)))
         return counted
 
-    def note_progress(self, job_id: str) -> None:
-        """Record that the job made progress."""
-        self._rows.change(job_id, updates.record_progress(self._get_write_time()))
+    def _count_unlisted(self, result: TaskResult) -> None:
+        row = items.row_from_unlisted_result(result, self._compute_ttl(self._clock.time()))
+        put = {result.task_id: task_writes.build_task_put(self._tables.tasks, row)}
+        self._count(result.job_id, put, {result.task_id: result})
 
-    # -- the outcome and its callback
+    def _count(
+        self, job_id: str, writes: Mapping[str, Write], results: Mapping[str, TaskResult]
+    ) -> int:
+        def count_remaining(task_ids: Iterable[str]) -> tuple[int, int]:
+            successes = [results[task_id].success for task_id in task_ids]
+            return sum(successes), len(successes) - sum(successes)
+
+        return self._transact(job_id, writes, transitions.count_results, count_remaining)
+
+    def _transact(
+        self,
+        job_id: str,
+        writes: Mapping[str, Write],
+        rule: Rule,
+        get_arguments: Callable[[Iterable[str]], tuple[Any, ...]] = lambda task_ids: (),
+    ) -> int:
+        """Write these task rows and apply the rule to the job; return how many were written.
+
+        Either all of these writes happen or none. Tasks that another caller has written before
+        are left out, and the others are sent again. Each round has fewer rows than the one
+        before. There is almost always one round, because DynamoDB reports all refused rows at
+        once. If the job refuses the write, the rule's refusal is raised.
+        """
+        remaining = dict(writes)
+        while remaining:
+            now, arguments = self._clock.time(), get_arguments(remaining)
+            update = build_update(rule, now, *arguments)
+            assert update is not None
+            job_write = {"Update": self._build_job_update(job_id, update, now) | RETURN_OLD}
+            result = self._client.transact([*remaining.values(), job_write])
+            if isinstance(result, WriteDone):
+                return len(remaining)
+            *reasons, job_reason = result.reasons
+            if job_reason is not None:
+                self._explain(job_id, job_reason.row, rule, now, *arguments)
+            reasons_by_name = zip(list(remaining), reasons, strict=True)
+            remaining = {
+                name: remaining[name] for name, reason in reasons_by_name if reason is None
+            }
+        return 0
+
+    # -- writing the job alone
 
     def claim_outcome(self, job_id: str) -> ExportJob | None:
         """Decide the outcome once all results are in. Return the job, or None."""
         # This is called after every result and is nearly always too early. A read is cheaper
         # than a refused write, and it does not delay the callers that count.
-        job = items.job_from_row(self._rows.read_job(job_id))
+        job = self._read(job_id)
         if not job.all_counted:
             return None
-        return self._try_to_decide(
-            job_id, updates.claim_outcome(job.state.failed_tasks, self._get_write_time())
+        change = self._change(job_id, transitions.claim_outcome, job.state.failed_tasks)
+        return change.job_if_made
+
+    def _change(
+        self, job_id: str, rule: Rule, *arguments: Any, return_before: bool = False
+    ) -> JobChange:
+        now, write_id = self._clock.time(), uuid4().hex
+        update = build_update(rule, now, *arguments)
+        if update is None:
+            job = self._read(job_id)
+            transitions.apply_rule(rule, job, now, None, *arguments)
+            return JobChange(job, is_made=False)
+        result = self._client.write(
+            "update_item",
+            ReturnValues="ALL_OLD" if return_before else "ALL_NEW",
+            **self._build_job_update(job_id, update, now, write_id),
         )
+        if isinstance(result, WriteDone):
+            return JobChange(items.job_from_row(result.row), is_made=True)
+        if result.row.get("writeId") == write_id:  # only the first response was lost
+            restore = items.restore_before_attempt if return_before else items.job_from_row
+            return JobChange(restore(result.row), is_made=True)
+        job = self._explain(job_id, result.row, rule, now, *arguments)
+        return JobChange(job, is_made=False)
 
-    def give_up(self, job_id: str, error: JobError) -> ExportJob | None:
-        """Decide the job as failed. Return the job, or None if its outcome is decided."""
-        return self._try_to_decide(job_id, updates.give_up_job(error, self._get_write_time()))
+    def _explain(
+        self, job_id: str, row: items.Row, rule: Rule, now: float, *arguments: Any
+    ) -> ExportJob:
+        """Return the job of a row that a condition refused, because nothing is to be done.
 
-    def _try_to_decide(self, job_id: str, decision: JobUpdate) -> ExportJob | None:
-        result = self._rows.change(job_id, decision)
-        return items.job_from_row(result.row) if isinstance(result, RowUpdated) else None
-
-    def begin_callback(self, job_id: str, *, again_after_seconds: float) -> ExportJob | None:
-        """Begin a callback attempt. Return the job before it, or None if none may begin."""
-        before = items.format_time(self._clock.time() - again_after_seconds)
-        attempt = updates.begin_attempt(self._get_write_time(), before=before)
-        result = self._rows.change(job_id, attempt, returns="ALL_OLD")
-        if isinstance(result, ConditionFailed):
-            return None
-        return (
-            items.restore_before_attempt(result.row)
-            if result.response_lost
-            else items.job_from_row(result.row)
-        )
-
-    def end_callback(self, job_id: str, *, in_doubt: bool) -> None:
-        """End an unsuccessful callback attempt."""
-        self._rows.change(job_id, updates.end_attempt(in_doubt, self._get_write_time()))
-
-    def settle(self, job_id: str, status: JobStatus, error: JobError | None) -> bool:
-        """Settle the job. Return False if no callback is pending."""
-        if not status.terminal:
-            raise IllegalTransition(f"a job cannot end as {status}")
-        result = self._rows.change(
-            job_id, updates.settle_job(status, error, self._get_write_time())
-        )
-        return isinstance(result, RowUpdated)
-
-    def attach_token(self, job_id: str, token: TaskToken) -> ExportJob:
-        """Attach the token of a new execution and return the job. Raises JobClosed."""
-        result = self._rows.change(job_id, updates.attach_token(token, self._get_write_time()))
-        job = items.job_from_row(result.row)
-        if isinstance(result, ConditionFailed) and not job.has_seen(token):
-            raise JobClosed(f"{_describe_state(job)}: it accepts no other token")
+        Raises JobNotFound, and the refusal that the rule returns.
+        """
+        job = items.require_job(job_id, row)
+        if transitions.apply_rule(rule, job, now, None, *arguments) is not job:
+            name = transitions.shorten_name(job_id)
+            raise StoreUnavailable(
+                f"DynamoDB refused a change of job {name}, although its row allows it"
+            )
         return job
 
+    def _build_job_update(
+        self, job_id: str, update: JobUpdate, now: float, write_id: str | None = None
+    ) -> dict[str, Any]:
+        ttl = self._compute_ttl(now)
+        sets = ["#updatedAt = :now"]
+        if update.sets:
+            sets.append(update.sets)
+        if write_id is not None:
+            sets.append("#writeId = :writeId")
+        if update.ends:
+            sets.append("#completedAt = :now, #callbackState = :sent")
+        if update.ends and ttl is not None:
+            sets.append("#ttl = :ttl")
+        expression = f"SET {', '.join(sets)} {update.clauses}"
+        times = {":now": items.format_time(now), ":ttl": ttl, ":writeId": write_id}
+        return CALLS.update(
+            self._tables.jobs,
+            items.build_job_key(job_id),
+            expression,
+            update.condition,
+            {**update.values, **times},
+        )
 
-def _is_decided(job: ExportJob) -> bool:
-    return job.terminal or job.callback.state is not CallbackState.NONE
+    def _compute_ttl(self, now: float) -> int | None:
+        """Return when a row that is finished now may expire."""
+        return transitions.compute_ttl(now, self._keep_seconds)
 
 
-def _describe_state(job: ExportJob) -> str:
-    state = (
-        "its outcome is decided" if _is_decided(job) and not job.terminal else str(job.status)
-    )
-    return f"job {items.shorten_name(job.job_id)}: {state}"
-
-
-def _require_job(job_id: str, row: items.Row) -> ExportJob:
-    if not row:
-        raise items.build_not_found_error(job_id)
-    return items.job_from_row(row)
-
-
-def _build_not_counted_error(job: ExportJob) -> HoldfastError:
-    return JobClosed(f"{_describe_state(job)}: it counts no results")
-
-
-def _build_not_listed_error(job: ExportJob) -> HoldfastError:
-    if _is_decided(job):
-        return JobClosed(f"{_describe_state(job)}: it accepts no more tasks")
-    name, total = items.shorten_name(job.job_id), job.state.total_tasks
-    return AlreadySealed(f"job {name} is sealed with {total} tasks")
-
-
-def _build_not_moved_error(job: ExportJob, status: JobStatus) -> IllegalTransition:
-    obstacle = (
-        "its token waits for a callback"
-        if job.has_task_token() and status.terminal
-        else f"{job.state.processed_tasks} of {job.state.total_tasks} tasks are counted, "
-        f"{job.state.failed_tasks} failed"
-    )
-    return IllegalTransition(f"{_describe_state(job)}, {obstacle}: it cannot become {status}")
+def _raise_if_refused(refusal: HoldfastError | None) -> None:
+    if refusal is not None:
+        raise refusal

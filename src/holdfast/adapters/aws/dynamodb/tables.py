@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb import errors
-from holdfast.adapters.aws.errors import get_error_code
+from holdfast.adapters.aws.dynamodb.client import DynamoDBClient
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.jobs.errors import StoreUnavailable
 
@@ -120,59 +119,31 @@ def ensure_tables(
     `expiring` maps a table whose rows expire to the attribute that holds the time. `command` is
     the command that shows the tables.
     """
-    call = _Call(client, command)
-    created = [table["TableName"] for table in tables if _create_if_missing(call, table)]
+    dynamodb = DynamoDBClient(client, clock, tables_command=command)
+    created = [table["TableName"] for table in tables if dynamodb.create_table(table)]
     for table in tables:
-        _wait_until_active(call, table["TableName"], clock)
+        _wait_until_active(dynamodb, table["TableName"], clock)
     for name, attribute in expiring.items():
-        _enable_expiry(call, name, attribute)
+        _enable_expiry(dynamodb, name, attribute)
     return created
 
 
-def _create_if_missing(call: "_Call", definition: dict[str, Any]) -> bool:
-    try:
-        call("create_table", **definition)
-    except _TableExists:
-        return False
-    return True
-
-
-def _wait_until_active(call: "_Call", table: str, clock: Clock) -> None:
+def _wait_until_active(dynamodb: DynamoDBClient, table: str, clock: Clock) -> None:
     for _ in range(_MAX_POLLS):
-        description = call("describe_table", TableName=table)["Table"]
+        description = dynamodb.call("describe_table", TableName=table)["Table"]
         if description.get("TableStatus") == "ACTIVE":
             return
         clock.sleep(_POLL_SECONDS)
     raise StoreUnavailable(f"DynamoDB table {table!r} is not active yet: try again later")
 
 
-def _enable_expiry(call: "_Call", table: str, attribute: str) -> None:
-    description = call("describe_time_to_live", TableName=table)["TimeToLiveDescription"]
+def _enable_expiry(dynamodb: DynamoDBClient, table: str, attribute: str) -> None:
+    response = dynamodb.call("describe_time_to_live", TableName=table)
+    description = response["TimeToLiveDescription"]
     if description.get("TimeToLiveStatus") in ("ENABLED", "ENABLING"):
         return  # enabling it again is an error
-    call(
+    dynamodb.call(
         "update_time_to_live",
         TableName=table,
         TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute},
     )
-
-
-class _TableExists(Exception):
-    """The table exists already."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    client: Any
-    tables_command: str
-
-    def __call__(self, operation: str, **arguments: Any) -> Any:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            return getattr(self.client, operation)(**arguments)
-        except (BotoCoreError, ClientError) as error:
-            if get_error_code(error) == errors.IN_USE:
-                raise _TableExists from error
-            name = errors.to_api_name(operation)
-            raise errors.explain_error(name, error, self.tables_command) from error

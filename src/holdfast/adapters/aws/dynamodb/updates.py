@@ -1,180 +1,264 @@
-"""Each change of a job's row as a value: what it sets, and its condition.
+"""Each rule of `holdfast.jobs.transitions` as one conditional update of the job's row.
 
-Every change sets `updatedAt`. Only `record_progress` and the counting of results set
-`lastProgressAt`.
+The life of a job row:
+
+    save ─▶ PROCESSING ─▶ DOWNLOADING ─ seal, results ─▶ all counted
+                 │             │                            │ claim_outcome
+                 └─ give_up_job ─┴──────────▶ callback pending ◀┘
+                                                 │ begin_attempt, end_attempt, settle_job
+                                                 ▼
+                                       COMPLETED or FAILED, for good
+
+A condition holds for exactly those rows for which its rule changes the job. Every update sets
+`updatedAt`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb import conditions
-from holdfast.adapters.aws.dynamodb.items import row_from_error
-from holdfast.jobs.model import JobError, JobState, JobStatus, TaskToken
+from holdfast.adapters.aws.dynamodb.expressions import CallBuilder, require_all
+from holdfast.adapters.aws.dynamodb.items import format_time, row_from_error
+from holdfast.jobs import transitions
+from holdfast.jobs.model import (
+    CallbackState,
+    JobError,
+    JobState,
+    JobStatus,
+    TaskStatus,
+    TaskToken,
+)
+from holdfast.jobs.transitions import Rule
+
+CALLS = CallBuilder(
+    {
+        ":processing": JobStatus.PROCESSING.value,
+        ":downloading": JobStatus.DOWNLOADING.value,
+        ":pending": CallbackState.PENDING.value,
+        ":sent": CallbackState.SENT.value,
+        ":task_pending": TaskStatus.PENDING.value,
+        ":true": True,
+        ":false": False,
+        ":zero": 0,
+        ":one": 1,
+        ":none": [],
+    }
+)
+
+# -- parts of conditions
+
+# An update of a missing row would create one without a status.
+EXISTS = "attribute_exists(#jobId)"
+DOWNLOADING = "#status = :downloading"
+ACTIVE = "#status IN (:processing, :downloading)"
+# The outcome is not decided. Once it is decided, nothing may change it.
+UNDECIDED = "attribute_not_exists(#callbackState)"
+# A condition cannot add completed and failed tasks. This is why remainingTasks exists.
+ALL_COUNTED = "#sealed = :true AND #remainingTasks = :zero"
+# No execution waits in Step Functions. If one does, the job must end through the callback.
+NOT_WAITED_FOR = "attribute_not_exists(#taskToken)"
+
+# The first start message of a job. A second one must not reset the counters.
+NEW_JOB = "attribute_not_exists(#jobId)"
 
 
 @dataclass(frozen=True, slots=True)
 class JobUpdate:
-    """An update expression with its condition and values."""
+    """What a write changes in a job's row, and the condition that guards it.
 
-    update: str
-    condition: str
-    values: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteTime:
-    """The time of a change, and when a row that ends with it may expire."""
-
-    now: str
-    ttl: int | None = None
-
-
-def move_job(
-    status: JobStatus, error: JobError | None, counters: JobState | None, at: WriteTime
-) -> JobUpdate | None:
-    """Build the change to a status, or return None if no step leads there."""
-    if status not in conditions.STEPS:
-        return None
-    values = {":status": status.value, ":error": row_from_error(error), **_bind_times(at)}
-    update = f"SET #status = :status, #updatedAt = :now{_set_if_given(error, 'error')}"
-    if status.terminal:
-        # No execution waits for this job, so no callback is owed.
-        update += f", {_SET_ENDED}, #outcome = :status{_set_if_given(error, 'outcomeError')}"
-        update += _set_ttl(at)
-    condition = conditions.STEPS[status]
-    if counters is not None:
-        condition += f" AND {conditions.SAME_COUNTERS}"
-        values |= _bind_counters(counters)
-    return JobUpdate(update, condition, values)
-
-
-_SET_ENDED = "#completedAt = :now, #callbackState = :sent"
-
-
-def _set_if_given(error: JobError | None, name: str) -> str:
-    return f", #{name} = :error" if error is not None else ""
-
-
-def _set_ttl(at: WriteTime) -> str:
-    return ", #ttl = :ttl" if at.ttl is not None else ""
-
-
-def _bind_times(at: WriteTime) -> dict[str, Any]:
-    return {":now": at.now, ":ttl": at.ttl}
-
-
-def _bind_counters(state: JobState) -> dict[str, Any]:
-    return {
-        ":total": state.total_tasks,
-        ":completed": state.completed_tasks,
-        ":failed": state.failed_tasks,
-    }
-
-
-def seal_job(total_tasks: int, at: WriteTime) -> JobUpdate:
-    """Build the change that seals the job.
-
-    Results that came before the seal have made remainingTasks negative, so the total is added
-    to it.
+    `sets` are assignments, `clauses` are an ADD or a REMOVE. With `ends`, the job becomes
+    terminal.
     """
+
+    condition: str
+    sets: str = ""
+    clauses: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    ends: bool = False
+
+
+# -- the status
+
+# By the target of the change. No change leads to PROCESSING.
+CAN_MOVE = {
+    JobStatus.DOWNLOADING: require_all(EXISTS, "#status = :processing"),
+    JobStatus.FAILED: require_all(EXISTS, ACTIVE, UNDECIDED, NOT_WAITED_FOR),
+    JobStatus.COMPLETED: require_all(
+        EXISTS, DOWNLOADING, ALL_COUNTED, "#failedTasks = :zero", UNDECIDED, NOT_WAITED_FOR
+    ),
+}
+# The counters are still those that the caller read.
+SAME_COUNTERS = (
+    "#totalTasks = :total AND #completedTasks = :completed AND #failedTasks = :failed"
+)
+
+
+def _move_job(
+    _now: float, status: JobStatus, error: JobError | None, counters: JobState | None
+) -> JobUpdate | None:
+    if status not in CAN_MOVE:
+        return None
+    condition, sets = CAN_MOVE[status], "#status = :status"
+    values: dict[str, Any] = {":status": status.value, ":error": row_from_error(error)}
+    if status.terminal:  # no execution waits for this job, so no callback is owed
+        sets += ", #outcome = :status" + _set_if_given(error, "error", "outcomeError")
+    if counters is not None:
+        condition = require_all(condition, SAME_COUNTERS)
+        values |= {
+            ":total": counters.total_tasks,
+            ":completed": counters.completed_tasks,
+            ":failed": counters.failed_tasks,
+        }
+    return JobUpdate(condition, sets, values=values, ends=status.terminal)
+
+
+def _set_if_given(error: JobError | None, *names: str) -> str:
+    return "".join(f", #{name} = :error" for name in names) if error is not None else ""
+
+
+# -- tasks and results
+
+# More tasks or the seal may come, before or after work began.
+UNSEALED = require_all(EXISTS, ACTIVE, UNDECIDED, "#sealed = :false")
+# Results of a job that is in progress and undecided.
+CAN_COUNT_RESULTS = require_all(EXISTS, DOWNLOADING, UNDECIDED)
+# A job that is not terminal, whatever was decided about it.
+ACTIVE_JOB = require_all(EXISTS, ACTIVE)
+
+
+def _seal_job(_now: float, total_tasks: int) -> JobUpdate:
     return JobUpdate(
-        "SET #totalTasks = :total, #sealed = :true, #updatedAt = :now "
+        UNSEALED,
+        "#totalTasks = :total, #sealed = :true",
         "ADD #remainingTasks :total",
-        conditions.UNSEALED,
-        {":total": total_tasks, ":now": at.now},
+        {":total": total_tasks},
     )
 
 
-def record_progress(at: WriteTime) -> JobUpdate:
-    """Build the change that records progress."""
+def _accept_tasks(_now: float) -> JobUpdate:
+    return JobUpdate(UNSEALED)
+
+
+def _count_results(_now: float, completed: int, failed: int) -> JobUpdate:
     return JobUpdate(
-        "SET #lastProgressAt = :now, #updatedAt = :now", conditions.ACTIVE_JOB, {":now": at.now}
+        CAN_COUNT_RESULTS,
+        "#lastProgressAt = :now",
+        "ADD #completedTasks :completed, #failedTasks :failed, #remainingTasks :fewer",
+        {":completed": completed, ":failed": failed, ":fewer": -completed - failed},
     )
 
 
-def attach_token(token: TaskToken, at: WriteTime) -> JobUpdate:
-    """Build the change that attaches the token of a new execution."""
-    return JobUpdate(
-        "SET #taskToken = :token, #updatedAt = :now, #seenTokens = "
-        "list_append(if_not_exists(#seenTokens, :none), :marks) ADD #tokenGeneration :one",
-        conditions.CAN_ATTACH_TOKEN,
-        {
-            ":token": token.reveal(),
-            ":mark": token.mark,
-            ":marks": [token.mark],
-            ":none": [],
-            ":now": at.now,
-        },
-    )
+def _record_progress(_now: float) -> JobUpdate:
+    return JobUpdate(ACTIVE_JOB, "#lastProgressAt = :now")
 
 
 # -- the outcome and its callback
 
-
-def claim_outcome(failed_tasks: int, at: WriteTime) -> JobUpdate:
-    """Build the change that decides the outcome of a fully counted job."""
-    error = JobError("JobCompletedWithFailures", f"{failed_tasks} tasks failed")
-    outcome = _bind_failure(error) if failed_tasks else {":outcome": JobStatus.COMPLETED.value}
-    return JobUpdate(
-        _SET_DECIDED + (_SET_REASON if failed_tasks else ""),
-        conditions.CAN_CLAIM_OUTCOME,
-        {**outcome, ":failed": failed_tasks, ":now": at.now},
-    )
-
-
-def give_up_job(error: JobError, at: WriteTime) -> JobUpdate:
-    """Build the change that decides a failure before all tasks are counted."""
-    return JobUpdate(
-        _SET_DECIDED + _SET_REASON,
-        conditions.CAN_GIVE_UP,
-        {**_bind_failure(error), ":now": at.now},
-    )
-
-
-_SET_DECIDED = (
-    "SET #callbackState = :pending, #outcome = :outcome, #callbackAttempts = :zero, "
-    "#callbackInDoubt = :false, #updatedAt = :now"
+# The last result and the seal are in, and no other caller has decided the outcome. The number
+# of failed tasks must be the one that the caller derived the outcome from.
+CAN_CLAIM_OUTCOME = require_all(
+    EXISTS, DOWNLOADING, ALL_COUNTED, UNDECIDED, "#failedTasks = :failed"
 )
-_SET_REASON = ", #outcomeError = :reason"
+# An active job, whatever its tasks do, unless its outcome is being delivered.
+CAN_GIVE_UP = require_all(EXISTS, ACTIVE, UNDECIDED)
+# The callback is pending. Only one caller settles the job, and a terminal status is final.
+CALLBACK_PENDING = "#callbackState = :pending"
+# The same, and no other attempt is running or the last one began long ago.
+CAN_ATTEMPT_CALLBACK = require_all(
+    CALLBACK_PENDING,
+    "(attribute_not_exists(#callbackAttemptedAt) OR #callbackAttemptedAt <= :before)",
+)
+# By the status that was sent. Only a job whose tasks are all counted can have completed.
+CAN_SETTLE = {
+    JobStatus.FAILED: require_all(CALLBACK_PENDING, ACTIVE),
+    JobStatus.COMPLETED: require_all(CALLBACK_PENDING, DOWNLOADING),
+}
+# An execution was started again with another token. The token must be one the job never had,
+# because the message of a superseded execution may be delivered again.
+CAN_ATTACH_TOKEN = require_all(
+    EXISTS,
+    ACTIVE,
+    UNDECIDED,
+    "(attribute_not_exists(#taskToken) OR #taskToken <> :token)",
+    "NOT contains(#seenTokens, :mark)",
+)
 
 
-def _bind_failure(error: JobError) -> dict[str, Any]:
-    return {":outcome": JobStatus.FAILED.value, ":reason": row_from_error(error)}
+def _claim_outcome(_now: float, failed_tasks: int) -> JobUpdate:
+    status, error = transitions.choose_outcome(failed_tasks)
+    return _decide_outcome(CAN_CLAIM_OUTCOME, status, error, {":failed": failed_tasks})
 
 
-def begin_attempt(at: WriteTime, *, before: str) -> JobUpdate:
-    """Build the change that begins a callback attempt.
+def _give_up_job(_now: float, error: JobError) -> JobUpdate:
+    return _decide_outcome(CAN_GIVE_UP, JobStatus.FAILED, error, {})
 
-    From now on it is unknown whether the callback was delivered, because this process may
-    crash. The previous value is kept in case the response to this write is lost.
-    """
+
+def _decide_outcome(
+    condition: str, status: JobStatus, error: JobError | None, values: Mapping[str, Any]
+) -> JobUpdate:
     return JobUpdate(
-        "SET #callbackDoubtBefore = #callbackInDoubt, #callbackInDoubt = :true, "
-        "#callbackAttemptedAt = :now, #updatedAt = :now ADD #callbackAttempts :one",
-        conditions.CAN_ATTEMPT_CALLBACK,
-        {":now": at.now, ":before": before},
+        condition,
+        "#callbackState = :pending, #outcome = :outcome, #callbackAttempts = :zero, "
+        "#callbackInDoubt = :false" + _set_if_given(error, "outcomeError"),
+        values={":outcome": status.value, ":error": row_from_error(error), **values},
     )
 
 
-def end_attempt(in_doubt: bool, at: WriteTime) -> JobUpdate:
-    """Build the change that ends an unsuccessful callback attempt."""
+def _begin_attempt(now: float, again_after_seconds: float) -> JobUpdate:
+    """Build the update. It keeps the doubt before it, in case its response is lost."""
     return JobUpdate(
-        "SET #callbackInDoubt = :doubt, #updatedAt = :now REMOVE #callbackAttemptedAt",
-        conditions.CALLBACK_PENDING,
-        {":doubt": in_doubt, ":now": at.now},
+        CAN_ATTEMPT_CALLBACK,
+        "#callbackDoubtBefore = #callbackInDoubt, #callbackInDoubt = :true, "
+        "#callbackAttemptedAt = :now",
+        "ADD #callbackAttempts :one",
+        {":before": format_time(now - again_after_seconds)},
     )
 
 
-def settle_job(status: JobStatus, error: JobError | None, at: WriteTime) -> JobUpdate:
-    """Build the change that settles the job.
-
-    It removes the token, because no caller may send a callback with it any more.
-    """
-    removed = "#taskToken, #callbackAttemptedAt" + (", #error" if error is None else "")
+def _end_attempt(_now: float, in_doubt: bool) -> JobUpdate:
     return JobUpdate(
-        f"SET #status = :status, #updatedAt = :now, #callbackInDoubt = :false, {_SET_ENDED}"
-        f"{_set_if_given(error, 'error')}{_set_ttl(at)} REMOVE {removed}",
-        conditions.CALLBACK_PENDING,
-        {":status": status.value, ":error": row_from_error(error), **_bind_times(at)},
+        CALLBACK_PENDING,
+        "#callbackInDoubt = :doubt",
+        "REMOVE #callbackAttemptedAt",
+        {":doubt": in_doubt},
     )
+
+
+def _settle_job(_now: float, status: JobStatus, error: JobError | None) -> JobUpdate:
+    return JobUpdate(
+        CAN_SETTLE[status],
+        "#status = :status, #callbackInDoubt = :false" + _set_if_given(error, "error"),
+        "REMOVE #taskToken, #callbackAttemptedAt" + (", #error" if error is None else ""),
+        {":status": status.value, ":error": row_from_error(error)},
+        ends=True,
+    )
+
+
+def _attach_token(_now: float, token: TaskToken) -> JobUpdate:
+    return JobUpdate(
+        CAN_ATTACH_TOKEN,
+        "#taskToken = :token, "
+        "#seenTokens = list_append(if_not_exists(#seenTokens, :none), :marks)",
+        "ADD #tokenGeneration :one",
+        {":token": token.reveal(), ":mark": token.mark, ":marks": [token.mark]},
+    )
+
+
+_UPDATES: dict[Rule, Callable[..., JobUpdate | None]] = {
+    transitions.move_job: _move_job,
+    transitions.seal_job: _seal_job,
+    transitions.accept_tasks: _accept_tasks,
+    transitions.count_results: _count_results,
+    transitions.record_progress: _record_progress,
+    transitions.claim_outcome: _claim_outcome,
+    transitions.give_up_job: _give_up_job,
+    transitions.begin_attempt: _begin_attempt,
+    transitions.end_attempt: _end_attempt,
+    transitions.settle_job: _settle_job,
+    transitions.attach_token: _attach_token,
+}
+
+
+def build_update(rule: Rule, now: float, *arguments: Any) -> JobUpdate | None:
+    """Return the update that does what the rule does, or None if it never changes a job."""
+    return _UPDATES[rule](now, *arguments)

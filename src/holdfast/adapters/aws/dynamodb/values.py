@@ -167,3 +167,8 @@ def _measure_value(attribute: Mapping[str, Any]) -> int:
             1 + len(name.encode()) + _measure_value(element) for name, element in value.items()
         )
     return len(value.encode()) if kind in ("S", "N") else 1
+
+
+def count_bytes(text: str) -> int:
+    """Return the bytes of a text, also of one that cannot be stored."""
+    return len(text.encode(errors="replace"))

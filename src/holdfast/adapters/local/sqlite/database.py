@@ -7,11 +7,12 @@ writes to. Connections are therefore closed before a fork and opened again when 
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Condition, Lock
+from typing import Any
 from weakref import WeakSet
 
 from holdfast.adapters.local.sqlite import path_check
@@ -24,6 +25,9 @@ from holdfast.adapters.local.sqlite.connection import (
 from holdfast.adapters.local.sqlite.errors import translate_error
 from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.core.errors import ConfigError, StoreUnavailable
+
+Row = Mapping[str, Any]
+Values = Sequence[Any] | Mapping[str, Any]
 
 _databases: "WeakSet[Database]" = WeakSet()
 
@@ -89,6 +93,16 @@ class Database:
                 yield connection
         finally:
             self._writing.release()
+
+    def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Return the rows that one statement reads, as dicts by column."""
+        with self.begin_read() as connection:
+            return read_rows(connection.execute(statement, values))
+
+    def execute(self, statement: str, values: Values, *, durable: bool = True) -> int:
+        """Execute one statement in its own transaction; return how many rows it wrote."""
+        with self.begin_write(durable=durable) as connection:
+            return connection.execute(statement, values).rowcount
 
     @contextmanager
     def _relax_sync(self, connection: sqlite3.Connection, durable: bool) -> Iterator[None]:
@@ -193,6 +207,12 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
         with suppress(sqlite3.Error):  # a full disk may have rolled it back already
             connection.execute("ROLLBACK")
         raise
+
+
+def read_rows(cursor: sqlite3.Cursor) -> list[Row]:
+    """Return the rows of a cursor as dicts by column."""
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, values, strict=True)) for values in cursor]
 
 
 # Held from before a fork until after it, so that a database created meanwhile waits.

@@ -4,7 +4,7 @@ a secret.
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,37 +22,13 @@ from support.dynamodb.jobs import (
     STALLED,
     WRITES,
     Write,
-    create_empty_tables,
     decide_job,
     get_job,
     make_job,
     make_result,
     make_tasks,
     start_job,
-    start_service,
 )
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Any]:
-    with start_service() as client:
-        yield client
-
-
-@pytest.fixture
-def client(moto: Any) -> Any:
-    return create_empty_tables(moto)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(auto_advance=True)
-
-
-@pytest.fixture
-def jobs(client: Any, clock: ManualClock) -> DynamoDBJobs:
-    return DynamoDBJobs(client=client, clock=clock)
-
 
 # -- a store that is busy or closed
 

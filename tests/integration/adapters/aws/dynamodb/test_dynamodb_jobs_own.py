@@ -1,7 +1,6 @@
 """DynamoDBJobs: its tables, its rows and its reads, beside the shared contract."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,6 @@ from support.dynamodb.jobs import (
     CANARY,
     STALLED,
     count_rows,
-    create_empty_tables,
     decide_job,
     get_job,
     make_job,
@@ -31,30 +29,7 @@ from support.dynamodb.jobs import (
     make_tasks,
     read_row,
     start_job,
-    start_service,
 )
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Any]:
-    with start_service() as client:
-        yield client
-
-
-@pytest.fixture
-def client(moto: Any) -> Any:
-    return create_empty_tables(moto)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(auto_advance=True)
-
-
-@pytest.fixture
-def jobs(client: Any, clock: ManualClock) -> DynamoDBJobs:
-    return DynamoDBJobs(client=client, clock=clock)
-
 
 # -- the tables
 

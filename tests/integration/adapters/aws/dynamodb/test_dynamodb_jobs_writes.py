@@ -21,38 +21,15 @@ from support.dynamodb.jobs import (
     WRITES,
     Case,
     count_rows,
-    create_empty_tables,
     decide_job,
     delete_all_rows,
     get_job,
     make_job,
     make_result,
     make_tasks,
+    read_row,
     start_job,
-    start_service,
 )
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Any]:
-    with start_service() as client:
-        yield client
-
-
-@pytest.fixture
-def client(moto: Any) -> Any:
-    return create_empty_tables(moto)
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(auto_advance=True)
-
-
-@pytest.fixture
-def jobs(client: Any, clock: ManualClock) -> DynamoDBJobs:
-    return DynamoDBJobs(client=client, clock=clock)
-
 
 # -- writes
 
@@ -103,7 +80,7 @@ def test_results_are_counted_by_one_call_for_99_of_them(
     assert len(recorder.calls) == 2
     counting = first["TransactItems"][-1]["Update"]
     assert re.search(
-        r"ADD #completedTasks :\w+, .*SET #updatedAt = ", counting["UpdateExpression"]
+        r"SET #updatedAt = .* ADD #completedTasks :\w+, ", counting["UpdateExpression"]
     )
 
 
@@ -149,6 +126,24 @@ def test_an_outcome_is_not_claimed_from_counters_that_changed_meanwhile(
     jobs.set_total_tasks("job", 1)
     jobs.record_results("job", [make_result(tasks[0])])
     interleaving = InterleavingClient(client, lambda: jobs.increment_failed_tasks("job"))
+    assert DynamoDBJobs(client=interleaving, clock=clock).claim_outcome("job") is None
+    assert get_job(jobs).callback.state is CallbackState.NONE
+
+
+def test_an_outcome_is_not_claimed_if_only_the_number_of_failures_changed(
+    jobs: DynamoDBJobs, client: Any, clock: ManualClock
+) -> None:
+    """The outcome follows from that number, so the condition contains it (JB-02)."""
+    tasks = start_job(jobs, clock, 1)
+    jobs.set_total_tasks("job", 1)
+    jobs.record_results("job", [make_result(tasks[0])])
+
+    def add_failure() -> None:
+        client.put_item(
+            TableName="ExportJobs", Item={**read_row(client), "failedTasks": {"N": "1"}}
+        )
+
+    interleaving = InterleavingClient(client, add_failure)
     assert DynamoDBJobs(client=interleaving, clock=clock).claim_outcome("job") is None
     assert get_job(jobs).callback.state is CallbackState.NONE
 

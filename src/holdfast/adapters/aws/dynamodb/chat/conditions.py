@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.adapters.aws.dynamodb.chat.sanitize import replace_lone_surrogates
-from holdfast.adapters.aws.dynamodb.expressions import bind_expressions, require_all
+from holdfast.adapters.aws.dynamodb.expressions import CallBuilder, require_all
+from holdfast.adapters.aws.dynamodb.values import Attributes, encode
 from holdfast.conversations.errors import PermanentError
 from holdfast.conversations.model import LockGrant, Status
 from holdfast.jobs.errors import InvalidJob
@@ -77,24 +78,25 @@ SAME_TRIGGER = "#trigger_id = :trigger"
 # too early splits a batch, but leaving it open would strand the next message.
 CAN_CLOSE_WINDOW = f"({SAME_TRIGGER} OR attribute_not_exists(#trigger_id))"
 
-_FIXED: dict[str, Any] = {
-    ":processing": Status.PROCESSING.value,
-    ":true": True,
-    ":false": False,
-    ":none": "",
-    ":one": 1,
-}
 
-
-def bind_values(values: Mapping[str, Any], *expressions: str) -> dict[str, Any]:
-    """Return the names and values that these expressions mention, as call arguments.
-
-    Raises PermanentError for a value that DynamoDB cannot store.
-    """
+def _encode_values(values: Mapping[str, Any]) -> Attributes:
+    """Return the values as DynamoDB's. Raises PermanentError for one that it cannot store."""
     try:
-        return bind_expressions({**_FIXED, **replace_lone_surrogates(values)}, *expressions)
+        return encode(replace_lone_surrogates(values))
     except InvalidJob as error:
         raise PermanentError(f"DynamoDB cannot store {error}") from None
+
+
+CALLS = CallBuilder(
+    {
+        ":processing": Status.PROCESSING.value,
+        ":true": True,
+        ":false": False,
+        ":none": "",
+        ":one": 1,
+    },
+    _encode_values,
+)
 
 
 def values_from_grant(grant: LockGrant) -> dict[str, Any]:

@@ -11,117 +11,104 @@ from itertools import islice
 from typing import Any
 
 from holdfast.adapters.aws.dynamodb.chat import conditions, items, sanitize
+from holdfast.adapters.aws.dynamodb.chat.conditions import CALLS
 from holdfast.adapters.aws.dynamodb.chat.keys import build_history_hash, build_sid_key
-from holdfast.adapters.aws.dynamodb.chat.tables import ConversationTables
-from holdfast.adapters.aws.dynamodb.client import DynamoDBClient
+from holdfast.adapters.aws.dynamodb.chat.rows import LockingStore
+from holdfast.adapters.aws.dynamodb.chat.staging import Write
 from holdfast.adapters.aws.dynamodb.values import Attributes, encode
 from holdfast.conversations.model import ConversationKey, HistoryMessage
 
-_MAX_KEYS_PER_READ = 100  # DynamoDB's limit for one BatchGetItem
 _MAX_SEQ = 10**12 - 1
 _MAX_BODY_CHARS = 75_000  # at most four bytes each, which leaves room for the details
 
 
-class HistoryRows:
-    """The rows of `conversation-messages`, and the writes that change them."""
-
-    def __init__(self, client: DynamoDBClient, tables: ConversationTables) -> None:
-        self._client, self._table = client, tables.messages
+class HistoryStore(LockingStore):
+    """The part of the store that has the history and the processed sids."""
 
     # -- reading
 
-    def read_last(
+    def history(
+        self, key: ConversationKey, *, before: int | None = None, limit: int = 50
+    ) -> list[HistoryMessage]:
+        """Return up to `limit` history messages in order."""
+        messages = self._read_last_messages(key, before, limit)
+        if messages or before is not None or limit < 1:
+            return messages
+        # The seed's Lambda keeps the messages in the row. The first turn that Holdfast finishes
+        # moves them.
+        return list(items.read_recent_messages(self._read_conversation(key))[-limit:])
+
+    def _read_last_messages(
         self, key: ConversationKey, before: int | None, limit: int
     ) -> list[HistoryMessage]:
         """Return the last `limit` messages before `before`, in order.
 
         The query reads backwards and skips other rows and page boundaries.
         """
-        key_condition = "#conversation = :conversation AND #entry BETWEEN :first AND :last"
         highest = _MAX_SEQ if before is None else min(before - 1, _MAX_SEQ)
-        values = {
-            ":conversation": build_history_hash(key),
-            ":first": _format_entry(0),
-            ":last": _format_entry(highest) + "$",  # sorts after every `#`
-        }
-        pages = self._client.read_pages(
-            "query",
-            TableName=self._table,
+        query = CALLS.query(
+            self._tables.messages,
+            "#conversation = :conversation AND #entry BETWEEN :first AND :last",
+            {
+                ":conversation": build_history_hash(key),
+                ":first": _format_entry(0),
+                ":last": _format_entry(highest) + "$",  # sorts after every `#`
+            },
             ConsistentRead=True,
             ScanIndexForward=False,
-            KeyConditionExpression=key_condition,
             Limit=max(1, limit),  # the page size; a long message has several rows
-            **conditions.bind_values(values, key_condition),
         )
+        pages = self._client.read_pages("query", **query)
         newest_first = list(islice(_join_rows(pages), max(0, limit)))
         return newest_first[::-1]
 
-    def read_processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
+    def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
         """Return those of the sids that were answered or parked already."""
         keys = [build_sid_key(key, sid) for sid in dict.fromkeys(sids)]
-        processed: set[str] = set()
-        for start in range(0, len(keys), _MAX_KEYS_PER_READ):
-            rows = self._client.read_rows(self._table, keys[start : start + _MAX_KEYS_PER_READ])
-            processed |= {row["message_sid"] for row in rows}
-        return processed
+        rows = self._client.read_rows(self._tables.messages, keys)
+        return {row["message_sid"] for row in rows}
 
     # -- writes of a transaction
 
-    def build_puts(self, key: ConversationKey, message: HistoryMessage) -> list[dict[str, Any]]:
+    def _build_message_puts(self, key: ConversationKey, message: HistoryMessage) -> list[Write]:
         """Return the writes that add a message to the history, for a transaction."""
         return [
-            {
-                "Put": {
-                    "TableName": self._table,
-                    "Item": row,
-                    "ConditionExpression": conditions.NEW_MESSAGE,
-                    **conditions.bind_values({}, conditions.NEW_MESSAGE),
-                }
-            }
+            {"Put": CALLS.put(self._tables.messages, row, conditions.NEW_MESSAGE)}
             for row in _rows_from_message(key, message)
         ]
 
-    def build_processed_puts(
+    def _build_processed_puts(
         self, key: ConversationKey, sids: Iterable[str], until: float, *, new: bool = False
-    ) -> list[dict[str, Any]]:
+    ) -> list[Write]:
         """Return the writes that mark sids as processed, for a transaction.
 
         With `new`, the whole transaction is refused if one of the sids is marked already.
         """
-        condition: dict[str, Any] = {}
-        if new:
-            condition = {"ConditionExpression": conditions.NEW_MESSAGE}
-            condition |= conditions.bind_values({}, conditions.NEW_MESSAGE)
-        return [
-            {
-                "Put": {
-                    "TableName": self._table,
-                    "Item": build_sid_key(key, sid)
-                    | encode(
-                        {"message_sid": sid, "expires_at": sanitize.to_expiry_seconds(until)}
-                    ),
-                    **condition,
-                }
-            }
+        condition = conditions.NEW_MESSAGE if new else ""
+        expires_at = sanitize.to_expiry_seconds(until)
+        rows = (
+            build_sid_key(key, sid) | encode({"message_sid": sid, "expires_at": expires_at})
             for sid in sids
-        ]
+        )
+        return [{"Put": CALLS.put(self._tables.messages, row, condition)} for row in rows]
 
-    def build_processed_deletes(
+    def _build_processed_deletes(
         self, key: ConversationKey, sids: Iterable[str]
-    ) -> list[dict[str, Any]]:
+    ) -> list[Write]:
         """Return the writes that make sids unprocessed again, for a transaction."""
         keys = (build_sid_key(key, sid) for sid in sids)
-        return [{"Delete": {"TableName": self._table, "Key": sid_key}} for sid_key in keys]
+        return [{"Delete": CALLS.delete(self._tables.messages, sid_key)} for sid_key in keys]
 
     # -- messages that other software put into the conversation's row
 
-    def adopt_messages(self, key: ConversationKey, messages: Iterable[HistoryMessage]) -> None:
+    def _adopt_messages(self, key: ConversationKey, messages: Iterable[HistoryMessage]) -> None:
         """Copy messages to the history, because the row keeps only the recent ones.
 
         Repeating it is safe, because the numbers are fixed while the lock is held.
         """
         rows = [row for message in messages for row in _rows_from_message(key, message)]
-        self._client.write_many(self._table, [{"PutRequest": {"Item": row}} for row in rows])
+        puts = [{"PutRequest": {"Item": row}} for row in rows]
+        self._client.write_many(self._tables.messages, puts)
 
 
 def _format_entry(seq: int) -> str:

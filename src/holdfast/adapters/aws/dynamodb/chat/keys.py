@@ -1,6 +1,6 @@
 """Keys of rows, within DynamoDB's limits on their length."""
 
-from holdfast.adapters.aws.dynamodb.values import Attributes
+from holdfast.adapters.aws.dynamodb.values import Attributes, count_bytes
 from holdfast.conversations.model import ConversationKey, digest_texts
 
 _MAX_HASH_BYTES, _MAX_RANGE_BYTES = 2048, 1024  # bytes
@@ -17,8 +17,8 @@ def build_conversation_key(key: ConversationKey) -> Attributes:
 def is_valid_key(key: ConversationKey) -> bool:
     """Return whether DynamoDB can hold a row with this key."""
     hash_bytes, range_bytes = (
-        _count_bytes(key.primary_channel),
-        _count_bytes(key.conversation_id),
+        count_bytes(key.primary_channel),
+        count_bytes(key.conversation_id),
     )
     return 0 < hash_bytes <= _MAX_HASH_BYTES and 0 < range_bytes <= _MAX_RANGE_BYTES
 
@@ -34,19 +34,13 @@ def build_history_hash(key: ConversationKey) -> str:
     The line break separates the two names, because no name contains one.
     """
     text = f"{key.primary_channel}\n{key.conversation_id}"
-    short = _count_bytes(text) <= _MAX_HASH_BYTES
+    short = count_bytes(text) <= _MAX_HASH_BYTES
     return text if short else digest_texts(key.primary_channel, key.conversation_id)
 
 
 def build_sid_key(key: ConversationKey, sid: str) -> Attributes:
     """Return the key of the row that marks a sid as processed."""
     entry = (
-        f"sid#{sid}"
-        if _count_bytes(sid) <= _MAX_RANGE_BYTES - 4
-        else f"sid#{digest_texts(sid)}"
+        f"sid#{sid}" if count_bytes(sid) <= _MAX_RANGE_BYTES - 4 else f"sid#{digest_texts(sid)}"
     )
     return {"conversation": {"S": build_history_hash(key)}, "entry": {"S": entry}}
-
-
-def _count_bytes(text: str) -> int:
-    return len(text.encode(errors="replace"))

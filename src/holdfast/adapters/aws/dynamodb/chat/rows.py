@@ -10,11 +10,10 @@ from typing import Any
 from uuid import uuid4
 
 from holdfast.adapters.aws.dynamodb.chat import conditions, items, sanitize
+from holdfast.adapters.aws.dynamodb.chat.conditions import CALLS
 from holdfast.adapters.aws.dynamodb.chat.keys import build_conversation_key, is_valid_key
-from holdfast.adapters.aws.dynamodb.chat.staging import put_if_new
-from holdfast.adapters.aws.dynamodb.chat.tables import ConversationTables
-from holdfast.adapters.aws.dynamodb.client import ConditionFailed, DynamoDBClient, WriteDone
-from holdfast.adapters.aws.dynamodb.values import decode
+from holdfast.adapters.aws.dynamodb.chat.staging import StagingStore
+from holdfast.adapters.aws.dynamodb.client import ConditionFailed, WriteDone
 from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import LockLost, PermanentError
 from holdfast.conversations.lock import release_on_error
@@ -29,7 +28,6 @@ from holdfast.conversations.model import (
     redact_id,
 )
 from holdfast.conversations.outbox import Outbox, to_plain_data
-from holdfast.core.clock import Clock
 from holdfast.core.errors import StoreUnavailable
 
 # other processes may change the row between the read and the write, but not forever
@@ -55,53 +53,56 @@ _TAKE_OVER_LOCK = (
 LOCK_ATTRIBUTES = "#lock_owner, #lock_trigger, #lock_expires_at, #lock_write, #previous_status"
 
 
-class ConversationRows:
-    """The rows of `conversations`, with the rows that this process's grants acquired."""
+class LockingStore(StagingStore):
+    """The part of the store that has the conversations' rows and their locks."""
 
-    def __init__(
-        self, client: DynamoDBClient, tables: ConversationTables, clock: Clock
-    ) -> None:
-        self._client, self._table, self._clock = client, tables.conversations, clock
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._held: dict[LockGrant, items.Row] = {}  # the row at acquisition
 
     # -- reading and making
 
-    def read(self, key: ConversationKey) -> items.Row:
+    def _read_conversation(self, key: ConversationKey) -> items.Row:
         """Return the row, or an empty one if there is none."""
         if not is_valid_key(key):
             return {}
-        response = self._client.call(
-            "get_item",
-            TableName=self._table,
-            Key=build_conversation_key(key),
-            ConsistentRead=True,
-        )
-        return decode(response.get("Item"))
+        return self._read_row(self._tables.conversations, build_conversation_key(key))
 
-    def read_all(self, conversation_id: str | None) -> Iterator[items.Row]:
-        """Yield the rows of all conversations, or of those with this id.
+    def get(self, key: ConversationKey) -> Conversation | None:
+        """Return the conversation, or None if there is none."""
+        row = self._read_conversation(key)
+        return items.conversation_from_row(row) if row else None
+
+    def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
+        """Yield all conversations, or those with this id, from a table scan.
 
         No index has the id as its key, so a search by id scans the whole table.
         """
-        filter_expression = "#conversation_id = :id"
-        arguments: dict[str, Any] = {}
-        if conversation_id is not None:
-            arguments = conditions.bind_values({":id": conversation_id}, filter_expression) | {
-                "FilterExpression": filter_expression
-            }
-        return self._client.read_pages("scan", TableName=self._table, **arguments)
+        filter_expression = "" if conversation_id is None else "#conversation_id = :id"
+        scan = CALLS.query(
+            self._tables.conversations, "", {":id": conversation_id}, filter_expression
+        )
+        return map(items.conversation_from_row, self._client.read_pages("scan", **scan))
 
     def create(self, conversation: Conversation) -> bool:
         """Store a new conversation. Return False if it exists already."""
-        row = items.row_from_conversation(conversation)
-        return put_if_new(
-            self._client, self._table, row, conditions.NEW_CONVERSATION, "the conversation"
+        return self._put_if_new(
+            self._tables.conversations,
+            items.row_from_conversation(conversation),
+            conditions.NEW_CONVERSATION,
+            "the conversation",
         )
 
     # -- the lock
 
     def acquire(
-        self, key: ConversationKey, owner: str, trigger_id: str, now: float, expires_at: float
+        self,
+        key: ConversationKey,
+        *,
+        owner: str,
+        trigger_id: str,
+        now: float,
+        expires_at: float,
     ) -> LockAcquired | LockHeld | ConversationNotFound:
         """Take the lock if it is free or expired."""
         if not is_valid_key(key):
@@ -142,7 +143,7 @@ class ConversationRows:
         with release_on_error(self.release, grant):
             return LockAcquired(grant, items.conversation_from_row(row))
 
-    def renew(self, grant: LockGrant, now: float, expires_at: float) -> bool:
+    def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
         """Extend the lock. Return False if this grant lost it or it expired."""
         values = {":expires": expires_at, ":now": now, **conditions.values_from_grant(grant)}
         update = "SET #lock_expires_at = :expires"
@@ -177,17 +178,12 @@ class ConversationRows:
             "SET #conversation_status = :status, #write_id = :write, #updated_at = :at "
             f"REMOVE {LOCK_ATTRIBUTES}"
         )
-        write_id = uuid4().hex
-        row = self.read_held_row(grant)
+        release = LockRelease(grant, self._read_held_row(grant))
         for _ in range(MAX_TRIES):
-            common = {":write": write_id, ":at": self._clock.time()}
-            values = {**common, **bind_release(grant, row, status)}
+            values = {":at": self._clock.time(), **release.bind(status)}
             result = self._update_row(grant.key, update, conditions.CAN_RELEASE_LOCK, values)
-            if isinstance(result, WriteDone) or result.row.get("write_id") == write_id:
-                return self.forget(grant)
-            if not items.is_held_by(result.row, grant):
-                raise build_lock_lost_error(grant)
-            row = result.row  # an operator has set another status meanwhile
+            if isinstance(result, WriteDone) or release.is_done(result.row):
+                return self._forget(grant)
         raise build_row_changing_error()
 
     def set_status(self, key: ConversationKey, status: str) -> bool:
@@ -213,18 +209,18 @@ class ConversationRows:
 
     # -- the row of a grant
 
-    def read_held_row(self, grant: LockGrant) -> items.Row:
+    def _read_held_row(self, grant: LockGrant) -> items.Row:
         """Return the row as it was acquired.
 
         History and counts are still valid, because only the holder of the lock may write them.
         A row that is no longer remembered is read again. Raises LockLost.
         """
-        row = self._held.get(grant) or self.read(grant.key)
+        row = self._held.get(grant) or self._read_conversation(grant.key)
         if not items.is_held_by(row, grant):
             raise build_lock_lost_error(grant)
         return row
 
-    def forget(self, grant: LockGrant) -> None:
+    def _forget(self, grant: LockGrant) -> None:
         """Drop the remembered row of a grant that has ended."""
         self._held.pop(grant, None)
 
@@ -241,30 +237,50 @@ class ConversationRows:
         return self._client.write(
             "update_item",
             ReturnValues=returns,
-            **self.build_update(key, update, condition, values),
+            **self._build_update(key, update, condition, values),
         )
 
-    def build_update(
+    def _build_update(
         self, key: ConversationKey, update: str, condition: str, values: dict[str, Any]
     ) -> dict[str, Any]:
         """Return the arguments of UpdateItem, which also fit into a transaction."""
+        return CALLS.update(
+            self._tables.conversations, build_conversation_key(key), update, condition, values
+        )
+
+
+class LockRelease:
+    """The write that releases a lock. It may take several tries, each from a newer row.
+
+    Its id in the row shows that a try succeeded although its response was lost.
+    """
+
+    def __init__(self, grant: LockGrant, row: items.Row) -> None:
+        self.grant, self.row = grant, row
+        self._write_id = uuid4().hex
+
+    def bind(self, status: str | None) -> dict[str, Any]:
+        """Return the values of CAN_RELEASE_LOCK, and the id and status to write."""
+        previous = self.row.get("previous_status", "")
         return {
-            "TableName": self._table,
-            "Key": build_conversation_key(key),
-            "UpdateExpression": update,
-            "ConditionExpression": condition,
-            **conditions.bind_values(values, update, condition),
+            ":write": self._write_id,
+            ":previous": previous,
+            ":status": rules.choose_released_status(previous, status),
+            **conditions.values_from_grant(self.grant),
         }
 
+    def is_done(self, refused_row: items.Row) -> bool:
+        """Return whether an earlier try released the lock and only its response was lost.
 
-def bind_release(grant: LockGrant, row: items.Row, status: str | None) -> dict[str, Any]:
-    """Return the values of CAN_RELEASE_LOCK, and the status that follows."""
-    previous = row.get("previous_status", "")
-    return {
-        ":previous": previous,
-        ":status": rules.choose_released_status(previous, status),
-        **conditions.values_from_grant(grant),
-    }
+        False means that an operator has set another status meanwhile, so the caller must try
+        again. Raises LockLost.
+        """
+        self.row = refused_row
+        if refused_row.get("write_id") == self._write_id:
+            return True
+        if not items.is_held_by(refused_row, self.grant):
+            raise build_lock_lost_error(self.grant)
+        return False
 
 
 def _is_locked(row: items.Row, now: float) -> bool:

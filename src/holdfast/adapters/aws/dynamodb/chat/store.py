@@ -6,126 +6,63 @@
     all other methods     one call with a named condition
 
 A batch without faults costs nine calls: acquire, staged, close_window, processed, three notes,
-finish, staged.
+finish, staged. The end of a turn is one transaction:
+
+    conversations          recent messages, counts, thread, status;   if LOCK_HELD
+                           outbox and lock removed
+    conversation-messages  the customer's batch and the reply,        if new
+                           numbered; one row for each sid
+    conversations-stage    the batch is removed
+
+The recent messages and the numbers follow from the row as it was acquired, because only the
+holder of the lock writes them. A `list_append` would be enough for a list that grows forever,
+but one expression cannot both append to a list and trim it.
 """
 
-from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat import items
-from holdfast.adapters.aws.dynamodb.chat.history import HistoryRows
-from holdfast.adapters.aws.dynamodb.chat.parked_rows import ParkedRows
-from holdfast.adapters.aws.dynamodb.chat.rows import ConversationRows
-from holdfast.adapters.aws.dynamodb.chat.staging import StagingRows
-from holdfast.adapters.aws.dynamodb.chat.tables import format_tables_command, tables_from_prefix
-from holdfast.adapters.aws.dynamodb.chat.turns import TurnEnd, TurnWriter
-from holdfast.adapters.aws.dynamodb.client import DynamoDBClient
+from holdfast.adapters.aws.dynamodb.chat import conditions, items, sanitize
+from holdfast.adapters.aws.dynamodb.chat.parked_rows import ParkingStore
+from holdfast.adapters.aws.dynamodb.chat.rows import (
+    LOCK_ATTRIBUTES,
+    MAX_TRIES,
+    LockRelease,
+    build_row_changing_error,
+)
+from holdfast.adapters.aws.dynamodb.chat.staging import Write
+from holdfast.adapters.aws.dynamodb.client import WriteDone
+from holdfast.adapters.aws.dynamodb.expressions import RETURN_OLD
+from holdfast.conversations import store_rules as rules
+from holdfast.conversations.errors import ParkedNotFound, PermanentError
 from holdfast.conversations.model import (
     Conversation,
     ConversationKey,
-    ConversationNotFound,
-    Fragment,
     HistoryMessage,
-    LockAcquired,
     LockGrant,
-    LockHeld,
-    ParkedBatch,
-    Staged,
+    Status,
     Turn,
-    WaitingConversation,
-    Window,
 )
-from holdfast.conversations.outbox import Outbox
-from holdfast.conversations.ports import ConversationStore
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+
+MAX_WRITES = 100  # DynamoDB's limit for one transaction
+# Bytes. Messages that do not fit into the row remain in the history. The reply has been sent
+# when the turn is written, so older recent messages are dropped, whatever else fills the row.
+_MAX_RECENT_BYTES, _MAX_ROW_BYTES = 128 * 1024, 380 * 1024
+
+_UPDATE = (
+    "SET #messages = :recent, #message_count = :new_count, #conversation_status = :status, "
+    "#updated_at = :at, #openai_thread_id = :thread, #thread_mark = :mark, "
+    "#last_assistant_message_sid = :reply, #write_id = :write, "
+    "#prompt_tokens = :prompt, #completion_tokens = :completion "
+    f"REMOVE #outbox, {LOCK_ATTRIBUTES}"
+)
 
 
-class DynamoDBConversations(ConversationStore):
+class DynamoDBConversations(ParkingStore):
     """Conversations in five DynamoDB tables, which `create_tables` creates.
 
     Methods that store a value raise PermanentError if DynamoDB can never hold it.
     """
-
-    def __init__(
-        self, prefix: str = "", *, client: Any = None, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        tables = tables_from_prefix(prefix)
-        self._client = DynamoDBClient(
-            client, clock, tables_command=format_tables_command(prefix)
-        )
-        self._staging = StagingRows(self._client, tables)
-        self._rows = ConversationRows(self._client, tables, clock)
-        self._history = HistoryRows(self._client, tables)
-        self._turn_writer = TurnWriter(self._client, self._rows, self._history, self._staging)
-        self._parked_rows = ParkedRows(
-            self._client, tables, self._rows, self._history, self._staging
-        )
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
-
-    # -- staging
-
-    def create(self, conversation: Conversation) -> bool:
-        """Store a new conversation. Return False if it exists already."""
-        return self._rows.create(conversation)
-
-    def stage(self, fragment: Fragment, *, expires_at: float) -> bool:
-        """Stage a fragment. Return False if it is staged already."""
-        return self._staging.put_fragment(fragment, expires_at)
-
-    def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
-        """Open the window. Return False if another window is open."""
-        return self._staging.open_window(window, now, untriggered_before)
-
-    def mark_triggered(self, window: Window) -> None:
-        """Note that the window's trigger is in the queue."""
-        self._staging.mark_triggered(window)
-
-    def window(self, conversation_id: str) -> Window | None:
-        """Return the conversation's window, expired or not."""
-        return self._staging.read_window(conversation_id)
-
-    def close_window(self, conversation_id: str, trigger_id: str) -> None:
-        """Close the window if it belongs to this trigger."""
-        self._staging.close_window(conversation_id, trigger_id)
-
-    # -- the lock
-
-    def acquire(
-        self,
-        key: ConversationKey,
-        *,
-        owner: str,
-        trigger_id: str,
-        now: float,
-        expires_at: float,
-    ) -> LockAcquired | LockHeld | ConversationNotFound:
-        """Take the lock if it is free or expired."""
-        return self._rows.acquire(key, owner, trigger_id, now, expires_at)
-
-    def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
-        """Extend the lock. Return False if it is lost."""
-        return self._rows.renew(grant, now, expires_at)
-
-    def release(self, grant: LockGrant, status: str | None) -> None:
-        """Release the lock without a reply. Raises LockLost."""
-        self._rows.release(grant, status)
-
-    # -- the batch
-
-    def staged(self, conversation_id: str) -> list[Staged]:
-        """Return every staged row of the conversation."""
-        return self._staging.read_all(conversation_id)
-
-    def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
-        """Return those of the sids that were answered or parked already."""
-        return self._history.read_processed(key, sids)
-
-    def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
-        """Write down how far the reply has come. Raises LockLost."""
-        self._rows.note(grant, outbox, thread_id)
 
     def finish(
         self,
@@ -136,66 +73,94 @@ class DynamoDBConversations(ConversationStore):
         remember_until: float,
         parked_id: str | None = None,
     ) -> None:
-        """Write the turn and release the lock in one transaction. Raises LockLost."""
-        unparked = (
-            ()
-            if parked_id is None
-            else self._parked_rows.build_unpark_writes(grant.key, parked_id)
-        )
-        self._turn_writer.finish(TurnEnd(grant, turn, now, remember_until, unparked))
+        """Write the turn and release the lock in one transaction.
 
-    def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
-        """Delete the staged rows of these sids."""
-        self._staging.drop(conversation_id, sids)
-
-    # -- for operators
-
-    def park(
-        self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
-    ) -> None:
-        """Park the batch in slices, and release the lock if a grant is given."""
-        self._parked_rows.park(grant, parked, remember_until)
-        if grant is not None:
-            self._rows.forget(grant)
-
-    def parked(self) -> Iterator[ParkedBatch]:
-        """Yield all parked batches, the oldest first, from a table scan."""
-        return iter(self._parked_rows.read_all())
-
-    def unpark(
-        self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
-    ) -> ParkedBatch:
-        """Take a parked batch out and return it. Raises ParkedNotFound."""
-        return self._parked_rows.unpark(parked_id, back_to_stage, now, expires_at)
-
-    def get(self, key: ConversationKey) -> Conversation | None:
-        """Return the conversation, or None if there is none."""
-        row = self._rows.read(key)
-        return items.conversation_from_row(row) if row else None
-
-    def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
-        """Yield all conversations, or those with this id, from a table scan."""
-        return map(items.conversation_from_row, self._rows.read_all(conversation_id))
-
-    def set_status(self, key: ConversationKey, status: str) -> bool:
-        """Set the status that an operator chose. Return False if there is no such
-        conversation.
+        Raises LockLost, ParkedNotFound, and PermanentError if the batch is too large.
         """
-        return self._rows.set_status(key, status)
+        unparked = [] if parked_id is None else self._build_unpark_writes(grant.key, parked_id)
+        key, sids = grant.key, list(dict.fromkeys(turn.sids))
+        processed_writes = [
+            *self._build_processed_puts(key, sids, remember_until),
+            *self._build_stage_deletes(key.conversation_id, sids),
+        ]
+        release, last_number = LockRelease(grant, self._read_held_row(grant)), 0
+        for _ in range(MAX_TRIES):
+            update, *puts = self._build_turn_writes(release, turn, now, last_number)
+            writes = [update, *unparked, *puts, *processed_writes]
+            if len(writes) > MAX_WRITES:
+                raise PermanentError(
+                    f"the batch is too large: its end takes {len(writes)} writes, "
+                    f"a transaction takes {MAX_WRITES}"
+                )
+            result = self._client.transact(writes)
+            if isinstance(result, WriteDone):
+                return self._forget(grant)
+            if (failure := result.reasons[0]) is not None:
+                if release.is_done(failure.row):
+                    return self._forget(grant)
+            elif any(result.reasons[1 : 1 + len(unparked)]):
+                raise ParkedNotFound("the batch is no longer parked under that id")
+            else:
+                # The numbers are taken, because the conversation's row was created anew.
+                last_number = self._read_last_number(key)
+        raise build_row_changing_error()
 
-    def history(
-        self, key: ConversationKey, *, before: int | None = None, limit: int = 50
-    ) -> list[HistoryMessage]:
-        """Return up to `limit` history messages in order."""
-        messages = self._history.read_last(key, before, limit)
-        if messages or before is not None or limit < 1:
-            return messages
-        # The seed's Lambda keeps the messages in the row. The first turn that Holdfast finishes
-        # moves them.
-        return list(items.read_recent_messages(self._rows.read(key))[-limit:])
+    def _read_last_number(self, key: ConversationKey) -> int:
+        messages = self._read_last_messages(key, None, 1)
+        return max((message.seq for message in messages), default=0)
 
-    # -- for the sweeper
+    def _build_turn_writes(
+        self, release: LockRelease, turn: Turn, now: float, last_number: int
+    ) -> list[Write]:
+        """Return the update of the conversation's row, and the puts of the turn's messages."""
+        key, row = release.grant.key, release.row
+        counted = items.read_number(row, "message_count")
+        known = _number_messages(items.read_recent_messages(row), max(counted, last_number))
+        self._adopt_messages(key, (message for message in known if message.seq > counted))
+        count = max([counted, last_number, *(message.seq for message in known)])
+        before = replace(
+            items.conversation_from_row(row), messages=tuple(known), message_count=count
+        )
+        after, pair = rules.finish_turn(before, turn, now)
+        puts = [put for message in pair for put in self._build_message_puts(key, message)]
+        return [self._build_turn_update(release, after), *puts]
 
-    def waiting(self) -> Iterator[WaitingConversation]:
-        """Yield the conversations that have staged rows, from a table scan."""
-        return self._staging.read_waiting()
+    def _build_turn_update(self, release: LockRelease, after: Conversation) -> Write:
+        values = {
+            ":recent": _trim_to_size(after.messages, release.row),
+            ":new_count": after.message_count,
+            ":at": after.updated_at,
+            ":thread": after.thread_id,
+            ":mark": after.thread_mark,
+            ":reply": after.last_assistant_message_sid,
+            # No ADD, because other software may have stored something else than a number there,
+            # and ADD would then refuse the whole transaction.
+            ":prompt": after.prompt_tokens,
+            ":completion": after.completion_tokens,
+            **release.bind(Status.REPLY_SENT),
+        }
+        update = self._build_update(
+            release.grant.key, _UPDATE, conditions.CAN_RELEASE_LOCK, values
+        )
+        return {"Update": update | RETURN_OLD}
+
+
+def _number_messages(messages: tuple[HistoryMessage, ...], last: int) -> list[HistoryMessage]:
+    """Number the messages that have no number, because the seed's Lambda writes none."""
+    numbered = []
+    for message in messages:
+        if not message.seq:
+            last += 1
+            message = replace(message, seq=last)
+        numbered.append(message)
+    return numbered
+
+
+def _trim_to_size(messages: tuple[HistoryMessage, ...], row: items.Row) -> list[dict[str, Any]]:
+    """Return the messages as rows, without the oldest ones if they are too many bytes."""
+    others = {name: row[name] for name in row if name not in ("messages", "outbox")}
+    max_bytes = min(_MAX_RECENT_BYTES, _MAX_ROW_BYTES - sanitize.estimate_size(others))
+    rows = [items.row_from_message(message) for message in messages]
+    while rows and sanitize.estimate_size(rows) > max_bytes:
+        del rows[0]
+    return rows

@@ -1,49 +1,30 @@
-"""The row of one conversation and its lock, within the caller's transaction."""
+"""The rows of one conversation, within the caller's transaction."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from sqlite3 import Connection
 from typing import Any
 
+from holdfast.adapters.local.sqlite.conversations import statements
 from holdfast.adapters.local.sqlite.conversations.row_values import (
     conversation_from_row,
-    dump_outbox,
     find_changes,
-    row_from_conversation,
+    parked_from_row,
 )
-from holdfast.adapters.local.sqlite.jobs.rows import read_rows
+from holdfast.adapters.local.sqlite.database import read_rows
 from holdfast.conversations import store_rules as rules
-from holdfast.conversations.errors import LockLost
-from holdfast.conversations.model import Conversation, ConversationKey, LockGrant, Status
-from holdfast.conversations.outbox import Outbox
+from holdfast.conversations.errors import LockLost, ParkedNotFound
+from holdfast.conversations.model import (
+    Conversation,
+    ConversationKey,
+    LockGrant,
+    ParkedBatch,
+    Status,
+    Window,
+)
 
-_ADD = """
-INSERT INTO conversations (
-    conversation_id, primary_channel, channel_config, ai_config, status, created_at, updated_at
-) VALUES (
-    :conversation_id, :primary_channel, :channel_config, :ai_config, :status, :created_at,
-    :updated_at
-) ON CONFLICT DO NOTHING
-"""
-BY_KEY = "SELECT * FROM conversations WHERE conversation_id = ? AND primary_channel = ?"
-BY_NUMBER = "SELECT * FROM conversations WHERE conversation_no = ?"
-LATEST = "SELECT conversation_no FROM conversations ORDER BY updated_at DESC"
-OF_ID = """
-SELECT conversation_no FROM conversations WHERE conversation_id = ? ORDER BY updated_at DESC
-"""
-# This grant holds the lock. The condition is in SQL, so that the most frequent writes of a turn
-# need not read the conversation with its recent messages first.
-_LOCK_HELD = """
-conversation_id = :conversation_id AND primary_channel = :primary_channel
-    AND status = :processing AND lock_owner = :owner AND lock_fence = :fence
-"""
-_NOTE = f"""
-UPDATE conversations SET outbox = :outbox, thread_id = :thread_id, updated_at = :now
-WHERE {_LOCK_HELD}
-"""  # noqa: S608 - our own words
-_RENEW = f"""
-UPDATE conversations SET lock_expires_at = :expires_at
-WHERE {_LOCK_HELD} AND lock_expires_at > :now
-"""  # noqa: S608 - our own words
+# deleted with each turn; more than a turn adds, so expired rows never pile up
+_MAX_DELETES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +36,11 @@ class StoredConversation:
     conversation: Conversation
 
 
-def insert(connection: Connection, conversation: Conversation) -> bool:
-    """Store a new conversation. Return False if it exists, which leaves it unchanged."""
-    return connection.execute(_ADD, row_from_conversation(conversation)).rowcount > 0
-
-
 def find(connection: Connection, key: ConversationKey) -> StoredConversation | None:
     """Return the conversation with this key, or None if there is none."""
-    rows = read_rows(connection.execute(BY_KEY, (key.conversation_id, key.primary_channel)))
+    rows = read_rows(
+        connection.execute(statements.BY_KEY, (key.conversation_id, key.primary_channel))
+    )
     if not rows:
         return None
     return StoredConversation(
@@ -70,39 +48,16 @@ def find(connection: Connection, key: ConversationKey) -> StoredConversation | N
     )
 
 
-def find_held(connection: Connection, grant: LockGrant) -> StoredConversation | None:
-    """Return the conversation if this grant holds its lock, otherwise None."""
-    stored = find(connection, grant.key)
-    if stored is None or not rules.has_lock(grant, stored.conversation, stored.owner):
-        return None
-    return stored
-
-
 def require_held(connection: Connection, grant: LockGrant) -> StoredConversation:
     """Return the conversation whose lock this grant holds. Raises LockLost."""
-    stored = find_held(connection, grant)
-    if stored is None:
-        raise _build_lock_lost_error()
+    stored = find(connection, grant.key)
+    if stored is None or not rules.has_lock(grant, stored.conversation, stored.owner):
+        raise build_lock_lost_error()
     return stored
 
 
-def write_outbox(
-    connection: Connection, grant: LockGrant, outbox: Outbox, thread_id: str, now: float
-) -> None:
-    """Write the outbox and the thread. Raises LockLost."""
-    noted = {"outbox": dump_outbox(outbox), "thread_id": thread_id, "now": now}
-    if not connection.execute(_NOTE, {**noted, **_values_from_grant(grant)}).rowcount:
-        raise _build_lock_lost_error()
-
-
-def renew(connection: Connection, grant: LockGrant, now: float, expires_at: float) -> bool:
-    """Extend the lock. Return False if this grant lost it or it expired."""
-    times = {"now": now, "expires_at": expires_at}
-    return connection.execute(_RENEW, {**times, **_values_from_grant(grant)}).rowcount > 0
-
-
-def _values_from_grant(grant: LockGrant) -> dict[str, Any]:
-    """Return the values of _LOCK_HELD."""
+def bind_grant(grant: LockGrant) -> dict[str, Any]:
+    """Return the values of the condition that this grant holds the lock."""
     return {
         "conversation_id": grant.key.conversation_id,
         "primary_channel": grant.key.primary_channel,
@@ -112,7 +67,8 @@ def _values_from_grant(grant: LockGrant) -> dict[str, Any]:
     }
 
 
-def _build_lock_lost_error() -> LockLost:
+def build_lock_lost_error() -> LockLost:
+    """Return the error for a grant that no longer holds the lock."""
     return LockLost("this grant no longer holds the lock of the conversation")
 
 
@@ -134,23 +90,61 @@ def update(
         )
 
 
-# -- listings
+def read_window(connection: Connection, conversation_id: str) -> Window | None:
+    """Return the conversation's window, expired or not, or None if there is none."""
+    rows = read_rows(connection.execute(statements.WINDOW, (conversation_id,)))
+    return Window(**{**rows[0], "triggered": bool(rows[0]["triggered"])}) if rows else None
 
 
-def read_numbers(connection: Connection, conversation_id: str | None) -> list[int]:
-    """Return the row numbers of all conversations, or of those with this id, the
-    latest first.
+# -- processed messages
+
+
+def find_processed(
+    connection: Connection, key: ConversationKey, sids: Collection[str]
+) -> set[str]:
+    """Return those of the sids that were answered or parked already."""
+    key_columns = (key.conversation_id, key.primary_channel)
+    return {
+        sid
+        for sid in set(sids)
+        if connection.execute(statements.IS_PROCESSED, (*key_columns, sid)).fetchone()
+    }
+
+
+def mark_processed(
+    connection: Connection, key: ConversationKey, sids: Collection[str], until: float
+) -> None:
+    """Mark these messages as processed and remove their staged rows."""
+    key_columns = (key.conversation_id, key.primary_channel)
+    rows = [(*key_columns, sid, until) for sid in sids]
+    connection.executemany(statements.MARK_PROCESSED, rows)
+    delete_staged(connection, key.conversation_id, sids)
+
+
+def delete_staged(connection: Connection, conversation_id: str, sids: Collection[str]) -> None:
+    """Delete the staged rows of these sids."""
+    connection.executemany(statements.DROP_STAGED, [(conversation_id, sid) for sid in sids])
+
+
+def delete_expired(connection: Connection, now: float) -> None:
+    """Delete a limited number of expired rows, the oldest first."""
+    for statement in (statements.DELETE_EXPIRED_PROCESSED, statements.DELETE_EXPIRED_STAGED):
+        connection.execute(statement, (now, _MAX_DELETES))
+
+
+# -- parked batches
+
+
+def remove_parked(
+    connection: Connection, parked_id: str, key: ConversationKey | None = None
+) -> ParkedBatch:
+    """Remove and return a parked batch, of this conversation if a key is given.
+
+    Raises ParkedNotFound.
     """
-    if conversation_id is None:
-        rows = connection.execute(LATEST)
-    else:
-        rows = connection.execute(OF_ID, (conversation_id,))
-    return [number for (number,) in rows]
-
-
-def read_by_number(connection: Connection, number: int) -> list[Conversation]:
-    """Return the conversation with this row number as a list, empty if it is gone."""
-    return [
-        conversation_from_row(row)
-        for row in read_rows(connection.execute(BY_NUMBER, (number,)))
-    ]
+    rows = read_rows(connection.execute(statements.PARKED, (parked_id,)))
+    batch = parked_from_row(rows[0]) if rows else None
+    if batch is None or key not in (None, batch.key):
+        raise ParkedNotFound(f"no batch is parked under {parked_id!r}")
+    connection.execute(statements.DELETE_PARKED, (parked_id,))
+    return batch

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from holdfast.adapters.local.sqlite.jobs.rows import Row
+from holdfast.adapters.local.sqlite.database import Row
 from holdfast.conversations.model import (
     Conversation,
     ConversationKey,
@@ -134,7 +134,9 @@ def message_from_row(row: Row) -> HistoryMessage:
 # -- staged rows
 
 
-def row_from_staged(row: Staged, key: ConversationKey, staged_at: float) -> dict[str, Any]:
+def row_from_staged(
+    row: Staged, key: ConversationKey, staged_at: float, expires_at: float
+) -> dict[str, Any]:
     """Return the row of a staged message.
 
     `key` and `staged_at` stand in for values that an unreadable row does not have.
@@ -153,6 +155,7 @@ def row_from_staged(row: Staged, key: ConversationKey, staged_at: float) -> dict
         "message_sid": row.message_sid,
         "primary_channel": key.primary_channel,
         "staged_at": staged_at,
+        "expires_at": expires_at,
     }
 
 

@@ -1,12 +1,24 @@
 """The conversation store in a SQLite file, for all threads and processes of one machine."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 from holdfast.adapters.local.sqlite.connection import Durability
-from holdfast.adapters.local.sqlite.conversations import history, row, staging
+from holdfast.adapters.local.sqlite.conversations import row, statements
+from holdfast.adapters.local.sqlite.conversations.row_values import (
+    conversation_from_row,
+    dump_outbox,
+    message_from_row,
+    parked_from_row,
+    row_from_conversation,
+    row_from_message,
+    row_from_parked,
+    row_from_staged,
+    staged_from_row,
+)
 from holdfast.adapters.local.sqlite.conversations.schema import CONVERSATIONS
-from holdfast.adapters.local.sqlite.database import Database
+from holdfast.adapters.local.sqlite.database import Database, read_rows
 from holdfast.conversations import store_rules as rules
 from holdfast.conversations.model import (
     Conversation,
@@ -26,6 +38,8 @@ from holdfast.conversations.model import (
 from holdfast.conversations.outbox import Outbox, SendingReply, SentReply
 from holdfast.conversations.ports import ConversationStore
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
+
+_MAX_SEQ = 2**63 - 1
 
 
 class SQLiteConversations(ConversationStore):
@@ -60,39 +74,38 @@ class SQLiteConversations(ConversationStore):
 
     def create(self, conversation: Conversation) -> bool:
         """Store a new conversation. Return False if it exists already."""
-        with self._database.begin_write() as connection:
-            return row.insert(connection, conversation)
+        return (
+            self._database.execute(statements.INSERT, row_from_conversation(conversation)) > 0
+        )
 
     def stage(self, fragment: Fragment, *, expires_at: float) -> bool:
         """Stage a fragment. Return False if it is staged already."""
-        with self._database.begin_write() as connection:
-            return staging.insert(
-                connection, fragment, fragment.key, fragment.staged_at, expires_at
-            )
+        columns = row_from_staged(fragment, fragment.key, fragment.staged_at, expires_at)
+        return self._database.execute(statements.STAGE, columns) > 0
 
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
         """Open the window. Return False if another window is open."""
         with self._database.begin_write(durable=False) as connection:
-            current = staging.read_window(connection, window.conversation_id)
+            current = row.read_window(connection, window.conversation_id)
             if current and rules.is_blocking(current, window, now, untriggered_before):
                 return False
-            staging.open_window(connection, window)
+            connection.execute(statements.OPEN_WINDOW, astuple(window))
             return True
 
     def mark_triggered(self, window: Window) -> None:
-        """Note that the window's trigger is in the queue."""
-        with self._database.begin_write(durable=False) as connection:
-            staging.mark_triggered(connection, window)
+        """Note that the window's trigger is in the queue, if the window is still stored."""
+        values = (window.conversation_id, window.trigger_id)
+        self._database.execute(statements.MARK_TRIGGERED, values, durable=False)
 
     def window(self, conversation_id: str) -> Window | None:
         """Return the conversation's window, expired or not."""
         with self._database.begin_read() as connection:
-            return staging.read_window(connection, conversation_id)
+            return row.read_window(connection, conversation_id)
 
     def close_window(self, conversation_id: str, trigger_id: str) -> None:
         """Close the window if it belongs to this trigger."""
-        with self._database.begin_write(durable=False) as connection:
-            staging.close_window(connection, conversation_id, trigger_id)
+        values = (conversation_id, trigger_id)
+        self._database.execute(statements.CLOSE_WINDOW, values, durable=False)
 
     # -- the lock
 
@@ -118,9 +131,9 @@ class SQLiteConversations(ConversationStore):
         return LockAcquired(LockGrant(key, owner, trigger_id, locked.lock_fence), locked)
 
     def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
-        """Extend the lock. Return False if it is lost."""
-        with self._database.begin_write(durable=False) as connection:
-            return row.renew(connection, grant, now, expires_at)
+        """Extend the lock. Return False if this grant lost it or it expired."""
+        values = {"now": now, "expires_at": expires_at, **row.bind_grant(grant)}
+        return self._database.execute(statements.RENEW, values, durable=False) > 0
 
     def release(self, grant: LockGrant, status: str | None) -> None:
         """Release the lock without a reply. Raises LockLost."""
@@ -133,19 +146,25 @@ class SQLiteConversations(ConversationStore):
 
     def staged(self, conversation_id: str) -> list[Staged]:
         """Return every staged row of the conversation."""
-        with self._database.begin_read() as connection:
-            return staging.read_staged(connection, conversation_id)
+        rows = self._database.query(statements.STAGED, (conversation_id,))
+        return [staged_from_row(staged) for staged in rows]
 
     def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
         """Return those of the sids that were answered or parked already."""
         with self._database.begin_read() as connection:
-            return history.find_processed(connection, key, sids)
+            return row.find_processed(connection, key, sids)
 
     def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
         """Write down how far the reply has come. Raises LockLost."""
         durable = isinstance(outbox, SendingReply | SentReply)
-        with self._database.begin_write(durable=durable) as connection:
-            row.write_outbox(connection, grant, outbox, thread_id, self._clock.time())
+        noted = {
+            "outbox": dump_outbox(outbox),
+            "thread_id": thread_id,
+            "now": self._clock.time(),
+            **row.bind_grant(grant),
+        }
+        if not self._database.execute(statements.NOTE, noted, durable=durable):
+            raise row.build_lock_lost_error()
 
     def finish(
         self,
@@ -160,17 +179,18 @@ class SQLiteConversations(ConversationStore):
         with self._database.begin_write() as connection:
             stored = row.require_held(connection, grant)
             if parked_id is not None:
-                history.remove_parked(connection, parked_id, grant.key)
+                row.remove_parked(connection, parked_id, grant.key)
             after, messages = rules.finish_turn(stored.conversation, turn, now)
             row.update(connection, stored, after)
-            history.append_messages(connection, stored.number, messages)
-            history.mark_processed(connection, grant.key, turn.sids, remember_until)
-            history.delete_expired(connection, now)
+            message_rows = [row_from_message(stored.number, message) for message in messages]
+            connection.executemany(statements.INSERT_MESSAGE, message_rows)
+            row.mark_processed(connection, grant.key, turn.sids, remember_until)
+            row.delete_expired(connection, now)
 
     def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
         """Delete the staged rows of these sids."""
         with self._database.begin_write(durable=False) as connection:
-            staging.delete_staged(connection, conversation_id, sids)
+            row.delete_staged(connection, conversation_id, sids)
 
     # -- for operators
 
@@ -184,36 +204,39 @@ class SQLiteConversations(ConversationStore):
                 after = rules.park_batch(stored.conversation, parked)
                 row.update(connection, stored, after)
             else:
-                processed = history.find_processed(connection, parked.key, parked.sids)
-                staging.delete_staged(connection, parked.key.conversation_id, processed)
+                processed = row.find_processed(connection, parked.key, parked.sids)
+                row.delete_staged(connection, parked.key.conversation_id, processed)
                 parked = rules.drop_processed(parked, processed)
                 if not parked.staged:
                     return
-            history.insert_parked(connection, parked)
-            history.mark_processed(connection, parked.key, parked.sids, remember_until)
-            history.delete_expired(connection, parked.parked_at)
+            # A batch that is parked already stays as it is, because the first reason counts.
+            connection.execute(statements.INSERT_PARKED, row_from_parked(parked))
+            row.mark_processed(connection, parked.key, parked.sids, remember_until)
+            row.delete_expired(connection, parked.parked_at)
 
     def parked(self) -> Iterator[ParkedBatch]:
         """Yield all parked batches, the oldest first."""
-        # One transaction per row, so that a slow reader does not pin the WAL.
-        with self._database.begin_read() as connection:
-            ids = history.read_parked_ids(connection)
-        for parked_id in ids:
-            with self._database.begin_read() as connection:
-                parked = history.read_parked(connection, parked_id)
-            if parked is not None:  # otherwise it was taken out meanwhile
-                yield parked
+        # One transaction per row, so that a slow reader does not pin the WAL. A batch that was
+        # taken out meanwhile is left out.
+        for listed in self._database.query(statements.PARKED_IDS):
+            for parked in self._database.query(statements.PARKED, (listed["parked_id"],)):
+                yield parked_from_row(parked)
 
     def unpark(
         self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
     ) -> ParkedBatch:
         """Take a parked batch out and return it. Raises ParkedNotFound."""
         with self._database.begin_write() as connection:
-            parked = history.remove_parked(connection, parked_id)
+            parked = row.remove_parked(connection, parked_id)
             if back_to_stage:
-                for staged in rules.restage(parked, now):
-                    staging.insert(connection, staged, parked.key, now, expires_at)
-                history.unmark_processed(connection, parked.key, parked.sids)
+                key = parked.key
+                rows = [
+                    row_from_staged(staged, key, now, expires_at)
+                    for staged in rules.restage(parked, now)
+                ]
+                sids = [(key.conversation_id, key.primary_channel, sid) for sid in parked.sids]
+                connection.executemany(statements.STAGE, rows)
+                connection.executemany(statements.UNMARK_PROCESSED, sids)
             return parked
 
     def get(self, key: ConversationKey) -> Conversation | None:
@@ -224,12 +247,14 @@ class SQLiteConversations(ConversationStore):
 
     def conversations(self, conversation_id: str | None = None) -> Iterator[Conversation]:
         """Yield all conversations, or those with this id, the latest first."""
-        with self._database.begin_read() as connection:
-            numbers = row.read_numbers(connection, conversation_id)
-        for number in numbers:
-            with self._database.begin_read() as connection:
-                conversations = row.read_by_number(connection, number)
-            yield from conversations
+        if conversation_id is None:
+            numbers = self._database.query(statements.LATEST)
+        else:
+            numbers = self._database.query(statements.OF_ID, (conversation_id,))
+        for listed in numbers:
+            number = listed["conversation_no"]
+            for stored in self._database.query(statements.BY_NUMBER, (number,)):
+                yield conversation_from_row(stored)
 
     def set_status(self, key: ConversationKey, status: str) -> bool:
         """Set the status that an operator chose. Return False if there is no such
@@ -247,16 +272,28 @@ class SQLiteConversations(ConversationStore):
         self, key: ConversationKey, *, before: int | None = None, limit: int = 50
     ) -> list[HistoryMessage]:
         """Return up to `limit` history messages in order."""
+        last = _MAX_SEQ if before is None else before
         with self._database.begin_read() as connection:
             stored = row.find(connection, key)
-            return history.read_page(connection, stored.number, before, limit) if stored else []
+            if stored is None:
+                return []
+            page = connection.execute(statements.MESSAGES_BEFORE, (stored.number, last, limit))
+            return [message_from_row(message) for message in reversed(read_rows(page))]
 
     # -- for the sweeper
 
     def waiting(self) -> Iterator[WaitingConversation]:
         """Yield the conversations that have staged rows."""
-        with self._database.begin_read() as connection:
-            return iter(staging.read_waiting(connection))
+        return iter(
+            [
+                WaitingConversation(
+                    ConversationKey(waiting["primary_channel"], waiting["conversation_id"]),
+                    waiting["messages"],
+                    waiting["oldest_at"],
+                )
+                for waiting in self._database.query(statements.WAITING)
+            ]
+        )
 
     # -- the store itself
 

@@ -1,10 +1,11 @@
 """Convert jobs and tasks to rows, and back."""
 
 import json
-import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
+from holdfast.adapters.local.sqlite.database import Row
 from holdfast.jobs.model import (
     Callback,
     CallbackState,
@@ -17,7 +18,52 @@ from holdfast.jobs.model import (
     TaskToken,
 )
 
-Row = Mapping[str, Any]
+
+def get_code(error: JobError | None) -> str | None:
+    """Return the error's code, if there is an error."""
+    return error.code if error else None
+
+
+def get_message(error: JobError | None) -> str | None:
+    """Return the error's message, if there is an error."""
+    return error.message if error else None
+
+
+def _reveal(token: TaskToken | None) -> str | None:
+    return token.reveal() if token else None
+
+
+def _join(marks: frozenset[str]) -> str:
+    return " ".join(sorted(marks))
+
+
+# The columns that change during a job's life: where the job has the value, and how it is
+# written, unless it is written as it is.
+_MUTABLE: tuple[tuple[str, str, Callable[[Any], Any] | None], ...] = (
+    ("status", "state.status", str),
+    ("total_tasks", "state.total_tasks", None),
+    ("completed_tasks", "state.completed_tasks", None),
+    ("failed_tasks", "state.failed_tasks", None),
+    ("task_token", "task_token", _reveal),
+    ("token_generation", "token_generation", None),
+    ("seen_tokens", "seen_tokens", _join),
+    ("sealed", "sealed", None),
+    ("remaining_tasks", "remaining_tasks", None),
+    ("callback_state", "callback.state", str),
+    ("callback_status", "callback.status", str),
+    ("callback_error_code", "callback.error", get_code),
+    ("callback_error_message", "callback.error", get_message),
+    ("callback_attempts", "callback.attempts", None),
+    ("callback_in_doubt", "callback.in_doubt", None),
+    ("callback_attempted_at", "callback.attempted_at", None),
+    ("error_code", "error", get_code),
+    ("error_message", "error", get_message),
+    ("updated_at", "updated_at", None),
+    ("last_progress_at", "last_progress_at", None),
+    ("completed_at", "completed_at", None),
+    ("ttl", "ttl", None),
+)
+_get_values = attrgetter(*(path for _, path, _ in _MUTABLE))
 
 
 def row_from_job(job: ExportJob) -> dict[str, Any]:
@@ -28,46 +74,25 @@ def row_from_job(job: ExportJob) -> dict[str, Any]:
         "user_id": job.user_id,
         "metadata": json.dumps(dict(job.metadata)),
         "created_at": job.created_at,
-        **mutable_row_from_job(job),
+        **{
+            name: encode(value) if encode else value
+            for (name, _, encode), value in zip(_MUTABLE, _get_values(job), strict=True)
+        },
     }
 
 
-def mutable_row_from_job(job: ExportJob) -> dict[str, Any]:
-    """Return only the columns that change during a job's life."""
+def find_changes(before: ExportJob, after: ExportJob) -> dict[str, Any]:
+    """Return only the columns that changed.
+
+    Unchanged columns are not written, because SQLite would write their indexes again.
+    """
+    if before is after:
+        return {}
+    pairs = zip(_MUTABLE, _get_values(before), _get_values(after), strict=True)
     return {
-        "status": job.status.value,
-        "total_tasks": job.state.total_tasks,
-        "completed_tasks": job.state.completed_tasks,
-        "failed_tasks": job.state.failed_tasks,
-        "task_token": job.task_token.reveal() if job.task_token else None,
-        "token_generation": job.token_generation,
-        "seen_tokens": " ".join(sorted(job.seen_tokens)),
-        "sealed": job.sealed,
-        "remaining_tasks": job.remaining_tasks,
-        **_row_from_callback(job.callback),
-        **_row_from_error(job.error, "error"),
-        "updated_at": job.updated_at,
-        "last_progress_at": job.last_progress_at,
-        "completed_at": job.completed_at,
-        "ttl": job.ttl,
-    }
-
-
-def _row_from_callback(callback: Callback) -> dict[str, Any]:
-    return {
-        "callback_state": callback.state.value,
-        "callback_status": callback.status.value,
-        **_row_from_error(callback.error, "callback_error"),
-        "callback_attempts": callback.attempts,
-        "callback_in_doubt": callback.in_doubt,
-        "callback_attempted_at": callback.attempted_at,
-    }
-
-
-def _row_from_error(error: JobError | None, name: str) -> dict[str, Any]:
-    return {
-        f"{name}_code": error.code if error else None,
-        f"{name}_message": error.message if error else None,
+        name: encode(value) if encode else value
+        for (name, _, encode), old_value, value in pairs
+        if value != old_value
     }
 
 
@@ -78,13 +103,25 @@ def job_from_row(row: Row) -> ExportJob:
         job_id=row["job_id"],
         export_id=row["export_id"],
         user_id=row["user_id"],
-        state=_state_from_row(row),
+        state=JobState(
+            JobStatus(row["status"]),
+            row["total_tasks"],
+            row["completed_tasks"],
+            row["failed_tasks"],
+        ),
         task_token=None if token is None else TaskToken(token),
         token_generation=row["token_generation"],
         seen_tokens=frozenset(row["seen_tokens"].split()),
         sealed=bool(row["sealed"]),
         remaining_tasks=row["remaining_tasks"],
-        callback=_callback_from_row(row),
+        callback=Callback(
+            CallbackState(row["callback_state"]),
+            JobStatus(row["callback_status"]),
+            _error_from_row(row, "callback_error"),
+            row["callback_attempts"],
+            bool(row["callback_in_doubt"]),
+            row["callback_attempted_at"],
+        ),
         error=_error_from_row(row, "error"),
         metadata=json.loads(row["metadata"]),
         created_at=row["created_at"],
@@ -92,26 +129,6 @@ def job_from_row(row: Row) -> ExportJob:
         last_progress_at=row["last_progress_at"],
         completed_at=row["completed_at"],
         ttl=row["ttl"],
-    )
-
-
-def _state_from_row(row: Row) -> JobState:
-    return JobState(
-        JobStatus(row["status"]),
-        row["total_tasks"],
-        row["completed_tasks"],
-        row["failed_tasks"],
-    )
-
-
-def _callback_from_row(row: Row) -> Callback:
-    return Callback(
-        CallbackState(row["callback_state"]),
-        JobStatus(row["callback_status"]),
-        _error_from_row(row, "callback_error"),
-        row["callback_attempts"],
-        bool(row["callback_in_doubt"]),
-        row["callback_attempted_at"],
     )
 
 
@@ -133,9 +150,3 @@ def task_from_row(job_id: str, row: Row) -> ExportTask:
         bytes_processed=row["bytes_processed"],
         error=_error_from_row(row, "error"),
     )
-
-
-def read_rows(cursor: sqlite3.Cursor) -> list[Row]:
-    """Return the rows of a cursor as dicts by column."""
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, values, strict=True)) for values in cursor]

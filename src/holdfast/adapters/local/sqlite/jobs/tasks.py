@@ -1,10 +1,11 @@
 """Task rows, within the caller's transaction."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from uuid import uuid4
+from collections.abc import Iterable
+from typing import Any
 
-from holdfast.adapters.local.sqlite.jobs.rows import Row, read_rows
+from holdfast.adapters.local.sqlite.database import Row, read_rows
+from holdfast.adapters.local.sqlite.jobs.rows import get_code, get_message
 from holdfast.jobs.model import ExportTask, TaskResult, TaskStatus
 
 _ADD = """
@@ -35,46 +36,30 @@ def insert_tasks(
     )
 
 
-def insert_unnamed(connection: sqlite3.Connection, job_no: int) -> str:
-    """Store a row for a task that was never listed, and return its id."""
-    task_id = f"nameless-{uuid4().hex}"
-    connection.execute(_ADD, (job_no, task_id, "", "", None, None))
-    return task_id
-
-
 def finish_tasks(
-    connection: sqlite3.Connection, job_no: int, results: Sequence[TaskResult]
+    connection: sqlite3.Connection, job_no: int, results: Iterable[TaskResult]
 ) -> tuple[int, int]:
-    """Finish pending tasks and return how many completed and failed now.
-
-    Only the first result of a task counts.
-    """
-    first_results: dict[str, TaskResult] = {}
+    """Finish pending tasks and return how many completed and failed now."""
+    values: dict[TaskStatus, list[tuple[Any, ...]]] = {
+        TaskStatus.COMPLETED: [],
+        TaskStatus.FAILED: [],
+    }
     for result in results:
-        first_results.setdefault(result.task_id, result)
-    successes = [result for result in first_results.values() if result.success]
-    failures = [result for result in first_results.values() if not result.success]
-    return (
-        _finish_with_status(connection, job_no, TaskStatus.COMPLETED, successes),
-        _finish_with_status(connection, job_no, TaskStatus.FAILED, failures),
-    )
-
-
-def _finish_with_status(
-    connection: sqlite3.Connection, job_no: int, status: TaskStatus, results: list[TaskResult]
-) -> int:
-    values = [
-        (
-            status.value,
-            result.bytes_processed,
-            result.error.code if result.error else None,
-            result.error.message if result.error else None,
-            job_no,
-            result.task_id,
+        values[result.status].append(
+            (
+                result.status.value,
+                result.bytes_processed,
+                get_code(result.error),
+                get_message(result.error),
+                job_no,
+                result.task_id,
+            )
         )
-        for result in results
-    ]
-    return connection.executemany(_FINISH, values).rowcount if values else 0
+    completed, failed = (
+        connection.executemany(_FINISH, rows).rowcount if rows else 0
+        for rows in values.values()
+    )
+    return completed, failed
 
 
 def read_page(

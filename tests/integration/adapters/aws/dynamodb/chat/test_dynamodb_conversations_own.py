@@ -1,6 +1,5 @@
 """DynamoDBConversations: its rows, their cost and their size."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -33,7 +32,6 @@ from support.dynamodb.conversations import (
     TABLES,
     acquire_grant,
     answer_messages,
-    clear_tables,
     create_conversation,
     list_staged_sids,
     make_fragment,
@@ -43,26 +41,8 @@ from support.dynamodb.conversations import (
     read_conversation_row,
     read_rows,
     stage_messages,
-    start_chat_service,
 )
 from support.dynamodb.faults import RecordingClient
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Any]:
-    with start_chat_service() as client:
-        yield client
-
-
-@pytest.fixture
-def client(moto: Any) -> Any:
-    return clear_tables(moto)
-
-
-@pytest.fixture
-def store(client: Any) -> DynamoDBConversations:
-    return DynamoDBConversations(client=client, clock=ManualClock(auto_advance=True))
-
 
 # -- the cost of a batch
 
@@ -135,7 +115,7 @@ def test_the_number_of_remembered_grants_is_limited(store: DynamoDBConversations
     """Grants that were never released are forgotten, because a process may run for a year."""
     create_conversation(store)
     grants = [acquire_grant(store, f"{n}", now=NOW + 60.0 * n) for n in range(66)]
-    assert len(store._rows._held) < 66
+    assert len(store._held) < 66
     store.finish(grants[-1], make_turn("m1"), now=NOW, remember_until=LATER)
     with pytest.raises(LockLost):
         store.finish(grants[0], make_turn("m2"), now=NOW, remember_until=LATER)

@@ -2,7 +2,7 @@
 responses.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,6 @@ from support.dynamodb.conversations import (
     make_turn,
     make_window,
     stage_messages,
-    start_chat_service,
 )
 from support.dynamodb.faults import (
     READS,
@@ -44,24 +43,8 @@ from support.dynamodb.faults import (
 )
 
 
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Any]:
-    with start_chat_service() as client:
-        yield client
-
-
-@pytest.fixture
-def client(moto: Any) -> Any:
-    return clear_tables(moto)
-
-
 def open_store(client: Any) -> DynamoDBConversations:
     return DynamoDBConversations(client=client, clock=ManualClock(auto_advance=True))
-
-
-@pytest.fixture
-def store(client: Any) -> DynamoDBConversations:
-    return open_store(client)
 
 
 # -- all writes

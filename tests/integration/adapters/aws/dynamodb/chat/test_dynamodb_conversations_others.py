@@ -3,7 +3,6 @@
 They are read as far as possible, and nothing in them is lost.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from holdfast.conversations.model import (
     UnreadableFragment,
     WaitingConversation,
 )
-from holdfast.testing import ManualClock
 from support.dynamodb.conversations import (
     CANARY,
     KEY,
@@ -27,7 +25,6 @@ from support.dynamodb.conversations import (
     acquire_grant,
     acquire_lock,
     answer_messages,
-    clear_tables,
     create_conversation,
     list_staged_sids,
     make_parked,
@@ -35,25 +32,7 @@ from support.dynamodb.conversations import (
     put_row,
     read_conversation_row,
     read_rows,
-    start_chat_service,
 )
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Any]:
-    with start_chat_service() as client:
-        yield client
-
-
-@pytest.fixture
-def client(moto: Any) -> Any:
-    return clear_tables(moto)
-
-
-@pytest.fixture
-def store(client: Any) -> DynamoDBConversations:
-    return DynamoDBConversations(client=client, clock=ManualClock(auto_advance=True))
-
 
 STAGED = {
     "conversation_id": KEY.conversation_id,

@@ -1,0 +1,292 @@
+"""The rules of every change of a job, as pure functions. All job stores use them.
+
+A rule takes the job, the time and its own arguments. It returns the new job, the same object
+if nothing changes, or the refusal, which is the error that the store raises. `apply_rule` does
+what all rules have in common.
+
+SQLite and memory apply a rule within a transaction. DynamoDB cannot do that. There a condition
+guards the write, and if it refuses, the rule explains why for the row that it refused.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.core.errors import HoldfastError
+from holdfast.jobs.errors import AlreadySealed, IllegalTransition, JobClosed, JobNotFound
+from holdfast.jobs.model import (
+    Callback,
+    CallbackState,
+    ExportJob,
+    ExportTask,
+    JobError,
+    JobState,
+    JobStatus,
+    TaskResult,
+    TaskStatus,
+    TaskToken,
+)
+
+Rule = Callable[..., ExportJob | HoldfastError]
+
+
+def apply_rule(
+    rule: Rule, job: ExportJob, now: float, keep_seconds: float | None, *arguments: Any
+) -> ExportJob:
+    """Return the job as the rule leaves it, the same object if nothing changes.
+
+    Every change moves `updated_at`. A job that ends gets its `ttl`, unless jobs are kept
+    forever. Raises the refusal that the rule returns.
+    """
+    after = rule(job, now, *arguments)
+    if isinstance(after, HoldfastError):
+        raise after
+    if after is job:
+        return job
+    ttl = compute_ttl(now, keep_seconds) if after.terminal else None
+    return replace(after, updated_at=now, ttl=ttl)
+
+
+def compute_ttl(now: float, keep_seconds: float | None) -> int | None:
+    """Return when a row that is finished now may be deleted, or None if it is kept forever."""
+    return None if keep_seconds is None else int(now + keep_seconds)
+
+
+# -- the status
+
+
+def move_job(
+    job: ExportJob,
+    _now: float,
+    status: JobStatus,
+    error: JobError | None,
+    counters: JobState | None,
+) -> ExportJob | HoldfastError:
+    """Move the job to a status, if its counters are still these ones.
+
+    A job that ends in this way owes no callback, because no execution waits for it.
+    """
+    if counters is not None and replace(job.state, status=counters.status) != counters:
+        return IllegalTransition(
+            "counters change only through results, and the job has different ones"
+        )
+    if job.status is status:
+        return job
+    if not _can_move(job, status):
+        return _refuse_status(job, status)
+    if status.terminal:
+        callback = Callback(CallbackState.SENT, status, error)
+        return _end_job(job, _now, status, error, callback)
+    return replace(job, state=job.state.moved_to(status))
+
+
+def _can_move(job: ExportJob, status: JobStatus) -> bool:
+    if not job.status.can_become(status):
+        return False
+    if not status.terminal:
+        return True
+    if job.has_task_token() or job.is_decided:  # such a job ends when its callback is sent
+        return False
+    all_succeeded = job.sealed and job.remaining_tasks == 0 and job.state.failed_tasks == 0
+    return status is JobStatus.FAILED or all_succeeded
+
+
+def _refuse_status(job: ExportJob, status: JobStatus) -> IllegalTransition:
+    obstacle = (
+        "its token waits for a callback"
+        if job.has_task_token() and status.terminal
+        else f"{job.state.processed_tasks} of {job.state.total_tasks} tasks are counted, "
+        f"{job.state.failed_tasks} failed"
+    )
+    return IllegalTransition(f"{_describe_state(job)}, {obstacle}: it cannot become {status}")
+
+
+def _end_job(
+    job: ExportJob, now: float, status: JobStatus, error: JobError | None, callback: Callback
+) -> ExportJob:
+    return replace(
+        job,
+        state=job.state.moved_to(status),
+        task_token=None,
+        callback=callback,
+        error=error,
+        completed_at=now,
+    )
+
+
+# -- tasks and results
+
+
+def seal_job(job: ExportJob, _now: float, total_tasks: int) -> ExportJob | HoldfastError:
+    """Set the number of tasks.
+
+    Results that came before the seal have made `remaining_tasks` negative, so the total is
+    added to it.
+    """
+    if job.sealed and job.state.total_tasks == total_tasks:
+        return job
+    return refuse_listing(job) or replace(
+        job,
+        sealed=True,
+        state=replace(job.state, total_tasks=total_tasks),
+        remaining_tasks=job.remaining_tasks + total_tasks,
+    )
+
+
+def accept_tasks(job: ExportJob, _now: float) -> ExportJob | HoldfastError:
+    """Accept tasks of a listing. The write makes a concurrent seal conflict with it."""
+    return refuse_listing(job) or replace(job)
+
+
+def refuse_listing(job: ExportJob) -> HoldfastError | None:
+    """Return why the job accepts no more tasks, or None if it does."""
+    if job.is_decided:
+        return JobClosed(f"{_describe_state(job)}: it accepts no more tasks")
+    if job.sealed:
+        name = shorten_name(job.job_id)
+        return AlreadySealed(f"job {name} is sealed with {job.state.total_tasks} tasks")
+    return None
+
+
+def count_results(
+    job: ExportJob, now: float, completed: int, failed: int
+) -> ExportJob | HoldfastError:
+    """Count tasks that were finished just now. Their rows are written in the same step."""
+    if (refusal := refuse_counting(job)) or not completed + failed:
+        return refusal or job
+    state = replace(
+        job.state,
+        completed_tasks=job.state.completed_tasks + completed,
+        failed_tasks=job.state.failed_tasks + failed,
+    )
+    remaining = job.remaining_tasks - completed - failed
+    return replace(job, state=state, remaining_tasks=remaining, last_progress_at=now)
+
+
+def refuse_counting(job: ExportJob) -> HoldfastError | None:
+    """Return why the job counts no results, or None if it does."""
+    if job.status is JobStatus.DOWNLOADING and not job.is_decided:
+        return None
+    return JobClosed(f"{_describe_state(job)}: it counts no results")
+
+
+def keep_first_results(job_id: str, results: Sequence[TaskResult]) -> dict[str, TaskResult]:
+    """Return the first result of each task of this job, by the task's id."""
+    first_results: dict[str, TaskResult] = {}
+    for result in results:
+        if result.job_id == job_id:
+            first_results.setdefault(result.task_id, result)
+    return first_results
+
+
+def finish_task(task: ExportTask | None, result: TaskResult) -> ExportTask | None:
+    """Return the finished task, or None if it is unknown or finished already."""
+    if task is None or task.status is not TaskStatus.PENDING:
+        return None
+    return replace(
+        task, status=result.status, bytes_processed=result.bytes_processed, error=result.error
+    )
+
+
+def record_progress(job: ExportJob, now: float) -> ExportJob:
+    """Move the time of the last progress, unless the job is terminal."""
+    return job if job.terminal else replace(job, last_progress_at=now)
+
+
+# -- the outcome and its callback
+
+
+def claim_outcome(job: ExportJob, _now: float, failed_tasks: int | None = None) -> ExportJob:
+    """Decide the outcome of a job whose tasks are all counted.
+
+    `failed_tasks` is the number that the caller has read, if it must still be that.
+    """
+    if not job.all_counted or failed_tasks not in (None, job.state.failed_tasks):
+        return job
+    status, error = choose_outcome(job.state.failed_tasks)
+    return replace(job, callback=Callback(CallbackState.PENDING, status, error))
+
+
+def choose_outcome(failed_tasks: int) -> tuple[JobStatus, JobError | None]:
+    """Return the outcome of a job with so many failed tasks."""
+    if not failed_tasks:
+        return JobStatus.COMPLETED, None
+    error = JobError("JobCompletedWithFailures", f"{failed_tasks} tasks failed")
+    return JobStatus.FAILED, error
+
+
+def give_up_job(job: ExportJob, _now: float, error: JobError) -> ExportJob:
+    """Decide that the job failed, unless its outcome is decided."""
+    if job.is_decided:
+        return job
+    return replace(job, callback=Callback(CallbackState.PENDING, JobStatus.FAILED, error))
+
+
+def begin_attempt(job: ExportJob, now: float, again_after_seconds: float) -> ExportJob:
+    """Begin to send a pending callback, unless another attempt began a moment ago.
+
+    From now on the callback is in doubt, because this process may crash.
+    """
+    callback = job.callback
+    if callback.state is not CallbackState.PENDING:
+        return job
+    if callback.attempted_at is not None and now - callback.attempted_at < again_after_seconds:
+        return job
+    attempts = callback.attempts + 1
+    attempted = replace(callback, attempts=attempts, in_doubt=True, attempted_at=now)
+    return replace(job, callback=attempted)
+
+
+def end_attempt(job: ExportJob, _now: float, in_doubt: bool) -> ExportJob:
+    """End an attempt that failed, so that any process may try again."""
+    if job.callback.state is not CallbackState.PENDING:
+        return job
+    return replace(job, callback=replace(job.callback, in_doubt=in_doubt, attempted_at=None))
+
+
+def settle_job(
+    job: ExportJob, now: float, status: JobStatus, error: JobError | None
+) -> ExportJob | HoldfastError:
+    """End a job whose callback was sent. Its token is removed, because it is used up."""
+    if job.callback.state is not CallbackState.PENDING:
+        return job
+    if not job.status.can_become(status):
+        return _refuse_status(job, status)
+    sent = replace(job.callback, state=CallbackState.SENT, in_doubt=False, attempted_at=None)
+    return _end_job(job, now, status, error, sent)
+
+
+def attach_token(job: ExportJob, _now: float, token: TaskToken) -> ExportJob | HoldfastError:
+    """Give the job to another execution, unless it has or had that token.
+
+    The message of a superseded execution may be delivered again, and must not get it back.
+    """
+    if job.has_seen(token):
+        return job
+    if job.is_decided:
+        return JobClosed(f"{_describe_state(job)}: it accepts no other token")
+    return replace(
+        job,
+        task_token=token,
+        token_generation=job.token_generation + 1,
+        seen_tokens=job.seen_tokens | {token.mark},
+    )
+
+
+# -- texts
+
+
+def _describe_state(job: ExportJob) -> str:
+    is_sending = job.is_decided and not job.terminal
+    state = "its outcome is decided" if is_sending else str(job.status)
+    return f"job {shorten_name(job.job_id)}: {state}"
+
+
+def build_not_found_error(job_id: str) -> JobNotFound:
+    """Return the error for a job that does not exist."""
+    return JobNotFound(f"job {shorten_name(job_id)} does not exist")
+
+
+def shorten_name(name: str) -> str:
+    """Return the name quoted, and cut to 100 characters."""
+    return repr(name if len(name) <= 100 else f"{name[:100]}…")

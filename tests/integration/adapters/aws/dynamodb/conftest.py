@@ -1,0 +1,31 @@
+"""A DynamoDB of moto with empty job tables, for the tests in this folder."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.adapters.aws.dynamodb import DynamoDBJobs
+from holdfast.testing import ManualClock
+from support.dynamodb.jobs import create_empty_tables, start_service
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Any]:
+    with start_service() as client:
+        yield client
+
+
+@pytest.fixture
+def client(moto: Any) -> Any:
+    return create_empty_tables(moto)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(auto_advance=True)
+
+
+@pytest.fixture
+def jobs(client: Any, clock: ManualClock) -> DynamoDBJobs:
+    return DynamoDBJobs(client=client, clock=clock)
