@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import Field, FrozenInstanceError, make_dataclass
 from functools import cache
+from inspect import get_annotations
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any, dataclass_transform
 
@@ -51,7 +52,7 @@ def _make_dataclass_fields(kind: type[Event]) -> Mapping[str, Field[Any]]:
     annotations = {
         name: text
         for base in reversed(kind.__mro__)
-        for name, text in base.__dict__.get("__annotations__", {}).items()
+        for name, text in get_annotations(base).items()
     }
     fields = make_dataclass(kind.__name__, annotations.items())
     return fields.__dataclass_fields__  # type: ignore[attr-defined,no-any-return]
