@@ -60,7 +60,7 @@ class DirectExecutor(Executor[M]):
     ) -> None:
         self._call = bind_handler(handler)
         self._make_context = make_context
-        self._runner: "asyncio.Runner | None" = None
+        self._runner: asyncio.Runner | None = None
 
     def prepare(self) -> bool:
         """Return True, because a thread needs no preparation."""
