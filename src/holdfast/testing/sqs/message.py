@@ -1,9 +1,12 @@
 """A message as the service stores it and as it returns it."""
 
+import base64
 import struct
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import md5
+from random import Random
 from typing import Any
 
 SYSTEM_ATTRIBUTES = (
@@ -19,6 +22,24 @@ SYSTEM_ATTRIBUTES = (
 )
 
 SENDER_ID = "AIDASIMULATEDSENDER00"
+
+
+class IdSource:
+    """Generates the service's ids, the same for the same seed.
+
+    The caller must hold the service's lock.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def make_uuid(self) -> str:
+        """Return a new message or request id."""
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+    def make_handle(self) -> str:
+        """Return a new receipt or task handle, which is long and opaque."""
+        return base64.b64encode(self._random.randbytes(96)).decode()
 
 
 @dataclass(frozen=True, slots=True)

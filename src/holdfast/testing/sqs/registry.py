@@ -17,7 +17,7 @@ from holdfast.testing.sqs.errors import (
     queue_missing_error,
     sqs_error,
 )
-from holdfast.testing.sqs.ids import IdSource
+from holdfast.testing.sqs.message import IdSource
 from holdfast.testing.sqs.queue import SimulatedQueue
 
 ACCOUNT = "123456789012"
@@ -87,11 +87,10 @@ class QueueRegistry:
         self._touch(queue)
         return {"QueueUrl": queue.url}
 
-    def delete(self, region: str, params: Params) -> Response:
+    def delete(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle DeleteQueue."""
-        queue = self.find(region, params["QueueUrl"])
-        del self._queues[region, queue.name]
-        self._deleted_at[region, queue.name] = self._clock.monotonic()
+        del self._queues[queue.region, queue.name]
+        self._deleted_at[queue.region, queue.name] = self._clock.monotonic()
         queue.wake()
         return {}
 
@@ -112,9 +111,8 @@ class QueueRegistry:
         )
         return _make_page("QueueUrls", urls, params)
 
-    def get_attributes(self, region: str, params: Params) -> Response:
+    def get_attributes(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle GetQueueAttributes."""
-        queue = self.find(region, params["QueueUrl"])
         names = params.get("AttributeNames") or []
         if unknown := [name for name in names if name not in READABLE]:
             raise ServiceError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
@@ -122,9 +120,8 @@ class QueueRegistry:
         selected = {n: v for n, v in all_attributes.items() if n in names or "All" in names}
         return {"Attributes": selected} if selected else {}
 
-    def set_attributes(self, region: str, params: Params) -> Response:
+    def set_attributes(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle SetQueueAttributes."""
-        queue = self.find(region, params["QueueUrl"])
         settings = queue.settings.changed(params["Attributes"])
         self._check_redrive(queue, settings)
         queue.settings = settings
@@ -132,9 +129,9 @@ class QueueRegistry:
         queue.wake()
         return {}
 
-    def purge(self, region: str, params: Params) -> Response:
+    def purge(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle PurgeQueue."""
-        queue, now = self.find(region, params["QueueUrl"]), self._clock.monotonic()
+        now = self._clock.monotonic()
         if now - self._purged_at.get(queue.arn, -COOLDOWN_SECONDS) < COOLDOWN_SECONDS:
             raise sqs_error(
                 "PurgeQueueInProgress",
@@ -144,9 +141,8 @@ class QueueRegistry:
         queue.clear()
         return {}
 
-    def list_sources(self, region: str, params: Params) -> Response:
+    def list_sources(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle ListDeadLetterSourceQueues."""
-        queue = self.find(region, params["QueueUrl"])
         urls = sorted(source.url for source in self.iter_sources(queue))
         # AWS spells this name with a small letter, and always includes it.
         return {"queueUrls": [], **_make_page("queueUrls", urls, params)}
