@@ -39,8 +39,7 @@ class QueueRegistry:
         self._ids = ids
         self._queues: dict[tuple[str, str], SimulatedQueue] = {}
         self._stamps: dict[str, dict[str, str]] = {}  # creation and change times, by ARN
-        self._deleted_at: dict[tuple[str, str], float] = {}
-        self._purged_at: dict[str, float] = {}
+        self._cooldowns: dict[tuple[str, ...], float] = {}  # their ends
 
     # -- finding
 
@@ -79,7 +78,12 @@ class QueueRegistry:
         settings = QueueAttributes.of(attributes)
         if (existing := self._queues.get((region, name))) is not None:
             return {"QueueUrl": _check_unchanged(existing, attributes).url}
-        self._check_not_just_deleted(region, name)
+        self._check_cooldown(
+            ("delete", region, name),
+            "QueueDeletedRecently",
+            "You must wait 60 seconds after deleting a queue before you can create "
+            "another with the same name.",
+        )
         queue = SimulatedQueue(name, region, ACCOUNT, settings, self._ids)
         self._check_redrive(queue, settings)
         self._queues[region, name] = queue
@@ -90,7 +94,7 @@ class QueueRegistry:
     def delete(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle DeleteQueue."""
         del self._queues[queue.region, queue.name]
-        self._deleted_at[queue.region, queue.name] = self._clock.monotonic()
+        self._start_cooldown(("delete", queue.region, queue.name))
         queue.wake()
         return {}
 
@@ -131,13 +135,12 @@ class QueueRegistry:
 
     def purge(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle PurgeQueue."""
-        now = self._clock.monotonic()
-        if now - self._purged_at.get(queue.arn, -COOLDOWN_SECONDS) < COOLDOWN_SECONDS:
-            raise sqs_error(
-                "PurgeQueueInProgress",
-                f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds.",
-            )
-        self._purged_at[queue.arn] = now
+        self._check_cooldown(
+            ("purge", queue.arn),
+            "PurgeQueueInProgress",
+            f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds.",
+        )
+        self._start_cooldown(("purge", queue.arn))
         queue.clear()
         return {}
 
@@ -149,14 +152,12 @@ class QueueRegistry:
 
     # -- checks and measures
 
-    def _check_not_just_deleted(self, region: str, name: str) -> None:
-        deleted_at = self._deleted_at.get((region, name), float("-inf"))
-        if self._clock.monotonic() - deleted_at < COOLDOWN_SECONDS:
-            raise sqs_error(
-                "QueueDeletedRecently",
-                "You must wait 60 seconds after deleting a queue before you can create "
-                "another with the same name.",
-            )
+    def _check_cooldown(self, key: tuple[str, ...], code: str, message: str) -> None:
+        if self._clock.monotonic() < self._cooldowns.get(key, float("-inf")):
+            raise sqs_error(code, message)
+
+    def _start_cooldown(self, key: tuple[str, ...]) -> None:
+        self._cooldowns[key] = self._clock.monotonic() + COOLDOWN_SECONDS
 
     def _check_redrive(self, queue: SimulatedQueue, settings: QueueAttributes) -> None:
         if settings.redrive is None:
