@@ -1,6 +1,5 @@
 """Tests of SQSQueue beyond the contract that it shares with the other queues."""
 
-import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import Reject, Retry
 from holdfast.core.worker.worker import Worker
 from holdfast.testing import ManualClock, SimulatedSqs
+from support.sqs.calls import create_queue, set_redrive_policy
 
 LEASE = 30.0
 
@@ -30,22 +30,11 @@ class Order(QueueMessage):
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def sqs(clock: ManualClock) -> SimulatedSqs:
-    return SimulatedSqs(clock)
-
-
-@pytest.fixture
 def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> Callable[..., Queue]:
     client = sqs.client()
 
     def open_work(name: str = "work", **settings: Any) -> Queue:
-        kind = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
-        client.create_queue(QueueName=name, Attributes=kind)
+        create_queue(client, name)
         defaults = {"lease_seconds": LEASE, "clock": clock, "client": client}
         queue: Queue = SQSQueue(name, **defaults | settings)
         sqs.calls.clear()
@@ -442,14 +431,7 @@ def test_one_empty_response_does_not_count_as_an_empty_queue(sqs: SimulatedSqs) 
 
 def add_redrive_policy(sqs: SimulatedSqs, receives: int = 5, *, name: str = "work") -> None:
     client = sqs.client()
-    dead = client.create_queue(QueueName="the-dead")["QueueUrl"]
-    arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])
-    policy = {
-        "deadLetterTargetArn": arn["Attributes"]["QueueArn"],
-        "maxReceiveCount": receives,
-    }
-    url = client.get_queue_url(QueueName=name)["QueueUrl"]
-    client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
+    set_redrive_policy(client, name, create_queue(client, "the-dead"), receives)
 
 
 def test_dead_letters_go_to_the_queue_of_the_redrive_policy_with_their_reason(
