@@ -12,7 +12,7 @@ from holdfast.core.queue.manager import QueueManager
 from holdfast.testing import ManualClock, SimulatedSqs
 from holdfast.testing.contracts.queue.contract import QueueContract
 from holdfast.testing.contracts.queue.support import LEASE, AnyQueue, Inject, MakeQueue
-from holdfast.testing.sqs.visibility import StaleHandles
+from holdfast.testing.sqs.receiving import StaleHandles
 
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 

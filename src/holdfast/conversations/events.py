@@ -4,19 +4,19 @@ As with all events, no field holds a body, a number, an address or a secret. `co
 the id as `model.redact_id` returns it, and every reason is a text of Holdfast's own.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations  # keeps annotations as text, which costs nothing
+
+from logging import CRITICAL, DEBUG, ERROR, WARNING
 
 from holdfast.core.events import Event
 
 
-@dataclass(frozen=True, slots=True)
 class ConversationEvent(Event):
     """An event of one conversation."""
 
     conversation: str
 
 
-@dataclass(frozen=True, slots=True)
 class FragmentStaged(ConversationEvent):
     """An inbound message is in the store."""
 
@@ -24,61 +24,52 @@ class FragmentStaged(ConversationEvent):
     new: bool  # False if it was staged before
 
 
-@dataclass(frozen=True, slots=True)
-class InboundRefused(Event):
+class InboundRefused(Event, level=WARNING):
     """An inbound message was refused, and nothing was stored."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class WindowOpened(ConversationEvent):
     """A window is open, and its trigger is in the queue."""
 
     delay_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
 class WindowProlonged(ConversationEvent):
     """The customer is still typing, so the window ends later."""
 
     delay_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class LockBusy(ConversationEvent):
+class LockBusy(ConversationEvent, level=WARNING):
     """Another worker holds the lock; `own` if an earlier delivery of this trigger does."""
 
     own: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LockTakenOver(ConversationEvent):
+class LockTakenOver(ConversationEvent, level=WARNING):
     """The previous holder of the lock left an unfinished reply behind."""
 
     outbox: str  # the state of that reply
 
 
-@dataclass(frozen=True, slots=True)
-class LockNotRenewed(ConversationEvent):
+class LockNotRenewed(ConversationEvent, level=ERROR):
     """The keeper cannot start, so the batch has only the time until the lock's deadline."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class NothingStaged(ConversationEvent):
+class NothingStaged(ConversationEvent, level=WARNING):
     """The trigger found no message, because all were answered or removed before."""
 
 
-@dataclass(frozen=True, slots=True)
 class BatchBegun(ConversationEvent):
     """A batch is fixed, and its reply is written next."""
 
     fragments: int
 
 
-@dataclass(frozen=True, slots=True)
 class ReplyWritten(ConversationEvent):
     """The writer returned a reply, and the store has it."""
 
@@ -87,7 +78,6 @@ class ReplyWritten(ConversationEvent):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
 class ReplySent(ConversationEvent):
     """The provider accepted one part of the reply."""
 
@@ -95,8 +85,7 @@ class ReplySent(ConversationEvent):
     of: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendInDoubt(ConversationEvent):
+class SendInDoubt(ConversationEvent, level=WARNING):
     """It was unknown whether a part had been sent.
 
     `outcome` is `found` (the provider has it), `sent again` or `parked`.
@@ -105,43 +94,37 @@ class SendInDoubt(ConversationEvent):
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
 class TurnFinished(ConversationEvent):
     """Both messages are in the history."""
 
     fragments: int
 
 
-@dataclass(frozen=True, slots=True)
-class SentNotRecorded(ConversationEvent):
+class SentNotRecorded(ConversationEvent, level=CRITICAL):
     """The reply was sent, but the history could not be written. The trigger is retried."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFailed(ConversationEvent):
+class BatchFailed(ConversationEvent, level=WARNING):
     """An attempt failed, and the batch is retried."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class BatchParked(ConversationEvent):
+class BatchParked(ConversationEvent, level=ERROR):
     """A batch waits for an operator; see `holdfast chat parked`."""
 
     fragments: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseFailed(ConversationEvent):
+class ReleaseFailed(ConversationEvent, level=WARNING):
     """The lock could not be released, so it is free only when it expires."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
 class SweepFinished(Event):
     """The sweeper inspected every conversation that has staged messages."""
 
@@ -149,3 +132,7 @@ class SweepFinished(Event):
     triggered: int
     parked: int
     oldest_seconds: float
+
+    def get_level(self) -> int:
+        """Return DEBUG if there was nothing to do."""
+        return DEBUG if self.triggered == self.parked == 0 else super().get_level()

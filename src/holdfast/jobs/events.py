@@ -3,40 +3,37 @@
 As with all events, none contains a token, a message body or the text of a foreign error.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations  # keeps annotations as text, which costs nothing
+
+from logging import DEBUG, ERROR, WARNING
 
 from holdfast.core.events import Event
 
 
-@dataclass(frozen=True, slots=True)
 class JobEvent(Event):
     """An event of one job."""
 
     job_id: str
 
 
-@dataclass(frozen=True, slots=True)
 class JobStarted(JobEvent):
     """The job's message was received for the first time."""
 
     with_token: bool
 
 
-@dataclass(frozen=True, slots=True)
-class JobResumed(JobEvent):
+class JobResumed(JobEvent, level=WARNING):
     """The job's message was received again: after a crash, a lost lease, or as a duplicate."""
 
     status: str
 
 
-@dataclass(frozen=True, slots=True)
 class JobSealed(JobEvent):
     """All tasks of the job are listed."""
 
     total_tasks: int
 
 
-@dataclass(frozen=True, slots=True)
 class TaskCompleted(JobEvent):
     """A task was completed and counted."""
 
@@ -44,16 +41,14 @@ class TaskCompleted(JobEvent):
     bytes_processed: int
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed(JobEvent):
+class TaskFailed(JobEvent, level=WARNING):
     """A task failed for good and was counted."""
 
     task_id: str
     code: str
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRetried(JobEvent):
+class TaskRetried(JobEvent, level=WARNING):
     """The task's worker died, hung or ran out of memory, so another worker does the task."""
 
     task_id: str
@@ -61,7 +56,6 @@ class TaskRetried(JobEvent):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
 class JobFinished(JobEvent):
     """The job is terminal, and its outcome was sent if it has a token."""
 
@@ -71,36 +65,31 @@ class JobFinished(JobEvent):
     code: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class JobStalled(JobEvent):
+class JobStalled(JobEvent, level=ERROR):
     """No task was finished for too long, so the job is failed despite its heartbeats."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class JobCancelled(JobEvent):
+class JobCancelled(JobEvent, level=WARNING):
     """The job's outcome is not wanted any more, so its tasks are dropped."""
 
     code: str
 
 
-@dataclass(frozen=True, slots=True)
 class JobNotReconciled(JobEvent):
     """The reconciler could not check the job; the next pass tries again."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class StepFunctionsTimedOut(JobEvent):
+class StepFunctionsTimedOut(JobEvent, level=ERROR):
     """Step Functions gave up on a job that was still running."""
 
     code: str
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatSent(JobEvent):
+class HeartbeatSent(JobEvent, level=DEBUG):
     """Step Functions accepted a heartbeat."""
 
     completed_tasks: int
@@ -109,85 +98,77 @@ class HeartbeatSent(JobEvent):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatFailed(JobEvent):
+class HeartbeatFailed(JobEvent, level=WARNING):
     """A heartbeat failed with the service's error `code`; the job goes on regardless."""
 
     code: str
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
 class CallbackSent(JobEvent):
     """Step Functions accepted the job's outcome."""
 
     status: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallbackFailed(JobEvent):
+class CallbackFailed(JobEvent, level=WARNING):
     """The outcome was not sent; it stays in the outbox and is tried again."""
 
     code: str
 
 
-@dataclass(frozen=True, slots=True)
 class OrchestratorStarted(Event):
     """The heartbeat orchestrator started."""
 
     interval_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class OrchestratorDisabled(Event):
+class OrchestratorDisabled(Event, level=WARNING):
     """STEP_FUNCTIONS_HEARTBEAT_ENABLED is off, so Step Functions will time out long jobs."""
 
 
-@dataclass(frozen=True, slots=True)
 class OrchestratorStopping(Event):
     """The heartbeat orchestrator is stopping, with so many heartbeats in flight."""
 
     in_flight: int
 
 
-@dataclass(frozen=True, slots=True)
 class OrchestratorStopped(Event):
     """No heartbeat is in flight, and none will be sent."""
 
 
-@dataclass(frozen=True, slots=True)
 class ActiveJobs(Event):
     """How many active jobs the orchestrator listed at the beginning of a cycle."""
 
     with_token: int
     without_token: int
 
+    def get_level(self) -> int:
+        """Return DEBUG if no job needs a heartbeat: an idle process emits one per cycle."""
+        return DEBUG if self.with_token == 0 else super().get_level()
 
-@dataclass(frozen=True, slots=True)
-class ActiveJobsUnknown(Event):
+
+class ActiveJobsUnknown(Event, level=ERROR):
     """The store did not respond; jobs known from before still get heartbeats."""
 
     error: str
     in_a_row: int
 
 
-@dataclass(frozen=True, slots=True)
 class PoolWorkerStarted(Event):
     """A worker process was started."""
 
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class PoolWorkerEnded(Event):
+class PoolWorkerEnded(Event, level=WARNING):
     """A worker process ended. It is replaced, and its tasks are done again."""
 
     pid: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalTight(Event):
+class IntervalTight(Event, level=WARNING):
     """The interval is long for HeartbeatSeconds.
 
     If one heartbeat fails and no retry succeeds within the interval, the job ends.

@@ -87,7 +87,7 @@ def sqs_batch(
         **settings,
     )
     options = BatchOptions(handler, concurrency, reserve_seconds, timeout_seconds, clock)
-    return _BatchEntryPoint(_QueueCache(queue, open_source), options)
+    return _BatchEntryPoint(queue, open_source, options)
 
 
 def _check_above_zero(**settings: float | None) -> None:
@@ -96,33 +96,18 @@ def _check_above_zero(**settings: float | None) -> None:
             raise ConfigError(f"{name} must be above 0, not {value}")
 
 
-class _QueueCache(Generic[M]):
-    """The queues of the event sources, each opened once because making a client is slow."""
+class _BatchEntryPoint(Generic[M]):
+    """The entry point. Each call is one invocation, and keeps only the queues it opened."""
 
     def __init__(
         self,
         queue: "SQSQueue[M] | str | None",
         open_source: "Callable[[str], SQSQueue[M]]",
+        options: BatchOptions,
     ) -> None:
-        self._queue, self._open = queue, open_source
-        self._opened: dict[str, SQSQueue[M]] = {}
+        self._queue, self._open, self._options = queue, open_source, options
+        self._opened: dict[str, SQSQueue[M]] = {}  # each once, because making a client is slow
         self._opening = Lock()
-
-    def get(self, record: SqsRecord) -> "SQSQueue[M]":
-        if self._queue is not None and not isinstance(self._queue, str):
-            return self._queue
-        address = self._queue or record.source_arn
-        with self._opening:
-            if address not in self._opened:
-                self._opened[address] = self._open(address)
-            return self._opened[address]
-
-
-class _BatchEntryPoint(Generic[M]):
-    """The entry point. Each call is one invocation, and keeps no state afterwards."""
-
-    def __init__(self, queues: _QueueCache[M], options: BatchOptions) -> None:
-        self._queues, self._options = queues, options
 
     def __call__(self, event: Any, context: Any) -> BatchResponse:
         now, left = self._options.clock.monotonic(), seconds_left(context)
@@ -133,7 +118,7 @@ class _BatchEntryPoint(Generic[M]):
                 times = plan_deadlines(
                     now, left, self._options.reserve_seconds, self._options.timeout_seconds
                 )
-                queue = self._queues.get(batch[0])
+                queue = self._get_queue(batch[0])
                 settled = Invocation(queue, batch, self._options, times).run()
         # Lambda would treat an exception as the failure of all records, including those that
         # were dead-lettered.
@@ -142,3 +127,13 @@ class _BatchEntryPoint(Generic[M]):
             reason = error if isinstance(error, HoldfastError) else type(error).__name__
             _log.error("batch_failed records=%d error=%s", len(batch), reason)
         return report_failures(record.id for record in batch if record.id not in settled)
+
+    def _get_queue(self, record: SqsRecord) -> "SQSQueue[M]":
+        """Return the queue of the event source, or the one that was configured."""
+        if self._queue is not None and not isinstance(self._queue, str):
+            return self._queue
+        address = self._queue or record.source_arn
+        with self._opening:
+            if address not in self._opened:
+                self._opened[address] = self._open(address)
+            return self._opened[address]

@@ -6,16 +6,13 @@
 The function never raises. It reports only ids of this event's records, each once.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.conversations.messages import Trigger
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.lambdas.chat import ChatRuntime
 from holdfast.lambdas.event import BatchResponse
 from holdfast.lambdas.sources import EventSources
-
-if TYPE_CHECKING:
-    from holdfast.bootstrap.chats import ChatApp
 
 _STORE_SECONDS = 20.0  # for everything except the calls to writer and sender
 
@@ -34,21 +31,18 @@ class MessagingFunction:
 
     def __init__(self, chat: ChatRuntime) -> None:
         self._chat = chat
-        self._sources = EventSources(chat, _get_processor, Trigger, _get_work_seconds)
+        self._sources = EventSources(
+            chat,
+            lambda app: app.processor,
+            Trigger,
+            lambda app: max_batch_seconds(app.settings.policy),
+        )
 
     def __call__(self, event: Any, context: Any) -> BatchResponse:
         try:
             return self._sources.handle(event, context)
         finally:
             self._chat.stop_idle_keeper()
-
-
-def _get_processor(app: "ChatApp") -> Any:
-    return app.processor
-
-
-def _get_work_seconds(app: "ChatApp") -> float:
-    return max_batch_seconds(app.settings.policy)
 
 
 handler = MessagingFunction(ChatRuntime())

@@ -10,8 +10,8 @@ InvalidToken.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 from math import inf
@@ -39,7 +39,7 @@ class AcceptedCallback:
 
     kind: Kind
     token: TaskToken
-    at: float
+    at: float = 0.0
     output: Mapping[str, Any] | None = None
     error: str = ""
     cause: str = ""
@@ -130,35 +130,17 @@ class SimulatedStepFunctions:
 
     def send_task_success(self, token: TaskToken, output: Mapping[str, Any]) -> None:
         """Close the token with a success."""
-
-        def accept(task: _Task, now: float) -> AcceptedCallback:
-            task.closed = True
-            return AcceptedCallback("success", token, now, output=dict(output))
-
-        self._call(token, accept)
+        self._call(AcceptedCallback("success", token, output=dict(output)))
 
     def send_task_failure(self, token: TaskToken, error: str, cause: str) -> None:
         """Close the token with a failure."""
-
-        def accept(task: _Task, now: float) -> AcceptedCallback:
-            task.closed = True
-            return AcceptedCallback("failure", token, now, error=error, cause=cause)
-
-        self._call(token, accept)
+        self._call(AcceptedCallback("failure", token, error=error, cause=cause))
 
     def send_task_heartbeat(self, token: TaskToken) -> None:
         """Restart the heartbeat timeout."""
+        self._call(AcceptedCallback("heartbeat", token))
 
-        def accept(task: _Task, now: float) -> AcceptedCallback:
-            task.heard_at = now
-            task.heartbeats.append(now)
-            return AcceptedCallback("heartbeat", token, now)
-
-        self._call(token, accept)
-
-    def _call(
-        self, token: TaskToken, accept: Callable[[_Task, float], AcceptedCallback]
-    ) -> None:
+    def _call(self, callback: AcceptedCallback) -> None:
         if self.latency_seconds:
             self._clock.sleep(self.latency_seconds)
         with self._lock:
@@ -168,16 +150,19 @@ class SimulatedStepFunctions:
             fault = self._faults.popleft() if self._faults else None
             if fault == "throttle":
                 raise CallbackRefused("Step Functions refused the call (ThrottlingException)")
-            self._act(token, accept)
+            self._accept(callback)
             if fault == "lose":
                 raise CallbackUnclear("Step Functions did not respond (reply lost)")
 
-    def _act(
-        self, token: TaskToken, accept: Callable[[_Task, float], AcceptedCallback]
-    ) -> None:
+    def _accept(self, callback: AcceptedCallback) -> None:
         now = self._clock.monotonic()
-        if (task := self._tasks.get(token)) is None:
+        if (task := self._tasks.get(callback.token)) is None:
             raise TokenClosed("InvalidToken")
         if task.get_state(now) is not TokenState.OPEN:
             raise TokenClosed("TaskTimedOut")
-        self.accepted.append(accept(task, now))
+        if callback.kind == "heartbeat":
+            task.heard_at = now
+            task.heartbeats.append(now)
+        else:
+            task.closed = True
+        self.accepted.append(replace(callback, at=now))

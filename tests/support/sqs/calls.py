@@ -33,9 +33,15 @@ def create_queue_with_dead_letters(
     client: Client, max_receives: int = 1, suffix: str = ""
 ) -> tuple[str, str]:
     """Create a queue with a queue for its dead letters, and return both URLs."""
-    dead = create_queue(client, f"dead{suffix}")
+    url, dead = create_queue(client, f"letters{suffix}"), create_queue(client, f"dead{suffix}")
+    set_redrive_policy(client, url, dead, max_receives)
+    return url, dead
+
+
+def set_redrive_policy(client: Client, url: str, dead: str, max_receives: int) -> None:
+    """Let messages of the first queue go to the second after so many receives."""
     policy = {"deadLetterTargetArn": get_arn(client, dead), "maxReceiveCount": max_receives}
-    return create_queue(client, f"letters{suffix}", RedrivePolicy=policy), dead
+    client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
 
 
 def send(client: Client, url: str, body: str = "x", **more: Any) -> Message:

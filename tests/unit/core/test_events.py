@@ -2,25 +2,36 @@
 
 import dataclasses
 import logging
+import pickle
 from typing import Any
 
 import pytest
 
+from holdfast.conversations import events as chat_events
 from holdfast.core import events
-from holdfast.core.events import Claimed, DeadLettered, Event, Events
+from holdfast.core.events import Claimed, Completed, DeadLettered, Event, Events, MessageEvent
 from holdfast.core.queue.message import AnyMessage
+from holdfast.jobs import events as job_events
 from holdfast.testing import MemoryQueue
 
-KINDS = [
-    kind
-    for kind in vars(events).values()
-    if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
-]
+
+def list_kinds(module: Any) -> list[type[Event]]:
+    """Return the events that the module defines, without their common base."""
+    return [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+    ]
+
+
+KINDS = list_kinds(events)
+ALL_KINDS = [*KINDS, *list_kinds(job_events), *list_kinds(chat_events)]
 
 
 def make_event(kind: type[Event]) -> Event:
     """Return an event of this kind with a value in every field."""
-    values: dict[Any, Any] = {"int": 1, "float": 0.5, "str": "x", "float | None": None}
+    values: dict[Any, Any] = {"int": 1, "float": 0.5, "str": "x", "bool": True}
+    values |= {"float | None": None, "str | None": None}
     fields = dataclasses.fields(kind)
     return kind(*(values[_type_name(field.type)] for field in fields))
 
@@ -91,16 +102,68 @@ def test_a_subscriber_may_add_another_during_an_event() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_events_are_values_that_name_their_queue(kind: type[Event]) -> None:
+def test_events_of_queues_name_their_queue(kind: type[Event]) -> None:
+    assert make_event(kind).get_fields()["queue"] == "x"
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.__name__)
+def test_events_are_values(kind: type[Event]) -> None:
     event = make_event(kind)
-    assert event == make_event(kind)
+    assert event == make_event(kind) == kind(**event.get_fields())
     assert hash(event) == hash(make_event(kind))
-    assert event.queue == "x"
-    with pytest.raises(AttributeError):
-        event.queue = "y"  # type: ignore[misc]
+    assert not hasattr(event, "__dict__")
+    for name in [*event.get_fields(), "another"]:
+        with pytest.raises(AttributeError):
+            setattr(event, name, "y")
+        with pytest.raises(AttributeError):
+            delattr(event, name)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.__name__)
+def test_events_work_with_the_functions_for_dataclasses(kind: type[Event]) -> None:
+    event: Any = make_event(kind)
+    assert dataclasses.is_dataclass(event)
+    assert dataclasses.asdict(event) == event.get_fields()
+    assert dataclasses.replace(event) == event
+    assert pickle.loads(pickle.dumps(event)) == event
+    assert kind.__match_args__ == tuple(field.name for field in dataclasses.fields(event))
+
+
+def test_an_event_takes_its_fields_by_position_or_by_name() -> None:
+    event = Completed("q", "m", 1, 0.5)
+    assert event == Completed("q", "m", attempt=1, seconds=0.5)
+    assert event == Completed(seconds=0.5, attempt=1, message_id="m", queue="q")
+    assert event != Completed("q", "m", 1, 0.25)
+    assert Claimed("q", "m", 1) != MessageEvent("q", "m", 1)
+    assert repr(event) == "Completed(queue='q', message_id='m', attempt=1, seconds=0.5)"
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ((), {}),
+        (("q", "m", 1), {}),
+        (("q", "m", 1, 0.5, 2), {}),
+        (("q", "m", 1), {"attempt": 2}),
+        (("q", "m", 1, 0.5), {"seconds": 0.5}),
+        (("q", "m", 1), {"second": 0.5}),
+        (("q", "m", 1), {"seconds": 0.5, "more": 1}),
+    ],
+)
+def test_an_event_takes_each_field_once_and_nothing_else(args: Any, named: Any) -> None:
+    with pytest.raises(TypeError, match="queue, message_id, attempt, seconds"):
+        Completed(*args, **named)
+
+
+def test_an_event_can_be_matched_by_position_and_by_name() -> None:
+    match Completed("q", "m", 1, 0.5):
+        case MessageEvent(queue, message_id, attempt, seconds=seconds):  # type: ignore[misc]
+            assert (queue, message_id, attempt, seconds) == ("q", "m", 1, 0.5)
+        case _:
+            pytest.fail("not matched")
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.__name__)
 def test_no_event_has_room_for_a_body_a_receipt_or_a_token(kind: type[Event]) -> None:
     names = {field.name for field in dataclasses.fields(kind)}
     assert not names & {"body", "message", "payload", "handle", "receipt", "token", "lease"}

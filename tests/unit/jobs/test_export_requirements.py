@@ -11,7 +11,7 @@ from threading import Event as Flag
 
 import pytest
 
-from holdfast.adapters.observe.logging import get_event_level, make_line_log
+from holdfast.adapters.observe.logging import make_line_log
 from holdfast.core.events import Event, Events
 from holdfast.jobs import events as ev
 from holdfast.jobs.dispatcher import TaskDispatcher
@@ -241,4 +241,4 @@ def test_log_lines_have_the_fields_of_the_seed(event: Event, level: int, line: s
     lines: list[str] = []
     make_line_log(lines.append, min_level=logging.DEBUG)(event)
     assert line in lines[0]
-    assert get_event_level(event) == level
+    assert event.get_level() == level

@@ -21,6 +21,12 @@ from support.lambdas.event_source import EventSource, LambdaContext, Task, event
 EXTEND = "ChangeMessageVisibilityBatch"
 
 
+@pytest.fixture(autouse=True)
+def _no_threads_of_other_tests() -> None:
+    """Let idle threads of other tests end, because these tests count threads."""
+    eventually(lambda: not _own_threads())
+
+
 @pytest.fixture
 def source(clock: ManualClock) -> EventSource:
     return EventSource(clock)

@@ -7,68 +7,19 @@
 nothing more. `make_line_log` formats complete lines itself, for the command line.
 """
 
-import dataclasses
 import json
 import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from holdfast.conversations import events as cv
-from holdfast.core import events as ev
 from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
 from holdfast.core.events import Event, Subscriber
-from holdfast.jobs import events as jv
 
 Style = Literal["text", "json"]
 Write = Callable[[int, str, Mapping[str, Any]], None]
 
-_LEVELS: dict[type[Event], int] = {
-    ev.LeaseRenewed: logging.DEBUG,
-    ev.Retried: logging.WARNING,
-    ev.LeaseAtRisk: logging.WARNING,
-    ev.MessageLeaseLost: logging.WARNING,
-    ev.NearCap: logging.WARNING,
-    ev.TakenOver: logging.WARNING,
-    ev.SchemaTooNew: logging.WARNING,
-    ev.ChildKilled: logging.WARNING,
-    ev.PollFailed: logging.WARNING,
-    ev.CheckpointNotKept: logging.WARNING,
-    ev.DeadLettered: logging.ERROR,
-    jv.HeartbeatSent: logging.DEBUG,
-    jv.JobResumed: logging.WARNING,
-    jv.TaskFailed: logging.WARNING,
-    jv.TaskRetried: logging.WARNING,
-    jv.JobCancelled: logging.WARNING,
-    jv.HeartbeatFailed: logging.WARNING,
-    jv.CallbackFailed: logging.WARNING,
-    jv.OrchestratorDisabled: logging.WARNING,
-    jv.IntervalTight: logging.WARNING,
-    jv.PoolWorkerEnded: logging.WARNING,
-    jv.JobStalled: logging.ERROR,
-    jv.StepFunctionsTimedOut: logging.ERROR,
-    jv.ActiveJobsUnknown: logging.ERROR,
-    cv.InboundRefused: logging.WARNING,
-    cv.LockBusy: logging.WARNING,
-    cv.LockTakenOver: logging.WARNING,
-    cv.NothingStaged: logging.WARNING,
-    cv.SendInDoubt: logging.WARNING,
-    cv.BatchFailed: logging.WARNING,
-    cv.ReleaseFailed: logging.WARNING,
-    cv.LockNotRenewed: logging.ERROR,
-    cv.BatchParked: logging.ERROR,
-    cv.SentNotRecorded: logging.CRITICAL,
-}
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
-
-
-def get_event_level(event: Event) -> int:
-    """Return the log level of an event."""
-    if isinstance(event, jv.ActiveJobs) and event.with_token == 0:
-        return logging.DEBUG  # emitted in each cycle of an idle process
-    if isinstance(event, cv.SweepFinished) and event.triggered == event.parked == 0:
-        return logging.DEBUG
-    return _LEVELS.get(type(event), logging.INFO)
 
 
 def get_event_name(event: Event) -> str:
@@ -78,9 +29,7 @@ def get_event_name(event: Event) -> str:
 
 def get_event_fields(event: Event) -> dict[str, Any]:
     """Return the fields of an event, with text made safe for one line of a terminal."""
-    return {
-        field.name: _clean(getattr(event, field.name)) for field in dataclasses.fields(event)
-    }
+    return {name: _clean(value) for name, value in event.get_fields().items()}
 
 
 def _clean(value: Any) -> Any:
@@ -99,7 +48,7 @@ class EventLog:
         self._at_least = min_level
 
     def __call__(self, event: Event) -> None:
-        if (level := get_event_level(event)) >= self._at_least:
+        if (level := event.get_level()) >= self._at_least:
             self._write(level, get_event_name(event), get_event_fields(event))
 
 

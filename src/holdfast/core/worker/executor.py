@@ -1,11 +1,10 @@
 """Executors: how a slot of the worker runs the handler."""
 
-import asyncio
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.message import M, QueueMessage
@@ -13,6 +12,9 @@ from holdfast.core.worker.context import Context, LeaseContext
 from holdfast.core.worker.handler import Handler, inspect_handler
 from holdfast.core.worker.outcome import Outcome
 from holdfast.core.worker.outcome_mapping import retry_after_error, to_outcome
+
+if TYPE_CHECKING:
+    import asyncio
 
 BoundHandler = Callable[[QueueMessage, Context], Any]
 
@@ -76,6 +78,8 @@ class DirectExecutor(Executor[M]):
         return to_outcome(result)
 
     def _run_awaitable(self, work: Awaitable[Any], lease: Lease) -> Any:
+        import asyncio  # here, because most handlers are plain functions
+
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(await_unless_lost(work, lease))
@@ -88,6 +92,8 @@ class DirectExecutor(Executor[M]):
 
 async def await_unless_lost(work: Awaitable[Any], lease: Lease) -> Any:
     """Await `work` and return its result. Cancel it if the lease is lost."""
+    import asyncio
+
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
     lease.on_lost(lambda _: call_soon(loop, task.cancel))
@@ -95,7 +101,7 @@ async def await_unless_lost(work: Awaitable[Any], lease: Lease) -> Any:
 
 
 def call_soon(
-    loop: asyncio.AbstractEventLoop | None, call: Callable[..., Any], *args: Any
+    loop: "asyncio.AbstractEventLoop | None", call: Callable[..., Any], *args: Any
 ) -> None:
     """Schedule `call` on the loop from any thread. Does nothing if the loop is closed."""
     if loop is not None:

@@ -8,7 +8,6 @@ import importlib
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, get_type_hints
@@ -126,6 +125,8 @@ def _import(module_name: str) -> ModuleType:
 def _get_attribute(owner: Any, name: str, module_name: str) -> Any:
     if hasattr(owner, name):
         return getattr(owner, name)
+    from difflib import get_close_matches  # only for this message
+
     public_names = [word for word in dir(owner) if not word.startswith("_")]
     similar = get_close_matches(name, public_names, n=3)
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""

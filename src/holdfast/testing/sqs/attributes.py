@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from holdfast.testing.sqs.errors import ServiceError, invalid_value_error
 
@@ -79,30 +78,9 @@ class QueueAttributes:
         after.redrive  # noqa: B018  # refuses a policy that cannot be read
         return after
 
-    @property
-    def visibility_seconds(self) -> int:
-        """The default visibility timeout."""
-        return int(self.texts["VisibilityTimeout"])
-
-    @property
-    def delay_seconds(self) -> int:
-        """The default delay of a message."""
-        return int(self.texts["DelaySeconds"])
-
-    @property
-    def retention_seconds(self) -> int:
-        """The age at which a message is deleted."""
-        return int(self.texts["MessageRetentionPeriod"])
-
-    @property
-    def wait_seconds(self) -> int:
-        """The default wait of a receive."""
-        return int(self.texts["ReceiveMessageWaitTimeSeconds"])
-
-    @property
-    def max_bytes(self) -> int:
-        """The largest size of a message."""
-        return int(self.texts["MaximumMessageSize"])
+    def get_number(self, name: str) -> int:
+        """Return an attribute that has a range, such as VisibilityTimeout."""
+        return int(self.texts[name])
 
     @property
     def is_fifo(self) -> bool:
@@ -110,25 +88,20 @@ class QueueAttributes:
         return self.texts.get("FifoQueue") == "true"
 
     @property
-    def dedupes_by_content(self) -> bool:
-        """Whether the body's hash is the default deduplication id."""
-        return self.texts.get("ContentBasedDeduplication") == "true"
-
-    @property
-    def dedupes_by_group(self) -> bool:
-        """Whether deduplication ids count per message group."""
-        return self.texts.get("DeduplicationScope") == "messageGroup"
-
-    @property
     def redrive(self) -> RedrivePolicy | None:
-        """The redrive policy, or None."""
-        text = self.texts.get("RedrivePolicy", "")
-        policy = _parse_policy(text) if text else {}
-        return (
-            RedrivePolicy(policy["deadLetterTargetArn"], policy["maxReceiveCount"])
-            if policy
-            else None
-        )
+        """The redrive policy, or None. Raises ServiceError if it cannot be read."""
+        text = self.texts.get("RedrivePolicy") or "{}"
+        try:
+            if not (policy := json.loads(text)):
+                return None
+            target, count = policy["deadLetterTargetArn"], int(policy["maxReceiveCount"])
+        except (ValueError, TypeError, KeyError):
+            raise invalid_policy_error(
+                text, "It must name deadLetterTargetArn and maxReceiveCount."
+            ) from None
+        if not 1 <= count <= 1000:
+            raise invalid_policy_error(text, "Invalid value for maxReceiveCount.")
+        return RedrivePolicy(str(target), count)
 
 
 def _check(name: str, value: str, *, is_fifo: bool, is_new: bool) -> None:
@@ -146,23 +119,6 @@ def _invalid_attribute_error(name: str, reason: str = "") -> ServiceError:
     return ServiceError(
         "InvalidAttributeValue", f"Invalid value for the parameter {name}.{reason}"
     )
-
-
-def _parse_policy(text: str) -> dict[str, Any]:
-    """Parse a redrive policy, with its count as a number; return {} for an empty one."""
-    try:
-        policy = json.loads(text)
-        if not policy:
-            return {}
-        count = int(policy["maxReceiveCount"])
-        target = str(policy["deadLetterTargetArn"])
-    except (ValueError, TypeError, KeyError):
-        raise invalid_policy_error(
-            text, "It must name deadLetterTargetArn and maxReceiveCount."
-        ) from None
-    if not 1 <= count <= 1000:
-        raise invalid_policy_error(text, "Invalid value for maxReceiveCount.")
-    return {"deadLetterTargetArn": target, "maxReceiveCount": count}
 
 
 def invalid_policy_error(text: str, reason: str) -> ServiceError:

@@ -1,24 +1,44 @@
 """A message as the service stores it and as it returns it."""
 
+import base64
 import struct
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import md5
+from random import Random
 from typing import Any
 
-SYSTEM_ATTRIBUTES = (
-    "AWSTraceHeader",
-    "ApproximateFirstReceiveTimestamp",
-    "ApproximateReceiveCount",
-    "DeadLetterQueueSourceArn",
-    "MessageDeduplicationId",
-    "MessageGroupId",
-    "SenderId",
-    "SentTimestamp",
-    "SequenceNumber",
-)
+# The system attributes, each with the field of StoredMessage that has its value.
+SYSTEM_ATTRIBUTES = {
+    "AWSTraceHeader": "trace_header",
+    "ApproximateFirstReceiveTimestamp": "first_received_ms",
+    "ApproximateReceiveCount": "receives",
+    "DeadLetterQueueSourceArn": "source_arn",
+    "MessageDeduplicationId": "deduplication_id",
+    "MessageGroupId": "group_id",
+    "SenderId": "sender_id",
+    "SentTimestamp": "sent_ms",
+    "SequenceNumber": "sequence_number",
+}
 
-SENDER_ID = "AIDASIMULATEDSENDER00"
+
+class IdSource:
+    """Generates the service's ids, the same for the same seed.
+
+    The caller must hold the service's lock.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def make_uuid(self) -> str:
+        """Return a new message or request id."""
+        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+
+    def make_handle(self) -> str:
+        """Return a new receipt or task handle, which is long and opaque."""
+        return base64.b64encode(self._random.randbytes(96)).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +83,7 @@ class StoredMessage:
     received_at: float = 0.0
     handle: str = ""  # of the latest receive
     is_doubled: bool = False  # whether it may be delivered once more while in flight
+    sender_id: str = "AIDASIMULATEDSENDER00"
 
     def received(
         self, handle: str, now: float, wall_ms: int, visible_at: float
@@ -113,18 +134,8 @@ class StoredMessage:
         return response
 
     def _system_attributes(self, names: frozenset[str]) -> dict[str, str]:
-        all_attributes = {
-            "AWSTraceHeader": self.trace_header,
-            "ApproximateFirstReceiveTimestamp": str(self.first_received_ms),
-            "ApproximateReceiveCount": str(self.receives),
-            "DeadLetterQueueSourceArn": self.source_arn,
-            "MessageDeduplicationId": self.deduplication_id,
-            "MessageGroupId": self.group_id,
-            "SenderId": SENDER_ID,
-            "SentTimestamp": str(self.sent_ms),
-            "SequenceNumber": self.sequence_number,
-        }
-        return {n: v for n, v in all_attributes.items() if v and ("All" in names or n in names)}
+        values = {name: getattr(self, field) for name, field in SYSTEM_ATTRIBUTES.items()}
+        return {n: str(v) for n, v in values.items() if v and ("All" in names or n in names)}
 
 
 def count_bytes(body: str, attributes: Attributes) -> int:

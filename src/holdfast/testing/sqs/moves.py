@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.core.clock import Clock
 from holdfast.testing.sqs.batch import Response
 from holdfast.testing.sqs.errors import NO_QUEUE, ServiceError, invalid_value_error
-from holdfast.testing.sqs.ids import IdSource
+from holdfast.testing.sqs.message import IdSource
 from holdfast.testing.sqs.queue import SimulatedQueue
 from holdfast.testing.sqs.registry import QueueRegistry
 

@@ -10,38 +10,13 @@ check next. The message's own record decides, so entries of earlier states are h
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from threading import Event
 
 from holdfast.testing.sqs.attributes import QueueAttributes
-from holdfast.testing.sqs.ids import IdSource
-from holdfast.testing.sqs.message import StoredMessage
+from holdfast.testing.sqs.message import IdSource, StoredMessage
 
 DEDUPLICATION_SECONDS = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedReceipt:
-    """The message that a receipt handle stands for."""
-
-    handle: str
-    number: int
-
-
-@dataclass(slots=True)
-class ReceiveResult:
-    """The messages that one receive took from the queue."""
-
-    delivered: list[StoredMessage] = field(default_factory=list)
-    exhausted: list[StoredMessage] = field(default_factory=list)  # received too often
-
-
-@dataclass(frozen=True, slots=True)
-class DedupeEntry:
-    """The first message with a deduplication id, and until when it counts."""
-
-    message: StoredMessage
-    until: float
 
 
 class SimulatedQueue:
@@ -50,20 +25,22 @@ class SimulatedQueue:
     def __init__(
         self, name: str, region: str, account: str, settings: QueueAttributes, ids: IdSource
     ) -> None:
-        self.name = name
+        self.name, self.region = name, region
         self.arn = f"arn:aws:sqs:{region}:{account}:{name}"
         self.url = f"https://sqs.{region}.amazonaws.com/{account}/{name}"
         self.settings = settings
         self.waiters: set[Event] = set()
         self._ids = ids
         self._messages: dict[int, StoredMessage] = {}
-        self._receipts: dict[str, SimulatedReceipt] = {}
+        self.receipts: dict[str, int] = {}
+        """The number of the message that each receipt handle stands for."""
         self._ready: list[int] = []
         self._hidden: list[tuple[float, int]] = []
         self._ages: list[tuple[float, int]] = []
         self._in_flight: set[int] = set()
         self._groups: dict[str, dict[int, None]] = {}  # FIFO: each group's messages, in order
-        self._sent: dict[tuple[str, str], DedupeEntry] = {}
+        # FIFO: the first message with a deduplication id, and until when it counts
+        self._sent: dict[tuple[str, str], tuple[StoredMessage, float]] = {}
         self._numbers = 0
 
     # -- adding
@@ -81,17 +58,17 @@ class SimulatedQueue:
 
     def sent_before(self, message: StoredMessage, now: float) -> StoredMessage | None:
         """Return the message that used this deduplication id in the last five minutes."""
-        sent = self._sent.get(self._deduplication_key(message))
-        return sent.message if sent and sent.until > now else None
+        sent, until = self._sent.get(self._deduplication_key(message), (None, now))
+        return sent if until > now else None
 
     def remember_sent(self, message: StoredMessage, now: float) -> None:
         """Remember the message's deduplication id for five minutes."""
         until = now + DEDUPLICATION_SECONDS
-        self._sent[self._deduplication_key(message)] = DedupeEntry(message, until)
+        self._sent[self._deduplication_key(message)] = (message, until)
 
     def _deduplication_key(self, message: StoredMessage) -> tuple[str, str]:
-        group = message.group_id if self.settings.dedupes_by_group else ""
-        return group, message.deduplication_id
+        by_group = self.settings.texts.get("DeduplicationScope") == "messageGroup"
+        return message.group_id if by_group else "", message.deduplication_id
 
     # -- receiving
 
@@ -102,25 +79,30 @@ class SimulatedQueue:
         max_receives: float,
         now: float,
         wall_ms: int,
-    ) -> ReceiveResult:
-        """Deliver up to `limit` messages, and remove those with `max_receives` receives."""
+    ) -> tuple[list[StoredMessage], list[StoredMessage]]:
+        """Deliver up to `limit` messages, and remove those with `max_receives` receives.
+
+        Returns the messages that were delivered, and those that were removed.
+        """
         self.settle(now)
-        taken, numbers, passed_over = ReceiveResult(), set[int](), []
-        while self._ready and len(taken.delivered) < limit:
+        delivered: list[StoredMessage] = []
+        exhausted: list[StoredMessage] = []
+        numbers, passed_over = set[int](), []
+        while self._ready and len(delivered) < limit:
             number = heapq.heappop(self._ready)
             if number in numbers or not self._is_deliverable(number, now):
                 continue
             if not self._is_its_turn(number, numbers):
                 passed_over.append(number)
             elif self._messages[number].receives >= max_receives:
-                taken.exhausted.append(self._remove(number))
+                exhausted.append(self.pop(number))
             else:
                 numbers.add(number)
                 until = now + visibility_seconds
-                taken.delivered.append(self._deliver(number, now, wall_ms, until))
+                delivered.append(self._deliver(number, now, wall_ms, until))
         for number in passed_over:
             heapq.heappush(self._ready, number)
-        return taken
+        return delivered, exhausted
 
     def _is_deliverable(self, number: int, now: float) -> bool:
         message = self._messages.get(number)
@@ -137,41 +119,39 @@ class SimulatedQueue:
         handle = self._ids.make_handle()
         message = self._messages[number].received(handle, now, wall_ms, until)
         self._messages[number] = message
-        self._receipts[handle] = SimulatedReceipt(handle, number)
+        self.receipts[handle] = number
         self._in_flight.add(number)
         self._hide(number, message)
         return message
 
-    # -- by receipt
+    # -- by number
 
-    def receipt(self, handle: str) -> SimulatedReceipt | None:
-        """Return the receipt of a handle, or None if this queue never gave it."""
-        return self._receipts.get(handle)
-
-    def message_of(self, receipt: SimulatedReceipt) -> StoredMessage | None:
+    def get(self, number: int) -> StoredMessage | None:
         """Return the message, or None if it was deleted, purged or moved, or is too old."""
-        return self._messages.get(receipt.number)
+        return self._messages.get(number)
 
-    def delete(self, receipt: SimulatedReceipt) -> None:
-        """Delete the message of this receipt."""
-        self._remove(receipt.number)
+    def delete(self, number: int) -> None:
+        """Delete the message."""
+        self.pop(number)
         self.wake()  # the next message of its group may be deliverable
 
-    def hide(self, receipt: SimulatedReceipt, until: float) -> None:
-        """Hide the message of this receipt until then."""
-        message = replace(self._messages[receipt.number], visible_at=until)
-        self._messages[receipt.number] = message
-        self._in_flight.add(receipt.number)
-        self._hide(receipt.number, message)
+    def hide(self, number: int, until: float) -> None:
+        """Hide the message until then."""
+        message = self._messages[number] = replace(self._messages[number], visible_at=until)
+        self._in_flight.add(number)
+        self._hide(number, message)
 
     # -- all messages
 
     def settle(self, now: float) -> None:
         """Apply the time: remove messages that are too old, and show those no longer hidden."""
-        while self._ages and self._ages[0][0] + self.settings.retention_seconds <= now:
+        while (
+            self._ages
+            and self._ages[0][0] + self.settings.get_number("MessageRetentionPeriod") <= now
+        ):
             _, number = heapq.heappop(self._ages)
             if number in self._messages:
-                self._remove(number)
+                self.pop(number)
         while self._hidden and self._hidden[0][0] <= now:
             until, number = heapq.heappop(self._hidden)
             if number in self._messages and self._messages[number].visible_at == until:
@@ -218,14 +198,10 @@ class SimulatedQueue:
         self.wake()
         return len(doubled)
 
-    def pop(self, number: int) -> StoredMessage:
-        """Remove a message without delivering it, and return it."""
-        return self._remove(number)
-
     def clear(self) -> None:
         """Remove all messages and deduplication ids."""
         for number in list(self._messages):
-            self._remove(number)
+            self.pop(number)
         self._sent.clear()
 
     def wake(self) -> None:
@@ -237,7 +213,8 @@ class SimulatedQueue:
         heapq.heappush(self._hidden, (message.visible_at, number))
         self.wake()
 
-    def _remove(self, number: int) -> StoredMessage:
+    def pop(self, number: int) -> StoredMessage:
+        """Remove a message without delivering it, and return it."""
         message = self._messages.pop(number)
         self._in_flight.discard(number)
         if self.settings.is_fifo:

@@ -1,13 +1,30 @@
-"""ReceiveMessage, whose long polls follow the clock."""
+"""ReceiveMessage, whose long polls follow the clock, and the calls with its receipts.
+
+A receipt becomes stale when its message becomes visible again or is received again. AWS does
+not promise what happens with a stale receipt. All three of these happen:
+
+    strict      the call is refused
+    ignored     the call succeeds without an effect
+    effective   the call still deletes or hides the message, even if another receiver has it
+
+FIFO queues always refuse.
+"""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from threading import Event
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.core.clock import Clock
 from holdfast.testing.sqs.batch import Response
-from holdfast.testing.sqs.errors import ServiceError, out_of_range_error
+from holdfast.testing.sqs.errors import (
+    ServiceError,
+    expired_handle_error,
+    invalid_handle_error,
+    message_gone_error,
+    not_in_flight_error,
+    out_of_range_error,
+)
 from holdfast.testing.sqs.message import SYSTEM_ATTRIBUTES, StoredMessage
 from holdfast.testing.sqs.moves import MessageMoves
 from holdfast.testing.sqs.queue import SimulatedQueue
@@ -16,6 +33,8 @@ from holdfast.testing.sqs.registry import QueueRegistry
 MAX_VISIBILITY_SECONDS = 43_200
 MAX_WAIT_SECONDS = 20
 MAX_MESSAGES = 10
+
+StaleHandles = Literal["strict", "ignored", "effective"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +100,17 @@ class ReceiveCalls:
             return _refuse_over_limit(queue, request)
         redrive = queue.settings.redrive
         dead_letters = self._registry.find_by_arn(redrive.target_arn) if redrive else None
-        taken = queue.take(
+        delivered, exhausted = queue.take(
             min(request.limit, room),
             request.visibility_seconds,
             redrive.max_receives if redrive and dead_letters else float("inf"),
             now,
             self._wall_ms(),
         )
-        for message in taken.exhausted:
+        for message in exhausted:
             assert dead_letters is not None
             dead_letters.add(self._to_dead_letter(message, queue, now))
-        return taken.delivered
+        return delivered
 
     def _to_dead_letter(
         self, message: StoredMessage, source: SimulatedQueue, now: float
@@ -136,11 +155,14 @@ def _parse_request(queue: SimulatedQueue, params: dict[str, Any]) -> ReceiveRequ
         visibility_seconds=_read_in_range(
             "VisibilityTimeout",
             params,
-            queue.settings.visibility_seconds,
+            queue.settings.get_number("VisibilityTimeout"),
             (0, MAX_VISIBILITY_SECONDS),
         ),
         wait_seconds=_read_in_range(
-            "WaitTimeSeconds", params, queue.settings.wait_seconds, (0, MAX_WAIT_SECONDS)
+            "WaitTimeSeconds",
+            params,
+            queue.settings.get_number("ReceiveMessageWaitTimeSeconds"),
+            (0, MAX_WAIT_SECONDS),
         ),
         system_attributes=tuple(names),
         own_attributes=tuple(params.get("MessageAttributeNames") or ()),
@@ -157,3 +179,75 @@ def _read_in_range(
     if not low <= value <= high:
         raise out_of_range_error(name, value, f"Must be between {low} and {high}, if provided.")
     return int(value)
+
+
+class ReceiptCalls:
+    """The operations that take a receipt. The caller must hold the service's lock."""
+
+    def __init__(self, clock: Clock, stale_handles: StaleHandles) -> None:
+        self._clock, self._stale_handles = clock, stale_handles
+
+    def delete(self, queue: SimulatedQueue, entry: dict[str, Any]) -> Response:
+        """Handle DeleteMessage, or one entry of DeleteMessageBatch."""
+        number = self._find_number(queue, entry)
+        message = queue.get(number)
+        # Deleting a message that is gone already succeeds.
+        if message is not None and self._has_effect(
+            queue, message, entry, invalid_handle_error()
+        ):
+            queue.delete(number)
+        return {}
+
+    def change(self, queue: SimulatedQueue, entry: dict[str, Any]) -> Response:
+        """Handle ChangeMessageVisibility, or one entry of its batch."""
+        default = queue.settings.get_number("VisibilityTimeout")
+        seconds = entry.get("VisibilityTimeout", default)
+        if not 0 <= seconds <= MAX_VISIBILITY_SECONDS:
+            raise out_of_range_error(
+                "VisibilityTimeout", seconds, f"Must be between 0 and {MAX_VISIBILITY_SECONDS}."
+            )
+        number = self._find_number(queue, entry)
+        message = queue.get(number)
+        if message is None:
+            raise message_gone_error()
+        is_latest = message.handle == entry["ReceiptHandle"]
+        refusal = not_in_flight_error() if is_latest else invalid_handle_error()
+        if self._has_effect(queue, message, entry, refusal):
+            queue.hide(number, self._compute_visible_at(message, seconds))
+        return {}
+
+    def _compute_visible_at(self, message: StoredMessage, seconds: int) -> float:
+        """Return when the message is visible again; refuse more than twelve hours in all."""
+        until = self._clock.monotonic() + seconds
+        if until - message.received_at > MAX_VISIBILITY_SECONDS:
+            raise out_of_range_error(
+                "VisibilityTimeout",
+                seconds,
+                "Total VisibilityTimeout for the message is beyond the limit "
+                f"[{MAX_VISIBILITY_SECONDS} seconds]",
+            )
+        return until
+
+    def _find_number(self, queue: SimulatedQueue, entry: dict[str, Any]) -> int:
+        queue.settle(self._clock.monotonic())
+        number = queue.receipts.get(entry["ReceiptHandle"])
+        if number is None:
+            raise invalid_handle_error()
+        return number
+
+    def _has_effect(
+        self,
+        queue: SimulatedQueue,
+        message: StoredMessage,
+        entry: dict[str, Any],
+        refusal: ServiceError,
+    ) -> bool:
+        """Return whether this receipt has an effect. Raises if it is stale and refused."""
+        is_visible = message.visible_at <= self._clock.monotonic()
+        if not is_visible and message.handle == entry["ReceiptHandle"]:
+            return True
+        if queue.settings.is_fifo:
+            raise expired_handle_error()
+        if self._stale_handles == "strict":
+            raise refusal
+        return self._stale_handles == "effective"

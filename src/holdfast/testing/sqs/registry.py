@@ -17,7 +17,7 @@ from holdfast.testing.sqs.errors import (
     queue_missing_error,
     sqs_error,
 )
-from holdfast.testing.sqs.ids import IdSource
+from holdfast.testing.sqs.message import IdSource
 from holdfast.testing.sqs.queue import SimulatedQueue
 
 ACCOUNT = "123456789012"
@@ -39,8 +39,7 @@ class QueueRegistry:
         self._ids = ids
         self._queues: dict[tuple[str, str], SimulatedQueue] = {}
         self._stamps: dict[str, dict[str, str]] = {}  # creation and change times, by ARN
-        self._deleted_at: dict[tuple[str, str], float] = {}
-        self._purged_at: dict[str, float] = {}
+        self._cooldowns: dict[tuple[str, ...], float] = {}  # their ends
 
     # -- finding
 
@@ -79,7 +78,12 @@ class QueueRegistry:
         settings = QueueAttributes.of(attributes)
         if (existing := self._queues.get((region, name))) is not None:
             return {"QueueUrl": _check_unchanged(existing, attributes).url}
-        self._check_not_just_deleted(region, name)
+        self._check_cooldown(
+            ("delete", region, name),
+            "QueueDeletedRecently",
+            "You must wait 60 seconds after deleting a queue before you can create "
+            "another with the same name.",
+        )
         queue = SimulatedQueue(name, region, ACCOUNT, settings, self._ids)
         self._check_redrive(queue, settings)
         self._queues[region, name] = queue
@@ -87,11 +91,10 @@ class QueueRegistry:
         self._touch(queue)
         return {"QueueUrl": queue.url}
 
-    def delete(self, region: str, params: Params) -> Response:
+    def delete(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle DeleteQueue."""
-        queue = self.find(region, params["QueueUrl"])
-        del self._queues[region, queue.name]
-        self._deleted_at[region, queue.name] = self._clock.monotonic()
+        del self._queues[queue.region, queue.name]
+        self._start_cooldown(("delete", queue.region, queue.name))
         queue.wake()
         return {}
 
@@ -112,9 +115,8 @@ class QueueRegistry:
         )
         return _make_page("QueueUrls", urls, params)
 
-    def get_attributes(self, region: str, params: Params) -> Response:
+    def get_attributes(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle GetQueueAttributes."""
-        queue = self.find(region, params["QueueUrl"])
         names = params.get("AttributeNames") or []
         if unknown := [name for name in names if name not in READABLE]:
             raise ServiceError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
@@ -122,9 +124,8 @@ class QueueRegistry:
         selected = {n: v for n, v in all_attributes.items() if n in names or "All" in names}
         return {"Attributes": selected} if selected else {}
 
-    def set_attributes(self, region: str, params: Params) -> Response:
+    def set_attributes(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle SetQueueAttributes."""
-        queue = self.find(region, params["QueueUrl"])
         settings = queue.settings.changed(params["Attributes"])
         self._check_redrive(queue, settings)
         queue.settings = settings
@@ -132,35 +133,31 @@ class QueueRegistry:
         queue.wake()
         return {}
 
-    def purge(self, region: str, params: Params) -> Response:
+    def purge(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle PurgeQueue."""
-        queue, now = self.find(region, params["QueueUrl"]), self._clock.monotonic()
-        if now - self._purged_at.get(queue.arn, -COOLDOWN_SECONDS) < COOLDOWN_SECONDS:
-            raise sqs_error(
-                "PurgeQueueInProgress",
-                f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds.",
-            )
-        self._purged_at[queue.arn] = now
+        self._check_cooldown(
+            ("purge", queue.arn),
+            "PurgeQueueInProgress",
+            f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds.",
+        )
+        self._start_cooldown(("purge", queue.arn))
         queue.clear()
         return {}
 
-    def list_sources(self, region: str, params: Params) -> Response:
+    def list_sources(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle ListDeadLetterSourceQueues."""
-        queue = self.find(region, params["QueueUrl"])
         urls = sorted(source.url for source in self.iter_sources(queue))
         # AWS spells this name with a small letter, and always includes it.
         return {"queueUrls": [], **_make_page("queueUrls", urls, params)}
 
     # -- checks and measures
 
-    def _check_not_just_deleted(self, region: str, name: str) -> None:
-        deleted_at = self._deleted_at.get((region, name), float("-inf"))
-        if self._clock.monotonic() - deleted_at < COOLDOWN_SECONDS:
-            raise sqs_error(
-                "QueueDeletedRecently",
-                "You must wait 60 seconds after deleting a queue before you can create "
-                "another with the same name.",
-            )
+    def _check_cooldown(self, key: tuple[str, ...], code: str, message: str) -> None:
+        if self._clock.monotonic() < self._cooldowns.get(key, float("-inf")):
+            raise sqs_error(code, message)
+
+    def _start_cooldown(self, key: tuple[str, ...]) -> None:
+        self._cooldowns[key] = self._clock.monotonic() + COOLDOWN_SECONDS
 
     def _check_redrive(self, queue: SimulatedQueue, settings: QueueAttributes) -> None:
         if settings.redrive is None:

@@ -1,12 +1,12 @@
 """SendMessage and SendMessageBatch."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 from holdfast.core.clock import Clock
-from holdfast.testing.sqs.batch import Response, check_batch, run_each_entry
+from holdfast.testing.sqs.batch import Response
 from holdfast.testing.sqs.errors import (
     ServiceError,
     invalid_value_error,
@@ -14,9 +14,9 @@ from holdfast.testing.sqs.errors import (
     out_of_range_error,
     sqs_error,
 )
-from holdfast.testing.sqs.ids import IdSource
 from holdfast.testing.sqs.message import (
     Attributes,
+    IdSource,
     StoredMessage,
     UserAttribute,
     compute_attributes_md5,
@@ -24,7 +24,6 @@ from holdfast.testing.sqs.message import (
     count_bytes,
 )
 from holdfast.testing.sqs.queue import SimulatedQueue
-from holdfast.testing.sqs.registry import QueueRegistry
 
 MAX_DELAY_SECONDS = 900
 MAX_BATCH_BYTES = 1_048_576
@@ -38,37 +37,39 @@ _WRONG_QUEUE_TYPE = "The request include parameter that is not valid for this qu
 Entry = dict[str, Any]
 
 
-class SendCalls:
-    """The send operations. The caller must hold the service's lock."""
+def check_send_batch(queue: SimulatedQueue, entries: Sequence[Entry]) -> None:
+    """Raise ServiceError for a batch that AWS refuses as a whole.
 
-    def __init__(self, registry: QueueRegistry, clock: Clock, ids: IdSource) -> None:
-        self._registry = registry
-        self._clock = clock
-        self._ids = ids
+    It does so for a batch that is too large, and for ids that do not fit the queue's type.
+    Other problems make single entries fail.
+    """
+    total = sum(
+        count_bytes(
+            entry["MessageBody"].encode(errors="replace").decode(),
+            _parse_attributes(entry.get("MessageAttributes") or {}),
+        )
+        for entry in entries
+    )
+    if total > MAX_BATCH_BYTES:
+        raise sqs_error(
+            "BatchRequestTooLong",
+            f"Batch requests cannot be longer than {MAX_BATCH_BYTES} bytes. "
+            f"You have sent {total} bytes.",
+        )
+    no_group = invalid_value_error(missing_parameter_error("MessageGroupId").message)
+    for entry in entries:
+        _check_ids(queue, entry, no_group)
 
-    def send(self, region: str, params: Entry) -> Response:
-        """Handle SendMessage."""
-        queue = self._registry.find(region, params["QueueUrl"])
-        _check_ids(queue, params, missing_parameter_error("MessageGroupId"))
-        return self._send(queue, params)
 
-    def send_batch(self, region: str, params: Entry) -> Response:
-        """Handle SendMessageBatch."""
-        queue = self._registry.find(region, params["QueueUrl"])
-        entries = params["Entries"]
-        check_batch(entries, "SendMessageBatchRequestEntry")
-        _check_total(entries)
-        # AWS refuses the complete batch for ids that do not fit the queue's type. Other
-        # problems make single entries fail.
-        for entry in entries:
-            _check_ids(
-                queue,
-                entry,
-                invalid_value_error(missing_parameter_error("MessageGroupId").message),
-            )
-        return run_each_entry(entries, lambda entry: self._send(queue, entry))
+class MessageSending:
+    """The send operation. The caller must hold the service's lock."""
 
-    def _send(self, queue: SimulatedQueue, entry: Entry) -> Response:
+    def __init__(self, clock: Clock, ids: IdSource) -> None:
+        self._clock, self._ids = clock, ids
+
+    def send(self, queue: SimulatedQueue, entry: Entry) -> Response:
+        """Handle SendMessage, or one entry of SendMessageBatch."""
+        _check_ids(queue, entry, missing_parameter_error("MessageGroupId"))
         message = self._make_message(queue, entry)
         now = self._clock.monotonic()
         if queue.settings.is_fifo:
@@ -84,10 +85,11 @@ class SendCalls:
         body = entry["MessageBody"]
         _check_body(body)
         attributes = _parse_attributes(entry.get("MessageAttributes") or {})
-        if count_bytes(body, attributes) > queue.settings.max_bytes:
+        max_bytes = queue.settings.get_number("MaximumMessageSize")
+        if count_bytes(body, attributes) > max_bytes:
             raise invalid_value_error(
                 "One or more parameters are invalid. Reason: Message must be shorter "
-                f"than {queue.settings.max_bytes} bytes."
+                f"than {max_bytes} bytes."
             )
         system = _parse_attributes(entry.get("MessageSystemAttributes") or {})
         trace = system.get("AWSTraceHeader")
@@ -118,22 +120,6 @@ def _make_response(stored: StoredMessage, sent: StoredMessage) -> Response:
     return response
 
 
-def _check_total(entries: list[Entry]) -> None:
-    total = sum(
-        count_bytes(
-            entry["MessageBody"].encode(errors="replace").decode(),
-            _parse_attributes(entry.get("MessageAttributes") or {}),
-        )
-        for entry in entries
-    )
-    if total > MAX_BATCH_BYTES:
-        raise sqs_error(
-            "BatchRequestTooLong",
-            f"Batch requests cannot be longer than {MAX_BATCH_BYTES} bytes. "
-            f"You have sent {total} bytes.",
-        )
-
-
 def _check_ids(queue: SimulatedQueue, entry: Entry, no_group: ServiceError) -> None:
     for name in ("MessageGroupId", "MessageDeduplicationId"):
         if name in entry and not _FIFO_ID.fullmatch(entry[name]):
@@ -147,7 +133,8 @@ def _check_ids(queue: SimulatedQueue, entry: Entry, no_group: ServiceError) -> N
         return  # a group id is allowed, because it makes a standard queue fair
     if "MessageGroupId" not in entry:
         raise no_group
-    if not queue.settings.dedupes_by_content and "MessageDeduplicationId" not in entry:
+    by_content = queue.settings.texts.get("ContentBasedDeduplication") == "true"
+    if not by_content and "MessageDeduplicationId" not in entry:
         raise invalid_value_error(
             "The queue should either have ContentBasedDeduplication enabled or "
             "MessageDeduplicationId provided explicitly"
@@ -171,7 +158,7 @@ def _choose_delay_seconds(queue: SimulatedQueue, entry: Entry) -> int:
     if queue.settings.is_fifo and delay:
         raise out_of_range_error("DelaySeconds", delay, _WRONG_QUEUE_TYPE)
     if delay is None or queue.settings.is_fifo:
-        return queue.settings.delay_seconds
+        return queue.settings.get_number("DelaySeconds")
     return int(delay)
 
 

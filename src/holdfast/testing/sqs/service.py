@@ -1,25 +1,132 @@
 """SimulatedSqs: the service that a test makes, inspects and breaks."""
 
-from collections.abc import Callable
-from threading import RLock
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from threading import Lock, RLock
+from types import SimpleNamespace
 from typing import Any
 
+from botocore import xform_name
+from botocore.exceptions import ParamValidationError
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+from botocore.validate import ParamValidator
+
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.testing.sqs.batch import Response, make_batch_response
-from holdfast.testing.sqs.calls import CallLog, RecordedCall
-from holdfast.testing.sqs.client import SimulatedSqsClient
+from holdfast.testing.sqs.batch import (
+    Response,
+    check_batch,
+    make_batch_response,
+    run_each_entry,
+)
 from holdfast.testing.sqs.errors import ServiceError, make_response_metadata
 from holdfast.testing.sqs.faults import CallFailure, Fault, Faults, RefusedEntries
-from holdfast.testing.sqs.ids import IdSource
+from holdfast.testing.sqs.message import IdSource
 from holdfast.testing.sqs.moves import MessageMoves
-from holdfast.testing.sqs.receiving import ReceiveCalls
+from holdfast.testing.sqs.queue import SimulatedQueue
+from holdfast.testing.sqs.receiving import ReceiptCalls, ReceiveCalls, StaleHandles
 from holdfast.testing.sqs.registry import QueueRegistry
-from holdfast.testing.sqs.sending import SendCalls
-from holdfast.testing.sqs.visibility import StaleHandles, VisibilityCalls
+from holdfast.testing.sqs.sending import MessageSending, check_send_batch
 
 MAX_IN_FLIGHT = 120_000
 
-Operation = Callable[[str, dict[str, Any]], Response]
+
+@cache
+def _service_model() -> Any:
+    """Load AWS's description of SQS, which botocore ships."""
+    return ServiceModel(Loader().load_service_model("sqs", "service-2"), "sqs")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One request, whether it reached the service or not."""
+
+    operation: str
+    """As AWS writes it: `DeleteMessageBatch`."""
+    queue: str
+    """The queue's name; empty for a call that names none."""
+    entries: int
+    """The number of entries of a batch; 1 for any other call."""
+    at_seconds: float
+    """On the clock's monotonic time."""
+
+
+class CallLog:
+    """All calls in order, so that a test can count what a design costs.
+
+    A test may read it while threads make calls.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[RecordedCall] = []
+        self._lock = Lock()
+
+    def record(self, call: RecordedCall) -> None:
+        """Add a call."""
+        with self._lock:
+            self._calls.append(call)
+
+    def select(self, *operations: str) -> list[RecordedCall]:
+        """Return the calls of these operations, or all calls if none is named."""
+        with self._lock:
+            return [c for c in self._calls if not operations or c.operation in operations]
+
+    def count(self, *operations: str) -> int:
+        """Count the calls, which AWS charges for."""
+        return len(self.select(*operations))
+
+    def entries(self, *operations: str) -> int:
+        """Count the messages of those calls; each entry of a batch is one."""
+        return sum(call.entries for call in self.select(*operations))
+
+    def clear(self) -> None:
+        """Remove all calls, to count from here."""
+        with self._lock:
+            self._calls.clear()
+
+    def __iter__(self) -> Iterator[RecordedCall]:
+        return iter(self.select())
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __getitem__(self, index: int) -> RecordedCall:
+        return self.select()[index]
+
+
+class SimulatedSqsClient:
+    """A client with the methods, arguments, responses and exceptions of boto3's.
+
+    botocore itself checks the arguments against AWS's own description of the service, so a
+    wrong type or name fails as it does with AWS. The client does not retry. Each call is one
+    request, as with `total_max_attempts=1`.
+    """
+
+    def __init__(
+        self, service: "SimulatedSqs", region_name: str, read_timeout_seconds: float
+    ) -> None:
+        endpoint = f"https://sqs.{region_name}.amazonaws.com"
+        self.meta = SimpleNamespace(region_name=region_name, endpoint_url=endpoint)
+        self.read_timeout_seconds = read_timeout_seconds
+        self._service = service
+
+    def close(self) -> None:
+        """Do nothing, because no connection is open."""
+
+    def __getattr__(self, name: str) -> Callable[..., Response]:
+        """Return the method of an operation that the simulation has."""
+        for operation in self._service.operations:
+            if xform_name(operation) == name:
+                return partial(self._call, operation)
+        raise AttributeError(f"the simulated client has no method {name!r}")
+
+    def _call(self, operation: str, /, **request: Any) -> Response:
+        shape = _service_model().operation_model(operation).input_shape
+        report = ParamValidator().validate(request, shape)
+        if report.has_errors():
+            raise ParamValidationError(report=report.generate_report())
+        return self._service.call(operation, request, self)
 
 
 class SimulatedSqs:
@@ -33,7 +140,7 @@ class SimulatedSqs:
         assert sqs.calls.count("SendMessage") == 4
 
     Visibility, delays, retention, long polls and move tasks all follow `clock`.
-    `stale_handles` says what happens to stale receipts (see visibility.py); code should work
+    `stale_handles` says what happens to stale receipts (see receiving.py); code should work
     in all three modes. The same `seed` gives the same ids.
     """
 
@@ -54,11 +161,31 @@ class SimulatedSqs:
         self.calls = CallLog()
         self._lock = RLock()
         self._ids = IdSource(seed)
-        self._registry = QueueRegistry(clock, self._ids)
-        self._moves = MessageMoves(self._registry, clock, self._ids)
-        self._visibility = VisibilityCalls(self._registry, clock, stale_handles)
-        self._operations = self._all_operations(in_flight_limit)
-        self.faults = Faults(clock, self._operations)
+        self._registry = registry = QueueRegistry(clock, self._ids)
+        self._moves = moves = MessageMoves(registry, clock, self._ids)
+        receiving = ReceiveCalls(registry, moves, clock, self._lock, in_flight_limit)
+        receipts = ReceiptCalls(clock, stale_handles)
+        self._receive = receiving.receive
+        self._on_region: dict[str, Callable[[str, dict[str, Any]], Response]] = {
+            "CreateQueue": registry.create,
+            "GetQueueUrl": registry.get_url,
+            "ListMessageMoveTasks": moves.list_tasks,
+            "ListQueues": registry.list_all,
+            "StartMessageMoveTask": moves.start,
+        }
+        self._on_queue: dict[str, Callable[[SimulatedQueue, dict[str, Any]], Response]] = {
+            "ChangeMessageVisibility": receipts.change,
+            "DeleteMessage": receipts.delete,
+            "DeleteQueue": registry.delete,
+            "GetQueueAttributes": registry.get_attributes,
+            "ListDeadLetterSourceQueues": registry.list_sources,
+            "PurgeQueue": registry.purge,
+            "SendMessage": MessageSending(clock, self._ids).send,
+            "SetQueueAttributes": registry.set_attributes,
+        }
+        batches = ("ChangeMessageVisibilityBatch", "DeleteMessageBatch", "SendMessageBatch")
+        self.operations = {*self._on_region, *self._on_queue, *batches, "ReceiveMessage"}
+        self.faults = Faults(clock, self.operations)
 
     def client(
         self, region_name: str = "us-east-1", *, read_timeout_seconds: float = 60.0
@@ -94,11 +221,10 @@ class SimulatedSqs:
         return {**response, "ResponseMetadata": make_response_metadata(200, self._request_id())}
 
     def _record(self, operation: str, request: dict[str, Any]) -> None:
-        queue = str(request.get("QueueUrl") or request.get("QueueName") or "").rsplit("/", 1)[
-            -1
-        ]
+        queue = str(request.get("QueueUrl") or request.get("QueueName") or "")
         entries = len(request["Entries"]) if operation.endswith("Batch") else 1
-        self.calls.record(RecordedCall(operation, queue, entries, self.clock.monotonic()))
+        now = self.clock.monotonic()
+        self.calls.record(RecordedCall(operation, queue.rpartition("/")[2], entries, now))
 
     def _respond(
         self, operation: str, request: dict[str, Any], region: str, fault: Fault | None
@@ -115,50 +241,36 @@ class SimulatedSqs:
         self, fault: RefusedEntries, operation: str, request: dict[str, Any], region: str
     ) -> Response:
         entries = list(enumerate(request["Entries"]))
-        refused = [e["Id"] for position, e in entries if position in fault.positions]
-        remaining = [e for position, e in entries if position not in fault.positions]
-        response = (
-            self._perform(operation, region, {**request, "Entries": remaining})
-            if remaining
-            else {}
-        )
+        refused = [entry["Id"] for number, entry in entries if number in fault.positions]
+        others = [entry for number, entry in entries if number not in fault.positions]
+        request = {**request, "Entries": others}
+        response = self._perform(operation, region, request) if others else {}
         failed = [fault.refusal.as_failed_entry(entry_id) for entry_id in refused]
         return make_batch_response(
             response.get("Successful", []), response.get("Failed", []) + failed
         )
 
     def _perform(self, operation: str, region: str, request: dict[str, Any]) -> Response:
-        perform = self._operations[operation]
         if operation == "ReceiveMessage":
-            return perform(region, request)  # it may wait, so it takes the lock itself
+            return self._receive(region, request)  # it may wait, so it takes the lock itself
         with self._lock:
             self._moves.move_due()
-            return perform(region, request)
+            if operation in self._on_region:
+                return self._on_region[operation](region, request)
+            queue = self._registry.find(region, request["QueueUrl"])
+            if operation in self._on_queue:
+                return self._on_queue[operation](queue, request)
+            return self._perform_batch(queue, operation, request["Entries"])
+
+    def _perform_batch(
+        self, queue: SimulatedQueue, operation: str, entries: list[dict[str, Any]]
+    ) -> Response:
+        check_batch(entries, f"{operation}RequestEntry")
+        if operation == "SendMessageBatch":
+            check_send_batch(queue, entries)
+        perform = self._on_queue[operation.removesuffix("Batch")]
+        return run_each_entry(entries, partial(perform, queue))
 
     def _request_id(self) -> str:
         with self._lock:
             return self._ids.make_uuid()
-
-    def _all_operations(self, in_flight_limit: int) -> dict[str, Operation]:
-        registry, visibility, moves = self._registry, self._visibility, self._moves
-        sending = SendCalls(registry, self.clock, self._ids)
-        receiving = ReceiveCalls(registry, moves, self.clock, self._lock, in_flight_limit)
-        return {
-            "ChangeMessageVisibility": visibility.change,
-            "ChangeMessageVisibilityBatch": visibility.change_batch,
-            "CreateQueue": registry.create,
-            "DeleteMessage": visibility.delete,
-            "DeleteMessageBatch": visibility.delete_batch,
-            "DeleteQueue": registry.delete,
-            "GetQueueAttributes": registry.get_attributes,
-            "GetQueueUrl": registry.get_url,
-            "ListDeadLetterSourceQueues": registry.list_sources,
-            "ListMessageMoveTasks": moves.list_tasks,
-            "ListQueues": registry.list_all,
-            "PurgeQueue": registry.purge,
-            "ReceiveMessage": receiving.receive,
-            "SendMessage": sending.send,
-            "SendMessageBatch": sending.send_batch,
-            "SetQueueAttributes": registry.set_attributes,
-            "StartMessageMoveTask": moves.start,
-        }

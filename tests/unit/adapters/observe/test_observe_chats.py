@@ -7,7 +7,7 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from holdfast.adapters.observe.logging import get_event_level, get_event_name, make_line_log
+from holdfast.adapters.observe.logging import get_event_name, make_line_log
 from holdfast.adapters.observe.metrics import Metrics
 from holdfast.conversations import events as cv
 from holdfast.core.events import Event
@@ -56,12 +56,12 @@ def test_every_event_is_logged_at_its_level_and_counted_without_an_error(
     make_line_log(lines.append, min_level=logging.DEBUG)(event)
     Metrics(prometheus_client.CollectorRegistry())(event)
     assert f"event={get_event_name(event)}" in lines[0]
-    assert get_event_level(event) == LEVELS.get(kind, logging.INFO)
+    assert event.get_level() == LEVELS.get(kind, logging.INFO)
 
 
 def test_a_sweep_without_work_is_logged_at_debug_level() -> None:
-    assert get_event_level(cv.SweepFinished(3, 0, 0, 5.0)) == logging.DEBUG
-    assert get_event_level(cv.SweepFinished(3, 1, 0, 500.0)) == logging.INFO
+    assert cv.SweepFinished(3, 0, 0, 5.0).get_level() == logging.DEBUG
+    assert cv.SweepFinished(3, 1, 0, 500.0).get_level() == logging.INFO
 
 
 def test_the_metrics_of_conversations_are_counted() -> None:

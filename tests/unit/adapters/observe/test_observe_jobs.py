@@ -7,7 +7,7 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from holdfast.adapters.observe.logging import get_event_level, get_event_name, make_line_log
+from holdfast.adapters.observe.logging import get_event_name, make_line_log
 from holdfast.adapters.observe.metrics import Metrics
 from holdfast.core.events import Event
 from holdfast.jobs import events as ev
@@ -120,7 +120,7 @@ def test_a_timeout_of_step_functions_is_counted_for_the_alarm(counted: Counted) 
     ids=lambda value: type(value).__name__ if isinstance(value, Event) else str(value),
 )
 def test_each_event_of_jobs_has_its_log_level(event: Event, level: int) -> None:
-    assert get_event_level(event) == level
+    assert event.get_level() == level
 
 
 @pytest.mark.requirement("R004-095", "R004-152")

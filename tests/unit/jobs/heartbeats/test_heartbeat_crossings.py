@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import prometheus_client
 import pytest
 
-from holdfast.adapters.observe.logging import get_event_level
 from holdfast.adapters.observe.metrics import Metrics
 from holdfast.core.events import Event, Events
 from holdfast.jobs import events as ev
@@ -92,7 +91,7 @@ def test_heartbeats_that_cross_the_outcome_of_their_job_are_not_failures(stage: 
     assert {stage.service.state(token) for token in tokens} == {TokenState.CLOSED}
     assert len(stage.jobs.find_by_status(JobStatus.COMPLETED)) == MANY
     assert stage.count_failures() == stage.count_sent() == 0
-    assert [event for event in stage.events if get_event_level(event) >= 30] == []
+    assert [event for event in stage.events if event.get_level() >= 30] == []
 
 
 def test_a_heartbeat_that_crosses_an_outcome_without_a_response_is_not_a_failure(

@@ -12,7 +12,7 @@ Several queues may share one queue for their dead letters; each lists and moves 
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,13 +22,8 @@ from holdfast.adapters.aws.sqs.queue_client import (
     MAX_BATCH_ENTRIES,
     OLDER_MAX_MESSAGE_BYTES,
     QueueClient,
-    split_batches,
-)
-from holdfast.adapters.aws.sqs.receipt import (
     Receipt,
-    delete_messages,
-    receipt_from_raw,
-    set_visibility,
+    split_batches,
 )
 from holdfast.adapters.aws.sqs.republish import (
     ATTEMPTS,
@@ -130,19 +125,15 @@ class SQSDeadLetters:
 
     def list_messages(self, limit: int) -> list[MessageInfo]:
         """List up to `limit` dead letters, the oldest first."""
-        with self._receive_briefly(limit) as received:
-            return [_to_message_info(queue, raw) for queue, raw in received]
+        with self._receive_briefly(limit) as (queue, letters):
+            return [_to_message_info(queue, letter) for letter in letters]
 
     def drop(self, message_id: str) -> int:
         """Delete the dead letters with this id and return their number."""
-        with self._receive_briefly(None) as received:
-            matches = [
-                (queue, receipt_from_raw(raw))
-                for queue, raw in received
-                if _get_message_id(raw) == message_id
-            ]
-            for queue, receipt in matches:
-                _delete_letters(queue, [receipt])
+        with self._receive_briefly(None) as (queue, letters):
+            matches = [letter for letter in letters if _get_message_id(letter) == message_id]
+            for letter in matches:
+                _delete_letter(queue, letter)
         return len(matches)
 
     def redrive(self, message_id: str | None, on_progress: Progress) -> int:
@@ -154,16 +145,15 @@ class SQSDeadLetters:
             moved = self._move_with_sqs(queue, on_progress)
             if moved is not None:
                 return moved
-        with self._receive_briefly(None) as received:
-            matches = [raw for _, raw in received if message_id in (None, _get_message_id(raw))]
-            for raw in matches:
-                self._send_back(queue, receipt_from_raw(raw))
+        with self._receive_briefly(None) as (queue, letters):
+            matches = [
+                letter for letter in letters if message_id in (None, _get_message_id(letter))
+            ]
+            for letter in matches:
+                send_copy(self._source, letter)
+                _delete_letter(queue, letter)
                 on_progress(1)
         return len(matches)
-
-    def _send_back(self, queue: QueueClient, receipt: Receipt) -> None:
-        send_copy(self._source, receipt)
-        _delete_letters(queue, [receipt])
 
     def _has_only_source_letters(self, queue: QueueClient) -> bool:
         """Return whether the redrive policy of the source, and of no other queue, names it."""
@@ -214,20 +204,20 @@ class SQSDeadLetters:
     @contextmanager
     def _receive_briefly(
         self, limit: int | None
-    ) -> Iterator[list[tuple[QueueClient, Mapping[str, Any]]]]:
-        queue = self.find_queue()
-        received = [] if queue is None else _receive_all(queue, limit)
+    ) -> Iterator[tuple[QueueClient, list[Receipt]]]:
+        if (queue := self.find_queue()) is None:
+            yield self._source, []
+            return
+        received = _receive_all(queue, limit)
         try:
-            own = [raw for raw in received if self._is_from_source(raw)]
-            yield [(queue, raw) for raw in own] if queue is not None else []
+            yield queue, [letter for letter in received if self._is_from_source(letter)]
         finally:
-            if queue is not None:
-                for batch in split_batches([receipt_from_raw(raw) for raw in received]):
-                    set_visibility(queue, batch, 0)
+            for batch in split_batches(received):
+                queue.set_visibility(batch, 0)
 
-    def _is_from_source(self, raw: Mapping[str, Any]) -> bool:
-        note = raw.get("MessageAttributes", {}).get(SOURCE, {}).get("StringValue")
-        source = note or raw.get("Attributes", {}).get("DeadLetterQueueSourceArn")
+    def _is_from_source(self, letter: Receipt) -> bool:
+        note = letter.attributes.get(SOURCE, {}).get("StringValue")
+        source = note or letter.system.get("DeadLetterQueueSourceArn")
         return source in (None, self._source.facts.arn)
 
 
@@ -243,67 +233,61 @@ _CANNOT_MOVE = frozenset(
 )
 
 
-def _receive_all(queue: QueueClient, limit: int | None) -> list[Mapping[str, Any]]:
+def _receive_all(queue: QueueClient, limit: int | None) -> list[Receipt]:
     """Receive all dead letters, the oldest first.
 
     This stops after two empty responses in a row, because SQS asks only some of its servers
     each time.
     """
-    received: dict[str, Mapping[str, Any]] = {}
+    received: dict[str, Receipt] = {}
     empty = 0
     while empty < 2 and (limit is None or len(received) < limit):
         left = MAX_BATCH_ENTRIES if limit is None else limit - len(received)
-        response = queue.call(
-            "receive_message",
-            MaxNumberOfMessages=min(MAX_BATCH_ENTRIES, left),
-            VisibilityTimeout=_INSPECT_SECONDS,
-            WaitTimeSeconds=0,
-            AttributeNames=["All"],
-            MessageAttributeNames=["All"],
+        batch = queue.receive(
+            min(MAX_BATCH_ENTRIES, left),
+            visibility_seconds=_INSPECT_SECONDS,
+            wait_seconds=0,
+            attributes=["All"],
         )
-        batch = response.get("Messages", [])
         empty = 0 if batch else empty + 1
-        received |= {raw["MessageId"]: raw for raw in batch}
-    return sorted(
-        received.values(), key=lambda raw: int(raw["Attributes"].get("SentTimestamp", 0))
-    )
+        received |= {raw["MessageId"]: Receipt(raw) for raw in batch}
+    return sorted(received.values(), key=_get_sent_ms)
 
 
-def _delete_letters(queue: QueueClient, receipts: Sequence[Receipt]) -> None:
-    for failure in delete_messages(queue, receipts):
-        if failure is not None:
-            raise QueueUnavailable(f"{queue}: a dead letter was not removed ({failure.code})")
+def _get_sent_ms(letter: Receipt) -> int:
+    return int(letter.system.get("SentTimestamp", 0))
 
 
-def _to_message_info(queue: QueueClient, raw: Mapping[str, Any]) -> MessageInfo:
-    attributes = raw.get("Attributes", {})
-    notes = {
-        name: value.get("StringValue", "")
-        for name, value in raw.get("MessageAttributes", {}).items()
-    }
-    receives = int(attributes.get("ApproximateReceiveCount", 1)) - 1
-    attempts = int(notes[ATTEMPTS]) if notes.get(ATTEMPTS, "").isdecimal() else receives
+def _delete_letter(queue: QueueClient, letter: Receipt) -> None:
+    [failure] = queue.delete([letter])
+    if failure is not None:
+        raise QueueUnavailable(f"{queue}: a dead letter was not removed ({failure.code})")
+
+
+def _to_message_info(queue: QueueClient, letter: Receipt) -> MessageInfo:
+    notes = {name: value.get("StringValue", "") for name, value in letter.attributes.items()}
+    has_count = notes.get(ATTEMPTS, "").isdecimal()
+    attempts = int(notes[ATTEMPTS]) if has_count else letter.receives - 1
     moved = "moved here by the queue's redrive policy: received too often, never completed"
     reason = notes.get(REASON) or moved
-    at = to_utc(int(attributes.get("SentTimestamp", 0)) / 1000)
+    at = to_utc(_get_sent_ms(letter) / 1000)
     return MessageInfo(
-        id=_get_message_id(raw),
-        key=str(raw["MessageId"]),
+        id=_get_message_id(letter),
+        key=letter.sqs_id,
         state=MessageState.FAILED,
         attempts=attempts,
         fence=attempts,
-        where=f"sqs:{queue.address.name}/{raw['MessageId']}",
+        where=f"sqs:{queue.address.name}/{letter.sqs_id}",
         reason=reason,
         past=[PastAttempt(attempts, "dead-lettered", at, "", reason, notes.get(DETAIL))],
-        body=_parse_body(str(raw.get("Body", ""))),
+        body=_parse_body(letter.body),
     )
 
 
-def _get_message_id(raw: Mapping[str, Any]) -> str:
+def _get_message_id(letter: Receipt) -> str:
     """Return the message's own id, or that of SQS if the body has none."""
-    body = _parse_body(str(raw.get("Body", "")))
-    own_id = body.get("id") if body else None
-    return own_id if isinstance(own_id, str) else str(raw["MessageId"])
+    own_id = (_parse_body(letter.body) or {}).get("id")
+    return own_id if isinstance(own_id, str) else letter.sqs_id
 
 
 def _parse_body(body: str) -> dict[str, Any] | None:

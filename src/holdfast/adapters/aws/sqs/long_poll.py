@@ -7,11 +7,10 @@ because starting one takes a good part of the time of a call.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from threading import Event, Lock, Thread
-from typing import Any
 
-RawMessage = Mapping[str, Any]
+from holdfast.adapters.aws.sqs.queue_client import RawMessage
 
 _STOP_CHECK_SECONDS = 0.05  # between two checks of `stop`, which cannot wake this thread
 _IDLE_SECONDS = 1.0

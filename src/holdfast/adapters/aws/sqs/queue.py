@@ -12,35 +12,29 @@ another worker has. So every call first checks the lease's own deadline, which c
 before the receive. A stale handle never leaves this process.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from math import ceil, inf
 from threading import Event
 from typing import Any, ClassVar, Literal
 
 from holdfast.adapters.aws.sqs.address import parse_address
-from holdfast.adapters.aws.sqs.adopt import Adoption, get_receive_count
 from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
-from holdfast.adapters.aws.sqs.delivery import DeliveryIntake, InFlightIndex
 from holdfast.adapters.aws.sqs.long_poll import LongPoll
-from holdfast.adapters.aws.sqs.queue_client import MAX_BATCH_ENTRIES, QueueClient
-from holdfast.adapters.aws.sqs.receipt import (
-    CAP_SECONDS,
+from holdfast.adapters.aws.sqs.queue_client import (
+    MAX_BATCH_ENTRIES,
+    QueueClient,
+    RawMessage,
     Receipt,
-    receipt_from_raw,
-    set_visibility,
 )
-from holdfast.adapters.aws.sqs.receipt_calls import ReceiptCalls
+from holdfast.adapters.aws.sqs.receipts import InFlightReceipts
 from holdfast.adapters.aws.sqs.schema_wait import (
     compute_first_receive_age,
     count_possible_waits,
 )
-from holdfast.adapters.aws.sqs.sending import (
-    MAX_DELAY_SECONDS,
-    MessageSender,
-    OutgoingMessage,
-    make_outgoing_message,
-)
+from holdfast.adapters.aws.sqs.sending import MessageSender, check_group
+from holdfast.adapters.aws.sqs.unhandled import UnhandledDeliveries
 from holdfast.core import events as ev
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -48,6 +42,8 @@ from holdfast.core.errors import (
     ConfigError,
     HoldfastError,
     LeaseLost,
+    MalformedMessage,
+    NewerSchema,
     QueueUnavailable,
     Unsupported,
 )
@@ -62,9 +58,10 @@ from holdfast.core.queue.manager import (
     QueueStats,
     ignore_progress,
 )
-from holdfast.core.queue.message import AnyMessage, M, MessageCodec, get_lease
+from holdfast.core.queue.message import AnyMessage, M, MessageCodec, attach_lease
 from holdfast.core.worker.settle import SettleResult
 
+CAP_SECONDS = 12 * 3600.0  # from the receive; SQS refuses to extend beyond it
 MAX_POLL_SECONDS = 20
 
 _ATTRIBUTES = [
@@ -132,31 +129,22 @@ class SQSQueue(QueueManager[M]):
         # worked on in parallel. If they are received one by one, SQS itself holds back the
         # group's other messages.
         self._max_per_receive = 1 if self.fifo else MAX_BATCH_ENTRIES
-        self.on_nack, self._group_by = on_nack, self._check_group(model, group_by)
+        # A receive counts from before the call, so its wait must leave most of the lease.
+        self._max_poll_seconds = min(MAX_POLL_SECONDS, int(lease_seconds / 3))
+        self.on_nack = on_nack
+        group_by = check_group(model, group_by, fifo=self.fifo)
         self._client = QueueClient(where, lease_seconds, client)
         self._codec: MessageCodec[M] = MessageCodec(model)
         self._warned_no_checkpoints = False
-        self._sender = MessageSender(self._client, clock, self._random)
+        self._sender = MessageSender(self._client, self._codec, group_by, clock, self._random)
         self._dead = SQSDeadLetters(self._client, dead_letters, clock)
-        self._intake = DeliveryIntake(
-            self._client, self._codec, self._dead, self.name, lease_seconds, self.events
-        )
+        self._unhandled = UnhandledDeliveries(self._client, self._dead, self.name, self.events)
         self._reset_after_fork()
         after_fork.run_after_fork(self, SQSQueue._reset_after_fork)
 
     def _reset_after_fork(self) -> None:
         """Start without messages and locks, because a fork must not use its parent's."""
-        self._in_flight = InFlightIndex()
-        self._receipt_calls = ReceiptCalls(self._client, self._dead, self._in_flight)
-
-    def _check_group(self, model: type[M], group_by: str | None) -> str | None:
-        if group_by is None:
-            return None
-        if not self.fifo:
-            raise ConfigError(f"group_by={group_by!r}: only FIFO queues have groups")
-        if group_by not in model.model_fields and model.model_config.get("extra") != "allow":
-            raise ConfigError(f"group_by={group_by!r}: {model.__name__} has no such field")
-        return group_by
+        self._in_flight = InFlightReceipts(self._client, self._dead)
 
     def check(self) -> None:
         """Raise ConfigError if the queue is missing or may not be read."""
@@ -167,7 +155,7 @@ class SQSQueue(QueueManager[M]):
 
     def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
         """Send one message with SendMessage."""
-        self._sender.send(self._make_outgoing(message, delay_seconds))
+        self._sender.send(message, delay_seconds)
         return message.id
 
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
@@ -175,33 +163,7 @@ class SQSQueue(QueueManager[M]):
 
         An error names the messages that were not accepted. Those of earlier calls were.
         """
-        outgoing = [self._make_outgoing(message, delay_seconds) for message in messages]
-        self._sender.send_all(outgoing)
-        return [message.id for message in outgoing]
-
-    def _make_outgoing(self, message: M, delay_seconds: float) -> OutgoingMessage:
-        if delay_seconds:
-            self._check_push_delay(delay_seconds)
-        packed = make_outgoing_message(
-            message.id,
-            self._codec.encode(message),
-            delay_seconds=delay_seconds,
-            fifo=self.fifo,
-            group=str(getattr(message, self._group_by)) if self._group_by else None,
-        )
-        self._client.check_size(packed.id, packed.size)
-        return packed
-
-    def _check_push_delay(self, seconds: float) -> None:
-        if not seconds <= MAX_DELAY_SECONDS:
-            raise ValueError(
-                f"delay_seconds must be at most {MAX_DELAY_SECONDS} on SQS, not {seconds}: "
-                "for a longer delay, let a schedule push it"
-            )
-        if self.fifo and seconds > 0:
-            raise ValueError(
-                "SQS FIFO queues have no delay per message: set the queue's own DelaySeconds"
-            )
+        return self._sender.send_all(messages, delay_seconds)
 
     # -- consuming
 
@@ -209,7 +171,7 @@ class SQSQueue(QueueManager[M]):
         self, batch_size: int = 1, *, wait_seconds: float = 0.0, stop: Event | None = None
     ) -> list[M]:
         """Receive up to `batch_size` messages, with long polls if it may wait."""
-        if wait_seconds <= 0 or self._max_poll_seconds() == 0:
+        if wait_seconds <= 0 or self._max_poll_seconds == 0:
             return super().poll(batch_size, wait_seconds=wait_seconds, stop=stop)
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, not {batch_size}")
@@ -218,18 +180,10 @@ class SQSQueue(QueueManager[M]):
             left = give_up_at - self.clock.monotonic()
             if left <= 0:
                 break
-            if claimed := self._receive(
-                batch_size, min(self._max_poll_seconds(), ceil(left)), stop
-            ):
+            wait = min(self._max_poll_seconds, ceil(left))
+            if claimed := self._receive(batch_size, wait, stop):
                 return claimed
         return []
-
-    def _max_poll_seconds(self) -> int:
-        """Return the longest wait of a receive.
-
-        The lease counts from before the call, so the wait must leave most of it.
-        """
-        return min(MAX_POLL_SECONDS, int(self.lease_seconds / 3))
 
     def _claim(self, limit: int) -> list[M]:
         return self._receive(limit, 0, None)
@@ -251,49 +205,85 @@ class SQSQueue(QueueManager[M]):
                 raise
         return claimed
 
-    def _receive_raw(
-        self, count: int, wait: int, stop: Event | None
-    ) -> Sequence[Mapping[str, Any]]:
-        def receive() -> Sequence[Mapping[str, Any]]:
-            response = self._client.call(
-                "receive_message",
-                MaxNumberOfMessages=count,
-                VisibilityTimeout=ceil(self.lease_seconds),
-                WaitTimeSeconds=wait,
-                AttributeNames=_ATTRIBUTES,
-                MessageAttributeNames=["All"],
-            )
-            messages: Sequence[Mapping[str, Any]] = response.get("Messages", [])
-            return messages
-
+    def _receive_raw(self, count: int, wait: int, stop: Event | None) -> Sequence[RawMessage]:
+        receive = partial(
+            self._client.receive,
+            count,
+            visibility_seconds=ceil(self.lease_seconds),
+            wait_seconds=wait,
+            attributes=_ATTRIBUTES,
+        )
         if wait and stop is not None:
             return LongPoll(receive, self._give_back_unseen).run(stop)
         return receive()
 
-    def _give_back_unseen(self, raws: Sequence[Mapping[str, Any]]) -> None:
+    def _give_back_unseen(self, raws: Sequence[RawMessage]) -> None:
         """Give back messages that arrived after their poller had left.
 
         If that fails, they become visible when their lease expires.
         """
         try:
-            set_visibility(self._client, [receipt_from_raw(raw) for raw in raws], 0)
+            self._client.set_visibility([Receipt(raw) for raw in raws], 0)
         except HoldfastError as error:
             self.events.emit(ev.PollFailed(self.name, str(error)))
 
-    def _admit(self, raw: Mapping[str, Any], asked_at: float) -> M | None:
+    def _admit(self, raw: RawMessage, asked_at: float) -> M | None:
         """Return the message of a delivery, or None if no handler may get it."""
-        receipt = receipt_from_raw(raw)
-        if self._in_flight.try_adopt(
-            receipt, asked_at, self.clock.monotonic(), self.lease_seconds
-        ):
+        receipt = Receipt(raw)
+        if self._in_flight.try_replace(receipt, asked_at, self.clock.monotonic()):
             return None
-        message = self._admit_delivery(receipt, raw, asked_at, self.max_attempts)
+        message = self._lease(receipt, asked_at, self.max_attempts)
         if message is SettleResult.DEAD_LETTERED:
             self._count_dead_letter()
         return None if isinstance(message, SettleResult) else message
 
+    def _lease(
+        self, receipt: Receipt, asked_at: float, max_attempts: float
+    ) -> M | SettleResult:
+        """Return the message with its lease, or how it was settled instead."""
+        receives = receipt.receives
+        attempt = max(1, receives - self._count_possible_waits(receipt))
+        try:
+            message = self._codec.decode(receipt.body.encode("utf-8", "surrogatepass"))
+        except NewerSchema as error:
+            return self._unhandled.wait_for_newer_code(receipt, error)
+        except MalformedMessage as error:
+            return self._unhandled.reject_malformed(receipt, attempt, error)
+        if "id" not in message.model_fields_set:
+            # Another program sent it. An id that is generated here would change with every
+            # delivery.
+            message.__dict__["id"] = receipt.sqs_id
+        if attempt > max_attempts:
+            return self._unhandled.reject_exhausted(
+                receipt, message.id, attempt - 1, max_attempts
+            )
+        lease = Lease(
+            self,
+            receipt,
+            message_id=message.id,
+            attempt=attempt,
+            fence=receives,
+            claimed_at=asked_at,
+            seconds=self.lease_seconds,
+            cap_at=asked_at + CAP_SECONDS,
+        )
+        attach_lease(message, lease)
+        self._in_flight.add(lease)
+        return message
+
+    def _count_possible_waits(self, receipt: Receipt) -> int:
+        """Return how many receives older workers may have spent waiting for this code.
+
+        Version 1 is the first version, so no worker was ever too old for it.
+        """
+        if not self.fifo or self._codec.model.current_version() <= 1:
+            return 0
+        return count_possible_waits(
+            compute_first_receive_age(receipt.system, self.clock.time())
+        )
+
     def adopt_deliveries(
-        self, deliveries: Sequence[Mapping[str, Any]], *, until: float = inf
+        self, deliveries: Sequence[RawMessage], *, until: float = inf
     ) -> list[M | SettleResult]:
         """Lease messages that another receiver got, such as Lambda's event source.
 
@@ -304,11 +294,11 @@ class SQSQueue(QueueManager[M]):
         they were held. No call to SQS begins after `until` (monotonic). Errors of SQS are
         reported as events, not raised.
         """
-        receipts = [receipt_from_raw(raw) for raw in deliveries]
+        from holdfast.adapters.aws.sqs.event_source import Adoption  # only Lambda needs it
+
+        receipts = [Receipt(raw) for raw in deliveries]
         adoption = Adoption(
-            lambda batch: self._receipt_calls.extend(batch, self.lease_seconds),
-            self.clock,
-            until,
+            lambda batch: self._in_flight.extend(batch, self.lease_seconds), self.clock, until
         )
         adoption.run(receipts)
         adopted = adoption.adopted
@@ -319,46 +309,22 @@ class SQSQueue(QueueManager[M]):
         # as that one, so its count says nothing about its own attempts.
         limit = inf if self.fifo else self.max_attempts
         return [
-            self._admit_delivery(receipt, raw, adopted[receipt], limit)
+            self._lease(receipt, adopted[receipt], limit)
             if receipt in adopted
             else SettleResult.ABANDONED
-            for receipt, raw in zip(receipts, deliveries, strict=True)
+            for receipt in receipts
         ]
-
-    def _admit_delivery(
-        self, receipt: Receipt, raw: Mapping[str, Any], asked_at: float, max_attempts: float
-    ) -> M | SettleResult:
-        admitted = self._intake.admit(
-            self,
-            receipt,
-            get_receive_count(raw),
-            self._count_possible_waits(raw),
-            asked_at,
-            max_attempts,
-        )
-        if not isinstance(admitted, SettleResult):
-            self._in_flight.add(get_lease(admitted))
-        return admitted
-
-    def _count_possible_waits(self, raw: Mapping[str, Any]) -> int:
-        """Return how many receives older workers may have spent waiting for this code.
-
-        Version 1 is the first version, so no worker was ever too old for it.
-        """
-        if not self.fifo or self._codec.model.current_version() <= 1:
-            return 0
-        return count_possible_waits(compute_first_receive_age(raw, self.clock.time()))
 
     # -- renewing
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         """Extend the visibility of the leases' messages."""
-        return self._receipt_calls.renew([lease.handle for lease in leases], seconds)
+        return self._in_flight.renew([lease.handle for lease in leases], seconds)
 
     # -- settling
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
-        return self._receipt_calls.delete([lease.handle for lease in leases])
+        return self._in_flight.delete([lease.handle for lease in leases])
 
     def nack(
         self,
@@ -378,7 +344,7 @@ class SQSQueue(QueueManager[M]):
 
     def _abandon(self, message: M) -> None:
         if (lease := self._begin_settle(message, "nacked")) is not None:
-            self._receipt_calls.abandon(lease.handle)
+            self._in_flight.abandon(lease.handle)
             self._finish_settle(lease, "nacked", None)
 
     def _nack(
@@ -387,16 +353,16 @@ class SQSQueue(QueueManager[M]):
         held_seconds = self.clock.monotonic() - lease.claimed_at
         max_delay = max(0, int(CAP_SECONDS - held_seconds) - 1)
         delay = min(ceil(delay_seconds), max_delay)
-        lost = self._receipt_calls.make_visible(lease.handle, delay)
+        lost = self._in_flight.make_visible(lease.handle, delay)
         if lost is None:  # SQS counts the message as in flight until then
             self.stats_stale_until = max(self.stats_stale_until, self.clock.monotonic() + delay)
         return lost
 
     def _release(self, lease: Lease) -> LeaseLost | None:
-        return self._receipt_calls.make_visible(lease.handle, 0)
+        return self._in_flight.make_visible(lease.handle, 0)
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
-        return self._receipt_calls.dead_letter(
+        return self._in_flight.dead_letter(
             lease.handle, reason, detail, lease.attempt, self.lease_seconds
         )
 
@@ -406,10 +372,6 @@ class SQSQueue(QueueManager[M]):
         if not self._warned_no_checkpoints:
             self._warned_no_checkpoints = True
             self.events.emit(ev.CheckpointNotKept(self.name, lease.message_id, lease.attempt))
-
-    def load_checkpoint(self, message: M) -> Any:
-        """Return None, because SQS cannot store checkpoints."""
-        return None
 
     # -- for operators
 

@@ -1,8 +1,9 @@
-"""Calls to one SQS queue: its boto3 clients, its URL and its attributes."""
+"""Calls to one SQS queue: its boto3 clients, its URL, its attributes and its receipts."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 from holdfast.adapters.aws import clients
@@ -10,6 +11,7 @@ from holdfast.adapters.aws.errors import (
     DENIED,
     MESSAGE_REFUSED,
     get_error_code,
+    is_transient_code,
     translate_error,
 )
 from holdfast.adapters.aws.sqs.address import QueueAddress
@@ -19,6 +21,58 @@ from holdfast.core.process import after_fork
 MAX_BATCH_ENTRIES = 10  # in every batch call
 MAX_MESSAGE_BYTES = 1_048_576
 OLDER_MAX_MESSAGE_BYTES = 262_144  # of queues made before SQS allowed more
+
+RawMessage = Mapping[str, Any]
+"""A message as ReceiveMessage returns it."""
+
+
+class Receipt:
+    """The receipt of one delivery. It is never printed and never serialised."""
+
+    __slots__ = (
+        "attributes",
+        "body",
+        "copied",
+        "handle",
+        "lock",
+        "settled",
+        "sqs_id",
+        "system",
+    )
+
+    def __init__(self, raw: RawMessage) -> None:
+        self.sqs_id = str(raw["MessageId"])
+        self.handle = str(raw["ReceiptHandle"])  # the newest: SQS may deliver it twice
+        self.body = str(raw.get("Body", ""))
+        self.attributes: Mapping[str, Any] = raw.get("MessageAttributes") or {}  # the sender's
+        self.system: Mapping[str, str] = raw.get("Attributes") or {}
+        # An extension in progress must not overtake a nack, because it would hide the
+        # message again for a complete lease.
+        self.lock = Lock()
+        self.settled = False
+        self.copied = False  # whether the dead letters have a copy
+
+    @property
+    def receives(self) -> int:
+        """How often SQS has delivered the message."""
+        return int(self.system.get("ApproximateReceiveCount", 1))
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFailure:
+    """Why one entry of a batch failed."""
+
+    code: str
+    transient: bool  # whether another try may succeed
+
+
+_NO_RESPONSE = EntryFailure("NoAnswer", transient=True)
+
+
+def parse_failure(entry: Mapping[str, Any]) -> EntryFailure:
+    """Parse one of the `Failed` entries of a batch response."""
+    code = str(entry.get("Code", "Unknown"))
+    return EntryFailure(code, is_transient_code(code, bool(entry.get("SenderFault"))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +160,58 @@ class QueueClient:
     def call(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """Call an operation that may take its time, with retries."""
         return self._request(self.retrying_client, operation, QueueUrl=self.url, **arguments)
+
+    def receive(
+        self,
+        count: int,
+        *,
+        visibility_seconds: int,
+        wait_seconds: int,
+        attributes: Sequence[str],
+    ) -> Sequence[RawMessage]:
+        """Receive up to `count` messages, with these system attributes and all others."""
+        response = self.call(
+            "receive_message",
+            MaxNumberOfMessages=count,
+            VisibilityTimeout=visibility_seconds,
+            WaitTimeSeconds=wait_seconds,
+            AttributeNames=attributes,
+            MessageAttributeNames=["All"],
+        )
+        messages: Sequence[RawMessage] = response.get("Messages", ())
+        return messages
+
+    def set_visibility(
+        self, receipts: Sequence[Receipt], seconds: int
+    ) -> list[EntryFailure | None]:
+        """Set the visibility timeout of up to ten messages, and return their failures.
+
+        The failure is None for a message that succeeded.
+        """
+        return self._call_batch(
+            "change_message_visibility_batch", receipts, {"VisibilityTimeout": seconds}
+        )
+
+    def delete(self, receipts: Sequence[Receipt]) -> list[EntryFailure | None]:
+        """Delete up to ten messages, and return their failures as `set_visibility` does."""
+        return self._call_batch("delete_message_batch", receipts, {})
+
+    def _call_batch(
+        self, operation: str, receipts: Sequence[Receipt], arguments: Mapping[str, Any]
+    ) -> list[EntryFailure | None]:
+        response = self.call_fail_fast(
+            operation,
+            Entries=[
+                {"Id": str(number), "ReceiptHandle": receipt.handle, **arguments}
+                for number, receipt in enumerate(receipts)
+            ],
+        )
+        failures: list[EntryFailure | None] = [_NO_RESPONSE] * len(receipts)
+        for entry in response.get("Failed", ()):
+            failures[int(entry["Id"])] = parse_failure(entry)
+        for entry in response.get("Successful", ()):
+            failures[int(entry["Id"])] = None
+        return failures
 
     def send(self, message_id: str, size: int, **arguments: Any) -> None:
         """Send one message of `size` bytes, including its attributes.

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.adapters.aws.sqs.queue_client import QueueClient
-from holdfast.adapters.aws.sqs.receipt import Receipt
+from holdfast.adapters.aws.sqs.queue_client import QueueClient, Receipt
 from holdfast.adapters.aws.sqs.sending import to_sqs_id
 
 Attributes = Mapping[str, Mapping[str, Any]]
@@ -120,6 +119,6 @@ def _make_fifo_ids(queue: QueueClient, receipt: Receipt) -> dict[str, str]:
     # back is new to SQS and has a new id, so if it is dead-lettered again within five
     # minutes, its copy is not taken for a duplicate.
     return {
-        "MessageGroupId": to_sqs_id(receipt.group or receipt.sqs_id),
+        "MessageGroupId": to_sqs_id(receipt.system.get("MessageGroupId") or receipt.sqs_id),
         "MessageDeduplicationId": receipt.sqs_id,
     }

@@ -16,7 +16,6 @@ the first receive says how many there can have been. That many are not counted a
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 FIRST_WAIT_SECONDS = 60
 _MAX_WAIT_SECONDS = 6 * 3600  # SQS hides a message for twice as long at most
@@ -42,7 +41,7 @@ def count_possible_waits(seconds: float) -> int:
     return waits
 
 
-def compute_first_receive_age(raw: Mapping[str, Any], now: float) -> float:
+def compute_first_receive_age(system: Mapping[str, str], now: float) -> float:
     """Return the seconds since SQS first delivered the message, or 0.0 if it is unknown."""
-    first = raw.get("Attributes", {}).get("ApproximateFirstReceiveTimestamp")
+    first = system.get("ApproximateFirstReceiveTimestamp")
     return 0.0 if first is None else now - int(first) / 1000

@@ -2,22 +2,29 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from random import Random
-from typing import Any
+from typing import Any, Generic
 
 from holdfast.adapters.aws.errors import MESSAGE_REFUSED
 from holdfast.adapters.aws.sqs.queue_client import (
     MAX_BATCH_ENTRIES,
     MAX_MESSAGE_BYTES,
+    EntryFailure,
     QueueClient,
+    parse_failure,
 )
-from holdfast.adapters.aws.sqs.receipt import EntryFailure, parse_failure
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import Clock
-from holdfast.core.errors import MalformedMessage, MessageTooLarge, QueueUnavailable
+from holdfast.core.errors import (
+    ConfigError,
+    MalformedMessage,
+    MessageTooLarge,
+    QueueUnavailable,
+)
+from holdfast.core.queue.message import M, MessageCodec
 
 MAX_DELAY_SECONDS = 900
 DEFAULT_GROUP = "holdfast"  # without `group_by` a FIFO queue keeps one order for all
@@ -38,20 +45,6 @@ class OutgoingMessage:
     extra: Mapping[str, Any]
 
 
-def make_outgoing_message(
-    message_id: str, body: bytes, *, delay_seconds: float, fifo: bool, group: str | None
-) -> OutgoingMessage:
-    """Make the message to send: encode characters that SQS refuses, and add its ids."""
-    text = _NOT_XML.sub(lambda match: f"\\u{ord(match[0]):04x}", body.decode())
-    extra: dict[str, Any] = {}
-    if fifo:
-        extra["MessageGroupId"] = to_sqs_id(group or DEFAULT_GROUP)
-        extra["MessageDeduplicationId"] = to_sqs_id(message_id)
-    elif delay_seconds > 0:
-        extra["DelaySeconds"] = ceil(delay_seconds)
-    return OutgoingMessage(message_id, text, len(text.encode()), extra)
-
-
 def to_sqs_id(text: str) -> str:
     """Return an id that SQS accepts: the text itself, or its hash if SQS would refuse it."""
     if _SQS_ID.fullmatch(text):
@@ -59,24 +52,77 @@ def to_sqs_id(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-class MessageSender:
+def check_group(model: type[M], group_by: str | None, *, fifo: bool) -> str | None:
+    """Return the field that groups messages. Raises ConfigError if it cannot work."""
+    if group_by is None:
+        return None
+    if not fifo:
+        raise ConfigError(f"group_by={group_by!r}: only FIFO queues have groups")
+    if group_by not in model.model_fields and model.model_config.get("extra") != "allow":
+        raise ConfigError(f"group_by={group_by!r}: {model.__name__} has no such field")
+    return group_by
+
+
+class MessageSender(Generic[M]):
     """Sends messages to one queue, and tries again what failed for a transient reason."""
 
-    def __init__(self, client: QueueClient, clock: Clock, random: Random) -> None:
-        self._client, self._clock, self._random = client, clock, random
+    def __init__(
+        self,
+        client: QueueClient,
+        codec: MessageCodec[M],
+        group_by: str | None,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._client, self._codec, self._group_by = client, codec, group_by
+        self._clock, self._random = clock, random
+        self._fifo = client.address.fifo
 
-    def send(self, message: OutgoingMessage) -> None:
+    def send(self, message: M, delay_seconds: float) -> None:
         """Send one message."""
-        self._client.send(message.id, message.size, MessageBody=message.body, **message.extra)
+        outgoing = self._encode(message, delay_seconds)
+        self._client.send(
+            outgoing.id, outgoing.size, MessageBody=outgoing.body, **outgoing.extra
+        )
 
-    def send_all(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Send all messages in batches. A message that failed transiently is tried again.
+    def send_all(self, messages: Iterable[M], delay_seconds: float) -> list[str]:
+        """Send all messages in batches and return their ids.
 
-        Raises QueueUnavailable, MalformedMessage or MessageTooLarge for a batch with
-        messages that SQS did not accept. The batches before it were accepted.
+        A message that failed transiently is tried again. Raises QueueUnavailable,
+        MalformedMessage or MessageTooLarge for a batch with messages that SQS did not
+        accept. The batches before it were accepted.
         """
-        for batch in _split_by_size(messages):
+        outgoing = [self._encode(message, delay_seconds) for message in messages]
+        for batch in _split_by_size(outgoing):
             self._send_batch(batch)
+        return [message.id for message in outgoing]
+
+    def _encode(self, message: M, delay_seconds: float) -> OutgoingMessage:
+        """Encode the message without characters that SQS refuses, and add its ids."""
+        extra = self._make_arguments(message, delay_seconds)
+        body = self._codec.encode(message).decode()
+        text = _NOT_XML.sub(lambda match: f"\\u{ord(match[0]):04x}", body)
+        outgoing = OutgoingMessage(message.id, text, len(text.encode()), extra)
+        self._client.check_size(outgoing.id, outgoing.size)
+        return outgoing
+
+    def _make_arguments(self, message: M, delay_seconds: float) -> dict[str, Any]:
+        if not delay_seconds <= MAX_DELAY_SECONDS:  # also for NaN
+            raise ValueError(
+                f"delay_seconds must be at most {MAX_DELAY_SECONDS} on SQS, not "
+                f"{delay_seconds}: for a longer delay, let a schedule push it"
+            )
+        if not self._fifo:
+            return {"DelaySeconds": ceil(delay_seconds)} if delay_seconds > 0 else {}
+        if delay_seconds > 0:
+            raise ValueError(
+                "SQS FIFO queues have no delay per message: set the queue's own DelaySeconds"
+            )
+        group = str(getattr(message, self._group_by)) if self._group_by else ""
+        return {
+            "MessageGroupId": to_sqs_id(group or DEFAULT_GROUP),
+            "MessageDeduplicationId": to_sqs_id(message.id),
+        }
 
     def _send_batch(self, batch: Sequence[OutgoingMessage]) -> None:
         for tries in range(1, _MAX_TRIES + 1):

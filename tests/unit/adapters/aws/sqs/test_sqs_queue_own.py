@@ -1,6 +1,5 @@
 """Tests of SQSQueue beyond the contract that it shares with the other queues."""
 
-import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,13 @@ from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import LeaseState, Refused, Renewed, Unanswered
 from holdfast.core.queue.message import AnyMessage, QueueMessage, get_lease
 from holdfast.testing import ManualClock, SimulatedSqs
+from support.sqs.calls import (
+    create_queue,
+    open_threads,
+    receive,
+    set_redrive_policy,
+    wait_for_waiting_threads,
+)
 
 LEASE = 30.0
 
@@ -27,17 +33,11 @@ class Order(QueueMessage):
 
 
 @pytest.fixture
-def sqs(clock: ManualClock) -> SimulatedSqs:
-    return SimulatedSqs(clock)
-
-
-@pytest.fixture
 def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> Callable[..., Queue]:
     client = sqs.client()
 
     def open_work(name: str = "work", **settings: Any) -> Queue:
-        kind = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
-        client.create_queue(QueueName=name, Attributes=kind)
+        create_queue(client, name)
         defaults = {"lease_seconds": LEASE, "clock": clock, "client": client}
         queue: Queue = SQSQueue(name, **defaults | settings)
         sqs.calls.clear()
@@ -268,6 +268,52 @@ def test_a_message_whose_lease_expired_here_is_delivered_again(
     queue.ack(second)
 
 
+# -- trust
+
+
+def test_a_lease_counts_from_before_the_receive(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    clock.auto_advance = True
+    queue = open_queue()
+    push_count(queue, 1)
+    sqs.faults.slow("ReceiveMessage", 4)
+    asked_at = clock.monotonic()
+    [message] = queue.poll()
+    assert clock.monotonic() == asked_at + 4
+    assert get_lease(message).deadline == asked_at + LEASE
+
+
+def test_an_adopted_lease_counts_from_before_its_extension(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    clock.auto_advance = True
+    queue = open_queue()
+    push_count(queue, 1)
+    raws = receive(sqs.client(), "work")
+    sqs.faults.slow("ChangeMessageVisibilityBatch", 4)
+    asked_at = clock.monotonic()
+    [message] = queue.adopt_deliveries(raws)
+    assert clock.monotonic() == asked_at + 4
+    assert get_lease(message).deadline == asked_at + LEASE
+
+
+def test_an_entry_without_a_response_may_be_tried_again(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may name an entry neither among the successful nor among the failed ones."""
+    client = sqs.client()
+    queue = open_queue(client=client)
+    push_count(queue, 1)
+    [message] = queue.poll()
+    monkeypatch.setattr(client, "delete_message_batch", lambda **_: {}, raising=False)
+    with pytest.raises(QueueUnavailable, match="NoAnswer"):
+        queue.ack(message)
+    monkeypatch.undo()
+    queue.ack(message)
+    assert queue.stats().leased == 0
+
+
 # -- nack, and the extension that must not overtake it
 
 
@@ -279,12 +325,12 @@ def test_an_extension_in_progress_cannot_overtake_a_nack(
     [message] = queue.poll()
     lease = get_lease(message)
     sqs.faults.slow("ChangeMessageVisibilityBatch", 5)
-    with ThreadPoolExecutor(2) as threads:
+    with open_threads(clock, 2) as threads:
         renewing = threads.submit(queue.renew, [lease], LEASE)
-        while clock.waiting == 0:
-            pass
+        wait_for_waiting_threads(clock)
         nacking = threads.submit(queue.nack, message, delay_seconds=0)
-        assert not nacking.done()
+        with pytest.raises(TimeoutError):
+            nacking.result(0.2)
         clock.advance(5)
         renewing.result(10)
         nacking.result(10)
@@ -396,14 +442,7 @@ def test_a_long_poll_leaves_most_of_the_lease(
 
 def add_redrive_policy(sqs: SimulatedSqs, receives: int = 5, *, name: str = "work") -> None:
     client = sqs.client()
-    dead = client.create_queue(QueueName="the-dead")["QueueUrl"]
-    arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])
-    policy = {
-        "deadLetterTargetArn": arn["Attributes"]["QueueArn"],
-        "maxReceiveCount": receives,
-    }
-    url = client.get_queue_url(QueueName=name)["QueueUrl"]
-    client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
+    set_redrive_policy(client, name, create_queue(client, "the-dead"), receives)
 
 
 def test_dead_letters_go_to_the_queue_of_the_redrive_policy_with_their_reason(

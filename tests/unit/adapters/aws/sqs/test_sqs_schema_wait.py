@@ -1,6 +1,5 @@
 """A message of a FIFO queue that waits for newer code uses up no attempts."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ from holdfast.core.queue.message import QueueMessage, Upgrader, get_lease
 from holdfast.core.worker.outcome import Retry
 from holdfast.core.worker.settle import SettleResult, settle
 from holdfast.testing import ManualClock, SimulatedSqs
+from support.sqs.calls import create_queue, set_redrive_policy
 
 LEASE = 60.0
 NAME = "work.fifo"
@@ -33,14 +33,9 @@ class Order2(QueueMessage):
 
 
 @pytest.fixture
-def sqs(clock: ManualClock) -> SimulatedSqs:
-    return SimulatedSqs(clock)
-
-
-@pytest.fixture
 def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> OpenQueue:
     client = sqs.client()
-    client.create_queue(QueueName=NAME, Attributes={"FifoQueue": "true"})
+    create_queue(client, NAME)
 
     def open_model(model: type[QueueMessage], **settings: Any) -> Queue:
         return SQSQueue(
@@ -48,18 +43,6 @@ def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> OpenQueue:
         )
 
     return open_model
-
-
-def set_redrive_policy(sqs: SimulatedSqs, receives: int) -> None:
-    client = sqs.client()
-    dead = client.create_queue(QueueName="dead.fifo", Attributes={"FifoQueue": "true"})
-    arn = client.get_queue_attributes(QueueUrl=dead["QueueUrl"], AttributeNames=["QueueArn"])
-    policy = {
-        "deadLetterTargetArn": arn["Attributes"]["QueueArn"],
-        "maxReceiveCount": receives,
-    }
-    url = client.get_queue_url(QueueName=NAME)["QueueUrl"]
-    client.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
 
 
 def poll_too_old(queue: Queue, clock: ManualClock, polls: int, step_seconds: int = 1) -> None:
@@ -94,7 +77,8 @@ def test_after_a_rolling_deployment_the_new_code_gets_the_first_attempt(
     minutes: int,
     receives: int,
 ) -> None:
-    set_redrive_policy(sqs, receives)
+    client = sqs.client()
+    set_redrive_policy(client, NAME, create_queue(client, "dead.fifo"), receives)
     newer = open_queue(Order2)
     newer.push_many([Order2(id="a"), Order2(id="b")])
     poll_too_old(open_queue(Order1), clock, minutes, step_seconds=60)

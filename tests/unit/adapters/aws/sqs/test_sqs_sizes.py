@@ -1,6 +1,5 @@
 """Sizes on SQS: which notes are dropped first, and what happens if a message does not fit."""
 
-import json
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -15,6 +14,7 @@ from holdfast.core.worker.outcome import Reject
 from holdfast.core.worker.settle import SettleResult, settle
 from holdfast.core.worker.worker import Worker
 from holdfast.testing import ManualClock, SimulatedSqs
+from support.sqs.calls import create_queue, set_redrive_policy
 
 LEASE = 30.0
 OLD_LIMIT = 262_144
@@ -30,27 +30,14 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def sqs(clock: ManualClock) -> SimulatedSqs:
-    return SimulatedSqs(clock)
-
-
-@pytest.fixture
 def open_queue(sqs: SimulatedSqs, clock: ManualClock) -> OpenQueue:
     """Open `work`, whose queue for dead letters accepts `dead_bytes` at most."""
 
     def open_work(dead_bytes: int = OLD_LIMIT, *, receives: int = 6, **settings: Any) -> Queue:
         client = sqs.client()
-        dead = client.create_queue(QueueName="dead")["QueueUrl"]
-        url = client.create_queue(QueueName="work")["QueueUrl"]
+        url, dead = create_queue(client, "work"), create_queue(client, "dead")
+        set_redrive_policy(client, url, dead, receives)
         limit_size(sqs, "dead", dead_bytes)
-        answer = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])
-        policy = {
-            "deadLetterTargetArn": answer["Attributes"]["QueueArn"],
-            "maxReceiveCount": receives,
-        }
-        client.set_queue_attributes(
-            QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)}
-        )
         return SQSQueue("work", lease_seconds=LEASE, clock=clock, client=client, **settings)
 
     return open_work

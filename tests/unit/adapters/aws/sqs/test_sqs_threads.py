@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.adapters.aws.sqs import long_poll
 from holdfast.adapters.aws.sqs.ack_batcher import AckBatcher
-from holdfast.adapters.aws.sqs.long_poll import LongPoll, RawMessage
+from holdfast.adapters.aws.sqs.long_poll import LongPoll
+from holdfast.adapters.aws.sqs.queue_client import RawMessage
 
 WAIT_TIMEOUT_SECONDS = 30.0
 

@@ -1,39 +1,67 @@
-"""Renew and settle messages by their receipts."""
+"""The messages that this process holds, and the calls that renew and settle them.
+
+SQS accepts a receipt handle after its time is over. So the queue checks a lease's deadline
+before each of these calls; see the top of `queue.py`.
+"""
 
 from collections.abc import Callable, Sequence
 from math import ceil
+from weakref import WeakValueDictionary
 
 from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, get_error_code
 from holdfast.adapters.aws.sqs.ack_batcher import AckBatcher
 from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
-from holdfast.adapters.aws.sqs.delivery import InFlightIndex
-from holdfast.adapters.aws.sqs.queue_client import QueueClient, split_batches
-from holdfast.adapters.aws.sqs.receipt import (
+from holdfast.adapters.aws.sqs.queue_client import (
     EntryFailure,
+    QueueClient,
     Receipt,
-    delete_messages,
-    set_visibility,
+    split_batches,
 )
 from holdfast.core.errors import ConfigError, LeaseLost, QueueUnavailable
-from holdfast.core.lease.lease import RENEWED, Refused, Renewal, Renewed, Unanswered
+from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal, Renewed, Unanswered
 
 _BEING_SETTLED = Unanswered("it is being settled")
 
 
-class ReceiptCalls:
-    """The calls that renew and settle messages. Threads may share it; forks may not.
+class InFlightReceipts:
+    """The receipts that this process holds. Threads may share it; forks may not.
 
     A settling call returns LeaseLost if SQS no longer accepts the receipt, and raises
     QueueUnavailable if the call may be tried again. Settling twice does nothing.
     """
 
-    def __init__(
-        self, client: QueueClient, dead: SQSDeadLetters, in_flight: InFlightIndex
-    ) -> None:
-        self._client, self._dead, self._in_flight = client, dead, in_flight
-        self._deletions: AckBatcher[Receipt, EntryFailure | None] = AckBatcher(
-            lambda receipts: delete_messages(client, receipts), lambda: len(in_flight)
+    def __init__(self, client: QueueClient, dead: SQSDeadLetters) -> None:
+        self._client, self._dead = client, dead
+        # By SQS's own message ids. The references are weak, so a lease that no other object
+        # refers to disappears.
+        self._leases: WeakValueDictionary[str, Lease] = WeakValueDictionary()
+        self._ack_batcher: AckBatcher[Receipt, EntryFailure | None] = AckBatcher(
+            client.delete, lambda: len(self._leases)
         )
+
+    # -- holding
+
+    def add(self, lease: Lease) -> None:
+        """Add a lease that this process took."""
+        self._leases[lease.handle.sqs_id] = lease
+
+    def try_replace(self, receipt: Receipt, asked_at: float, now: float) -> bool:
+        """Give the receipt to the live lease that this process has on the same message.
+
+        SQS may deliver a message that a handler here already works on. From then on only the
+        newest handle is sure to be valid, so it replaces the old one. Returns False if there
+        is no such lease.
+        """
+        lease = self._leases.get(receipt.sqs_id)
+        if lease is None or not lease.live or now >= lease.deadline:
+            return False
+        held_receipt: Receipt = lease.handle
+        with held_receipt.lock:
+            if held_receipt.settled:
+                return False
+            held_receipt.handle = receipt.handle
+        lease.apply_renewal(RENEWED, asked_at=asked_at, now=now, seconds=lease.seconds)
+        return True
 
     # -- renewing
 
@@ -55,7 +83,7 @@ class ReceiptCalls:
     def extend(self, receipts: Sequence[Receipt], seconds: float) -> list[Renewal]:
         """Extend up to ten receipts without taking their locks."""
         try:
-            failures = set_visibility(self._client, receipts, ceil(seconds))
+            failures = self._client.set_visibility(receipts, ceil(seconds))
         except ConfigError as error:
             if get_error_code(error.__cause__ or error) in NO_QUEUE | DENIED:
                 return [Refused(str(error))] * len(receipts)
@@ -67,14 +95,11 @@ class ReceiptCalls:
     def delete(self, receipts: Sequence[Receipt]) -> list[LeaseLost | None]:
         """Delete the messages and return for each None, or LeaseLost if SQS refused it."""
         unsettled = [receipt for receipt in dict.fromkeys(receipts) if not receipt.settled]
-        if len(unsettled) == 1:
-            failures = [self._deletions.submit(unsettled[0])]
+        if len(unsettled) == 1 and len(self._leases) > 1:  # else no other ack can come
+            failures = [self._ack_batcher.submit(unsettled[0])]
         else:
-            failures = [
-                f
-                for batch in split_batches(unsettled)
-                for f in delete_messages(self._client, batch)
-            ]
+            batches = split_batches(unsettled)
+            failures = [failure for batch in batches for failure in self._client.delete(batch)]
         ends = {
             receipt: self._record_end(receipt, failure)
             for receipt, failure in zip(unsettled, failures, strict=True)
@@ -89,9 +114,7 @@ class ReceiptCalls:
 
     def make_visible(self, receipt: Receipt, seconds: int) -> LeaseLost | None:
         """Make the message visible again after `seconds`."""
-        return self._settle(
-            receipt, lambda: set_visibility(self._client, [receipt], seconds)[0]
-        )
+        return self._settle(receipt, lambda: self._client.set_visibility([receipt], seconds)[0])
 
     def dead_letter(
         self, receipt: Receipt, reason: str, detail: str | None, attempts: int, seconds: float
@@ -110,7 +133,7 @@ class ReceiptCalls:
                 case Renewed():
                     self._dead.send_copy(receipt, reason, detail, attempts)
                     receipt.copied = True
-        return self._settle(receipt, lambda: delete_messages(self._client, [receipt])[0])
+        return self._settle(receipt, lambda: self._client.delete([receipt])[0])
 
     def abandon(self, receipt: Receipt) -> None:
         """Settle the receipt without a call: SQS redelivers the message at its deadline."""
@@ -132,7 +155,7 @@ class ReceiptCalls:
     ) -> LeaseLost | QueueUnavailable | None:
         if failure is None:
             receipt.settled = True
-            self._in_flight.forget(receipt)
+            self._leases.pop(receipt.sqs_id, None)
             return None
         if failure.transient:
             return QueueUnavailable(f"{self._client}: {failure.code}")

@@ -1,0 +1,84 @@
+"""Deliveries that no handler can get: newer than the code, malformed, or out of attempts."""
+
+from collections.abc import Callable
+
+from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
+from holdfast.adapters.aws.sqs.queue_client import QueueClient, Receipt
+from holdfast.adapters.aws.sqs.republish import send_copy
+from holdfast.adapters.aws.sqs.schema_wait import compute_wait_seconds
+from holdfast.core import events as ev
+from holdfast.core.errors import HoldfastError, MalformedMessage, NewerSchema
+from holdfast.core.events import Events
+from holdfast.core.worker.settle import SettleResult
+
+NEWER_SCHEMA_DELAY_SECONDS = 30
+
+
+class UnhandledDeliveries:
+    """Settles deliveries that no handler can get.
+
+    An error is only reported as an event, because one bad message must not affect the others
+    that were received with it.
+    """
+
+    def __init__(
+        self, client: QueueClient, dead: SQSDeadLetters, name: str, events: Events
+    ) -> None:
+        self._client, self._dead = client, dead
+        self._name, self._events = name, events
+
+    def wait_for_newer_code(self, receipt: Receipt, error: NewerSchema) -> SettleResult:
+        """Give the message back, so that a newer worker gets it after a while."""
+        self._try(lambda: self._postpone(receipt))
+        message_id = error.message_id or receipt.sqs_id
+        self._events.emit(
+            ev.SchemaTooNew(self._name, message_id, receipt.receives, error.version)
+        )
+        return SettleResult.GIVEN_BACK
+
+    def _postpone(self, receipt: Receipt) -> None:
+        """Send the message again with a delay, so that the wait uses up no attempts.
+
+        A FIFO queue would lose its order by that, so there the message waits where it is.
+        """
+        if self._client.address.fifo:
+            self._client.set_visibility([receipt], compute_wait_seconds(receipt.receives))
+            return
+        send_copy(self._client, receipt, DelaySeconds=NEWER_SCHEMA_DELAY_SECONDS)
+        self._client.delete([receipt])
+
+    def reject_malformed(
+        self, receipt: Receipt, attempt: int, error: MalformedMessage
+    ) -> SettleResult:
+        """Dead-letter a message that cannot be decoded."""
+        message_id, reason = error.message_id or receipt.sqs_id, f"malformed: {error}"
+        return self._dead_letter(receipt, message_id, reason, attempt, log_reason="malformed")
+
+    def reject_exhausted(
+        self, receipt: Receipt, message_id: str, attempts: int, max_attempts: float
+    ) -> SettleResult:
+        """Dead-letter a message that was delivered too often."""
+        log_reason = f"gave up after {max_attempts:g} attempts"
+        reason = f"{log_reason}: none was settled, so the worker died or lost its lease"
+        return self._dead_letter(receipt, message_id, reason, attempts, log_reason=log_reason)
+
+    def _dead_letter(
+        self, receipt: Receipt, message_id: str, reason: str, attempts: int, *, log_reason: str
+    ) -> SettleResult:
+        def dead_letter() -> None:
+            self._dead.send_copy(receipt, reason, None, attempts)
+            self._client.delete([receipt])
+            self._events.emit(
+                ev.DeadLettered(self._name, message_id, attempts, reason=log_reason)
+            )
+
+        return SettleResult.DEAD_LETTERED if self._try(dead_letter) else SettleResult.ABANDONED
+
+    def _try(self, action: Callable[[], None]) -> bool:
+        """Run the action and return whether it succeeded."""
+        try:
+            action()
+        except HoldfastError as error:
+            self._events.emit(ev.PollFailed(self._name, str(error)))
+            return False
+        return True

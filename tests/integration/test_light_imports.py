@@ -1,0 +1,72 @@
+"""A cold start imports only what it uses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+# Each takes milliseconds of a cold start, and a batch of messages needs none of them.
+NEVER_NEEDED = [
+    "asyncio",
+    "boto3",  # when the first event comes, and not while a function is being published
+    "concurrent.futures",
+    "difflib",
+    "holdfast.adapters",
+    "holdfast.cli",
+    "holdfast.conversations",
+    "holdfast.jobs",
+    "multiprocessing",
+    "prometheus_client",
+    "rich",
+    "sqlite3",
+    "ssl",
+    "structlog",
+    "subprocess",
+    "typer",
+    "urllib.request",
+]
+
+
+def list_modules(code: str) -> list[str]:
+    """Run the code in a fresh interpreter and return the modules that it loaded."""
+    script = f"{code}\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    return list(json.loads(ran.stdout))
+
+
+def list_loaded(code: str, forbidden: list[str]) -> list[str]:
+    return [
+        module
+        for module in list_modules(code)
+        if any(module == name or module.startswith(f"{name}.") for name in forbidden)
+    ]
+
+
+def test_a_batch_function_loads_only_what_it_uses() -> None:
+    assert list_loaded("import holdfast.lambdas.batch", NEVER_NEEDED) == []
+
+
+def test_making_a_batch_function_loads_nothing_more() -> None:
+    code = (
+        "from holdfast.aws import sqs_batch\n"
+        "def handle(message, ctx): ...\n"
+        "lambda_handler = sqs_batch(handle)"
+    )
+    assert list_loaded(code, NEVER_NEEDED) == []
+
+
+def test_the_first_event_loads_neither_jobs_nor_conversations() -> None:
+    code = "import holdfast.adapters.aws.sqs, holdfast.adapters.observe.logging"
+    assert list_loaded(code, ["holdfast.conversations", "holdfast.jobs", "asyncio"]) == []
+
+
+@pytest.mark.parametrize("module", ["holdfast", "holdfast.aws", "holdfast.lambdas"])
+def test_a_public_module_loads_its_names_on_first_use(module: str) -> None:
+    heavy = ["boto3", "pydantic", "holdfast.core", "holdfast.adapters"]
+    assert list_loaded(f"import {module}", heavy) == []
+
+
+def test_events_load_neither_pydantic_nor_a_database() -> None:
+    heavy = ["asyncio", "pydantic", "sqlite3", "boto3", "holdfast.adapters"]
+    assert list_loaded("import holdfast.events", heavy) == []
