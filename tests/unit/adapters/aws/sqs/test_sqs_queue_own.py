@@ -18,6 +18,7 @@ from support.sqs.calls import (
     create_queue,
     open_threads,
     receive,
+    send,
     set_redrive_policy,
     wait_for_waiting_threads,
 )
@@ -312,6 +313,25 @@ def test_an_entry_without_a_response_may_be_tried_again(
     monkeypatch.undo()
     queue.ack(message)
     assert queue.stats().leased == 0
+
+
+def test_messages_that_were_received_are_returned_though_the_next_receive_fails(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    push_count(queue, 15)
+    sqs.faults.fail("ReceiveMessage", after=1)
+    assert len(queue.poll(15)) == 10
+
+
+def test_a_message_without_an_id_keeps_that_of_sqs_over_all_deliveries(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    queue = open_queue()
+    sent = send(sqs.client(), "work", "{}")
+    assert queue.poll()[0].id == sent["MessageId"]
+    clock.advance(LEASE + 1)
+    assert queue.poll()[0].id == sent["MessageId"]
 
 
 # -- nack, and the extension that must not overtake it
