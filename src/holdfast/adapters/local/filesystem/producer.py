@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 
-from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.dedupe import DedupeIndex
 from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.record_check import RecordCheck
@@ -42,18 +41,20 @@ class Producer:
 
     def push(self, id_hash: str, body: bytes, delay_seconds: float) -> None:
         """Push one message. If it raises, the message was not pushed."""
+        directory = self._directory
         key = self.make_key(id_hash)
         aside = f"tmp/{key}"
         target = self.choose_path(f"{key}~0", delay_seconds)
         try:
-            self._directory.write(aside, body)
-            if self._directory.durable:
-                self._directory.sync(aside)
-            self._directory.publish(aside, target)
+            directory.write(aside, body)
+            if directory.durable:
+                directory.sync(aside)
+            if not directory.rename(aside, target):
+                directory.publish(aside, target)  # its segment may have to be made again
         except BaseException:
             self._discard_all(aside)
             raise
-        if self._directory.durable:
+        if directory.durable:
             self._sync_or_take_back(os.path.dirname(target), [target])
 
     def push_batch(self, batch: Sequence[tuple[str, bytes]], delay_seconds: float) -> None:
@@ -62,8 +63,7 @@ class Producer:
         with self._lock:
             segment = self._segments.name_sealed_segment(due_ms, now_ms)
         aside = f"tmp/{segment}"
-        stems = [f"{self.make_key(id_hash)}~0" for id_hash, _ in batch]
-        paths = [names.format_pending_path(aside, stem, due_ms) for stem in stems]
+        paths = [f"{aside}/{self.make_key(id_hash)}~0~{due_ms}.json" for id_hash, _ in batch]
         try:
             self._directory.refuse_links("tmp", "pending")
             self._directory.mkdir(aside)
@@ -123,7 +123,7 @@ class Producer:
         now_ms, due_ms = self._compute_times(delay_seconds)
         with self._lock:
             segment = self._segments.choose_segment(due_ms, now_ms)
-        return names.format_pending_path(segment, stem, due_ms)
+        return f"{segment}/{stem}~{due_ms}.json"
 
     def _compute_times(self, delay_seconds: float) -> tuple[int, int]:
         now_ms = self._server_clock.read_wall_ms()
