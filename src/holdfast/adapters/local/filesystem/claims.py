@@ -127,9 +127,9 @@ class Claimer:
             self._scan_leases(now)
         while self._overdue:
             late = self._overdue.pop()
-            source, task = f"leased/{late[0]}", names.parse_task(late).claimed()
+            source, (task, stem) = f"leased/{late[0]}", names.parse_claimed(late)
             try:
-                if claim := self._try_claim(source, task, task.stem, now, late["worker"]):
+                if claim := self._try_claim(source, task, stem, now, late["worker"]):
                     return claim
             except PermissionError:  # in a sticky folder only its own user may move a file
                 if not self._directory.can_use("leased"):
@@ -155,7 +155,8 @@ class Claimer:
                     others.append(leased)
                 elif ended:
                     self._overdue.append(leased)
-        self._overdue += self._watch.find_unchanged(others, now)
+        if others:
+            self._overdue += self._watch.find_unchanged(others, now)
 
     def _try_claim(
         self,

@@ -56,14 +56,6 @@ class TaskName(NamedTuple):
         """The number of claims that are charged as attempts."""
         return self.fence - self.refunds
 
-    def claimed(self) -> "TaskName":
-        """Return the name after one more claim.
-
-        The last fence that a name can carry is its own successor. Such a task is only
-        dead-lettered, and its name must stay one that operators' commands can read.
-        """
-        return TaskName(self.key, min(self.fence + 1, _LAST_FENCE), self.refunds)
-
     def refunded(self) -> "TaskName":
         """Return the name with one more claim that is not charged."""
         return self._replace(refunds=self.refunds + 1)
@@ -88,6 +80,20 @@ def parse_task(match: re.Match[str]) -> TaskName:
     """Return the task of a name that one of the task patterns above matched."""
     key, fence, refunds = match.group("key", "fence", "refunds")
     return TaskName(key, int(fence), int(refunds) if refunds else 0)
+
+
+def parse_claimed(match: re.Match[str]) -> tuple[TaskName, str]:
+    """Return what a matched task becomes with one more claim, and the stem of its new name.
+
+    The last fence that a name can carry is its own successor. Such a task is only
+    dead-lettered, and its name must stay one that operators' commands can read.
+    """
+    key, fence_text, refunds_text = match.group("key", "fence", "refunds")
+    fence = min(int(fence_text) + 1, _LAST_FENCE)
+    if not refunds_text:
+        return TaskName(key, fence, 0), f"{key}~{fence}"
+    task = TaskName(key, fence, int(refunds_text))
+    return task, task.stem
 
 
 def parse_deadline_ms(leased: re.Match[str]) -> int:

@@ -152,7 +152,7 @@ class SegmentReader:
             self._directory.remove_folder(self.folder)
         matches = filter(None, map(names.PENDING.fullmatch, listed))
         self.tasks = [
-            (due, m[0], task := names.parse_task(m).claimed(), task.stem)
+            (due, m[0], *names.parse_claimed(m))
             for m in matches
             if (due := int(m["due_ms"])) <= now_ms
         ]
