@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from holdfast import FilesystemQueue, QueueManager, Worker
+from holdfast import Context, FilesystemQueue, QueueManager, Worker
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.core.queue.message import AnyMessage
 from holdfast.testing import SimulatedSqs
@@ -73,7 +73,7 @@ def measure_worker(queue: AnyQueue) -> list[tuple[list[str], int]]:
     recorder = ModuleRecorder(*NOT_BY_MESSAGE)
     measured = []
 
-    def handle(message: AnyMessage) -> None:
+    def handle(message: AnyMessage, ctx: Context) -> None:
         measured.append(recorder.take())
         if len(measured) == MESSAGES:
             worker.stop()

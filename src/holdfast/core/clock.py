@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime
+from functools import partial
 from threading import Event
 from typing import Protocol
 
@@ -31,15 +32,14 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """The clocks of the machine."""
+    """The clocks of the machine.
 
-    def time(self) -> float:
-        """Return the seconds since the epoch."""
-        return time.time()
+    `time` and `monotonic` are the functions of the C library themselves, because they are
+    read several times for each message. `monotonic` counts suspended time.
+    """
 
-    def monotonic(self) -> float:
-        """Return the seconds since boot, suspended time included."""
-        return time.clock_gettime(_BOOTTIME)
+    monotonic = staticmethod(partial(time.clock_gettime, _BOOTTIME))
+    time = staticmethod(time.time)
 
     def wait(self, event: Event, seconds: float | None) -> bool:
         """Wait until `event` is set (returns True) or `seconds` have passed (False)."""
