@@ -59,7 +59,8 @@ class Producer:
 
     def push_batch(self, batch: Sequence[tuple[str, bytes]], delay_seconds: float) -> None:
         """Push all messages or none, as a segment that one rename publishes."""
-        now_ms, due_ms = self._compute_times(delay_seconds)
+        now_ms = self._server_clock.read_wall_ms()
+        due_ms = now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
         with self._lock:
             segment = self._segments.name_sealed_segment(due_ms, now_ms)
         aside = f"tmp/{segment}"
@@ -120,14 +121,11 @@ class Producer:
 
     def choose_path(self, stem: str, delay_seconds: float) -> str:
         """Choose a path in pending/ for a task that is due after the delay."""
-        now_ms, due_ms = self._compute_times(delay_seconds)
+        now_ms = self._server_clock.read_wall_ms()
+        due_ms = now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
         with self._lock:
             segment = self._segments.choose_segment(due_ms, now_ms)
         return f"{segment}/{stem}~{due_ms}.json"
-
-    def _compute_times(self, delay_seconds: float) -> tuple[int, int]:
-        now_ms = self._server_clock.read_wall_ms()
-        return now_ms, now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
 
     def sync_parents(self, targets: Sequence[str]) -> None:
         """Sync the folders that hold these paths, if the queue is durable."""
