@@ -109,13 +109,19 @@ MEASUREMENTS: dict[str, Callable[[AnyQueue], list[tuple[list[str], int]]]] = {
 }
 
 
+def measure(kind: str, way: str) -> tuple[list[str], int]:
+    """Return the modules and the number of calls of a message in the middle."""
+    with QUEUES[kind]() as queue:
+        queue.push_many([AnyMessage() for _ in range(2 * MESSAGES)])
+        measured = MEASUREMENTS[way](queue)
+    return sorted(measured, key=lambda visit: len(visit[0]))[MESSAGES // 2]
+
+
 def main() -> int:
     """Print the modules of each kind of queue and each way to handle a message."""
-    for kind, open_queue in QUEUES.items():
-        for way, measure in MEASUREMENTS.items():
-            with open_queue() as queue:
-                queue.push_many([AnyMessage() for _ in range(2 * MESSAGES)])
-                modules, calls = sorted(measure(queue), key=lambda m: len(m[0]))[MESSAGES // 2]
+    for kind in QUEUES:
+        for way in MEASUREMENTS:
+            modules, calls = measure(kind, way)
             print(f"{kind}, {way}: {len(modules)} modules, {calls} calls")
             for module in modules:
                 print(f"    {module.removeprefix('holdfast.')}")
