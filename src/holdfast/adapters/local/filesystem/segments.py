@@ -152,8 +152,8 @@ class SegmentReader:
             self._directory.remove_folder(self.folder)
         matches = filter(None, map(names.PENDING.fullmatch, listed))
         self.tasks = [
-            (due, m[0], *names.parse_claimed(m))
-            for m in matches
-            if (due := int(m["due_ms"])) <= now_ms
+            (due_ms, match[0], *names.parse_claimed(match))
+            for match in matches
+            if (due_ms := int(match["due_ms"])) <= now_ms
         ]
         self.tasks.sort(reverse=True)
