@@ -180,7 +180,7 @@ class DeadLetterFolder:
             names.format_failed_path(task), target, target_is_unique=False
         )
         if moved:
-            self._producer.sync_parents([target])
+            self._producer.sync_parent(target)
         return moved
 
     def _move_back_with_id(self, task: TaskName, target: str) -> bool:

@@ -52,7 +52,7 @@ class Producer:
             if not directory.rename(aside, target):
                 directory.publish(aside, target)  # its segment may have to be made again
         except BaseException:
-            self._discard_all(aside)
+            directory.discard(aside)
             raise
         if directory.durable:
             self._sync_or_take_back(os.path.dirname(target), [target])
@@ -75,7 +75,8 @@ class Producer:
                 self._directory.sync(aside)
             self._directory.publish(aside, f"pending/{segment}")
         except BaseException:
-            self._discard_all(*paths)
+            for path in paths:
+                self._directory.discard(path)
             with suppress(OSError):
                 self._directory.remove_folder(aside)
             raise
@@ -103,7 +104,7 @@ class Producer:
                     self._directory.sync(aside, "tmp")
                 self._dedupe.record(id_hash, key)
                 self._directory.publish(aside, target)
-                self.sync_parents([target])
+                self.sync_parent(target)
             except BaseException as error:
                 with suppress(OSError):
                     self._take_back(id_hash, key, target, error)
@@ -127,10 +128,10 @@ class Producer:
             segment = self._segments.choose_segment(due_ms, now_ms)
         return f"{segment}/{stem}~{due_ms}.json"
 
-    def sync_parents(self, targets: Sequence[str]) -> None:
-        """Sync the folders that hold these paths, if the queue is durable."""
+    def sync_parent(self, target: str) -> None:
+        """Sync the folder that holds this path, if the queue is durable."""
         if self._directory.durable:
-            self._directory.sync(*{os.path.dirname(target) for target in targets})
+            self._directory.sync(os.path.dirname(target))
 
     def _sync_or_take_back(self, folder: str, targets: Sequence[str]) -> None:
         """Sync the folder, or remove the pushed tasks if that fails.
@@ -142,10 +143,6 @@ class Producer:
         try:
             self._directory.sync(folder)
         except BaseException:
-            self._discard_all(*targets)
+            for target in targets:
+                self._directory.discard(target)
             raise
-
-    def _discard_all(self, *aside: str) -> None:
-        for path in aside:
-            with suppress(OSError):
-                self._directory.remove(path)

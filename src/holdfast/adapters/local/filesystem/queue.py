@@ -351,7 +351,7 @@ class FilesystemQueue(QueueManager[M]):
         target = self._producer.choose_path(task.stem, delay_seconds)
         lost = claim.settle(self._directory, target)
         if lost is None:
-            self._producer.sync_parents([claim.path])
+            self._producer.sync_parent(claim.path)
         return lost
 
     def _move_to_failed(
