@@ -70,14 +70,14 @@ if TYPE_CHECKING:
     from holdfast.core.worker.context import (
         Context,
     )
-    from holdfast.core.worker.in_flight import (
-        WorkerReport,
-    )
     from holdfast.core.worker.outcome import (
         Done,
         GiveBack,
         Reject,
         Retry,
+    )
+    from holdfast.core.worker.settle import (
+        WorkerReport,
     )
     from holdfast.core.worker.worker import (
         Worker,
@@ -118,7 +118,7 @@ _HOMES = {
     "core.queue.manager": ["MessageInfo", "MessageState", "QueueManager", "QueueStats"],
     "core.queue.message": ["AnyMessage", "MessageCodec", "QueueMessage", "attach_lease"],
     "core.worker.context": ["Context"],
-    "core.worker.in_flight": ["WorkerReport"],
+    "core.worker.settle": ["WorkerReport"],
     "core.worker.outcome": ["Done", "GiveBack", "Reject", "Retry"],
     "core.worker.worker": ["Worker"],
 }

@@ -242,15 +242,13 @@ class Events:
 
     def __init__(self, *subscribers: Subscriber) -> None:
         self._subscribers = subscribers
-
-    @property
-    def has_subscribers(self) -> bool:
+        self.has_subscribers = bool(subscribers)
         """Whether an event would reach a subscriber. A hot path can skip building it if not."""
-        return bool(self._subscribers)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Pass all later events to `subscriber` too."""
         self._subscribers = (*self._subscribers, subscriber)
+        self.has_subscribers = True
 
     def emit(self, event: Event) -> None:
         """Call every subscriber. An exception is logged and does not reach the caller."""

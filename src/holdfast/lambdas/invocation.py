@@ -19,9 +19,9 @@ from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.message import M, get_lease
 from holdfast.core.worker.context import LeaseContext
-from holdfast.core.worker.executor import DirectExecutor
 from holdfast.core.worker.handler import Handler
 from holdfast.core.worker.outcome import Done, GiveBack, Outcome
+from holdfast.core.worker.runner import DirectExecutor
 from holdfast.core.worker.settle import SettleResult, settle
 from holdfast.lambdas.deadlines import InvocationDeadlines
 from holdfast.lambdas.event import SqsRecord

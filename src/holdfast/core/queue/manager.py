@@ -221,8 +221,12 @@ class QueueManager(ABC, Generic[M]):
 
     def ack(self, message: M) -> None:
         """Complete the message, so that it is not delivered again."""
-        if (lease := self._begin_settle(message, "acked")) is not None:
-            self._finish_settle(lease, "acked", self._ack((lease,))[0])
+        if (lease := self._begin_settle(message, "acked")) is None:
+            return
+        if (lost := self._ack((lease,))[0]) is None:
+            lease.release("acked")
+        else:
+            self._finish_settle(lease, "acked", lost)
 
     def ack_many(self, messages: Sequence[M]) -> None:
         """Ack each message, then raise the first LeaseLost if there was one."""

@@ -25,9 +25,9 @@ from holdfast.core.worker.context import LeaseContext
 from holdfast.core.worker.executor import bind_handler, call_soon
 from holdfast.core.worker.fetcher import Fetcher
 from holdfast.core.worker.handler import Handler
-from holdfast.core.worker.in_flight import InFlight
 from holdfast.core.worker.outcome import Abandoned, GiveBack, Outcome, Retry
 from holdfast.core.worker.outcome_mapping import retry_after_error, retry_logged, to_outcome
+from holdfast.core.worker.settle import InFlight
 from holdfast.core.worker.watchdog import SignsOfLife, WatchdogLimits
 
 _MAX_SETTLE_THREADS = 8  # hides network latency; a local disk gains nothing from more

@@ -1,6 +1,5 @@
 """Executors: how a slot of the worker runs the handler."""
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -8,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.message import M, QueueMessage
-from holdfast.core.worker.context import Context, LeaseContext
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.handler import Handler, inspect_handler
 from holdfast.core.worker.outcome import Outcome
-from holdfast.core.worker.outcome_mapping import retry_after_error, to_outcome
 
 if TYPE_CHECKING:
     import asyncio
@@ -47,47 +45,6 @@ def bind_handler(handler: Handler) -> BoundHandler:
     if inspect_handler(handler).takes_context:
         return handler
     return lambda message, _: handler(message)
-
-
-class DirectExecutor(Executor[M]):
-    """Calls the handler in the thread of the slot.
-
-    A thread cannot be killed, so a handler that hangs keeps its slot and loses its lease.
-    """
-
-    def __init__(
-        self, handler: Handler, make_context: Callable[[M, Lease], LeaseContext]
-    ) -> None:
-        self._call = bind_handler(handler)
-        self._make_context = make_context
-        self._runner: asyncio.Runner | None = None
-
-    def prepare(self) -> bool:
-        """Return True, because a thread needs no preparation."""
-        return True
-
-    def execute(self, message: M, lease: Lease) -> Outcome:
-        """Call the handler, and await its result if that is awaitable."""
-        try:
-            result = self._call(message, self._make_context(message, lease))
-            if result is not None and inspect.isawaitable(result):
-                result = self._run_awaitable(result, lease)
-        # Not even SystemExit may end the slot, because the message would stay held silently.
-        except BaseException as error:
-            return retry_after_error(error)
-        return to_outcome(result)
-
-    def _run_awaitable(self, work: Awaitable[Any], lease: Lease) -> Any:
-        import asyncio  # here, because most handlers are plain functions
-
-        if self._runner is None:
-            self._runner = asyncio.Runner()
-        return self._runner.run(await_unless_lost(work, lease))
-
-    def close(self) -> None:
-        """Close the event loop, if a handler needed one."""
-        if self._runner is not None:
-            self._runner.close()
 
 
 async def await_unless_lost(work: Awaitable[Any], lease: Lease) -> Any:

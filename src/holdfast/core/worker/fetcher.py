@@ -13,7 +13,7 @@ on at once. The keeper renews its lease from the claim on.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from threading import Condition, Event, Lock
 from typing import Generic
@@ -22,11 +22,10 @@ from holdfast.core.backoff import Backoff
 from holdfast.core.clock import Clock
 from holdfast.core.events import Claimed, Events, PollFailed
 from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.in_flight import InFlight
-from holdfast.core.worker.outcome import GiveBack
+from holdfast.core.worker.outcome import GIVE_BACK
+from holdfast.core.worker.settle import InFlight
 
 _ERROR_BACKOFF = Backoff(first_seconds=0.1, factor=2.0, max_seconds=10.0)
 
@@ -53,7 +52,10 @@ class Fetcher(Generic[M]):
         slots: int = 1,
         stall_seconds: float | None = None,
         until_empty: bool = False,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
+        self.closed = False
+        """Whether the fetcher claims no more messages."""
         self._queue = queue
         self._keeper = keeper
         self._in_flight = in_flight
@@ -64,9 +66,11 @@ class Fetcher(Generic[M]):
         self._leader = Lock()
         self._ready: deque[M] = deque()
         self._max_batch = min(slots, queue.poll_batch)
-        self._waiting_changed = Condition()
+        self._waiting_lock = Lock()
+        self._waiting_changed = Condition(self._waiting_lock)
         self._waiting = 0
-        self._closed = Event()
+        self._closed_event = Event()
+        self._on_close = on_close
         self._next_empty_check_at = 0.0
         self._empty_checks = 0
         self._random = Random()
@@ -75,22 +79,22 @@ class Fetcher(Generic[M]):
 
     def fetch(self) -> M | None:
         """Return the next message as soon as there is one, or None once closed."""
-        with self._waiting_changed:
+        with self._waiting_lock:
             self._waiting += 1
-            if self._waiting >= self._max_batch:
+            if self._max_batch > 1 and self._waiting >= self._max_batch:
                 self._waiting_changed.notify()
         try:
             with self._leader:
                 return self._take_ready()
         finally:
-            with self._waiting_changed:
+            with self._waiting_lock:
                 self._waiting -= 1
 
     def _take_ready(self) -> M | None:
         ready = self._ready
         if not ready:
             ready.extend(self.poll(self._wait_for_slots()))
-        if self._closed.is_set():
+        if self.closed:
             self._give_back(ready)
             ready.clear()
         return ready.popleft() if ready else None
@@ -107,11 +111,11 @@ class Fetcher(Generic[M]):
     def poll(self, limit: int) -> list[M]:
         """Claim up to `limit` messages as soon as there are any. Return none once closed."""
         failures = 0
-        while not self._closed.is_set():
+        while not self.closed:
             try:
                 polled = self._poll(limit)
                 failures = 0
-                if polled and not self._closed.is_set():
+                if polled and not self.closed:
                     return polled
                 self._give_back(polled)
                 self._close_if_empty()
@@ -123,45 +127,41 @@ class Fetcher(Generic[M]):
     def back_off(self, error: Exception, failures: int) -> None:
         """Report a transient error and wait: longer each time, and with jitter."""
         self._events.emit(PollFailed(self._queue.name, f"{type(error).__name__}: {error}"))
-        self._clock.wait(self._closed, _ERROR_BACKOFF.delay(failures, self._random))
+        self._clock.wait(self._closed_event, _ERROR_BACKOFF.delay(failures, self._random))
 
     # -- called by the worker
 
-    @property
-    def closed(self) -> bool:
-        """Whether the fetcher claims no more messages."""
-        return self._closed.is_set()
-
     def close(self) -> None:
         """Stop claiming. Messages that were claimed but not fetched are given back."""
-        self._closed.set()
+        self.closed = True
+        self._closed_event.set()
+        self._on_close()
 
     # -- steps of a poll
 
     def _poll(self, limit: int) -> list[M]:
         seconds = _POLL_UNTIL_EMPTY_SECONDS if self._until_empty else _POLL_SECONDS
         polled = self._queue.poll(
-            min(limit, self._queue.poll_batch), wait_seconds=seconds, stop=self._closed
+            min(limit, self._queue.poll_batch), wait_seconds=seconds, stop=self._closed_event
         )
-        for message in polled:
-            self._in_flight.add(get_lease(message))
+        leases = [get_lease(message) for message in polled]
+        self._in_flight.add(leases)
         try:
-            for message in polled:
-                self._hold(get_lease(message))
+            for lease in leases:
+                self._keeper.hold(lease, stall_seconds=self._stall_seconds)
+                if self._events.has_subscribers:
+                    self._events.emit(
+                        Claimed(self._queue.name, lease.message_id, lease.attempt)
+                    )
         except BaseException:
             # Otherwise these messages would stay claimed for a whole lease without any work.
             self._give_back(polled)
             raise
         return polled
 
-    def _hold(self, lease: Lease) -> None:
-        self._keeper.hold(lease, stall_seconds=self._stall_seconds)
-        if self._events.has_subscribers:
-            self._events.emit(Claimed(self._queue.name, lease.message_id, lease.attempt))
-
     def _give_back(self, messages: Iterable[M]) -> None:
         for message in messages:
-            self._in_flight.settle(message, GiveBack())
+            self._in_flight.settle(message, GIVE_BACK)
 
     def _close_if_empty(self) -> None:
         now = self._clock.monotonic()

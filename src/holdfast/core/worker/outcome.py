@@ -48,4 +48,7 @@ class Abandoned:
     reason: str
 
 
+DONE = Done()
+GIVE_BACK = GiveBack()
+
 Outcome = Done | Retry | Reject | GiveBack | Abandoned

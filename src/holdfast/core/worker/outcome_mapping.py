@@ -4,9 +4,7 @@ import traceback
 from typing import Any
 
 from holdfast.core.queue.manager import MAX_SECONDS
-from holdfast.core.worker.outcome import Done, GiveBack, Outcome, Reject, Retry
-
-DONE = Done()
+from holdfast.core.worker.outcome import DONE, Done, GiveBack, Outcome, Reject, Retry
 
 _MAX_REASON = 500
 _MAX_DETAIL = 16_000

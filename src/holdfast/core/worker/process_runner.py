@@ -1,14 +1,15 @@
 """The process runner: N slots, each with a child process."""
 
 from collections.abc import Callable
+from math import inf
 from threading import Event
 
 from holdfast.core.clock import Clock
 from holdfast.core.queue.message import M
 from holdfast.core.worker.executor import Executor
 from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.in_flight import InFlight
 from holdfast.core.worker.runner import SlotRunner
+from holdfast.core.worker.settle import InFlight
 
 
 class ProcessRunner(SlotRunner[M]):
@@ -30,8 +31,9 @@ class ProcessRunner(SlotRunner[M]):
         super().__init__(count, make_executor, fetcher, in_flight, clock)
         self._cancel_running = cancel_running
 
-    def watch(self, now: float) -> None:
+    def watch(self, now: float) -> float:
         """Do nothing, because the watchdog of each slot watches its child."""
+        return inf
 
     def cancel_running(self) -> None:
         """Have every watchdog end its child and give back the message."""

@@ -1,17 +1,25 @@
 """Runners do the work of one run. A thread runner has N slots that each handle a message."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
+from math import inf
 from threading import Event, Thread
-from typing import Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from holdfast.core.clock import Clock
 from holdfast.core.errors import HandlerNotFound
-from holdfast.core.lease.lease import LeaseState
+from holdfast.core.lease.lease import Lease, LeaseState
 from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.executor import Executor
+from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.executor import Executor, await_unless_lost
 from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.in_flight import InFlight
-from holdfast.core.worker.outcome import GiveBack, Outcome
+from holdfast.core.worker.handler import Handler, inspect_handler
+from holdfast.core.worker.outcome import DONE, GIVE_BACK, Outcome
+from holdfast.core.worker.outcome_mapping import retry_after_error, to_outcome
+from holdfast.core.worker.settle import InFlight
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Runner(Protocol):
@@ -26,8 +34,12 @@ class Runner(Protocol):
     def start(self) -> None:
         """Start to fetch and handle messages."""
 
-    def watch(self, now: float) -> None:
-        """Enforce the limits of running work. The worker calls this several times a second."""
+    def watch(self, now: float) -> float | None:
+        """Enforce the limits of running work.
+
+        Returns the seconds until this must be called again, at most: infinity if there is
+        nothing to enforce, and None for several times a second.
+        """
 
     def count_unfinished(self) -> int:
         """Return how many slots must finish before the worker may stop."""
@@ -37,6 +49,53 @@ class Runner(Protocol):
 
     def join(self, seconds: float) -> None:
         """Wait at most `seconds` until all slots have ended."""
+
+
+class DirectExecutor(Executor[M]):
+    """Calls the handler in the thread of the slot.
+
+    A thread cannot be killed, so a handler that hangs keeps its slot and loses its lease.
+    """
+
+    def __init__(
+        self, handler: Handler, make_context: Callable[[M, Lease], LeaseContext]
+    ) -> None:
+        self._handler: Callable[..., Any] = handler
+        self._takes_context = inspect_handler(handler).takes_context
+        self._make_context = make_context
+        self._runner: asyncio.Runner | None = None
+
+    def prepare(self) -> bool:
+        """Return True, because a thread needs no preparation."""
+        return True
+
+    def execute(self, message: M, lease: Lease) -> Outcome:
+        """Call the handler, and await its result if that is awaitable."""
+        try:
+            if self._takes_context:
+                result = self._handler(message, self._make_context(message, lease))
+            else:
+                result = self._handler(message)
+            if result is None:
+                return DONE
+            if inspect.isawaitable(result):
+                result = self._run_awaitable(result, lease)
+        # Not even SystemExit may end the slot, because the message would stay held silently.
+        except BaseException as error:
+            return retry_after_error(error)
+        return to_outcome(result)
+
+    def _run_awaitable(self, work: Awaitable[Any], lease: Lease) -> Any:
+        import asyncio  # here, because most handlers are plain functions
+
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(await_unless_lost(work, lease))
+
+    def close(self) -> None:
+        """Close the event loop, if a handler needed one."""
+        if self._runner is not None:
+            self._runner.close()
 
 
 class SlotRunner(Generic[M]):
@@ -124,7 +183,7 @@ class SlotRunner(Generic[M]):
     def _handle(self, executor: Executor[M], message: M) -> None:
         lease = get_lease(message)
         started_at = self._clock.monotonic()
-        outcome: Outcome = GiveBack()
+        outcome: Outcome = GIVE_BACK
         try:
             outcome = executor.execute(message, lease)
         except OSError:
@@ -155,13 +214,19 @@ class ThreadRunner(SlotRunner[M]):
         super().__init__(count, make_executor, fetcher, in_flight, clock)
         self._timeout_seconds = timeout_seconds
 
-    def watch(self, now: float) -> None:
+    def watch(self, now: float) -> float:
         """Give up the lease of work that takes too long. (The keeper gives up stalled work.)"""
-        if self._timeout_seconds is None:
-            return
+        timeout_seconds = self._timeout_seconds
+        if timeout_seconds is None:
+            return inf
+        next_seconds = timeout_seconds  # of a message that is claimed right now
         for lease in self._in_flight.get_leases():
-            if now - lease.claimed_at >= self._timeout_seconds:
-                lease.lose(f"timed out after {self._timeout_seconds:g} s")
+            left_seconds = timeout_seconds - (now - lease.claimed_at)
+            if left_seconds <= 0:
+                lease.lose(f"timed out after {timeout_seconds:g} s")
+            elif lease.live:
+                next_seconds = min(next_seconds, left_seconds)
+        return next_seconds
 
     def cancel_running(self) -> None:
         """Give up all leases, so that the messages come back when the leases run out."""

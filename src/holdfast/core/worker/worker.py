@@ -10,8 +10,11 @@ The phases of a run. Leases are renewed during all of them:
 """
 
 from collections.abc import Callable
+from functools import partial
+from math import inf
 from multiprocessing import current_process
-from threading import Event, Lock, current_thread, main_thread
+from queue import Empty, SimpleQueue
+from threading import Event, Lock
 from typing import Generic, Literal
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -24,12 +27,11 @@ from holdfast.core.queue.message import M
 from holdfast.core.worker.async_runner import AsyncRunner
 from holdfast.core.worker.child_process import pickle_handler
 from holdfast.core.worker.context import LeaseContext
-from holdfast.core.worker.executor import DirectExecutor
 from holdfast.core.worker.fetcher import Fetcher
 from holdfast.core.worker.handler import Handler, get_handler_name, inspect_handler
-from holdfast.core.worker.in_flight import InFlight, WorkerReport
 from holdfast.core.worker.process_runner import ProcessRunner
-from holdfast.core.worker.runner import Runner, ThreadRunner
+from holdfast.core.worker.runner import DirectExecutor, Runner, ThreadRunner
+from holdfast.core.worker.settle import InFlight, WorkerReport
 from holdfast.core.worker.watchdog import Watchdog, WatchdogLimits
 
 __all__ = ["Isolation", "Worker", "WorkerReport"]
@@ -37,6 +39,40 @@ __all__ = ["Isolation", "Worker", "WorkerReport"]
 Isolation = Literal["thread", "process", "async"]
 
 _TICK_SECONDS = 0.1
+
+
+class SignalSafeEvent(Event):
+    """An event that a signal handler may set while the thread that it interrupts waits for it.
+
+    `Event.set` takes a lock that the interrupted thread may hold, so it could deadlock. The
+    `put` of a SimpleQueue may interrupt any other call of the same queue.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+
+    def is_set(self) -> bool:
+        """Return whether the event is set."""
+        return not self._tokens.empty()
+
+    def set(self) -> None:
+        """Set the event, and wake the thread that waits for it."""
+        self._tokens.put(None)
+
+    def clear(self) -> None:
+        """Unset the event."""
+        while self.is_set():
+            self._tokens.get()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the event is set. Only one thread may wait and clear."""
+        try:
+            self._tokens.get(timeout=timeout)
+        except Empty:
+            return False
+        self._tokens.put(None)
+        return True
 
 
 class Worker(Generic[M]):
@@ -81,7 +117,7 @@ class Worker(Generic[M]):
         self._clock = clock
         self._events = queue.events if events is None else events
         self._running = Lock()
-        self._wake = Event()
+        self._wake = SignalSafeEvent()
         self._stop_requested = False
         self._stop_now_requested = False
 
@@ -115,10 +151,7 @@ class Worker(Generic[M]):
         Any thread, a signal handler or the handler itself may call this, also repeatedly.
         """
         self._stop_requested = True
-        # In the main thread this may be a signal handler that interrupted `run` in its wait.
-        # Setting the event that it waits for would deadlock. `run` checks often enough.
-        if current_thread() is not main_thread():
-            self._wake.set()
+        self._wake.set()
 
     def stop_now(self) -> None:
         """End the run at once: kill or cancel the work, and give it back where that is safe."""
@@ -136,8 +169,9 @@ class Worker(Generic[M]):
         self._events.emit(WorkerStarted(name, self.concurrency, self.isolation))
         try:
             runner.start()
+            seconds = 0.0
             while not (self._stop_requested or fetcher.closed):
-                self._watch(runner, self._compute_tick_seconds())
+                seconds = self._watch(runner, seconds)
         except BaseException:  # Ctrl-C without a signal handler
             self._stop_now_requested = True
             raise
@@ -167,13 +201,18 @@ class Worker(Generic[M]):
         runner.cancel_running()
         runner.join(self._limits.kill_grace_seconds + runner.exit_timeout_seconds)
 
-    def _watch(self, runner: Runner, seconds: float) -> None:
-        self._clock.wait(self._wake, seconds)
-        self._wake.clear()
-        runner.watch(self._clock.monotonic())
+    def _watch(self, runner: Runner, seconds: float) -> float:
+        """Wait for a wake-up or the time limit, then enforce the limits of running work.
 
-    def _compute_tick_seconds(self) -> float:
-        return min(_TICK_SECONDS, self._limits.compute_tick_seconds(self._queue.lease_seconds))
+        Returns the seconds until the next check.
+        """
+        self._clock.wait(self._wake, None if seconds == inf else seconds)
+        self._wake.clear()
+        next_seconds = runner.watch(self._clock.monotonic())
+        if next_seconds is None:
+            tick_seconds = self._limits.compute_tick_seconds(self._queue.lease_seconds)
+            return min(_TICK_SECONDS, tick_seconds)
+        return next_seconds
 
     # -- components of a run
 
@@ -192,14 +231,13 @@ class Worker(Generic[M]):
             slots=self.concurrency,
             stall_seconds=stall_seconds,
             until_empty=until_empty,
+            on_close=self._wake.set,
         )
 
     def _make_runner(
         self, fetcher: Fetcher[M], in_flight: InFlight[M], stopping: Event
     ) -> Runner:
-        def make_context(message: M, lease: Lease) -> LeaseContext:
-            return LeaseContext(self._queue, message, lease, stopping, self._clock)
-
+        make_context = partial(LeaseContext, self._queue, stopping=stopping, clock=self._clock)
         cancel_running = Event()
         count, clock = self.concurrency, self._clock
         match self.isolation:

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, get_ident
 from typing import Any
 
 import pytest
 
+from holdfast.core.clock import SystemClock
 from holdfast.core.events import Events, WorkerStopped, WorkerStopping
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.queue.message import AnyMessage, get_lease
@@ -351,3 +353,49 @@ def test_a_worker_runs_without_subscribers() -> None:
         assert run.join().completed == 1
     assert queue.seen.of(WorkerStopped) == []
     assert seen.of(WorkerStopped) == [WorkerStopped("memory", 0)]
+
+
+INTERRUPTED_WAITS = """
+import signal
+from holdfast.core.worker.worker import SignalSafeEvent
+
+event = SignalSafeEvent()
+signal.signal(signal.SIGALRM, lambda *_: event.set())
+signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+for _ in range(20_000):
+    event.wait(0.0001)
+    event.clear()
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+def test_a_signal_handler_may_set_the_event_that_its_own_thread_waits_for() -> None:
+    """The event of `threading` would wait here for a lock that the same thread holds."""
+    subprocess.run([sys.executable, "-c", INTERRUPTED_WAITS], check=True, timeout=60)
+
+
+class CountingClock(SystemClock):
+    """Counts the waits of each thread."""
+
+    def __init__(self) -> None:
+        self.waits: Counter[int] = Counter()
+
+    def wait(self, event: Event, seconds: float | None) -> bool:
+        self.waits[get_ident()] += 1
+        return super().wait(event, seconds)
+
+
+@pytest.mark.parametrize("timeout_seconds", [None, 60.0])
+def test_the_thread_that_runs_an_idle_worker_does_not_wake(
+    timeout_seconds: float | None,
+) -> None:
+    clock = CountingClock()
+    worker = Worker(TestQueue(), print, timeout_seconds=timeout_seconds, clock=clock)
+    thread = Thread(target=worker.run, daemon=True)
+    thread.start()
+    time.sleep(0.5)
+    # The first wait takes no time, and the second lasts until the stop.
+    assert clock.waits[thread.ident or 0] <= 2
+    worker.stop()
+    thread.join(60)
+    assert not thread.is_alive()

@@ -10,8 +10,8 @@ from holdfast.core.events import Claimed, Event, Events, GivenBack, PollFailed
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.queue.message import AnyMessage, get_lease
 from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.in_flight import InFlight
 from holdfast.core.worker.outcome import Done, Retry
+from holdfast.core.worker.settle import InFlight
 from holdfast.testing import ManualClock, MemoryQueue
 
 

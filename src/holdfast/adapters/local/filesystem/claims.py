@@ -12,6 +12,7 @@ from holdfast.adapters.local.filesystem.names import TaskName
 from holdfast.adapters.local.filesystem.segments import SegmentReader
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
 from holdfast.adapters.local.filesystem.workers import WorkerCard, WorkerRegistry
+from holdfast.core.errors import LeaseLost
 
 # How often leased/ is scanned for leases that ran out: often enough for short leases, and
 # rarely enough that a thousand idle workers do not overload a file server.
@@ -26,6 +27,7 @@ class Claim:
         "claimed_ms",
         "closed",
         "lock",
+        "name",
         "path",
         "saved",
         "taken_over_from",
@@ -37,12 +39,14 @@ class Claim:
         self,
         task: TaskName,
         worker: str,
+        name: str,
         path: str,
         claimed_ms: int,
         taken_over_from: str | None,
     ) -> None:
         self.task = task
         self.worker = worker
+        self.name = name  # of the task and its worker, the part that no renewal changes
         self.path = path
         self.claimed_ms = claimed_ms
         self.taken_over_from = taken_over_from
@@ -51,6 +55,42 @@ class Claim:
         self.lock = Lock()
         self.closed = False
         self.saved = False  # whether this attempt saved a checkpoint
+
+    def renew(self, directory: QueueDirectory, asked_ms: int, lease_ms: int) -> bool:
+        """Let the lease count from `asked_ms`; return False if the task was taken over."""
+        with self.lock:
+            if self.closed:
+                return True  # it was settled after the keeper decided to renew it
+            renewed_after_ms = asked_ms - self.claimed_ms
+            path = f"leased/{self.name}~{self.claimed_ms}+{renewed_after_ms}+{lease_ms}.json"
+            if renewed := directory.rename(self.path, path):
+                self.path = path
+            return renewed
+
+    def settle(self, directory: QueueDirectory, target: str) -> LeaseLost | None:
+        """Move the task to `target`, or return LeaseLost if another worker took it over.
+
+        The call can be repeated, because the task has moved already if a failed sync
+        interrupted the settlement.
+        """
+        with self.lock:
+            if self.closed:
+                is_same = _get_state_folder(self.path) == _get_state_folder(target)
+                return None if is_same else make_lease_lost()
+            # The folder of the target may have to be made, or made again.
+            if not (directory.rename(self.path, target) or directory.move(self.path, target)):
+                return make_lease_lost()
+            self.path, self.closed = target, True
+        return None
+
+
+def _get_state_folder(path: str) -> str:
+    return path.partition("/")[0]
+
+
+def make_lease_lost() -> LeaseLost:
+    """Return the error of a claim whose task was taken over."""
+    return LeaseLost("the lease is gone: another worker took the message over")
 
 
 class Claimer:
@@ -64,7 +104,8 @@ class Claimer:
         random: Random,
         lease_seconds: float,
     ) -> None:
-        self._directory, self._server_clock, self._workers = directory, server_clock, workers
+        self._directory, self._workers = directory, workers
+        self._clock_offset = server_clock.offset
         self._lease_ms = ceil(lease_seconds * 1000)
         self._watch = LeaseWatch(directory, server_clock)
         self._reader = SegmentReader(directory, server_clock, random)
@@ -86,17 +127,17 @@ class Claimer:
             self._scan_leases(now)
         while self._overdue:
             late = self._overdue.pop()
-            source, task = f"leased/{late[0]}", names.parse_task(late).claimed()
+            source, (task, stem) = f"leased/{late[0]}", names.parse_claimed(late)
             try:
-                if claim := self._try_claim(source, task, now, taken_over_from=late["worker"]):
+                if claim := self._try_claim(source, task, stem, now, late["worker"]):
                     return claim
             except PermissionError:  # in a sticky folder only its own user may move a file
                 if not self._directory.can_use("leased"):
                     raise
         reader = self._reader
-        while (listed := reader.pop_next()) is not None:
-            _, name, task = listed
-            if claim := self._try_claim(f"{reader.folder}/{name}", task, now):
+        while reader.tasks or reader.refill():
+            _, name, task, stem = reader.tasks.pop()
+            if claim := self._try_claim(f"{reader.folder}/{name}", task, stem, now):
                 return claim
             # Without leased/ this worker would lose every race, so raise instead.
             self._directory.require_folder("leased")
@@ -114,13 +155,20 @@ class Claimer:
                     others.append(leased)
                 elif ended:
                     self._overdue.append(leased)
-        self._overdue += self._watch.find_unchanged(others, now)
+        if others:
+            self._overdue += self._watch.find_unchanged(others, now)
 
     def _try_claim(
-        self, source: str, task: TaskName, now: float, taken_over_from: str | None = None
+        self,
+        source: str,
+        task: TaskName,
+        stem: str,
+        now: float,
+        taken_over_from: str | None = None,
     ) -> Claim | None:
-        token, claimed_ms = self._token, self._server_clock.to_stamp_ms(now)
-        path = names.format_leased_path(task.stem, token, claimed_ms, 0, self._lease_ms)
+        name = f"{stem}~{self._token}"
+        claimed_ms = ceil((now + self._clock_offset) * 1000)  # as ServerClock.to_stamp_ms
+        path = f"leased/{name}~{claimed_ms}+0+{self._lease_ms}.json"
         if not self._directory.rename(source, path):
             return None
-        return Claim(task, token, path, claimed_ms, taken_over_from)
+        return Claim(task, self._token, name, path, claimed_ms, taken_over_from)

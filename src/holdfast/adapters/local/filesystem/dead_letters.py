@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
+from holdfast.adapters.local.filesystem.claims import Claim
 from holdfast.adapters.local.filesystem.dedupe import DedupeIndex, IdLockBusy, WaitBudget
 from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.history import AttemptHistory
@@ -13,6 +14,7 @@ from holdfast.adapters.local.filesystem.names import TaskName
 from holdfast.adapters.local.filesystem.producer import Producer
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
 from holdfast.core.clock import to_utc
+from holdfast.core.errors import LeaseLost
 from holdfast.core.queue.manager import Progress
 
 
@@ -31,7 +33,37 @@ class DeadLetterFolder:
         self._directory, self._producer, self._history = directory, producer, history
         self._checkpoints, self._dedupe, self._server_clock = checkpoints, dedupe, server_clock
 
-    def write_reason(
+    def add(
+        self,
+        claim: Claim,
+        message_id: str,
+        reason: str,
+        detail: str | None,
+        worker_id: str,
+    ) -> LeaseLost | None:
+        """Move a claimed task to failed/, with its reason.
+
+        Returns LeaseLost, and has changed nothing, if another worker took the task over.
+        """
+        task = claim.task
+        cause = (message_id, reason, detail, worker_id)
+        self._write_reason(task, *cause)
+        # Mark the task before it moves, because its id may be free soon; see dedupe.py.
+        id_hash = self._dedupe.mark(task.key, message_id)
+        if lost := claim.settle(self._directory, names.format_failed_path(task)):
+            self._remove_reason(task)
+            return lost
+        if not self._directory.exists(names.format_reason_path(task)):
+            # The file server's clock was set, and a sweep took the new reason for an old
+            # leftover.
+            self._write_reason(task, *cause)
+        if self._directory.durable:
+            self._directory.sync("failed", "leased")
+        if id_hash is not None:
+            self._free_id(task, id_hash)
+        return None
+
+    def _write_reason(
         self, task: TaskName, message_id: str, reason: str, detail: str | None, worker_id: str
     ) -> None:
         """Write a task's reason before it moves, so that no dead letter lacks a reason."""
@@ -46,11 +78,7 @@ class DeadLetterFolder:
         self._directory.refuse_links("failed")
         self._directory.put(names.format_reason_path(task), json.dumps(body, indent=1).encode())
 
-    def mark(self, task: TaskName, message_id: str) -> str | None:
-        """Mark a task before it moves, because its id may be free soon; see dedupe.py."""
-        return self._dedupe.mark(task.key, message_id)
-
-    def free_id(self, task: TaskName, id_hash: str) -> None:
+    def _free_id(self, task: TaskName, id_hash: str) -> None:
         """Free the id of a task that moved, if that is possible without waiting.
 
         Otherwise the next push of the id or a sweep does it, because of the mark.
@@ -58,14 +86,8 @@ class DeadLetterFolder:
         with suppress(OSError, IdLockBusy), self._dedupe.lock_id(id_hash, wait_seconds=0.0):
             self._dedupe.free_dead_letter(id_hash, task.key, names.format_failed_path(task))
 
-    def remove_reason(self, task: TaskName) -> None:
-        """Remove the reason of a task that is not a dead letter."""
+    def _remove_reason(self, task: TaskName) -> None:
         self._directory.remove(names.format_reason_path(task))
-
-    def sync(self) -> None:
-        """Make a move from leased/ to failed/ survive a power cut, if the queue is durable."""
-        if self._directory.durable:
-            self._directory.sync("failed", "leased")
 
     def explain_exhausted(self, task: TaskName) -> str:
         """Return the reason for a task that was claimed too often, with its last failure."""
@@ -126,7 +148,7 @@ class DeadLetterFolder:
             )
         if not moved:
             return False
-        self.remove_reason(task)
+        self._remove_reason(task)
         now = to_utc(self._server_clock.read_wall_ms() / 1000)
         with suppress(OSError):  # the task is back, even if its history cannot be written
             self._history.add(
@@ -148,7 +170,7 @@ class DeadLetterFolder:
         if not self._directory.remove(path):
             return False
         self._dedupe.remove_marks(task.key)
-        self.remove_reason(task)
+        self._remove_reason(task)
         self._history.forget(task.key)
         self._checkpoints.forget(task.key)
         return True
@@ -158,7 +180,7 @@ class DeadLetterFolder:
             names.format_failed_path(task), target, target_is_unique=False
         )
         if moved:
-            self._producer.sync_parents([target])
+            self._producer.sync_parent(target)
         return moved
 
     def _move_back_with_id(self, task: TaskName, target: str) -> bool:

@@ -50,8 +50,10 @@ class QueueDirectory:
 
     def write(self, path: str, body: bytes) -> None:
         """Write a new file. No process reads it before it is moved to its place."""
-        fd = self.open_file(path, _WRITE)
+        fd = self.fs.open(path, _WRITE, self._modes.file, dir_fd=self.fd)
         try:
+            if self._shared:
+                self._share(fd)
             written = self.fs.write(fd, body)
             while written < len(body):
                 written += self.fs.write(fd, body[written:])

@@ -32,11 +32,7 @@ class FsOps:
     fchmod = staticmethod(os.fchmod)
     utime = staticmethod(os.utime)
     flock = staticmethod(fcntl.flock)
-
-    @staticmethod
-    def listdir(fd: int) -> list[str]:
-        """List the names in an open folder."""
-        return os.listdir(fd)
+    listdir: "staticmethod[[int], list[str]]" = staticmethod(os.listdir)
 
     @staticmethod
     def start_writing(fd: int) -> None:

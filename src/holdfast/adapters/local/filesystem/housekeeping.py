@@ -142,13 +142,10 @@ class Housekeeping:
             for n in self._directory.list("leased")
             if (m := names.LEASED.fullmatch(n))
         }
-        return self._sweep_old("workers", holders, cutoff - 23 * SWEEP_SECONDS)
-
-    def _sweep_old(self, folder: str, keep: set[str], cutoff: float) -> int:
         return sum(
-            self._remove_if_old(f"{folder}/{name}", cutoff)
-            for name in self._directory.list(folder)
-            if name not in keep
+            self._remove_if_old(f"workers/{name}", cutoff - 23 * SWEEP_SECONDS)
+            for name in self._directory.list("workers")
+            if name not in holders
         )
 
     def _remove_if_old(self, path: str, cutoff: float) -> int:

@@ -20,6 +20,8 @@ _PATTERNS = {
     MessageState.COMPLETED: names.COMPLETED,
     MessageState.FAILED: names.FAILED,
 }
+# The tasks of these states are in folders of their own, below the folder of the state.
+_FOLDER_PATTERNS = {MessageState.PENDING: names.SEGMENT, MessageState.COMPLETED: names.HOUR}
 
 
 class Inspector:
@@ -93,30 +95,19 @@ class Inspector:
                     if not _PATTERNS[state].fullmatch(name)
                     and not (state is MessageState.FAILED and names.REASON.fullmatch(name))
                 ]
-        foreign += [
-            f"pending/{n}" for n in self._directory.list("pending") if not _is_segment(n)
-        ]
-        foreign += [
-            f"completed/{n}" for n in self._directory.list("completed") if not _is_hour(n)
-        ]
+        for state, pattern in _FOLDER_PATTERNS.items():
+            foreign += [
+                f"{state.value}/{name}"
+                for name in self._directory.list(state.value)
+                if not pattern.fullmatch(name)
+            ]
         return foreign
 
-    def _list_folders(self, state: MessageState) -> Iterator[str]:
-        match state:
-            case MessageState.PENDING:
-                yield from (
-                    f"pending/{n}"
-                    for n in sorted(self._directory.list("pending"))
-                    if _is_segment(n)
-                )
-            case MessageState.COMPLETED:
-                yield from (
-                    f"completed/{n}"
-                    for n in sorted(self._directory.list("completed"))
-                    if _is_hour(n)
-                )
-            case _:
-                yield state.value
+    def _list_folders(self, state: MessageState) -> list[str]:
+        if (pattern := _FOLDER_PATTERNS.get(state)) is None:
+            return [state.value]
+        listed = sorted(self._directory.list(state.value))
+        return [f"{state.value}/{name}" for name in listed if pattern.fullmatch(name)]
 
     def _list_files(self, state: MessageState) -> Iterator[tuple[str, re.Match[str]]]:
         for folder in self._list_folders(state):
@@ -172,11 +163,3 @@ class Inspector:
             pid=card.pid if card else 0,
             last_seen=self._workers.read_last_seen(token),
         )
-
-
-def _is_segment(name: str) -> bool:
-    return names.SEGMENT.fullmatch(name) is not None
-
-
-def _is_hour(name: str) -> bool:
-    return names.HOUR.fullmatch(name) is not None

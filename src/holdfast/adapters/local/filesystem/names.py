@@ -16,8 +16,8 @@ Digits are ASCII, because \\d would match the digits of every script, and int() 
 as well.
 """
 
-import hashlib
 import re
+from hashlib import blake2b
 from typing import NamedTuple
 
 from holdfast.core.errors import InvalidName
@@ -56,19 +56,6 @@ class TaskName(NamedTuple):
         """The number of claims that are charged as attempts."""
         return self.fence - self.refunds
 
-    def claimed(self) -> "TaskName":
-        """Return the name after one more claim.
-
-        The last fence that a name can carry is its own successor. Such a task is only
-        dead-lettered, and its name must stay one that operators' commands can read.
-        """
-        return TaskName(self.key, min(self.fence + 1, _LAST_FENCE), self.refunds)
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether a queue can have written these numbers into the name of a claimed task."""
-        return self.fence <= MAX_FENCE and self.attempts >= 1
-
     def refunded(self) -> "TaskName":
         """Return the name with one more claim that is not charged."""
         return self._replace(refunds=self.refunds + 1)
@@ -95,29 +82,26 @@ def parse_task(match: re.Match[str]) -> TaskName:
     return TaskName(key, int(fence), int(refunds) if refunds else 0)
 
 
+def parse_claimed(match: re.Match[str]) -> tuple[TaskName, str]:
+    """Return what a matched task becomes with one more claim, and the stem of its new name.
+
+    The last fence that a name can carry is its own successor. Such a task is only
+    dead-lettered, and its name must stay one that operators' commands can read.
+    """
+    key, fence_text, refunds_text = match.group("key", "fence", "refunds")
+    fence = min(int(fence_text) + 1, _LAST_FENCE)
+    if not refunds_text:
+        return TaskName(key, fence, 0), f"{key}~{fence}"
+    task = TaskName(key, fence, int(refunds_text))
+    return task, task.stem
+
+
 def parse_deadline_ms(leased: re.Match[str]) -> int:
     """Return when the lease in a name matched by LEASED ends, on its holder's timeline."""
     claimed_ms, renewed_after_ms, lease_ms = leased.group(
         "claimed_ms", "renewed_after_ms", "lease_ms"
     )
     return int(claimed_ms) + int(renewed_after_ms or 0) + int(lease_ms)
-
-
-def format_pending_path(segment: str, stem: str, due_ms: int) -> str:
-    """Return the path of a pending task."""
-    return f"{segment}/{stem}~{due_ms}.json"
-
-
-def format_leased_path(
-    stem: str, worker: str, claimed_ms: int, renewed_after_ms: int, lease_ms: int
-) -> str:
-    """Return the path of a leased task."""
-    return f"leased/{stem}~{worker}~{claimed_ms}+{renewed_after_ms}+{lease_ms}.json"
-
-
-def format_completed_path(hour: str, stem: str, worker: str, done_ms: int) -> str:
-    """Return the path of a completed task."""
-    return f"{hour}/{stem}~{worker}~{done_ms}.json"
 
 
 def format_failed_path(task: TaskName) -> str:
@@ -153,7 +137,7 @@ def has_hash(key: str, id_hash: str) -> bool:
 def hash_id(message_id: str) -> str:
     """Return the complete hash of an id, on which dedupe relies."""
     try:
-        return hashlib.blake2b(message_id.encode(), digest_size=20).hexdigest()
+        return blake2b(message_id.encode(), digest_size=20).hexdigest()
     except UnicodeEncodeError:
         raise InvalidName(f"message id {message_id!r} is not valid Unicode text") from None
 

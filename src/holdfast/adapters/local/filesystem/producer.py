@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 
-from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.dedupe import DedupeIndex
 from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.record_check import RecordCheck
@@ -42,28 +41,30 @@ class Producer:
 
     def push(self, id_hash: str, body: bytes, delay_seconds: float) -> None:
         """Push one message. If it raises, the message was not pushed."""
+        directory = self._directory
         key = self.make_key(id_hash)
         aside = f"tmp/{key}"
         target = self.choose_path(f"{key}~0", delay_seconds)
         try:
-            self._directory.write(aside, body)
-            if self._directory.durable:
-                self._directory.sync(aside)
-            self._directory.publish(aside, target)
+            directory.write(aside, body)
+            if directory.durable:
+                directory.sync(aside)
+            if not directory.rename(aside, target):
+                directory.publish(aside, target)  # its segment may have to be made again
         except BaseException:
-            self._discard_all(aside)
+            directory.discard(aside)
             raise
-        if self._directory.durable:
+        if directory.durable:
             self._sync_or_take_back(os.path.dirname(target), [target])
 
     def push_batch(self, batch: Sequence[tuple[str, bytes]], delay_seconds: float) -> None:
         """Push all messages or none, as a segment that one rename publishes."""
-        now_ms, due_ms = self._compute_times(delay_seconds)
+        now_ms = self._server_clock.read_wall_ms()
+        due_ms = now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
         with self._lock:
             segment = self._segments.name_sealed_segment(due_ms, now_ms)
         aside = f"tmp/{segment}"
-        stems = [f"{self.make_key(id_hash)}~0" for id_hash, _ in batch]
-        paths = [names.format_pending_path(aside, stem, due_ms) for stem in stems]
+        paths = [f"{aside}/{self.make_key(id_hash)}~0~{due_ms}.json" for id_hash, _ in batch]
         try:
             self._directory.refuse_links("tmp", "pending")
             self._directory.mkdir(aside)
@@ -74,7 +75,8 @@ class Producer:
                 self._directory.sync(aside)
             self._directory.publish(aside, f"pending/{segment}")
         except BaseException:
-            self._discard_all(*paths)
+            for path in paths:
+                self._directory.discard(path)
             with suppress(OSError):
                 self._directory.remove_folder(aside)
             raise
@@ -102,7 +104,7 @@ class Producer:
                     self._directory.sync(aside, "tmp")
                 self._dedupe.record(id_hash, key)
                 self._directory.publish(aside, target)
-                self.sync_parents([target])
+                self.sync_parent(target)
             except BaseException as error:
                 with suppress(OSError):
                     self._take_back(id_hash, key, target, error)
@@ -120,19 +122,16 @@ class Producer:
 
     def choose_path(self, stem: str, delay_seconds: float) -> str:
         """Choose a path in pending/ for a task that is due after the delay."""
-        now_ms, due_ms = self._compute_times(delay_seconds)
+        now_ms = self._server_clock.read_wall_ms()
+        due_ms = now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
         with self._lock:
             segment = self._segments.choose_segment(due_ms, now_ms)
-        return names.format_pending_path(segment, stem, due_ms)
+        return f"{segment}/{stem}~{due_ms}.json"
 
-    def _compute_times(self, delay_seconds: float) -> tuple[int, int]:
-        now_ms = self._server_clock.read_wall_ms()
-        return now_ms, now_ms + int(delay_seconds * 1000) if delay_seconds > 0 else now_ms
-
-    def sync_parents(self, targets: Sequence[str]) -> None:
-        """Sync the folders that hold these paths, if the queue is durable."""
+    def sync_parent(self, target: str) -> None:
+        """Sync the folder that holds this path, if the queue is durable."""
         if self._directory.durable:
-            self._directory.sync(*{os.path.dirname(target) for target in targets})
+            self._directory.sync(os.path.dirname(target))
 
     def _sync_or_take_back(self, folder: str, targets: Sequence[str]) -> None:
         """Sync the folder, or remove the pushed tasks if that fails.
@@ -144,10 +143,6 @@ class Producer:
         try:
             self._directory.sync(folder)
         except BaseException:
-            self._discard_all(*targets)
+            for target in targets:
+                self._directory.discard(target)
             raise
-
-    def _discard_all(self, *aside: str) -> None:
-        for path in aside:
-            with suppress(OSError):
-                self._directory.remove(path)

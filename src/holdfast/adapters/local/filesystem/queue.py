@@ -18,7 +18,7 @@ clock and without deletion.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from holdfast.adapters.local.filesystem import layout, names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.claims import Claim, Claimer
+from holdfast.adapters.local.filesystem.claims import Claim, Claimer, make_lease_lost
 from holdfast.adapters.local.filesystem.dead_letters import DeadLetterFolder
 from holdfast.adapters.local.filesystem.dedupe import DedupeIndex, WaitBudget
 from holdfast.adapters.local.filesystem.directory import to_holdfast_error, to_queue_unavailable
@@ -35,16 +35,15 @@ from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.local.filesystem.history import AttemptHistory
 from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS, Housekeeping
 from holdfast.adapters.local.filesystem.inspector import Inspector
-from holdfast.adapters.local.filesystem.names import TaskName
+from holdfast.adapters.local.filesystem.names import MAX_FENCE, TaskName
 from holdfast.adapters.local.filesystem.producer import Producer
 from holdfast.adapters.local.filesystem.record_check import RecordCheck
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
-from holdfast.adapters.local.filesystem.settlement import Settlement, make_lease_lost
 from holdfast.adapters.local.filesystem.workers import WorkerRegistry
 from holdfast.adapters.modes import MODES, Access
 from holdfast.core import events as ev
 from holdfast.core.backoff import Backoff
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
 from holdfast.core.errors import (
     ConfigError,
     HoldfastError,
@@ -139,6 +138,7 @@ class FilesystemQueue(QueueManager[M]):
         )
         self._claimer: Claimer | None = None
         self._claim_lock = Lock()
+        self._completed = (-1, "")  # the second of the last check, and the hour's folder
         self._dead_letters = DeadLetterFolder(
             self._directory,
             self._producer,
@@ -146,15 +146,6 @@ class FilesystemQueue(QueueManager[M]):
             self._checkpoints,
             self._dedupe,
             self._server_clock,
-        )
-        self._settlement = Settlement(
-            self._directory,
-            self._server_clock,
-            self._workers,
-            self._producer,
-            self._dead_letters,
-            self._history,
-            self._checkpoints,
         )
         self._inspector = Inspector(
             self._directory, self._server_clock, self._workers, self._history, self._checkpoints
@@ -252,21 +243,23 @@ class FilesystemQueue(QueueManager[M]):
             reason = "it cannot be read: correct its mode, then redrive it"
             self._dead_letter_claim(claim, claim.task.key, reason, log_reason=reason)
             return None
-        if not claim.task.is_possible:
+        _, fence, refunds = claim.task
+        attempt = fence - refunds
+        if attempt < 1 or fence > MAX_FENCE:
             reason = names.explain_impossible(claim.task)
             self._dead_letter_claim(claim, message.id, reason, log_reason=reason)
             return None
         if claim.taken_over_from is not None:
             self._report_takeover(claim, message.id, claim.taken_over_from)
-        if claim.task.attempts > self.max_attempts:
+        if attempt > self.max_attempts:
             self._dead_letter_exhausted(claim, message.id)
             return None
         lease = Lease(
             self,
             claim,
             message_id=message.id,
-            attempt=claim.task.attempts,
-            fence=claim.task.fence,
+            attempt=attempt,
+            fence=fence,
             claimed_at=asked_at,
             seconds=self.lease_seconds,
         )
@@ -276,9 +269,7 @@ class FilesystemQueue(QueueManager[M]):
     def _report_takeover(self, claim: Claim, message_id: str, token: str) -> None:
         earlier_worker = self._workers.get_worker_id(token)
         earlier = TaskName(claim.task.key, claim.task.fence - 1, claim.task.refunds)
-        self._settlement.add_history(
-            earlier, "lost", token, "its lease ran out: the worker died or froze"
-        )
+        self._add_history(earlier, "lost", token, "its lease ran out: the worker died or froze")
         if self.events.has_subscribers:
             self.events.emit(
                 ev.TakenOver(
@@ -287,7 +278,7 @@ class FilesystemQueue(QueueManager[M]):
             )
 
     def _wait_for_newer_code(self, claim: Claim, error: NewerSchema) -> None:
-        self._settlement.put_back(claim, NEWER_SCHEMA_DELAY_SECONDS, refund=True)
+        self._put_back(claim, claim.task.refunded(), NEWER_SCHEMA_DELAY_SECONDS)
         message_id = error.message_id or claim.task.key
         self.events.emit(
             ev.SchemaTooNew(self.name, message_id, claim.task.attempts, error.version)
@@ -306,7 +297,7 @@ class FilesystemQueue(QueueManager[M]):
     def _dead_letter_claim(
         self, claim: Claim, message_id: str, reason: str, *, log_reason: str
     ) -> None:
-        if self._settlement.dead_letter(claim, message_id, reason, None) is None:
+        if self._move_to_failed(claim, message_id, reason, None) is None:
             self._count_dead_letter()
             self.events.emit(
                 ev.DeadLettered(self.name, message_id, claim.task.attempts, reason=log_reason)
@@ -316,50 +307,96 @@ class FilesystemQueue(QueueManager[M]):
         return [self._renew(lease.handle, seconds) for lease in leases]
 
     def _renew(self, claim: Claim, seconds: float) -> Renewal:
-        with claim.lock:
-            if claim.closed:
-                return RENEWED  # it was settled after the keeper decided to renew it
-            asked_ms = self._server_clock.to_stamp_ms(self.clock.monotonic())
-            path = names.format_leased_path(
-                claim.task.stem,
-                claim.worker,
-                claim.claimed_ms,
-                asked_ms - claim.claimed_ms,
-                ceil(seconds * 1000),
-            )
-            try:
-                if not self._directory.rename(claim.path, path):
-                    return Refused("another worker took it over")
-            except OSError as error:
-                return Unanswered(str(to_queue_unavailable(self.folder, error)))
-            claim.path = path
+        asked_ms = self._server_clock.to_stamp_ms(self.clock.monotonic())
+        try:
+            if not claim.renew(self._directory, asked_ms, ceil(seconds * 1000)):
+                return Refused("another worker took it over")
+        except OSError as error:
+            return Unanswered(str(to_queue_unavailable(self.folder, error)))
         return RENEWED
 
-    # -- settling
+    # -- settling: each is one rename of the claim's own name in leased/
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
+        now_ms = self._server_clock.read_wall_ms()
+        results: list[LeaseLost | None] = []
         try:
-            return self._settlement.complete([lease.handle for lease in leases])
+            if self._completed[0] != now_ms // 1000:
+                self._check_completed_folder(now_ms // 1000)
+            folder = self._completed[1]
+            for lease in leases:
+                claim: Claim = lease.handle
+                lost = claim.settle(self._directory, f"{folder}/{claim.name}~{now_ms}.json")
+                if lost is None and (claim.saved or lease.fence > 1):
+                    with suppress(OSError):  # it is completed; a purge removes what is left
+                        self._checkpoints.forget(claim.task.key)
+                results.append(lost)
+            if self._durable:
+                parents = {os.path.dirname(lease.handle.path) for lease in leases}
+                self._directory.sync(*parents | {"leased"})
         except OSError as error:
             raise to_queue_unavailable(self.folder, error) from error
+        return results
+
+    def _check_completed_folder(self, second: int) -> None:
+        """Make the hour's folder in completed/; once a second, as it may become a link."""
+        folder = f"completed/{to_utc(second):%Y-%m-%dT%H}"
+        self._directory.refuse_links("completed", folder)
+        if folder != self._completed[1]:
+            self._directory.make_folder(folder)
+        self._completed = (second, folder)
+
+    def _put_back(self, claim: Claim, task: TaskName, delay_seconds: float) -> LeaseLost | None:
+        """Move a claimed task back to pending/, under the name of `task`."""
+        target = self._producer.choose_path(task.stem, delay_seconds)
+        lost = claim.settle(self._directory, target)
+        if lost is None:
+            self._producer.sync_parent(claim.path)
+        return lost
+
+    def _move_to_failed(
+        self, claim: Claim, message_id: str, reason: str, detail: str | None
+    ) -> LeaseLost | None:
+        worker_id = self._workers.get_worker_id(claim.worker)
+        lost = self._dead_letters.add(claim, message_id, reason, detail, worker_id)
+        if lost is None:
+            self._add_history(claim.task, "dead-lettered", claim.worker, reason, detail)
+        return lost
+
+    def _add_history(
+        self, task: TaskName, outcome: str, worker: str, reason: str, detail: str | None = None
+    ) -> None:
+        """Add a line to the history, if possible.
+
+        The history is only for operators, so a full disk must not undo a settlement.
+        """
+        with suppress(OSError):
+            self._history.add(
+                task,
+                outcome,
+                at=to_utc(self._server_clock.read_wall_ms() / 1000),
+                worker_id=self._workers.get_worker_id(worker),
+                reason=reason,
+                detail=detail,
+            )
 
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
     ) -> LeaseLost | None:
         claim: Claim = lease.handle
         with self._translate_errors():
-            lost = self._settlement.put_back(claim, delay_seconds, refund=False)
+            lost = self._put_back(claim, claim.task, delay_seconds)
         if lost is None:
-            self._settlement.add_history(claim.task, "retried", claim.worker, reason, detail)
+            self._add_history(claim.task, "retried", claim.worker, reason, detail)
         return lost
 
     def _release(self, lease: Lease) -> LeaseLost | None:
         with self._translate_errors():
-            return self._settlement.put_back(lease.handle, 0.0, refund=True)
+            return self._put_back(lease.handle, lease.handle.task.refunded(), 0.0)
 
     def _dead_letter(self, lease: Lease, reason: str, detail: str | None) -> LeaseLost | None:
         with self._translate_errors():
-            return self._settlement.dead_letter(lease.handle, lease.message_id, reason, detail)
+            return self._move_to_failed(lease.handle, lease.message_id, reason, detail)
 
     # -- checkpoints
 

@@ -23,15 +23,16 @@ MAX_SEGMENT_CHOICES = 8
 MAX_LOST_RACES = 4  # after this many lost races the listing is too old to continue with
 
 
+ListedTask = tuple[int, str, TaskName, str]
+"""The due time of a task, its name in its folder, and its form and stem once claimed."""
+
+
 class _OpenSegment:
     __slots__ = ("count", "path", "start_ms", "until_ms")
 
     def __init__(self, path: str, start_ms: int) -> None:
         self.path, self.start_ms, self.until_ms = path, start_ms, start_ms + OPEN_MS
         self.count = 0
-
-    def is_open(self, now_ms: int) -> bool:
-        return self.start_ms <= now_ms < self.until_ms
 
 
 class SegmentWriter:
@@ -52,7 +53,7 @@ class SegmentWriter:
             if (
                 segment is None
                 or segment.count >= MAX_SEGMENT_TASKS
-                or not segment.is_open(now_ms)
+                or not segment.start_ms <= now_ms < segment.until_ms
             ):
                 segment = self._now = self._open(now_ms)
         else:
@@ -90,22 +91,13 @@ class SegmentReader:
         self, directory: QueueDirectory, server_clock: ServerClock, random: Random
     ) -> None:
         self._directory, self._server_clock, self._random = directory, server_clock, random
-        self.folder = ""  # the folder of the tasks in `_tasks`
-        self._tasks: list[tuple[int, str, TaskName]] = []  # by due time, last is next
+        self.folder = ""  # the folder of `tasks`
+        self.tasks: list[ListedTask] = []
+        """The tasks to claim next, by due time; the last is next. A task may be gone."""
         self._segments: list[str] = []  # last is oldest
         self._listed_ms = 0
         self._losses = 0
         self._has_competitors = self._has_lost_races = False
-
-    def pop_next(self) -> tuple[int, str, TaskName] | None:
-        """Return a task's due time, its name in `folder` and its claimed form; or None.
-
-        The task may be gone by the time it is claimed. Listed tasks were due when they were
-        listed, so only a new listing reads the clock.
-        """
-        if not self._tasks:
-            self._refill(self._server_clock.read_wall_ms())
-        return self._tasks.pop() if self._tasks else None
 
     def note_lost_race(self) -> None:
         """Note that another worker claimed the task first.
@@ -115,22 +107,27 @@ class SegmentReader:
         self._losses += 1
         self._has_competitors = self._has_lost_races = True
         if self._losses >= MAX_LOST_RACES:
-            self._tasks.clear()
-        elif len(self._tasks) > 1:
-            cut = self._random.randrange(len(self._tasks))
-            self._tasks = self._tasks[cut:] + self._tasks[:cut]
+            self.tasks.clear()
+        elif len(self.tasks) > 1:
+            cut = self._random.randrange(len(self.tasks))
+            self.tasks = self.tasks[cut:] + self.tasks[:cut]
 
-    def _refill(self, now_ms: int) -> None:
-        """Read segments, oldest first, until one has tasks that are due."""
+    def refill(self) -> bool:
+        """Read segments, oldest first, until one has tasks that are due; False if none has.
+
+        Tasks were due when they were listed, so only a new listing reads the clock.
+        """
+        now_ms = self._server_clock.read_wall_ms()
         relisted = False
-        while not self._tasks:
+        while not self.tasks:
             if not self._segments or now_ms - self._listed_ms > RELIST_MS:
                 if relisted:
-                    return
+                    return False
                 self._relist(now_ms)
                 relisted = True
             if self._segments:
                 self._read(self._pick(), now_ms)
+        return True
 
     def _relist(self, now_ms: int) -> None:
         started = f"{now_ms:013d}~"  # sorts behind every segment that starts by now
@@ -154,9 +151,9 @@ class SegmentReader:
         if not listed and (segment[-1] == "s" or int(segment[:13]) < now_ms - REMOVE_AFTER_MS):
             self._directory.remove_folder(self.folder)
         matches = filter(None, map(names.PENDING.fullmatch, listed))
-        self._tasks = [
-            (due, m[0], names.parse_task(m).claimed())
-            for m in matches
-            if (due := int(m["due_ms"])) <= now_ms
+        self.tasks = [
+            (due_ms, match[0], *names.parse_claimed(match))
+            for match in matches
+            if (due_ms := int(match["due_ms"])) <= now_ms
         ]
-        self._tasks.sort(reverse=True)
+        self.tasks.sort(reverse=True)
