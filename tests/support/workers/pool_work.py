@@ -190,11 +190,12 @@ class PoolWork:
     def _answer(self, task: Task, nonce: int, done: bytes) -> None:
         self._say(
             b'{"type":"TASK_COMPLETED","payload":{"taskId":"t","jobId":"j","success":true,'
-            b'"bytesProcessed":%s,"error":null,"nonce":%d}}' % (done, nonce)
+            b'"bytesProcessed":%s,"error":null}}' % done,
+            nonce,
         )
 
-    def _say(self, frame: bytes) -> None:
-        os.write(int(sys.argv[3]), struct.pack("!I", len(frame)) + frame)
+    def _say(self, frame: bytes, number: int = 0) -> None:
+        os.write(int(sys.argv[3]), struct.pack("!IQ", 8 + len(frame), number) + frame)
 
 
 # -- work that cannot be made

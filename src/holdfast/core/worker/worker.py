@@ -10,7 +10,6 @@ The phases of a run. Leases are renewed during all of them:
 """
 
 from collections.abc import Callable
-from multiprocessing import current_process
 from threading import Event, Lock, current_thread, main_thread
 from typing import Generic, Literal
 
@@ -19,6 +18,7 @@ from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events, WorkerStarted, WorkerStopped, WorkerStopping
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import Lease
+from holdfast.core.process.liveness import LivenessLimits
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import M
 from holdfast.core.worker.async_runner import AsyncRunner
@@ -30,7 +30,7 @@ from holdfast.core.worker.handler import Handler, get_handler_name, inspect_hand
 from holdfast.core.worker.in_flight import InFlight, WorkerReport
 from holdfast.core.worker.process_runner import ProcessRunner
 from holdfast.core.worker.runner import Runner, ThreadRunner
-from holdfast.core.worker.watchdog import Watchdog, WatchdogLimits
+from holdfast.core.worker.watchdog import Watchdog
 
 __all__ = ["Isolation", "Worker", "WorkerReport"]
 
@@ -73,7 +73,7 @@ class Worker(Generic[M]):
         self._queue = queue
         self._handler = handler
         self._pickled_handler = _check_handler(handler, isolation)
-        self._limits = WatchdogLimits(
+        self._limits = LivenessLimits(
             stall_seconds, timeout_seconds, pulse_seconds, kill_grace_seconds
         )
         self._drain_seconds = drain_seconds
@@ -251,8 +251,6 @@ def _check_handler(handler: Handler, isolation: str) -> bytes:
     match isolation:
         case "thread":
             return b""
-        case "process" if current_process().daemon:
-            raise ConfigError("isolation 'process' cannot work inside a daemonic process")
         case "process":
             return pickle_handler(handler)
         case "async" if kind.is_async:

@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
+from holdfast.core.process.child_process import ChildProcess
 from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
 from holdfast.jobs.model import TaskResult, TaskToken
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.pool import Assignment, WorkerPool
-from holdfast.jobs.pool.process import WorkerProcess, pickle_factory
+from holdfast.jobs.pool.pool import Assignment, WorkerPool, make_program
 from holdfast.jobs.pool.worker_slot import WorkerSlot
 from holdfast.testing.clock import ManualClock
 from support.paths import make_child_environment
@@ -738,18 +739,18 @@ def two(notes: Notes) -> list[int]:
     return made if len(made) == 2 else []
 
 
-def test_a_worker_whose_pipe_closes_ends_with_everything_it_started(notes: Notes) -> None:
+def test_a_worker_whose_pipes_close_ends_with_everything_it_started(notes: Notes) -> None:
     """A killed pool only closes its pipes, if the kernel is quick."""
-    process = WorkerProcess(pickle_factory(pool_work.work(notes.path)), 1, 1.0)
+    program = make_program(pool_work.work(notes.path), 1, 1.0)
+    process = ChildProcess(program, SYSTEM_CLOCK)
     try:
-        process.send(wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
+        process.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
         child = notes.pid("child")
-        process.close_commands()
+        process.close()
         eventually(lambda: process.poll_exit() is not None and not is_alive(child))
     finally:
         process.kill()
-        eventually(process.poll_exit)
-        process.close()
+        eventually(process.is_gone)
 
 
 def test_a_program_that_never_stops_its_pool_ends_and_so_do_the_workers(notes: Notes) -> None:
