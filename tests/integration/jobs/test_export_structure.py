@@ -30,7 +30,8 @@ from holdfast.jobs.engine import JobEngine
 from holdfast.jobs.events import OrchestratorDisabled, OrchestratorStarted, OrchestratorStopped
 from holdfast.jobs.model import TaskResult, TaskToken
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.pool import Assignment, WorkerPool, make_program
+from holdfast.jobs.pool.pool import WorkerPool, make_program
+from holdfast.jobs.pool.ports import Assignment
 from holdfast.jobs.request import JobRequest, TaskSpec
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 from holdfast.testing.stepfunctions import SimulatedStepFunctions

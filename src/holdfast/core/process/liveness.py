@@ -1,8 +1,8 @@
 """The rules of liveness: how long a child, or the work in it, may give no sign of life.
 
-    responding   its interpreter sends a pulse, which it cannot while stuck in C code
-    progressing  the work beats
-    in time      the work takes no longer than its timeout
+responding   its interpreter sends a pulse, which it cannot while stuck in C code
+progressing  the work beats
+in time      the work takes no longer than its timeout
 """
 
 from dataclasses import dataclass

@@ -86,7 +86,6 @@ class LeasePulseSender(PulseSender):
         self._beats_sent = 0
         self._number = 0
         self._busy = False
-        self._received = bytearray()
 
     def begin(self, number: int, deadline: float) -> None:
         """Send pulses for an attempt, until `end` or until its deadline."""
@@ -107,14 +106,10 @@ class LeasePulseSender(PulseSender):
 
     def handle_control(self, records: bytes) -> None:
         """Note a new deadline or that the worker is stopping. Then check the deadline."""
-        self._received += records
-        while len(self._received) >= child_wire.CONTROL.size:
-            kind, value = child_wire.CONTROL.unpack_from(self._received)
-            del self._received[: child_wire.CONTROL.size]
-            if kind == child_wire.DEADLINE:
-                # A record that was sent for an earlier attempt must not shorten this one.
-                self.deadline = max(self.deadline, value)
-            else:
+        for (deadline,) in child_wire.CONTROL.iter_unpack(records):
+            # A record that was sent for an earlier attempt must not shorten this one.
+            self.deadline = max(self.deadline, deadline)
+            if deadline == child_wire.STOPPING:
                 self.stopping.set()
         if self._busy and SYSTEM_CLOCK.monotonic() >= self.deadline:
             self._kill_overdue()

@@ -81,11 +81,11 @@ class HandlerProcess(ChildProcess):
         """Send the deadline if it changed, because the child ends itself after its deadline."""
         if deadline != self._deadline:
             self._deadline = deadline
-            self.send_control(child_wire.CONTROL.pack(child_wire.DEADLINE, deadline))
+            self.send_control(child_wire.CONTROL.pack(deadline))
 
     def send_stopping(self) -> None:
         """Notify the child that the worker is stopping."""
-        self.send_control(child_wire.CONTROL.pack(child_wire.STOPPING, 0.0))
+        self.send_control(child_wire.CONTROL.pack(child_wire.STOPPING))
 
     @property
     def is_idle(self) -> bool:

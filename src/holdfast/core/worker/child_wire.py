@@ -15,9 +15,8 @@ the worker is stopping.
 
 import json
 import pickle
-from dataclasses import dataclass
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.core.errors import (
     LeaseLost,
@@ -36,8 +35,8 @@ MODEL, WORK, RESPONSE = b"m", b"w", b"a"
 SAVE, LOAD, OUTCOME = b"s", b"l", b"o"
 
 MOVED = b"+"
-DEADLINE, STOPPING = b"d", b"s"
-CONTROL = Struct("!cd")
+CONTROL = Struct("!d")  # a deadline; a pipe never splits so few bytes
+STOPPING = -1.0  # in place of a deadline
 
 _ERRORS = {
     kind.__name__: kind
@@ -45,16 +44,15 @@ _ERRORS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerCall:
+class HandlerCall(NamedTuple):
     """One attempt, as the worker sends it to the child."""
 
+    body: bytes
     message_id: str
     attempt: int
     fence: int
     deadline: float
     cap_at: float | None
-    body: bytes
 
 
 def pack_call(lease: Lease, body: bytes) -> bytes:
@@ -66,8 +64,7 @@ def pack_call(lease: Lease, body: bytes) -> bytes:
 def unpack_call(frame: bytes) -> HandlerCall:
     """Parse a WORK frame, which came from the worker and is trusted."""
     head, _, body = frame[1:].partition(b"\n")
-    message_id, attempt, fence, deadline, cap_at = json.loads(head)
-    return HandlerCall(message_id, attempt, fence, deadline, cap_at, body)
+    return HandlerCall(body, *json.loads(head))
 
 
 def pack_model(model: type) -> bytes:

@@ -60,7 +60,7 @@ class Watchdog(Executor[M]):
         queue_name: str,
         lease_seconds: float,
         stopping: Event,
-        cancel_running: Event,
+        give_up: Event,
         clock: Clock,
         events: Events,
     ) -> None:
@@ -71,7 +71,7 @@ class Watchdog(Executor[M]):
         self._tick = limits.compute_tick_seconds(lease_seconds)
         self._interval = limits.compute_pulse_seconds(lease_seconds)
         self._stopping = stopping
-        self._cancel_running = cancel_running
+        self._give_up = give_up
         self._clock = clock
         self._events = events
         self._child: HandlerProcess | None = None
@@ -90,7 +90,9 @@ class Watchdog(Executor[M]):
                 return True
         if self._stopping.is_set():
             return False
-        raise HandlerNotFound(f"the handler was not imported within {START_TIMEOUT_SECONDS:g} s")
+        raise HandlerNotFound(
+            f"the handler was not imported within {START_TIMEOUT_SECONDS:g} s"
+        )
 
     def execute(self, message: M, lease: Lease) -> Outcome:
         """Have the child handle the message, and watch it until it ends."""
@@ -117,7 +119,7 @@ class Watchdog(Executor[M]):
         """End the child, after a grace unless running work must be cancelled."""
         child, self._child = self._child, None
         if child is not None:
-            grace = 0.0 if self._cancel_running.is_set() else self._limits.kill_grace_seconds
+            grace = 0.0 if self._give_up.is_set() else self._limits.kill_grace_seconds
             child.close_commands()
             child.wait_until_dead(grace)
             child.destroy()
@@ -199,7 +201,7 @@ class Watchdog(Executor[M]):
         now = self._clock.monotonic()
         if not watch.lease.live or now >= watch.lease.deadline:
             return self._kill_without_lease(watch)
-        if self._cancel_running.is_set():
+        if self._give_up.is_set():
             return self._terminate(watch, "the worker stops", GiveBack())
         if (reason := watch.signs.find_missing(self._limits, now)) is not None:
             stacks = watch.child.dump_stacks() or "no stack: the process did not answer"

@@ -200,7 +200,6 @@ class Worker(Generic[M]):
         def make_context(message: M, lease: Lease) -> LeaseContext:
             return LeaseContext(self._queue, message, lease, stopping, self._clock)
 
-        cancel_running = Event()
         count, clock = self.concurrency, self._clock
         match self.isolation:
             case "thread":
@@ -215,11 +214,10 @@ class Worker(Generic[M]):
             case "process":
                 return ProcessRunner(
                     count,
-                    lambda: self._make_watchdog(make_context, stopping, cancel_running),
+                    lambda: self._make_watchdog(make_context, stopping, in_flight.give_up),
                     fetcher,
                     in_flight,
                     clock,
-                    cancel_running=cancel_running,
                 )
             case "async":
                 return AsyncRunner(
@@ -230,7 +228,7 @@ class Worker(Generic[M]):
         self,
         make_context: Callable[[M, Lease], LeaseContext],
         stopping: Event,
-        cancel_running: Event,
+        give_up: Event,
     ) -> Watchdog[M]:
         return Watchdog(
             self._pickled_handler,
@@ -239,7 +237,7 @@ class Worker(Generic[M]):
             queue_name=self._queue.name,
             lease_seconds=self._queue.lease_seconds,
             stopping=stopping,
-            cancel_running=cancel_running,
+            give_up=give_up,
             clock=self._clock,
             events=self._events,
         )

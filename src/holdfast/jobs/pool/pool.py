@@ -23,27 +23,10 @@ from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.core.process.liveness import LivenessLimits
 from holdfast.core.process.wire import Program
-from holdfast.jobs.pool.ports import (
-    Assignment,
-    HandlerFactory,
-    RunningTaskInfo,
-    TaskHandler,
-    TaskSource,
-    WorkerInfo,
-)
+from holdfast.jobs.pool.ports import HandlerFactory, TaskSource, WorkerInfo
 from holdfast.jobs.pool.safe_source import SafeTaskSource
 from holdfast.jobs.pool.supervisor import MAX_TICK_SECONDS, Supervisor
 from holdfast.jobs.pool.worker import PoolWorker, WorkerState
-
-__all__ = [
-    "Assignment",
-    "HandlerFactory",
-    "RunningTaskInfo",
-    "TaskHandler",
-    "TaskSource",
-    "WorkerInfo",
-    "WorkerPool",
-]
 
 _log = logging.getLogger("holdfast")
 

@@ -72,9 +72,7 @@ def unpack_command(frame: bytes) -> tuple[str, dict[str, Any]]:
 
 def pack_completed(task: Mapping[str, Any], result: Mapping[str, Any]) -> bytes:
     """Pack a result of `check_result` or `result_from_error`."""
-    return _pack(
-        "TASK_COMPLETED", {**result, "taskId": task["taskId"], "jobId": task["jobId"]}
-    )
+    return _pack("TASK_COMPLETED", {**result, "taskId": task["taskId"], "jobId": task["jobId"]})
 
 
 def unpack_completed(frame: bytes) -> TaskReport:

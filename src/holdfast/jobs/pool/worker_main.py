@@ -27,7 +27,7 @@ _Tasks = SimpleQueue[tuple[int, Mapping[str, Any]]]  # with the nonce of each
 def prepare(
     make_handler: "HandlerFactory", link: ParentLink, *, slots: int, pulse_seconds: float
 ) -> Callable[[], None]:
-    """Create the handler. Return the function that does tasks until the pool closes the pipe."""
+    """Create the handler. Return the function that serves until the pool closes the pipe."""
     handler = make_handler()
     progress = ProgressPulseSender(link, pulse_seconds)
     progress.start()

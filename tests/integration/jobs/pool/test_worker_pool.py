@@ -26,7 +26,8 @@ from holdfast.core.process.child_process import ChildProcess
 from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
 from holdfast.jobs.model import TaskResult, TaskToken
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.pool import Assignment, WorkerPool, make_program
+from holdfast.jobs.pool.pool import WorkerPool, make_program
+from holdfast.jobs.pool.ports import Assignment
 from holdfast.jobs.pool.worker_slot import WorkerSlot
 from holdfast.testing.clock import ManualClock
 from support.paths import make_child_environment
@@ -682,7 +683,8 @@ def test_work_that_cannot_be_pickled_and_invalid_numbers_are_refused() -> None:
 PARENT = """
 import signal, sys, time
 from pathlib import Path
-from holdfast.jobs.pool.pool import Assignment, WorkerPool
+from holdfast.jobs.pool.pool import WorkerPool
+from holdfast.jobs.pool.ports import Assignment
 from support.workers import pool_work
 
 class Source:

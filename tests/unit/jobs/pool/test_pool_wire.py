@@ -86,8 +86,10 @@ def test_an_invalid_report_is_refused(message: Any) -> None:
 
 @pytest.mark.parametrize(
     "progress",
-    [None, {}, "[]", [1], [[1]], [[1, 2, 3]], ["12"], [[1, -1]], [[-1, 1]], [[1, 2**63]]]
-    + [[[1, float("nan")]], [[1, True]], [["1", 1]], [[[], 1]]],
+    [
+        *(None, {}, "[]", [1], [[1]], [[1, 2, 3]], ["12"], [[1, -1]], [[-1, 1]]),
+        *([[1, 2**63]], [[1, float("nan")]], [[1, True]], [["1", 1]], [[[], 1]]),
+    ],
 )
 def test_an_invalid_pulse_is_refused(progress: Any) -> None:
     with pytest.raises(BrokenFrame):
@@ -141,24 +143,19 @@ def pack(payload: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "unpack", [wire.unpack_completed, wire.unpack_progress, unpack_broken]
+    ("unpack", "prefix"),
+    [(wire.unpack_completed, b""), (wire.unpack_progress, PULSE + b"{"), (unpack_broken, b"b")],
 )
 @given(frame=st.binary())
 def test_arbitrary_bytes_from_a_worker_are_refused(
-    unpack: Callable[[bytes], Any], frame: bytes
+    unpack: Callable[[bytes], Any], prefix: bytes, frame: bytes
 ) -> None:
-    try:
-        unpack(frame)
-    except BrokenFrame as refused:
-        assert str(refused).startswith(("it ", "its "))  # our own words, and none of the frame
-    else:
-        assert unpack is wire.unpack_progress
-        assert json.loads(frame[1:]) == []
+    with pytest.raises(BrokenFrame) as refused:
+        unpack(prefix + frame)
+    assert str(refused.value).startswith(("it is ", "its "))  # without a part of the frame
 
 
-@pytest.mark.parametrize(
-    "unpack", [wire.unpack_completed, wire.unpack_progress, unpack_broken]
-)
+@pytest.mark.parametrize("unpack", [wire.unpack_completed, wire.unpack_progress, unpack_broken])
 def test_a_deeply_nested_frame_is_refused(unpack: Callable[[bytes], Any]) -> None:
     with pytest.raises(BrokenFrame):
         unpack(b"[" * 200_000)
