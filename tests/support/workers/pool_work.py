@@ -135,6 +135,11 @@ class PoolWork:
         self.note(f"child {child.pid}")
         time.sleep(600)
 
+    def leave_a_child(self, task: Task, report: Callable[[int], None]) -> Any:
+        """Finish, and leave a process running."""
+        self.note(f"child {subprocess.Popen(['sleep', '600']).pid}")
+        return DONE
+
     def leave_its_pipe_open(self, task: Task, report: Callable[[int], None]) -> Any:
         """Die the first time, and leave a daemon that holds all pipes open."""
         if task["attempt"] == 1:

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -157,6 +158,14 @@ def test_a_message_larger_than_any_pipe_arrives(notes: Notes) -> None:
     push(queue, notes, "tell_size", padding="x" * 1_000_000)
     assert run_until_empty(process_worker(queue)).completed == 1
     assert notes.values("size") == ["1000000"]
+
+
+def test_a_handler_may_carry_more_data_than_a_frame_holds(notes: Notes) -> None:
+    queue = TestQueue()
+    push(queue, notes, "-")
+    handler = partial(handlers.carry, b"x" * (5 << 20))
+    assert run_until_empty(process_worker(queue, handler)).completed == 1
+    assert notes.values("ballast") == [str(5 << 20)]
 
 
 # -- children that die by themselves

@@ -396,6 +396,15 @@ def test_what_a_worker_started_ends_with_it(notes: Notes) -> None:
         assert not is_alive(child)
 
 
+def test_what_a_worker_started_ends_with_its_clean_end(notes: Notes) -> None:
+    tasks = Tasks(task("leave_a_child"))
+    with pool_of(notes, tasks):
+        assert tasks.result().success
+        assert is_alive(notes.pid("child"))
+    assert len(notes.values("close")) == 1
+    assert not is_alive(notes.pid("child"))
+
+
 @pytest.mark.requirement("R004-071")
 @pytest.mark.parametrize(
     ("do", "reason"),
