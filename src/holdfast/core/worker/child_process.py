@@ -98,8 +98,8 @@ class HandlerProcess(ChildProcess):
 
 def _pack_model(model: type) -> bytes:
     try:
-        return child_wire.pack_model(model)
-    except Exception as error:
+        return child_wire.MODEL + pickle.dumps(model)
+    except Exception as error:  # pickling runs code of the model
         raise HandlerNotFound(
             f"{model.__name__} cannot reach a process of its own ({error}): define it at "
             "the top of an importable module"

@@ -14,7 +14,6 @@ the worker is stopping.
 """
 
 import json
-import pickle
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -65,11 +64,6 @@ def unpack_call(frame: bytes) -> HandlerCall:
     """Parse a WORK frame, which came from the worker and is trusted."""
     head, _, body = frame[1:].partition(b"\n")
     return HandlerCall(body, *json.loads(head))
-
-
-def pack_model(model: type) -> bytes:
-    """Make a MODEL frame. Raises whatever pickle raises."""
-    return MODEL + pickle.dumps(model)
 
 
 def pack_outcome(outcome: Outcome) -> bytes:

@@ -158,7 +158,9 @@ class Watchdog(Executor[M]):
             except EOFError:
                 return self._handle_death(watch)
             except BrokenFrame as error:
-                return self._handle_broken_frame(watch, error)
+                # Kill the child, because no later frame of it can be trusted.
+                reason = _describe_invalid(error)
+                return self._kill(watch, reason, retry_logged(reason))
             if outcome is not None or (outcome := self._check_signs(watch)) is not None:
                 return outcome
             watch.child.send_deadline(watch.lease.deadline)
@@ -219,11 +221,6 @@ class Watchdog(Executor[M]):
         if exit_text in _OUTSIDE_SIGNALS and self._clock.wait(self._stopping, 0.5):
             return GiveBack()
         return retry_logged(f"the worker process died ({exit_text})", stacks or None)
-
-    def _handle_broken_frame(self, watch: Watch[M], error: BrokenFrame) -> Outcome:
-        """Kill the child, because no later frame of it can be trusted."""
-        reason = _describe_invalid(error)
-        return self._kill(watch, reason, retry_logged(reason))
 
     def _kill_without_lease(self, watch: Watch[M]) -> Outcome:
         """Kill the child without delay, because another worker may have its message already."""

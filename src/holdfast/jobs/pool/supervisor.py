@@ -110,7 +110,8 @@ class Supervisor:
         self._extend_timeouts(now)
         for worker in self.workers:
             self._read_messages(worker, now)
-            self._check_health(worker, now)
+            if problem := worker.find_problem(self._limits, now):
+                worker.end(problem, now)
         for slot in self.worker_slots:
             self._reap(slot, now)
         if self._stop_at is None:
@@ -176,12 +177,6 @@ class Supervisor:
         if not self.all_were_ready:
             self.failure = f"the task handler cannot be created: {code}: {reason}"
 
-    def _check_health(self, worker: PoolWorker, now: float) -> None:
-        if worker.state is WorkerState.ENDING:
-            return
-        if problem := worker.find_problem(self._limits, now):
-            worker.end(problem, now)
-
     # -- the end of a worker
 
     def _reap(self, slot: WorkerSlot, now: float) -> None:
@@ -246,13 +241,11 @@ class Supervisor:
     def _assign(self, now: float) -> None:
         # Suspects get the idle workers first. There will be one for each, because each came
         # from a worker that ended, and its successor is idle until it gets a suspect.
-        while self._retries and (worker := self._find_idle()):
-            self._give(worker, self._retries.popleft(), now)
+        for worker in self.workers:
+            if worker.is_idle and self._retries:
+                self._give(worker, self._retries.popleft(), now)
         while (worker := self._find_least_busy()) and (task := self._source.take()):
             self._give(worker, TaskAttempt(task), now)
-
-    def _find_idle(self) -> PoolWorker | None:
-        return next((worker for worker in self.workers if worker.is_idle), None)
 
     def _find_least_busy(self) -> PoolWorker | None:
         able = [worker for worker in self.workers if worker.has_room]

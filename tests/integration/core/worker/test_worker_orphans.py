@@ -118,12 +118,10 @@ def test_a_script_without_a_main_guard_ends_with_a_hint_and_starts_no_further_pr
 ) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(
-        "from pathlib import Path\n"
         f"with open({str(tmp_path / 'imports')!r}, 'a') as file: file.write('.')\n"
         "from holdfast.core.worker.worker import Worker\n"
         "from holdfast.testing import MemoryQueue\n"
-        "def handle(message): ...\n"
-        "Worker(MemoryQueue(), handle, isolation='process').run(until_empty=True)\n"
+        "Worker(MemoryQueue(), print, isolation='process').run(until_empty=True)\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=TIMEOUT_SECONDS
