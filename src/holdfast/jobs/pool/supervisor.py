@@ -244,8 +244,8 @@ class Supervisor:
         for worker in self.workers:
             if worker.is_idle and self._retries:
                 self._give(worker, self._retries.popleft(), now)
-        while (worker := self._find_least_busy()) and (task := self._source.take()):
-            self._give(worker, TaskAttempt(task), now)
+        while (least_busy := self._find_least_busy()) and (task := self._source.take()):
+            self._give(least_busy, TaskAttempt(task), now)
 
     def _find_least_busy(self) -> PoolWorker | None:
         able = [worker for worker in self.workers if worker.has_room]
