@@ -189,6 +189,8 @@ class PoolWork:
         return DONE
 
     def done_and_dead(self, task: Task, report: Callable[[int], None]) -> None:
+        """Send more frames than the pool reads at once, then the result, and die."""
+        os.write(int(sys.argv[3]), (struct.pack("!IQ", 11, 0) + b"p[]") * 2000)
         self._answer(task, task["nonce"], b"5")
         os.kill(os.getpid(), signal.SIGKILL)
 
