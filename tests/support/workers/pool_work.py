@@ -76,6 +76,9 @@ class PoolWork:
         self.note(f"keys {' '.join(sorted(task))}")
         self.note(f"modules {' '.join(sorted(sys.modules))}")
         self.note(f"arguments {' '.join(sys.argv[:5])}")
+        self.note(
+            f"inheritable {[pipe for pipe in sys.argv[2:6] if os.get_inheritable(int(pipe))]}"
+        )
         return DONE
 
     def sleep(self, task: Task, report: Callable[[int], None]) -> Any:

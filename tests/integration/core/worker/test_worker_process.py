@@ -218,6 +218,8 @@ def test_what_a_child_started_dies_with_it(notes: Notes) -> None:
     push(queue, notes, "have_children", then="exit")
     report = run_until_empty(process_worker(queue))
     assert report.dead_lettered == 1
+    # Its end is noticed at once, although the fork holds its pipes open.
+    assert "the worker process died (exit code 3)" in (next(queue.dead_letters()).reason or "")
     assert not is_alive(notes.pid("started"))
     assert not is_alive(notes.pid("forked"))
     assert members(notes.pid()) == []

@@ -23,11 +23,14 @@ from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.core.process.child_process import ChildProcess
+from holdfast.core.process.liveness import LivenessLimits
 from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
 from holdfast.jobs.model import TaskResult, TaskToken
 from holdfast.jobs.pool import wire
 from holdfast.jobs.pool.pool import WorkerPool, make_program
 from holdfast.jobs.pool.ports import Assignment
+from holdfast.jobs.pool.safe_source import SafeTaskSource
+from holdfast.jobs.pool.supervisor import Supervisor
 from holdfast.jobs.pool.worker_slot import WorkerSlot
 from holdfast.testing.clock import ManualClock
 from support.paths import make_child_environment
@@ -155,6 +158,7 @@ def test_a_worker_gets_only_the_fields_of_its_task(notes: Notes) -> None:
     assert "holdfast.jobs.ports" not in modules
     [arguments] = notes.values("arguments")
     assert arguments.split()[:2] == ["-c", str(os.getpid())]
+    assert notes.values("inheritable") == ["[]"]  # processes of the handler get no pipe
 
 
 @pytest.mark.requirement("R004-007", "R004-027", "R004-072")
@@ -457,6 +461,47 @@ def test_only_results_of_a_workers_running_tasks_count_and_only_once(
     assert elsewhere
     assert elsewhere.isdisjoint(answered)  # it can forge results of its own worker at most
     assert len(set(answered)) == len(answered)
+
+
+def test_a_result_counts_even_if_its_worker_is_gone_before_all_is_read(notes: Notes) -> None:
+    """A pass reads only so many frames, and the result is behind more than two passes read."""
+    tasks, clock = Tasks(task("done_and_dead")), ManualClock()
+    supervisor = Supervisor(
+        make_program(pool_work.work(notes.path), 1, 1.0),
+        SafeTaskSource(tasks),
+        size=1,
+        slots=1,
+        max_attempts=1,
+        limits=LivenessLimits(),
+        events=Events(),
+        clock=clock,
+    )
+    try:
+        eventually(lambda: supervisor.tick() and not tasks.waiting)
+        [worker] = supervisor.workers
+        eventually(lambda: not is_alive(worker.process.pid))
+        supervisor.tick()  # notices the end
+        clock.advance(5.0)
+        supervisor.tick()  # gives up waiting for the group
+        assert worker not in supervisor.workers
+        assert [result.bytes_processed for result in tasks.results] == [5]
+    finally:
+        supervisor.stop(0.0)
+        eventually(lambda: clock.advance(1.0) or (supervisor.tick() and supervisor.ended))
+
+
+def test_killing_a_worker_ends_what_it_started_although_its_pipes_are_open(
+    notes: Notes,
+) -> None:
+    process = ChildProcess(make_program(pool_work.work(notes.path), 1, 1.0), SYSTEM_CLOCK)
+    try:
+        process.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
+        child = notes.pid("child")
+        process.kill()
+        eventually(lambda: not is_alive(child))
+        assert members(process.pid) == []  # also without the guard
+    finally:
+        assert process.destroy() == "SIGKILL"
 
 
 def test_a_result_that_was_sent_before_the_end_counts(notes: Notes) -> None:
