@@ -19,7 +19,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.jobs.active_job import PAGE_SIZE, ActiveJob
 from holdfast.jobs.errors import StoreUnavailable
 from holdfast.jobs.model import ExportJob, ExportTask, TaskResult, TaskStatus
-from holdfast.jobs.pool.pool import Assignment
+from holdfast.jobs.pool.ports import Assignment
 from holdfast.jobs.ports import JobStateRepository
 from holdfast.jobs.tracker import JobTracker
 

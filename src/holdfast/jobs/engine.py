@@ -18,7 +18,8 @@ from holdfast.jobs.errors import JobNotFound
 from holdfast.jobs.events import JobCancelled
 from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.jobs.model import ExportJob, ExportTask
-from holdfast.jobs.pool.pool import HandlerFactory, WorkerPool
+from holdfast.jobs.pool.pool import WorkerPool
+from holdfast.jobs.pool.ports import HandlerFactory
 from holdfast.jobs.ports import JobStateRepository, StepFunctions
 from holdfast.jobs.reconciler import Reconciler
 from holdfast.jobs.runner import JobRunner, Listing

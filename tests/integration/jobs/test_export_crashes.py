@@ -26,7 +26,7 @@ from holdfast.jobs.model import (
     TaskStatus,
     TaskToken,
 )
-from holdfast.jobs.pool.pool import Assignment
+from holdfast.jobs.pool.ports import Assignment
 from holdfast.jobs.request import JobRequest, TaskSpec
 from holdfast.jobs.runner import JobRunner
 from holdfast.jobs.tracker import JobTracker

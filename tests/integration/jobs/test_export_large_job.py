@@ -16,7 +16,7 @@ from holdfast.adapters.local.sqlite import SQLiteJobs
 from holdfast.jobs.active_job import PAGE_SIZE
 from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult
-from holdfast.jobs.pool.pool import Assignment
+from holdfast.jobs.pool.ports import Assignment
 from holdfast.jobs.request import JobRequest, TaskSpec
 from holdfast.jobs.runner import JobRunner
 from holdfast.jobs.tracker import JobTracker

@@ -22,14 +22,16 @@ from holdfast.adapters.export.work import WorkSettings, make_work
 from holdfast.bootstrap.exports import build_export_engine
 from holdfast.config.export import read_export_settings
 from holdfast.config.heartbeat import read_heartbeat_settings
+from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
+from holdfast.core.process.child_process import ChildProcess
 from holdfast.jobs.engine import JobEngine
 from holdfast.jobs.events import OrchestratorDisabled, OrchestratorStarted, OrchestratorStopped
 from holdfast.jobs.model import TaskResult, TaskToken
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.pool import Assignment, WorkerPool
-from holdfast.jobs.pool.process import WorkerProcess, pickle_factory
+from holdfast.jobs.pool.pool import WorkerPool, make_program
+from holdfast.jobs.pool.ports import Assignment
 from holdfast.jobs.request import JobRequest, TaskSpec
 from holdfast.testing.memory_jobs import JobMemory, MemoryJobs
 from holdfast.testing.stepfunctions import SimulatedStepFunctions
@@ -106,16 +108,15 @@ def list_shared_memory(pid: int) -> list[str]:
 def test_a_task_and_its_result_are_copies_sent_over_a_pipe(notes: Notes) -> None:
     """The seven steps, with a real worker."""
     payload = {"do": "finish", "bytes": 1_048_576, "url": "https://x/y", "s3Bucket": "b"}
-    process = WorkerProcess(pickle_factory(pool_work.work(notes.path)), 1, 60.0)
+    process = ChildProcess(make_program(pool_work.work(notes.path), 1, 60.0), SYSTEM_CLOCK)
     try:
-        process.send(wire.pack_task(payload, "abc-123", "task-123", 1, 7))
+        process.send(7, wire.pack_task(payload, "abc-123", "task-123", 1, 7))
         payload["do"] = "refuse"  # has no effect, because no memory is shared
-        message = eventually(lambda: read_report(process))
+        number, report = eventually(lambda: read_report(process))
     finally:
-        process.kill()
-        eventually(process.poll_exit)
-        process.close()
-    assert message == {
+        process.destroy()
+    assert number == 7
+    assert json.loads(report) == {
         "type": "TASK_COMPLETED",
         "payload": {
             "taskId": "task-123",
@@ -123,16 +124,14 @@ def test_a_task_and_its_result_are_copies_sent_over_a_pipe(notes: Notes) -> None
             "success": True,
             "bytesProcessed": 1_048_576,
             "error": None,
-            "nonce": 7,
         },
     }
 
 
-def read_report(process: WorkerProcess) -> Any:
-    """Return the report of a completed task, or None if the next message is another."""
+def read_report(process: ChildProcess) -> Any:
+    """Return the number and the report of a completed task, or None if there is none yet."""
     frame = process.read()
-    message = None if frame is None else json.loads(frame)
-    return message if message and message["type"] == "TASK_COMPLETED" else None
+    return frame if frame and frame[1].startswith(b"{") else None
 
 
 LOAD = "import pickle, sys; pickle.load(sys.stdin.buffer)(); print(*sys.modules)"

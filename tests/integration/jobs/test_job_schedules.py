@@ -27,7 +27,7 @@ from holdfast.jobs.model import (
     TaskStatus,
     TaskToken,
 )
-from holdfast.jobs.pool.pool import Assignment
+from holdfast.jobs.pool.ports import Assignment
 from holdfast.jobs.reconciler import Reconciler
 from holdfast.jobs.request import JobRequest, TaskSpec
 from holdfast.jobs.runner import JobRunner

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from holdfast.jobs.dispatcher import TaskDispatcher
 from holdfast.jobs.model import JobError, TaskResult
-from holdfast.jobs.pool.pool import Assignment
+from holdfast.jobs.pool.ports import Assignment
 
 Do = Callable[[Assignment], TaskResult | None]
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.process.wire import PULSE
 from holdfast.core.worker import child_wire
 from holdfast.core.worker.context import Context
 from support.workers.running import Notes
@@ -40,7 +41,7 @@ def raw(message: Any, ctx: Any) -> None:
 def frame(message: Any, ctx: Any) -> None:
     """Send a complete frame of this attempt with any content, after a valid one."""
     ctx.beat(checkpoint={"good": True})
-    _write(ctx, _add_length(_number_frame(ctx, message.data.encode())))
+    _write(ctx, _frame(ctx._number, message.data.encode()))
     time.sleep(1000)
 
 
@@ -53,7 +54,7 @@ def endless_frame(message: Any, ctx: Any) -> None:
 
 def endless_requests(message: Any, ctx: Any) -> None:
     """Send requests forever and never read a response."""
-    request = _add_length(_number_frame(ctx, child_wire.LOAD))
+    request = _frame(ctx._number, child_wire.LOAD)
     while True:
         _write(ctx, request * 1000)
 
@@ -61,11 +62,11 @@ def endless_requests(message: Any, ctx: Any) -> None:
 def endless_stacks(message: Any, ctx: Any) -> None:
     """Stall, and flood the pipe for stack dumps."""
     while True:
-        os.write(ctx._pulse._stacks, b"x" * (1 << 16))
+        os.write(ctx._link.stacks, b"x" * (1 << 16))
 
 
 def invalid_pulse(message: Any, ctx: Any) -> None:
-    os.write(ctx._pulse._control, b"?")
+    _write(ctx, _frame(ctx._number, PULSE + b"?"))
     time.sleep(1000)
 
 
@@ -74,17 +75,17 @@ def invalid_pulse(message: Any, ctx: Any) -> None:
 
 def outcome_twice(message: Any, ctx: Any) -> None:
     """Send the outcome of this attempt twice, in one write."""
-    ctx._frames.send = lambda payload: _write(ctx, _add_length(payload) * 2)
+    ctx._link.send = lambda number, payload: _write(ctx, _frame(number, payload) * 2)
 
 
 def outcome_and_more(message: Any, ctx: Any) -> None:
-    request = _add_length(_number_frame(ctx, child_wire.LOAD))
-    ctx._frames.send = lambda payload: _write(ctx, _add_length(payload) + request)
+    request = _frame(ctx._number, child_wire.LOAD)
+    ctx._link.send = lambda number, payload: _write(ctx, _frame(number, payload) + request)
 
 
 def outcome_of_another_attempt(message: Any, ctx: Any) -> None:
     """Send the outcome of the previous attempt, as if it came late."""
-    _write(ctx, _add_length(child_wire.add_number(ctx._number - 1, child_wire.OUTCOME)))
+    _write(ctx, _frame(ctx._number - 1, child_wire.OUTCOME))
     time.sleep(1000)
 
 
@@ -99,19 +100,15 @@ class GarbageAtStart:
 
 
 def _send_garbage() -> Any:
-    frames = next(f.frame.f_locals["frames"] for f in inspect.stack() if f.function == "main")
-    frames.send(b"rubbish")
+    link = next(f.frame.f_locals["link"] for f in inspect.stack() if f.function == "main")
+    link.send(0, b"rubbish")
     return GarbageAtStart()
 
 
-def _number_frame(ctx: Any, frame: bytes) -> bytes:
-    return child_wire.add_number(ctx._number, frame)
-
-
-def _add_length(payload: bytes) -> bytes:
-    return struct.pack("!I", len(payload)) + payload
+def _frame(number: int, payload: bytes) -> bytes:
+    return struct.pack("!IQ", 8 + len(payload), number) + payload
 
 
 def _write(ctx: Any, data: bytes) -> None:
     while data:
-        data = data[os.write(ctx._frames._write_fd, data) :]
+        data = data[os.write(ctx._link._frames._write_fd, data) :]

@@ -37,6 +37,17 @@ async def coroutine(message: Any, ctx: Context) -> Any:
     return Reject("as a coroutine says")
 
 
+def carry(ballast: bytes, message: Any) -> None:
+    note(message, f"ballast {len(ballast)}")
+
+
+def save_without_end(message: Any, ctx: Context) -> None:
+    """Send one large checkpoint after the other."""
+    note(message, "sleeping now")
+    while True:
+        ctx.beat(checkpoint="x" * 900_000)
+
+
 # -- ways to end
 
 

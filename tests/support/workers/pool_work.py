@@ -76,6 +76,9 @@ class PoolWork:
         self.note(f"keys {' '.join(sorted(task))}")
         self.note(f"modules {' '.join(sorted(sys.modules))}")
         self.note(f"arguments {' '.join(sys.argv[:5])}")
+        self.note(
+            f"inheritable {[pipe for pipe in sys.argv[2:6] if os.get_inheritable(int(pipe))]}"
+        )
         return DONE
 
     def sleep(self, task: Task, report: Callable[[int], None]) -> Any:
@@ -135,6 +138,11 @@ class PoolWork:
         self.note(f"child {child.pid}")
         time.sleep(600)
 
+    def leave_a_child(self, task: Task, report: Callable[[int], None]) -> Any:
+        """Finish, and leave a process running."""
+        self.note(f"child {subprocess.Popen(['sleep', '600']).pid}")
+        return DONE
+
     def leave_its_pipe_open(self, task: Task, report: Callable[[int], None]) -> Any:
         """Die the first time, and leave a daemon that holds all pipes open."""
         if task["attempt"] == 1:
@@ -184,17 +192,20 @@ class PoolWork:
         return DONE
 
     def done_and_dead(self, task: Task, report: Callable[[int], None]) -> None:
+        """Send more frames than the pool reads at once, then the result, and die."""
+        os.write(int(sys.argv[3]), (struct.pack("!IQ", 11, 0) + b"p[]") * 2000)
         self._answer(task, task["nonce"], b"5")
         os.kill(os.getpid(), signal.SIGKILL)
 
     def _answer(self, task: Task, nonce: int, done: bytes) -> None:
         self._say(
             b'{"type":"TASK_COMPLETED","payload":{"taskId":"t","jobId":"j","success":true,'
-            b'"bytesProcessed":%s,"error":null,"nonce":%d}}' % (done, nonce)
+            b'"bytesProcessed":%s,"error":null}}' % done,
+            nonce,
         )
 
-    def _say(self, frame: bytes) -> None:
-        os.write(int(sys.argv[3]), struct.pack("!I", len(frame)) + frame)
+    def _say(self, frame: bytes, number: int = 0) -> None:
+        os.write(int(sys.argv[3]), struct.pack("!IQ", 8 + len(frame), number) + frame)
 
 
 # -- work that cannot be made

@@ -25,7 +25,7 @@ from holdfast.jobs.model import (
     TaskResult,
     TaskToken,
 )
-from holdfast.jobs.pool.pool import Assignment
+from holdfast.jobs.pool.ports import Assignment
 from holdfast.jobs.request import JobRequest, TaskSpec, build_tasks
 from holdfast.jobs.runner import JobRunner
 from holdfast.jobs.tracker import JobTracker

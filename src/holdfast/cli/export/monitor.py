@@ -15,7 +15,7 @@ from holdfast.jobs.ports import JobStateRepository
 
 if TYPE_CHECKING:
     from holdfast.jobs.engine import JobEngine
-    from holdfast.jobs.pool.pool import RunningTaskInfo
+    from holdfast.jobs.pool.ports import RunningTaskInfo
 
 _READ_SECONDS = 1.0  # between two reads of the store
 _MAX_JOBS = 8  # that are read and shown

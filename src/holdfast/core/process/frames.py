@@ -1,4 +1,10 @@
-"""Length-prefixed frames over pipes, for descriptors that block and for those that do not."""
+"""Numbered, length-prefixed frames over pipes, for descriptors that block and that do not.
+
+    length of the rest (4 bytes)   number (8 bytes)   payload (at least 1 byte)
+
+The number is that of the attempt which the frame is about, or 0. So a frame that comes late
+or twice cannot be taken for one about another attempt.
+"""
 
 import os
 from struct import Struct
@@ -10,6 +16,8 @@ from holdfast.core.errors import MessageTooLarge
 MAX_FRAME_BYTES = 2 * 1024 * 1024
 
 _LENGTH = Struct("!I")
+_HEAD = Struct("!IQ")
+_NUMBER_BYTES = _HEAD.size - _LENGTH.size
 _CHUNK = 1 << 16
 
 
@@ -30,11 +38,11 @@ class Frames:
         self._received = bytearray()
         self._unsent = bytearray()
 
-    def read(self) -> bytes | None:
-        """Return the next complete frame, or None if it has not arrived yet.
+    def read(self) -> tuple[int, bytes] | None:
+        """Return the number and the payload of the next frame, or None if it is not complete.
 
         Raises EOFError if the peer closed the pipe. Raises BrokenFrame, now and in every
-        later call, if the frame is longer than MAX_FRAME_BYTES.
+        later call, if the frame is empty or longer than MAX_FRAME_BYTES.
         """
         while (frame := self._take_frame()) is None:
             try:
@@ -46,46 +54,49 @@ class Frames:
             self._received += chunk
         return frame
 
-    def _take_frame(self) -> bytes | None:
+    def _take_frame(self) -> tuple[int, bytes] | None:
         received = self._received
         if len(received) < _LENGTH.size:
             return None
         length = _LENGTH.unpack_from(received)[0]
+        if length <= _NUMBER_BYTES:
+            raise BrokenFrame("it is too short")
         if length > MAX_FRAME_BYTES:
             raise BrokenFrame(f"its length is {length:,} bytes, the limit {MAX_FRAME_BYTES:,}")
         end = _LENGTH.size + length
         if len(received) < end:
             return None
-        frame = bytes(received[_LENGTH.size : end])
+        number = _HEAD.unpack_from(received)[1]
+        payload = bytes(received[_HEAD.size : end])
         del received[:end]
-        return frame
+        return number, payload
 
-    def send(self, payload: bytes) -> bool:
-        """Send a frame. Return False if a part of it stays buffered until `flush`.
+    def send(self, number: int, payload: bytes) -> None:
+        """Send a frame. A part of it may stay buffered until `flush`.
 
         Raises MessageTooLarge, and sends nothing, if the peer would refuse the frame.
         """
-        if len(payload) > MAX_FRAME_BYTES:
+        length = _NUMBER_BYTES + len(payload)
+        if length > MAX_FRAME_BYTES:
             raise MessageTooLarge(
-                f"{len(payload):,} bytes are too much for a process, the limit is "
+                f"{length:,} bytes are too much for a process, the limit is "
                 f"{MAX_FRAME_BYTES:,}: store them elsewhere and pass their address"
             )
-        self._unsent += _LENGTH.pack(len(payload)) + payload
-        return self.flush()
+        self._unsent += _HEAD.pack(length, number) + payload
+        self.flush()
 
     @property
     def unsent_bytes(self) -> int:
         """The number of buffered bytes."""
         return len(self._unsent)
 
-    def flush(self) -> bool:
-        """Flush buffered bytes. Return True if the buffer is empty or the peer has closed."""
+    def flush(self) -> None:
+        """Write buffered bytes. If the peer has closed the pipe, discard them."""
         while self._unsent:
             try:
                 sent = os.write(self._write_fd, self._unsent)
             except BlockingIOError:
-                return False
+                return
             except BrokenPipeError:
                 sent = len(self._unsent)
             del self._unsent[:sent]
-        return True

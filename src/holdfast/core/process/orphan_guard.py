@@ -11,7 +11,6 @@ import ctypes
 import os
 import signal
 import sys
-from contextlib import suppress
 from select import poll
 
 _PR_SET_PDEATHSIG = 1
@@ -27,29 +26,20 @@ def detach_from_terminal() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def start_guard(parent_pid: int, parent_sentinel: int) -> int:
-    """Kill this process group as soon as the parent ends. Return the guard's process id."""
-    _set_parent_death_signal(signal.SIGKILL)
+def start_guard(parent_pid: int, parent_pipe: int) -> None:
+    """Kill this process group as soon as the parent ends.
+
+    `parent_pipe` is the reading end of a pipe that only the parent writes to.
+    """
+    # Linux sends this signal when the thread that started this process ends. That works even
+    # if a fork of the worker keeps the pipe open. It does not reach what this process
+    # started, so the guard is needed too.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # the parent ended before the line above
         kill_own_group()
-    if (guard := os.fork()) == 0:
-        _run_guard(parent_sentinel)
-    return guard
-
-
-def stop_guard_and_kill_group(guard: int) -> None:
-    """End the guard and wait for it, then kill this process group.
-
-    A process that is done calls this, so that no other process has to reap its guard.
-    """
-    # Without the guard, the kernel must not kill this process before it has killed its
-    # group. The parent may be dying right now, and then nothing else would kill what this
-    # process started.
-    _set_parent_death_signal(0)
-    with suppress(ProcessLookupError, ChildProcessError):
-        os.kill(guard, signal.SIGKILL)
-        os.waitpid(guard, 0)
-    kill_own_group()
+    if os.fork() == 0:
+        _run_guard(parent_pipe)
 
 
 def kill_own_group() -> None:
@@ -57,20 +47,12 @@ def kill_own_group() -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def _set_parent_death_signal(signal_number: int) -> None:
-    # Linux sends this signal when the thread that started this process ends. That works even
-    # if a fork of the worker keeps the pipe open. It does not reach what this process
-    # started, so the guard is needed too.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal_number)
-
-
-def _run_guard(parent_sentinel: int) -> None:
+def _run_guard(parent_pipe: int) -> None:
     try:
-        _close_all_but(parent_sentinel)
-        sentinel_poll = poll()
-        sentinel_poll.register(parent_sentinel)
-        sentinel_poll.poll()
+        _close_all_but(parent_pipe)
+        end_poll = poll()
+        end_poll.register(parent_pipe, 0)  # only its end; what is in it is for the child
+        end_poll.poll()
     finally:
         kill_own_group()
         os._exit(1)

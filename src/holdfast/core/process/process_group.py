@@ -5,6 +5,8 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+OUT_OF_MEMORY = 112  # an exit code of our children, that no shell and no signal uses
+
 
 @contextmanager
 def block_sigint() -> Iterator[None]:
@@ -48,7 +50,9 @@ def _reap_orphans(leader: int) -> None:
 
 
 def describe_exit(exit_code: int) -> str:
-    """Return how a process ended: the name of a signal, or its exit code."""
+    """Return how a process ended: out of memory, the name of a signal, or its exit code."""
+    if exit_code == OUT_OF_MEMORY:
+        return "out of memory"
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:

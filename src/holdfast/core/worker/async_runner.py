@@ -20,6 +20,7 @@ from typing import Generic
 
 from holdfast.core.clock import Clock
 from holdfast.core.lease.lease import Lease, LeaseState
+from holdfast.core.process.liveness import LivenessLimits, SignsOfLife
 from holdfast.core.queue.message import M, get_lease
 from holdfast.core.worker.context import LeaseContext
 from holdfast.core.worker.executor import bind_handler, call_soon
@@ -28,7 +29,6 @@ from holdfast.core.worker.handler import Handler
 from holdfast.core.worker.outcome import Abandoned, GiveBack, Outcome, Retry
 from holdfast.core.worker.outcome_mapping import retry_after_error, retry_logged, to_outcome
 from holdfast.core.worker.settle import InFlight
-from holdfast.core.worker.watchdog import SignsOfLife, WatchdogLimits
 
 _MAX_SETTLE_THREADS = 8  # hides network latency; a local disk gains nothing from more
 
@@ -56,7 +56,7 @@ class AsyncRunner(Generic[M]):
         make_context: Callable[[M, Lease], LeaseContext],
         fetcher: Fetcher[M],
         in_flight: InFlight[M],
-        limits: WatchdogLimits,
+        limits: LivenessLimits,
         clock: Clock,
     ) -> None:
         self.error: BaseException | None = None

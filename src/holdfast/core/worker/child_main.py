@@ -1,9 +1,8 @@
-"""The main program of a child process. It handles one message at a time for the worker.
+"""The program of a worker's child process. It handles one message at a time.
 
-The main thread runs the handler, so that a signal can interrupt it. A second thread sends
-pulses. They show that the interpreter responds and whether the handler beat. If the lease runs
-out without a renewal from the worker, that thread kills the process, because the worker may be
-frozen and another worker will get the message.
+The main thread runs the handler, so that a signal can interrupt it. The thread that sends
+pulses reports beats. If the lease runs out without a renewal from the worker, that thread
+kills the process, because the worker may be frozen and another worker will get the message.
 """
 
 import asyncio
@@ -11,110 +10,47 @@ import faulthandler
 import inspect
 import os
 import pickle
-import signal
-from contextlib import suppress
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection
-from select import POLLIN, poll
-from threading import Event, Lock, Thread
-from typing import Any, NoReturn
+from collections.abc import Callable
+from functools import partial
+from threading import Event, Lock
+from typing import Any
 
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import LeaseLost
-from holdfast.core.process.frames import Frames
-from holdfast.core.process.orphan_guard import detach_from_terminal, kill_own_group, start_guard
+from holdfast.core.process.child_main import ParentLink, PulseSender, Terminated
+from holdfast.core.process.orphan_guard import kill_own_group
 from holdfast.core.queue.message import AnyMessage, MessageCodec
 from holdfast.core.worker import child_wire
 from holdfast.core.worker.child_wire import HandlerCall
 from holdfast.core.worker.context import UNKNOWN, Context, compute_seconds_until
 from holdfast.core.worker.executor import BoundHandler, bind_handler
+from holdfast.core.worker.handler import Handler
 from holdfast.core.worker.outcome import Outcome
 from holdfast.core.worker.outcome_mapping import retry_after_error, to_outcome
 
-STACKS_SIGNAL = signal.SIGQUIT  # as in Java
 
-_MAX_PROBLEM_LENGTH = 2000
-
-
-def main(
-    from_worker: Connection,
-    to_worker: Connection,
-    control: Connection,
-    stacks: Connection,
-    handler: bytes,
-    interval: float,
-) -> None:
-    """Run the child process. The worker calls this in a spawned process."""
-    detach_from_terminal()
-    parent = parent_process()
-    assert parent is not None
-    assert parent.pid is not None
-    start_guard(parent.pid, parent.sentinel)
-    # Both are C code that needs no interpreter, so they also show where it is stuck.
-    faulthandler.register(STACKS_SIGNAL, file=stacks.fileno(), all_threads=True)
-    faulthandler.enable(file=stacks.fileno())
-    signal.signal(signal.SIGTERM, _raise_terminated)
-    frames = Frames(from_worker.fileno(), to_worker.fileno())
-    try:
-        call = bind_handler(_unpickle(handler, frames))
-        frames.send(child_wire.add_number(0, child_wire.READY))
-        _serve(call, frames, PulseSender(control.fileno(), stacks.fileno(), interval))
-    except Terminated:
-        _end_by_signal()
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived. The `finally` blocks of the handler run, then the process ends."""
-
-
-def _raise_terminated(*_: object) -> NoReturn:
-    raise Terminated
-
-
-def _end_by_signal() -> None:
-    """End this process with SIGTERM, so that its exit status shows the signal."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _unpickle(pickled: bytes, frames: Frames, number: int = 0) -> Any:
-    """Unpickle the handler or the model, which imports the user's code.
-
-    If that fails, report it to the worker and exit.
-    """
-    try:
-        return pickle.loads(pickled)  # noqa: S301  # the parent process sent it
-    except Terminated:
-        raise
-    except BaseException as error:
-        problem = f"{type(error).__name__}: {error}"[:_MAX_PROBLEM_LENGTH]
-        frame = child_wire.BROKEN + problem.encode(errors="replace")
-        frames.send(child_wire.add_number(number, frame))
-        raise SystemExit(1) from None
-
-
-def _serve(call: BoundHandler, frames: Frames, pulse: "PulseSender") -> None:
+def prepare(handler: Handler, link: ParentLink, *, pulse_seconds: float) -> Callable[[], None]:
+    """Return the function that handles messages until the worker closes the pipe."""
+    pulse = LeasePulseSender(link, pulse_seconds)
     pulse.start()
+    return partial(_serve, bind_handler(handler), link, pulse)
+
+
+def _serve(call: BoundHandler, link: ParentLink, pulse: "LeasePulseSender") -> None:
     codec: MessageCodec[Any] = MessageCodec(AnyMessage)
     with asyncio.Runner() as runner:
-        while (numbered_frame := _read_frame(frames)) is not None:
-            number, frame = child_wire.split_number(numbered_frame)
+        while (numbered_frame := link.read()) is not None:
+            number, frame = numbered_frame
             if frame[:1] == child_wire.MODEL:
-                codec = MessageCodec(_unpickle(frame[1:], frames, number))
+                with link.report_broken(number):
+                    codec = MessageCodec(pickle.loads(frame[1:]))  # noqa: S301  # the worker's
                 continue
             work = child_wire.unpack_call(frame)
-            pulse.begin(work.deadline)
-            ctx = ChildContext(work, number, frames, pulse)
+            pulse.begin(number, work.deadline)
+            ctx = ChildContext(work, number, link, pulse)
             outcome = _run_handler(call, codec, work, ctx, runner)
             pulse.end()
-            frames.send(child_wire.add_number(number, child_wire.pack_outcome(outcome)))
-
-
-def _read_frame(frames: Frames) -> bytes | None:
-    try:
-        return frames.read()
-    except EOFError:  # the worker closed the pipe, so this process can end
-        return None
+            link.send(number, child_wire.pack_outcome(outcome))
 
 
 def _run_handler(
@@ -139,96 +75,73 @@ async def _await(work: Any) -> Any:
     return await work
 
 
-class PulseSender:
-    """Sends pulses, which show that the interpreter responds."""
+class LeasePulseSender(PulseSender):
+    """Sends pulses during an attempt, and kills this process when the lease runs out."""
 
-    def __init__(self, control: int, stacks: int, interval: float) -> None:
+    def __init__(self, link: ParentLink, pulse_seconds: float) -> None:
+        super().__init__(link, pulse_seconds)
         self.stopping = Event()
         self.deadline = 0.0
         self.beats = 0
         self._beats_sent = 0
+        self._number = 0
         self._busy = False
-        self._control = control
-        self._stacks = stacks
-        self._interval = interval
-        self._received = bytearray()
-        os.set_blocking(control, False)
 
-    def start(self) -> None:
-        """Start the thread that sends pulses."""
-        Thread(target=self._run, name="holdfast-pulse", daemon=True).start()
-
-    def begin(self, deadline: float) -> None:
+    def begin(self, number: int, deadline: float) -> None:
         """Send pulses for an attempt, until `end` or until its deadline."""
+        self._number = number
         self.deadline = deadline
         self._busy = True
 
     def end(self) -> None:
-        """Stop sending pulses, because the attempt is over."""
+        """Stop sending pulses. None follows a frame that is sent after this call."""
         self._busy = False
 
-    def _run(self) -> None:
-        control_poll = poll()
-        control_poll.register(self._control, POLLIN)
-        while True:
-            if control_poll.poll(self._compute_pause() * 1000) and not self._read_control():
-                return  # the worker closed the pipe; the guard and the main thread notice it
-            if not self._busy:
-                continue
-            if SYSTEM_CLOCK.monotonic() >= self.deadline:
-                self._kill_overdue()
-            self._send_pulse()
-
-    def _compute_pause(self) -> float:
+    def compute_pause(self) -> float:
+        """Return the seconds until the next pulse, or until the deadline."""
         if not self._busy:
-            return self._interval
+            return self._pulse_seconds
         left = self.deadline - SYSTEM_CLOCK.monotonic()
-        return min(self._interval, max(left, 0.001))
+        return min(self._pulse_seconds, max(left, 0.001))
 
-    def _send_pulse(self) -> None:
-        beats = self.beats  # a beat after this line counts for the next pulse
-        with suppress(OSError):  # the worker does not read now; the next pulse reports the beat
-            os.write(
-                self._control,
-                child_wire.PULSE if beats == self._beats_sent else child_wire.MOVED,
-            )
-            self._beats_sent = beats
-
-    def _read_control(self) -> bool:
-        """Read the worker's control records. Return False if the worker closed the pipe."""
-        try:
-            chunk = os.read(self._control, 4096)
-        except ConnectionResetError:
-            return False
-        self._received += chunk
-        while len(self._received) >= child_wire.CONTROL.size:
-            kind, value = child_wire.CONTROL.unpack_from(self._received)
-            del self._received[: child_wire.CONTROL.size]
-            if kind == child_wire.DEADLINE:
-                # A record that was sent for an earlier attempt must not shorten this one.
-                self.deadline = max(self.deadline, value)
-            else:
+    def handle_control(self, records: bytes) -> None:
+        """Note a new deadline or that the worker is stopping. Then check the deadline."""
+        for (deadline,) in child_wire.CONTROL.iter_unpack(records):
+            # A record that was sent for an earlier attempt must not shorten this one.
+            self.deadline = max(self.deadline, deadline)
+            if deadline == child_wire.STOPPING:
                 self.stopping.set()
-        return bool(chunk)
+        if self._busy and SYSTEM_CLOCK.monotonic() >= self.deadline:
+            self._kill_overdue()
+
+    def make_pulse(self) -> tuple[int, bytes] | None:
+        """Return whether the handler beat since the last pulse. There is none between messages,
+        because the worker does not read then."""
+        if not self._busy:
+            return None
+        beats = self.beats  # a beat after this line counts for the next pulse
+        moved = child_wire.MOVED if beats != self._beats_sent else b""
+        self._beats_sent = beats
+        return self._number, moved
 
     def _kill_overdue(self) -> None:
-        os.write(self._stacks, b"the lease ran out without a renewal from the worker\n")
-        faulthandler.dump_traceback(self._stacks, all_threads=True)
+        os.write(self._link.stacks, b"the lease ran out without a renewal from the worker\n")
+        faulthandler.dump_traceback(self._link.stacks, all_threads=True)
         kill_own_group()
 
 
 class ChildContext(Context):
     """The context of a handler whose lease the worker holds, in another process."""
 
-    __slots__ = ("_cap_at", "_checkpoint", "_frames", "_lock", "_lost", "_number", "_pulse")
+    __slots__ = ("_cap_at", "_checkpoint", "_link", "_lock", "_lost", "_number", "_pulse")
 
     def __init__(
-        self, work: HandlerCall, number: int, frames: Frames, pulse: PulseSender
+        self, work: HandlerCall, number: int, link: ParentLink, pulse: LeasePulseSender
     ) -> None:
         super().__init__(work.message_id, work.attempt, work.fence, pulse.stopping)
         self._cap_at = work.cap_at
         self._number = number
-        self._frames = frames
+        self._link = link
         self._pulse = pulse
         self._lock = Lock()
         self._lost: Event | None = None
@@ -275,7 +188,7 @@ class ChildContext(Context):
 
     def _request(self, frame: bytes) -> Any:
         with self._lock:  # the handler may use several threads
-            self._frames.send(child_wire.add_number(self._number, frame))
-            response = self._frames.read()
+            self._link.send(self._number, frame)
+            response = self._link.read()
         assert response is not None
-        return child_wire.unpack_response(child_wire.split_number(response)[1])
+        return child_wire.unpack_response(response[1])

@@ -1,23 +1,21 @@
-"""The protocol between a worker and its child processes.
+"""The frames between a worker and its child processes.
 
     worker ─▶ child   MODEL once per message type, WORK, RESPONSE to a request
-    child  ─▶ worker  READY or BROKEN after the start, SAVE and LOAD (requests), OUTCOME
+    child  ─▶ worker  SAVE and LOAD (requests), OUTCOME, PULSE with MOVED after a beat
 
-Frames are plain data. Only the handler and the message's model are pickled, because they are
-code. Every frame begins with the number of its attempt, which is 0 during the start. So a
-frame that comes late or twice cannot settle the next message. The worker checks a child's
-frames as strictly as those of an untrusted process.
+Besides these, there are the frames of every child (`core/process/wire.py`). The number of a
+frame is that of its attempt, which is 0 during the start. So a frame that comes late or twice
+cannot settle the next message. Only the handler and the message's model are pickled, because
+they are code; the rest is plain data. The worker checks a child's frames as strictly as those
+of an untrusted process.
 
-The control pipe carries single records without a response. The worker sends the lease's
-deadline and whether it is stopping. The child sends pulses, which show whether its handler
-beat since the last one.
+The control pipe carries single records without a response: the lease's deadline, and that
+the worker is stopping.
 """
 
 import json
-import pickle
-from dataclasses import dataclass
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.core.errors import (
     LeaseLost,
@@ -28,16 +26,16 @@ from holdfast.core.errors import (
 )
 from holdfast.core.lease.lease import Lease
 from holdfast.core.process.frames import BrokenFrame
+from holdfast.core.process.wire import parse_json
 from holdfast.core.worker.outcome import Done, GiveBack, Outcome, Reject, Retry
 from holdfast.core.worker.outcome_mapping import is_delay, to_outcome
 
 MODEL, WORK, RESPONSE = b"m", b"w", b"a"
-READY, BROKEN, SAVE, LOAD, OUTCOME = b"r", b"b", b"s", b"l", b"o"
+SAVE, LOAD, OUTCOME = b"s", b"l", b"o"
 
-PULSE, MOVED = b".", b"+"
-DEADLINE, STOPPING = b"d", b"s"
-CONTROL = Struct("!cd")
-_NUMBER = Struct("!Q")
+MOVED = b"+"
+CONTROL = Struct("!d")  # a deadline; a pipe never splits so few bytes
+STOPPING = -1.0  # in place of a deadline
 
 _ERRORS = {
     kind.__name__: kind
@@ -45,28 +43,15 @@ _ERRORS = {
 }
 
 
-def add_number(number: int, frame: bytes) -> bytes:
-    """Prefix a frame with the number of its attempt."""
-    return _NUMBER.pack(number) + frame
-
-
-def split_number(frame: bytes) -> tuple[int, bytes]:
-    """Split off the attempt number. Raises BrokenFrame if the frame is too short."""
-    if len(frame) <= _NUMBER.size:
-        raise BrokenFrame("it is too short")
-    return _NUMBER.unpack_from(frame)[0], frame[_NUMBER.size :]
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerCall:
+class HandlerCall(NamedTuple):
     """One attempt, as the worker sends it to the child."""
 
+    body: bytes
     message_id: str
     attempt: int
     fence: int
     deadline: float
     cap_at: float | None
-    body: bytes
 
 
 def pack_call(lease: Lease, body: bytes) -> bytes:
@@ -78,13 +63,7 @@ def pack_call(lease: Lease, body: bytes) -> bytes:
 def unpack_call(frame: bytes) -> HandlerCall:
     """Parse a WORK frame, which came from the worker and is trusted."""
     head, _, body = frame[1:].partition(b"\n")
-    message_id, attempt, fence, deadline, cap_at = json.loads(head)
-    return HandlerCall(message_id, attempt, fence, deadline, cap_at, body)
-
-
-def pack_model(model: type) -> bytes:
-    """Make a MODEL frame. Raises whatever pickle raises."""
-    return MODEL + pickle.dumps(model)
+    return HandlerCall(body, *json.loads(head))
 
 
 def pack_outcome(outcome: Outcome) -> bytes:
@@ -107,7 +86,7 @@ def unpack_outcome(frame: bytes) -> Outcome:
     """Parse an OUTCOME frame. Raises BrokenFrame unless `pack_outcome` could have made it."""
     if frame == OUTCOME:
         return Done()
-    match _parse_json(frame[1:]):
+    match parse_json(frame[1:]):
         case ["retry", after_seconds, str(reason), str() | None as detail, str(log_reason)] if (
             is_delay(after_seconds)
         ):
@@ -129,20 +108,7 @@ def pack_save(checkpoint: Any) -> bytes:
 
 def unpack_save(frame: bytes) -> Any:
     """Parse a SAVE frame. Raises BrokenFrame unless `pack_save` could have made it."""
-    return _parse_json(frame[1:])
-
-
-def _parse_json(text: bytes) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        raise BrokenFrame(
-            "it is not JSON"
-        ) from None  # the text of `json` would quote the frame
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+    return parse_json(frame[1:])
 
 
 def pack_response(value: Any = None, error: Exception | None = None) -> bytes:

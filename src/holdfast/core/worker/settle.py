@@ -159,7 +159,8 @@ class WorkerReport:
 class InFlight(Generic[M]):
     """Settles the messages of one run and counts the results.
 
-    When `give_up` is set, settling no longer waits for a queue that does not respond.
+    When `give_up` is set, settling no longer waits for a queue that does not respond, and
+    watchdogs end the work of their children.
     """
 
     def __init__(self, queue: QueueManager[M], events: Events) -> None:

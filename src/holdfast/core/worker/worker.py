@@ -12,7 +12,6 @@ The phases of a run. Leases are renewed during all of them:
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from multiprocessing import current_process
 from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Generic, Literal
@@ -22,6 +21,7 @@ from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events, WorkerStarted, WorkerStopped, WorkerStopping
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import Lease
+from holdfast.core.process.liveness import LivenessLimits
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import M
 from holdfast.core.worker.async_runner import AsyncRunner
@@ -32,7 +32,7 @@ from holdfast.core.worker.handler import Handler, get_handler_name, inspect_hand
 from holdfast.core.worker.process_runner import ProcessRunner
 from holdfast.core.worker.runner import DirectExecutor, Runner, ThreadRunner
 from holdfast.core.worker.settle import InFlight, WorkerReport
-from holdfast.core.worker.watchdog import Watchdog, WatchdogLimits
+from holdfast.core.worker.watchdog import Watchdog
 
 __all__ = ["Isolation", "Worker", "WorkerReport"]
 
@@ -109,7 +109,7 @@ class Worker(Generic[M]):
         self._queue = queue
         self._handler = handler
         self._pickled_handler = _check_handler(handler, isolation)
-        self._limits = WatchdogLimits(
+        self._limits = LivenessLimits(
             stall_seconds, timeout_seconds, pulse_seconds, kill_grace_seconds
         )
         self._drain_seconds = drain_seconds
@@ -238,7 +238,6 @@ class Worker(Generic[M]):
         self, fetcher: Fetcher[M], in_flight: InFlight[M], stopping: Event
     ) -> Runner:
         make_context = partial(LeaseContext, self._queue, stopping=stopping, clock=self._clock)
-        cancel_running = Event()
         count, clock = self.concurrency, self._clock
         match self.isolation:
             case "thread":
@@ -253,11 +252,10 @@ class Worker(Generic[M]):
             case "process":
                 return ProcessRunner(
                     count,
-                    lambda: self._make_watchdog(make_context, stopping, cancel_running),
+                    lambda: self._make_watchdog(make_context, stopping, in_flight.give_up),
                     fetcher,
                     in_flight,
                     clock,
-                    cancel_running=cancel_running,
                 )
             case "async":
                 return AsyncRunner(
@@ -268,7 +266,7 @@ class Worker(Generic[M]):
         self,
         make_context: Callable[[M, Lease], LeaseContext],
         stopping: Event,
-        cancel_running: Event,
+        give_up: Event,
     ) -> Watchdog[M]:
         return Watchdog(
             self._pickled_handler,
@@ -277,7 +275,7 @@ class Worker(Generic[M]):
             queue_name=self._queue.name,
             lease_seconds=self._queue.lease_seconds,
             stopping=stopping,
-            cancel_running=cancel_running,
+            give_up=give_up,
             clock=self._clock,
             events=self._events,
         )
@@ -289,8 +287,6 @@ def _check_handler(handler: Handler, isolation: str) -> bytes:
     match isolation:
         case "thread":
             return b""
-        case "process" if current_process().daemon:
-            raise ConfigError("isolation 'process' cannot work inside a daemonic process")
         case "process":
             return pickle_handler(handler)
         case "async" if kind.is_async:

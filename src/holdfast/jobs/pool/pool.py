@@ -10,38 +10,23 @@ and never for a single one.
 
 import logging
 import os
+import pickle
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from select import POLLIN, POLLOUT, poll
+from select import POLLIN, poll
 from threading import Event, RLock, Thread
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
-from holdfast.jobs.pool.ports import (
-    Assignment,
-    HandlerFactory,
-    RunningTaskInfo,
-    TaskHandler,
-    TaskSource,
-    WorkerInfo,
-)
-from holdfast.jobs.pool.process import WorkerProcess, pickle_factory
+from holdfast.core.process.liveness import LivenessLimits
+from holdfast.core.process.wire import Program
+from holdfast.jobs.pool.ports import HandlerFactory, TaskSource, WorkerInfo
 from holdfast.jobs.pool.safe_source import SafeTaskSource
 from holdfast.jobs.pool.supervisor import MAX_TICK_SECONDS, Supervisor
-from holdfast.jobs.pool.worker import PoolLimits, PoolWorker, WorkerState
-
-__all__ = [
-    "Assignment",
-    "HandlerFactory",
-    "RunningTaskInfo",
-    "TaskHandler",
-    "TaskSource",
-    "WorkerInfo",
-    "WorkerPool",
-]
+from holdfast.jobs.pool.worker import PoolWorker, WorkerState
 
 _log = logging.getLogger("holdfast")
 
@@ -76,10 +61,12 @@ class WorkerPool:
             task_timeout_seconds=task_timeout_seconds,
             response_timeout_seconds=response_timeout_seconds,
         )
-        limits = PoolLimits(task_timeout_seconds, response_timeout_seconds)
+        limits = LivenessLimits(
+            timeout_seconds=task_timeout_seconds, pulse_seconds=response_timeout_seconds
+        )
         self._clock = clock
         self._supervisor = Supervisor(
-            partial(WorkerProcess, pickle_factory(make_handler), slots, limits.pulse_seconds),
+            make_program(make_handler, slots, limits.compute_pulse_seconds()),
             SafeTaskSource(source),
             size=size,
             slots=slots,
@@ -198,6 +185,20 @@ class WorkerPool:
         return pause
 
 
+def make_program(make_handler: HandlerFactory, slots: int, pulse_seconds: float) -> Program:
+    """Return the program of the workers. Raises ConfigError if they could not load it."""
+    try:
+        factory = pickle.dumps(make_handler)
+    except Exception as error:  # pickling an object can raise anything
+        raise ConfigError(
+            "the task handler cannot be sent to a worker process "
+            f"({type(error).__name__}: {error}): use a function at the top of an importable "
+            "module, or a partial of one"
+        ) from None
+    options = {"slots": slots, "pulse_seconds": pulse_seconds}
+    return Program("holdfast.jobs.pool.worker_main", factory, options)
+
+
 class WakeupPipe:
     """A pipe that wakes the pool's thread while it waits for its workers."""
 
@@ -221,9 +222,7 @@ class WakeupPipe:
         for worker in workers:
             # The pipe of a worker that is ENDING is at its end, so it would always be ready.
             if worker.state is not WorkerState.ENDING:
-                ready.register(worker.process.messages, POLLIN)
-                if worker.process.unsent:
-                    ready.register(worker.process.commands, POLLOUT)
+                worker.process.register(ready)
         ready.poll(seconds * 1000)
         with suppress(BlockingIOError):
             os.read(self._reads, 4096)

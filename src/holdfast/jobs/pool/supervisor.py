@@ -11,23 +11,19 @@ All of this runs in the pool's thread and never waits for a worker.
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from itertools import count
-from typing import assert_never
+from itertools import count, islice
 
 from holdfast.core.clock import Clock
+from holdfast.core.errors import MessageTooLarge
 from holdfast.core.events import Events
+from holdfast.core.process.child_process import ChildProcess
+from holdfast.core.process.frames import BrokenFrame
+from holdfast.core.process.liveness import LivenessLimits
+from holdfast.core.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
 from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.process import WorkerProcess
 from holdfast.jobs.pool.safe_source import SafeTaskSource
-from holdfast.jobs.pool.worker import (
-    PoolLimits,
-    PoolWorker,
-    RunningTask,
-    TaskAttempt,
-    WorkerState,
-)
+from holdfast.jobs.pool.worker import PoolWorker, RunningTask, TaskAttempt, WorkerState
 from holdfast.jobs.pool.worker_slot import WorkerSlot
 
 MAX_TICK_SECONDS = 1.0  # a pass at least so often
@@ -46,19 +42,19 @@ class Supervisor:
 
     def __init__(
         self,
-        spawn: Callable[[], WorkerProcess],
+        program: Program,
         source: SafeTaskSource,
         *,
         size: int,
         slots: int,
         max_attempts: int,
-        limits: PoolLimits,
+        limits: LivenessLimits,
         events: Events,
         clock: Clock,
     ) -> None:
         self.worker_slots = tuple(WorkerSlot() for _ in range(size))
         self.failure: str | None = None  # why the pool cannot start
-        self._spawn = spawn
+        self._program = program
         self._source = source
         self._slots = slots
         self._max_attempts = max_attempts
@@ -114,7 +110,8 @@ class Supervisor:
         self._extend_timeouts(now)
         for worker in self.workers:
             self._read_messages(worker, now)
-            self._check_health(worker, now)
+            if problem := worker.find_problem(self._limits, now):
+                worker.end(problem, now)
         for slot in self.worker_slots:
             self._reap(slot, now)
         if self._stop_at is None:
@@ -140,39 +137,35 @@ class Supervisor:
             for worker in self.workers:
                 worker.extend_timeouts(missed_seconds)
 
-    def _read_messages(self, worker: PoolWorker, now: float) -> None:
+    def _read_messages(
+        self, worker: PoolWorker, now: float, max_frames: int | None = _MAX_FRAMES
+    ) -> None:
         if worker.unreadable:
             return
         try:
-            for _ in range(_MAX_FRAMES):
-                if (frame := worker.process.read()) is None:
-                    break
+            for number, frame in islice(iter(worker.process.read, None), max_frames):
                 worker.heard_at = now
-                self._handle_message(worker, wire.unpack_message(frame), now)
-            worker.process.flush()
+                self._handle_frame(worker, number, frame, now)
         except EOFError:
             worker.end(None, now)  # it is dying, and its exit code will give the reason
-        except wire.BrokenFrame:
+        except BrokenFrame:
             worker.unreadable = True
             worker.end("sent an invalid message", now)
 
-    def _handle_message(
-        self, worker: PoolWorker, message: wire.WorkerMessage, now: float
-    ) -> None:
-        match message:
-            case wire.WorkerReady():
-                worker.mark_ready(now)
-            case wire.WorkerBroken(code, reason):
-                self._handle_broken(worker, code, reason, now)
-            case wire.WorkerPulse():
-                worker.record_pulse(message)
-            case wire.TaskReport(nonce):
-                # Any other nonce belongs to an attempt that this worker no longer has.
-                if (run := worker.running.pop(nonce, None)) is not None:
-                    worker.finished_task = True
-                    self._source.complete(run, message)
-            case _:
-                assert_never(message)
+    def _handle_frame(self, worker: PoolWorker, number: int, frame: bytes, now: float) -> None:
+        kind = frame[:1]
+        if frame == READY:
+            worker.mark_ready(now)
+        elif kind == BROKEN:
+            self._handle_broken(worker, *unpack_broken(frame), now)
+        elif kind == PULSE:
+            worker.record_progress(wire.unpack_progress(frame))
+        else:
+            report = wire.unpack_completed(frame)
+            # Any other nonce belongs to an attempt that this worker no longer has.
+            if (run := worker.running.pop(number, None)) is not None:
+                worker.finished_task = True
+                self._source.complete(run, report)
 
     def _handle_broken(self, worker: PoolWorker, code: str, reason: str, now: float) -> None:
         """End a worker that could not create the task handler.
@@ -184,35 +177,24 @@ class Supervisor:
         if not self.all_were_ready:
             self.failure = f"the task handler cannot be created: {code}: {reason}"
 
-    def _check_health(self, worker: PoolWorker, now: float) -> None:
-        if worker.state is WorkerState.ENDING:
-            return
-        if problem := worker.find_problem(self._limits, now):
-            worker.end(problem, now)
-
     # -- the end of a worker
 
     def _reap(self, slot: WorkerSlot, now: float) -> None:
         worker = slot.worker
-        if worker is None or worker.state is not WorkerState.ENDING or not worker.is_gone(now):
+        if worker is None or worker.state is not WorkerState.ENDING:
             return
-        self._read_remaining(worker, now)
+        if not worker.process.is_gone():
+            return
+        # Results sent before the end count; an incomplete frame is ignored.
+        self._read_messages(worker, now, None)
+        if stacks := worker.process.read_stacks():
+            _log.warning("worker process %d crashed: %s", worker.process.pid, stacks)
         worker.process.close()
         slot.vacate(now)
         self._fail_start(slot, worker.reason)
         if self._stop_at is None:
             self._events.emit(PoolWorkerEnded(worker.process.pid, worker.reason))
         self._requeue_tasks(worker)
-
-    def _read_remaining(self, worker: PoolWorker, now: float) -> None:
-        """Handle the messages sent before the end; an incomplete message is ignored."""
-        if worker.unreadable:
-            return
-        try:
-            while (frame := worker.process.read()) is not None:
-                self._handle_message(worker, wire.unpack_message(frame), now)
-        except (EOFError, wire.BrokenFrame):
-            return
 
     def _fail_start(self, slot: WorkerSlot, reason: str) -> None:
         if slot.has_failed and self.failure is None:
@@ -247,7 +229,7 @@ class Supervisor:
 
     def _spawn_worker(self, slot: WorkerSlot, now: float) -> None:
         try:
-            process = self._spawn()
+            process = ChildProcess(self._program, self._clock)
         except OSError as error:  # no memory, no process id or no descriptor is left
             _log.warning("no worker process can be started: %s", error)
             slot.delay_next(now)
@@ -259,13 +241,11 @@ class Supervisor:
     def _assign(self, now: float) -> None:
         # Suspects get the idle workers first. There will be one for each, because each came
         # from a worker that ended, and its successor is idle until it gets a suspect.
-        while self._retries and (worker := self._find_idle()):
-            self._give(worker, self._retries.popleft(), now)
-        while (worker := self._find_least_busy()) and (task := self._source.take()):
-            self._give(worker, TaskAttempt(task), now)
-
-    def _find_idle(self) -> PoolWorker | None:
-        return next((worker for worker in self.workers if worker.is_idle), None)
+        for worker in self.workers:
+            if worker.is_idle and self._retries:
+                self._give(worker, self._retries.popleft(), now)
+        while (least_busy := self._find_least_busy()) and (task := self._source.take()):
+            self._give(least_busy, TaskAttempt(task), now)
 
     def _find_least_busy(self) -> PoolWorker | None:
         able = [worker for worker in self.workers if worker.has_room]
@@ -274,7 +254,7 @@ class Supervisor:
     def _give(self, worker: PoolWorker, attempt: TaskAttempt, now: float) -> None:
         try:
             worker.assign(attempt, next(self._nonces), now)
-        except (TypeError, ValueError, RecursionError):
+        except (TypeError, ValueError, RecursionError, MessageTooLarge):
             # The error's own text is left out, because it quotes the payload.
             problem = "the task is not plain data, or larger than 2 MiB"
             self._source.fail(attempt.assignment, "InvalidTask", problem)

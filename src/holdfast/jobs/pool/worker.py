@@ -10,15 +10,13 @@ other worker gets a task that may still be worked on.
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from holdfast.core.process.child_process import ChildProcess
+from holdfast.core.process.liveness import START_TIMEOUT_SECONDS, LivenessLimits
 from holdfast.jobs.pool import wire
 from holdfast.jobs.pool.ports import Assignment, RunningTaskInfo, WorkerInfo
-from holdfast.jobs.pool.process import WorkerProcess
 
-_START_TIMEOUT_SECONDS = 120.0  # imports on a busy machine
 _PROVED_SECONDS = 60.0  # a worker that lived so long did not die of its start
 _CLOSE_TIMEOUT_SECONDS = 2.0  # for TaskHandler.close
-_GROUP_TIMEOUT_SECONDS = 1.0  # where no process reaps orphans, a group never becomes empty
-_KILL_TIMEOUT_SECONDS = 10.0  # after SIGKILL; only the kernel itself can take longer
 
 
 class WorkerState(Enum):
@@ -28,19 +26,6 @@ class WorkerState(Enum):
     READY = auto()
     LEAVING = auto()
     ENDING = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class PoolLimits:
-    """How long a task may run and a worker may be silent."""
-
-    task_timeout_seconds: float
-    response_timeout_seconds: float
-
-    @property
-    def pulse_seconds(self) -> float:
-        """The interval in which a worker must send its pulse."""
-        return min(1.0, self.response_timeout_seconds / 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +62,7 @@ class RunningTask:
 class PoolWorker:
     """A worker process and its tasks, for the pool's thread. Any thread may call `to_info`."""
 
-    process: WorkerProcess
+    process: ChildProcess
     slots: int
     state_since: float
     heard_at: float
@@ -106,14 +91,13 @@ class PoolWorker:
     def assign(self, attempt: TaskAttempt, nonce: int, now: float) -> None:
         """Send the task to the worker.
 
-        Raises TypeError, ValueError or RecursionError if the task cannot be packed; then
-        nothing was sent.
+        Raises TypeError, ValueError, RecursionError or MessageTooLarge if the task cannot be
+        packed; then nothing was sent.
         """
         task = attempt.assignment
         ids = (task.job_id, task.task_id, attempt.number, nonce)
-        frame = wire.pack_task(task.payload, *ids)
+        self.process.send(nonce, wire.pack_task(task.payload, *ids))
         self.running[nonce] = RunningTask(attempt, now)
-        self.process.send(frame)
 
     def cancel(self, job_id: str) -> None:
         """Mark the running tasks of that job as cancelled."""
@@ -124,9 +108,9 @@ class PoolWorker:
         """Send a cancel for each job with cancelled tasks, because an earlier one may have
         come before the task had begun. Skip a worker that does not read its pipe."""
         jobs = {run.attempt.assignment.job_id for run in self.running.values() if run.cancelled}
-        if self.state is WorkerState.READY and not self.process.unsent:
+        if self.state is WorkerState.READY and not self.process.unsent_bytes:
             for job_id in jobs:
-                self.process.send(wire.pack_cancel(job_id))
+                self.process.send(0, wire.pack_cancel(job_id))
 
     # -- signs of life
 
@@ -136,9 +120,9 @@ class PoolWorker:
             self.was_ready = True
             self._move_to(WorkerState.READY, now)
 
-    def record_pulse(self, pulse: wire.WorkerPulse) -> None:
+    def record_progress(self, bytes_by_nonce: dict[int, int]) -> None:
         """Note how many bytes each running task has processed."""
-        for nonce, done in pulse.bytes_by_nonce.items():
+        for nonce, done in bytes_by_nonce.items():
             if nonce in self.running:
                 self.running[nonce].bytes_processed = done
 
@@ -149,31 +133,26 @@ class PoolWorker:
         for run in list(self.running.values()):
             run.started_at += seconds
 
-    def find_problem(self, limits: PoolLimits, now: float) -> str | None:
+    def find_problem(self, limits: LivenessLimits, now: float) -> str | None:
         """Return the reason to end the worker, or None while it is healthy."""
         if (exit_reason := self.process.poll_exit()) is not None:
             return exit_reason
         in_state_seconds = now - self.state_since
         match self.state:
-            case WorkerState.STARTING if in_state_seconds >= _START_TIMEOUT_SECONDS:
-                return f"not ready after {_START_TIMEOUT_SECONDS:g} s"
+            case WorkerState.STARTING if in_state_seconds >= START_TIMEOUT_SECONDS:
+                return f"not ready after {START_TIMEOUT_SECONDS:g} s"
             case WorkerState.LEAVING if in_state_seconds >= _CLOSE_TIMEOUT_SECONDS:
                 return f"did not end within {_CLOSE_TIMEOUT_SECONDS:g} s"
-            case WorkerState.READY:
-                return self._check_silence(limits, now) or self._check_overdue(limits, now)
+            case WorkerState.READY if limits.is_silent(self.heard_at, now):
+                return f"no sign of life for {limits.pulse_seconds:g} s"
+            case WorkerState.READY if self._has_overdue_task(limits, now):
+                return f"a task took longer than {limits.timeout_seconds:g} s"
         return None
 
-    def _check_silence(self, limits: PoolLimits, now: float) -> str | None:
-        if now - self.heard_at < limits.response_timeout_seconds:
-            return None
-        return f"no sign of life for {limits.response_timeout_seconds:g} s"
-
-    def _check_overdue(self, limits: PoolLimits, now: float) -> str | None:
+    def _has_overdue_task(self, limits: LivenessLimits, now: float) -> bool:
         for run in self.running.values():
-            run.overdue = now - run.started_at >= limits.task_timeout_seconds
-        if not any(run.overdue for run in self.running.values()):
-            return None
-        return f"a task took longer than {limits.task_timeout_seconds:g} s"
+            run.overdue = limits.is_overdue(run.started_at, now)
+        return any(run.overdue for run in self.running.values())
 
     # -- the end
 
@@ -188,13 +167,6 @@ class PoolWorker:
             self._reason = reason
             self.process.kill()
             self._move_to(WorkerState.ENDING, now)
-
-    def is_gone(self, now: float) -> bool:
-        """Return whether no part of the worker can act any more. Call while it is ENDING."""
-        if self.process.poll_exit() is None:
-            # It hangs in the kernel and will never return to its code.
-            return now - self.state_since >= _KILL_TIMEOUT_SECONDS
-        return self.process.is_gone() or now - self.state_since >= _GROUP_TIMEOUT_SECONDS
 
     @property
     def reason(self) -> str:

@@ -14,7 +14,8 @@ import pytest
 
 from holdfast.adapters.export.work import ExportWork, make_work
 from holdfast.jobs.model import TaskResult
-from holdfast.jobs.pool.pool import Assignment, WorkerPool
+from holdfast.jobs.pool.pool import WorkerPool
+from holdfast.jobs.pool.ports import Assignment
 from support.downloads import ExportPlace, export_place, sha256, until
 from support.http_server import Ask, Route, Wire, file, redirect, status
 

@@ -101,6 +101,36 @@ def test_a_frozen_worker_cannot_keep_work_going_past_its_lease(
     eventually(lambda: members(child) == [], 5.0 + TIMEOUT_SECONDS)
 
 
+def test_a_frozen_worker_that_reads_nothing_cannot_keep_work_going_past_its_lease(
+    start: Start, notes: Notes
+) -> None:
+    """The child is sending when the worker is frozen, and waits for room in its pipe."""
+    process = start("run", "save_without_end", lease_seconds=5.0)
+    eventually(lambda: notes.values("sleeping"))
+    child = notes.pid()
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGSTOP)
+    eventually(lambda: members(child) == [], 5.0 + TIMEOUT_SECONDS)
+
+
+def test_a_script_without_a_main_guard_ends_with_a_hint_and_starts_no_further_processes(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        f"with open({str(tmp_path / 'imports')!r}, 'a') as file: file.write('.')\n"
+        "from holdfast.core.worker.worker import Worker\n"
+        "from holdfast.testing import MemoryQueue\n"
+        "Worker(MemoryQueue(), print, isolation='process').run(until_empty=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+    )
+    assert done.returncode == 1
+    assert 'keep `if __name__ == "__main__":` around what a script runs' in done.stderr
+    assert (tmp_path / "imports").read_text() == ".."  # the script, and its child
+
+
 def test_only_the_worker_handles_ctrl_c_and_the_children_do_not_get_it(
     start: Start, notes: Notes
 ) -> None:

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -159,6 +160,14 @@ def test_a_message_larger_than_any_pipe_arrives(notes: Notes) -> None:
     assert notes.values("size") == ["1000000"]
 
 
+def test_a_handler_may_carry_more_data_than_a_frame_holds(notes: Notes) -> None:
+    queue = TestQueue()
+    push(queue, notes, "-")
+    handler = partial(handlers.carry, b"x" * (5 << 20))
+    assert run_until_empty(process_worker(queue, handler)).completed == 1
+    assert notes.values("ballast") == [str(5 << 20)]
+
+
 # -- children that die by themselves
 
 
@@ -209,6 +218,8 @@ def test_what_a_child_started_dies_with_it(notes: Notes) -> None:
     push(queue, notes, "have_children", then="exit")
     report = run_until_empty(process_worker(queue))
     assert report.dead_lettered == 1
+    # Its end is noticed at once, although the fork holds its pipes open.
+    assert "the worker process died (exit code 3)" in (next(queue.dead_letters()).reason or "")
     assert not is_alive(notes.pid("started"))
     assert not is_alive(notes.pid("forked"))
     assert members(notes.pid()) == []

@@ -17,7 +17,8 @@ from holdfast.core.worker.worker import Worker
 from holdfast.jobs.engine import EngineSettings, JobEngine
 from holdfast.jobs.events import PoolWorkerStarted
 from holdfast.jobs.model import TaskResult
-from holdfast.jobs.pool.pool import Assignment, WorkerPool
+from holdfast.jobs.pool.pool import WorkerPool
+from holdfast.jobs.pool.ports import Assignment
 from holdfast.testing import MemoryQueue
 from holdfast.testing.memory_jobs import MemoryJobs
 from holdfast.testing.stepfunctions import SimulatedStepFunctions

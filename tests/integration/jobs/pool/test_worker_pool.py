@@ -19,13 +19,18 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
+from holdfast.core.process.child_process import ChildProcess
+from holdfast.core.process.liveness import LivenessLimits
 from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
 from holdfast.jobs.model import TaskResult, TaskToken
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.pool import Assignment, WorkerPool
-from holdfast.jobs.pool.process import WorkerProcess, pickle_factory
+from holdfast.jobs.pool.pool import WorkerPool, make_program
+from holdfast.jobs.pool.ports import Assignment
+from holdfast.jobs.pool.safe_source import SafeTaskSource
+from holdfast.jobs.pool.supervisor import Supervisor
 from holdfast.jobs.pool.worker_slot import WorkerSlot
 from holdfast.testing.clock import ManualClock
 from support.paths import make_child_environment
@@ -153,6 +158,7 @@ def test_a_worker_gets_only_the_fields_of_its_task(notes: Notes) -> None:
     assert "holdfast.jobs.ports" not in modules
     [arguments] = notes.values("arguments")
     assert arguments.split()[:2] == ["-c", str(os.getpid())]
+    assert notes.values("inheritable") == ["[]"]  # processes of the handler get no pipe
 
 
 @pytest.mark.requirement("R004-007", "R004-027", "R004-072")
@@ -394,6 +400,15 @@ def test_what_a_worker_started_ends_with_it(notes: Notes) -> None:
         assert not is_alive(child)
 
 
+def test_what_a_worker_started_ends_with_its_clean_end(notes: Notes) -> None:
+    tasks = Tasks(task("leave_a_child"))
+    with pool_of(notes, tasks):
+        assert tasks.result().success
+        assert is_alive(notes.pid("child"))
+    assert len(notes.values("close")) == 1
+    assert not is_alive(notes.pid("child"))
+
+
 @pytest.mark.requirement("R004-071")
 @pytest.mark.parametrize(
     ("do", "reason"),
@@ -446,6 +461,47 @@ def test_only_results_of_a_workers_running_tasks_count_and_only_once(
     assert elsewhere
     assert elsewhere.isdisjoint(answered)  # it can forge results of its own worker at most
     assert len(set(answered)) == len(answered)
+
+
+def test_a_result_counts_even_if_its_worker_is_gone_before_all_is_read(notes: Notes) -> None:
+    """A pass reads only so many frames, and the result is behind more than two passes read."""
+    tasks, clock = Tasks(task("done_and_dead")), ManualClock()
+    supervisor = Supervisor(
+        make_program(pool_work.work(notes.path), 1, 1.0),
+        SafeTaskSource(tasks),
+        size=1,
+        slots=1,
+        max_attempts=1,
+        limits=LivenessLimits(),
+        events=Events(),
+        clock=clock,
+    )
+    try:
+        eventually(lambda: supervisor.tick() and not tasks.waiting)
+        [worker] = supervisor.workers
+        eventually(lambda: not is_alive(worker.process.pid))
+        supervisor.tick()  # notices the end
+        clock.advance(5.0)
+        supervisor.tick()  # gives up waiting for the group
+        assert worker not in supervisor.workers
+        assert [result.bytes_processed for result in tasks.results] == [5]
+    finally:
+        supervisor.stop(0.0)
+        eventually(lambda: clock.advance(1.0) or (supervisor.tick() and supervisor.ended))
+
+
+def test_killing_a_worker_ends_what_it_started_although_its_pipes_are_open(
+    notes: Notes,
+) -> None:
+    process = ChildProcess(make_program(pool_work.work(notes.path), 1, 1.0), SYSTEM_CLOCK)
+    try:
+        process.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
+        child = notes.pid("child")
+        process.kill()
+        eventually(lambda: not is_alive(child))
+        assert members(process.pid) == []  # also without the guard
+    finally:
+        assert process.destroy() == "SIGKILL"
 
 
 def test_a_result_that_was_sent_before_the_end_counts(notes: Notes) -> None:
@@ -681,7 +737,8 @@ def test_work_that_cannot_be_pickled_and_invalid_numbers_are_refused() -> None:
 PARENT = """
 import signal, sys, time
 from pathlib import Path
-from holdfast.jobs.pool.pool import Assignment, WorkerPool
+from holdfast.jobs.pool.pool import WorkerPool
+from holdfast.jobs.pool.ports import Assignment
 from support.workers import pool_work
 
 class Source:
@@ -738,18 +795,18 @@ def two(notes: Notes) -> list[int]:
     return made if len(made) == 2 else []
 
 
-def test_a_worker_whose_pipe_closes_ends_with_everything_it_started(notes: Notes) -> None:
+def test_a_worker_whose_pipes_close_ends_with_everything_it_started(notes: Notes) -> None:
     """A killed pool only closes its pipes, if the kernel is quick."""
-    process = WorkerProcess(pickle_factory(pool_work.work(notes.path)), 1, 1.0)
+    program = make_program(pool_work.work(notes.path), 1, 1.0)
+    process = ChildProcess(program, SYSTEM_CLOCK)
     try:
-        process.send(wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
+        process.send(1, wire.pack_task({"do": "have_children"}, "j", "t", 1, 1))
         child = notes.pid("child")
-        process.close_commands()
+        process.close()
         eventually(lambda: process.poll_exit() is not None and not is_alive(child))
     finally:
         process.kill()
-        eventually(process.poll_exit)
-        process.close()
+        eventually(process.is_gone)
 
 
 def test_a_program_that_never_stops_its_pool_ends_and_so_do_the_workers(notes: Notes) -> None:

@@ -38,22 +38,24 @@ def line() -> Iterator[Line]:
 
 
 def test_frames_arrive_whole_and_in_order(line: Line) -> None:
-    for payload in (b"one", b"", b"three" * 1000):
-        assert line.writer.send(payload)
-    assert [line.reader.read() for _ in range(4)] == [b"one", b"", b"three" * 1000, None]
+    frames = [(0, b"one"), (2**64 - 1, b"2"), (3, b"three" * 1000)]
+    for number, payload in frames:
+        line.writer.send(number, payload)
+    assert [line.reader.read() for _ in range(4)] == [*frames, None]
 
 
 def test_an_incomplete_frame_is_not_returned_and_does_not_block(line: Line) -> None:
-    os.write(line.writes, b"\0\0\0\4ab")
-    assert line.reader.read() is None
+    for part in (b"\0\0", b"\0\x0c\0\0\0\0", b"\0\0\0\7", b"ab"):
+        os.write(line.writes, part)
+        assert line.reader.read() is None
     os.write(line.writes, b"cd")
-    assert line.reader.read() == b"abcd"
+    assert line.reader.read() == (7, b"abcd")
 
 
 def test_end_of_file_is_raised_after_the_last_frame(line: Line) -> None:
-    line.writer.send(b"last words")
+    line.writer.send(1, b"last words")
     os.close(line.writes)
-    assert line.reader.read() == b"last words"
+    assert line.reader.read() == (1, b"last words")
     with pytest.raises(EOFError):
         line.reader.read()
 
@@ -61,13 +63,14 @@ def test_end_of_file_is_raised_after_the_last_frame(line: Line) -> None:
 def test_a_stopped_reader_does_not_block_the_writer(line: Line) -> None:
     os.set_blocking(line.writes, False)
     payload = os.urandom(1_000_000)
-    assert not line.writer.send(payload)
+    line.writer.send(1, payload)
+    assert line.writer.unsent_bytes > 0
     received = None
     while received is None:
         received = line.reader.read()
         line.writer.flush()
-    assert received == payload
-    assert line.writer.flush()
+    assert received == (1, payload)
+    assert line.writer.unsent_bytes == 0
 
 
 def test_a_frame_that_is_too_long_is_refused_by_its_length_alone(line: Line) -> None:
@@ -77,15 +80,25 @@ def test_a_frame_that_is_too_long_is_refused_by_its_length_alone(line: Line) -> 
             line.reader.read()
 
 
+@pytest.mark.parametrize("length", [0, 1, 8])
+def test_a_frame_without_a_number_and_a_payload_is_refused(line: Line, length: int) -> None:
+    os.write(line.writes, struct.pack("!I", length))
+    for _ in range(2):
+        with pytest.raises(BrokenFrame, match="too short"):
+            line.reader.read()
+
+
 def test_a_frame_that_would_be_refused_is_not_sent(line: Line) -> None:
     with pytest.raises(MessageTooLarge, match="the limit is 2,097,152"):
-        line.writer.send(b"x" * (MAX_FRAME_BYTES + 1))
+        line.writer.send(1, b"x" * (MAX_FRAME_BYTES - 7))
+    assert line.writer.unsent_bytes == 0
     assert line.reader.read() is None
 
 
 def test_frames_to_a_closed_peer_are_discarded(line: Line) -> None:
     os.close(line.reads)
-    assert line.writer.send(b"lost")
+    line.writer.send(1, b"lost")
+    assert line.writer.unsent_bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""The watchdog's limits and signs of life, without any process."""
+"""The limits of liveness and the signs of life, without any process."""
 
 import pytest
 
-from holdfast.core.worker.watchdog import SignsOfLife, WatchdogLimits
+from holdfast.core.process.liveness import LivenessLimits, SignsOfLife
 
-ALL = WatchdogLimits(stall_seconds=10.0, timeout_seconds=100.0, pulse_seconds=30.0)
+ALL = LivenessLimits(stall_seconds=10.0, timeout_seconds=100.0, pulse_seconds=30.0)
 
 
 def make_signs(*, started: float = 0.0, pulse: float = 0.0, beat: float = 0.0) -> SignsOfLife:
@@ -30,15 +30,15 @@ def test_a_sign_may_be_missing_for_its_limit_and_no_longer(
 
 
 def test_without_limits_only_the_pulse_counts() -> None:
-    limits = WatchdogLimits(pulse_seconds=30.0)
+    limits = LivenessLimits(pulse_seconds=30.0)
     assert make_signs(pulse=1e6).find_missing(limits, 1e6 + 29.0) is None
     assert make_signs(pulse=1e6).find_missing(limits, 1e6 + 31.0) is not None
 
 
 @pytest.mark.parametrize("lease_seconds", [0.2, 1.0, 60.0, 43_200.0])
-@pytest.mark.parametrize("limits", [ALL, WatchdogLimits(), WatchdogLimits(stall_seconds=0.5)])
+@pytest.mark.parametrize("limits", [ALL, LivenessLimits(), LivenessLimits(stall_seconds=0.5)])
 def test_checks_and_pulses_are_frequent_enough_for_every_limit(
-    limits: WatchdogLimits, lease_seconds: float
+    limits: LivenessLimits, lease_seconds: float
 ) -> None:
     shortest = min(limits.stall_seconds or 1e9, limits.pulse_seconds, lease_seconds)
     assert limits.compute_pulse_seconds(lease_seconds) <= shortest / 4
