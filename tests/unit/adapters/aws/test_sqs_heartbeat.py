@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.aws.heartbeat_options import HeartbeatOptions
-from holdfast.adapters.aws.visibility import CallLock, HeartbeatRun, VisibilitySource
+from holdfast.adapters.aws.visibility import HeartbeatRun
 from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Events
 from holdfast.testing.clock import ManualClock
@@ -552,7 +552,9 @@ def test_the_first_beat_is_always_in_time(visibility, share, left_share, stall) 
     left = visibility * left_share
     terms = HeartbeatOptions(interval, visibility, stall_timeout_sec=stall)
     run = HeartbeatRun(
-        VisibilitySource("orders", lambda seconds: None, CallLock(), None),
+        "orders",
+        lambda seconds: None,
+        threading.Lock(),
         terms,
         label="label",
         received_at=now,
