@@ -21,7 +21,6 @@ from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from threading import Event, Lock, Thread, current_thread
-from types import TracebackType
 from typing import Any, Self
 
 from holdfast.adapters.aws import heartbeat_options, running_heartbeats
@@ -255,12 +254,7 @@ class SQSHeartbeat:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Stop. If the work succeeded but the message was lost, raise the loss's error."""
         self.stop()
         lost = self.check_for_errors()

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from types import TracebackType
 from typing import Self
 
 from holdfast.core.background import BackgroundLoop
@@ -151,10 +150,5 @@ class LeaseKeeper:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from math import floor, inf
 from random import Random
-from threading import Lock
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.deadline_heap import NOT_SCHEDULED, DeadlineHeap
@@ -104,56 +103,41 @@ def compute_retry_delay(
     return max(backoff.delay(tries, random), lease_seconds * 0.005)
 
 
-class RenewalSchedule:
+class RenewalSchedule(DeadlineHeap[Lease, ScheduledLease]):
     """The leases that the keeper holds, by the time at which it must next act on each.
 
-    Threads may share it. `wake` is called if an entry must be handled sooner than
-    `await_next` returned.
+    The caller of `take` must pass the entry to `reschedule` afterwards.
     """
 
     def __init__(
         self, renew_after: float, cap_warning_seconds: float, wake: Callable[[], object]
     ) -> None:
+        super().__init__(wake)
         self._renew_after = renew_after
         self._cap_warning_seconds = cap_warning_seconds
-        self._heap: DeadlineHeap[Lease, ScheduledLease] = DeadlineHeap(wake)
-        self._lock = Lock()
 
     def add(self, lease: Lease) -> bool:
         """Schedule the lease. Return False if it was scheduled already."""
         with self._lock:
-            entry = self._heap.entries.get(lease)
+            entry = self._entries.get(lease)
             is_new = entry is None
             if entry is None:
-                entry = self._heap.entries[lease] = ScheduledLease(lease)
-            self._heap.put(entry, self._compute_wake_time(entry, now=-inf))
+                entry = self._entries[lease] = ScheduledLease(lease)
+            self.put(entry, self._compute_wake_time(entry, now=-inf))
         return is_new
 
     def reschedule(self, entry: ScheduledLease, now: float) -> None:
         """Wake for the entry when it is next due, near its cap or over. Forget a dead lease."""
         with self._lock:
             if entry.lease.live:
-                self._heap.put(entry, self._compute_wake_time(entry, now))
+                self.put(entry, self._compute_wake_time(entry, now))
             else:
-                self._heap.forget(entry)
-
-    def take(self, until: float) -> ScheduledLease | None:
-        """Remove and return the next live entry that wakes by `until`, or return None.
-
-        The caller must pass the entry to `reschedule` afterwards.
-        """
-        with self._lock:
-            return self._heap.take(until)
-
-    def await_next(self) -> float:
-        """Return when the next entry must be handled, or infinity if nothing is held."""
-        with self._lock:
-            return self._heap.await_next()
+                self._forget(entry)
 
     def count_live(self) -> int:
         """Return the number of live leases."""
         with self._lock:
-            return sum(lease.live for lease in self._heap.entries)
+            return sum(lease.live for lease in self._entries)
 
     # -- times of one entry
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import floor, inf
-from threading import Lock
 
 from holdfast.core.deadline_heap import NOT_SCHEDULED, DeadlineHeap
 from holdfast.jobs.heartbeats.cycle import HeartbeatCycle
@@ -106,19 +105,14 @@ class ScheduledHeartbeat:
         return self.job.job_id
 
 
-class HeartbeatSchedule:
-    """The jobs and the times of their next heartbeats. Threads may share it.
-
-    `wake` is called if a heartbeat is due sooner than `await_next` returned.
-    """
+class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
+    """The jobs by the times of their next heartbeats."""
 
     def __init__(self, timing: HeartbeatTiming, wake: Callable[[], object]) -> None:
+        super().__init__(wake)
         self._timing = timing
-        self._heap: DeadlineHeap[str, ScheduledHeartbeat] = DeadlineHeap(wake)
-        self._scheduled = self._heap.entries
         self._forgotten_at: dict[str, float] = {}  # until the listing has them no more
         self._in_flight: dict[str, ScheduledHeartbeat] = {}  # includes dropped ones
-        self._lock = Lock()
 
     # -- what to send
 
@@ -126,14 +120,14 @@ class HeartbeatSchedule:
         """Schedule a job of this process: a heartbeat now, and more until it is forgotten."""
         with self._lock:
             self._forgotten_at.pop(job.job_id, None)
-            heartbeat = self._scheduled.get(job.job_id) or self._add(job)
+            heartbeat = self._entries.get(job.job_id) or self._add(job)
             heartbeat.job, heartbeat.received_at = _pick_newer(heartbeat.job, job), now
             if job.job_id in self._in_flight:
                 # The one in flight may be for an older token, so this token needs its own.
                 heartbeat.beat_again = beat
             else:
                 due_at = now if beat else self._compute_next_at(heartbeat, now)
-                self._heap.put(heartbeat, due_at)
+                self.put(heartbeat, due_at)
 
     def forget(self, job_id: str, now: float) -> None:
         """Send no more heartbeats, even if a listing that is behind still has the job."""
@@ -156,7 +150,7 @@ class HeartbeatSchedule:
             self._drop(
                 [
                     job_id
-                    for job_id, heartbeat in self._scheduled.items()
+                    for job_id, heartbeat in self._entries.items()
                     if job_id not in active and heartbeat.received_at == inf
                 ]
             )
@@ -174,7 +168,7 @@ class HeartbeatSchedule:
         with self._lock:
             return [
                 job_id
-                for job_id, heartbeat in self._scheduled.items()
+                for job_id, heartbeat in self._entries.items()
                 if heartbeat.received_at < at
             ]
 
@@ -204,21 +198,13 @@ class HeartbeatSchedule:
                 cycle.finish_part(sent=sent)
             heartbeat.cycles.clear()
             if heartbeat.live:
-                self._heap.put(heartbeat, self._compute_due_at(heartbeat, now, failed))
-
-    def await_next(self) -> float:
-        """Return when the next heartbeat is due; infinity if there is none."""
-        with self._lock:
-            return self._heap.await_next()
-
-    def __len__(self) -> int:
-        return len(self._scheduled)
+                self.put(heartbeat, self._compute_due_at(heartbeat, now, failed))
 
     # -- under the lock
 
     def _take_until(self, until: float) -> list[ScheduledHeartbeat]:
         taken = []
-        while (heartbeat := self._heap.take(until)) is not None:
+        while (heartbeat := self.take(until)) is not None:
             self._in_flight[heartbeat.key] = heartbeat
             taken.append(heartbeat)
         return taken
@@ -239,7 +225,7 @@ class HeartbeatSchedule:
         """Update a known job, and return whether it is scheduled or must not be."""
         if job.job_id in self._forgotten_at:
             return True
-        if (heartbeat := self._scheduled.get(job.job_id)) is None:
+        if (heartbeat := self._entries.get(job.job_id)) is None:
             return False
         heartbeat.job = _pick_newer(heartbeat.job, job)
         return True
@@ -248,7 +234,7 @@ class HeartbeatSchedule:
         heartbeat = self._add(job)
         if job.job_id not in self._in_flight:
             delay = self._timing.compute_first_delay(heartbeat.offset_seconds, new_jobs)
-            self._heap.put(heartbeat, now + delay)
+            self.put(heartbeat, now + delay)
 
     def _add(self, job: ExportJob) -> ScheduledHeartbeat:
         """Add a job. One in flight is reused, or two would be sent at the same time."""
@@ -256,12 +242,12 @@ class HeartbeatSchedule:
         if heartbeat is None:
             heartbeat = ScheduledHeartbeat(job, self._timing.compute_offset(job.job_id))
         heartbeat.job, heartbeat.live = job, True
-        self._scheduled[job.job_id] = heartbeat
+        self._entries[job.job_id] = heartbeat
         return heartbeat
 
     def _drop(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
-            if (heartbeat := self._scheduled.pop(job_id, None)) is not None:
+            if (heartbeat := self._entries.pop(job_id, None)) is not None:
                 heartbeat.live = False
 
     def _compute_next_at(self, heartbeat: ScheduledHeartbeat, now: float) -> float:
