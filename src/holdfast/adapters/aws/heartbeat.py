@@ -121,11 +121,14 @@ class SQSHeartbeat:
         self.history: tuple[BaseException, ...] = ()
         """The errors of all losses, over all starts."""
         self._clock = clock
-        self._received_at: float | None = None
-        self._latest_receive_at = clock.monotonic() - _UNKNOWN_RECEIVE_SECONDS
+        self._received_at = clock.monotonic() - _UNKNOWN_RECEIVE_SECONDS
+        self._hidden_until: float | None = (
+            None  # known before a run, or left by a fork's parent
+        )
         if received_at is not None:  # converted at once: the wall clock may be changed later
-            age_seconds = max(0.0, clock.time() - received_at)
-            self._received_at = self._latest_receive_at = clock.monotonic() - age_seconds
+            self._received_at = clock.monotonic() - max(0.0, clock.time() - received_at)
+            if initial_visibility_sec is None:
+                self._hidden_until = self._received_at + visibility_timeout_sec
         self._on_lost = on_lost
         self._on_near_cap = on_near_cap
         self._label = sha256(receipt_handle.encode()).hexdigest()[-6:]
@@ -136,7 +139,6 @@ class SQSHeartbeat:
         self._lock = Lock()
         self._call_lock = Lock()
         self._latest_run: HeartbeatRun | None = None
-        self._hidden_until: float | None = None  # as the runs before a fork left it
         self._reason = ""
         self._past_transient_errors = 0
         self._sqs_client = (
@@ -182,7 +184,7 @@ class SQSHeartbeat:
         state = "running" if self.running else "stopped"
         return f"<SQSHeartbeat {queue_name_from_url(self.queue_url)} {self._label} {state}>"
 
-    # -- starting and stop_event
+    # -- starting and stopping
 
     def start(self) -> None:
         """Start to extend in the background and return at once.
@@ -324,13 +326,9 @@ class SQSHeartbeat:
                 self._error, self._reason = error, reason
                 self.lost.set()
         self._log_event(logging.ERROR, "lost", reason=lease.reason)
-        self._notify_lost(error)
-
-    def _notify_lost(self, error: BaseException) -> None:
-        if self._on_lost is None:
-            return
         try:
-            self._on_lost(error)
+            if self._on_lost is not None:
+                self._on_lost(error)
         except (Exception, SystemExit):  # it would end this thread, or the caller's work
             _log.exception("heartbeat_on_lost_failed message=%s", self._label)
 
@@ -350,11 +348,11 @@ class SQSHeartbeat:
         self._past_transient_errors = self.transient_errors
         run = HeartbeatRun(
             queue_name_from_url(self.queue_url),
+            self._label,
+            self._options,
             self._change_visibility,
             self._call_lock,
-            self._options,
-            label=self._label,
-            received_at=self._latest_receive_at,
+            received_at=self._received_at,
             trusted_until=self._compute_trusted_until(),
             clock=self._clock,
             events=ev.Events(self._on_event),
@@ -371,11 +369,10 @@ class SQSHeartbeat:
             return self._latest_run.lease.deadline
         if self._hidden_until is not None:
             return self._hidden_until
-        now = self._clock.monotonic()
-        if self._options.initial_visibility_sec is not None:
-            return now + self._options.initial_visibility_sec
-        received_at = now if self._received_at is None else self._received_at
-        return received_at + self._options.visibility_timeout_sec
+        first_seconds = self._options.initial_visibility_sec
+        if first_seconds is None:
+            first_seconds = self._options.visibility_timeout_sec
+        return self._clock.monotonic() + first_seconds
 
     def _is_alive(self) -> bool:
         return self._running and self._thread is not None and self._thread.is_alive()

@@ -10,6 +10,7 @@ extension that would exceed them; it refuses it.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from math import inf
 from threading import Lock
@@ -28,74 +29,67 @@ _CAP_MARGIN_SECONDS = 1.0  # SQS's clock and this process's may differ by part o
 _CAP_WARNING_SECONDS = 60.0
 
 
+@dataclass(eq=False)
 class HeartbeatRun:
     """The lease of one run, its source, and the loop that extends it.
 
     Each run has its own lease, keeper, thread and stop event. So a run that hung in a call
     while it was stopped does not resume when the next run starts, and cannot be mistaken for
-    it. All times are monotonic. `error` is the first error since a success.
+    it. All times are monotonic.
     """
 
     renew_batch = 1
 
-    def __init__(
-        self,
-        name: str,
-        change_visibility: Callable[[int], object],
-        call_lock: Lock,
-        options: HeartbeatOptions,
-        *,
-        label: str,
-        received_at: float,
-        trusted_until: float,
-        clock: Clock,
-        events: Events,
-        target: Callable[[], None] | None = None,
-    ) -> None:
-        self.name = name
-        self.error: BaseException | None = None
-        self.transient_errors = 0
-        self._consecutive_failures = 0
-        self._change_visibility = change_visibility
-        # One call at a time over all runs of a heartbeat: a run that was stopped may still be
-        # in its last call when the next run makes its first.
-        self._call_lock = call_lock
-        self._options = options
-        self._clock = clock
-        now = clock.monotonic()
-        self.lease = lease = self._make_lease(label, received_at, trusted_until, now)
+    name: str  # of the queue
+    label: str  # of the message
+    options: HeartbeatOptions
+    change_visibility: Callable[[int], object]
+    # One call at a time over all runs of a heartbeat: a run that was stopped may still be in
+    # its last call when the next run makes its first.
+    call_lock: Lock
+    received_at: float
+    trusted_until: float
+    clock: Clock
+    events: Events
+    target: Callable[[], None] | None = None  # of the thread; see BackgroundLoop
+    error: BaseException | None = None  # the first since a success
+    transient_errors: int = 0
+    consecutive_failures: int = 0
+
+    def __post_init__(self) -> None:
+        now = self.clock.monotonic()
+        self.lease = self._make_lease(now)
         # Short runs are warned of their cap at their last quarter.
-        left_seconds = inf if lease.cap_at is None else lease.cap_at - now
+        left_seconds = inf if self.lease.cap_at is None else self.lease.cap_at - now
         self._keeper = LeaseKeeper(
-            clock,
-            events,
-            renew_after=options.renew_after,
+            self.clock,
+            self.events,
+            renew_after=self.options.renew_after,
             cap_warning_seconds=max(0.0, min(_CAP_WARNING_SECONDS, left_seconds / 4)),
         )
-        self._keeper.hold(lease, stall_seconds=options.stall_timeout_sec)
+        self._keeper.hold(self.lease, stall_seconds=self.options.stall_timeout_sec)
         self.first_at = self._compute_first_beat_at(now)
-        self.loop = BackgroundLoop(f"sqs-heartbeat-{label}", self.tick, clock, target=target)
+        name = f"sqs-heartbeat-{self.label}"
+        self.loop = BackgroundLoop(name, self.tick, self.clock, target=self.target)
 
-    def _make_lease(
-        self, label: str, received_at: float, trusted_until: float, now: float
-    ) -> Lease:
-        options = self._options
-        cap_at = received_at + MAX_VISIBILITY_SECONDS - _CAP_MARGIN_SECONDS
+    def _make_lease(self, now: float) -> Lease:
+        options = self.options
+        cap_at = self.received_at + MAX_VISIBILITY_SECONDS - _CAP_MARGIN_SECONDS
         duration_end_at = now + (options.max_duration_sec or inf)
         lease = Lease(
             self,
             None,  # the receipt handle stays in the heartbeat's documented attribute
-            message_id=label,
+            message_id=self.label,
             attempt=1,
             fence=0,
-            claimed_at=now if duration_end_at < cap_at else received_at,
+            claimed_at=now if duration_end_at < cap_at else self.received_at,
             seconds=options.visibility_timeout_sec,
             cap_at=min(duration_end_at, cap_at),
         )
-        lease.deadline = trusted_until
+        lease.deadline = self.trusted_until
         if options.initial_beat:  # an earlier deadline makes a renewal due now
             rest_seconds = options.visibility_timeout_sec - options.interval_sec
-            lease.deadline = min(trusted_until, now + rest_seconds)
+            lease.deadline = min(self.trusted_until, now + rest_seconds)
         return lease
 
     def _compute_first_beat_at(self, started_at: float) -> float:
@@ -106,7 +100,7 @@ class HeartbeatRun:
         retries. If more time is left, extend that much later, because an extension would
         shorten it.
         """
-        options, lease = self._options, self.lease
+        options, lease = self.options, self.lease
         if options.initial_beat:
             return started_at
         usual_at = lease.deadline - (1 - options.renew_after) * lease.seconds  # as the keeper
@@ -121,7 +115,7 @@ class HeartbeatRun:
         Any error loses the lease, because the handler must learn of an error that ends the
         run.
         """
-        if self._clock.monotonic() < self.first_at:
+        if self.clock.monotonic() < self.first_at:
             return self.first_at
         try:
             next_at = self._keeper.tick().next_at
@@ -134,15 +128,15 @@ class HeartbeatRun:
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
         """Extend the message's visibility, unless a call is still in progress."""
         # Not waiting, because the call in progress may outlast the lease.
-        if not self._call_lock.acquire(blocking=False):
+        if not self.call_lock.acquire(blocking=False):
             return [Unanswered("an earlier call is still in progress")]
         try:
-            self._change_visibility(int(seconds))
+            self.change_visibility(int(seconds))
         except Exception as error:  # any kind: the renewal says what it means for the lease
             return [self._to_renewal(error)]
         finally:
-            self._call_lock.release()
-        self.error, self._consecutive_failures = None, 0
+            self.call_lock.release()
+        self.error, self.consecutive_failures = None, 0
         return [RENEWED]
 
     def _to_renewal(self, error: Exception) -> Renewal:
@@ -150,10 +144,10 @@ class HeartbeatRun:
         if not _is_outage(error):
             return Refused(summarize_error(error))
         self.transient_errors += 1
-        self._consecutive_failures += 1
-        max_failures = self._options.max_transient_failures
-        if max_failures is not None and self._consecutive_failures > max_failures:
-            return Refused(f"{summarize_error(error)}, {self._consecutive_failures} in a row")
+        self.consecutive_failures += 1
+        max_failures = self.options.max_transient_failures
+        if max_failures is not None and self.consecutive_failures > max_failures:
+            return Refused(f"{summarize_error(error)}, {self.consecutive_failures} in a row")
         return Unanswered(summarize_error(error))
 
     # -- from any thread
@@ -164,7 +158,7 @@ class HeartbeatRun:
         The run's thread may not have woken up since then.
         """
         with suppress(LeaseLost):  # the lease's callbacks have reported the loss
-            self.lease.check(self._clock.monotonic())
+            self.lease.check(self.clock.monotonic())
 
     def end(self) -> None:
         """Make no further call, and ignore the response of a call in progress."""

@@ -553,10 +553,10 @@ def test_the_first_beat_is_always_in_time(visibility, share, left_share, stall) 
     terms = HeartbeatOptions(interval, visibility, stall_timeout_sec=stall)
     run = HeartbeatRun(
         "orders",
+        "label",
+        terms,
         lambda seconds: None,
         threading.Lock(),
-        terms,
-        label="label",
         received_at=now,
         trusted_until=now + left,
         clock=clock,
