@@ -53,19 +53,6 @@ class DeadlineHeap(Generic[K, E]):
         self._numbers = count()
         self._max_items = _MIN_SWEEP_ITEMS
 
-    def put(self, entry: E, due_at: float) -> None:
-        """Schedule the entry, or schedule it anew."""
-        with self._lock:
-            if due_at == entry.due_at:
-                return
-            entry.due_at = due_at
-            heappush(self._items, (due_at, next(self._numbers), entry))
-            if due_at < self._awaited_at:
-                self._awaited_at = due_at
-                self._wake()
-            if len(self._items) > self._max_items:
-                self._sweep()
-
     def take(self, until: float) -> E | None:
         """Remove and return the live entry that is due first, if it is due by `until`.
 
@@ -89,6 +76,18 @@ class DeadlineHeap(Generic[K, E]):
 
     # -- under the lock
 
+    def _put(self, entry: E, due_at: float) -> None:
+        """Schedule the entry, or schedule it anew."""
+        if due_at == entry.due_at:
+            return
+        entry.due_at = due_at
+        heappush(self._items, (due_at, next(self._numbers), entry))
+        if due_at < self._awaited_at:
+            self._awaited_at = due_at
+            self._wake()
+        if len(self._items) > self._max_items:
+            self._sweep()
+
     def _forget(self, entry: E) -> None:
         """Remove a dead entry, unless another one has its key by now."""
         if self._entries.get(entry.key) is entry:
@@ -105,12 +104,9 @@ class DeadlineHeap(Generic[K, E]):
         return inf
 
     def _sweep(self) -> None:
-        for entry in [entry for entry in self._entries.values() if not entry.live]:
-            self._forget(entry)
-        self._items = [item for item in self._items if _is_current(item)]
+        self._entries = {key: entry for key, entry in self._entries.items() if entry.live}
+        self._items = [
+            item for item in self._items if item[2].due_at == item[0] and item[2].live
+        ]
         heapify(self._items)
         self._max_items = max(_MIN_SWEEP_ITEMS, 2 * len(self._entries))
-
-
-def _is_current(item: tuple[float, int, HeapEntry]) -> bool:
-    return item[2].due_at == item[0] and item[2].live

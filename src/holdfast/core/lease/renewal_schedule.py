@@ -123,14 +123,14 @@ class RenewalSchedule(DeadlineHeap[Lease, ScheduledLease]):
             is_new = entry is None
             if entry is None:
                 entry = self._entries[lease] = ScheduledLease(lease)
-            self.put(entry, self._compute_wake_time(entry, now=-inf))
+            self._put(entry, self._compute_wake_time(entry, now=-inf))
         return is_new
 
     def reschedule(self, entry: ScheduledLease, now: float) -> None:
         """Wake for the entry when it is next due, near its cap or over. Forget a dead lease."""
         with self._lock:
             if entry.lease.live:
-                self.put(entry, self._compute_wake_time(entry, now))
+                self._put(entry, self._compute_wake_time(entry, now))
             else:
                 self._forget(entry)
 

@@ -127,7 +127,7 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
                 heartbeat.beat_again = beat
             else:
                 due_at = now if beat else self._compute_next_at(heartbeat, now)
-                self.put(heartbeat, due_at)
+                self._put(heartbeat, due_at)
 
     def forget(self, job_id: str, now: float) -> None:
         """Send no more heartbeats, even if a listing that is behind still has the job."""
@@ -198,7 +198,7 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
                 cycle.finish_part(sent=sent)
             heartbeat.cycles.clear()
             if heartbeat.live:
-                self.put(heartbeat, self._compute_due_at(heartbeat, now, failed))
+                self._put(heartbeat, self._compute_due_at(heartbeat, now, failed))
 
     # -- under the lock
 
@@ -234,7 +234,7 @@ class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
         heartbeat = self._add(job)
         if job.job_id not in self._in_flight:
             delay = self._timing.compute_first_delay(heartbeat.offset_seconds, new_jobs)
-            self.put(heartbeat, now + delay)
+            self._put(heartbeat, now + delay)
 
     def _add(self, job: ExportJob) -> ScheduledHeartbeat:
         """Add a job. One in flight is reused, or two would be sent at the same time."""
