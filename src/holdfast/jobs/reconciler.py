@@ -11,8 +11,8 @@ A pass repeats nothing that was done, so any number of processes may run one at 
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
-from threading import Event, Thread
 
+from holdfast.core.background import BackgroundLoop
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
 from holdfast.jobs.events import ActiveJobsUnknown, JobNotReconciled
@@ -49,30 +49,20 @@ class Reconciler:
         self._interval_seconds = interval_seconds
         self._events = Events() if events is None else events
         self._clock = clock
-        self._stop = Event()
-        self._thread: Thread | None = None
+        self._loop = BackgroundLoop("holdfast-reconciler", self._run_pass, clock)
         self._failed_in_a_row = 0
 
     def start(self) -> None:
         """Start the thread that runs a pass in every interval. Starting twice is safe."""
-        if self._thread is None:
-            self._stop.clear()
-            thread = Thread(target=self._run, name="holdfast-reconciler", daemon=True)
-            thread.start()
-            self._thread = thread
+        self._loop.start()
 
     def stop(self) -> None:
         """Stop the thread and wait for its last pass."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._loop.stop()
 
-    def _run(self) -> None:
-        while True:
-            self.tick()
-            if self._clock.wait(self._stop, self._interval_seconds):
-                return
+    def _run_pass(self) -> float:
+        self.tick()
+        return self._clock.monotonic() + self._interval_seconds
 
     def tick(self) -> None:
         """Run one pass over all active jobs. Never raises."""

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from threading import Event, Lock, Thread, current_thread
-from types import TracebackType
 from typing import Any, Self
 
 from holdfast.adapters.aws import heartbeat_options, running_heartbeats
@@ -33,7 +32,7 @@ from holdfast.adapters.aws.heartbeat_options import (
     visibility_timeout_of,
 )
 from holdfast.adapters.aws.running_heartbeats import stop_all
-from holdfast.adapters.aws.visibility import CallLock, HeartbeatRun, VisibilitySource
+from holdfast.adapters.aws.visibility import HeartbeatRun
 from holdfast.core import events as ev
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost
@@ -122,8 +121,14 @@ class SQSHeartbeat:
         self.history: tuple[BaseException, ...] = ()
         """The errors of all losses, over all starts."""
         self._clock = clock
-        self._made_at = clock.monotonic()
-        self._received_at = _to_monotonic(received_at, clock)
+        self._received_at = clock.monotonic() - _UNKNOWN_RECEIVE_SECONDS
+        self._hidden_until: float | None = (
+            None  # known before a run, or left by a fork's parent
+        )
+        if received_at is not None:  # converted at once: the wall clock may be changed later
+            self._received_at = clock.monotonic() - max(0.0, clock.time() - received_at)
+            if initial_visibility_sec is None:
+                self._hidden_until = self._received_at + visibility_timeout_sec
         self._on_lost = on_lost
         self._on_near_cap = on_near_cap
         self._label = sha256(receipt_handle.encode()).hexdigest()[-6:]
@@ -132,16 +137,15 @@ class SQSHeartbeat:
         self._error: BaseException | None = None
         self._running = False
         self._lock = Lock()
-        self._call_lock = CallLock()
+        self._call_lock = Lock()
         self._latest_run: HeartbeatRun | None = None
-        self._hidden_until: float | None = None  # as the runs before a fork left it
         self._reason = ""
         self._past_transient_errors = 0
         self._sqs_client = (
             make_heartbeat_client(queue_url, self._options) if client is None else client
         )
         after_fork.run_after_fork(self, SQSHeartbeat._reset_in_child)
-        if self._options.has_long_interval:
+        if self._options.renew_after > 0.5:  # one failed beat leaves no time for the next
             self._log_event(logging.WARNING, "interval_over_half_the_visibility")
 
     @classmethod
@@ -180,7 +184,7 @@ class SQSHeartbeat:
         state = "running" if self.running else "stopped"
         return f"<SQSHeartbeat {queue_name_from_url(self.queue_url)} {self._label} {state}>"
 
-    # -- starting and stop_event
+    # -- starting and stopping
 
     def start(self) -> None:
         """Start to extend in the background and return at once.
@@ -193,17 +197,15 @@ class SQSHeartbeat:
             if self._is_alive() and not self._stop_event.is_set():
                 return
             run = self._begin_run()
-            self._thread = Thread(
-                target=self._run, args=(run,), name=f"sqs-heartbeat-{self._label}", daemon=True
-            )
             self._running = True  # before the thread runs: it may end at once
             try:
-                self._thread.start()
+                run.loop.start()
             except BaseException:  # the process has no threads left: do not appear to run
                 self._thread, self._running = None, False
-                run.stop_event.set()
-                run.lease.release("not started")
+                run.loop.request_stop()
+                run.lease.release("not started")  # without a check, which needs the lock
                 raise
+            self._thread = run.loop.thread
             running_heartbeats.add(self)
         self._log_event(logging.INFO, "started")
 
@@ -221,8 +223,8 @@ class SQSHeartbeat:
         run.end()
         if thread is current_thread():  # a thread cannot wait for itself
             return
-        thread.join(self._join_seconds)  # not under the lock: the thread needs it to end
-        if thread.is_alive() or not self._call_lock.wait(self._join_seconds):
+        # Not under the lock, because the thread needs it to end.
+        if not (run.loop.stop(self._join_seconds) and self._wait_for_last_call()):
             self._log_event(logging.WARNING, "still_in_a_call", waited_sec=self._join_seconds)
         with self._lock:
             if self._thread is thread:
@@ -239,7 +241,8 @@ class SQSHeartbeat:
 
         Transient errors that were tolerated do not count.
         """
-        self._check_deadline()
+        if (run := self._latest_run) is not None:
+            run.check_deadline()
         with self._lock:
             return self._error
 
@@ -253,12 +256,7 @@ class SQSHeartbeat:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Stop. If the work succeeded but the message was lost, raise the loss's error."""
         self.stop()
         lost = self.check_for_errors()
@@ -284,27 +282,20 @@ class SQSHeartbeat:
     def transient_errors(self) -> int:
         """How many calls failed with a transient error, over all starts."""
         run = self._latest_run
-        return self._past_transient_errors + (run.visibility.transient_errors if run else 0)
+        return self._past_transient_errors + (run.transient_errors if run else 0)
 
     # -- one run
 
     def _run(self, run: HeartbeatRun) -> None:
         """Wait and extend, in the thread, until stopped or lost."""
         try:
-            next_at: float | None = run.first_at
-            while next_at is not None and not self._wait(run.stop_event, next_at):
-                next_at = run.keeper.tick().next_at
-        except BaseException as error:  # the handler must learn of any error that ends the run
-            run.fail(error)
+            run.loop.run()
         finally:
             run.end()
             with self._lock:
                 if self._latest_run is run:  # otherwise a newer run is active
                     self._running = False
                     running_heartbeats.discard(self)
-
-    def _wait(self, stop_event: Event, until: float) -> bool:
-        return self._clock.wait(stop_event, max(0.0, until - self._clock.monotonic()))
 
     def _change_visibility(self, seconds: int) -> None:
         self._sqs_client.change_message_visibility(
@@ -326,28 +317,20 @@ class SQSHeartbeat:
 
     def _lose(self, run: HeartbeatRun, lease: Lease) -> None:
         """Record and report the loss. Called once per run, in the thread that noticed it."""
-        reason = f"message {self._label} of {run.visibility.name} is lost: {lease.reason}"
-        error = run.visibility.error or LeaseLost(reason)
+        reason = f"message {self._label} of {run.name} is lost: {lease.reason}"
+        error = run.error or LeaseLost(reason)
         with self._lock:
-            run.stop_event.set()  # first, so that a start from now on begins a new run
+            run.loop.request_stop()  # first, so that a start from now on begins a new run
             self.history = (*self.history, error)
             if self._latest_run is run:
                 self._error, self._reason = error, reason
                 self.lost.set()
         self._log_event(logging.ERROR, "lost", reason=lease.reason)
-        self._notify_lost(error)
-
-    def _notify_lost(self, error: BaseException) -> None:
-        if self._on_lost is None:
-            return
         try:
-            self._on_lost(error)
+            if self._on_lost is not None:
+                self._on_lost(error)
         except (Exception, SystemExit):  # it would end this thread, or the caller's work
             _log.exception("heartbeat_on_lost_failed message=%s", self._label)
-
-    def _check_deadline(self) -> None:
-        if (run := self._latest_run) is not None:
-            run.check_deadline()
 
     def _log_event(self, level: int, event: str, **more: object) -> None:
         """Log one line of key=value pairs.
@@ -363,30 +346,22 @@ class SQSHeartbeat:
 
     def _begin_run(self) -> HeartbeatRun:
         self._past_transient_errors = self.transient_errors
-        visibility = VisibilitySource(
+        run = HeartbeatRun(
             queue_name_from_url(self.queue_url),
+            self._label,
+            self._options,
             self._change_visibility,
             self._call_lock,
-            self._options.max_transient_failures,
-        )
-        run = HeartbeatRun(
-            visibility,
-            self._options,
-            label=self._label,
-            received_at=self._estimate_received_at(),
+            received_at=self._received_at,
             trusted_until=self._compute_trusted_until(),
             clock=self._clock,
             events=ev.Events(self._on_event),
+            target=lambda: self._run(run),
         )
         run.lease.on_lost(partial(self._lose, run))
-        self._latest_run, self._stop_event, self._error = run, run.stop_event, None
+        self._latest_run, self._stop_event, self._error = run, run.loop.stop_event, None
         self.lost.clear()
         return run
-
-    def _estimate_received_at(self) -> float:
-        if self._received_at is None:
-            return self._made_at - _UNKNOWN_RECEIVE_SECONDS
-        return self._received_at
 
     def _compute_trusted_until(self) -> float:
         """Return until when the message is hidden, as far as this heartbeat knows."""
@@ -394,18 +369,26 @@ class SQSHeartbeat:
             return self._latest_run.lease.deadline
         if self._hidden_until is not None:
             return self._hidden_until
-        now = self._clock.monotonic()
-        if self._options.initial_visibility_sec is not None:
-            return now + self._options.initial_visibility_sec
-        received_at = now if self._received_at is None else self._received_at
-        return received_at + self._options.visibility_timeout_sec
+        first_seconds = self._options.initial_visibility_sec
+        if first_seconds is None:
+            first_seconds = self._options.visibility_timeout_sec
+        return self._clock.monotonic() + first_seconds
 
     def _is_alive(self) -> bool:
         return self._running and self._thread is not None and self._thread.is_alive()
 
+    # -- under no lock
+
     @property
     def _join_seconds(self) -> float:
         return self._options.join_timeout_sec or self._options.interval_sec + _JOIN_SECONDS
+
+    def _wait_for_last_call(self) -> bool:
+        """Wait until no call is in progress, also of an earlier run. False: it takes long."""
+        if not self._call_lock.acquire(timeout=self._join_seconds):
+            return False
+        self._call_lock.release()
+        return True
 
     # -- in a forked child
 
@@ -415,17 +398,10 @@ class SQSHeartbeat:
         The thread and the message stay with the parent. This takes no lock, because another
         thread may have held one during the fork.
         """
-        self._lock, self._call_lock = Lock(), CallLock()
+        self._lock, self._call_lock = Lock(), Lock()
         self._thread, self._running = None, False
         if self._latest_run is not None:
             self._hidden_until, self._latest_run = self._latest_run.lease.deadline, None
         self._stop_event = Event()
         self._stop_event.set()
-        running_heartbeats.discard_in_child(self)
-
-
-def _to_monotonic(received_at: float | None, clock: Clock) -> float | None:
-    """Convert epoch seconds at once, because the wall clock may be changed later."""
-    if received_at is None:
-        return None
-    return clock.monotonic() - max(0.0, clock.time() - received_at)
+        running_heartbeats.discard(self)

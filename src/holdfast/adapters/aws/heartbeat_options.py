@@ -53,9 +53,9 @@ class HeartbeatOptions:
             _check_count("max_transient_failures", self.max_transient_failures)
 
     @property
-    def has_long_interval(self) -> bool:
-        """Whether one failed extension leaves less than an interval for the next try."""
-        return self.interval_sec > self.visibility_timeout_sec / 2
+    def renew_after(self) -> float:
+        """The fraction of the visibility that passes between two extensions."""
+        return self.interval_sec / self.visibility_timeout_sec
 
 
 def check_text(name: str, text: Any) -> None:

@@ -3,7 +3,7 @@
 import atexit
 import os
 from functools import cache
-from threading import Lock
+from threading import RLock
 from typing import Protocol
 from weakref import WeakSet
 
@@ -20,8 +20,9 @@ class Stoppable(Protocol):
 
 _running: WeakSet[Stoppable] = WeakSet()
 
-# The lock is taken around a fork, so that a child never inherits it locked.
-_lock = Lock()
+# The lock is taken around a fork, so that a child never inherits it from another thread. It
+# is reentrant, so that heartbeats can be removed in the child before it is released.
+_lock = RLock()
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release)
 os.register_at_fork(after_in_child=_lock.release)
 
@@ -39,14 +40,6 @@ def discard(heartbeat: Stoppable) -> None:
         _running.discard(heartbeat)
 
 
-def discard_in_child(heartbeat: Stoppable) -> None:
-    """Remove a heartbeat in a forked child.
-
-    This takes no lock, because the order of the callbacks after a fork is unknown.
-    """
-    _running.discard(heartbeat)
-
-
 def stop_all() -> int:
     """Stop all heartbeats that still run in this process, and return their number.
 
@@ -54,25 +47,22 @@ def stop_all() -> int:
     an invocation leaves running, and the next invocation thaws it; it would then extend a
     message that was settled long ago.
     """
-    heartbeats = _list_running()
-    for heartbeat in heartbeats:  # end all first, so that their last calls finish in parallel
-        heartbeat.end()
+    heartbeats = end_all()  # all first, so that their last calls finish in parallel
     for heartbeat in heartbeats:
         heartbeat.stop()
     return len(heartbeats)
 
 
-def _list_running() -> list[Stoppable]:
+def end_all() -> list[Stoppable]:
+    """End all heartbeats without waiting, and return them."""
     with _lock:
-        return list(_running)
+        heartbeats = list(_running)
+    for heartbeat in heartbeats:
+        heartbeat.end()
+    return heartbeats
 
 
 @cache
 def _end_all_at_exit() -> None:
-    atexit.register(_end_all)
-
-
-def _end_all() -> None:
-    """End all without waiting, because heartbeats must not delay the interpreter's exit."""
-    for heartbeat in _list_running():
-        heartbeat.end()
+    # Without waiting, because heartbeats must not delay the interpreter's exit.
+    atexit.register(end_all)

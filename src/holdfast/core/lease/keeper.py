@@ -12,23 +12,19 @@ call. A lease that ran out meanwhile is LOST before the next call is made. Give 
 of sources timeouts well below the lease.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from random import Random
-from threading import Condition, Thread, current_thread
-from types import TracebackType
 from typing import Self
 
+from holdfast.core.background import BackgroundLoop
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events, MessageLeaseLost
 from holdfast.core.lease.lease import Lease, check_source
 from holdfast.core.lease.renewal import RenewalPass
 from holdfast.core.lease.renewal_schedule import RenewalSchedule
 from holdfast.core.process import after_fork
-
-_log = logging.getLogger("holdfast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +65,16 @@ class LeaseKeeper:
         self._renew_after = renew_after
         self._cap_warning_seconds = cap_warning_seconds
         self._random = Random()
+        self._loop = BackgroundLoop("holdfast-keeper", self._run_background_pass, clock)
         self._reset()
-        # A forked child has none of its parent's threads, but it may inherit a lock that one
-        # of them held. So its keepers are reset: they do not run, and the leases stay with
-        # the parent.
+        # In a forked child no keeper runs, and the leases stay with the parent.
         after_fork.run_after_fork(self, LeaseKeeper._reset)
 
     def _reset(self) -> None:
-        """Hold no lease and run no thread."""
-        self._schedule = RenewalSchedule(self._renew_after, self._cap_warning_seconds)
-        self._changed = Condition()
-        self._thread: Thread | None = None
-        self._ended: Thread | None = None  # it may still run its last instructions
-        self._wanted = False
-        self._stops = 0
-        self._stops_obeyed = 0
+        """Hold no lease."""
+        self._schedule = RenewalSchedule(
+            self._renew_after, self._cap_warning_seconds, self._loop.wake
+        )
 
     # -- holding
 
@@ -123,7 +114,7 @@ class LeaseKeeper:
     def _run_pass(self, stopping: Callable[[], bool]) -> Tick:
         renewal = RenewalPass(self._schedule, self._clock, self._events, self._random)
         renewal.run(stopping)
-        next_at = self._schedule.get_next_wake_time()
+        next_at = self._schedule.await_next()
         return Tick(
             renewed=renewal.renewed,
             at_risk=renewal.at_risk,
@@ -131,31 +122,21 @@ class LeaseKeeper:
             next_at=None if next_at == inf else next_at,
         )
 
-    # -- the thread
-    #
-    # The thread obeys a stop between passes and between calls. `stop` waits until the thread
-    # has acknowledged it, not until the thread has ended: a start that comes meanwhile keeps
-    # the same thread, so there are never two.
+    def _run_background_pass(self) -> float:
+        # A stop ends the pass before its next call.
+        next_at = self._run_pass(self._loop.is_stop_pending).next_at
+        return inf if next_at is None else next_at
+
+    # -- in the background
 
     @property
     def running(self) -> bool:
         """Whether the keeper renews in the background."""
-        return self._wanted and self._thread is not None
+        return self._loop.running
 
     def start(self) -> None:
         """Start renewing in the background. Does nothing if the keeper runs already."""
-        with self._changed:
-            self._wanted = True
-            if self._thread is not None:
-                return
-            if self._ended is not None:
-                self._ended.join()
-            self._thread = Thread(target=self._run, name="holdfast-keeper", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:  # no thread is available, so do not claim to run
-                self._thread, self._wanted = None, False
-                raise
+        self._loop.start()
 
     def stop(self) -> None:
         """Stop renewing. After the return no source is called. All leases stay held.
@@ -163,67 +144,11 @@ class LeaseKeeper:
         Waits for a call in progress. If a callback calls this in the keeper's own thread, it
         does not wait, and the pass ends before its next call.
         """
-        with self._changed:
-            self._wanted = False
-            self._stops += 1
-            self._schedule.wake.set()
-            stops, thread = self._stops, self._thread
-            if thread is current_thread():
-                return
-            while thread is not None and thread is self._thread and self._stops_obeyed < stops:
-                self._changed.wait()
-            ended = self._ended
-        if ended is not None:
-            ended.join()
+        self._loop.stop()
 
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _run(self) -> None:
-        try:
-            while self._continues():
-                self._run_pass_safely()
-                self._sleep()
-        except BaseException:
-            self._end_thread()
-            raise
-
-    def _run_pass_safely(self) -> None:
-        try:
-            self._run_pass(self._is_stop_pending)
-        except Exception:  # a bug in one pass must not lose every lease
-            _log.exception("the keeper's pass failed")
-
-    def _is_stop_pending(self) -> bool:
-        return self._stops > self._stops_obeyed or self._thread is not current_thread()
-
-    def _sleep(self) -> None:
-        until = self._schedule.begin_sleep()
-        seconds = None if until == inf else max(0.0, until - self._clock.monotonic())
-        self._clock.wait(self._schedule.wake, seconds)
-
-    def _continues(self) -> bool:
-        """Acknowledge stops, and return whether this thread should run another pass."""
-        with self._changed:
-            self._schedule.end_sleep()
-            self._stops_obeyed = self._stops
-            self._changed.notify_all()
-            if not self._wanted:
-                self._end_thread()
-            return self._thread is current_thread()
-
-    def _end_thread(self) -> None:
-        """Mark this thread as ended. Afterwards it touches no shared state."""
-        with self._changed:
-            if self._thread is current_thread():
-                self._thread, self._ended = None, current_thread()
-                self._changed.notify_all()

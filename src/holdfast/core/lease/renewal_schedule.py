@@ -1,17 +1,14 @@
 """The renewal schedule: when the keeper must next act on each lease, and the rules for it."""
 
-from heapq import heapify, heappop, heappush
-from itertools import count
+from collections.abc import Callable
 from math import floor, inf
 from random import Random
-from threading import Event, Lock
 
 from holdfast.core.backoff import Backoff
+from holdfast.core.deadline_heap import NOT_SCHEDULED, DeadlineHeap
 from holdfast.core.lease.lease import Lease, LeaseState
 
-_NOT_SCHEDULED = -inf  # the wake time of an entry that is not on the heap
 _EARLY_FRACTION = 0.1  # of the renewal interval
-_MIN_SWEEP_ENTRIES = 1024  # a smaller heap is not worth a sweep
 
 
 class ScheduledLease:
@@ -19,13 +16,13 @@ class ScheduledLease:
 
     __slots__ = (
         "asked_at",
+        "due_at",
         "in_pass",
         "lease",
         "renew_batch",
         "retry_at",
         "source_name",
         "tries",
-        "wake_at",
         "warned",
     )
 
@@ -35,12 +32,22 @@ class ScheduledLease:
         # would fail the renewals of all leases.
         self.source_name = lease.source.name
         self.renew_batch = lease.source.renew_batch
-        self.wake_at = _NOT_SCHEDULED
+        self.due_at = NOT_SCHEDULED  # when the keeper must next act on it
         self.asked_at = -inf  # when a renewal was last requested
         self.tries = 0  # consecutive renewals without a response
         self.retry_at = inf
         self.in_pass = False  # a pass has selected it and will request its renewal
         self.warned = False  # NearCap was emitted
+
+    @property
+    def key(self) -> Lease:
+        """The lease itself."""
+        return self.lease
+
+    @property
+    def live(self) -> bool:
+        """Whether the lease is held. The schedule is not notified when it is released."""
+        return self.lease.live
 
 
 # -- rules: pure functions of a lease and a time
@@ -96,26 +103,18 @@ def compute_retry_delay(
     return max(backoff.delay(tries, random), lease_seconds * 0.005)
 
 
-class RenewalSchedule:
-    """A heap of wake times. Threads may share it.
+class RenewalSchedule(DeadlineHeap[Lease, ScheduledLease]):
+    """The leases that the keeper holds, by the time at which it must next act on each.
 
-    The schedule is not notified when a lease is released. An outdated entry stays in the
-    heap until it comes up, or until the heap outgrows twice the number of leases that were
-    live at the last sweep. So the size follows the live leases, and the cost per entry is
-    constant.
+    The caller of `take` must pass the entry to `reschedule` afterwards.
     """
 
-    def __init__(self, renew_after: float, cap_warning_seconds: float) -> None:
-        self.wake = Event()
-        """Set when an entry is due sooner than the sleeping keeper expects."""
+    def __init__(
+        self, renew_after: float, cap_warning_seconds: float, wake: Callable[[], object]
+    ) -> None:
+        super().__init__(wake)
         self._renew_after = renew_after
         self._cap_warning_seconds = cap_warning_seconds
-        self._entries: dict[Lease, ScheduledLease] = {}
-        self._heap: list[tuple[float, int, ScheduledLease]] = []
-        self._numbers = count()
-        self._max_heap_entries = _MIN_SWEEP_ENTRIES
-        self._sleeps_until = -inf
-        self._lock = Lock()
 
     def add(self, lease: Lease) -> bool:
         """Schedule the lease. Return False if it was scheduled already."""
@@ -133,19 +132,14 @@ class RenewalSchedule:
             if entry.lease.live:
                 self._put(entry, self._compute_wake_time(entry, now))
             else:
-                self._entries.pop(entry.lease, None)
+                self._forget(entry)
 
-    def take(self, until: float) -> ScheduledLease | None:
-        """Remove and return the next live entry that wakes by `until`, or return None.
-
-        The caller must pass the entry to `reschedule` afterwards.
-        """
+    def count_live(self) -> int:
+        """Return the number of live leases."""
         with self._lock:
-            if self._find_next_wake_time() > until:
-                return None
-            _, _, entry = heappop(self._heap)
-            entry.wake_at = _NOT_SCHEDULED
-            return entry
+            return sum(lease.live for lease in self._entries)
+
+    # -- times of one entry
 
     def compute_due_time(self, entry: ScheduledLease) -> float:
         """Return when to request the next renewal.
@@ -166,30 +160,6 @@ class RenewalSchedule:
             return inf
         return entry.lease.cap_at - self._cap_warning_seconds
 
-    def get_next_wake_time(self) -> float:
-        """Return when the next entry must be handled, or infinity if nothing is held."""
-        with self._lock:
-            return self._find_next_wake_time()
-
-    def begin_sleep(self) -> float:
-        """Return the next wake time, and set `wake` if an earlier one is added meanwhile."""
-        with self._lock:
-            self._sleeps_until = self._find_next_wake_time()
-            return self._sleeps_until
-
-    def end_sleep(self) -> None:
-        """Stop setting `wake` and clear it, because the keeper is awake and checks itself."""
-        with self._lock:
-            self._sleeps_until = -inf
-            self.wake.clear()
-
-    def count_live(self) -> int:
-        """Return the number of live leases."""
-        with self._lock:
-            return sum(lease.live for lease in self._entries)
-
-    # -- called with the lock held
-
     def _compute_wake_time(self, entry: ScheduledLease, now: float) -> float:
         lease = entry.lease
         at = compute_loss_time(lease)
@@ -199,36 +169,3 @@ class RenewalSchedule:
         if due_at < at and (due_at > now or compute_renewal_seconds(lease, now) > 0):
             at = due_at
         return at if lease.cap_at is None else min(at, self.compute_warning_time(entry))
-
-    def _put(self, entry: ScheduledLease, wake_at: float) -> None:
-        if wake_at == entry.wake_at:
-            return
-        entry.wake_at = wake_at
-        heappush(self._heap, (wake_at, next(self._numbers), entry))
-        if wake_at < self._sleeps_until:
-            self._sleeps_until = wake_at
-            self.wake.set()
-        if len(self._heap) > self._max_heap_entries:
-            self._sweep()
-
-    def _find_next_wake_time(self) -> float:
-        while self._heap:
-            wake_at, _, entry = self._heap[0]
-            if entry.wake_at == wake_at and entry.lease.live:
-                return wake_at
-            heappop(self._heap)
-            if not entry.lease.live:
-                self._entries.pop(entry.lease, None)
-        return inf
-
-    def _sweep(self) -> None:
-        live = {}
-        for lease, entry in self._entries.items():
-            if lease.live:
-                live[lease] = entry
-            else:
-                entry.wake_at = _NOT_SCHEDULED
-        self._entries = live
-        self._heap = [item for item in self._heap if item[0] == item[2].wake_at]
-        heapify(self._heap)
-        self._max_heap_entries = max(_MIN_SWEEP_ENTRIES, 2 * len(live))

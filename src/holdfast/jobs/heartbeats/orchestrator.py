@@ -15,8 +15,9 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
-from threading import Event, Lock, Thread, current_thread
+from threading import Lock
 
+from holdfast.core.background import BackgroundLoop
 from holdfast.core.checks import CheckLevel
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
@@ -41,9 +42,7 @@ from holdfast.jobs.stall import StallRule
 
 _log = logging.getLogger("holdfast")
 
-# A wait does not count the time in which the machine is suspended, but the clock does. So
-# the loop checks the clock at least this often.
-_MAX_WAIT_SECONDS = 1.0
+_MAX_WAIT_SECONDS = 1.0  # so that heartbeats go on soon after the machine was suspended
 
 
 class _Phase(Enum):
@@ -91,18 +90,18 @@ class HeartbeatOrchestrator:
         self._enabled = enabled
         self._rule = StallRule(stall_seconds, 2 * interval_seconds, clock)
         self._timing = HeartbeatTiming(interval_seconds, clock.monotonic())
-        self._schedule = HeartbeatSchedule(self._timing)
+        self._loop = BackgroundLoop(
+            "holdfast-heartbeats", self.tick, clock, max_wait_seconds=_MAX_WAIT_SECONDS
+        )
+        self._schedule = HeartbeatSchedule(self._timing, self._loop.wake)
         self._sending = ThreadPool("holdfast-heartbeat", concurrency)
         self._listing = ThreadPool("holdfast-active-jobs")
         self._closing = ThreadPool("holdfast-token-closed")
         self._pools = (self._listing, self._sending, self._closing)
         self._phase = _Phase.NEW
-        self._thread: Thread | None = None
         self._cycle_at = self._timing.began_at
-        self._next_tick_at = self._cycle_at  # until when the loop sleeps, unless it is woken
         self._unknown_in_a_row = 0
         self._cycles: set[HeartbeatCycle] = set()
-        self._wake = Event()
         self._lock = Lock()
 
     # -- the phases NEW, RUNNING and STOPPED, each once
@@ -123,9 +122,7 @@ class HeartbeatOrchestrator:
             if self._phase is not _Phase.NEW:
                 return
             if self._enabled:
-                thread = Thread(target=self._run, name="holdfast-heartbeats", daemon=True)
-                thread.start()
-                self._thread = thread
+                self._loop.start()
             self._phase = _Phase.RUNNING if self._enabled else _Phase.DISABLED
         self._emit_started()
 
@@ -158,7 +155,6 @@ class HeartbeatOrchestrator:
         if job.has_task_token() and not job.terminal and self._enabled:
             moves = self._rule.measure_stall(job) is None
             self._schedule.receive(job, self._clock.monotonic(), beat=moves)
-            self._wake.set()
 
     def forget(self, job_id: str) -> None:
         """Send no more heartbeats for the job, because it is terminal here."""
@@ -195,18 +191,7 @@ class HeartbeatOrchestrator:
             if self._listing.load == 0:  # otherwise a cycle still runs, and two must not
                 self._listing.submit(self._run_cycle)
         self._submit(self._schedule.take_due(now))
-        self._next_tick_at = min(self._cycle_at, self._schedule.find_next_due_at())
-        return self._next_tick_at
-
-    def _run(self) -> None:
-        while self._phase is not _Phase.STOPPED:
-            self._wake.clear()
-            try:
-                seconds = self.tick() - self._clock.monotonic()
-            except Exception:  # a bug here must not stop the heartbeats of every job
-                _log.exception("the heartbeat loop failed; it goes on")
-                seconds = _MAX_WAIT_SECONDS
-            self._clock.wait(self._wake, min(max(0.0, seconds), _MAX_WAIT_SECONDS))
+        return min(self._cycle_at, self._schedule.await_next())
 
     def _submit(self, heartbeats: list[ScheduledHeartbeat]) -> None:
         for heartbeat in heartbeats:
@@ -214,7 +199,7 @@ class HeartbeatOrchestrator:
                 self._reschedule(heartbeat, sent=False, failed=True)
 
     def _send(self, heartbeat: ScheduledHeartbeat) -> None:
-        if heartbeat.forgotten:  # while it waited for a thread
+        if not heartbeat.live:  # it was dropped while it waited for a thread
             self._reschedule(heartbeat, sent=False)
             return
         job = heartbeat.job
@@ -254,9 +239,7 @@ class HeartbeatOrchestrator:
         self, heartbeat: ScheduledHeartbeat, *, sent: bool = True, failed: bool = False
     ) -> None:
         now = self._clock.monotonic()
-        due_at = self._schedule.reschedule(heartbeat, now, sent=sent, failed=failed)
-        if due_at < self._next_tick_at:
-            self._wake.set()
+        self._schedule.reschedule(heartbeat, now, sent=sent, failed=failed)
 
     # -- one cycle
 
@@ -268,7 +251,6 @@ class HeartbeatOrchestrator:
             if cycle is not None:
                 self._submit(self._schedule.take_all(cycle))
         finally:
-            self._wake.set()
             if cycle is not None:
                 cycle.finish_part()
 
@@ -308,10 +290,9 @@ class HeartbeatOrchestrator:
 
     def _end(self, wait_seconds: float) -> bool:
         """Stop all threads, and return whether nothing is in flight any more."""
-        self._wake.set()
+        self._loop.request_stop()
         for cycle in list(self._cycles):
             cycle.abort()
         ended = close_all(self._pools, self._clock, wait_seconds)
-        if self._thread is not None and self._thread is not current_thread():
-            self._thread.join(wait_seconds)
+        self._loop.stop(wait_seconds)
         return ended

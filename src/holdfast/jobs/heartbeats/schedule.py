@@ -11,14 +11,12 @@ A job is either scheduled or handed out for sending. So two heartbeats of the sa
 never sent at the same time, however slow the first one is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
-from heapq import heapify, heappop, heappush
-from itertools import count
 from math import floor, inf
-from threading import Lock
 
+from holdfast.core.deadline_heap import NOT_SCHEDULED, DeadlineHeap
 from holdfast.jobs.heartbeats.cycle import HeartbeatCycle
 from holdfast.jobs.model import ExportJob
 
@@ -28,8 +26,6 @@ from holdfast.jobs.model import ExportJob
 _RETRY_UNITS = (1, 2, 4, 4)
 _MAX_SENT_AT_ONCE = 100  # new jobs whose heartbeats may be sent all at once
 _MAX_SENT_PER_SECOND = 500  # what Step Functions accepts without throttling, by its quotas
-_MIN_SWEPT = 1024  # a smaller heap is not worth a sweep
-_IN_FLIGHT = -inf  # the due time of a heartbeat that is handed out
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +81,8 @@ class ScheduledHeartbeat:
         "cycles",
         "due_at",
         "failures",
-        "forgotten",
         "job",
+        "live",
         "offset_seconds",
         "received_at",
     )
@@ -94,27 +90,29 @@ class ScheduledHeartbeat:
     def __init__(self, job: ExportJob, offset_seconds: float) -> None:
         self.job = job
         self.offset_seconds = offset_seconds
-        self.due_at = inf
+        self.due_at = NOT_SCHEDULED
         self.failures = 0  # consecutive, since its offset
         # When this process received the job, which keeps it scheduled even if a listing does
         # not have it. Infinity if the job was received elsewhere.
         self.received_at = inf
         self.beat_again = False  # another one was requested while this one was in flight
-        self.forgotten = False
+        self.live = True  # False once it was dropped, even if it is in flight
         self.cycles: list[HeartbeatCycle] = []  # that wait until it is back
 
+    @property
+    def key(self) -> str:
+        """The job's id."""
+        return self.job.job_id
 
-class HeartbeatSchedule:
-    """The jobs and the times of their next heartbeats. Safe to share between threads."""
 
-    def __init__(self, timing: HeartbeatTiming) -> None:
+class HeartbeatSchedule(DeadlineHeap[str, ScheduledHeartbeat]):
+    """The jobs by the times of their next heartbeats."""
+
+    def __init__(self, timing: HeartbeatTiming, wake: Callable[[], object]) -> None:
+        super().__init__(wake)
         self._timing = timing
-        self._scheduled: dict[str, ScheduledHeartbeat] = {}
         self._forgotten_at: dict[str, float] = {}  # until the listing has them no more
-        self._heap: list[tuple[float, int, ScheduledHeartbeat]] = []
-        self._numbers = count()
-        self._in_flight: dict[str, ScheduledHeartbeat] = {}  # includes forgotten ones
-        self._lock = Lock()
+        self._in_flight: dict[str, ScheduledHeartbeat] = {}  # includes dropped ones
 
     # -- what to send
 
@@ -122,21 +120,20 @@ class HeartbeatSchedule:
         """Schedule a job of this process: a heartbeat now, and more until it is forgotten."""
         with self._lock:
             self._forgotten_at.pop(job.job_id, None)
-            heartbeat = self._scheduled.get(job.job_id)
-            if heartbeat is None:
-                heartbeat = self._add(job)
+            heartbeat = self._entries.get(job.job_id) or self._add(job)
             heartbeat.job, heartbeat.received_at = _pick_newer(heartbeat.job, job), now
-            if heartbeat.due_at == _IN_FLIGHT:
+            if job.job_id in self._in_flight:
                 # The one in flight may be for an older token, so this token needs its own.
                 heartbeat.beat_again = beat
             else:
-                self._put(heartbeat, now if beat else self._compute_next_at(heartbeat, now))
+                due_at = now if beat else self._compute_next_at(heartbeat, now)
+                self._put(heartbeat, due_at)
 
     def forget(self, job_id: str, now: float) -> None:
         """Send no more heartbeats, even if a listing that is behind still has the job."""
         with self._lock:
             self._forgotten_at[job_id] = now
-            self._drop(job_id)
+            self._drop([job_id])
 
     def apply_listing(self, jobs: Iterable[ExportJob], *, asked_at: float, now: float) -> None:
         """Schedule the jobs of a listing whose call began at `asked_at`.
@@ -150,26 +147,28 @@ class HeartbeatSchedule:
                 for job_id, at in self._forgotten_at.items()
                 if job_id in active or at >= asked_at
             }
-            for job_id in [known for known in self._scheduled if known not in active]:
-                if self._scheduled[job_id].received_at == inf:
-                    self._drop(job_id)
+            self._drop(
+                [
+                    job_id
+                    for job_id, heartbeat in self._entries.items()
+                    if job_id not in active and heartbeat.received_at == inf
+                ]
+            )
             new_jobs = [job for job in active.values() if not self._update_known(job)]
             for job in new_jobs:
                 self._schedule_new(job, len(new_jobs), now)
-            self._sweep()
 
     def hold_back(self, job_ids: Iterable[str]) -> None:
         """Send no heartbeats for these jobs until a listing contains them again."""
         with self._lock:
-            for job_id in job_ids:
-                self._drop(job_id)
+            self._drop(job_ids)
 
     def list_received_before(self, at: float) -> list[str]:
         """Return the ids of the jobs that this process received before that time."""
         with self._lock:
             return [
                 job_id
-                for job_id, heartbeat in self._scheduled.items()
+                for job_id, heartbeat in self._entries.items()
                 if heartbeat.received_at < at
             ]
 
@@ -191,33 +190,22 @@ class HeartbeatSchedule:
 
     def reschedule(
         self, heartbeat: ScheduledHeartbeat, now: float, *, sent: bool, failed: bool
-    ) -> float:
-        """Take a heartbeat back and return when the next is due; infinity if forgotten."""
+    ) -> None:
+        """Take a heartbeat back and schedule the job's next one, unless it was dropped."""
         with self._lock:
-            del self._in_flight[heartbeat.job.job_id]
+            del self._in_flight[heartbeat.key]
             for cycle in heartbeat.cycles:
                 cycle.finish_part(sent=sent)
             heartbeat.cycles.clear()
-            if not heartbeat.forgotten:
+            if heartbeat.live:
                 self._put(heartbeat, self._compute_due_at(heartbeat, now, failed))
-            return inf if heartbeat.forgotten else heartbeat.due_at
-
-    def find_next_due_at(self) -> float:
-        """Return when the next heartbeat is due; infinity if there is none."""
-        with self._lock:
-            return self._find_next_due_at()
-
-    def __len__(self) -> int:
-        return len(self._scheduled)
 
     # -- under the lock
 
     def _take_until(self, until: float) -> list[ScheduledHeartbeat]:
         taken = []
-        while self._find_next_due_at() <= until and self._heap:
-            heartbeat = heappop(self._heap)[2]
-            heartbeat.due_at = _IN_FLIGHT
-            self._in_flight[heartbeat.job.job_id] = heartbeat
+        while (heartbeat := self.take(until)) is not None:
+            self._in_flight[heartbeat.key] = heartbeat
             taken.append(heartbeat)
         return taken
 
@@ -237,14 +225,14 @@ class HeartbeatSchedule:
         """Update a known job, and return whether it is scheduled or must not be."""
         if job.job_id in self._forgotten_at:
             return True
-        if (heartbeat := self._scheduled.get(job.job_id)) is None:
+        if (heartbeat := self._entries.get(job.job_id)) is None:
             return False
         heartbeat.job = _pick_newer(heartbeat.job, job)
         return True
 
     def _schedule_new(self, job: ExportJob, new_jobs: int, now: float) -> None:
         heartbeat = self._add(job)
-        if heartbeat.due_at != _IN_FLIGHT:
+        if job.job_id not in self._in_flight:
             delay = self._timing.compute_first_delay(heartbeat.offset_seconds, new_jobs)
             self._put(heartbeat, now + delay)
 
@@ -253,36 +241,17 @@ class HeartbeatSchedule:
         heartbeat = self._in_flight.get(job.job_id)
         if heartbeat is None:
             heartbeat = ScheduledHeartbeat(job, self._timing.compute_offset(job.job_id))
-        heartbeat.job, heartbeat.forgotten = job, False
-        self._scheduled[job.job_id] = heartbeat
+        heartbeat.job, heartbeat.live = job, True
+        self._entries[job.job_id] = heartbeat
         return heartbeat
 
-    def _drop(self, job_id: str) -> None:
-        if (heartbeat := self._scheduled.pop(job_id, None)) is not None:
-            heartbeat.forgotten = True
+    def _drop(self, job_ids: Iterable[str]) -> None:
+        for job_id in job_ids:
+            if (heartbeat := self._entries.pop(job_id, None)) is not None:
+                heartbeat.live = False
 
     def _compute_next_at(self, heartbeat: ScheduledHeartbeat, now: float) -> float:
         return self._timing.compute_next_at(heartbeat.offset_seconds, now)
-
-    def _put(self, heartbeat: ScheduledHeartbeat, due_at: float) -> None:
-        heartbeat.due_at = due_at
-        heappush(self._heap, (due_at, next(self._numbers), heartbeat))
-
-    def _find_next_due_at(self) -> float:
-        while self._heap and _is_outdated(self._heap[0]):
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else inf
-
-    def _sweep(self) -> None:
-        """Remove outdated entries, which are many only if many jobs end early."""
-        if len(self._heap) > max(_MIN_SWEPT, 2 * len(self._scheduled)):
-            self._heap = [entry for entry in self._heap if not _is_outdated(entry)]
-            heapify(self._heap)
-
-
-def _is_outdated(entry: tuple[float, int, ScheduledHeartbeat]) -> bool:
-    due_at, _, heartbeat = entry
-    return heartbeat.forgotten or heartbeat.due_at != due_at
 
 
 def _pick_newer(known: ExportJob, listed: ExportJob) -> ExportJob:

@@ -226,6 +226,36 @@ def test_a_forked_child_has_a_stopped_heartbeat_and_the_parent_continues() -> No
     assert output == "well\n", errors
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
+def test_a_forked_child_does_not_hang_whatever_was_imported_first() -> None:
+    """The callbacks after a fork run before the registry's lock is released (HB-19)."""
+    child = run(
+        f"""
+        import os, signal
+        import holdfast
+        keeper = holdfast.LeaseKeeper()  # registers the callbacks before the import below
+        from holdfast.utils.sqs_heartbeat import SQSHeartbeat, stop_all
+
+        class Sqs:
+            def change_message_visibility(self, **_):
+                pass
+
+        heartbeat = SQSHeartbeat({URL!r}, "fork", 20, 600, client=Sqs())
+        heartbeat.start()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(stop_all())
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGKILL))
+        signal.alarm({int(TEST_TIMEOUT_SECONDS)})
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert stop_all() == 1
+        print("well")
+        """
+    )
+    output, errors = child.communicate(timeout=TEST_TIMEOUT_SECONDS * 3)
+    assert output == "well\n", errors
+
+
 def test_a_frozen_process_finds_its_message_lost_and_makes_no_call() -> None:
     """SIGSTOP lasts longer than the visibility (HB-04, I-HB-4)."""
     child = run(

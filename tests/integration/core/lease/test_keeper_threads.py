@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.background import BackgroundLoop
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import RENEWED, Lease, LeaseState, Refused, Renewal
@@ -216,7 +217,7 @@ def _slow_to_end() -> Iterator[None]:
     """Delay each new thread when the keeper's part of it has just ended."""
 
     def linger(frame: FrameType, event: str, _: object) -> None:
-        if event == "return" and frame.f_code is LeaseKeeper._run.__code__:
+        if event == "return" and frame.f_code is BackgroundLoop.run.__code__:
             SYSTEM_CLOCK.sleep(0.05)
 
     threading.setprofile(linger)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.aws.heartbeat_options import HeartbeatOptions
-from holdfast.adapters.aws.visibility import CallLock, HeartbeatRun, VisibilitySource
+from holdfast.adapters.aws.visibility import HeartbeatRun
 from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Events
 from holdfast.testing.clock import ManualClock
@@ -552,9 +552,11 @@ def test_the_first_beat_is_always_in_time(visibility, share, left_share, stall) 
     left = visibility * left_share
     terms = HeartbeatOptions(interval, visibility, stall_timeout_sec=stall)
     run = HeartbeatRun(
-        VisibilitySource("orders", lambda seconds: None, CallLock(), None),
+        "orders",
+        "label",
         terms,
-        label="label",
+        lambda seconds: None,
+        threading.Lock(),
         received_at=now,
         trusted_until=now + left,
         clock=clock,
