@@ -31,12 +31,9 @@ if TYPE_CHECKING:
     from holdfast.core.queue.manager import MessageInfo, QueueManager
     from holdfast.core.queue.message import AnyMessage
 
-app = typer.Typer(no_args_is_help=True, help="List, show, redrive or drop dead letters.")
-
 Ids = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_HELP)]
 
 
-@app.command("list")
 def list_(
     queue: Queue = None, limit: Limit = 100, body: WithBody = False, as_json: AsJson = False
 ) -> None:
@@ -46,7 +43,6 @@ def list_(
     print_messages(letters, body=body, as_json=as_json)
 
 
-@app.command()
 def show(words: QueueAndId = None, body: WithBody = False, as_json: AsJson = False) -> None:
     """Show a dead letter with its reason, its attempts and the last traceback."""
     queue, message_id = parse_queue_and_id(words)
@@ -71,7 +67,6 @@ def _find_dead_letters(
     return letters
 
 
-@app.command()
 def redrive(
     words: Ids = None,
     everything: Annotated[
@@ -90,7 +85,6 @@ def redrive(
         _apply_to_each("redriven", ids, manager.redrive, as_json)
 
 
-@app.command()
 def drop(
     words: Ids = None,
     yes: Annotated[
