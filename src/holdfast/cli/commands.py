@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
 from inspect import Parameter, Signature, signature
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -94,7 +94,7 @@ class CommandTable(Mapping[str, Any]):
         if not self._prefix and name in _GROUPS:
             return Group(
                 name=name,
-                commands=CommandTable(name),
+                commands=cast(Any, CommandTable(name)),
                 help=_HELP[name],
                 rich_help_panel=_GROUPS[name],
                 rich_markup_mode="rich",
@@ -117,7 +117,7 @@ def flatten_options(function: Callable[..., None]) -> Callable[..., None]:
     So commands that share options share a dataclass, whose fields are options.
     """
     hints = get_type_hints(function, include_extras=True)
-    shared = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    shared: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[Parameter] = []
     for name, parameter in signature(function).parameters.items():
         if name in shared:

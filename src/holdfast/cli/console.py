@@ -7,10 +7,12 @@ printed as plain text.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from holdfast.cli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +32,23 @@ def info(text: str) -> None:
 def print_result(text: str) -> None:
     """Write a line of the result to stdout."""
     typer.echo(_clean_lines(text))
+
+
+def print_facts(facts: Iterable[tuple[str, str]], width: int = 14) -> None:
+    """Write a line for each heading and its text, in which a newline is escaped."""
+    for heading, text in facts:
+        print_result(f"{heading:<{width}} {strip_control_characters(text)}")
+
+
+def confirm_drop(question: str) -> None:
+    """Ask before something is dropped. Raises UsageError without a terminal to ask on."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(
+            "dropping is permanent, and there is no terminal to confirm it; add --yes"
+        )
+    if not typer.confirm(question, err=True):
+        info("nothing was dropped")
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def print_json(value: Any) -> None:

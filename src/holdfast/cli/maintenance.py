@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.arguments import AsJson, Queue, open_manager, resolve_queue
+from holdfast.cli.arguments import (
+    AsJson,
+    Queue,
+    make_duration_option,
+    open_manager,
+    resolve_queue,
+)
 from holdfast.cli.console import print_json, print_result, strip_control_characters
-from holdfast.cli.durations import parse_duration
 from holdfast.cli.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -22,11 +27,7 @@ def purge(
     *,
     older_than: Annotated[
         float,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            help="Remove messages completed longer ago than this.",
-        ),
+        make_duration_option("Remove messages completed longer ago than this."),
     ],
     as_json: AsJson = False,
 ) -> None:

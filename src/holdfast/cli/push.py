@@ -5,9 +5,14 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import QUEUE_HELP, AsJson, open_manager, resolve_queue
+from holdfast.cli.arguments import (
+    QUEUE_HELP,
+    AsJson,
+    make_duration_option,
+    open_manager,
+    resolve_queue,
+)
 from holdfast.cli.console import print_json, print_result, strip_control_characters
-from holdfast.cli.durations import parse_duration
 from holdfast.cli.errors import UsageError
 from holdfast.cli.push_input import STDIN
 
@@ -28,11 +33,8 @@ def push(
     ] = None,
     delay: Annotated[
         float,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            show_default=False,
-            help="Deliver no earlier than after this time (30s, 5m, 2h, 7d).",
+        make_duration_option(
+            "Deliver no earlier than after this time (30s, 5m, 2h, 7d).", show_default=False
         ),
     ] = 0.0,
     message_id: Annotated[

@@ -9,8 +9,8 @@ import typer
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.chat.lookup import open_chat
 from holdfast.cli.console import info, print_json, print_result
-from holdfast.cli.durations import format_duration
 from holdfast.cli.errors import UsageError
+from holdfast.cli.formatting import format_duration
 from holdfast.cli.maintenance import print_check_results
 
 

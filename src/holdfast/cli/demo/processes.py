@@ -99,14 +99,14 @@ class DemoProcesses:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(_USER_PREFIXES)}
         self._env = {**inherited, **_NO_AWS, **env}
         self._folder, self._handle = folder, handle
-        self.processes: list[DemoProcess] = []
+        self.started: list[DemoProcess] = []
         self._readers: list[Thread] = []
 
     def start(self, arguments: Sequence[str], module: str = "holdfast.cli") -> DemoProcess:
         """Start a process of `holdfast`, or of another module, with these arguments."""
         command = [sys.executable, "-m", module, *arguments]
-        process = DemoProcess(len(self.processes) + 1, command, self._env, self._folder)
-        self.processes.append(process)
+        process = DemoProcess(len(self.started) + 1, command, self._env, self._folder)
+        self.started.append(process)
         reader = Thread(target=process.read_log, args=(self._handle,), daemon=True)
         reader.start()
         self._readers.append(reader)
@@ -115,7 +115,7 @@ class DemoProcesses:
     @property
     def last_output(self) -> str:
         """Return the last process's output, which shows why no process is left."""
-        return [*self.processes[-1].last_output, "it wrote nothing"][0]
+        return [*self.started[-1].last_output, "it wrote nothing"][0]
 
     def __enter__(self) -> Self:
         return self
@@ -124,9 +124,9 @@ class DemoProcesses:
         """End all processes. Ctrl-C is ignored, so that no process is left behind."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            for process in self.processes:
+            for process in self.started:
                 process.send_signal(signal.SIGTERM)
-            for process in self.processes:
+            for process in self.started:
                 process.wait_or_kill(_EXIT_TIMEOUT_SECONDS)
             for reader in self._readers:
                 reader.join(_EXIT_TIMEOUT_SECONDS)

@@ -1,30 +1,15 @@
 """Compare the pushed tasks with what the queue and the effect log show of them."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 from holdfast.cli.demo.screen import ReportRow
 
-_TERMS = (
-    "An effect counts if the queue completed the attempt that made it. Effects of killed or "
-    "overtaken attempts are fenced off. Done twice means two effects that count."
-)
 
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """An effect in the effect log."""
-
-    id: str
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class SettledTask:
-    """A task that the queue has settled, and the attempt that settled it."""
+class Attempt(NamedTuple):
+    """An attempt of a task that settled it, or that made an effect."""
 
     id: str
     attempt: int
@@ -34,6 +19,10 @@ class SettledTask:
 class EnrichmentReport:
     """The accounting report of the queue scenario."""
 
+    terms: ClassVar[str] = (
+        "An effect counts if the queue completed the attempt that made it. Effects of killed "
+        "or overtaken attempts are fenced off. Done twice means two effects that count."
+    )
     pushed: int
     completed: int
     dead_lettered: int
@@ -50,50 +39,36 @@ class EnrichmentReport:
 
     def list_rows(self) -> list[ReportRow]:
         """Return the lines of the report."""
+        rejected = "rejected by its handler, on purpose"
+        redelivered = "after the kill, the hang and the retries"
+        stale = f"{self.fenced_off} stale effects fenced off"
         return [
             ReportRow("pushed", self.pushed),
             ReportRow("completed", self.completed),
-            ReportRow(
-                "dead-lettered",
-                self.dead_lettered,
-                "rejected by its handler, on purpose",
-            ),
-            ReportRow(
-                "redelivered", self.redelivered, "after the kill, the hang and the retries"
-            ),
+            ReportRow("dead-lettered", self.dead_lettered, rejected),
+            ReportRow("redelivered", self.redelivered, redelivered),
             ReportRow("lost", self.lost, wrong=self.lost > 0),
-            ReportRow(
-                "done twice",
-                self.done_twice,
-                f"{self.fenced_off} stale effects fenced off",
-                wrong=self.done_twice > 0,
-            ),
+            ReportRow("done twice", self.done_twice, stale, wrong=self.done_twice > 0),
         ]
-
-    def explain_terms(self) -> str:
-        """Return what the labels mean."""
-        return _TERMS
 
 
 def make_report(
     pushed: Iterable[str],
-    completed: list[SettledTask],
-    dead: list[SettledTask],
-    effects: list[Effect],
+    completed: list[Attempt],
+    dead: list[Attempt],
+    effects: list[Attempt],
 ) -> EnrichmentReport:
     """Return the report.
 
     A task is lost if it is not settled, or completed without an effect that counts.
     """
-    accepted = {(task.id, task.attempt) for task in completed}
-    counted = Counter(e.id for e in effects if (e.id, e.attempt) in accepted)
+    accepted = set(completed)
+    counted = Counter(effect.id for effect in effects if effect in accepted)
     settled = Counter(task.id for task in [*completed, *dead])
     pushed = set(pushed)
     lost = {id for id in pushed if not settled[id]}
     lost |= {task.id for task in completed if not counted[task.id]}
-    twice = {id for id, n in counted.items() if n > 1} | {
-        id for id, n in settled.items() if n > 1
-    }
+    twice = {id for id, n in [*counted.items(), *settled.items()] if n > 1}
     return EnrichmentReport(
         pushed=len(pushed),
         completed=len(completed),
@@ -103,11 +78,3 @@ def make_report(
         lost=len(lost),
         done_twice=len(twice),
     )
-
-
-def read_effects(path: Path) -> list[Effect]:
-    """Return the effects in an effect log, which may not exist yet."""
-    if not path.exists():
-        return []
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return [Effect(line["id"], line["attempt"]) for line in lines]

@@ -1,37 +1,25 @@
 """Compare the server's files with the target, the job store and the queue."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from holdfast.cli.demo.export.files import DemoFile
 from holdfast.cli.demo.export.server import FileRequest
 from holdfast.cli.demo.screen import ReportRow
 from holdfast.jobs.model import ExportJob, ExportTask, TaskStatus
 
-_TERMS = (
-    "Complete means that the SHA-256 of the file is right. Fetched again means that the "
-    "second service requested a file that the first had counted."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ExportInterventions:
-    """What the demo did, and what it observed meanwhile."""
-
-    counted: frozenset[str]  # files that were counted when the service was killed
-    requests_before: int  # requests to the server until then
-    torn: frozenset[str]  # files seen under their names while incomplete
-    workers_replaced: int
-    services_replaced: int
-    acked: bool
-
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
     """The accounting report of the export scenario."""
 
+    terms: ClassVar[str] = (
+        "Complete means that the SHA-256 of the file is right. Fetched again means that the "
+        "second service requested a file that the first had counted."
+    )
     asked: int
     whole: int
     failed: int  # permanently, as they should
@@ -66,39 +54,28 @@ class ExportReport:
 
     def list_rows(self) -> list[ReportRow]:
         """Return the lines of the report."""
+        neither, torn = "neither complete nor failed", "under their names, at any time"
+        against = "the job's counters against its task rows"
+        before = f"of {self.counted_before} counted before the service was killed"
+        zeros = [
+            ("lost", self.lost, neither),
+            ("visible, incomplete", self.torn, torn),
+            ("miscounted", self.miscounted, against),
+            ("fetched again", self.fetched_again, before),
+        ]
+        some = [
+            ("workers replaced", self.workers_replaced, "killed with SIGKILL"),
+            ("services replaced", self.services_replaced, "killed with SIGKILL"),
+            ("messages acked", int(self.acked), f"the job is {self.status}: {self.error}"),
+        ]
         return [
             ReportRow("files requested", self.asked),
             ReportRow("complete", self.whole),
             ReportRow("failed", self.failed, f"{'; '.join(self.reasons)}, on purpose"),
-            _expect_zero("lost", self.lost, "neither complete nor failed"),
-            _expect_zero("visible, incomplete", self.torn, "under their names, at any time"),
-            _expect_zero(
-                "miscounted", self.miscounted, "the job's counters against its task rows"
-            ),
-            _expect_zero(
-                "fetched again",
-                self.fetched_again,
-                f"of {self.counted_before} counted before the service was killed",
-            ),
+            *(ReportRow(label, n, note, wrong=n > 0) for label, n, note in zeros),
             ReportRow("continued", self.continued, "downloads, after the bytes they had"),
-            _expect_some("workers replaced", self.workers_replaced, "killed with SIGKILL"),
-            _expect_some("services replaced", self.services_replaced, "killed with SIGKILL"),
-            _expect_some(
-                "messages acked", int(self.acked), f"the job is {self.status}: {self.error}"
-            ),
+            *(ReportRow(label, n, note, wrong=n == 0) for label, n, note in some),
         ]
-
-    def explain_terms(self) -> str:
-        """Return what the labels mean."""
-        return _TERMS
-
-
-def _expect_zero(label: str, count: int, note: str) -> ReportRow:
-    return ReportRow(label, count, note, wrong=count > 0)
-
-
-def _expect_some(label: str, count: int, note: str) -> ReportRow:
-    return ReportRow(label, count, note, wrong=count == 0)
 
 
 def make_report(
@@ -107,31 +84,38 @@ def make_report(
     job: ExportJob | None,
     rows: Sequence[ExportTask],
     requests: Sequence[FileRequest],
-    interventions: ExportInterventions,
+    *,
+    counted: Set[str],
+    requests_before: int,
+    torn: Set[str],
+    acked: bool,
+    **observed: int,
 ) -> ExportReport:
-    """Return the report. `target` holds the SHA-256 of each file in the target."""
+    """Return the report. `target` holds the SHA-256 of each file in the target.
+
+    `counted` are the files that were counted when the service was killed, after
+    `requests_before` requests, and `torn` those seen under their names while incomplete. The
+    other counts are taken as they were observed.
+    """
     whole = {file.key for file in files if target.get(file.key) == file.checksum}
     failed = {row.key: row for row in rows if row.status is TaskStatus.FAILED}
     expected = {file.key for file in files if file.habit == "missing"} & failed.keys() - whole
-    again = {
-        request.key for request in requests[interventions.requests_before :]
-    } & interventions.counted
+    again = counted & {request.key for request in requests[requests_before:]}
     return ExportReport(
         asked=len(files),
         whole=len(whole),
         failed=len(expected),
         lost=len(files) - len(whole | expected),
-        torn=len(interventions.torn | (target.keys() - whole)),
+        torn=len(torn | (target.keys() - whole)),
         miscounted=_count_differences(job, rows),
-        counted_before=len(interventions.counted),
+        counted_before=len(counted),
         fetched_again=len(again),
         continued=sum(request.start > 0 for request in requests),
-        workers_replaced=interventions.workers_replaced,
-        services_replaced=interventions.services_replaced,
-        acked=interventions.acked,
+        acked=acked,
         status=job.status.value if job else "NOT FOUND",
         error=job.error.code if job and job.error else "",
         reasons=tuple(_format_reason(failed[key]) for key in sorted(expected)),
+        **observed,
     )
 
 
@@ -170,9 +154,7 @@ def find_incomplete(folder: Path, sizes: Mapping[str, int]) -> set[str]:
 
 def compute_checksums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each visible file."""
-    return {path.name: _compute_sha256(path) for path in list_visible(folder)}
-
-
-def _compute_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in list_visible(folder)
+    }
