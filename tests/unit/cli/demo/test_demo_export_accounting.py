@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.cli.demo.export import accounting
-from holdfast.cli.demo.export.accounting import ExportInterventions, ExportReport
+from holdfast.cli.demo.export.accounting import ExportReport
 from holdfast.cli.demo.export.files import JOB, DemoFile, make_files
 from holdfast.cli.demo.export.server import FileRequest
 from holdfast.jobs.model import (
@@ -21,14 +22,14 @@ from holdfast.jobs.model import (
 FILES = make_files(30, "127.0.0.1:1")
 MISSING = next(file for file in FILES if file.habit == "missing")
 EARLY = [file.key for file in FILES[:15]]
-INTERVENTIONS = ExportInterventions(
-    counted=frozenset(EARLY),
-    requests_before=len(EARLY),
-    torn=frozenset(),
-    workers_replaced=1,
-    services_replaced=1,
-    acked=True,
-)
+OBSERVED: dict[str, Any] = {
+    "counted": frozenset(EARLY),
+    "requests_before": len(EARLY),
+    "torn": frozenset(),
+    "workers_replaced": 1,
+    "services_replaced": 1,
+    "acked": True,
+}
 TARGET = {file.key: file.checksum for file in FILES if file is not MISSING}
 REQUESTS = [FileRequest(file.key, 0, 1) for file in FILES]
 
@@ -52,9 +53,9 @@ def make_report(
     job: ExportJob | None = ENDED,
     rows: list[ExportTask] = ROWS,
     requests: list[FileRequest] = REQUESTS,
-    interventions: ExportInterventions = INTERVENTIONS,
+    **observed: Any,
 ) -> ExportReport:
-    return accounting.make_report(FILES, target, job, rows, requests, interventions)
+    return accounting.make_report(FILES, target, job, rows, requests, **(OBSERVED | observed))
 
 
 def make_job(total: int, completed: int, failed: int) -> ExportJob:
@@ -74,9 +75,9 @@ WRONG = {
     "visible, incomplete": make_report({**TARGET, EARLY[0]: "0" * 64}),
     "miscounted": make_report(rows=ROWS[1:], job=make_job(30, 28, 1)),
     "fetched again": make_report(requests=[*REQUESTS, FileRequest(EARLY[0], 0, 2)]),
-    "workers replaced": make_report(interventions=replace(INTERVENTIONS, workers_replaced=0)),
-    "services replaced": make_report(interventions=replace(INTERVENTIONS, services_replaced=0)),
-    "messages acked": make_report(interventions=replace(INTERVENTIONS, acked=False)),
+    "workers replaced": make_report(workers_replaced=0),
+    "services replaced": make_report(services_replaced=0),
+    "messages acked": make_report(acked=False),
 }
 
 
@@ -104,9 +105,9 @@ def test_counters_that_differ_from_the_rows_are_miscounted(
         make_report(job=replace(ENDED, state=JobState(JobStatus.COMPLETED, 30, 29, 1))),
         make_report(job=replace(ENDED, error=None)),
         make_report({**TARGET, "stranger": "0" * 64}),
-        make_report(interventions=replace(INTERVENTIONS, torn=frozenset([EARLY[0]]))),
+        make_report(torn=frozenset([EARLY[0]])),
         make_report(rows=[replace(row, status=TaskStatus.PENDING) for row in ROWS]),
-        make_report(interventions=replace(INTERVENTIONS, counted=frozenset())),
+        make_report(counted=frozenset()),
     ],
     ids=["no job", "completed", "no error", "stranger", "torn once", "open", "none counted"],
 )
