@@ -156,7 +156,7 @@ def show(words: QueueAndId = None, as_json: AsJson = False) -> None:
         return
     for task in tasks:
         print_facts(islice(describe_message(task, utc_now()), 2), width=11)
-        print_result(format_body(task.body))
+        print_result(*format_body(task.body))
 
 
 def explain(words: QueueAndId = None, body: WithBody = False, as_json: AsJson = False) -> None:

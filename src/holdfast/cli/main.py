@@ -98,11 +98,8 @@ def _report_error(error: Exception) -> int:
         return ExitCode.USAGE
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "holdfast"
-    info(
-        strip_control_characters(
-            f"{command}: {' '.join(usage().split())} (see `{command} --help`)"
-        )
-    )
+    text = f"{command}: {' '.join(usage().split())} (see `{command} --help`)"
+    info(strip_control_characters(text))
     return ExitCode.USAGE
 
 

@@ -13,7 +13,7 @@ from holdfast.cli.arguments import (
     open_manager,
     resolve_queue,
 )
-from holdfast.cli.console import print_json, print_result, strip_control_characters
+from holdfast.cli.console import print_json, print_result
 from holdfast.cli.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _print_each(results: "Iterable[CheckResult]") -> "Iterable[CheckResult]":
     for result in results:
         sign, colour = _SIGNS[result.level.value]
         typer.secho(f"{sign} {result.level.value:<5}", fg=colour, nl=False)
-        print_result(f"{result.check:<14} {strip_control_characters(result.found)}")
+        print_result(f"{result.check:<14} {result.found}")
         if result.remedy:
-            print_result(f"{'':<22} → {strip_control_characters(result.remedy)}")
+            print_result(f"{'':<22} → {result.remedy}")
         yield result

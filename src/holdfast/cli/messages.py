@@ -5,13 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.console import (
-    print_facts,
-    print_json,
-    print_result,
-    print_table,
-    strip_control_characters,
-)
+from holdfast.cli.console import print_facts, print_json, print_result, print_table
 from holdfast.cli.formatting import format_time
 from holdfast.core.clock import utc_now
 
@@ -43,22 +37,16 @@ def print_descriptions(tasks: "Sequence[MessageInfo]", *, body: bool, as_json: b
             print_result("")
         print_facts(describe_message(task, utc_now()), width=11)
         if detail := _find_last_detail(task):
-            print_result("detail")
-            print_result(
-                "\n".join(
-                    f"    {strip_control_characters(line)}" for line in detail.splitlines()
-                )
-            )
+            print_result("detail", *(f"    {line}" for line in detail.splitlines()))
         if body:
-            print_result(format_body(task.body))
+            print_result(*format_body(task.body))
 
 
-def format_body(body: dict[str, Any] | None) -> str:
-    """Return the body as indented JSON."""
+def format_body(body: dict[str, Any] | None) -> list[str]:
+    """Return the lines of the body as indented JSON."""
     if body is None:
-        return "(the body is not a JSON object)"
-    lines = json.dumps(body, indent=2, ensure_ascii=False).splitlines()
-    return "\n".join(strip_control_characters(line) for line in lines)
+        return ["(the body is not a JSON object)"]
+    return json.dumps(body, indent=2, ensure_ascii=False).splitlines()
 
 
 # -- for scripts

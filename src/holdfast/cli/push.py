@@ -12,7 +12,7 @@ from holdfast.cli.arguments import (
     open_manager,
     resolve_queue,
 )
-from holdfast.cli.console import print_json, print_result, strip_control_characters
+from holdfast.cli.console import print_json, print_result
 from holdfast.cli.errors import UsageError
 from holdfast.cli.push_input import STDIN
 
@@ -75,7 +75,6 @@ def _report(queue: str, ids: list[str], as_json: bool) -> None:
     if as_json:
         print_json({"queue": queue, "pushed": len(ids), "ids": ids})
     elif len(ids) <= _MAX_IDS:
-        for message_id in ids:
-            print_result(strip_control_characters(message_id))
+        print_result(*ids)
     else:
         print_result(f"pushed {len(ids):,} messages to {queue}")

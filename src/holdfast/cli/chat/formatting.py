@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.console import strip_control_characters
 from holdfast.cli.formatting import format_age, format_duration
 from holdfast.conversations.model import Fragment, Status, redact_id
 from holdfast.conversations.outbox import get_outbox_state
@@ -109,18 +108,23 @@ def _format_window(window: "Window | None", now: float) -> str:
 
 
 def format_lines(speaker: str, at: float, body: str) -> Iterator[str]:
-    """Yield the lines of a body, cleaned, after a time and a speaker."""
+    """Yield the lines of a body, after a time and a speaker."""
     first, *others = body.splitlines() or [""]
     margin = f"{format_moment(at)}  {speaker:<8}  "
-    yield f"{margin}{strip_control_characters(first)}"
+    yield f"{margin}{first}"
     for line in others:
-        yield f"{'':<{len(margin)}}{strip_control_characters(line)}"
+        yield f"{'':<{len(margin)}}{line}"
 
 
 def format_history(message: "HistoryMessage") -> Iterator[str]:
     """Yield the lines of a message of the history."""
     speaker = "reply" if message.role == "assistant" else "customer"
     return format_lines(speaker, message.at, message.body)
+
+
+def format_staged(speaker: str, staged: "Staged") -> Iterator[str]:
+    """Yield the lines of a staged message."""
+    return format_lines(speaker, get_received_at(staged), format_body(staged))
 
 
 def format_body(staged: "Staged") -> str:

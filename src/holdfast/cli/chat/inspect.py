@@ -16,7 +16,6 @@ from holdfast.cli.console import (
     print_json,
     print_result,
     print_table,
-    strip_control_characters,
 )
 from holdfast.core.clock import SYSTEM_CLOCK
 
@@ -96,13 +95,9 @@ def _show(
     print_facts(formatting.describe_conversation(conversation, window, now, view.full))
     lines = [line for message in history for line in formatting.format_history(message)]
     for row in staged:
-        lines += formatting.format_lines(
-            "staged", formatting.get_received_at(row), formatting.format_body(row)
-        )
+        lines += formatting.format_staged("staged", row)
     if lines:
-        print_result("")
-    for line in lines:
-        print_result(line)
+        print_result("", *lines)
 
 
 def outbox(
@@ -143,7 +138,4 @@ def _show_new(folder: Path, seen: set[str], view: ViewOptions) -> None:
                 {"conversation": name, "to": to, "at": reply.sent_at, "body": reply.text}
             )
             continue
-        for line in formatting.format_lines(
-            f"to {strip_control_characters(to)}", reply.sent_at, reply.text
-        ):
-            print_result(line)
+        print_result(*formatting.format_lines(f"to {to}", reply.sent_at, reply.text))

@@ -19,7 +19,6 @@ from holdfast.cli.console import (
     print_json,
     print_result,
     print_table,
-    strip_control_characters,
 )
 from holdfast.cli.errors import NotFound, UsageError
 from holdfast.cli.formatting import format_age
@@ -71,12 +70,9 @@ def _list(bodies: bool, view: ViewOptions) -> None:
         return
     print_table(HEADINGS, [_batch_to_row(batch, view.full) for batch in batches])
     for batch in batches if bodies else ():
-        print_result(f"\n{batch.parked_id}")
+        print_result("", batch.parked_id)
         for row in batch.staged:
-            for line in formatting.format_lines(
-                "customer", formatting.get_received_at(row), formatting.format_body(row)
-            ):
-                print_result(line)
+            print_result(*formatting.format_staged("customer", row))
 
 
 def _batch_to_row(batch: "ParkedBatch", full: bool) -> tuple[str, ...]:
@@ -112,7 +108,7 @@ def _decide(decision: Decision, parked_id: str, view: ViewOptions, *, yes: bool)
     if view.as_json:
         print_json(formatting.parked_to_json(batch, view.full))
     else:
-        print_result(f"{strip_control_characters(batch.parked_id)}: {_CONFIRMATIONS[decision]}")
+        print_result(f"{batch.parked_id}: {_CONFIRMATIONS[decision]}")
 
 
 def assign(
@@ -145,7 +141,7 @@ def assign(
     if as_json:
         print_json({"conversation": name, "with": to})
     else:
-        print_result(f"{strip_control_characters(name)}: {_describe_assignment(to)}")
+        print_result(f"{name}: {_describe_assignment(to)}")
 
 
 def _describe_assignment(to: str) -> str:

@@ -10,7 +10,7 @@ import typer
 from holdfast.cli.arguments import AsJson, make_duration_option
 from holdfast.cli.chat.formatting import format_id, history_to_json
 from holdfast.cli.chat.reply import wait_for_reply
-from holdfast.cli.console import info, print_json, print_result, strip_control_characters
+from holdfast.cli.console import info, print_json, print_result
 from holdfast.cli.errors import InputRefused, UsageError
 from holdfast.cli.formatting import format_duration
 from holdfast.conversations.errors import InvalidInbound
@@ -131,7 +131,7 @@ def _print_staged(
     if as_json:
         print_json({"conversation": key.conversation_id, "staged": sids})
         return
-    print_result(strip_control_characters(format_id(key.conversation_id, full=False)))
+    print_result(format_id(key.conversation_id, full=False))
     window = format_duration(app.settings.window_seconds)
     info(f"staged {len(sids):,}; `holdfast chat work` answers in about {window}")
 
@@ -141,5 +141,4 @@ def _print_replies(replies: "list[HistoryMessage]", as_json: bool) -> None:
         print_json([history_to_json(reply) for reply in replies])
         return
     for reply in replies:
-        for line in reply.body.splitlines():
-            print_result(strip_control_characters(line))
+        print_result(*reply.body.splitlines())

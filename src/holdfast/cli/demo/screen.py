@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, ClassVar, Self, TextIO
 
 from holdfast.cli.demo.processes import DemoProcess
 from holdfast.core.clock import SYSTEM_CLOCK
@@ -29,17 +29,20 @@ class ReportRow:
     wrong: bool = False
 
 
-class DemoReport(Protocol):
-    """The accounting report of an act. `terms` explains its labels."""
+class DemoReport:
+    """The accounting report of an act, a dataclass of counts. `terms` explains its labels."""
 
+    __slots__ = ()
     terms: ClassVar[str]
 
     @property
     def totals_match(self) -> bool:
-        """Return whether nothing was lost or done twice."""
+        """Return whether every count is as expected: nothing was lost or done twice."""
+        return not any(row.wrong for row in self.list_rows())
 
     def list_rows(self) -> Sequence[ReportRow]:
         """Return the lines of the report."""
+        raise NotImplementedError
 
 
 class DemoScreen:

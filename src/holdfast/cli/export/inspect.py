@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.arguments import AsJson
-from holdfast.cli.console import (
-    print_facts,
-    print_json,
-    print_result,
-    print_table,
-    strip_control_characters,
-)
+from holdfast.cli.console import print_facts, print_json, print_result, print_table
 from holdfast.cli.errors import NotFound, UsageError, silence_log
 from holdfast.cli.export.options import Store, require_store, resolve_store
 from holdfast.cli.formatting import format_age
@@ -86,9 +80,7 @@ def show(
         print_json({**_job_to_json(job), **more})
         return
     print_facts(_describe_job(job, SYSTEM_CLOCK.time()))
-    for task in tasks:
-        error = strip_control_characters(format_job_error(task.error))
-        print_result(f"  {strip_control_characters(task.key)}  {error}")
+    print_result(*(f"  {task.key}  {format_job_error(task.error)}" for task in tasks))
 
 
 @contextmanager

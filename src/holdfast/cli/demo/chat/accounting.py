@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast.cli.demo.chat.customer import BATCHES, CustomerMessage
-from holdfast.cli.demo.screen import ReportRow
+from holdfast.cli.demo.screen import DemoReport, ReportRow
 
 
 @dataclass(frozen=True, slots=True)
-class ChatReport:
+class ChatReport(DemoReport):
     """The accounting report of the chat scenario."""
 
     terms: ClassVar[str] = (
@@ -30,11 +30,6 @@ class ChatReport:
     workers_killed: int
     taken_over: int  # prepared replies that were taken over
     delivered_again: int
-
-    @property
-    def totals_match(self) -> bool:
-        """Return whether every count is as expected."""
-        return not any(row.wrong for row in self.list_rows())
 
     def list_rows(self) -> list[ReportRow]:
         """Return the lines of the report."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from holdfast.cli.demo.screen import ReportRow
+from holdfast.cli.demo.screen import DemoReport, ReportRow
 
 
 class Attempt(NamedTuple):
@@ -16,7 +16,7 @@ class Attempt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class EnrichmentReport:
+class EnrichmentReport(DemoReport):
     """The accounting report of the queue scenario."""
 
     terms: ClassVar[str] = (
@@ -31,19 +31,14 @@ class EnrichmentReport:
     lost: int
     done_twice: int
 
-    @property
-    def totals_match(self) -> bool:
-        """Return whether every task was settled once, with one effect if completed."""
-        settled = self.completed + self.dead_lettered
-        return settled == self.pushed and not self.lost and not self.done_twice
-
     def list_rows(self) -> list[ReportRow]:
         """Return the lines of the report."""
+        settled = self.completed + self.dead_lettered
         rejected = "rejected by its handler, on purpose"
         redelivered = "after the kill, the hang and the retries"
         stale = f"{self.fenced_off} stale effects fenced off"
         return [
-            ReportRow("pushed", self.pushed),
+            ReportRow("pushed", self.pushed, wrong=self.pushed != settled),
             ReportRow("completed", self.completed),
             ReportRow("dead-lettered", self.dead_lettered, rejected),
             ReportRow("redelivered", self.redelivered, redelivered),

@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from holdfast.cli.demo.export.files import DemoFile
 from holdfast.cli.demo.export.server import FileRequest
-from holdfast.cli.demo.screen import ReportRow
+from holdfast.cli.demo.screen import DemoReport, ReportRow
 from holdfast.jobs.model import ExportJob, ExportTask, TaskStatus
 
 
 @dataclass(frozen=True, slots=True)
-class ExportReport:
+class ExportReport(DemoReport):
     """The accounting report of the export scenario."""
 
     terms: ClassVar[str] = (
@@ -36,46 +36,28 @@ class ExportReport:
     error: str
     reasons: tuple[str, ...]  # of the failed files
 
-    @property
-    def totals_match(self) -> bool:
-        """Return whether every file is complete or failed, and nothing else went wrong."""
-        settled = self.whole + self.failed == self.asked
-        wrong = self.lost or self.torn or self.miscounted or self.fetched_again
-        happened = self.workers_replaced and self.services_replaced and self.counted_before
-        return (
-            settled and not wrong and bool(happened) and self.acked and self._has_right_status
-        )
-
-    @property
-    def _has_right_status(self) -> bool:
-        if self.failed:
-            return (self.status, self.error) == ("FAILED", "JobCompletedWithFailures")
-        return self.status == "COMPLETED"
-
     def list_rows(self) -> list[ReportRow]:
         """Return the lines of the report."""
-        neither, torn = "neither complete nor failed", "under their names, at any time"
-        against = "the job's counters against its task rows"
+        expected = ("FAILED", "JobCompletedWithFailures") if self.failed else ("COMPLETED", "")
+        is_right = self.acked and (self.status, self.error) == expected
+        killed, against = "killed with SIGKILL", "the job's counters against its task rows"
+        again = self.fetched_again or not self.counted_before
+        ended = f"the job is {self.status}: {self.error}"
         before = f"of {self.counted_before} counted before the service was killed"
-        zeros = [
-            ("lost", self.lost, neither),
-            ("visible, incomplete", self.torn, torn),
-            ("miscounted", self.miscounted, against),
-            ("fetched again", self.fetched_again, before),
+        rows = [
+            ("files requested", self.asked, False, ""),
+            ("complete", self.whole, False, ""),
+            ("failed", self.failed, False, f"{'; '.join(self.reasons)}, on purpose"),
+            ("lost", self.lost, self.lost, "neither complete nor failed"),
+            ("visible, incomplete", self.torn, self.torn, "under their names, at any time"),
+            ("miscounted", self.miscounted, self.miscounted, against),
+            ("fetched again", self.fetched_again, again, before),
+            ("continued", self.continued, False, "downloads, after the bytes they had"),
+            ("workers replaced", self.workers_replaced, not self.workers_replaced, killed),
+            ("services replaced", self.services_replaced, not self.services_replaced, killed),
+            ("messages acked", int(self.acked), not is_right, ended),
         ]
-        some = [
-            ("workers replaced", self.workers_replaced, "killed with SIGKILL"),
-            ("services replaced", self.services_replaced, "killed with SIGKILL"),
-            ("messages acked", int(self.acked), f"the job is {self.status}: {self.error}"),
-        ]
-        return [
-            ReportRow("files requested", self.asked),
-            ReportRow("complete", self.whole),
-            ReportRow("failed", self.failed, f"{'; '.join(self.reasons)}, on purpose"),
-            *(ReportRow(label, n, note, wrong=n > 0) for label, n, note in zeros),
-            ReportRow("continued", self.continued, "downloads, after the bytes they had"),
-            *(ReportRow(label, n, note, wrong=n == 0) for label, n, note in some),
-        ]
+        return [ReportRow(label, n, note, bool(wrong)) for label, n, wrong, note in rows]
 
 
 def make_report(
