@@ -1,6 +1,6 @@
 """The maintenance commands `purge` and `doctor`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +13,13 @@ from holdfast.cli.arguments import (
     open_manager,
     resolve_queue,
 )
-from holdfast.cli.console import print_json, print_result
-from holdfast.cli.errors import ExitCode
+from holdfast.cli.console import info, print_json, print_result
+from holdfast.cli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from holdfast.core.checks import CheckResult
 
+CreateTables = Annotated[bool, typer.Option("--create", help="Create the missing tables.")]
 _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
 
 
@@ -42,6 +43,23 @@ def doctor(queue: Queue = None, as_json: AsJson = False) -> None:
     from holdfast.bootstrap import examine_queue
 
     print_check_results(examine_queue(resolve_queue(queue)), as_json)
+
+
+def check_tables(
+    store: str,
+    setting: str,
+    create: "Callable[[str], Iterable[str]] | None",
+    check: "Callable[[str], Iterable[CheckResult]]",
+    as_json: bool,
+) -> None:
+    """Check the DynamoDB tables of a store, after creating the missing ones with `create`."""
+    if not store.startswith("dynamodb:"):
+        raise UsageError(
+            f"{setting} must be dynamodb:PREFIX; got {store!r}, and a file needs no tables"
+        )
+    for name in create(store) if create else ():
+        info(f"created {name}")
+    print_check_results(check(store), as_json)
 
 
 def print_check_results(results: "Iterable[CheckResult]", as_json: bool) -> None:

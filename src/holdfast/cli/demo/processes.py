@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -24,7 +23,7 @@ _NO_AWS = {
 }
 
 
-class DemoProcess:
+class DemoProcess(subprocess.Popen[str]):
     """A process of the demo, with the counts of its events and its outcome."""
 
     def __init__(
@@ -36,7 +35,7 @@ class DemoProcess:
         self.counts: Counter[str] = Counter()
         self.last_output: deque[str] = deque(maxlen=5)
         # It has its own session, because the demo handles Ctrl-C and ends its processes.
-        self._process = subprocess.Popen(
+        super().__init__(
             command,
             env=env,
             cwd=folder,
@@ -48,19 +47,14 @@ class DemoProcess:
         )
 
     @property
-    def pid(self) -> int:
-        """Return the process id."""
-        return self._process.pid
-
-    @property
     def is_alive(self) -> bool:
         """Return whether the process is running."""
-        return self._process.poll() is None
+        return self.poll() is None
 
     def read_log(self, handle: EventHandler) -> None:
         """Read the log to its end and handle each event. It runs in its own thread."""
-        assert self._process.stderr is not None
-        with self._process.stderr as lines:
+        assert self.stderr is not None
+        with self.stderr as lines:
             for line in lines:
                 try:
                     event = json.loads(line)
@@ -70,25 +64,19 @@ class DemoProcess:
                 self.counts[event["event"]] += 1
                 handle(self, event)
 
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless the process has ended."""
-        if self.is_alive:  # until its end is noticed, no other process can have its id
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
     def kill(self) -> None:
         """Kill the process and wait until it is gone."""
-        self.send_signal(signal.SIGKILL)
+        super().kill()
         self.killed = True
-        self._process.wait()
+        self.wait()
 
     def wait_or_kill(self, exit_timeout_seconds: float) -> None:
         """Wait for the process to end, and kill it after the timeout."""
         try:
-            self._process.wait(exit_timeout_seconds)
+            self.wait(exit_timeout_seconds)
         except subprocess.TimeoutExpired:
-            self.send_signal(signal.SIGKILL)
-            self._process.wait()
+            super().kill()
+            self.wait()
         self.outcome = self.outcome or "drained and ended"
 
 

@@ -61,7 +61,7 @@ class ExportAct(Act):
         super().__init__(folder, screen, {"HOLDFAST_LEASE_SECONDS": f"{LEASE_SECONDS}"})
         self._server = FileServer(screen.report)
         self._files = make_files(files, self._server.origin)
-        self._server.add_files(self._files)
+        self._server.files = {f"/{file.key}": file for file in self._files}
         self._names = map_task_names(self._files, self._server.origin)
         self._sizes = {file.key: len(file.data) for file in self._files}
         self._url, self._store = str(folder / "demo" / "exports"), str(folder / "jobs.db")
