@@ -6,11 +6,10 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -56,10 +55,10 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Kill workers, let a handler hang, and show that the totals still match."""
-    from holdfast.cli.demo.screen import DemoScreen
+    from holdfast.cli.demo.screen import DemoReport, DemoScreen
 
     scenarios = _choose_scenarios(act)
-    reports: dict[str, Any] = {}
+    reports: dict[str, DemoReport] = {}
     with _interrupt_on_termination(), _open_folder(keep, scenarios) as folder:
         for number, name in enumerate(scenarios, 1):
             title = _TITLES[name].format(tasks=tasks, files=files)
@@ -69,12 +68,7 @@ def demo(
             if not as_json:
                 screen.show_report(reports[name])
     if as_json:
-        print_json(
-            {
-                name: {**asdict(report), "totals_match": report.totals_match}
-                for name, report in reports.items()
-            }
-        )
+        print_json({name: report.to_json() for name, report in reports.items()})
     if not all(report.totals_match for report in reports.values()):
         raise typer.Exit(ExitCode.FAILED)
 

@@ -1,9 +1,9 @@
 """Show the demo: a live view on a terminal, plain lines elsewhere."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from holdfast.cli.demo.processes import DemoProcess
 from holdfast.core.clock import SYSTEM_CLOCK
@@ -21,28 +21,35 @@ _REPORT_SECONDS = 3.0  # between two progress lines
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """A line of a report: a label, a count, and an explanation."""
+    """A line of a report: its key in JSON, a label, a count, and an explanation."""
 
+    key: str
     label: str
     count: int
     note: str = ""
     wrong: bool = False
 
 
+@dataclass(frozen=True, slots=True)
 class DemoReport:
-    """The accounting report of an act, a dataclass of counts. `terms` explains its labels."""
+    """The accounting report of an act. `terms` explains the labels of its rows.
 
-    __slots__ = ()
-    terms: ClassVar[str]
+    `more` are values that only JSON has, or has in another form.
+    """
+
+    rows: Sequence[ReportRow]
+    terms: str
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def totals_match(self) -> bool:
         """Return whether every count is as expected: nothing was lost or done twice."""
-        return not any(row.wrong for row in self.list_rows())
+        return not any(row.wrong for row in self.rows)
 
-    def list_rows(self) -> Sequence[ReportRow]:
-        """Return the lines of the report."""
-        raise NotImplementedError
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        counts = {row.key: row.count for row in self.rows}
+        return {**counts, **self.more, "totals_match": self.totals_match}
 
 
 class DemoScreen:
@@ -106,8 +113,8 @@ class DemoScreen:
             self._show_table(report, verdict)
             return
         self._write("")
-        width = max(len(row.label) for row in report.list_rows()) + 1
-        for row in report.list_rows():
+        width = max(len(row.label) for row in report.rows) + 1
+        for row in report.rows:
             self._write(f"{row.label:<{width}}{row.count:>6}  {row.note}".rstrip())
         self._write(f"{verdict} {report.terms}\n")
 
@@ -118,7 +125,7 @@ class DemoScreen:
 
         assert self._live is not None
         table = Table("", Column(justify="right"), "", box=box.SIMPLE, show_header=False)
-        for row in report.list_rows():
+        for row in report.rows:
             style = "bold red" if row.wrong else "bold" if row.count else "bold green"
             count = Text(f"{row.count:,}", style=style)
             table.add_row(Text(row.label), count, Text(row.note, style="dim"))

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.demo.chat.accounting import ChatReport, make_report
+from holdfast.cli.demo.chat.accounting import make_report
 from holdfast.cli.demo.chat.customer import LATE, QUICK
+from holdfast.cli.demo.screen import DemoReport
 
 MESSAGES = [*QUICK, LATE]
 FIRST = "You said: " + "\n".join(line.text for line in QUICK)
@@ -25,15 +26,17 @@ OBSERVED: dict[str, Any] = {
 }
 
 
-def report(**observed: Any) -> ChatReport:
+def report(**observed: Any) -> DemoReport:
     return make_report(MESSAGES, **(OBSERVED | observed))
 
 
 def test_the_totals_of_a_good_conversation_match() -> None:
     right = report()
     assert right.totals_match
-    assert (right.messages, right.in_history, right.lost, right.answered_twice) == (4, 4, 0, 0)
-    assert not any(row.wrong for row in right.list_rows())
+    counts = right.to_json()
+    assert (counts["messages"], counts["in_history"]) == (4, 4)
+    assert (counts["lost"], counts["answered_twice"]) == (0, 0)
+    assert not any(row.wrong for row in right.rows)
 
 
 def test_no_message_of_the_scenario_is_part_of_another() -> None:
@@ -67,4 +70,4 @@ WRONG = {
 def test_a_wrong_count_makes_the_totals_differ_and_is_marked(label: str) -> None:
     for wrong in WRONG[label]:
         assert not wrong.totals_match
-        assert label in {row.label for row in wrong.list_rows() if row.wrong}
+        assert label in {row.label for row in wrong.rows if row.wrong}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.bootstrap.chat_providers import LOCAL_PROFILE
 from holdfast.bootstrap.chats import build_chat, read_outbox
 from holdfast.cli.demo.act import ALL, POLL_SECONDS, Act
-from holdfast.cli.demo.chat.accounting import ChatReport, make_report
+from holdfast.cli.demo.chat.accounting import make_report
 from holdfast.cli.demo.chat.customer import (
     EFFECTS_FILE,
     KEY,
@@ -27,7 +27,7 @@ from holdfast.cli.demo.chat.customer import (
 from holdfast.cli.demo.chat.worker import HOLD
 from holdfast.cli.demo.effect_log import EffectLog
 from holdfast.cli.demo.processes import DemoProcess
-from holdfast.cli.demo.screen import DemoScreen, render_processes
+from holdfast.cli.demo.screen import DemoReport, DemoScreen, render_processes
 from holdfast.conversations.model import HistoryMessage, Status
 from holdfast.conversations.outbox import Outbox, get_outbox_state
 from holdfast.core.clock import SYSTEM_CLOCK
@@ -67,7 +67,7 @@ class ChatAct(Act):
         self._taken_over = 0  # prepared replies that were taken over
         self._delivered_again = 0
 
-    def run(self) -> ChatReport:
+    def run(self) -> DemoReport:
         """Run the scenario and return its report."""
         with self._app, self.screen:
             self.run_processes()
@@ -215,7 +215,7 @@ class ChatAct(Act):
 
     # -- the report
 
-    def _make_report(self) -> ChatReport:
+    def _make_report(self) -> DemoReport:
         history, conversation = self._read_history(), self._store.get(KEY)
         return make_report(
             [*QUICK, LATE],

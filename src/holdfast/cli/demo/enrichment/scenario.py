@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.bootstrap import open_queue
 from holdfast.cli.demo.act import ALL, Act
 from holdfast.cli.demo.effect_log import EffectLog
-from holdfast.cli.demo.enrichment.accounting import Attempt, EnrichmentReport, make_report
+from holdfast.cli.demo.enrichment.accounting import Attempt, make_report
 from holdfast.cli.demo.enrichment.tasks import (
     EFFECTS_VARIABLE,
     HANGING_TASK,
@@ -22,7 +22,7 @@ from holdfast.cli.demo.enrichment.tasks import (
     make_tasks,
 )
 from holdfast.cli.demo.processes import DemoProcess
-from holdfast.cli.demo.screen import DemoScreen, render_processes
+from holdfast.cli.demo.screen import DemoReport, DemoScreen, render_processes
 from holdfast.cli.live_view import draw_shares, list_states
 from holdfast.core.queue.manager import MessageInfo, MessageState
 
@@ -54,7 +54,7 @@ class EnrichmentAct(Act):
         self._queue = open_queue(self._url, DemoTask, env={})
         self._victim: DemoProcess | None = None
 
-    def run(self) -> EnrichmentReport:
+    def run(self) -> DemoReport:
         """Run the scenario and return its report."""
         with self._queue, self.screen:
             pushed = self._queue.push_many(make_tasks(self._tasks))

@@ -2,62 +2,17 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from holdfast.cli.demo.export.files import DemoFile
 from holdfast.cli.demo.export.server import FileRequest
 from holdfast.cli.demo.screen import DemoReport, ReportRow
 from holdfast.jobs.model import ExportJob, ExportTask, TaskStatus
 
-
-@dataclass(frozen=True, slots=True)
-class ExportReport(DemoReport):
-    """The accounting report of the export scenario."""
-
-    terms: ClassVar[str] = (
-        "Complete means that the SHA-256 of the file is right. Fetched again means that the "
-        "second service requested a file that the first had counted."
-    )
-    asked: int
-    whole: int
-    failed: int  # permanently, as they should
-    lost: int  # neither complete nor failed
-    torn: int
-    miscounted: int  # the difference between counters and task rows
-    counted_before: int
-    fetched_again: int
-    continued: int
-    workers_replaced: int
-    services_replaced: int
-    acked: bool
-    status: str
-    error: str
-    reasons: tuple[str, ...]  # of the failed files
-
-    def list_rows(self) -> list[ReportRow]:
-        """Return the lines of the report."""
-        expected = ("FAILED", "JobCompletedWithFailures") if self.failed else ("COMPLETED", "")
-        is_right = self.acked and (self.status, self.error) == expected
-        killed, against = "killed with SIGKILL", "the job's counters against its task rows"
-        again = self.fetched_again or not self.counted_before
-        ended = f"the job is {self.status}: {self.error}"
-        before = f"of {self.counted_before} counted before the service was killed"
-        rows = [
-            ("files requested", self.asked, False, ""),
-            ("complete", self.whole, False, ""),
-            ("failed", self.failed, False, f"{'; '.join(self.reasons)}, on purpose"),
-            ("lost", self.lost, self.lost, "neither complete nor failed"),
-            ("visible, incomplete", self.torn, self.torn, "under their names, at any time"),
-            ("miscounted", self.miscounted, self.miscounted, against),
-            ("fetched again", self.fetched_again, again, before),
-            ("continued", self.continued, False, "downloads, after the bytes they had"),
-            ("workers replaced", self.workers_replaced, not self.workers_replaced, killed),
-            ("services replaced", self.services_replaced, not self.services_replaced, killed),
-            ("messages acked", int(self.acked), not is_right, ended),
-        ]
-        return [ReportRow(label, n, note, bool(wrong)) for label, n, wrong, note in rows]
+_TERMS = (
+    "Complete means that the SHA-256 of the file is right. Fetched again means that the "
+    "second service requested a file that the first had counted."
+)
 
 
 def make_report(
@@ -71,33 +26,53 @@ def make_report(
     requests_before: int,
     torn: Set[str],
     acked: bool,
-    **observed: int,
-) -> ExportReport:
+    workers: int,
+    services: int,
+) -> DemoReport:
     """Return the report. `target` holds the SHA-256 of each file in the target.
 
     `counted` are the files that were counted when the service was killed, after
-    `requests_before` requests, and `torn` those seen under their names while incomplete. The
-    other counts are taken as they were observed.
+    `requests_before` requests, and `torn` those seen under their names while incomplete.
+    So many `workers` and `services` were replaced after a kill.
     """
     whole = {file.key for file in files if target.get(file.key) == file.checksum}
     failed = {row.key: row for row in rows if row.status is TaskStatus.FAILED}
     expected = {file.key for file in files if file.habit == "missing"} & failed.keys() - whole
+    continued = sum(request.start > 0 for request in requests)
     again = counted & {request.key for request in requests[requests_before:]}
-    return ExportReport(
-        asked=len(files),
-        whole=len(whole),
-        failed=len(expected),
-        lost=len(files) - len(whole | expected),
-        torn=len(torn | (target.keys() - whole)),
-        miscounted=_count_differences(job, rows),
-        counted_before=len(counted),
-        fetched_again=len(again),
-        continued=sum(request.start > 0 for request in requests),
-        acked=acked,
-        status=job.status.value if job else "NOT FOUND",
-        error=job.error.code if job and job.error else "",
-        reasons=tuple(_format_reason(failed[key]) for key in sorted(expected)),
-        **observed,
+    lost, miscounted = len(files) - len(whole | expected), _count_differences(job, rows)
+    visible = torn | (target.keys() - whole)
+    reasons = [_format_reason(failed[key]) for key in sorted(expected)]
+    status = job.status.value if job else "NOT FOUND"
+    error = job.error.code if job and job.error else ""
+    right = ("FAILED", "JobCompletedWithFailures") if expected else ("COMPLETED", "")
+    ended = acked and (status, error) == right
+    at_any_time = "under their names, at any time"
+    killed, against = "killed with SIGKILL", "the job's counters against its task rows"
+    before = f"of {len(counted)} counted before the service was killed"
+    lines: list[tuple[str, str, int, object, str]] = [
+        ("asked", "files requested", len(files), False, ""),
+        ("whole", "complete", len(whole), False, ""),
+        ("failed", "failed", len(expected), False, f"{'; '.join(reasons)}, on purpose"),
+        ("lost", "lost", lost, lost, "neither complete nor failed"),
+        ("torn", "visible, incomplete", len(visible), visible, at_any_time),
+        ("miscounted", "miscounted", miscounted, miscounted, against),
+        ("fetched_again", "fetched again", len(again), again or not counted, before),
+        ("continued", "continued", continued, False, "downloads, after the bytes they had"),
+        ("workers_replaced", "workers replaced", workers, not workers, killed),
+        ("services_replaced", "services replaced", services, not services, killed),
+        ("acked", "messages acked", int(acked), not ended, f"the job is {status}: {error}"),
+    ]
+    return DemoReport(
+        [ReportRow(key, label, n, note, bool(wrong)) for key, label, n, wrong, note in lines],
+        _TERMS,
+        {
+            "counted_before": len(counted),
+            "acked": acked,
+            "status": status,
+            "error": error,
+            "reasons": reasons,
+        },
     )
 
 

@@ -17,7 +17,6 @@ from holdfast.bootstrap import open_queue
 from holdfast.bootstrap.exports import open_jobs
 from holdfast.cli.demo.act import ALL, Act
 from holdfast.cli.demo.export.accounting import (
-    ExportReport,
     compute_checksums,
     find_incomplete,
     make_report,
@@ -25,7 +24,7 @@ from holdfast.cli.demo.export.accounting import (
 from holdfast.cli.demo.export.files import JOB, make_files, make_job_message, map_task_names
 from holdfast.cli.demo.export.server import FileServer
 from holdfast.cli.demo.processes import DemoProcess
-from holdfast.cli.demo.screen import DemoScreen, render_processes
+from holdfast.cli.demo.screen import DemoReport, DemoScreen, render_processes
 from holdfast.cli.formatting import format_bytes
 from holdfast.cli.live_view import draw_shares
 from holdfast.core.queue.message import AnyMessage
@@ -73,7 +72,7 @@ class ExportAct(Act):
         self._counted: frozenset[str] = frozenset()
         self._requests_before = 0
 
-    def run(self) -> ExportReport:
+    def run(self) -> DemoReport:
         """Run the scenario and return its report."""
         with self._server, self._queue, self._jobs, self.screen:
             self.run_processes()
@@ -202,7 +201,7 @@ class ExportAct(Act):
 
     # -- the report
 
-    def _make_report(self) -> ExportReport:
+    def _make_report(self) -> DemoReport:
         job = self._jobs.find_by_id(JOB)
         services, stats = self.processes.started, self._queue.stats()
         return make_report(
@@ -214,9 +213,7 @@ class ExportAct(Act):
             counted=self._counted,
             requests_before=self._requests_before,
             torn=self._torn,
-            workers_replaced=self._count_replaced(services[0]) if services else 0,
-            services_replaced=sum(
-                service.counts["job_resumed"] > 0 for service in services[1:]
-            ),
+            workers=self._count_replaced(services[0]) if services else 0,
+            services=sum(service.counts["job_resumed"] > 0 for service in services[1:]),
             acked=stats.completed == 1 and not (stats.ready or stats.leased or stats.failed),
         )
