@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.durations import parse_duration
 from holdfast.cli.errors import UsageError
+from holdfast.cli.formatting import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,11 +26,15 @@ QUEUE_HELP = (
 MAX_COUNT = 1_000_000_000  # far more than is ever shown, and every store accepts it
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Duration = Annotated[float, typer.Option(parser=parse_duration, metavar="DURATION")]
 Queue = Annotated[str | None, typer.Argument(metavar="QUEUE", help=QUEUE_HELP)]
 Limit = Annotated[
     int, typer.Option(min=0, max=MAX_COUNT, help="Show at most this many; 0 for all.")
 ]
+
+
+def make_duration_option(text: str, **more: Any) -> Any:
+    """Return an option for a duration."""
+    return typer.Option(parser=parse_duration, metavar="DURATION", help=text, **more)
 
 
 def make_concurrency_option(text: str) -> Any:

@@ -7,10 +7,12 @@ printed as plain text.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from holdfast.cli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,13 +25,31 @@ def info(text: str) -> None:
     writes above the line.
     """
     if sys.stderr is not None:  # 2>&- closes it from the start
-        sys.stderr.write(f"{_clean_lines(text)}\n")
+        lines = map(strip_control_characters, text.split("\n"))
+        sys.stderr.write("\n".join([*lines, ""]))
         sys.stderr.flush()
 
 
-def print_result(text: str) -> None:
-    """Write a line of the result to stdout."""
-    typer.echo(_clean_lines(text))
+def print_result(*lines: str) -> None:
+    """Write lines of the result to stdout. A newline within one is escaped."""
+    for line in lines:
+        typer.echo(strip_control_characters(line))
+
+
+def print_facts(facts: Iterable[tuple[str, str]], width: int = 14) -> None:
+    """Write a line for each heading and its text."""
+    print_result(*(f"{heading:<{width}} {text}" for heading, text in facts))
+
+
+def confirm_drop(question: str) -> None:
+    """Ask before something is dropped. Raises UsageError without a terminal to ask on."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError(
+            "dropping is permanent, and there is no terminal to confirm it; add --yes"
+        )
+    if not typer.confirm(question, err=True):
+        info("nothing was dropped")
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def print_json(value: Any) -> None:
@@ -45,10 +65,6 @@ def strip_control_characters(text: str) -> str:
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode()
         for c in text
     )
-
-
-def _clean_lines(text: str) -> str:
-    return "\n".join(map(strip_control_characters, text.split("\n")))
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,6 +1,5 @@
 """`holdfast dead`: list, show, redrive or drop dead letters."""
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,44 +8,37 @@ import typer
 from holdfast.cli.arguments import (
     QUEUE_HELP,
     AsJson,
-    Limit,
     Queue,
     is_service,
     open_manager,
     split_queue_and_rest,
     to_limit,
 )
-from holdfast.cli.console import info, print_json, print_result, strip_control_characters
-from holdfast.cli.errors import ExitCode, NotFound, UsageError
-from holdfast.cli.inspect import (
-    QueueAndId,
-    WithBody,
-    parse_queue_and_id,
-    print_descriptions,
-    print_messages,
+from holdfast.cli.console import (
+    confirm_drop,
+    print_json,
+    print_result,
+    strip_control_characters,
 )
+from holdfast.cli.errors import NotFound, UsageError
+from holdfast.cli.inspect import ListOptions, QueueAndId, WithBody, parse_queue_and_id
+from holdfast.cli.messages import print_descriptions, print_messages
 from holdfast.cli.progress_meter import ProgressMeter
 
 if TYPE_CHECKING:
     from holdfast.core.queue.manager import MessageInfo, QueueManager
     from holdfast.core.queue.message import AnyMessage
 
-app = typer.Typer(no_args_is_help=True, help="List, show, redrive or drop dead letters.")
-
 Ids = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_HELP)]
 
 
-@app.command("list")
-def list_(
-    queue: Queue = None, limit: Limit = 100, body: WithBody = False, as_json: AsJson = False
-) -> None:
+def list_(queue: Queue = None, *, options: ListOptions) -> None:
     """List dead letters with their reasons."""
     with open_manager(queue) as manager:
-        letters = list(manager.dead_letters(to_limit(limit)))
-    print_messages(letters, body=body, as_json=as_json)
+        letters = list(manager.dead_letters(to_limit(options.limit)))
+    print_messages(letters, body=options.body, as_json=options.as_json)
 
 
-@app.command()
 def show(words: QueueAndId = None, body: WithBody = False, as_json: AsJson = False) -> None:
     """Show a dead letter with its reason, its attempts and the last traceback."""
     queue, message_id = parse_queue_and_id(words)
@@ -71,7 +63,6 @@ def _find_dead_letters(
     return letters
 
 
-@app.command()
 def redrive(
     words: Ids = None,
     everything: Annotated[
@@ -90,7 +81,6 @@ def redrive(
         _apply_to_each("redriven", ids, manager.redrive, as_json)
 
 
-@app.command()
 def drop(
     words: Ids = None,
     yes: Annotated[
@@ -102,7 +92,9 @@ def drop(
     queue, ids = _parse_choice(words, everything=False)
     with open_manager(queue) as manager:
         if not yes:
-            _confirm_drop(len(ids), manager.name)
+            letters = "this dead letter" if len(ids) == 1 else f"these {len(ids)} dead letters"
+            queue = strip_control_characters(manager.name)
+            confirm_drop(f"Permanently drop {letters} of {queue}?")
         _apply_to_each("dropped", ids, manager.drop, as_json)
 
 
@@ -115,19 +107,6 @@ def _parse_choice(words: Sequence[str] | None, everything: bool) -> tuple[str, l
             "no id is given: give the ids of dead letters, which `holdfast dead list` shows"
         )
     return queue, ids
-
-
-def _confirm_drop(count: int, queue: str) -> None:
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "dropping is permanent, and there is no terminal to confirm it; add --yes"
-        )
-    letters = "this dead letter" if count == 1 else f"these {count} dead letters"
-    if not typer.confirm(
-        f"Permanently drop {letters} of {strip_control_characters(queue)}?", err=True
-    ):
-        info("nothing was dropped")
-        raise typer.Exit(ExitCode.FAILED)
 
 
 def _apply_to_each(

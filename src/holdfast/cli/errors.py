@@ -1,6 +1,5 @@
 """The exit codes of commands, and one clear line for each error."""
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,6 +85,8 @@ def silence_log() -> Iterator[None]:
 
     A store logs a failed query and also raises it, and the command shows the raised error.
     """
+    import logging
+
     log, handler = logging.getLogger("holdfast"), logging.NullHandler()
     log.addHandler(handler)
     try:

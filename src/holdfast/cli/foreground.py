@@ -8,38 +8,119 @@ signal never interrupts the work in the middle of a step.
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from threading import Event, Thread
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast
 
-from holdfast.cli.console import info
-from holdfast.cli.durations import format_duration
-from holdfast.cli.status_line import LiveStatus
+import typer
+
+from holdfast.cli.arguments import AsJson
+from holdfast.cli.console import info, is_terminal, print_json, print_result
+from holdfast.cli.errors import UsageError
+from holdfast.cli.formatting import format_duration
+from holdfast.cli.live_view import EventCounts, LiveStatus, LiveView, NoStatus, StatusLine
 from holdfast.core.clock import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from holdfast.core.events import Events
+    from holdfast.core.worker.worker import Worker, WorkerReport
 
 _POLL_SECONDS = 0.1
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 
 
-class Runnable(Protocol[R_co]):
-    """Work that runs until it is done, or until another thread stops it."""
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """The options of commands that work until they are stopped."""
 
-    @property
-    def running(self) -> int:
-        """Return how many tasks are running."""
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port."),
+    ] = None
+    metrics_host: Annotated[str, typer.Option(help="Address to serve the metrics on.")] = (
+        "127.0.0.1"
+    )
+    log_format: Annotated[
+        str | None, typer.Option(metavar="text|json", help="Log a line for each event.")
+    ] = None
+    as_json: AsJson = False
 
-    def run(self) -> R_co:
-        """Run to the end and return the result."""
+    @contextmanager
+    def serve_metrics(self, events: "Events") -> Iterator[None]:
+        """Serve metrics until the block is left, if there is a port."""
+        if self.metrics_port is None:
+            yield
+            return
+        from holdfast.bootstrap import serve_metrics
 
-    def stop(self) -> None:
-        """Start nothing more. Running tasks may finish."""
+        server = serve_metrics(self.metrics_port, self.metrics_host)
+        events.subscribe(server.subscriber)
+        info(f"metrics at http://{self.metrics_host}:{server.port}/metrics")
+        try:
+            yield
+        finally:
+            server.close()
 
-    def stop_now(self) -> None:
-        """End the running tasks."""
+    def choose_status(self, events: "Events", make_view: Callable[[], LiveView]) -> LiveStatus:
+        """Log events to stderr, and return the view to show.
+
+        On a terminal without a chosen format, only warnings and errors are logged. Otherwise
+        every event is logged, and no view is shown.
+        """
+        from holdfast.bootstrap import log_events
+
+        style = self.log_format
+        if style not in (None, "text", "json"):
+            raise UsageError(f"--log-format must be text or json; got {style!r}")
+        live = is_terminal() and style is None
+        log_style = cast(Literal["text", "json"], style or "text")
+        events.subscribe(log_events(info, log_style, min_level="warning" if live else "info"))
+        return make_view() if live else NoStatus()
+
+    def report(self, runner: "ForegroundRunner[WorkerReport]", report: "WorkerReport") -> None:
+        """Print the counts of a worker's report. Exits as the second signal demands."""
+        counts = asdict(report)
+        if self.as_json:
+            print_json(counts)
+        else:
+            texts = (f"{name.replace('_', ' ')} {n:,}" for name, n in counts.items())
+            print_result(", ".join(texts))
+        if runner.stopped_now_by:
+            raise typer.Exit(128 + runner.stopped_now_by)
+
+
+def show_status_line(name: str, counts: EventCounts) -> LiveView:
+    """Return the live status line of a worker."""
+    return LiveView(StatusLine(name, counts).render)
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable(Generic[R]):
+    """Work that runs until it is done, or until another thread stops it.
+
+    run            runs to the end and returns the result
+    stop           starts nothing more; running tasks may finish
+    stop_now       ends the running tasks
+    count_running  returns how many tasks are running
+    """
+
+    run: Callable[[], R]
+    stop: Callable[[], None]
+    stop_now: Callable[[], None]
+    count_running: Callable[[], int]
+
+
+def make_runnable(
+    worker: "Worker[Any]", counts: EventCounts, *, until_empty: bool = False
+) -> "Runnable[WorkerReport]":
+    """Return a worker that ForegroundRunner can run."""
+    run = partial(worker.run, until_empty=until_empty)
+    return Runnable(run, worker.stop, worker.stop_now, lambda: counts.running)
 
 
 class ForegroundRunner(Generic[R]):
@@ -91,14 +172,14 @@ class ForegroundRunner(Generic[R]):
         match count:
             case 1:
                 self.first_signal = number
-                running = self._runnable.running
+                running = self._runnable.count_running()
                 self._runnable.stop()
                 info(
                     f"draining: {running} running, "
                     f"up to {format_duration(self._drain_seconds)}; Ctrl-C again stops now"
                 )
             case 2:
-                running = self._runnable.running
+                running = self._runnable.count_running()
                 self._runnable.stop_now()
                 self.stopped_now_by = number
                 info(f"stopping now: giving back {running} running")

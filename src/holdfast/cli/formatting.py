@@ -1,116 +1,52 @@
-"""Format a message as JSON for scripts, and as lines for a terminal."""
+"""Parse and format durations, sizes and times, for all commands."""
 
-import json
-from collections.abc import Iterator
+import re
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.durations import format_duration
+import typer
 
-if TYPE_CHECKING:
-    from holdfast.core.queue.manager import Holder, MessageInfo, PastAttempt
-
-
-def message_to_json(message: "MessageInfo", *, body: bool, deep: bool = True) -> dict[str, Any]:
-    """Return the message as JSON. `deep` adds the parts that only `find` looks up."""
-    data: dict[str, Any] = {
-        "id": message.id,
-        "key": message.key,
-        "state": message.state.value,
-        "attempts": message.attempts,
-        "where": message.where,
-        "due_at": _format_iso(message.due_at),
-        "lease": lease_to_json(message.holder),
-        "reason": message.reason,
-    }
-    if deep:
-        data["past"] = [_attempt_to_json(past) for past in message.past]
-        data["checkpoint"] = message.checkpoint
-    if body:
-        data["body"] = message.body
-    return data
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
+_PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+# Longer than any useful duration, and far below where a time no longer fits in a file name.
+MAX_SECONDS = 3650 * 86_400.0
 
 
-def lease_to_json(holder: "Holder | None") -> dict[str, Any] | None:
-    """Return the seed's lease.json, and what else is known of the holder."""
-    if holder is None:
-        return None
-    return {
-        "worker_id": holder.worker_id,
-        "timestamp": _format_iso(holder.timestamp),
-        "attempt": holder.attempt,
-        "expires_at": _format_iso(holder.expires_at),
-        "host": holder.host or None,
-        "pid": holder.pid or None,
-        "last_seen": _format_iso(holder.last_seen),
-    }
-
-
-def _attempt_to_json(past: "PastAttempt") -> dict[str, Any]:
-    return {
-        "attempt": past.attempt,
-        "outcome": past.outcome,
-        "at": _format_iso(past.at),
-        "worker_id": past.worker_id,
-        "reason": past.reason,
-        "detail": past.detail,
-    }
-
-
-def _format_iso(moment: datetime | None) -> str | None:
-    return moment.isoformat() if moment else None
-
-
-def describe_message(message: "MessageInfo", now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield (heading, text) for `explain`, the most important first."""
-    yield "id", message.id
-    yield "state", _format_state(message, now)
-    if message.holder is not None:
-        yield from _describe_holder(message.holder, now)
-    if message.reason is not None:
-        yield "why", message.reason
-    for past in message.past:
-        yield _format_heading(past), _format_attempt(past, now)
-    if message.checkpoint is not None:
-        yield "checkpoint", json.dumps(message.checkpoint, ensure_ascii=False)
-    yield "where", message.where
-
-
-def _format_state(message: "MessageInfo", now: datetime) -> str:
-    tried = {0: "not tried yet", 1: "1 attempt"}.get(
-        message.attempts, f"{message.attempts} attempts"
-    )
-    match message.state.value:
-        case "pending" if message.due_at is not None and message.due_at > now:
-            return f"pending, due {format_time(message.due_at, now)}; {tried}"
-        case "failed":
-            return f"failed (dead letter); {tried}"
-        case state:
-            return f"{state}; {tried}"
-
-
-def _describe_holder(holder: "Holder", now: datetime) -> Iterator[tuple[str, str]]:
-    process = f" (pid {holder.pid} on {holder.host})" if holder.host else ""
-    yield "held by", holder.worker_id + process
-    yield "since", f"{format_time(holder.timestamp, now)}, as attempt {holder.attempt}"
-    if holder.expires_at > now:
-        yield "until", f"{format_time(holder.expires_at, now)}, unless it is renewed"
+def parse_duration(text: str | float) -> float:
+    """Return the seconds in a duration. Raises typer.BadParameter with the valid forms."""
+    if isinstance(text, float):  # typer passes defaults through the parser too
+        return text
+    normalized = text.strip().lower().replace(" ", "")
+    if _PLAIN.fullmatch(normalized):
+        value = float(normalized)
+    elif re.fullmatch(f"(?:{_PART.pattern})+", normalized):
+        value = sum(float(n) * _UNITS[unit] for n, unit in _PART.findall(normalized))
     else:
-        yield (
-            "until",
-            f"{format_time(holder.expires_at, now)}: the next worker that polls takes it over",
+        raise typer.BadParameter(
+            f"{text!r} is not a duration; write 30s, 5m, 2h, 7d, 1h30m or plain seconds"
         )
-    if holder.last_seen is not None:
-        yield "last seen", format_time(holder.last_seen, now)
+    if value > MAX_SECONDS:
+        raise typer.BadParameter(f"{text!r} is longer than ten years")
+    return value
 
 
-def _format_heading(past: "PastAttempt") -> str:
-    return past.outcome if past.outcome == "redriven" else f"attempt {past.attempt}"
+_LARGE = ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
-def _format_attempt(past: "PastAttempt", now: datetime) -> str:
-    by = f" by {past.worker_id}" if past.worker_id else ""
-    return f"{past.outcome} {format_time(past.at, now)}{by}: {past.reason}"
+def format_duration(seconds: float) -> str:
+    """Return a readable duration with two units at most."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    size, unit, below, small = next(row for row in _LARGE if seconds >= row[0])
+    count, rest = int(seconds // size), int(seconds % size // below)
+    return f"{count} {unit} {rest} {small}" if rest else f"{count} {unit}"
+
+
+def format_age(at: float, now: float) -> str:
+    """Return the time since a moment."""
+    return format_duration(max(0.0, now - at))
 
 
 def format_time(moment: datetime, now: datetime) -> str:
@@ -121,20 +57,35 @@ def format_time(moment: datetime, now: datetime) -> str:
     return f"{clock} UTC ({distance})"
 
 
-def summarize_message(message: "MessageInfo", now: datetime) -> str:
-    """Return one cell for a list, with what matters in the message's state."""
-    match message.state.value:
-        case "pending":
-            due = message.due_at
-            return f"due {format_time(due, now)}" if due and due > now else "ready"
-        case "leased" if (holder := message.holder) is not None:
-            expired = "" if holder.expires_at > now else "expired "
-            return f"{holder.worker_id}, {expired}{format_time(holder.expires_at, now)}"
-        case "failed":
-            return message.reason or ""
-    return ""
+# -- sizes
+
+_MAX_BYTES = 1 << 63
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-def find_last_detail(message: "MessageInfo") -> str | None:
-    """Return the newest traceback or stack dump, if there is one."""
-    return next((past.detail for past in reversed(message.past) if past.detail), None)
+def parse_size(text: str | int) -> int:
+    """Return the bytes in a size. Raises typer.BadParameter with the valid forms."""
+    if isinstance(text, int):
+        return text
+    match = _SIZE.fullmatch(text.strip())
+    value = 0.0
+    if match is not None:
+        step = 1024 if match[3] else 1000
+        value = float(match[1]) * step ** " kmgt".index(match[2].lower() or " ")
+    if value < 1:
+        raise typer.BadParameter(f"{text!r} is not a size; write 500MB, 2GiB or plain bytes")
+    if value > _MAX_BYTES:
+        raise typer.BadParameter(f"{text!r} is more than 8388608TiB, the maximum of a file")
+    return int(value)
+
+
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def format_bytes(count: float) -> str:
+    """Return a readable size, such as 1.2 MB."""
+    for unit in _BYTE_UNITS:
+        if count < 999.5 or unit == _BYTE_UNITS[-1]:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1000
+    raise AssertionError

@@ -1,33 +1,39 @@
 """The read-only commands `status`, `list`, `show` and `explain`."""
 
-import json
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli import formatting
 from holdfast.cli.arguments import (
     QUEUE_HELP,
     AsJson,
     Limit,
     Queue,
+    make_duration_option,
     open_manager,
     split_queue_and_rest,
     to_limit,
 )
 from holdfast.cli.console import (
     make_console,
+    print_facts,
     print_json,
     print_result,
     print_table,
-    strip_control_characters,
 )
-from holdfast.cli.durations import format_duration, parse_duration
 from holdfast.cli.errors import NotFound, UsageError
+from holdfast.cli.formatting import format_duration
+from holdfast.cli.messages import (
+    describe_message,
+    format_body,
+    message_to_json,
+    print_descriptions,
+    print_messages,
+)
 from holdfast.core.clock import SYSTEM_CLOCK, utc_now
 
 if TYPE_CHECKING:
@@ -38,15 +44,19 @@ STATES = ("pending", "leased", "completed", "failed")
 WithBody = Annotated[bool, typer.Option("--body", help="Show the messages too.")]
 
 
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """The options of commands that list messages."""
+
+    limit: Limit = 100
+    body: WithBody = False
+    as_json: AsJson = False
+
+
 def status(
     queue: Queue = None,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
-    every: Annotated[
-        float,
-        typer.Option(
-            parser=parse_duration, metavar="DURATION", help="Time between two updates."
-        ),
-    ] = 1.0,
+    every: Annotated[float, make_duration_option("Time between two updates.")] = 1.0,
     as_json: AsJson = False,
 ) -> None:
     """Show how many messages are ready, leased, completed and failed."""
@@ -76,7 +86,7 @@ def _watch(manager: "QueueManager[AnyMessage]", every: float, as_json: bool) -> 
 def _watch_live(manager: "QueueManager[AnyMessage]", every: float) -> None:
     from rich.live import Live
 
-    from holdfast.cli.queue_view import QueueView
+    from holdfast.cli.live_view import QueueView
 
     view = QueueView(manager.name)
     with Live(console=make_console(), auto_refresh=False, transient=False) as live:
@@ -122,9 +132,8 @@ def list_(
     state: Annotated[
         str, typer.Option(help="pending, leased, completed or failed.", metavar="STATE")
     ] = "pending",
-    limit: Limit = 100,
-    body: WithBody = False,
-    as_json: AsJson = False,
+    *,
+    options: ListOptions,
 ) -> None:
     """List the messages in a state, oldest first."""
     from holdfast.core.queue.manager import MessageState
@@ -132,22 +141,8 @@ def list_(
     if state not in STATES:
         raise UsageError(f"--state must be one of {', '.join(STATES)}; got {state!r}")
     with open_manager(queue) as manager:
-        tasks = list(manager.peek(MessageState(state), to_limit(limit)))
-    print_messages(tasks, body=body, as_json=as_json)
-
-
-def print_messages(tasks: "Sequence[MessageInfo]", *, body: bool, as_json: bool) -> None:
-    """Print messages as a table or as JSON."""
-    if as_json:
-        print_json([formatting.message_to_json(task, body=body, deep=False) for task in tasks])
-        return
-    now = utc_now()
-    rows = [
-        (task.id, str(task.attempts), formatting.summarize_message(task, now))
-        + ((json.dumps(task.body, ensure_ascii=False),) if body else ())
-        for task in tasks
-    ]
-    print_table(("id", "attempts", "about", *(("body",) if body else ())), rows)
+        tasks = list(manager.peek(MessageState(state), to_limit(options.limit)))
+    print_messages(tasks, body=options.body, as_json=options.as_json)
 
 
 QueueAndId = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_HELP)]
@@ -157,11 +152,11 @@ def show(words: QueueAndId = None, as_json: AsJson = False) -> None:
     """Show a message with its body."""
     tasks = find_messages(words)
     if as_json:
-        print_json([formatting.message_to_json(task, body=True) for task in tasks])
+        print_json([message_to_json(task, body=True) for task in tasks])
         return
     for task in tasks:
-        _print_lines(islice(formatting.describe_message(task, utc_now()), 2))
-        print_result(_format_body(task.body))
+        print_facts(islice(describe_message(task, utc_now()), 2), width=11)
+        print_result(*format_body(task.body))
 
 
 def explain(words: QueueAndId = None, body: WithBody = False, as_json: AsJson = False) -> None:
@@ -190,35 +185,3 @@ def parse_queue_and_id(words: Sequence[str] | None) -> tuple[str, str]:
             f"one ID is needed, got {len(rest)}; write it as in `holdfast explain enrich 4f1c…`"
         )
     return queue, rest[0]
-
-
-def print_descriptions(tasks: "Sequence[MessageInfo]", *, body: bool, as_json: bool) -> None:
-    """Print everything that is known of some messages, as lines or as JSON."""
-    if as_json:
-        print_json([formatting.message_to_json(task, body=body) for task in tasks])
-        return
-    for number, task in enumerate(tasks):
-        if number:
-            print_result("")
-        _print_lines(formatting.describe_message(task, utc_now()))
-        if detail := formatting.find_last_detail(task):
-            print_result("detail")
-            print_result(
-                "\n".join(
-                    f"    {strip_control_characters(line)}" for line in detail.splitlines()
-                )
-            )
-        if body:
-            print_result(_format_body(task.body))
-
-
-def _print_lines(lines: Iterable[tuple[str, str]]) -> None:
-    for heading, text in lines:
-        print_result(f"{heading:<11} {strip_control_characters(text)}")
-
-
-def _format_body(body: dict[str, Any] | None) -> str:
-    if body is None:
-        return "(the body is not a JSON object)"
-    lines = json.dumps(body, indent=2, ensure_ascii=False).splitlines()
-    return "\n".join(strip_control_characters(line) for line in lines)

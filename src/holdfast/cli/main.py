@@ -6,18 +6,17 @@ from io import TextIOWrapper
 from typing import Annotated, Any, TextIO
 
 import typer
-from typer.core import TyperGroup
 
-from holdfast.cli import dead, inspect, maintenance, push, work
-from holdfast.cli.chat.app import app as chat
+from holdfast.cli.commands import CommandTable, Group
 from holdfast.cli.console import info, strip_control_characters
-from holdfast.cli.demo.command import demo
 from holdfast.cli.errors import ExitCode, exit_code_from_error, format_error, is_debugging
-from holdfast.cli.export.app import app as export
 
 
-class _Group(TyperGroup):
-    """A group that reports that Ctrl-C ended a command."""
+class _Holdfast(Group):
+    """The group of all commands. It reports that Ctrl-C ended one."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "commands": CommandTable("")})
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -28,7 +27,7 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Group,
+    cls=_Holdfast,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -36,18 +35,6 @@ app = typer.Typer(
     epilog="Exit codes: 0 success, 1 not found or failed, 2 usage error, 3 queue unavailable, "
     "4 input refused, 130 interrupted.",
 )
-app.command(rich_help_panel="Work")(push.push)
-app.command(rich_help_panel="Work")(work.work)
-app.command(rich_help_panel="Inspect")(inspect.status)
-app.command("list", rich_help_panel="Inspect")(inspect.list_)
-app.command(rich_help_panel="Inspect")(inspect.show)
-app.command(rich_help_panel="Inspect")(inspect.explain)
-app.add_typer(export, name="export", rich_help_panel="Export")
-app.add_typer(chat, name="chat", rich_help_panel="Chat")
-app.add_typer(dead.app, name="dead", rich_help_panel="Maintain")
-app.command(rich_help_panel="Maintain")(maintenance.purge)
-app.command(rich_help_panel="Maintain")(maintenance.doctor)
-app.command(rich_help_panel="Try")(demo)
 
 
 def _show_version(wanted: bool) -> None:
@@ -111,11 +98,8 @@ def _report_error(error: Exception) -> int:
         return ExitCode.USAGE
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "holdfast"
-    info(
-        strip_control_characters(
-            f"{command}: {' '.join(usage().split())} (see `{command} --help`)"
-        )
-    )
+    text = f"{command}: {' '.join(usage().split())} (see `{command} --help`)"
+    info(strip_control_characters(text))
     return ExitCode.USAGE
 
 

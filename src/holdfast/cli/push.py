@@ -5,9 +5,14 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.arguments import QUEUE_HELP, AsJson, open_manager, resolve_queue
-from holdfast.cli.console import print_json, print_result, strip_control_characters
-from holdfast.cli.durations import parse_duration
+from holdfast.cli.arguments import (
+    QUEUE_HELP,
+    AsJson,
+    make_duration_option,
+    open_manager,
+    resolve_queue,
+)
+from holdfast.cli.console import print_json, print_result
 from holdfast.cli.errors import UsageError
 from holdfast.cli.push_input import STDIN
 
@@ -28,11 +33,8 @@ def push(
     ] = None,
     delay: Annotated[
         float,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            show_default=False,
-            help="Deliver no earlier than after this time (30s, 5m, 2h, 7d).",
+        make_duration_option(
+            "Deliver no earlier than after this time (30s, 5m, 2h, 7d).", show_default=False
         ),
     ] = 0.0,
     message_id: Annotated[
@@ -73,7 +75,6 @@ def _report(queue: str, ids: list[str], as_json: bool) -> None:
     if as_json:
         print_json({"queue": queue, "pushed": len(ids), "ids": ids})
     elif len(ids) <= _MAX_IDS:
-        for message_id in ids:
-            print_result(strip_control_characters(message_id))
+        print_result(*ids)
     else:
         print_result(f"pushed {len(ids):,} messages to {queue}")

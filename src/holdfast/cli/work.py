@@ -2,36 +2,27 @@
 
 import os
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from holdfast.cli.arguments import (
     QUEUE_HELP,
-    AsJson,
     make_concurrency_option,
+    make_duration_option,
     split_queue_and_rest,
 )
-from holdfast.cli.console import print_json, print_result
-from holdfast.cli.durations import parse_duration
 from holdfast.cli.errors import UsageError
-from holdfast.cli.foreground import ForegroundRunner
-from holdfast.cli.observability import (
-    LogFormat,
-    MetricsHost,
-    MetricsPort,
-    serve_metrics_while,
-    subscribe_log,
+from holdfast.cli.foreground import (
+    ForegroundRunner,
+    ServiceOptions,
+    make_runnable,
+    show_status_line,
 )
-from holdfast.cli.status_line import EventCounts, NoStatus, StatusLine
+from holdfast.cli.live_view import EventCounts
 
 if TYPE_CHECKING:
-    from holdfast.core.worker.worker import Isolation, Worker, WorkerReport
-
-
-def _make_duration_option(text: str) -> Any:
-    return typer.Option(parser=parse_duration, metavar="DURATION", help=text)
+    from holdfast.core.worker.worker import Isolation
 
 
 def work(
@@ -51,16 +42,16 @@ def work(
     ] = "thread",
     lease: Annotated[
         float | None,
-        _make_duration_option("Lease of a message; it is renewed while the handler runs."),
+        make_duration_option("Lease of a message; it is renewed while the handler runs."),
     ] = None,
     stall: Annotated[
-        float | None, _make_duration_option("Maximum time between two calls of ctx.beat().")
+        float | None, make_duration_option("Maximum time between two calls of ctx.beat().")
     ] = None,
     timeout: Annotated[
-        float | None, _make_duration_option("Maximum time of one attempt.")
+        float | None, make_duration_option("Maximum time of one attempt.")
     ] = None,
     drain: Annotated[
-        float, _make_duration_option("Time for running work to finish after Ctrl-C.")
+        float, make_duration_option("Time for running work to finish after Ctrl-C.")
     ] = 30.0,
     max_attempts: Annotated[
         int | None, typer.Option(min=1, help="Attempts before a message is dead-lettered.")
@@ -68,10 +59,8 @@ def work(
     until_empty: Annotated[
         bool, typer.Option("--until-empty", help="Exit when the queue is empty.")
     ] = False,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = "127.0.0.1",
-    log_format: LogFormat = None,
-    as_json: AsJson = False,
+    *,
+    service: ServiceOptions,
 ) -> None:
     """Handle messages. Ctrl-C lets running work finish; Ctrl-C again stops now."""
     from holdfast.bootstrap import open_queue
@@ -89,7 +78,7 @@ def work(
         name: value for name, value in settings.items() if value is not None
     }
     with (
-        serve_metrics_while(events, metrics_port, metrics_host),
+        service.serve_metrics(events),
         open_queue(queue_url, find_message_model(handler), events=events, **given) as queue,
     ):
         worker = Worker(
@@ -102,14 +91,11 @@ def work(
             drain_seconds=drain,
             events=events,
         )
-        status = (
-            StatusLine(queue.name, counts) if subscribe_log(events, log_format) else NoStatus()
-        )
-        runner = ForegroundRunner(RunnableWorker(worker, counts, until_empty), status, drain)
+        status = service.choose_status(events, lambda: show_status_line(queue.name, counts))
+        runnable = make_runnable(worker, counts, until_empty=until_empty)
+        runner = ForegroundRunner(runnable, status, drain)
         report = runner.run()
-    print_report(report, as_json)
-    if runner.stopped_now_by:
-        raise typer.Exit(128 + runner.stopped_now_by)
+    service.report(runner, report)
 
 
 def _split_queue_and_handler(words: list[str] | None) -> tuple[str, str]:
@@ -126,29 +112,3 @@ def _add_working_directory() -> None:
     # The path of a console script begins with its own folder, not the working directory.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-
-
-def print_report(report: "WorkerReport", as_json: bool) -> None:
-    """Print the counts of a worker's report, as a line or as JSON."""
-    counts = asdict(report)
-    if as_json:
-        print_json(counts)
-    else:
-        print_result(", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in counts.items()))
-
-
-class RunnableWorker:
-    """A worker that ForegroundRunner can run."""
-
-    def __init__(self, worker: "Worker[Any]", counts: EventCounts, until_empty: bool) -> None:
-        self._worker, self._counts, self._until_empty = worker, counts, until_empty
-        self.stop, self.stop_now = worker.stop, worker.stop_now
-
-    @property
-    def running(self) -> int:
-        """Return the number of running messages."""
-        return self._counts.running
-
-    def run(self) -> "WorkerReport":
-        """Run the worker to its end."""
-        return self._worker.run(until_empty=self._until_empty)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from holdfast.cli.durations import format_duration, parse_duration
+from holdfast.cli.commands import CommandTable
 from holdfast.cli.errors import ExitCode, exit_code_from_error, format_error
+from holdfast.cli.formatting import format_duration, parse_duration
 from holdfast.core.errors import (
     ConfigError,
     HandlerNotFound,
@@ -220,16 +221,55 @@ def test_debugging_shows_the_traceback(tmp_path: Path) -> None:
     assert "Traceback" not in real(tmp_path, "status", "nosuch").err
 
 
+def list_modules(folder: Path, *arguments: str) -> set[str]:
+    """Return the modules that are loaded after a command has run."""
+    program = (
+        "import sys, json; from holdfast.cli.main import run; run(sys.argv[1:]); "
+        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder,
+        capture_output=True,
+        check=True,
+        env=clean_env(),
+    )
+    return set(json.loads(done.stderr))
+
+
+HEAVY = {"asyncio", "multiprocessing", "structlog", "prometheus_client", "boto3", "sqlite3"}
+
+
 def test_help_does_not_wait_for_heavy_imports(tmp_path: Path) -> None:
     """Heavy imports make a command line slow, and --help has a budget."""
-    program = "import sys, json, holdfast.cli.main; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=True, env=clean_env()
+    loaded = list_modules(tmp_path, "--help")
+    assert not (HEAVY | {"pydantic", "rich.markdown", "rich.traceback"}) & loaded
+    assert "rich.table" in loaded  # the help is formatted as usual
+    own = {name for name in loaded if name.startswith("holdfast.cli.")}
+    assert own == {f"holdfast.cli.{name}" for name in ("main", "commands", "console", "errors")}
+
+
+def test_a_command_imports_only_what_it_needs(tmp_path: Path) -> None:
+    assert real(tmp_path, "push", "enrich", "{}").code == 0
+    loaded = list_modules(tmp_path, "status", "enrich")
+    assert not (HEAVY | {"rich"}) & loaded
+    others = ("holdfast.cli.chat", "holdfast.cli.export", "holdfast.conversations.")
+    assert not [name for name in loaded if name.startswith(others)]
+
+
+def test_a_handler_gets_the_real_module_of_what_help_leaves_out(tmp_path: Path) -> None:
+    program = (
+        "from holdfast.cli.main import run; run(['--help']); "
+        "from rich.markdown import Markdown; Markdown('x').parsed"
     )
-    loaded = set(json.loads(done.stdout))
-    heavy = {"pydantic", "rich", "asyncio", "multiprocessing", "structlog", "prometheus_client"}
-    assert not heavy & loaded
-    assert "holdfast.core.worker.worker" not in loaded
+    subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+
+def test_the_list_of_commands_repeats_the_help_of_each() -> None:
+    table = CommandTable("")
+    assert {name: table[name].help for name in table} == {
+        name: table.load(name).help for name in table
+    }
 
 
 @pytest.mark.parametrize("words", [["--help"], ["push", "--help"]])

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from holdfast import open_queue
-from holdfast.cli.queue_view import QueueView
+from holdfast.cli.live_view import QueueView
 from holdfast.core.queue.manager import QueueStats
 from support.cli.commands import (
     WAIT_TIMEOUT_SECONDS,

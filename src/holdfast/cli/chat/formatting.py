@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.console import strip_control_characters
-from holdfast.cli.durations import format_duration
+from holdfast.cli.formatting import format_age, format_duration
 from holdfast.conversations.model import Fragment, Status, redact_id
 from holdfast.conversations.outbox import get_outbox_state
 from holdfast.core.clock import to_utc
@@ -56,7 +55,7 @@ def conversation_to_row(
         format_status(conversation, now),
         f"{conversation.message_count:,}",
         f"{staged:,}" if staged else "-",
-        format_age(conversation.updated_at, now),
+        _format_ago(conversation.updated_at, now),
     ]
 
 
@@ -69,9 +68,9 @@ def format_status(conversation: "Conversation", now: float) -> str:
     return "interrupted; the next trigger takes over"
 
 
-def format_age(at: float, now: float) -> str:
+def _format_ago(at: float, now: float) -> str:
     """Return how long ago a time was, or - for none."""
-    return f"{format_duration(max(0.0, now - at))} ago" if at else "-"
+    return f"{format_age(at, now)} ago" if at else "-"
 
 
 def format_moment(at: float) -> str:
@@ -97,30 +96,35 @@ def describe_conversation(
     yield "tokens", f"{tokens[0]:,} read, {tokens[1]:,} written"
     if conversation.thread_id:
         yield "thread", conversation.thread_id
-    yield "started", format_age(conversation.created_at, now)
-    yield "last change", format_age(conversation.updated_at, now)
+    yield "started", _format_ago(conversation.created_at, now)
+    yield "last change", _format_ago(conversation.updated_at, now)
 
 
 def _format_window(window: "Window | None", now: float) -> str:
     if window is None or window.expires_at <= now:
         return "none open"
     sent = "its trigger is in the queue" if window.triggered else "its trigger is not sent yet"
-    return f"open for {format_duration(max(0.0, now - window.opened_at))}; {sent}"
+    return f"open for {format_age(window.opened_at, now)}; {sent}"
 
 
 def format_lines(speaker: str, at: float, body: str) -> Iterator[str]:
-    """Yield the lines of a body, cleaned, after a time and a speaker."""
+    """Yield the lines of a body, after a time and a speaker."""
     first, *others = body.splitlines() or [""]
     margin = f"{format_moment(at)}  {speaker:<8}  "
-    yield f"{margin}{strip_control_characters(first)}"
+    yield f"{margin}{first}"
     for line in others:
-        yield f"{'':<{len(margin)}}{strip_control_characters(line)}"
+        yield f"{'':<{len(margin)}}{line}"
 
 
 def format_history(message: "HistoryMessage") -> Iterator[str]:
     """Yield the lines of a message of the history."""
     speaker = "reply" if message.role == "assistant" else "customer"
     return format_lines(speaker, message.at, message.body)
+
+
+def format_staged(speaker: str, staged: "Staged") -> Iterator[str]:
+    """Yield the lines of a staged message."""
+    return format_lines(speaker, get_received_at(staged), format_body(staged))
 
 
 def format_body(staged: "Staged") -> str:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.arguments import MAX_COUNT, AsJson
+from holdfast.cli.arguments import MAX_COUNT
 from holdfast.cli.chat import formatting
-from holdfast.cli.chat.lookup import From, Full, find_conversation, open_store
+from holdfast.cli.chat.lookup import From, ViewOptions, find_conversation, open_store
 from holdfast.cli.console import (
     info,
+    print_facts,
     print_json,
     print_result,
     print_table,
-    strip_control_characters,
 )
 from holdfast.core.clock import SYSTEM_CLOCK
 
@@ -38,25 +38,25 @@ def show(
     last: Annotated[
         int, typer.Option(min=0, max=MAX_COUNT, help="Show this many messages of the history.")
     ] = 20,
-    full: Full = False,
-    as_json: AsJson = False,
+    *,
+    view: ViewOptions,
 ) -> None:
     """List all conversations, or show one with its history and staged messages."""
     with open_store() as store:
         if conversation is None:
-            _list(store, full, as_json)
+            _list(store, view)
         else:
-            _show(store, find_conversation(store, conversation, address), last, full, as_json)
+            _show(store, find_conversation(store, conversation, address), last, view)
 
 
-def _list(store: "ConversationStore", full: bool, as_json: bool) -> None:
+def _list(store: "ConversationStore", view: ViewOptions) -> None:
     staged = Counter({waiting.key: waiting.fragments for waiting in store.waiting()})
     conversations = list(store.conversations())
-    if as_json:
+    if view.as_json:
         print_json(
             [
                 {
-                    **formatting.conversation_to_json(conversation, full),
+                    **formatting.conversation_to_json(conversation, view.full),
                     "staged": staged[conversation.key],
                 }
                 for conversation in conversations
@@ -65,7 +65,7 @@ def _list(store: "ConversationStore", full: bool, as_json: bool) -> None:
         return
     now = SYSTEM_CLOCK.time()
     rows = [
-        formatting.conversation_to_row(conversation, staged[conversation.key], now, full)
+        formatting.conversation_to_row(conversation, staged[conversation.key], now, view.full)
         for conversation in conversations
     ]
     print_table(formatting.HEADINGS, rows)
@@ -75,45 +75,37 @@ def _show(
     store: "ConversationStore",
     conversation: "Conversation",
     last: int,
-    full: bool,
-    as_json: bool,
+    view: ViewOptions,
 ) -> None:
     name = conversation.key.conversation_id
     staged = sorted(
         store.staged(name), key=lambda row: (formatting.get_received_at(row), row.message_sid)
     )
     history = store.history(conversation.key, limit=last) if last else []
-    if as_json:
+    if view.as_json:
         more = {
             "staged": [
                 {"sid": row.message_sid, "body": formatting.format_body(row)} for row in staged
             ],
             "history": [formatting.history_to_json(message) for message in history],
         }
-        print_json({**formatting.conversation_to_json(conversation, full), **more})
+        print_json({**formatting.conversation_to_json(conversation, view.full), **more})
         return
-    facts = formatting.describe_conversation(
-        conversation, store.window(name), SYSTEM_CLOCK.time(), full
-    )
-    for heading, text in facts:
-        print_result(f"{heading:<14} {strip_control_characters(text)}")
+    window, now = store.window(name), SYSTEM_CLOCK.time()
+    print_facts(formatting.describe_conversation(conversation, window, now, view.full))
     lines = [line for message in history for line in formatting.format_history(message)]
     for row in staged:
-        lines += formatting.format_lines(
-            "staged", formatting.get_received_at(row), formatting.format_body(row)
-        )
+        lines += formatting.format_staged("staged", row)
     if lines:
-        print_result("")
-    for line in lines:
-        print_result(line)
+        print_result("", *lines)
 
 
 def outbox(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more until Ctrl-C.")
     ] = False,
-    full: Full = False,
-    as_json: AsJson = False,
+    *,
+    view: ViewOptions,
 ) -> None:
     """Show the replies in the outbox folder, where local use puts them."""
     from holdfast.config.chat import read_chat_settings
@@ -122,7 +114,7 @@ def outbox(
     seen: set[str] = set()
     try:
         while True:
-            _show_new(folder, seen, full, as_json)
+            _show_new(folder, seen, view)
             if not follow:
                 break
             SYSTEM_CLOCK.sleep(_POLL_SECONDS)
@@ -132,21 +124,18 @@ def outbox(
         info(f"there are no replies in {folder}")
 
 
-def _show_new(folder: Path, seen: set[str], full: bool, as_json: bool) -> None:
+def _show_new(folder: Path, seen: set[str], view: ViewOptions) -> None:
     from holdfast.bootstrap.chats import read_outbox
 
     for reply in read_outbox(folder):
         if reply.message_sid in seen:
             continue
         seen.add(reply.message_sid)
-        to = reply.to if full else formatting.mask_address(reply.to)
-        if as_json:
-            name = formatting.format_id(reply.conversation_id, full)
+        to = reply.to if view.full else formatting.mask_address(reply.to)
+        if view.as_json:
+            name = formatting.format_id(reply.conversation_id, view.full)
             print_json(
                 {"conversation": name, "to": to, "at": reply.sent_at, "body": reply.text}
             )
             continue
-        for line in formatting.format_lines(
-            f"to {strip_control_characters(to)}", reply.sent_at, reply.text
-        ):
-            print_result(line)
+        print_result(*formatting.format_lines(f"to {to}", reply.sent_at, reply.text))

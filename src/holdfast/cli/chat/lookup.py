@@ -3,11 +3,13 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.arguments import AsJson
 from holdfast.cli.chat.formatting import mask_address
 from holdfast.cli.errors import NotFound, UsageError
 from holdfast.conversations.model import redact_id
@@ -29,9 +31,16 @@ From = Annotated[
         "--from", metavar="ADDRESS", help="The customer's address, if several have the same id."
     ),
 ]
-Full = Annotated[
-    bool, typer.Option("--full", help="Show phone numbers and addresses unmasked.")
-]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """The options of commands that show conversations."""
+
+    full: Annotated[
+        bool, typer.Option("--full", help="Show phone numbers and addresses unmasked.")
+    ] = False
+    as_json: AsJson = False
 
 
 @contextmanager

@@ -2,16 +2,12 @@
 
 import os
 from dataclasses import asdict
-from typing import Annotated
-
-import typer
 
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.chat.lookup import open_chat
-from holdfast.cli.console import info, print_json, print_result
-from holdfast.cli.durations import format_duration
-from holdfast.cli.errors import UsageError
-from holdfast.cli.maintenance import print_check_results
+from holdfast.cli.console import print_json, print_result
+from holdfast.cli.formatting import format_duration
+from holdfast.cli.maintenance import CreateTables, check_tables, print_check_results
 
 
 def sweep(as_json: AsJson = False) -> None:
@@ -31,9 +27,7 @@ def sweep(as_json: AsJson = False) -> None:
 
 
 def tables(
-    create: Annotated[
-        bool, typer.Option("--create", help="Create the missing tables.")
-    ] = False,
+    create: CreateTables = False,
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of conversations."""
@@ -41,15 +35,8 @@ def tables(
     from holdfast.config.chat import read_chat_settings
 
     store = read_chat_settings(os.environ).store_url
-    if not store.startswith("dynamodb:"):
-        raise UsageError(
-            f"HOLDFAST_CHAT_STORE must be dynamodb:PREFIX; got {store!r}, and a file needs no "
-            "tables"
-        )
-    if create:
-        for name in create_chat_tables(store):
-            info(f"created {name}")
-    print_check_results(check_chat_tables(store), as_json)
+    make = create_chat_tables if create else None
+    check_tables(store, "HOLDFAST_CHAT_STORE", make, check_chat_tables, as_json)
 
 
 def doctor(as_json: AsJson = False) -> None:

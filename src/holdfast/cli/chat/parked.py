@@ -1,6 +1,5 @@
 """`holdfast chat parked` and `assign`: the decisions of an operator."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -10,26 +9,24 @@ from holdfast.cli.chat import formatting
 from holdfast.cli.chat.lookup import (
     ConversationName,
     From,
-    Full,
+    ViewOptions,
     find_conversation,
     open_chat,
     open_store,
 )
 from holdfast.cli.console import (
-    info,
+    confirm_drop,
     print_json,
     print_result,
     print_table,
-    strip_control_characters,
 )
-from holdfast.cli.durations import format_duration
-from holdfast.cli.errors import ExitCode, NotFound, UsageError
+from holdfast.cli.errors import NotFound, UsageError
+from holdfast.cli.formatting import format_age
 from holdfast.conversations.errors import ParkedNotFound
 from holdfast.conversations.outbox import get_outbox_state
 from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from holdfast.bootstrap.chats import ChatApp
     from holdfast.conversations.model import ParkedBatch
 
 HEADINGS = ("parked", "conversation", "messages", "reply", "age", "reason")
@@ -51,8 +48,8 @@ def parked(
         bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")
     ] = False,
     bodies: Annotated[bool, typer.Option("--body", help="Show the messages too.")] = False,
-    full: Full = False,
-    as_json: AsJson = False,
+    *,
+    view: ViewOptions,
 ) -> None:
     """List parked batches with their reasons, or decide about one of them."""
     given: dict[Decision, str | None] = {"retry": retry, "sent": sent, "drop": drop}
@@ -60,25 +57,22 @@ def parked(
     if len(decisions) > 1:
         raise UsageError("--retry, --sent and --drop cannot be combined; give one of them")
     if decisions:
-        _decide(*decisions[0], yes=yes, full=full, as_json=as_json)
+        _decide(*decisions[0], view, yes=yes)
     else:
-        _list(bodies, full, as_json)
+        _list(bodies, view)
 
 
-def _list(bodies: bool, full: bool, as_json: bool) -> None:
+def _list(bodies: bool, view: ViewOptions) -> None:
     with open_store() as store:
         batches = list(store.parked())
-    if as_json:
-        print_json([formatting.parked_to_json(batch, full) for batch in batches])
+    if view.as_json:
+        print_json([formatting.parked_to_json(batch, view.full) for batch in batches])
         return
-    print_table(HEADINGS, [_batch_to_row(batch, full) for batch in batches])
+    print_table(HEADINGS, [_batch_to_row(batch, view.full) for batch in batches])
     for batch in batches if bodies else ():
-        print_result(f"\n{batch.parked_id}")
+        print_result("", batch.parked_id)
         for row in batch.staged:
-            for line in formatting.format_lines(
-                "customer", formatting.get_received_at(row), formatting.format_body(row)
-            ):
-                print_result(line)
+            print_result(*formatting.format_staged("customer", row))
 
 
 def _batch_to_row(batch: "ParkedBatch", full: bool) -> tuple[str, ...]:
@@ -87,7 +81,7 @@ def _batch_to_row(batch: "ParkedBatch", full: bool) -> tuple[str, ...]:
         formatting.format_id(batch.key.conversation_id, full),
         f"{len(batch.staged)}",
         "-" if batch.outbox is None else get_outbox_state(batch.outbox),
-        format_duration(max(0.0, SYSTEM_CLOCK.time() - batch.parked_at)),
+        format_age(batch.parked_at, SYSTEM_CLOCK.time()),
         batch.reason,
     )
 
@@ -99,42 +93,22 @@ _CONFIRMATIONS = {
 }
 
 
-def _decide(
-    decision: Decision, parked_id: str, *, yes: bool, full: bool, as_json: bool
-) -> None:
+def _decide(decision: Decision, parked_id: str, view: ViewOptions, *, yes: bool) -> None:
     with open_chat() as app:
         if decision == "drop" and not yes:
-            _confirm_drop()
+            confirm_drop("Permanently drop these messages without a reply?")
         try:
-            batch = _apply(app, decision, parked_id)
+            operator = app.operator
+            decide = {"retry": operator.retry, "sent": operator.sent, "drop": operator.drop}
+            batch = decide[decision](parked_id)
         except ParkedNotFound:
             raise NotFound(
                 f"there is no parked batch {parked_id!r}: see `holdfast chat parked`"
             ) from None
-    if as_json:
-        print_json(formatting.parked_to_json(batch, full))
+    if view.as_json:
+        print_json(formatting.parked_to_json(batch, view.full))
     else:
-        print_result(f"{strip_control_characters(batch.parked_id)}: {_CONFIRMATIONS[decision]}")
-
-
-def _apply(app: "ChatApp", decision: Decision, parked_id: str) -> "ParkedBatch":
-    match decision:
-        case "retry":
-            return app.operator.retry(parked_id)
-        case "sent":
-            return app.operator.sent(parked_id)
-        case "drop":
-            return app.operator.drop(parked_id)
-
-
-def _confirm_drop() -> None:
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError(
-            "dropping is permanent, and there is no terminal to confirm it; add --yes"
-        )
-    if not typer.confirm("Permanently drop these messages without a reply?", err=True):
-        info("nothing was dropped")
-        raise typer.Exit(ExitCode.FAILED)
+        print_result(f"{batch.parked_id}: {_CONFIRMATIONS[decision]}")
 
 
 def assign(
@@ -167,7 +141,7 @@ def assign(
     if as_json:
         print_json({"conversation": name, "with": to})
     else:
-        print_result(f"{strip_control_characters(name)}: {_describe_assignment(to)}")
+        print_result(f"{name}: {_describe_assignment(to)}")
 
 
 def _describe_assignment(to: str) -> str:

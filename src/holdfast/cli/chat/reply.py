@@ -1,10 +1,9 @@
 """Wait for the reply to messages that were just staged."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.cli.durations import format_duration
 from holdfast.cli.errors import NotFound
+from holdfast.cli.formatting import format_duration
 from holdfast.conversations.model import ParkedBatch
 from holdfast.core.clock import SYSTEM_CLOCK
 
@@ -16,17 +15,13 @@ _POLL_SECONDS = 0.2
 _MAX_HISTORY = 100  # messages that are searched for the reply
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyWait:
-    """The replies in order, usually one."""
-
-    replies: "list[HistoryMessage]"
-
-
 def wait_for_reply(
     app: "ChatApp", key: "ConversationKey", sids: list[str], timeout: float | None
-) -> ReplyWait:
-    """Wait for the reply. Raises NotFound if none came in time or the batch was parked."""
+) -> "list[HistoryMessage]":
+    """Wait for the replies, usually one, and return them in order.
+
+    Raises NotFound if none came in time or the batch was parked.
+    """
     seconds = _compute_timeout(app) if timeout is None else timeout
     until = SYSTEM_CLOCK.monotonic() + seconds
     while app.store.processed(key, sids) != set(sids):
@@ -40,7 +35,7 @@ def wait_for_reply(
         raise NotFound(
             f"the batch was parked ({parked.reason}); decide with `holdfast chat parked`"
         )
-    return ReplyWait(_find_replies(app, key, set(sids)))
+    return _find_replies(app, key, set(sids))
 
 
 def _compute_timeout(app: "ChatApp") -> float:

@@ -3,49 +3,23 @@
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.arguments import AsJson
+from holdfast.cli.arguments import AsJson, make_duration_option
 from holdfast.cli.chat.formatting import format_id, history_to_json
-from holdfast.cli.chat.reply import ReplyWait, wait_for_reply
-from holdfast.cli.console import info, print_json, print_result, strip_control_characters
-from holdfast.cli.durations import format_duration, parse_duration
+from holdfast.cli.chat.reply import wait_for_reply
+from holdfast.cli.console import info, print_json, print_result
 from holdfast.cli.errors import InputRefused, UsageError
+from holdfast.cli.formatting import format_duration
 from holdfast.conversations.errors import InvalidInbound
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
-    from holdfast.conversations.messages import Inbound
-    from holdfast.conversations.model import ConversationKey
+    from holdfast.conversations.model import ConversationKey, HistoryMessage
 
 _STDIN = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class SendOptions:
-    """The sender, the recipient and the conversation of a message."""
-
-    address: str
-    recipient: str
-    conversation_id: str
-
-    def make_inbound(self, text: str, sid: str | None) -> "Inbound":
-        """Return the inbound message. Raises InvalidInbound."""
-        from holdfast.conversations.messages import parse_inbound
-        from holdfast.core.queue.message import make_id
-
-        return parse_inbound(
-            {
-                "message_sid": f"local-{make_id()}" if sid is None else sid,
-                "primary_channel": self.address,
-                "recipient": self.recipient,
-                "conversation_id": self.conversation_id,
-                "body": text,
-            }
-        )
 
 
 def send(
@@ -84,11 +58,7 @@ def send(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the reply.")] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            help="Maximum time to wait for the reply.",
-        ),
+        make_duration_option("Maximum time to wait for the reply."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -100,9 +70,14 @@ def send(
         raise UsageError(
             "--sid needs a single message, but - reads many; give the text as an argument"
         )
-    options = SendOptions(address, to, conversation)
+    fields = {
+        "primary_channel": address,
+        "recipient": to,
+        "conversation_id": conversation,
+        "message_sid": sid,
+    }
     with build_chat(os.environ, fallback=LOCAL_PROFILE) as app:
-        key, sids = _stage(app, options, text, sid)
+        key, sids = _stage(app, fields, text)
         if not wait:
             _print_staged(app, key, sids, as_json)
             return
@@ -110,17 +85,22 @@ def send(
 
 
 def _stage(
-    app: "ChatApp", options: SendOptions, text: str, sid: str | None
+    app: "ChatApp", fields: dict[str, str | None], text: str
 ) -> "tuple[ConversationKey, list[str]]":
     """Stage each message as it arrives.
 
     Raises InputRefused, which says how many messages were staged before.
     """
+    from holdfast.conversations.messages import parse_inbound
+    from holdfast.core.queue.message import make_id
+
     key: ConversationKey | None = None
     sids: list[str] = []
     for where, line in _read_texts(text):
         try:
-            message = options.make_inbound(line, sid)
+            sid = fields["message_sid"]
+            made = {"message_sid": f"local-{make_id()}" if sid is None else sid, "body": line}
+            message = parse_inbound({**fields, **made})
         except InvalidInbound as problem:
             before = f"; the {len(sids):,} before it were staged" if sids else ""
             raise InputRefused(f"{where}{problem}{before}") from None
@@ -151,15 +131,14 @@ def _print_staged(
     if as_json:
         print_json({"conversation": key.conversation_id, "staged": sids})
         return
-    print_result(strip_control_characters(format_id(key.conversation_id, full=False)))
+    print_result(format_id(key.conversation_id, full=False))
     window = format_duration(app.settings.window_seconds)
     info(f"staged {len(sids):,}; `holdfast chat work` answers in about {window}")
 
 
-def _print_replies(result: ReplyWait, as_json: bool) -> None:
+def _print_replies(replies: "list[HistoryMessage]", as_json: bool) -> None:
     if as_json:
-        print_json([history_to_json(reply) for reply in result.replies])
+        print_json([history_to_json(reply) for reply in replies])
         return
-    for reply in result.replies:
-        for line in reply.body.splitlines():
-            print_result(strip_control_characters(line))
+    for reply in replies:
+        print_result(*reply.body.splitlines())

@@ -1,17 +1,14 @@
-"""The service of `holdfast chat work`: a worker for each queue, one keeper, a sweeper.
+"""The workers of `holdfast chat work`, one for each queue, with one keeper and a sweeper.
 
 stop   workers drain ─▶ the sweeper ends ─▶ the keeper, last, because locks outlive the work
 """
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.foreground import ForegroundRunner
-from holdfast.cli.observability import subscribe_log
-from holdfast.cli.status_line import EventCounts, NoStatus, StatusLine
-from holdfast.conversations.model import Channel
+from holdfast.cli.live_view import EventCounts
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import QueueUnavailable, StoreUnavailable
 from holdfast.core.events import Events, PollFailed
@@ -20,65 +17,13 @@ from holdfast.core.worker.worker import Worker, WorkerReport
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
     from holdfast.core.queue.manager import QueueManager
-    from holdfast.core.worker.handler import Handler
 
 _POLL_SECONDS = 0.5
 _IDLE_POLLS = 2  # for a moment, no queue counts a batch that is being processed
 
 
-@dataclass(slots=True)
-class ChatService:
-    """A service that answers messages until it is stopped."""
-
-    app: "ChatApp"
-    channels: list[Channel]
-    inbound: bool
-    concurrency: int
-    drain_seconds: float
-    stopped_now_by: int = 0
-
-    def run(self, events: Events, log_format: str | None, *, until_idle: bool) -> WorkerReport:
-        """Run until stopped, or until nothing waits.
-
-        Raises ConfigError if a queue cannot be used.
-        """
-        counts = EventCounts()
-        events.subscribe(counts)
-        queues = self._collect_queues()
-        workers = [self._build_worker(queue, handler) for queue, handler in queues.items()]
-        live = subscribe_log(events, log_format)
-        status = StatusLine(f"chat {' '.join(self.channels)}", counts) if live else NoStatus()
-        watched = list(queues) if until_idle else []
-        runnable = RunnableChat(self.app, workers, watched, counts, events)
-        runner = ForegroundRunner(runnable, status, self.drain_seconds)
-        report = runner.run()
-        self.stopped_now_by = runner.stopped_now_by
-        return report
-
-    def _collect_queues(self) -> "dict[QueueManager[Any], Handler]":
-        """Return each queue once, even if channels share it, with its handler."""
-        app = self.app
-        handlers: dict[QueueManager[Any], Handler] = {}
-        for channel in self.channels:
-            handlers[app.queues[channel]] = app.processor
-        if self.inbound:
-            handlers[app.queues.inbound()] = app.stager
-        return handlers
-
-    def _build_worker(self, queue: "QueueManager[Any]", handler: "Handler") -> Worker[Any]:
-        return Worker(
-            queue,
-            handler,
-            concurrency=self.concurrency,
-            isolation="thread",
-            drain_seconds=self.drain_seconds,
-            keeper=self.app.keeper,
-            events=queue.events,
-        )
-
-
-class RunnableChat:
-    """Several workers and a sweeper that ForegroundRunner can run.
+class ChatWorkers:
+    """Several workers and a sweeper that run in the foreground.
 
     With `watched` queues they end when these are empty and nothing is staged.
     """
@@ -96,11 +41,6 @@ class RunnableChat:
         self._stopped = Event()
         self._reports: list[WorkerReport] = []
         self._errors: list[BaseException] = []
-
-    @property
-    def running(self) -> int:
-        """Return the number of running messages."""
-        return self._counts.running
 
     def stop(self) -> None:
         """Let every worker drain."""

@@ -1,19 +1,27 @@
 """`holdfast chat work`: answer messages until it is stopped or nothing waits."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.arguments import AsJson, make_concurrency_option
-from holdfast.cli.durations import parse_duration
+from holdfast.cli.arguments import make_concurrency_option, make_duration_option
 from holdfast.cli.errors import UsageError
-from holdfast.cli.observability import LogFormat, MetricsHost, MetricsPort, serve_metrics_while
-from holdfast.cli.work import print_report
+from holdfast.cli.foreground import (
+    ForegroundRunner,
+    Runnable,
+    ServiceOptions,
+    show_status_line,
+)
+from holdfast.cli.live_view import EventCounts
 from holdfast.conversations.model import Channel
 
 if TYPE_CHECKING:
+    from holdfast.bootstrap.chats import ChatApp
     from holdfast.conversations.policy import ConversationPolicy
+    from holdfast.core.queue.manager import QueueManager
+    from holdfast.core.worker.handler import Handler
+    from holdfast.core.worker.worker import Worker
 
 _MARGIN_SECONDS = 5.0
 
@@ -38,43 +46,71 @@ def work(
     ] = 4,
     drain: Annotated[
         float | None,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            help="Time for running batches to finish after Ctrl-C.",
+        make_duration_option(
+            "Time for running batches to finish after Ctrl-C.",
             show_default="the timeouts of writer and sender",
         ),
     ] = None,
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="Exit when no message waits for a reply.")
     ] = False,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = "127.0.0.1",
-    log_format: LogFormat = None,
-    as_json: AsJson = False,
+    *,
+    service: ServiceOptions,
 ) -> None:
     """Answer customers' messages. Ctrl-C lets batches finish; Ctrl-C again stops now."""
     from holdfast.bootstrap.chats import build_chat
-    from holdfast.cli.chat.service import ChatService
+    from holdfast.cli.chat.service import ChatWorkers
     from holdfast.core.events import Events
 
     channels = _parse_channels(channel)
-    events = Events()
-    with (
-        serve_metrics_while(events, metrics_port, metrics_host),
-        build_chat(os.environ, events=events) as app,
-    ):
-        service = ChatService(
-            app,
-            channels,
-            app.settings.inbound_queue is not None if inbound is None else inbound,
-            concurrency,
-            _compute_drain(app.settings.policy) if drain is None else drain,
-        )
-        report = service.run(events, log_format, until_idle=until_idle)
-    print_report(report, as_json)
-    if service.stopped_now_by:
-        raise typer.Exit(128 + service.stopped_now_by)
+    counts, events = EventCounts(), Events()
+    events.subscribe(counts)
+    with service.serve_metrics(events), build_chat(os.environ, events=events) as app:
+        if inbound is None:
+            inbound = app.settings.inbound_queue is not None
+        if drain is None:
+            drain = _compute_drain(app.settings.policy)
+        queues = _collect_queues(app, channels, inbound)
+        workers = [_build_worker(app, *each, concurrency, drain) for each in queues.items()]
+        name = f"chat {' '.join(channels)}"
+        status = service.choose_status(events, lambda: show_status_line(name, counts))
+        chat = ChatWorkers(app, workers, list(queues) if until_idle else [], counts, events)
+        runnable = Runnable(chat.run, chat.stop, chat.stop_now, lambda: counts.running)
+        runner = ForegroundRunner(runnable, status, drain)
+        report = runner.run()
+    service.report(runner, report)
+
+
+def _collect_queues(
+    app: "ChatApp", channels: list[Channel], inbound: bool
+) -> "dict[QueueManager[Any], Handler]":
+    """Return each queue once, even if channels share it, with its handler."""
+    handlers: dict[QueueManager[Any], Handler] = {}
+    for channel in channels:
+        handlers[app.queues[channel]] = app.processor
+    if inbound:
+        handlers[app.queues.inbound()] = app.stager
+    return handlers
+
+
+def _build_worker(
+    app: "ChatApp",
+    queue: "QueueManager[Any]",
+    handler: "Handler",
+    concurrency: int,
+    drain_seconds: float,
+) -> "Worker[Any]":
+    from holdfast.core.worker.worker import Worker
+
+    return Worker(
+        queue,
+        handler,
+        concurrency=concurrency,
+        isolation="thread",
+        drain_seconds=drain_seconds,
+        keeper=app.keeper,
+        events=queue.events,
+    )
 
 
 def _parse_channels(names: list[str] | None) -> list[Channel]:

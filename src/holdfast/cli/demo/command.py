@@ -4,9 +4,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -20,15 +19,20 @@ from holdfast.cli.errors import ExitCode
 from holdfast.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.cli.demo.chat.accounting import ChatReport
-    from holdfast.cli.demo.enrichment.accounting import EnrichmentReport
-    from holdfast.cli.demo.export.accounting import ExportReport
+    from holdfast.cli.demo.act import Act
     from holdfast.cli.demo.screen import DemoScreen
 
-    Report = EnrichmentReport | ExportReport | ChatReport
-    RunScenario = Callable[[Path, DemoScreen], Report]
-
 _NEEDS = "needs pycurl: pip install 'holdfast[export]'"
+_TITLES = {
+    "queue": "{tasks} tasks, a killed worker, a hung handler",
+    "export": "{files} files, a killed worker, a killed service",
+    "chat": "quick messages, a worker killed before the send",
+}
+_INSPECT = {
+    "queue": "holdfast status {folder}/demo/enrich (and list, explain, dead)",
+    "export": "holdfast export list --jobs {folder}/jobs.db (and show)",
+    "chat": "HOLDFAST_DATA_DIR={folder} holdfast chat show demo (and outbox)",
+}
 
 
 class Scenario(StrEnum):
@@ -51,66 +55,48 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Kill workers, let a handler hang, and show that the totals still match."""
-    from holdfast.cli.demo.screen import open_screen
+    from holdfast.cli.demo.screen import DemoReport, DemoScreen
 
-    scenarios = _choose_scenarios(act, tasks, workers, files)
-    reports: dict[str, Report] = {}
+    scenarios = _choose_scenarios(act)
+    reports: dict[str, DemoReport] = {}
     with _interrupt_on_termination(), _open_folder(keep, scenarios) as folder:
-        for number, (name, (title, run_scenario)) in enumerate(scenarios.items(), 1):
+        for number, name in enumerate(scenarios, 1):
+            title = _TITLES[name].format(tasks=tasks, files=files)
             heading = f"holdfast demo, {number} of {len(scenarios)}: {title}"
-            screen = open_screen(sys.stderr if as_json else sys.stdout, heading)
-            reports[name] = run_scenario(folder, screen)
+            screen = DemoScreen(sys.stderr if as_json else sys.stdout, heading)
+            reports[name] = _make_act(name, folder, screen, tasks, workers, files).run()
             if not as_json:
                 screen.show_report(reports[name])
     if as_json:
-        print_json(
-            {
-                name: {**asdict(report), "totals_match": report.totals_match}
-                for name, report in reports.items()
-            }
-        )
+        print_json({name: report.to_json() for name, report in reports.items()})
     if not all(report.totals_match for report in reports.values()):
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _choose_scenarios(
-    chosen: Scenario, tasks: int, workers: int, files: int
-) -> dict[str, tuple[str, "RunScenario"]]:
-    """Return the title and the function of each scenario to run.
+def _choose_scenarios(chosen: Scenario) -> list[str]:
+    """Return the scenarios to run. Raises ConfigError if the chosen one cannot run."""
+    names = list(_TITLES) if chosen is Scenario.ALL else [chosen.value]
+    if "export" in names and not _can_download(needed=chosen is Scenario.EXPORT):
+        names.remove("export")
+    return names
 
-    Raises ConfigError if the chosen scenario cannot run.
-    """
 
-    def enrich(folder: Path, screen: "DemoScreen") -> "EnrichmentReport":
-        from holdfast.cli.demo.enrichment.scenario import (
-            EnrichmentScenario,
-            EnrichmentScenarioSettings,
-        )
+def _make_act(
+    name: str, folder: Path, screen: "DemoScreen", tasks: int, workers: int, files: int
+) -> "Act":
+    match name:
+        case "queue":
+            from holdfast.cli.demo.enrichment.scenario import EnrichmentAct
 
-        return EnrichmentScenario(
-            EnrichmentScenarioSettings(tasks, workers), folder, screen
-        ).run()
+            return EnrichmentAct(folder, screen, tasks, workers)
+        case "export":
+            from holdfast.cli.demo.export.scenario import ExportAct
 
-    def export(folder: Path, screen: "DemoScreen") -> "ExportReport":
-        from holdfast.cli.demo.export.scenario import ExportScenario, ExportScenarioSettings
+            return ExportAct(folder, screen, files)
+        case _:
+            from holdfast.cli.demo.chat.scenario import ChatAct
 
-        return ExportScenario(ExportScenarioSettings(files), folder, screen).run()
-
-    def chat(folder: Path, screen: "DemoScreen") -> "ChatReport":
-        from holdfast.cli.demo.chat.scenario import ChatScenario, ChatScenarioSettings
-
-        return ChatScenario(ChatScenarioSettings(), folder, screen).run()
-
-    scenarios: dict[str, tuple[str, RunScenario]] = {}
-    if chosen in (Scenario.QUEUE, Scenario.ALL):
-        scenarios["queue"] = (f"{tasks} tasks, a killed worker, a hung handler", enrich)
-    if chosen in (Scenario.EXPORT, Scenario.ALL) and _can_download(
-        needed=chosen is Scenario.EXPORT
-    ):
-        scenarios["export"] = (f"{files} files, a killed worker, a killed service", export)
-    if chosen in (Scenario.CHAT, Scenario.ALL):
-        scenarios["chat"] = ("quick messages, a worker killed before the send", chat)
-    return scenarios
+            return ChatAct(folder, screen)
 
 
 def _can_download(*, needed: bool) -> bool:
@@ -132,17 +118,8 @@ def _open_folder(keep: bool, scenarios: Collection[str]) -> Iterator[Path]:
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-        if keep and "queue" in scenarios:
-            info(
-                f"to inspect it: holdfast status {folder}/demo/enrich (and list, explain, dead)"
-            )
-        if keep and "export" in scenarios:
-            info(f"to inspect it: holdfast export list --jobs {folder}/jobs.db (and show)")
-        if keep and "chat" in scenarios:
-            info(
-                f"to inspect it: HOLDFAST_DATA_DIR={folder} holdfast chat show demo "
-                "(and outbox)"
-            )
+        for name in scenarios if keep else ():
+            info(f"to inspect it: {_INSPECT[name].format(folder=folder)}")
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -24,7 +23,7 @@ _NO_AWS = {
 }
 
 
-class DemoProcess:
+class DemoProcess(subprocess.Popen[str]):
     """A process of the demo, with the counts of its events and its outcome."""
 
     def __init__(
@@ -36,7 +35,7 @@ class DemoProcess:
         self.counts: Counter[str] = Counter()
         self.last_output: deque[str] = deque(maxlen=5)
         # It has its own session, because the demo handles Ctrl-C and ends its processes.
-        self._process = subprocess.Popen(
+        super().__init__(
             command,
             env=env,
             cwd=folder,
@@ -48,19 +47,14 @@ class DemoProcess:
         )
 
     @property
-    def pid(self) -> int:
-        """Return the process id."""
-        return self._process.pid
-
-    @property
     def is_alive(self) -> bool:
         """Return whether the process is running."""
-        return self._process.poll() is None
+        return self.poll() is None
 
     def read_log(self, handle: EventHandler) -> None:
         """Read the log to its end and handle each event. It runs in its own thread."""
-        assert self._process.stderr is not None
-        with self._process.stderr as lines:
+        assert self.stderr is not None
+        with self.stderr as lines:
             for line in lines:
                 try:
                     event = json.loads(line)
@@ -70,25 +64,19 @@ class DemoProcess:
                 self.counts[event["event"]] += 1
                 handle(self, event)
 
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, unless the process has ended."""
-        if self.is_alive:  # until its end is noticed, no other process can have its id
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
     def kill(self) -> None:
         """Kill the process and wait until it is gone."""
-        self.send_signal(signal.SIGKILL)
+        super().kill()
         self.killed = True
-        self._process.wait()
+        self.wait()
 
     def wait_or_kill(self, exit_timeout_seconds: float) -> None:
         """Wait for the process to end, and kill it after the timeout."""
         try:
-            self._process.wait(exit_timeout_seconds)
+            self.wait(exit_timeout_seconds)
         except subprocess.TimeoutExpired:
-            self.send_signal(signal.SIGKILL)
-            self._process.wait()
+            super().kill()
+            self.wait()
         self.outcome = self.outcome or "drained and ended"
 
 
@@ -99,14 +87,14 @@ class DemoProcesses:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(_USER_PREFIXES)}
         self._env = {**inherited, **_NO_AWS, **env}
         self._folder, self._handle = folder, handle
-        self.processes: list[DemoProcess] = []
+        self.started: list[DemoProcess] = []
         self._readers: list[Thread] = []
 
     def start(self, arguments: Sequence[str], module: str = "holdfast.cli") -> DemoProcess:
         """Start a process of `holdfast`, or of another module, with these arguments."""
         command = [sys.executable, "-m", module, *arguments]
-        process = DemoProcess(len(self.processes) + 1, command, self._env, self._folder)
-        self.processes.append(process)
+        process = DemoProcess(len(self.started) + 1, command, self._env, self._folder)
+        self.started.append(process)
         reader = Thread(target=process.read_log, args=(self._handle,), daemon=True)
         reader.start()
         self._readers.append(reader)
@@ -115,7 +103,7 @@ class DemoProcesses:
     @property
     def last_output(self) -> str:
         """Return the last process's output, which shows why no process is left."""
-        return [*self.processes[-1].last_output, "it wrote nothing"][0]
+        return [*self.started[-1].last_output, "it wrote nothing"][0]
 
     def __enter__(self) -> Self:
         return self
@@ -124,9 +112,9 @@ class DemoProcesses:
         """End all processes. Ctrl-C is ignored, so that no process is left behind."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            for process in self.processes:
+            for process in self.started:
                 process.send_signal(signal.SIGTERM)
-            for process in self.processes:
+            for process in self.started:
                 process.wait_or_kill(_EXIT_TIMEOUT_SECONDS)
             for reader in self._readers:
                 reader.join(_EXIT_TIMEOUT_SECONDS)

@@ -11,13 +11,14 @@ from holdfast.cli.console import (
     print_result,
     strip_control_characters,
 )
-from holdfast.cli.durations import format_duration
 from holdfast.cli.errors import ExitCode
-from holdfast.cli.export.formatting import format_job_error
-from holdfast.cli.export.live_view import LiveView, PlainLines, format_bytes
+from holdfast.cli.export.inspect import format_job_error
+from holdfast.cli.export.live_view import PlainLines, show_export
 from holdfast.cli.export.monitor import ExportMonitor
 from holdfast.cli.export.plan import Plan
-from holdfast.cli.foreground import ForegroundRunner
+from holdfast.cli.foreground import ForegroundRunner, Runnable
+from holdfast.cli.formatting import format_bytes, format_duration
+from holdfast.cli.live_view import LiveStatus
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.events import Event as DomainEvent
 from holdfast.core.events import Events, Subscriber
@@ -29,11 +30,9 @@ from holdfast.jobs.events import (
     TaskRetried,
 )
 from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskStatus
-from holdfast.jobs.request import JobRequest
 
 if TYPE_CHECKING:
     from holdfast.config.export import ExportSettings
-    from holdfast.jobs.engine import JobEngine
     from holdfast.jobs.ports import JobStateRepository
 
 _MAX_FAILURES = 10  # that are shown
@@ -90,10 +89,18 @@ class ExportRun:
         )
         monitor = ExportMonitor(self.jobs, engine, lambda: [self.job.job_id])
         events.subscribe(monitor)
-        live = is_terminal()
-        target = f"to {self.to}"
-        status = LiveView(monitor, target, many=False) if live else PlainLines(monitor)
-        runnable = RunnableJob(engine, self.plan.request, monitor)
+        status: LiveStatus = PlainLines(monitor)
+        if is_terminal():
+            status = show_export(monitor, f"to {self.to}", many=False)
+        leave, lost = Event(), Event()
+
+        def run() -> ExportJob:
+            with engine:
+                return engine.runner.run(
+                    self.plan.request, lost=lost, should_leave=leave.is_set
+                )
+
+        runnable = Runnable(run, leave.set, lost.set, monitor.count_running)
         return ForegroundRunner(runnable, status, self.settings.drain_seconds)
 
     def _count(self, event: DomainEvent) -> None:
@@ -113,36 +120,6 @@ class ExportRun:
         if self.job.status is not JobStatus.FAILED:
             return []
         return self.jobs.tasks(self.job.job_id, status=TaskStatus.FAILED, limit=_MAX_FAILURES)
-
-
-class RunnableJob:
-    """A job that ForegroundRunner can run."""
-
-    def __init__(
-        self, engine: "JobEngine", request: JobRequest, monitor: ExportMonitor
-    ) -> None:
-        self._engine, self._request, self._monitor = engine, request, monitor
-        self._leave, self._lost = Event(), Event()
-
-    @property
-    def running(self) -> int:
-        """Return the number of running downloads."""
-        return self._monitor.running
-
-    def run(self) -> ExportJob:
-        """Run the job, and return it as it is at the end."""
-        with self._engine as engine:
-            return engine.runner.run(
-                self._request, lost=self._lost, should_leave=self._leave.is_set
-            )
-
-    def stop(self) -> None:
-        """Start no more downloads. Running ones may finish."""
-        self._leave.set()
-
-    def stop_now(self) -> None:
-        """End the running downloads."""
-        self._lost.set()
 
 
 def _report_exceptions(log: Subscriber) -> Subscriber:

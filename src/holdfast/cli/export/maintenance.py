@@ -1,40 +1,27 @@
 """The maintenance commands `holdfast export tables` and `doctor`."""
 
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from holdfast.cli.arguments import AsJson
-from holdfast.cli.console import info
-from holdfast.cli.errors import UsageError, silence_log
+from holdfast.cli.errors import silence_log
 from holdfast.cli.export.options import STORE_VARIABLE, Store, resolve_store
-from holdfast.cli.maintenance import print_check_results
-
-if TYPE_CHECKING:
-    from holdfast.core.checks import CheckResult
+from holdfast.cli.maintenance import CreateTables, check_tables, print_check_results
 
 
 def tables(
     jobs: Store = None,
-    create: Annotated[
-        bool, typer.Option("--create", help="Create the missing tables.")
-    ] = False,
+    create: CreateTables = False,
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of a job store."""
     from holdfast.bootstrap.export_checks import check_job_tables, create_job_tables
 
     store = jobs or os.environ.get(STORE_VARIABLE, "")
-    if not store.startswith("dynamodb:"):
-        raise UsageError(
-            f"--jobs must be dynamodb:PREFIX; got {store!r}, and a file needs no tables"
-        )
-    if create:
-        for name in create_job_tables(store):
-            info(f"created {name}")
-    print_check_results(check_job_tables(store), as_json)
+    make = create_job_tables if create else None
+    check_tables(store, "--jobs", make, check_job_tables, as_json)
 
 
 def doctor(
@@ -51,15 +38,9 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check settings, job store, target and state machine for problems."""
-    with silence_log():
-        print_check_results(_run_checks(jobs, to, state_machine), as_json)
-
-
-def _run_checks(
-    jobs: str | None, to: str | None, state_machine: str | None
-) -> "Iterable[CheckResult]":
     from holdfast.bootstrap.export_checks import check_exports
 
-    return check_exports(
-        os.environ, jobs=resolve_store(jobs), to=to, state_machine=state_machine
-    )
+    with silence_log():
+        store = resolve_store(jobs)
+        results = check_exports(os.environ, jobs=store, to=to, state_machine=state_machine)
+        print_check_results(results, as_json)

@@ -1,11 +1,12 @@
 """Read what an engine is doing, for live views."""
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from holdfast.cli.live_view import Rate
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Event
 from holdfast.jobs.errors import JobNotFound, StoreUnavailable
@@ -63,7 +64,7 @@ class ExportMonitor:
         self._bytes: Counter[str] = Counter()
         self.finished: Counter[str] = Counter()  # jobs, by how they ended
         self._states: dict[str, JobState] = {}
-        self._rates: dict[str, _Rate] = {}
+        self._rates: dict[str, Rate] = {}
         self._names: OrderedDict[str, str] = OrderedDict()
         self._read_at = float("-inf")
 
@@ -74,8 +75,7 @@ class ExportMonitor:
             elif isinstance(event, JobFinished):
                 self.finished[event.status] += 1
 
-    @property
-    def running(self) -> int:
+    def count_running(self) -> int:
         """Return the number of running tasks."""
         return sum(len(worker.tasks) for worker in self._engine.pool.list_workers())
 
@@ -101,7 +101,9 @@ class ExportMonitor:
             if known is not None:
                 states[job_id] = known
         self._states = states
-        self._rates = {job_id: self._rates.get(job_id) or _Rate() for job_id in states}
+        self._rates = {
+            job_id: self._rates.get(job_id) or Rate(_RATE_SECONDS) for job_id in states
+        }
 
     def _make_line(self, job_id: str, state: JobState, now: float) -> JobLine:
         with self._lock:
@@ -110,8 +112,9 @@ class ExportMonitor:
         rate = self._rates[job_id]
         rate.record(now, state.processed_tasks, arrived)
         left = state.total_tasks - state.processed_tasks
-        seconds = left / rate.tasks_per_second if rate.tasks_per_second and left else None
-        return JobLine(job_id, state, arrived, rate.bytes_per_second, seconds)
+        per_second = rate.per_second()
+        seconds = left / per_second if per_second and left else None
+        return JobLine(job_id, state, arrived, rate.per_second(1), seconds)
 
     # -- workers
 
@@ -140,28 +143,3 @@ class ExportMonitor:
         except (StoreUnavailable, JobNotFound):
             return ""
         return tasks[0].key if tasks and tasks[0].task_id == task.task_id else ""
-
-
-class _Rate:
-    """The recent rate of a job."""
-
-    def __init__(self) -> None:
-        self._readings: deque[tuple[float, int, int]] = deque()
-
-    def record(self, now: float, tasks: int, arrived: int) -> None:
-        self._readings.append((now, tasks, arrived))
-        while now - self._readings[0][0] > _RATE_SECONDS:
-            self._readings.popleft()
-
-    @property
-    def tasks_per_second(self) -> float:
-        return self._compute_rate(1)
-
-    @property
-    def bytes_per_second(self) -> float:
-        return self._compute_rate(2)
-
-    def _compute_rate(self, column: int) -> float:
-        first, last = self._readings[0], self._readings[-1]
-        seconds = last[0] - first[0]
-        return max(0.0, (last[column] - first[column]) / seconds) if seconds > 0 else 0.0

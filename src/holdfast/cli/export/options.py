@@ -1,13 +1,14 @@
 """Options that several export commands share: target, job store, downloads."""
 
 import os
-import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.errors import UsageError
+from holdfast.cli.formatting import parse_size
 from holdfast.jobs.errors import StoreUnavailable
 from holdfast.jobs.file_names import OWN_FOLDER
 
@@ -33,64 +34,60 @@ Store = Annotated[
         f"PREFIXExportJobs and PREFIXExportTasks. Also {STORE_VARIABLE}.",
     ),
 ]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Worker processes (4, or WORKER_POOL_SIZE).")
-]
-Downloads = Annotated[
-    int | None, typer.Option(min=1, help="Simultaneous downloads in each worker (4).")
-]
-PerHost = Annotated[
-    int | None, typer.Option(min=1, help="Connections to one host, in total (16).")
-]
-AllowPrivate = Annotated[
-    bool,
-    typer.Option(
-        "--allow-private", help="Allow downloads from private and loopback addresses."
-    ),
-]
-AllowHost = Annotated[
-    list[str] | None,
-    typer.Option(metavar="HOST[:PORT]", help="Allow downloads from this host even if private."),
-]
-Attempts = Annotated[
-    int | None, typer.Option(min=1, help="Attempts of one download before it fails (5).")
-]
-Durable = Annotated[
-    bool, typer.Option("--durable", help="Sync each file, so that it survives a power cut.")
-]
-
-_MAX_BYTES = 1 << 63
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-def parse_size(text: str | int) -> int:
-    """Return the bytes in a size. Raises typer.BadParameter with the valid forms."""
-    if isinstance(text, int):
-        return text
-    match = _SIZE.fullmatch(text.strip())
-    value = 0.0
-    if match is not None:
-        step = 1024 if match[3] else 1000
-        value = float(match[1]) * step ** " kmgt".index(match[2].lower() or " ")
-    if value < 1:
-        raise typer.BadParameter(f"{text!r} is not a size; write 500MB, 2GiB or plain bytes")
-    if value > _MAX_BYTES:
-        raise typer.BadParameter(f"{text!r} is more than 8388608TiB, the maximum of a file")
-    return int(value)
+@dataclass(frozen=True, slots=True)
+class DownloadOptions:
+    """The options of commands that download. Each may also come from the environment."""
 
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes (4, or WORKER_POOL_SIZE).")
+    ] = None
+    downloads: Annotated[
+        int | None, typer.Option(min=1, help="Simultaneous downloads in each worker (4).")
+    ] = None
+    per_host: Annotated[
+        int | None, typer.Option(min=1, help="Connections to one host, in total (16).")
+    ] = None
+    allow_private: Annotated[
+        bool,
+        typer.Option(
+            "--allow-private", help="Allow downloads from private and loopback addresses."
+        ),
+    ] = False
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST[:PORT]", help="Allow downloads from this host even if private."
+        ),
+    ] = None
+    max_size: Annotated[
+        int | None,
+        typer.Option(parser=parse_size, metavar="SIZE", help="Maximum size of a file."),
+    ] = None
+    attempts: Annotated[
+        int | None, typer.Option(min=1, help="Attempts of one download before it fails (5).")
+    ] = None
+    durable: Annotated[
+        bool, typer.Option("--durable", help="Sync each file, so that it survives a power cut.")
+    ] = False
 
-MaxSize = Annotated[
-    int | None, typer.Option(parser=parse_size, metavar="SIZE", help="Maximum size of a file.")
-]
+    def resolve_settings(self) -> "ExportSettings":
+        """Return the settings: options win over the environment. Raises ConfigError."""
+        from holdfast.config.export import read_export_settings
 
-
-def resolve_settings(**given: Any) -> "ExportSettings":
-    """Return the settings: options win over the environment. Raises ConfigError."""
-    from holdfast.config.export import read_export_settings
-
-    # A flag that is not given does not mean "no", because the environment may turn it on.
-    options = {name: value for name, value in given.items() if value}
-    return read_export_settings(os.environ, options)
+        given = {
+            "worker_pool_size": self.workers,
+            "downloads": self.downloads,
+            "per_host": self.per_host,
+            "allow_private": self.allow_private,
+            "allow_hosts": self.allow_host,
+            "max_bytes": self.max_size,
+            "download_attempts": self.attempts,
+            "durable": self.durable,
+        }
+        # A flag that is not given does not mean "no", because the environment may turn it on.
+        return read_export_settings(os.environ, {n: v for n, v in given.items() if v})
 
 
 def check_target(to: str) -> str:
@@ -121,7 +118,7 @@ def resolve_store(given: str | None) -> str:
     """Return the given store, or else the variable's, or else the one in the data folder."""
     if url := given or os.environ.get(STORE_VARIABLE, ""):
         return find_store_in_folder(url)
-    return str(Path(resolve_settings().data_dir, "exports", "jobs.db"))
+    return str(Path(DownloadOptions().resolve_settings().data_dir, "exports", "jobs.db"))
 
 
 def find_store_in_folder(url: str) -> str:

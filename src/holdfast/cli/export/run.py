@@ -11,19 +11,11 @@ import typer
 
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.export.options import (
-    AllowHost,
-    AllowPrivate,
-    Attempts,
-    Downloads,
-    Durable,
-    MaxSize,
-    PerHost,
+    DownloadOptions,
     Store,
     To,
-    Workers,
     check_target,
     find_store_in_folder,
-    resolve_settings,
 )
 from holdfast.jobs.file_names import OWN_FOLDER
 
@@ -43,14 +35,7 @@ def run(
     *,
     to: To,
     jobs: Store = None,
-    workers: Workers = None,
-    downloads: Downloads = None,
-    per_host: PerHost = None,
-    allow_private: AllowPrivate = False,
-    allow_host: AllowHost = None,
-    max_size: MaxSize = None,
-    attempts: Attempts = None,
-    durable: Durable = False,
+    downloads: DownloadOptions,
     as_json: AsJson = False,
 ) -> None:
     """Fetch the files of a list. The same command again continues where it stopped."""
@@ -60,16 +45,7 @@ def run(
     from holdfast.cli.export.plan import make_plan
 
     check_target(to)
-    settings = resolve_settings(
-        worker_pool_size=workers,
-        downloads=downloads,
-        per_host=per_host,
-        allow_private=allow_private,
-        allow_hosts=allow_host,
-        max_bytes=max_size,
-        download_attempts=attempts,
-        durable=durable,
-    )
+    settings = downloads.resolve_settings()
     files = read_list(list_)
     store = _choose_store(jobs, to, settings)
     # Jobs are kept forever, because the command may be repeated after months and must know

@@ -3,33 +3,42 @@
 stop   jobs drain, or are given back ─▶ pool ─▶ reconciler ─▶ heartbeats, last
 """
 
-from typing import Annotated
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from holdfast.cli.arguments import QUEUE_HELP, AsJson, make_concurrency_option, resolve_queue
-from holdfast.cli.durations import parse_duration
+from holdfast.cli.arguments import (
+    Queue,
+    make_concurrency_option,
+    make_duration_option,
+    resolve_queue,
+)
 from holdfast.cli.export.options import (
-    AllowHost,
-    AllowPrivate,
-    Attempts,
-    Downloads,
-    Durable,
-    MaxSize,
-    PerHost,
+    DownloadOptions,
     Store,
     To,
-    Workers,
     check_target,
-    resolve_settings,
     resolve_store,
+    to_store_path,
 )
-from holdfast.cli.observability import LogFormat, MetricsHost, MetricsPort, serve_metrics_while
-from holdfast.cli.work import print_report
+from holdfast.cli.foreground import ForegroundRunner, ServiceOptions, make_runnable
+from holdfast.cli.live_view import EventCounts
+
+if TYPE_CHECKING:
+    from holdfast.cli.live_view import LiveView
+    from holdfast.jobs.engine import JobEngine
+
+# The time that a job needs after its downloads have drained, to count them and be given back.
+_GIVE_BACK_SECONDS = 10.0
+
+R = TypeVar("R")
 
 
 def serve(
-    queue: Annotated[str | None, typer.Argument(metavar="QUEUE", help=QUEUE_HELP)] = None,
+    queue: Queue = None,
     *,
     to: To,
     jobs: Store = None,
@@ -43,51 +52,85 @@ def serve(
     concurrency: Annotated[int, make_concurrency_option("Jobs handled at the same time.")] = 8,
     drain: Annotated[
         float | None,
-        typer.Option(
-            parser=parse_duration,
-            metavar="DURATION",
-            help="Time for running downloads to finish after Ctrl-C (30s).",
-        ),
+        make_duration_option("Time for running downloads to finish after Ctrl-C (30s)."),
     ] = None,
-    workers: Workers = None,
-    downloads: Downloads = None,
-    per_host: PerHost = None,
-    allow_private: AllowPrivate = False,
-    allow_host: AllowHost = None,
-    max_size: MaxSize = None,
-    attempts: Attempts = None,
-    durable: Durable = False,
+    downloads: DownloadOptions,
     until_empty: Annotated[
         bool, typer.Option("--until-empty", help="Exit when no job is left.")
     ] = False,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = "127.0.0.1",
-    log_format: LogFormat = None,
-    as_json: AsJson = False,
+    service: ServiceOptions,
 ) -> None:
     """Take export jobs from a queue. Ctrl-C drains; Ctrl-C again stops now."""
-    from holdfast.cli.export.service import ExportService
+    from holdfast.bootstrap import open_queue
+    from holdfast.bootstrap.exports import build_export_engine, open_jobs, open_step_functions
+    from holdfast.cli.export.live_view import show_export
+    from holdfast.cli.export.monitor import ExportMonitor
+    from holdfast.config.heartbeat import read_heartbeat_settings
     from holdfast.core.events import Events
+    from holdfast.core.queue.message import AnyMessage
+    from holdfast.core.worker.worker import Worker
+    from holdfast.jobs.consumer import ExportJobConsumer
 
     check_target(to)
-    settings = resolve_settings(
-        worker_pool_size=workers,
-        downloads=downloads,
-        per_host=per_host,
-        allow_private=allow_private,
-        allow_hosts=allow_host,
-        max_bytes=max_size,
-        download_attempts=attempts,
-        durable=durable,
-    )
+    settings = downloads.resolve_settings()
     if drain is not None:  # 0 means at once; it does not mean the default
         settings = settings.model_copy(update={"drain_seconds": drain})
-    service = ExportService(
-        resolve_queue(queue), to, resolve_store(jobs), manifests, concurrency, settings
-    )
-    events = Events()
-    with serve_metrics_while(events, metrics_port, metrics_host):
-        report = service.run(events, log_format, until_empty=until_empty)
-    print_report(report, as_json)
-    if service.stopped_now_by:
-        raise typer.Exit(128 + service.stopped_now_by)
+    url, store = resolve_queue(queue), resolve_store(jobs)
+    callbacks = open_step_functions(needed=_is_in_cloud(url, store))
+    counts, events = EventCounts(), Events()
+    events.subscribe(counts)
+    with (
+        service.serve_metrics(events),
+        open_queue(url, AnyMessage, events=events) as messages,
+        open_jobs(store) as repository,
+    ):
+        repository.find_by_id("holdfast")  # fail now if the store cannot be used
+        engine = build_export_engine(
+            repository,
+            to,
+            settings=settings,
+            heartbeats=read_heartbeat_settings(os.environ),
+            manifests=manifests,
+            callbacks=callbacks,
+            events=events,
+        )
+        worker = Worker(
+            messages,
+            ExportJobConsumer(
+                engine.runner, engine.tracker, callbacks, max_attempts=messages.max_attempts
+            ),
+            concurrency=concurrency,
+            isolation="thread",
+            # Longer than the jobs' drain, or the worker would end them while they drain.
+            drain_seconds=settings.drain_seconds + _GIVE_BACK_SECONDS,
+            events=events,
+        )
+
+        def make_view() -> "LiveView":
+            monitor = ExportMonitor(repository, engine, lambda: engine.dispatcher.running)
+            events.subscribe(monitor)
+            return show_export(monitor, f"{messages.name} to {to}", many=True)
+
+        status = service.choose_status(events, make_view)
+        runnable = make_runnable(worker, counts, until_empty=until_empty)
+        run = _run_with(engine, runnable.run)
+        runner = ForegroundRunner(replace(runnable, run=run), status, settings.drain_seconds)
+        report = runner.run()
+    service.report(runner, report)
+
+
+def _run_with(engine: "JobEngine", run: Callable[[], R]) -> Callable[[], R]:
+    """Return a function that starts the engine before the worker and stops it after."""
+
+    def run_both() -> R:
+        with engine:
+            return run()
+
+    return run_both
+
+
+def _is_in_cloud(queue: str, store: str) -> bool:
+    """Return whether jobs may have task tokens, whose results must reach Step Functions."""
+    scheme, colon, _ = queue.partition(":")
+    sqs = bool(colon) and scheme.lower() in ("sqs", "http", "https")
+    return sqs or to_store_path(store) is None

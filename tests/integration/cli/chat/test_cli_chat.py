@@ -7,11 +7,10 @@ from typing import Any
 
 import boto3
 import pytest
-import typer
 from moto import mock_aws
 
 from holdfast.bootstrap import open_queue
-from holdfast.cli.chat.app import app
+from holdfast.cli.commands import CommandTable
 from holdfast.conversations.messages import Inbound
 from support.cli.commands import Cli, Ran, eventually, require_one_line
 from support.paths import ROOT
@@ -79,7 +78,7 @@ def chat(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Chat:
 
 # -- the reference
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = CommandTable("chat")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

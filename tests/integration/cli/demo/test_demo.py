@@ -15,14 +15,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.bootstrap.exports import open_jobs
-from holdfast.cli.demo.enrichment.accounting import (
-    Effect,
-    EnrichmentReport,
-    SettledTask,
-    make_report,
-    read_effects,
-)
-from holdfast.cli.demo.enrichment.tasks import HANGING_TASK, make_tasks, record_effect
+from holdfast.cli.demo.effect_log import EffectLog
+from holdfast.cli.demo.enrichment.accounting import Attempt, make_report
+from holdfast.cli.demo.enrichment.tasks import HANGING_TASK, make_tasks
 from holdfast.cli.demo.export.files import JOB
 from holdfast.jobs.model import TaskStatus
 from support.cli.commands import clean_env, command, eventually, real, require_one_line
@@ -211,62 +206,77 @@ def test_without_pycurl_the_export_scenario_is_skipped_with_one_line(
 # -- the queue's report; the export's is in tests/unit/cli/demo/test_demo_export_accounting.py
 
 
-def settled(*ids: str, attempt: int = 1) -> list[SettledTask]:
-    return [SettledTask(id, attempt) for id in ids]
-
-
-def effects(*ids: str, attempt: int = 1) -> list[Effect]:
-    return [Effect(id, attempt) for id in ids]
+def attempts(*ids: str, attempt: int = 1) -> list[Attempt]:
+    return [Attempt(id, attempt) for id in ids]
 
 
 def test_the_totals_of_a_good_run_match() -> None:
-    report = make_report(["a", "b"], settled("a"), settled("b", attempt=3), effects("a"))
-    assert report == EnrichmentReport(
-        2, 1, 1, redelivered=2, fenced_off=0, lost=0, done_twice=0
-    )
-    assert report.totals_match
+    report = make_report(["a", "b"], attempts("a"), attempts("b", attempt=3), attempts("a"))
+    assert report.to_json() == {
+        "pushed": 2,
+        "completed": 1,
+        "dead_lettered": 1,
+        "redelivered": 2,
+        "fenced_off": 0,
+        "lost": 0,
+        "done_twice": 0,
+        "totals_match": True,
+    }
 
 
 def test_a_task_that_is_settled_nowhere_is_lost() -> None:
-    report = make_report(["a", "b"], settled("a"), [], effects("a"))
-    assert report.lost == 1
+    report = make_report(["a", "b"], attempts("a"), [], attempts("a"))
+    assert report.to_json()["lost"] == 1
     assert not report.totals_match
 
 
 def test_a_task_that_was_completed_without_its_effect_is_lost() -> None:
-    report = make_report(["a"], settled("a", attempt=2), [], effects("a", attempt=1))
-    assert (report.lost, report.fenced_off) == (1, 1)
+    report = make_report(["a"], attempts("a", attempt=2), [], attempts("a", attempt=1))
+    counts = report.to_json()
+    assert (counts["lost"], counts["fenced_off"]) == (1, 1)
     assert not report.totals_match
 
 
 def test_two_effects_of_the_completing_attempt_are_done_twice() -> None:
-    report = make_report(["a"], settled("a"), [], effects("a", "a"))
-    assert report.done_twice == 1
+    report = make_report(["a"], attempts("a"), [], attempts("a", "a"))
+    assert report.to_json()["done_twice"] == 1
     assert not report.totals_match
 
 
-def test_a_task_settled_in_two_places_is_done_twice() -> None:
-    assert make_report(["a"], settled("a"), settled("a"), effects("a")).done_twice == 1
-    assert make_report(["a"], settled("a", "a"), [], effects("a")).done_twice == 1
+@pytest.mark.parametrize(
+    ("completed", "dead"), [(["a"], ["a"]), (["a", "a"], [])], ids=["two places", "twice"]
+)
+def test_a_task_settled_twice_is_done_twice(completed: list[str], dead: list[str]) -> None:
+    report = make_report(["a"], attempts(*completed), attempts(*dead), attempts("a"))
+    assert report.to_json()["done_twice"] == 1
+    assert not report.totals_match
 
 
 def test_the_effect_of_an_overtaken_attempt_is_fenced_off() -> None:
-    both = [*effects("a", attempt=1), *effects("a", attempt=2)]
-    report = make_report(["a"], settled("a", attempt=2), [], both)
-    assert (report.fenced_off, report.done_twice, report.redelivered) == (1, 0, 1)
+    both = [*attempts("a", attempt=1), *attempts("a", attempt=2)]
+    report = make_report(["a"], attempts("a", attempt=2), [], both)
+    counts = report.to_json()
+    assert (counts["fenced_off"], counts["done_twice"], counts["redelivered"]) == (1, 0, 1)
     assert report.totals_match
 
 
 def test_a_task_that_was_not_pushed_makes_the_totals_differ() -> None:
-    assert not make_report(["a"], settled("a", "ghost"), [], effects("a", "ghost")).totals_match
+    both = attempts("a", "ghost")
+    assert not make_report(["a"], both, [], both).totals_match
 
 
-def test_effects_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_effects_are_read_as_recorded_without_an_incomplete_last_line(tmp_path: Path) -> None:
     path = tmp_path / "effects"
-    assert read_effects(path) == []
-    record_effect(str(path), "a", 1, 1)
-    record_effect(str(path), "b", 2, 3)
-    assert read_effects(path) == [Effect("a", 1), Effect("b", 2)]
+    effects = EffectLog(path)
+    assert effects.read() == []
+    effects.record(kind="asked", text="one\ntwo")
+    effects.record(id="b", attempt=2, fence=3)
+    with path.open("a") as file:
+        file.write('{"kind": "se')
+    assert effects.read() == [
+        {"kind": "asked", "text": "one\ntwo"},
+        {"id": "b", "attempt": 2, "fence": 3},
+    ]
 
 
 def test_every_number_of_tasks_includes_the_misbehaving_ones() -> None:

@@ -18,8 +18,7 @@ import pytest
 import typer
 
 from holdfast.cli.export.file_list import read_list
-from holdfast.cli.export.live_view import format_bytes
-from holdfast.cli.export.options import parse_size
+from holdfast.cli.formatting import format_bytes, parse_size
 from holdfast.jobs.model import JobStatus
 from support.cli.commands import (
     WAIT_TIMEOUT_SECONDS,

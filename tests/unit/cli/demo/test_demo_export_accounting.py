@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.cli.demo.export import accounting
-from holdfast.cli.demo.export.accounting import ExportInterventions, ExportReport
 from holdfast.cli.demo.export.files import JOB, DemoFile, make_files
 from holdfast.cli.demo.export.server import FileRequest
+from holdfast.cli.demo.screen import DemoReport
 from holdfast.jobs.model import (
     ExportJob,
     ExportTask,
@@ -21,14 +22,14 @@ from holdfast.jobs.model import (
 FILES = make_files(30, "127.0.0.1:1")
 MISSING = next(file for file in FILES if file.habit == "missing")
 EARLY = [file.key for file in FILES[:15]]
-INTERVENTIONS = ExportInterventions(
-    counted=frozenset(EARLY),
-    requests_before=len(EARLY),
-    torn=frozenset(),
-    workers_replaced=1,
-    services_replaced=1,
-    acked=True,
-)
+OBSERVED: dict[str, Any] = {
+    "counted": frozenset(EARLY),
+    "requests_before": len(EARLY),
+    "torn": frozenset(),
+    "workers": 1,
+    "services": 1,
+    "acked": True,
+}
 TARGET = {file.key: file.checksum for file in FILES if file is not MISSING}
 REQUESTS = [FileRequest(file.key, 0, 1) for file in FILES]
 
@@ -52,9 +53,9 @@ def make_report(
     job: ExportJob | None = ENDED,
     rows: list[ExportTask] = ROWS,
     requests: list[FileRequest] = REQUESTS,
-    interventions: ExportInterventions = INTERVENTIONS,
-) -> ExportReport:
-    return accounting.make_report(FILES, target, job, rows, requests, interventions)
+    **observed: Any,
+) -> DemoReport:
+    return accounting.make_report(FILES, target, job, rows, requests, **(OBSERVED | observed))
 
 
 def make_job(total: int, completed: int, failed: int) -> ExportJob:
@@ -64,9 +65,11 @@ def make_job(total: int, completed: int, failed: int) -> ExportJob:
 def test_the_totals_of_a_good_export_match() -> None:
     report = make_report()
     assert report.totals_match
-    assert (report.asked, report.whole, report.failed, report.lost) == (30, 29, 1, 0)
-    assert report.reasons == (f"{MISSING.key}: Http404",)
-    assert not any(row.wrong for row in report.list_rows())
+    counts = report.to_json()
+    assert (counts["asked"], counts["whole"]) == (30, 29)
+    assert (counts["failed"], counts["lost"]) == (1, 0)
+    assert counts["reasons"] == [f"{MISSING.key}: Http404"]
+    assert not any(row.wrong for row in report.rows)
 
 
 WRONG = {
@@ -74,9 +77,9 @@ WRONG = {
     "visible, incomplete": make_report({**TARGET, EARLY[0]: "0" * 64}),
     "miscounted": make_report(rows=ROWS[1:], job=make_job(30, 28, 1)),
     "fetched again": make_report(requests=[*REQUESTS, FileRequest(EARLY[0], 0, 2)]),
-    "workers replaced": make_report(interventions=replace(INTERVENTIONS, workers_replaced=0)),
-    "services replaced": make_report(interventions=replace(INTERVENTIONS, services_replaced=0)),
-    "messages acked": make_report(interventions=replace(INTERVENTIONS, acked=False)),
+    "workers replaced": make_report(workers=0),
+    "services replaced": make_report(services=0),
+    "messages acked": make_report(acked=False),
 }
 
 
@@ -84,7 +87,7 @@ WRONG = {
 def test_a_wrong_count_makes_the_totals_differ_and_is_marked(label: str) -> None:
     report = WRONG[label]
     assert not report.totals_match
-    assert label in {row.label for row in report.list_rows() if row.wrong}
+    assert label in {row.label for row in report.rows if row.wrong}
 
 
 @pytest.mark.parametrize("counted", [(31, 29, 1), (30, 30, 1), (30, 29, 0), (0, 0, 0)])
@@ -93,7 +96,7 @@ def test_counters_that_differ_from_the_rows_are_miscounted(
 ) -> None:
     """The demo compares the job's counters with its task rows."""
     report = make_report(job=make_job(*counted))
-    assert report.miscounted > 0
+    assert report.to_json()["miscounted"] > 0
     assert not report.totals_match
 
 
@@ -104,13 +107,13 @@ def test_counters_that_differ_from_the_rows_are_miscounted(
         make_report(job=replace(ENDED, state=JobState(JobStatus.COMPLETED, 30, 29, 1))),
         make_report(job=replace(ENDED, error=None)),
         make_report({**TARGET, "stranger": "0" * 64}),
-        make_report(interventions=replace(INTERVENTIONS, torn=frozenset([EARLY[0]]))),
+        make_report(torn=frozenset([EARLY[0]])),
         make_report(rows=[replace(row, status=TaskStatus.PENDING) for row in ROWS]),
-        make_report(interventions=replace(INTERVENTIONS, counted=frozenset())),
+        make_report(counted=frozenset()),
     ],
     ids=["no job", "completed", "no error", "stranger", "torn once", "open", "none counted"],
 )
-def test_other_faults_make_the_totals_differ(report: ExportReport) -> None:
+def test_other_faults_make_the_totals_differ(report: DemoReport) -> None:
     assert not report.totals_match
 
 
@@ -120,13 +123,15 @@ def test_a_file_that_failed_although_the_server_has_it_is_lost() -> None:
     target = {name: checksum for name, checksum in TARGET.items() if name != key}
     rows = [replace(row, status=TaskStatus.FAILED) if row.key == key else row for row in ROWS]
     report = make_report(target, make_job(30, 28, 2), rows)
-    assert (report.lost, report.miscounted, report.failed) == (1, 0, 1)
+    counts = report.to_json()
+    assert (counts["lost"], counts["miscounted"], counts["failed"]) == (1, 0, 1)
     assert not report.totals_match
 
 
 def test_continued_downloads_are_counted() -> None:
     late = FILES[-1].key
-    assert make_report(requests=[*REQUESTS, FileRequest(late, 4096, 2)]).continued == 1
+    report = make_report(requests=[*REQUESTS, FileRequest(late, 4096, 2)])
+    assert report.to_json()["continued"] == 1
 
 
 def test_an_incomplete_file_under_its_name_is_noticed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ NAME = "ada"
 KEY = ConversationKey(f"whatsapp:{NAME}", "demo")
 LOCK_SECONDS = 3.0
 WINDOW_SECONDS = 1.2
+EFFECTS_FILE = "chat-effects.jsonl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,32 +7,25 @@ it would get a sender, until it is killed.
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from threading import Event as ThreadEvent
 from typing import Any
 
-from holdfast.bootstrap.chats import ChatApp, build_chat
-from holdfast.cli.demo.chat.customer import KEY
-from holdfast.cli.demo.chat.effect_log import EffectLog
-from holdfast.cli.foreground import ForegroundRunner
-from holdfast.cli.observability import subscribe_log
-from holdfast.cli.status_line import EventCounts, NoStatus
-from holdfast.cli.work import RunnableWorker
-from holdfast.conversations.messages import Trigger
-from holdfast.conversations.outbox import SentPart, WriterAnswer
-from holdfast.conversations.ports import (
-    ProviderSource,
-    ReplyPart,
-    ReplyRequest,
-    ReplySender,
-    ReplyWriter,
-    SecretStore,
+from holdfast.bootstrap.chats import build_chat
+from holdfast.cli.demo.chat.customer import EFFECTS_FILE, KEY
+from holdfast.cli.demo.effect_log import EffectLog
+from holdfast.cli.foreground import (
+    ForegroundRunner,
+    ServiceOptions,
+    make_runnable,
+    show_status_line,
 )
+from holdfast.cli.live_view import EventCounts
+from holdfast.conversations.outbox import SentPart, WriterAnswer
+from holdfast.conversations.ports import ProviderSource, ReplyPart, ReplyRequest, SecretStore
 from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.secret import Secret
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.events import Event, Events, WorkerStopping
 from holdfast.core.worker.worker import Worker
@@ -43,60 +36,15 @@ _DRAIN_SECONDS = 5.0
 _FOREVER_SECONDS = 3600.0
 
 
-class SlowWriter:
-    """A writer that takes a while and records its calls."""
+class Changed:
+    """A real provider with one method replaced."""
 
-    secret_fields: tuple[str, ...] = ()
+    def __init__(self, real: Any, **methods: Callable[..., Any]) -> None:
+        self._real = real
+        self.__dict__.update(methods)
 
-    def __init__(self, writer: ReplyWriter, effects: EffectLog) -> None:
-        self._writer, self._effects = writer, effects
-
-    def open_thread(self, config: Mapping[str, Any], secret: Secret) -> str:
-        """Open a thread with the real writer."""
-        return self._writer.open_thread(config, secret)
-
-    def write(
-        self,
-        question: ReplyRequest,
-        config: Mapping[str, Any],
-        secret: Secret,
-        *,
-        timeout_seconds: float,
-    ) -> WriterAnswer:
-        """Write a reply, slowly."""
-        self._effects.record("asked", question.text)
-        SYSTEM_CLOCK.sleep(_WRITING_SECONDS)
-        answer = self._writer.write(question, config, secret, timeout_seconds=timeout_seconds)
-        self._effects.record("written", answer.text)
-        return answer
-
-
-class RecordedSender:
-    """A sender that records each reply."""
-
-    secret_fields: tuple[str, ...] = ()
-
-    def __init__(self, sender: ReplySender, effects: EffectLog) -> None:
-        self._sender, self._effects = sender, effects
-        self.repeatable = sender.repeatable
-
-    @contextmanager
-    def connect(
-        self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
-    ) -> Iterator[Callable[[], SentPart]]:
-        """Connect the real sender."""
-        with self._sender.connect(part, secret, timeout_seconds=timeout_seconds) as send:
-            yield partial(self._send_recorded, part, send)
-
-    def _send_recorded(self, part: ReplyPart, send: Callable[[], SentPart]) -> SentPart:
-        self._effects.record("sent", part.text)
-        return send()
-
-    def find(
-        self, part: ReplyPart, secret: Secret, *, since: float, known: Sequence[str]
-    ) -> SentPart | None:
-        """Find a part with the real sender."""
-        return self._sender.find(part, secret, since=since, known=known)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
 
 
 class DemoProviders:
@@ -115,17 +63,39 @@ class DemoProviders:
         """Return the real secrets."""
         return self._real.secrets
 
-    def writer(self, name: str) -> ReplyWriter:
-        """Return the writer of that name."""
-        return SlowWriter(self._real.writer(name), self._effects)
+    def writer(self, name: str) -> Any:
+        """Return the writer of that name, which takes a while and records its calls."""
+        real = self._real.writer(name)
 
-    def sender(self, name: str) -> ReplySender:
-        """Return the sender of that name, or wait if the reply is to be held."""
+        def write(question: ReplyRequest, *given: Any, **more: Any) -> WriterAnswer:
+            self._effects.record(kind="asked", text=question.text)
+            SYSTEM_CLOCK.sleep(_WRITING_SECONDS)
+            answer = real.write(question, *given, **more)
+            self._effects.record(kind="written", text=answer.text)
+            return answer
+
+        return Changed(real, write=write)
+
+    def sender(self, name: str) -> Any:
+        """Return the sender of that name, which records replies, or wait if one is held."""
         # The processor also gets a sender before a reply is written, to check the profile.
-        if self._hold and self._effects.read_texts("written"):
-            self._effects.record("held")
+        if self._hold and any(effect["kind"] == "written" for effect in self._effects.read()):
+            self._effects.record(kind="held", text="")
             SYSTEM_CLOCK.wait(self._stopping, _FOREVER_SECONDS)
-        return RecordedSender(self._real.sender(name), self._effects)
+        real = self._real.sender(name)
+
+        @contextmanager
+        def connect(
+            part: ReplyPart, *given: Any, **more: Any
+        ) -> Iterator[Callable[[], SentPart]]:
+            def send_recorded() -> SentPart:
+                self._effects.record(kind="sent", text=part.text)
+                return send()
+
+            with real.connect(part, *given, **more) as send:
+                yield send_recorded
+
+        return Changed(real, connect=connect)
 
     def handle_event(self, event: Event) -> None:
         """Stop waiting when the worker stops."""
@@ -137,33 +107,27 @@ def main(arguments: Sequence[str]) -> None:
     """Work until a signal stops the process."""
     counts, events = EventCounts(), Events()
     events.subscribe(counts)
-    subscribe_log(events, "json")
+    status = ServiceOptions(log_format="json").choose_status(
+        events, lambda: show_status_line("chat", counts)
+    )
     with build_chat(os.environ, events=events) as app:
-        effects = EffectLog(Path(app.settings.data_dir))
+        effects = EffectLog(Path(app.settings.data_dir, EFFECTS_FILE))
         providers = DemoProviders(app.providers, effects, hold=HOLD in arguments)
         events.subscribe(providers.handle_event)
         app.keeper.start()
-        worker = _build_worker(app, providers, events)
-        runnable = RunnableWorker(worker, counts, until_empty=False)
-        ForegroundRunner(runnable, NoStatus(), _DRAIN_SECONDS).run()
-
-
-def _build_worker(app: ChatApp, providers: DemoProviders, events: Events) -> Worker[Trigger]:
-    processor = BatchProcessor(
-        app.store,
-        providers,
-        app.queues,
-        keeper=app.keeper,
-        policy=app.settings.policy,
-        events=events,
-    )
-    return Worker(
-        app.queues[KEY.channel],
-        processor,
-        drain_seconds=_DRAIN_SECONDS,
-        keeper=app.keeper,
-        events=events,
-    )
+        processor = BatchProcessor(
+            app.store,
+            providers,
+            app.queues,
+            keeper=app.keeper,
+            policy=app.settings.policy,
+            events=events,
+        )
+        queue = app.queues[KEY.channel]
+        worker = Worker(
+            queue, processor, drain_seconds=_DRAIN_SECONDS, keeper=app.keeper, events=events
+        )
+        ForegroundRunner(make_runnable(worker, counts), status, _DRAIN_SECONDS).run()
 
 
 if __name__ == "__main__":

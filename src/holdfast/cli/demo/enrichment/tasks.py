@@ -4,10 +4,11 @@ Each effect is a line in an effect log, with the fence of its attempt. So the re
 what was really done, without trusting the queue.
 """
 
-import json
 import os
+from pathlib import Path
 from typing import Literal
 
+from holdfast.cli.demo.effect_log import EffectLog
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.queue.message import QueueMessage
 from holdfast.core.worker.context import Context
@@ -16,6 +17,7 @@ from holdfast.core.worker.outcome import Reject
 EFFECTS_VARIABLE = "HOLDFAST_DEMO_LEDGER"
 _STEPS = {"quick": 1, "long": 8}
 _STEP_SECONDS = 0.25
+_FOREVER_SECONDS = 3600.0
 
 Habit = Literal["quick", "long", "flaky", "hangs", "poison"]
 
@@ -29,23 +31,18 @@ class DemoTask(QueueMessage):
     habit: Habit = "quick"
 
 
+HANGING_TASK = "company-002"  # its handler hangs in the first attempt
+
+
 def make_tasks(count: int) -> list[DemoTask]:
     """Return mostly normal tasks, a few long ones, and the misbehaving ones early on."""
-    habits: dict[int, Habit] = {_HANGING: "hangs", 5: "poison", 8: "flaky", 20: "flaky"}
+    habits: dict[int, Habit] = {2: "hangs", 5: "poison", 8: "flaky", 20: "flaky"}
     habits |= {number: "long" for number in range(3, count, 12) if number not in habits}
     return [_make_task(number, habits.get(number, "quick")) for number in range(count)]
 
 
-def _make_slug(number: int) -> str:
-    return f"company-{number:03}"
-
-
-_HANGING = 2
-HANGING_TASK = _make_slug(_HANGING)  # its handler hangs in the first attempt
-
-
 def _make_task(number: int, habit: Habit) -> DemoTask:
-    slug = _make_slug(number)
+    slug = f"company-{number:03}"
     top = "invalid" if habit == "poison" else "example"
     return DemoTask(id=slug, domain=f"{slug}.{top}", company_slug=slug, habit=habit)
 
@@ -57,7 +54,7 @@ def enrich(task: DemoTask, ctx: Context) -> Reject | None:
         case "poison":
             return Reject(f"{task.domain} cannot have a website")
         case "hangs" if first_attempt:
-            _hang()
+            SYSTEM_CLOCK.sleep(_FOREVER_SECONDS)  # without a beat, so the watchdog ends it
         case "flaky" if first_attempt:
             raise TimeoutError(f"{task.domain} did not answer")
     steps = _STEPS.get(task.habit, 1)
@@ -65,21 +62,6 @@ def enrich(task: DemoTask, ctx: Context) -> Reject | None:
         SYSTEM_CLOCK.sleep(_STEP_SECONDS)
         ctx.beat(progress=(step + 1) / steps, checkpoint=step + 1 if steps > 1 else None)
     ctx.raise_if_lost()
-    record_effect(os.environ[EFFECTS_VARIABLE], task.id, ctx.attempt, ctx.fence)
+    effects = EffectLog(Path(os.environ[EFFECTS_VARIABLE]))
+    effects.record(id=task.id, attempt=ctx.attempt, fence=ctx.fence)
     return None
-
-
-def _hang() -> None:
-    """Sleep forever without a beat, until the watchdog ends this process."""
-    while True:
-        SYSTEM_CLOCK.sleep(3600.0)
-
-
-def record_effect(path: str, task_id: str, attempt: int, fence: int) -> None:
-    """Append an effect in one write, so that lines of several processes do not mix."""
-    line = json.dumps({"id": task_id, "attempt": attempt, "fence": fence})
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    try:
-        os.write(fd, f"{line}\n".encode())
-    finally:
-        os.close(fd)

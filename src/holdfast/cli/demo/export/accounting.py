@@ -1,13 +1,12 @@
 """Compare the server's files with the target, the job store and the queue."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from holdfast.cli.demo.export.files import DemoFile
 from holdfast.cli.demo.export.server import FileRequest
-from holdfast.cli.demo.screen import ReportRow
+from holdfast.cli.demo.screen import DemoReport, ReportRow
 from holdfast.jobs.model import ExportJob, ExportTask, TaskStatus
 
 _TERMS = (
@@ -16,122 +15,64 @@ _TERMS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ExportInterventions:
-    """What the demo did, and what it observed meanwhile."""
-
-    counted: frozenset[str]  # files that were counted when the service was killed
-    requests_before: int  # requests to the server until then
-    torn: frozenset[str]  # files seen under their names while incomplete
-    workers_replaced: int
-    services_replaced: int
-    acked: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ExportReport:
-    """The accounting report of the export scenario."""
-
-    asked: int
-    whole: int
-    failed: int  # permanently, as they should
-    lost: int  # neither complete nor failed
-    torn: int
-    miscounted: int  # the difference between counters and task rows
-    counted_before: int
-    fetched_again: int
-    continued: int
-    workers_replaced: int
-    services_replaced: int
-    acked: bool
-    status: str
-    error: str
-    reasons: tuple[str, ...]  # of the failed files
-
-    @property
-    def totals_match(self) -> bool:
-        """Return whether every file is complete or failed, and nothing else went wrong."""
-        settled = self.whole + self.failed == self.asked
-        wrong = self.lost or self.torn or self.miscounted or self.fetched_again
-        happened = self.workers_replaced and self.services_replaced and self.counted_before
-        return (
-            settled and not wrong and bool(happened) and self.acked and self._has_right_status
-        )
-
-    @property
-    def _has_right_status(self) -> bool:
-        if self.failed:
-            return (self.status, self.error) == ("FAILED", "JobCompletedWithFailures")
-        return self.status == "COMPLETED"
-
-    def list_rows(self) -> list[ReportRow]:
-        """Return the lines of the report."""
-        return [
-            ReportRow("files requested", self.asked),
-            ReportRow("complete", self.whole),
-            ReportRow("failed", self.failed, f"{'; '.join(self.reasons)}, on purpose"),
-            _expect_zero("lost", self.lost, "neither complete nor failed"),
-            _expect_zero("visible, incomplete", self.torn, "under their names, at any time"),
-            _expect_zero(
-                "miscounted", self.miscounted, "the job's counters against its task rows"
-            ),
-            _expect_zero(
-                "fetched again",
-                self.fetched_again,
-                f"of {self.counted_before} counted before the service was killed",
-            ),
-            ReportRow("continued", self.continued, "downloads, after the bytes they had"),
-            _expect_some("workers replaced", self.workers_replaced, "killed with SIGKILL"),
-            _expect_some("services replaced", self.services_replaced, "killed with SIGKILL"),
-            _expect_some(
-                "messages acked", int(self.acked), f"the job is {self.status}: {self.error}"
-            ),
-        ]
-
-    def explain_terms(self) -> str:
-        """Return what the labels mean."""
-        return _TERMS
-
-
-def _expect_zero(label: str, count: int, note: str) -> ReportRow:
-    return ReportRow(label, count, note, wrong=count > 0)
-
-
-def _expect_some(label: str, count: int, note: str) -> ReportRow:
-    return ReportRow(label, count, note, wrong=count == 0)
-
-
 def make_report(
     files: Sequence[DemoFile],
     target: Mapping[str, str],
     job: ExportJob | None,
     rows: Sequence[ExportTask],
     requests: Sequence[FileRequest],
-    interventions: ExportInterventions,
-) -> ExportReport:
-    """Return the report. `target` holds the SHA-256 of each file in the target."""
+    *,
+    counted: Set[str],
+    requests_before: int,
+    torn: Set[str],
+    acked: bool,
+    workers: int,
+    services: int,
+) -> DemoReport:
+    """Return the report. `target` holds the SHA-256 of each file in the target.
+
+    `counted` are the files that were counted when the service was killed, after
+    `requests_before` requests, and `torn` those seen under their names while incomplete.
+    So many `workers` and `services` were replaced after a kill.
+    """
     whole = {file.key for file in files if target.get(file.key) == file.checksum}
     failed = {row.key: row for row in rows if row.status is TaskStatus.FAILED}
     expected = {file.key for file in files if file.habit == "missing"} & failed.keys() - whole
-    again = {
-        request.key for request in requests[interventions.requests_before :]
-    } & interventions.counted
-    return ExportReport(
-        asked=len(files),
-        whole=len(whole),
-        failed=len(expected),
-        lost=len(files) - len(whole | expected),
-        torn=len(interventions.torn | (target.keys() - whole)),
-        miscounted=_count_differences(job, rows),
-        counted_before=len(interventions.counted),
-        fetched_again=len(again),
-        continued=sum(request.start > 0 for request in requests),
-        workers_replaced=interventions.workers_replaced,
-        services_replaced=interventions.services_replaced,
-        acked=interventions.acked,
-        status=job.status.value if job else "NOT FOUND",
-        error=job.error.code if job and job.error else "",
-        reasons=tuple(_format_reason(failed[key]) for key in sorted(expected)),
+    continued = sum(request.start > 0 for request in requests)
+    again = counted & {request.key for request in requests[requests_before:]}
+    lost, miscounted = len(files) - len(whole | expected), _count_differences(job, rows)
+    visible = torn | (target.keys() - whole)
+    reasons = [_format_reason(failed[key]) for key in sorted(expected)]
+    status = job.status.value if job else "NOT FOUND"
+    error = job.error.code if job and job.error else ""
+    right = ("FAILED", "JobCompletedWithFailures") if expected else ("COMPLETED", "")
+    ended = acked and (status, error) == right
+    at_any_time = "under their names, at any time"
+    killed, against = "killed with SIGKILL", "the job's counters against its task rows"
+    before = f"of {len(counted)} counted before the service was killed"
+    lines: list[tuple[str, str, int, object, str]] = [
+        ("asked", "files requested", len(files), False, ""),
+        ("whole", "complete", len(whole), False, ""),
+        ("failed", "failed", len(expected), False, f"{'; '.join(reasons)}, on purpose"),
+        ("lost", "lost", lost, lost, "neither complete nor failed"),
+        ("torn", "visible, incomplete", len(visible), visible, at_any_time),
+        ("miscounted", "miscounted", miscounted, miscounted, against),
+        ("fetched_again", "fetched again", len(again), again or not counted, before),
+        ("continued", "continued", continued, False, "downloads, after the bytes they had"),
+        ("workers_replaced", "workers replaced", workers, not workers, killed),
+        ("services_replaced", "services replaced", services, not services, killed),
+        ("acked", "messages acked", int(acked), not ended, f"the job is {status}: {error}"),
+    ]
+    return DemoReport(
+        [ReportRow(key, label, n, note, bool(wrong)) for key, label, n, wrong, note in lines],
+        _TERMS,
+        {
+            "counted_before": len(counted),
+            "acked": acked,
+            "status": status,
+            "error": error,
+            "reasons": reasons,
+        },
     )
 
 
@@ -170,9 +111,7 @@ def find_incomplete(folder: Path, sizes: Mapping[str, int]) -> set[str]:
 
 def compute_checksums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each visible file."""
-    return {path.name: _compute_sha256(path) for path in list_visible(folder)}
-
-
-def _compute_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in list_visible(folder)
+    }

@@ -33,11 +33,6 @@ class DemoFile:
     data: memoryview
     habit: Habit
 
-    @property
-    def path(self) -> str:
-        """Return the path of the file's URL."""
-        return f"/{self.key}"
-
     @cached_property
     def checksum(self) -> str:
         """Return the SHA-256."""

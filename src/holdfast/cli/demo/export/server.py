@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,11 +28,16 @@ class FileRequest:
     number: int  # of the requests for this file, from 1
 
 
-class FileServer:
+class FileServer(ThreadingHTTPServer):
     """A server of files on 127.0.0.1 that keeps a list of all requests."""
 
+    daemon_threads = True
+    request_queue_size = 64
+
     def __init__(self, report: Callable[[str], None]) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
         self.report = report
+        self.files: dict[str, DemoFile] = {}  # by path
         self.requests: list[FileRequest] = []
         self.sent = 0
         self.open = 0  # responses that are being sent
@@ -43,18 +48,12 @@ class FileServer:
         self.closing = Event()
         self._lock = Lock()
         self._counts: Counter[str] = Counter()
-        self._files: dict[str, DemoFile] = {}
-        self._http = _HttpServer(("127.0.0.1", 0), partial(_Connection, self))
-        self._thread = Thread(target=partial(self._http.serve_forever, 0.1), daemon=True)
+        self._thread = Thread(target=partial(self.serve_forever, 0.1), daemon=True)
 
     @property
     def origin(self) -> str:
         """Return the host and the port."""
-        return f"127.0.0.1:{self._http.server_port}"
-
-    def add_files(self, files: Iterable[DemoFile]) -> None:
-        """Set the files to serve."""
-        self._files = {file.path: file for file in files}
+        return f"127.0.0.1:{self.server_port}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -63,9 +62,12 @@ class FileServer:
     def __exit__(self, *_: object) -> None:
         self.closing.set()
         self.resume.set()
-        self._http.shutdown()
-        self._http.server_close()
+        self.shutdown()
+        self.server_close()
         self._thread.join()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore errors, because killed clients are expected."""
 
     # -- called by connections
 
@@ -75,7 +77,7 @@ class FileServer:
             self._counts[path] += 1
             request = FileRequest(path.removeprefix("/"), start, self._counts[path])
             self.requests.append(request)
-        return request, self._files.get(path)
+        return request, self.files.get(path)
 
     def count_response(self, *, started: int = 0, sent: int = 0) -> None:
         """Add to the open responses and the sent bytes."""
@@ -84,41 +86,30 @@ class FileServer:
             self.sent += sent
 
 
-class _HttpServer(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors, because killed clients are expected."""
-
-
 class _Connection(BaseHTTPRequestHandler):
     """One connection and its requests."""
 
+    server: FileServer
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-
-    def __init__(self, server: FileServer, *connection: Any) -> None:
-        self._server = server
-        super().__init__(*connection)
 
     def log_message(self, format: str, *args: Any) -> None: ...
 
     def do_GET(self) -> None:
         match = _FROM.fullmatch(self.headers.get("Range", ""))
-        request, file = self._server.record_request(self.path, int(match[1]) if match else 0)
-        SYSTEM_CLOCK.wait(self._server.closing, _LATENCY_SECONDS)
+        request, file = self.server.record_request(self.path, int(match[1]) if match else 0)
+        SYSTEM_CLOCK.wait(self.server.closing, _LATENCY_SECONDS)
         if file is None or file.habit == "missing":
             self._refuse(404)
         elif file.habit == "busy" and request.number <= _BUSY_TIMES:
-            self._server.report(f"the server is busy: 503 for {request.key}")
+            self.server.report(f"the server is busy: 503 for {request.key}")
             self._refuse(503)
         else:
-            self._server.count_response(started=1)
+            self.server.count_response(started=1)
             try:
                 self._send(request, file)
             finally:
-                self._server.count_response(started=-1)
+                self.server.count_response(started=-1)
 
     def _refuse(self, status: int) -> None:
         self.send_response(status)
@@ -129,19 +120,19 @@ class _Connection(BaseHTTPRequestHandler):
         # Send the rest if the client's part is of the same file, or else the complete file.
         same = self.headers.get("If-Range") == file.etag
         start = request.start if same and request.start < len(file.data) else 0
-        if file.habit == "cut" and self._server.cut.is_set():
-            self._server.came_back.set()
+        if file.habit == "cut" and self.server.cut.is_set():
+            self.server.came_back.set()
         self._send_head(file, start)
         half = len(file.data) // 2
-        if file.habit == "cut" and start < half and not self._server.cut.is_set():
+        if file.habit == "cut" and start < half and not self.server.cut.is_set():
             self._send_body(file.data[start:half])
-            self._server.cut.set()
-            self._server.report(f"the server cuts off {request.key} after {half:,} bytes")
+            self.server.cut.set()
+            self.server.report(f"the server cuts off {request.key} after {half:,} bytes")
             self.close_connection = True
         elif file.habit == "held" and start < half:
             self._send_body(file.data[start:half])
-            self._server.holding.set()
-            self._server.resume.wait()
+            self.server.holding.set()
+            self.server.resume.wait()
             self._send_body(file.data[half:])
         else:
             self._send_body(file.data[start:])
@@ -157,10 +148,10 @@ class _Connection(BaseHTTPRequestHandler):
 
     def _send_body(self, data: memoryview) -> None:
         started, sent = SYSTEM_CLOCK.monotonic(), 0
-        while sent < len(data) and not self._server.closing.is_set():
+        while sent < len(data) and not self.server.closing.is_set():
             self.wfile.write(data[sent : sent + _CHUNK])
-            self._server.count_response(sent=min(_CHUNK, len(data) - sent))
+            self.server.count_response(sent=min(_CHUNK, len(data) - sent))
             sent += _CHUNK
             ahead = started + sent / _BYTES_PER_SECOND - SYSTEM_CLOCK.monotonic()
             if ahead > 0:
-                SYSTEM_CLOCK.wait(self._server.closing, ahead)
+                SYSTEM_CLOCK.wait(self.server.closing, ahead)

@@ -1,0 +1,219 @@
+"""What a terminal shows while a command works: a status line, a live view, or bars."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, Self
+
+from holdfast.cli.console import make_console
+from holdfast.cli.formatting import format_duration
+from holdfast.core.clock import SYSTEM_CLOCK
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+    from holdfast.core.events import Event
+    from holdfast.core.queue.manager import QueueStats
+
+_END_EVENTS = ("Completed", "Retried", "DeadLettered", "GivenBack", "MessageLeaseLost")
+_BAR_WIDTH = 60
+_SHADES = {
+    "completed": "green",
+    "leased": "yellow",
+    "ready": "blue",
+    "delayed": "cyan",
+    "failed": "red",
+}
+
+
+class LiveStatus(Protocol):
+    """What is shown while work runs. It is drawn about ten times a second."""
+
+    def draw(self) -> None:
+        """Draw the current state."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class NoStatus:
+    """Shows nothing, because stderr is not a terminal or log lines were requested."""
+
+    def draw(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class LiveView:
+    """Redraws a view at the bottom of the terminal. Log lines and prints appear above it."""
+
+    def __init__(
+        self, render: "Callable[[], RenderableType]", every_seconds: float = 0.0
+    ) -> None:
+        self._render, self._every_seconds = render, every_seconds
+        self._draw_at = 0.0
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        from rich.live import Live
+
+        self._live = Live(
+            console=make_console(stderr=True), auto_refresh=False, transient=True, screen=False
+        )
+        self._live.start()
+        self.draw()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def draw(self) -> None:
+        """Draw the view, unless that was done a moment ago."""
+        assert self._live is not None
+        if (now := SYSTEM_CLOCK.monotonic()) >= self._draw_at:
+            self._draw_at = now + self._every_seconds
+            self._live.update(self._render(), refresh=True)
+
+
+class Rate:
+    """How fast counts grow, from the readings of the last seconds, or the last two."""
+
+    def __init__(self, window_seconds: float) -> None:
+        self._window_seconds = window_seconds
+        self._readings: deque[tuple[float, Sequence[int]]] = deque()
+
+    def record(self, now: float, *counts: int) -> None:
+        """Record a reading."""
+        self._readings.append((now, counts))
+        while len(self._readings) > 2 and now - self._readings[0][0] > self._window_seconds:
+            self._readings.popleft()
+
+    def per_second(self, column: int = 0) -> float:
+        """Return the growth per second of one of the counts."""
+        (then, before), (now, after) = self._readings[0], self._readings[-1]
+        grown = after[column] - before[column]
+        return max(0.0, grown / (now - then)) if now > then else 0.0
+
+
+def join_texts(parts: "Sequence[tuple[str, str]]") -> "Text":
+    """Return one line of (text, style), without the empty ones."""
+    from rich.text import Text
+
+    texts = [Text(text, style) for text, style in parts if text]
+    return Text("  ", no_wrap=True, overflow="ellipsis").join(texts)
+
+
+# -- workers
+
+
+class EventCounts:
+    """A subscriber that counts events by kind, and the running messages."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._running: set[tuple[str, int]] = set()
+
+    def __call__(self, event: "Event") -> None:
+        kind = type(event).__name__
+        self.counts[kind] += 1
+        attempt = getattr(event, "message_id", ""), getattr(event, "attempt", 0)
+        if kind == "Claimed":
+            self._running.add(attempt)
+        elif kind in _END_EVENTS:
+            self._running.discard(attempt)
+
+    @property
+    def running(self) -> int:
+        """Return the number of running messages."""
+        return len(self._running)
+
+
+class StatusLine:
+    """A worker's line: running and finished messages, and the rate."""
+
+    def __init__(self, name: str, counts: EventCounts) -> None:
+        self._name, self._counts = name, counts
+        self._started = SYSTEM_CLOCK.monotonic()
+        self._rate = Rate(window_seconds=10.0)
+
+    def render(self) -> "Text":
+        """Return the line as rich draws it."""
+        now, counts = SYSTEM_CLOCK.monotonic(), self._counts.counts
+        self._rate.record(now, counts["Completed"])
+        return join_texts(
+            [
+                (self._name, "bold"),
+                (f"{self._counts.running} running", "yellow"),
+                (f"{counts['Completed']:,} done", "green"),
+                (f"{self._rate.per_second():,.1f}/s", ""),
+                (f"{counts['Retried']:,} retried" if counts["Retried"] else "", "magenta"),
+                (f"{counts['DeadLettered']:,} dead" if counts["DeadLettered"] else "", "red"),
+                (format_duration(now - self._started), "dim"),
+                ("Ctrl-C drains", "dim"),
+            ]
+        )
+
+
+# -- queues
+
+
+class QueueView:
+    """A queue's counts over time: a bar with each state's share, and the rate."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._rate = Rate(window_seconds=30.0)
+        self._stats: QueueStats | None = None
+
+    def record(self, stats: "QueueStats", at: float) -> None:
+        """Record a reading of the queue's counts."""
+        self._stats = stats
+        self._rate.record(at, (stats.completed or 0) + stats.failed)
+
+    def render(self) -> "RenderableType":
+        """Return the view as rich draws it."""
+        from rich.console import Group
+        from rich.text import Text
+
+        assert self._stats is not None
+        lines = [Text(self._name, style="bold"), *draw_shares(list_states(self._stats))]
+        if self._stats.completed is not None:  # otherwise the queue does not count them
+            lines.append(Text(self._format_rate(self._stats), style="dim"))
+        return Group(*lines)
+
+    def _format_rate(self, stats: "QueueStats") -> str:
+        rate = self._rate.per_second()
+        left = f", {format_duration(stats.ready / rate)} left" if rate and stats.ready else ""
+        expired = f"; {stats.expired} expired leases" if stats.expired else ""
+        return f"{rate:,.1f} per second{left}{expired}"
+
+
+def list_states(stats: "QueueStats") -> list[tuple[str, int, str]]:
+    """Return (state, count, style) of each state that the queue counts."""
+    counts = [(name, getattr(stats, name), shade) for name, shade in _SHADES.items()]
+    return [share for share in counts if share[1] is not None]
+
+
+def draw_shares(shares: Sequence[tuple[str, int, str]]) -> "list[Text]":
+    """Return a bar with each share of (name, count, style), and a legend.
+
+    A count above zero gets at least one cell.
+    """
+    from rich.text import Text
+
+    legend = Text()
+    for name, count, shade in shares:
+        legend.append(f"{name} ", style=shade).append(f"{count:,}   ")
+    total = sum(count for _, count, _ in shares)
+    if not total:
+        return [Text("━" * _BAR_WIDTH, style="dim"), legend]
+    cells = {shade: max(1, count * _BAR_WIDTH // total) for _, count, shade in shares if count}
+    largest = max(cells, key=lambda shade: cells[shade])
+    cells[largest] += _BAR_WIDTH - sum(cells.values())  # round where it shows least
+    return [Text.assemble(*(("━" * n, shade) for shade, n in cells.items())), legend]
