@@ -24,7 +24,8 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of a job store."""
-    from holdfast.bootstrap.export_checks import check_job_tables, create_job_tables
+    from holdfast.bootstrap.exports import create_job_tables
+    from holdfast.doctor.tables import check_job_tables
 
     store = jobs or os.environ.get(STORE_VARIABLE, "")
     if not store.startswith("dynamodb:"):
@@ -58,8 +59,8 @@ def doctor(
 def _run_checks(
     jobs: str | None, to: str | None, state_machine: str | None
 ) -> "Iterable[CheckResult]":
-    from holdfast.bootstrap.export_checks import check_exports
+    from holdfast.bootstrap.exports import open_jobs
+    from holdfast.doctor.exports import Exports, examine_exports
 
-    return check_exports(
-        os.environ, jobs=resolve_store(jobs), to=to, state_machine=state_machine
-    )
+    store = resolve_store(jobs)
+    return examine_exports(Exports(os.environ, store, open_jobs, to, state_machine))

@@ -11,7 +11,6 @@ from holdfast.bootstrap import open_queue
 from holdfast.bootstrap.exports import build_export_engine, open_jobs, open_step_functions
 from holdfast.cli.export.live_view import LiveView
 from holdfast.cli.export.monitor import ExportMonitor
-from holdfast.cli.export.options import to_store_path
 from holdfast.cli.foreground import ForegroundRunner
 from holdfast.cli.observability import subscribe_log
 from holdfast.cli.status_line import EventCounts, LiveStatus, NoStatus
@@ -20,6 +19,7 @@ from holdfast.config.export import ExportSettings
 from holdfast.config.heartbeat import read_heartbeat_settings
 from holdfast.core.events import Events
 from holdfast.core.queue.message import AnyMessage
+from holdfast.core.urls import QUEUES, find_store_file, parse_url
 from holdfast.core.worker.worker import Worker, WorkerReport
 from holdfast.jobs.consumer import ExportJobConsumer
 
@@ -69,9 +69,8 @@ class ExportService:
     @property
     def _is_in_cloud(self) -> bool:
         """Return whether jobs may have task tokens, whose results must reach Step Functions."""
-        scheme, colon, _ = self.queue.partition(":")
-        sqs = bool(colon) and scheme.lower() in ("sqs", "http", "https")
-        return sqs or to_store_path(self.store) is None
+        is_sqs = parse_url(self.queue, QUEUES).scheme == "sqs"
+        return is_sqs or find_store_file(self.store) is None
 
     def _build_engine(
         self, jobs: "JobStateRepository", callbacks: "StepFunctions | None", events: Events
