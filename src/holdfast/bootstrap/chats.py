@@ -7,13 +7,11 @@ from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import parse_qsl
 
 from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
 from holdfast.bootstrap.chat_providers import ChatProviders
-from holdfast.bootstrap.queues import open_queue
-from holdfast.config.chat import ChatSettings, read_chat_settings, to_chat_variable
-from holdfast.config.queue import SqsSettings, read_queue_settings
+from holdfast.bootstrap.queues import examine_queue, open_queue
+from holdfast.config.chat import ChatSettings, read_chat_settings, read_trigger_settings
 from holdfast.conversations.messages import Inbound, Trigger
 from holdfast.conversations.model import Channel
 from holdfast.conversations.policy import ConversationProfile
@@ -23,6 +21,8 @@ from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.queue.manager import QueueManager
+from holdfast.core.queue.message import AnyMessage
+from holdfast.core.urls import STORES, parse_url
 
 if TYPE_CHECKING:
     from holdfast.adapters.chat.outbox import OutboxReply
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.conversations.processor import BatchProcessor
     from holdfast.conversations.staging import Stager
     from holdfast.conversations.sweeper import Sweeper
+    from holdfast.core.checks import CheckResult
 
 
 def open_conversations(
@@ -41,28 +42,25 @@ def open_conversations(
     dynamodb:                        the tables without a prefix
     dynamodb:acme-                   the tables acme-…
     """
-    text = os.fspath(url)
-    scheme, colon, rest = text.partition(":")
-    if colon and scheme == "dynamodb":
+    store = parse_url(os.fspath(url), STORES)
+    if store.scheme == "dynamodb":
         from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
 
-        return DynamoDBConversations(rest, clock=clock)
-    if colon and scheme not in ("sqlite", "file") and scheme.isalnum() and len(scheme) > 1:
-        raise ConfigError(
-            f"{scheme}: URLs cannot hold conversations; use a path, sqlite: or dynamodb:"
-        )
+        return DynamoDBConversations(store.path, clock=clock)
     from holdfast.adapters.local.sqlite import SQLiteConversations
 
-    path = rest if colon and scheme in ("sqlite", "file") else text
-    return SQLiteConversations(Path(path), clock=clock, durability="power")
+    return SQLiteConversations(Path(store.path), clock=clock, durability="power")
 
 
-def to_store_path(url: str) -> Path | None:
-    """Return the path of a store's file, or None for a DynamoDB store."""
-    scheme, colon, rest = url.partition(":")
-    if colon and scheme == "dynamodb":
-        return None
-    return Path(rest if colon and scheme in ("sqlite", "file") else url)
+def create_chat_tables(url: str) -> list[str]:
+    """Create the missing tables of a dynamodb: store and return their names.
+
+    Raises ConfigError and StoreUnavailable.
+    """
+    from holdfast.adapters.aws.clients import make_retrying_client
+    from holdfast.adapters.aws.dynamodb.chat.tables import create_tables
+
+    return create_tables(make_retrying_client("dynamodb"), parse_url(url, STORES).path)
 
 
 def read_outbox(folder: Path) -> "list[OutboxReply]":
@@ -70,24 +68,6 @@ def read_outbox(folder: Path) -> "list[OutboxReply]":
     from holdfast.adapters.chat import outbox
 
     return outbox.read_outbox(folder)
-
-
-def read_trigger_settings(settings: ChatSettings, env: Mapping[str, str]) -> list[SqsSettings]:
-    """Return the settings of the trigger queues without opening them.
-
-    Raises ConfigError with the problems in each queue's URL.
-    """
-    read: list[SqsSettings] = []
-    problems = []
-    for channel, url in settings.queue_urls.items():
-        query = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
-        try:
-            read.append(read_queue_settings(env, query, {}, SqsSettings))
-        except ConfigError as error:
-            problems.append(f"{to_chat_variable(f'{channel}_queue')}: {error}")
-    if problems:
-        raise ConfigError("; ".join(problems))
-    return read
 
 
 class ChatQueues(Mapping[Channel, QueueManager[Trigger]]):
@@ -117,9 +97,8 @@ class ChatQueues(Mapping[Channel, QueueManager[Trigger]]):
     def inbound(self) -> QueueManager[Inbound]:
         """Return the queue of inbound messages. Raises ConfigError if none is set."""
         if (url := self._settings.inbound_queue) is None:
-            raise ConfigError(
-                f"no queue for inbound messages is set; set {to_chat_variable('inbound_queue')}"
-            )
+            variable = self._settings.to_variable("inbound_queue")
+            raise ConfigError(f"no queue for inbound messages is set; set {variable}")
         return self._open_once(url, Inbound)
 
     def close(self) -> None:
@@ -182,38 +161,22 @@ def build_chat(
     conversation that no configured profile fits. Raises ConfigError with every problem of
     the settings, and StoreUnavailable.
     """
+    from holdfast.conversations.operator import Operator
+    from holdfast.conversations.processor import BatchProcessor
+    from holdfast.conversations.staging import Stager
+    from holdfast.conversations.sweeper import Sweeper
+
     env = os.environ if env is None else env
     settings = read_chat_settings(env)
     silence_vendor_logs("botocore")  # at DEBUG it logs each call with phone numbers and texts
     attempts = min(queue.max_attempts for queue in read_trigger_settings(settings, env))
     events = events or Events()
     store = open_conversations(settings.store_url, clock=clock)
-    return _wire(settings, store, env, clock, events, keeper, fallback, attempts)
-
-
-def _wire(
-    settings: ChatSettings,
-    store: ConversationStore,
-    env: Mapping[str, str],
-    clock: Clock,
-    events: Events,
-    keeper: LeaseKeeper | None,
-    fallback: ConversationProfile | None,
-    attempts: int,
-) -> ChatApp:
-    from holdfast.conversations.operator import Operator
-    from holdfast.conversations.processor import BatchProcessor
-    from holdfast.conversations.staging import Stager
-    from holdfast.conversations.sweeper import Sweeper
-
     queues = ChatQueues(settings, env, clock, events)
     providers = ChatProviders(settings, env, clock)
     profiles = ({"*": fallback} if fallback else {}) | dict(settings.profiles)
     used_keeper = keeper or LeaseKeeper(clock, events)
     shared: dict[str, Any] = {"policy": settings.policy, "clock": clock, "events": events}
-    processor = BatchProcessor(
-        store, providers, queues, keeper=used_keeper, max_attempts=attempts, **shared
-    )
     return ChatApp(
         settings,
         store,
@@ -221,8 +184,29 @@ def _wire(
         providers,
         used_keeper,
         stager=Stager(store, queues, profiles=profiles, **shared),
-        processor=processor,
+        processor=BatchProcessor(
+            store, providers, queues, keeper=used_keeper, max_attempts=attempts, **shared
+        ),
         sweeper=Sweeper(store, queues, **shared),
         operator=Operator(store, queues, **shared),
         own_keeper=keeper is None,
+    )
+
+
+def check_chat(
+    env: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK
+) -> "Iterator[CheckResult]":
+    """Check conversations for doctor, and return the results one by one."""
+    from holdfast.doctor.conversations import ChatWiring, examine_conversations
+
+    env = os.environ if env is None else env
+    return examine_conversations(
+        ChatWiring(
+            env,
+            clock,
+            partial(open_conversations, clock=clock),
+            partial(open_queue, model=AnyMessage, create=False, clock=clock, env=env),
+            partial(examine_queue, clock=clock, env=env),
+            partial(ChatProviders, env=env, clock=clock),
+        )
     )

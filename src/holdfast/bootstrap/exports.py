@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from holdfast.config.export import ExportSettings
 from holdfast.config.heartbeat import HeartbeatSettings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
+from holdfast.core.urls import STORES, TARGETS, parse_url
 from holdfast.jobs.engine import EngineSettings, JobEngine
 from holdfast.jobs.errors import InvalidJob
 from holdfast.jobs.model import ExportTask
@@ -37,24 +38,40 @@ def open_jobs(
     dynamodb:                        the tables ExportJobs and ExportTasks
     dynamodb:acme-                   the tables acme-ExportJobs and acme-ExportTasks
     """
-    text = os.fspath(url)
-    scheme, colon, rest = text.partition(":")
-    if colon and scheme == "dynamodb":
+    store = parse_url(os.fspath(url), STORES)
+    if store.scheme == "dynamodb":
         from holdfast.adapters.aws.dynamodb import DynamoDBJobs
 
         return DynamoDBJobs(
-            jobs_table=f"{rest}ExportJobs",
-            tasks_table=f"{rest}ExportTasks",
+            jobs_table=f"{store.path}ExportJobs",
+            tasks_table=f"{store.path}ExportTasks",
             clock=clock,
             keep_seconds=keep_seconds,
         )
-    if colon and scheme not in ("sqlite", "file") and scheme.isalnum() and len(scheme) > 1:
-        raise ConfigError(f"{scheme}: URLs cannot hold jobs; use a path, sqlite: or dynamodb:")
     from holdfast.adapters.local.sqlite import SQLiteJobs
 
-    path = rest if colon and scheme in ("sqlite", "file") else text
-    durability: Literal["power", "process"] = "power" if durable else "process"
-    return SQLiteJobs(Path(path), clock=clock, keep_seconds=keep_seconds, durability=durability)
+    return SQLiteJobs(
+        Path(store.path),
+        clock=clock,
+        keep_seconds=keep_seconds,
+        durability="power" if durable else "process",
+    )
+
+
+def create_job_tables(url: str) -> list[str]:
+    """Create the missing tables of a dynamodb: store and return their names.
+
+    Raises ConfigError and StoreUnavailable.
+    """
+    from holdfast.adapters.aws.clients import make_retrying_client
+    from holdfast.adapters.aws.dynamodb import create_tables
+
+    prefix = parse_url(url, STORES).path
+    return create_tables(
+        make_retrying_client("dynamodb"),
+        jobs_table=f"{prefix}ExportJobs",
+        tasks_table=f"{prefix}ExportTasks",
+    )
 
 
 def open_step_functions(*, needed: bool) -> StepFunctions | None:
@@ -147,7 +164,8 @@ def _make_payload(task: ExportTask, *, bucket: str | None, by_job: bool) -> Mapp
 
 
 def _parse_bucket(to: str) -> str | None:
-    return to.removeprefix("s3://").partition("/")[0] if to.startswith("s3://") else None
+    target = parse_url(to, TARGETS)
+    return target.path.partition("/")[0] if target.scheme == "s3" else None
 
 
 # -- manifests
@@ -156,7 +174,7 @@ def _parse_bucket(to: str) -> str | None:
 def _make_list_reader(manifests: str | None) -> Callable[[JobRequest], Iterator[TaskSpec]]:
     if manifests is None:
         return _refuse_without_manifests
-    if manifests.startswith("s3://"):
+    if parse_url(manifests, TARGETS).scheme == "s3":
         from holdfast.adapters.export.s3 import read_lines
 
         return partial(

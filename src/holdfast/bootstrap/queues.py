@@ -4,14 +4,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote
 
-from holdfast.config.queue import QueueSettings, SqsSettings, read_queue_settings
+from holdfast.config.queue import QueueSettings, SqsSettings
+from holdfast.config.reading import read_settings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import AnyMessage, M
+from holdfast.core.urls import QUEUES, parse_url
 
 if TYPE_CHECKING:
     from holdfast.adapters.aws.sqs import SQSQueue as SQSQueue
@@ -42,96 +43,45 @@ def open_queue(
     `on_nack`, `group_by`, `dead_letters`) come from keywords, the URL's query
     (`enrich?lease_seconds=30`), or HOLDFAST_LEASE_SECONDS and so on.
     """
-    scheme, rest = _split_scheme(os.fspath(url))
-    path, _, text = rest.partition("?")
-    query = dict(parse_qsl(text, keep_blank_values=True))
+    parsed = parse_url(os.fspath(url), QUEUES)
     env = os.environ if env is None else env
-    match scheme:
-        case "file":
-            settings = read_queue_settings(env, query, given, QueueSettings)
-            return _open_file_queue(path, model, settings, create, clock, events)
-        case "sqs":
-            return _open_sqs_queue(
-                path, model, _read_sqs_settings(env, query, given), clock, events
-            )
-        case "http" | "https":
-            address = f"{scheme}:{path}"
-            return _open_sqs_queue(
-                address, model, _read_sqs_settings(env, query, given), clock, events
-            )
-        case "memory":
-            settings = read_queue_settings(env, query, given, QueueSettings)
-            return _open_memory_queue(path, model, settings, clock, events)
-        case _:
-            raise ConfigError(
-                f"no queue for {scheme}: URLs; use a path, file:ROOT/CAMPAIGN/QUEUE, "
-                "sqs:NAME, the URL of an SQS queue, or memory:"
-            )
+    if parsed.scheme == "sqs":
+        sqs = read_settings(SqsSettings, env, parsed.options, given)
+        return _open_sqs_queue(parsed.path, model, sqs, clock=clock, events=events)
+    settings = read_settings(QueueSettings, env, parsed.options, given)
+    if parsed.scheme == "memory":
+        from holdfast.testing.memory_queue import MemoryQueue
 
-
-def _read_sqs_settings(
-    env: Mapping[str, str], query: Mapping[str, str], given: Mapping[str, Any]
-) -> SqsSettings:
-    return read_queue_settings(env, query, given, SqsSettings)
-
-
-def _split_scheme(url: str) -> tuple[str, str]:
-    head, colon, rest = url.partition(":")
-    if not colon or not head.isalnum():
-        return "file", url
-    return head.lower(), unquote(rest)
-
-
-def _open_file_queue(
-    path: str,
-    model: type[M],
-    settings: QueueSettings,
-    create: bool,
-    clock: Clock,
-    events: Events | None,
-) -> QueueManager[M]:
+        return MemoryQueue(
+            model,
+            name=parsed.path or "memory",
+            clock=clock,
+            events=events,
+            **settings.model_dump(include={"lease_seconds", "max_attempts", "dedupe"}),
+        )
     from holdfast.adapters.local.filesystem import FilesystemQueue
 
-    root, campaign, queue = parse_queue_address(path, settings.data_dir)
+    root, campaign, queue = parse_queue_address(parsed.path, settings.data_dir)
     return FilesystemQueue(
         root,
         model,
         campaign=campaign,
         queue=queue,
-        lease_seconds=settings.lease_seconds,
-        max_attempts=settings.max_attempts,
-        durability=settings.durability,
-        dedupe=settings.dedupe,
-        access=settings.access,
         create=create,
         clock=clock,
         events=events,
+        **settings.model_dump(exclude={"data_dir"}),
     )
 
 
 def _open_sqs_queue(
-    address: str,
-    model: type[M],
-    settings: SqsSettings,
-    clock: Clock,
-    events: Events | None,
-    client: Any = None,
+    address: str, model: type[M], settings: SqsSettings, **connection: Any
 ) -> "SQSQueue[M]":
     from holdfast.adapters.aws.sqs import SQSQueue
 
-    return SQSQueue(
-        address,
-        model,
-        lease_seconds=settings.lease_seconds,
-        max_attempts=settings.max_attempts,
-        dedupe=settings.dedupe,
-        on_nack=settings.on_nack,
-        group_by=settings.group_by,
-        dead_letters=settings.dead_letters,
-        client=client,
-        clock=clock,
-        events=events,
-    )
+    # A queue of SQS has the durability and the access that SQS gives it.
+    options = settings.model_dump(exclude={"data_dir", "durability", "access"})
+    return SQSQueue(address, model, **options, **connection)
 
 
 def make_queue_opener(
@@ -149,7 +99,7 @@ def make_queue_opener(
     checked now. A call to SQS fails if no response comes within `answer_seconds`. Without
     `events`, events go to the application's log.
     """
-    settings = _read_sqs_settings(os.environ if env is None else env, {}, given)
+    settings = read_settings(SqsSettings, os.environ if env is None else env, given=given)
 
     def open_source(address: str) -> "SQSQueue[M]":
         from holdfast.adapters.aws.sqs.event_source import make_client_and_address
@@ -157,25 +107,11 @@ def make_queue_opener(
 
         client, name = make_client_and_address(address.removeprefix("sqs:"), answer_seconds)
         observed = Events(EventLog()) if events is None else events
-        return _open_sqs_queue(name, model, settings, clock, observed, client)
+        return _open_sqs_queue(
+            name, model, settings, clock=clock, events=observed, client=client
+        )
 
     return open_source
-
-
-def _open_memory_queue(
-    name: str, model: type[M], settings: QueueSettings, clock: Clock, events: Events | None
-) -> QueueManager[M]:
-    from holdfast.testing.memory_queue import MemoryQueue
-
-    return MemoryQueue(
-        model,
-        name=name or "memory",
-        lease_seconds=settings.lease_seconds,
-        max_attempts=settings.max_attempts,
-        dedupe=settings.dedupe,
-        clock=clock,
-        events=events,
-    )
 
 
 def parse_queue_address(path: str, data_dir: str) -> tuple[str, str, str]:
@@ -203,41 +139,19 @@ def examine_queue(
 
     The queue need not exist yet. Raises ConfigError if this kind of queue has no checks.
     """
-    scheme, rest = _split_scheme(os.fspath(url))
-    path, _, text = rest.partition("?")
-    query = dict(parse_qsl(text, keep_blank_values=True))
+    parsed = parse_url(os.fspath(url), QUEUES)
     env = os.environ if env is None else env
-    match scheme:
-        case "file":
-            settings = read_queue_settings(env, query, {}, QueueSettings)
-            return _check_folder(path, settings, clock)
-        case "sqs":
-            return _check_sqs(path, _read_sqs_settings(env, query, {}), clock)
-        case "http" | "https":
-            return _check_sqs(f"{scheme}:{path}", _read_sqs_settings(env, query, {}), clock)
-        case _:
-            raise ConfigError(
-                f"doctor can check folders and SQS queues, but not {scheme}: URLs"
-            )
+    if parsed.scheme == "memory":
+        raise ConfigError("doctor can check folders and SQS queues, but not memory: URLs")
+    if parsed.scheme == "sqs":
+        from holdfast.doctor.sqs_queue import examine_sqs_queue
 
-
-def _check_folder(path: str, settings: QueueSettings, clock: Clock) -> "Iterator[CheckResult]":
-    from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
+        sqs = read_settings(SqsSettings, env, parsed.options)
+        return examine_sqs_queue(parsed.path, sqs, clock=clock)
     from holdfast.adapters.local.filesystem.layout import get_queue_folder
+    from holdfast.doctor.file_queue import examine_file_queue
+    from holdfast.doctor.filesystem import FileQueue
 
-    root, campaign, queue = parse_queue_address(path, settings.data_dir)
-    return FilesystemDoctor(
-        get_queue_folder(Path(root), campaign, queue), clock=clock
-    ).examine()
-
-
-def _check_sqs(address: str, settings: SqsSettings, clock: Clock) -> "Iterator[CheckResult]":
-    from holdfast.adapters.aws.sqs.doctor import SQSDoctor
-
-    return SQSDoctor(
-        address,
-        lease_seconds=settings.lease_seconds,
-        max_attempts=settings.max_attempts,
-        dead_letters=settings.dead_letters,
-        clock=clock,
-    ).examine()
+    settings = read_settings(QueueSettings, env, parsed.options)
+    root, campaign, queue = parse_queue_address(parsed.path, settings.data_dir)
+    return examine_file_queue(FileQueue(get_queue_folder(Path(root), campaign, queue), clock))

@@ -5,39 +5,45 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
+from holdfast.config.queue import SqsSettings
+from holdfast.config.reading import Settings, read_settings
 from holdfast.conversations.model import Channel
 from holdfast.conversations.policy import ConversationPolicy, ConversationProfile, Doubt
 from holdfast.core.errors import ConfigError
+from holdfast.core.urls import QUEUES, STORES, Url, UrlKind, parse_url
 
 _PROFILE_PARTS = ("channel_config", "ai_config")
+
+
+def _parse_url(url: str, kind: UrlKind) -> Url:
+    """Parse a URL. Raises ValueError, which pydantic reports with the other problems."""
+    try:
+        return parse_url(url, kind)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+def _check_queue_url(url: str) -> str:
+    _parse_url(url, QUEUES)
+    return url
 
 
 def _check_trigger_queue(url: str) -> str:
     """Refuse a FIFO queue, because each trigger has its own delay and SQS delays only whole
     FIFO queues."""
-    if url.partition("?")[0].lower().endswith(".fifo"):
+    if _parse_url(url, QUEUES).path.lower().endswith(".fifo"):
         raise ValueError("a FIFO queue cannot delay a single message; use a standard queue")
     return url
 
 
 def _check_store_url(url: str) -> str:
-    scheme, colon, rest = url.partition(":")
-    if colon and scheme == "dynamodb":
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{0,200}", rest):
-            raise ValueError("a prefix of tables has letters, digits, '.', '_' and '-' only")
-    elif colon and scheme not in ("sqlite", "file") and scheme.isalnum() and len(scheme) > 1:
-        raise ValueError("use a path, sqlite:PATH or dynamodb:PREFIX")
+    store = _parse_url(url, STORES)
+    if store.scheme == "dynamodb" and not re.fullmatch(r"[A-Za-z0-9_.-]{0,200}", store.path):
+        raise ValueError("a prefix of tables has letters, digits, '.', '_' and '-' only")
     return url
 
 
@@ -88,6 +94,7 @@ def _read_profile(number: int, address: str, value: object) -> tuple[str, Conver
     return address, ConversationProfile(**value)
 
 
+QueueUrl = Annotated[str, Field(min_length=1), AfterValidator(_check_queue_url)]
 TriggerQueue = Annotated[str, Field(min_length=1), AfterValidator(_check_trigger_queue)]
 StoreUrl = Annotated[str, Field(min_length=1), AfterValidator(_check_store_url)]
 Profiles = Annotated[
@@ -96,19 +103,22 @@ Profiles = Annotated[
 _DEFAULTS = ConversationPolicy()
 
 
-class ChatSettings(BaseModel):
+class ChatSettings(Settings):
     """The settings of conversations. Each is also HOLDFAST_CHAT_<NAME>, except `data_dir`,
     which is HOLDFAST_DATA_DIR. From `window_seconds` on they are those of
     `ConversationPolicy`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
+    env_prefix = "HOLDFAST_CHAT_"
+    variables: ClassVar = {"data_dir": "HOLDFAST_DATA_DIR"}
+    shows_values = False  # they may hold addresses and secrets
 
     data_dir: str = Field(default="data", min_length=1)
     store: StoreUrl | None = None
     whatsapp_queue: TriggerQueue = "chat/whatsapp"
     sms_queue: TriggerQueue = "chat/sms"
     email_queue: TriggerQueue = "chat/email"
-    inbound_queue: str | None = Field(default=None, min_length=1)
+    inbound_queue: QueueUrl | None = None
     outbox: str | None = Field(default=None, min_length=1)
     profiles: Profiles = Field(default=(), repr=False)
     twilio_secret: str | None = Field(default=None, min_length=1, repr=False)
@@ -161,16 +171,11 @@ class ChatSettings(BaseModel):
             yield from map(_name_variables, str(error).split("; "))
         for channel, url in self.queue_urls.items():
             if url == self.inbound_queue:
-                other = to_chat_variable(f"{channel}_queue")
+                other = self.to_variable(f"{channel}_queue")
                 yield (
-                    f"{to_chat_variable('inbound_queue')} is the same queue as {other}; "
+                    f"{self.to_variable('inbound_queue')} is the same queue as {other}; "
                     "use a separate queue"
                 )
-
-
-def to_chat_variable(name: str) -> str:
-    """Return the environment variable of a setting."""
-    return "HOLDFAST_DATA_DIR" if name == "data_dir" else f"HOLDFAST_CHAT_{name.upper()}"
 
 
 def read_chat_settings(env: Mapping[str, str]) -> ChatSettings:
@@ -179,39 +184,27 @@ def read_chat_settings(env: Mapping[str, str]) -> ChatSettings:
     Raises ConfigError with every problem, each with its variable. Values are not repeated,
     because they may hold addresses and secrets.
     """
-    values: dict[str, Any] = {
-        name: env[variable]
-        for name in ChatSettings.model_fields
-        if (variable := to_chat_variable(name)) in env
-    }
-    problems = _find_problems(values)
-    settings = ChatSettings(**{name: values[name] for name in values if name not in problems})
-    bad = [to_chat_variable(name) for name in problems]
-    # A bad value was replaced by its default, and next to that a good value may look wrong.
-    contradictions = [
-        text for text in settings.find_contradictions() if not any(name in text for name in bad)
-    ]
-    if problems or contradictions:
-        raise ConfigError("; ".join([*problems.values(), *contradictions]))
-    return settings
+    return read_settings(ChatSettings, env)
 
 
-def _find_problems(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the problem of each bad value, by the setting's name."""
-    try:
-        ChatSettings(**values)
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False, include_input=False)
-        return {
-            (name := str(detail["loc"][0])): (
-                f"{to_chat_variable(name)}: {detail['msg'].removeprefix('Value error, ')}"
-            )
-            for detail in details
-        }
-    return {}
+def read_trigger_settings(settings: ChatSettings, env: Mapping[str, str]) -> list[SqsSettings]:
+    """Return the settings of the trigger queues without opening them.
+
+    Raises ConfigError with the problems in each queue's URL.
+    """
+    read: list[SqsSettings] = []
+    problems = []
+    for channel, url in settings.queue_urls.items():
+        try:
+            read.append(read_settings(SqsSettings, env, parse_url(url, QUEUES).options))
+        except ConfigError as error:
+            problems.append(f"{settings.to_variable(f'{channel}_queue')}: {error}")
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return read
 
 
 def _name_variables(problem: str) -> str:
     """Replace the field names in a problem of `ConversationPolicy` by the variables."""
     names = "|".join(field.name for field in fields(ConversationPolicy))
-    return re.sub(rf"\b({names})\b", lambda name: to_chat_variable(name[0]), problem)
+    return re.sub(rf"\b({names})\b", lambda name: ChatSettings.to_variable(name[0]), problem)

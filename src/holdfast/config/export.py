@@ -1,11 +1,11 @@
 """Settings of exports, from the environment or the caller."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
-from holdfast.config.reading import read_settings
+from holdfast.config.reading import Settings, read_settings
 
 
 def _split_list(value: object) -> object:
@@ -13,11 +13,11 @@ def _split_list(value: object) -> object:
     return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
 
 
-class ExportSettings(BaseModel):
+class ExportSettings(Settings):
     """The settings of a process that exports files. Each is also HOLDFAST_<NAME>, except
     WORKER_POOL_SIZE, whose name comes from the seed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    variables: ClassVar = {"worker_pool_size": "WORKER_POOL_SIZE"}
 
     worker_pool_size: int = Field(default=4, ge=1, le=64)
     downloads: int = Field(default=4, ge=1, le=64)  # at a time in each worker process
@@ -39,5 +39,4 @@ def read_export_settings(env: Mapping[str, str], given: Mapping[str, Any]) -> Ex
 
     Raises ConfigError with every problem.
     """
-    variables = {"worker_pool_size": "WORKER_POOL_SIZE"}
-    return read_settings(ExportSettings, env, query={}, given=given, variables=variables)
+    return read_settings(ExportSettings, env, given=given)

@@ -1,19 +1,12 @@
 """Settings of the heartbeats that jobs send to Step Functions, from the environment."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field
 
+from holdfast.config.reading import Settings, read_settings
 from holdfast.core.checks import CheckLevel, CheckResult
-from holdfast.core.errors import ConfigError
 from holdfast.jobs.heartbeats.interval import MIN_INTERVAL_MS, check_interval
 
 _BOOLEANS = {
@@ -44,25 +37,22 @@ def _parse_never(value: object) -> object:
     return None if str(value).strip().lower() == "never" else value
 
 
-class HeartbeatSettings(BaseModel):
-    """The settings of heartbeats. Each comes from the variable that is its alias."""
+class HeartbeatSettings(Settings):
+    """The settings of heartbeats. Their variables' names come from the seed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    variables: ClassVar = {
+        "interval_ms": "STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS",
+        "enabled": "STEP_FUNCTIONS_HEARTBEAT_ENABLED",
+        "heartbeat_timeout_seconds": "STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS",
+    }
 
     interval_ms: Annotated[int, BeforeValidator(_parse_whole_number)] = Field(
-        default=30_000, ge=MIN_INTERVAL_MS, alias="STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS"
+        default=30_000, ge=MIN_INTERVAL_MS
     )
-    enabled: Annotated[bool, BeforeValidator(_parse_bool)] = Field(
-        default=True, alias="STEP_FUNCTIONS_HEARTBEAT_ENABLED"
-    )
-    heartbeat_timeout_seconds: float | None = Field(
-        default=None,
-        gt=0,
-        allow_inf_nan=False,
-        alias="STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS",
-    )
+    enabled: Annotated[bool, BeforeValidator(_parse_bool)] = True
+    heartbeat_timeout_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     stall_seconds: Annotated[float | None, BeforeValidator(_parse_never)] = Field(
-        default=3600.0, gt=0, allow_inf_nan=False, alias="HOLDFAST_STALL_SECONDS"
+        default=3600.0, gt=0, allow_inf_nan=False
     )
 
     @property
@@ -70,16 +60,15 @@ class HeartbeatSettings(BaseModel):
         """Return the interval in seconds."""
         return self.interval_ms / 1000
 
-    @model_validator(mode="after")
-    def _require_fitting_interval(self) -> Self:
+    def find_contradictions(self) -> Iterator[str]:
+        """Yield the problem of an interval that does not fit HeartbeatSeconds."""
         result = self.check_timeout()
         if result is not None and result.level is CheckLevel.FAIL:
-            raise ValueError(
+            yield (
                 "STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS does not fit "
                 "STEP_FUNCTIONS_HEARTBEAT_TIMEOUT_SECONDS "
                 f"({result.found}): {result.remedy}"
             )
-        return self
 
     def check_timeout(self) -> CheckResult | None:
         """Check the interval against HeartbeatSeconds; None if HeartbeatSeconds is unknown."""
@@ -93,16 +82,4 @@ def read_heartbeat_settings(env: Mapping[str, str]) -> HeartbeatSettings:
 
     Raises ConfigError with every problem, each with its variable.
     """
-    names = [str(field.alias) for field in HeartbeatSettings.model_fields.values()]
-    try:
-        return HeartbeatSettings.model_validate(
-            {name: env[name] for name in names if name in env}
-        )
-    except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False)
-        raise ConfigError("; ".join(map(_describe_problem, problems))) from None
-
-
-def _describe_problem(problem: Any) -> str:
-    text = problem["msg"].removeprefix("Value error, ")
-    return f"{problem['loc'][0]}={problem['input']!r}: {text}" if problem["loc"] else text
+    return read_settings(HeartbeatSettings, env)

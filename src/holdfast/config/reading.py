@@ -1,57 +1,85 @@
-"""The reader that queue settings and export settings share."""
+"""The reader that all settings share."""
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from holdfast.core.errors import ConfigError
 
-ENV_PREFIX = "HOLDFAST_"
 
-T = TypeVar("T", bound=BaseModel)
+class Settings(BaseModel):
+    """Settings that the environment may give. Every setting has a default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    env_prefix: ClassVar[str] = "HOLDFAST_"
+    variables: ClassVar[Mapping[str, str]] = {}  # of settings with another name
+    shows_values: ClassVar[bool] = True  # in errors; not if they may hold secrets
+
+    @classmethod
+    def to_variable(cls, name: str) -> str:
+        """Return the environment variable of a setting."""
+        return cls.variables.get(name, cls.env_prefix + name.upper())
+
+    def find_contradictions(self) -> Iterator[str]:
+        """Yield the problems of settings that are valid alone but not together."""
+        return iter(())
+
+
+S = TypeVar("S", bound=Settings)
 
 
 def read_settings(
-    kind: type[T],
+    kind: type[S],
     env: Mapping[str, str],
-    *,
-    query: Mapping[str, str],
-    given: Mapping[str, Any],
-    variables: Mapping[str, str],
-) -> T:
+    query: Mapping[str, str] | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> S:
     """Return the settings of one kind from the environment, a URL's query and the caller.
 
-    `given` wins over `query`, and `query` over `env`. `variables` names the environment
-    variables that are not HOLDFAST_<NAME>. Raises ConfigError with every problem.
+    `given` wins over `query`, and `query` over `env`. Raises ConfigError with every problem,
+    each with the name that the user wrote.
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name in kind.model_fields:
-        variable = variables.get(name, ENV_PREFIX + name.upper())
-        if variable in env:
+        if (variable := kind.to_variable(name)) in env:
             values[name], sources[name] = env[variable], variable
-    for name, value in query.items():
+    for name, value in (query or {}).items():
         values[name], sources[name] = value, f"?{name}= in the queue's URL"
-    for name, value in given.items():
+    for name, value in (given or {}).items():
         values[name], sources[name] = value, name
+    problems = _find_problems(kind, values, sources)
+    settings = kind(**{name: values[name] for name in values if name not in problems})
+    bad = [sources[name] for name in problems]
+    # A bad value was replaced by its default, and next to that a good value may look wrong.
+    contradictions = [
+        text for text in settings.find_contradictions() if not any(name in text for name in bad)
+    ]
+    if problems or contradictions:
+        raise ConfigError("; ".join([*problems.values(), *contradictions]))
+    return settings
+
+
+def _find_problems(
+    kind: type[Settings], values: Mapping[str, Any], sources: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the problem of each bad value, by the setting's name."""
     try:
-        return kind(**values)
+        kind(**values)
     except ValidationError as error:
-        raise ConfigError(_describe_problems(error, sources, kind)) from None
+        details = error.errors(include_url=False, include_context=False)
+        return {
+            (name := str(detail["loc"][0])): _describe_problem(kind, detail, sources[name])
+            for detail in details
+        }
+    return {}
 
 
-def _describe_problems(
-    error: ValidationError, sources: Mapping[str, str], kind: type[BaseModel]
-) -> str:
-    """Return every problem, each with the name that the user wrote."""
-    lines = []
-    for problem in error.errors(include_url=False, include_context=False):
-        name = str(problem["loc"][0])
-        source = sources.get(name, name)
-        if problem["type"] == "extra_forbidden":
-            known = ", ".join(kind.model_fields)
-            lines.append(f"{source} is not a setting of a queue; the settings are {known}")
-        else:
-            lines.append(f"{source}={problem['input']!r}: {problem['msg']}")
-    return "; ".join(lines)
+def _describe_problem(kind: type[Settings], detail: Any, source: str) -> str:
+    if detail["type"] == "extra_forbidden":
+        known = ", ".join(kind.model_fields)
+        return f"{source} is not a setting of a queue; the settings are {known}"
+    value = f"={detail['input']!r}" if kind.shows_values else ""
+    return f"{source}{value}: {detail['msg'].removeprefix('Value error, ')}"

@@ -1,11 +1,7 @@
 """The results of `holdfast doctor`: what was checked, what was found, and the remedy."""
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
-
-from holdfast.core.errors import ConfigError
 
 
 class CheckLevel(Enum):
@@ -18,7 +14,10 @@ class CheckLevel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check. `remedy` says what to do and is empty at level OK."""
+    """The result of one check. `remedy` says what to do and is empty at level OK.
+
+    A rule makes a result without a name; the table in which its check stands adds `check`.
+    """
 
     check: str
     level: CheckLevel
@@ -26,30 +25,23 @@ class CheckResult:
     remedy: str = ""
 
 
-def ok(check: str, found: str) -> CheckResult:
+def ok(found: str) -> CheckResult:
     """Make a result for a check that passed."""
-    return CheckResult(check, CheckLevel.OK, found)
+    return CheckResult("", CheckLevel.OK, found)
 
 
-def warn(check: str, found: str, remedy: str) -> CheckResult:
+def warn(found: str, remedy: str) -> CheckResult:
     """Make a result for something that works but should be changed."""
-    return CheckResult(check, CheckLevel.WARN, found, remedy)
+    return CheckResult("", CheckLevel.WARN, found, remedy)
 
 
-def fail(check: str, found: str, remedy: str) -> CheckResult:
+def fail(found: str, remedy: str) -> CheckResult:
     """Make a result for something that must be repaired."""
-    return CheckResult(check, CheckLevel.FAIL, found, remedy)
+    return CheckResult("", CheckLevel.FAIL, found, remedy)
 
 
-def run_check(
-    check: str, examine: Callable[..., Iterable[CheckResult]], *arguments: Any
-) -> Iterator[CheckResult]:
-    """Yield the results of `examine(*arguments)`.
-
-    A ConfigError, such as a missing package or region, becomes a failed result, so the
-    other checks still run.
-    """
-    try:
-        yield from examine(*arguments)
-    except ConfigError as error:
-        yield fail(check, str(error), "correct this; whatever needs it cannot start")
+def grade(found: str, remedy: str, *, fails: bool, warns: bool) -> CheckResult:
+    """Make a failure or a warning if that applies, or else a passed result."""
+    if fails:
+        return fail(found, remedy)
+    return warn(found, remedy) if warns else ok(found)

@@ -7,11 +7,12 @@ failure.
 from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
-from holdfast.config.queue import SqsSettings, read_queue_settings
+from holdfast.config.queue import SqsSettings
+from holdfast.config.reading import read_settings
 from holdfast.core.errors import ConfigError
 from holdfast.core.queue.message import QueueMessage
+from holdfast.core.urls import QUEUES, parse_url
 from holdfast.core.worker.handler import Handler
 from holdfast.lambdas.batch import EntryPoint, sqs_batch
 from holdfast.lambdas.chat import ChatRuntime, log, log_safe_error
@@ -86,10 +87,10 @@ def source_settings(app: "ChatApp", name: str, env: Mapping[str, str]) -> SqsSet
     """
     urls = [*app.settings.queue_urls.values(), app.settings.inbound_queue or ""]
     for url in urls:
-        address, _, query = url.partition("?")
-        if address.rpartition("/")[2].removeprefix("sqs:") == name:
-            return read_queue_settings(env, dict(parse_qsl(query)), {}, SqsSettings)
-    return read_queue_settings(env, {}, {}, SqsSettings)
+        parsed = parse_url(url, QUEUES)
+        if parsed.path.rpartition("/")[2] == name:
+            return read_settings(SqsSettings, env, parsed.options)
+    return read_settings(SqsSettings, env)
 
 
 def check_time(left_seconds: float, work_seconds: float | None) -> None:

@@ -1,5 +1,7 @@
 """bootstrap: doctors that start processes, and the server of the metrics."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,3 +22,14 @@ def test_metrics_are_served_until_closed() -> None:
     server = serve_metrics(0)
     assert server.port > 0
     server.close()
+
+
+def test_a_queue_is_opened_without_conversations_exports_and_doctor(tmp_path: Path) -> None:
+    script = (
+        "import sys; from holdfast.bootstrap import open_queue\n"
+        f"open_queue({str(tmp_path / 'acme/q')!r}, env={{}}).close()\n"
+        "print([name for name in sys.modules if name.startswith(('holdfast.conversations', "
+        "'holdfast.jobs', 'holdfast.doctor', 'holdfast.adapters.export', 'asyncio', 'boto'))])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert ran.stdout == b"[]\n"

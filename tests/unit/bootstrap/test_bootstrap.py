@@ -113,3 +113,8 @@ def test_events_become_lines_at_the_level_asked_for() -> None:
     log(ev.Claimed("q", "a", 1))
     log(ev.PollFailed("q", error="away"))
     assert [json.loads(line)["event"] for line in lines] == ["poll_failed"]
+
+
+def test_a_repeated_option_of_a_url_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\?lease_seconds= is repeated"):
+        open_queue("memory:q?lease_seconds=5&lease_seconds=6", env={})

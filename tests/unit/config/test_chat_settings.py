@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bootstrap.chats import read_trigger_settings
-from holdfast.config.chat import ChatSettings, read_chat_settings, to_chat_variable
+from holdfast.config.chat import ChatSettings, read_chat_settings, read_trigger_settings
 from holdfast.conversations.model import Channel
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.core.errors import ConfigError
@@ -20,7 +19,9 @@ NUMBER = "+4930123456789"
 def read_error(**values: str) -> str:
     """Return the error for these settings."""
     with pytest.raises(ConfigError) as caught:
-        read_chat_settings({to_chat_variable(name): text for name, text in values.items()})
+        read_chat_settings(
+            {ChatSettings.to_variable(name): text for name, text in values.items()}
+        )
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -60,7 +61,7 @@ def test_every_policy_field_has_a_variable_and_refuses_a_word(term: str) -> None
 @pytest.mark.parametrize("text", ["nan", "inf", "-1"])
 @pytest.mark.parametrize("term", ["quiet_seconds", "writer_seconds", "remember_seconds"])
 def test_waits_must_be_finite_and_not_negative(term: str, text: str) -> None:
-    assert to_chat_variable(term) in read_error(**{term: text})
+    assert ChatSettings.to_variable(term) in read_error(**{term: text})
 
 
 def test_every_problem_is_reported_at_once_by_its_variable() -> None:
@@ -85,6 +86,18 @@ def test_every_problem_is_reported_at_once_by_its_variable() -> None:
         "HOLDFAST_CHAT_MOST_FRAGMENTS",
         "HOLDFAST_CHAT_INBOUND_QUEUE",
     }
+
+
+@pytest.mark.parametrize("name", ["sms_queue", "email_queue", "inbound_queue"])
+@pytest.mark.parametrize("url", ["amqp:q", "q?lease_seconds=1&lease_seconds=2", "file:a%00b/q"])
+def test_a_url_that_no_queue_can_have_is_found_before_anything_starts(
+    name: str, url: str
+) -> None:
+    """It is reported with the other problems, and only what is wrong of it is shown."""
+    text = read_error(**{name: url, "lock_seconds": "soon"})
+    assert f"{ChatSettings.to_variable(name)}: " in text
+    assert "HOLDFAST_CHAT_LOCK_SECONDS: " in text
+    assert "a%00b" not in text
 
 
 def test_valid_settings_are_not_reported_with_invalid_ones() -> None:
@@ -183,7 +196,9 @@ def test_the_example_profiles_can_be_read() -> None:
 def test_every_setting_is_on_the_page_with_its_default(name: str) -> None:
     page = (ROOT / "docs/reference/settings.md").read_text()
     default = ChatSettings.model_fields[name].default
-    assert f"| `{name}` | `{to_chat_variable(name)}` | {format_default(default)} |" in page
+    assert (
+        f"| `{name}` | `{ChatSettings.to_variable(name)}` | {format_default(default)} |" in page
+    )
 
 
 def format_default(default: object) -> str:

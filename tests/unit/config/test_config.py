@@ -5,18 +5,18 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from pydantic.fields import FieldInfo
 
-from holdfast.config.chat import ChatSettings, to_chat_variable
+from holdfast.config.chat import ChatSettings
 from holdfast.config.export import ExportSettings, read_export_settings
 from holdfast.config.heartbeat import HeartbeatSettings
-from holdfast.config.queue import QueueSettings, SqsSettings, read_queue_settings
+from holdfast.config.queue import QueueSettings, SqsSettings
+from holdfast.config.reading import Settings, read_settings
 from holdfast.core.errors import ConfigError
 from support.paths import ROOT
 
 
 def test_nothing_given_means_the_defaults() -> None:
-    settings = read_queue_settings({}, {}, {}, QueueSettings)
+    settings = read_settings(QueueSettings, {})
     assert settings == QueueSettings()
     assert (settings.lease_seconds, settings.max_attempts) == (60.0, 5)
     assert (settings.durability, settings.dedupe, settings.data_dir) == (
@@ -32,8 +32,8 @@ def test_the_caller_wins_over_the_url_and_the_url_over_the_environment() -> None
         "HOLDFAST_MAX_ATTEMPTS": "1",
         "HOLDFAST_DATA_DIR": "/srv",
     }
-    settings = read_queue_settings(
-        env, {"lease_seconds": "2", "max_attempts": "2"}, {"lease_seconds": 3}, QueueSettings
+    settings = read_settings(
+        QueueSettings, env, {"lease_seconds": "2", "max_attempts": "2"}, {"lease_seconds": 3}
     )
     assert (settings.lease_seconds, settings.max_attempts, settings.data_dir) == (3, 2, "/srv")
 
@@ -43,16 +43,16 @@ def test_the_caller_wins_over_the_url_and_the_url_over_the_environment() -> None
     [("true", True), ("1", True), ("yes", True), ("false", False), ("0", False)],
 )
 def test_yes_and_no_are_understood(text: str, value: bool) -> None:
-    assert read_queue_settings({"HOLDFAST_DEDUPE": text}, {}, {}, QueueSettings).dedupe is value
+    assert read_settings(QueueSettings, {"HOLDFAST_DEDUPE": text}).dedupe is value
 
 
 def test_every_problem_is_reported_at_once_by_the_name_the_user_wrote() -> None:
     with pytest.raises(ConfigError) as raised:
-        read_queue_settings(
+        read_settings(
+            QueueSettings,
             {"HOLDFAST_LEASE_SECONDS": "soon", "HOLDFAST_DURABILITY": "eternal"},
             {"dedupe": "maybe"},
             {"max_attempts": 0},
-            QueueSettings,
         )
     text = str(raised.value)
     assert "HOLDFAST_LEASE_SECONDS='soon'" in text
@@ -66,7 +66,7 @@ def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
     with pytest.raises(
         ConfigError, match=r"\?leese_seconds= .* the settings are lease_seconds, max"
     ):
-        read_queue_settings({}, {"leese_seconds": "5"}, {}, QueueSettings)
+        read_settings(QueueSettings, {}, {"leese_seconds": "5"})
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,11 @@ def test_an_unknown_setting_is_named_with_the_known_ones() -> None:
 )
 def test_impossible_values_are_refused(name: str, bad: str) -> None:
     with pytest.raises(ConfigError, match=name):
-        read_queue_settings({}, {name: bad}, {}, QueueSettings)
+        read_settings(QueueSettings, {}, {name: bad})
 
 
 def test_unknown_variables_are_ignored() -> None:
-    assert read_queue_settings(
-        {"HOLDFAST_QUEUE": "x", "HOLDFAST_OTHER": "y"}, {}, {}, QueueSettings
-    )
+    assert read_settings(QueueSettings, {"HOLDFAST_QUEUE": "x", "HOLDFAST_OTHER": "y"})
 
 
 # -- exports
@@ -127,11 +125,6 @@ def read_page() -> dict[str, list[str]]:
     return defaults
 
 
-def to_variable(name: str, field: FieldInfo) -> str:
-    seeds = {"worker_pool_size": "WORKER_POOL_SIZE"}
-    return field.alias or seeds.get(name) or f"HOLDFAST_{name.upper()}"
-
-
 def format_default(default: Any) -> str:
     if default is None or default == ():
         return "none"
@@ -142,10 +135,10 @@ def format_default(default: Any) -> str:
 
 @pytest.mark.requirement("R004-031", "R004-207")
 @pytest.mark.parametrize("kind", [SqsSettings, ExportSettings, HeartbeatSettings])
-def test_every_setting_is_on_the_page_with_its_default(kind: Any) -> None:
+def test_every_setting_is_on_the_page_with_its_default(kind: type[Settings]) -> None:
     page = read_page()
     for name, field in kind.model_fields.items():
-        defaults = page.get(to_variable(name, field), [])
+        defaults = page.get(kind.to_variable(name), [])
         assert defaults, f"{name} is not on the page"
         if name != "dead_letters":  # whose default depends on the queue
             assert set(defaults) == {format_default(field.default)}, name
@@ -153,9 +146,8 @@ def test_every_setting_is_on_the_page_with_its_default(kind: Any) -> None:
 
 def test_every_setting_on_the_page_exists() -> None:
     known = {
-        to_variable(name, field)
-        for kind in (SqsSettings, ExportSettings, HeartbeatSettings)
-        for name, field in kind.model_fields.items()
+        kind.to_variable(name)
+        for kind in (SqsSettings, ExportSettings, HeartbeatSettings, ChatSettings)
+        for name in kind.model_fields
     }
-    known |= {to_chat_variable(name) for name in ChatSettings.model_fields}
     assert set(read_page()) == known

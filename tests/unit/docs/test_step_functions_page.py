@@ -13,11 +13,11 @@ import pytest
 
 from holdfast.adapters.aws.dynamodb.tables import JobTables, define_tables
 from holdfast.adapters.aws.stepfunctions import TOKEN_CLOSED
-from holdfast.adapters.aws.stepfunctions_doctor import check_definition
 from holdfast.adapters.observe.logging import get_event_name
 from holdfast.adapters.observe.metrics import Metrics
 from holdfast.config.heartbeat import HeartbeatSettings
 from holdfast.core.events import Event
+from holdfast.doctor.state_machine import check_definition
 from holdfast.jobs import events as ev
 from support.paths import ROOT
 
@@ -69,7 +69,10 @@ def test_the_settings_on_the_page_exist() -> None:
         for name, cells in read_rows(read_section("Set it up")).items()
         if "_" in name
     }
-    fields = {field.alias: field.default for field in HeartbeatSettings.model_fields.values()}
+    fields = {
+        HeartbeatSettings.to_variable(name): field.default
+        for name, field in HeartbeatSettings.model_fields.items()
+    }
     assert settings == {
         "STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS": str(
             fields["STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS"]

@@ -14,6 +14,7 @@ from holdfast.cli.chat.formatting import mask_address
 from holdfast.cli.errors import NotFound, UsageError
 from holdfast.conversations.model import redact_id
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.urls import find_store_file
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
@@ -68,11 +69,10 @@ def require_store() -> "ChatSettings":
     Raises ConfigError with every problem, and StoreUnavailable if the store does not exist,
     because read-only commands never create the store.
     """
-    from holdfast.bootstrap.chats import to_store_path
     from holdfast.config.chat import read_chat_settings
 
     settings = read_chat_settings(os.environ)
-    file = to_store_path(settings.store_url)
+    file = find_store_file(settings.store_url)
     if file is not None and not file.exists():
         raise StoreUnavailable(
             f"there is no conversation store {str(file)!r}: start one with "

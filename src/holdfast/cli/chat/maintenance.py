@@ -31,8 +31,9 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of conversations."""
-    from holdfast.bootstrap.chat_checks import check_chat_tables, create_chat_tables
+    from holdfast.bootstrap.chats import create_chat_tables
     from holdfast.config.chat import read_chat_settings
+    from holdfast.doctor.tables import check_chat_tables
 
     store = read_chat_settings(os.environ).store_url
     make = create_chat_tables if create else None
@@ -41,6 +42,6 @@ def tables(
 
 def doctor(as_json: AsJson = False) -> None:
     """Check settings, store, queues, profiles and waiting messages for problems."""
-    from holdfast.bootstrap.chat_checks import check_chat
+    from holdfast.bootstrap.chats import check_chat
 
     print_check_results(check_chat(os.environ), as_json)

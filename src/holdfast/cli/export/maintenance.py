@@ -17,7 +17,8 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """Check the DynamoDB tables of a job store."""
-    from holdfast.bootstrap.export_checks import check_job_tables, create_job_tables
+    from holdfast.bootstrap.exports import create_job_tables
+    from holdfast.doctor.tables import check_job_tables
 
     store = jobs or os.environ.get(STORE_VARIABLE, "")
     make = create_job_tables if create else None
@@ -38,9 +39,10 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check settings, job store, target and state machine for problems."""
-    from holdfast.bootstrap.export_checks import check_exports
+    from holdfast.bootstrap.exports import open_jobs
+    from holdfast.doctor.exports import Exports, examine_exports
 
     with silence_log():
         store = resolve_store(jobs)
-        results = check_exports(os.environ, jobs=store, to=to, state_machine=state_machine)
-        print_check_results(results, as_json)
+        subject = Exports(os.environ, store, open_jobs, to, state_machine)
+        print_check_results(examine_exports(subject), as_json)

@@ -9,6 +9,8 @@ import typer
 
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_size
+from holdfast.core.errors import ConfigError
+from holdfast.core.urls import TARGETS, find_store_file, parse_url
 from holdfast.jobs.errors import StoreUnavailable
 from holdfast.jobs.file_names import OWN_FOLDER
 
@@ -95,15 +97,14 @@ def check_target(to: str) -> str:
 
     The workers find out whether it can be written to.
     """
-    if to.startswith("s3://"):
-        if not to.removeprefix("s3://").partition("/")[0]:
+    try:
+        target = parse_url(to, TARGETS)
+    except ConfigError as error:
+        raise UsageError(f"--to {to}: {error}") from None
+    if target.scheme == "s3":
+        if not target.path.partition("/")[0]:
             raise UsageError(f"--to {to}: the bucket is missing; write s3://BUCKET/PREFIX")
         return to
-    scheme = to.partition("://")[0] if "://" in to else ""
-    if scheme:
-        raise UsageError(
-            f"--to {to}: {scheme}: URLs are not supported; use a folder, or s3://BUCKET/PREFIX"
-        )
     if not to:
         raise UsageError("--to is empty; name a folder, or s3://BUCKET/PREFIX")
     if os.path.lexists(to) and not os.path.isdir(to):
@@ -127,20 +128,12 @@ def find_store_in_folder(url: str) -> str:
     return str(path) if path.is_file() else url
 
 
-def to_store_path(url: str) -> Path | None:
-    """Return the path of a store's file, or None for a DynamoDB store."""
-    scheme, colon, rest = url.partition(":")
-    if colon and scheme == "dynamodb":
-        return None
-    return Path(rest if colon and scheme in ("sqlite", "file") else url)
-
-
 def require_store(url: str) -> str:
     """Return the URL. Raises StoreUnavailable if its file does not exist.
 
     Read-only commands never create the store.
     """
-    file = to_store_path(url)
+    file = find_store_file(url)
     if file is not None and not file.exists():
         raise StoreUnavailable(
             f"there is no job store {str(file)!r}: name it with --jobs; for "

@@ -22,10 +22,10 @@ from holdfast.cli.export.options import (
     To,
     check_target,
     resolve_store,
-    to_store_path,
 )
 from holdfast.cli.foreground import ForegroundRunner, ServiceOptions, make_runnable
 from holdfast.cli.live_view import EventCounts
+from holdfast.core.urls import QUEUES, find_store_file, parse_url
 
 if TYPE_CHECKING:
     from holdfast.cli.live_view import LiveView
@@ -131,6 +131,5 @@ def _run_with(engine: "JobEngine", run: Callable[[], R]) -> Callable[[], R]:
 
 def _is_in_cloud(queue: str, store: str) -> bool:
     """Return whether jobs may have task tokens, whose results must reach Step Functions."""
-    scheme, colon, _ = queue.partition(":")
-    sqs = bool(colon) and scheme.lower() in ("sqs", "http", "https")
-    return sqs or to_store_path(store) is None
+    is_sqs = parse_url(queue, QUEUES).scheme == "sqs"
+    return is_sqs or find_store_file(store) is None

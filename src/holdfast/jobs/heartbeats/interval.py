@@ -19,10 +19,10 @@ def check_interval(interval_seconds: float, heartbeat_seconds: float) -> CheckRe
         remedy += f", or STEP_FUNCTIONS_HEARTBEAT_INTERVAL_MS to {fitting_ms} or less"
     if heartbeat_seconds < 2 * interval_seconds:
         problem = f"{settings}: below twice the interval, one late beat ends the job"
-        return fail("heartbeat", problem, remedy)
+        return fail(problem, remedy)
     if heartbeat_seconds < 3 * interval_seconds:
-        return warn("heartbeat", f"{settings}: little room for a beat that is late", remedy)
-    return ok("heartbeat", settings)
+        return warn(f"{settings}: little room for a beat that is late", remedy)
+    return ok(settings)
 
 
 def check_heartbeat_settings(

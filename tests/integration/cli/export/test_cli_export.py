@@ -198,7 +198,7 @@ def test_a_list_that_cannot_be_read_is_refused(cli: Cli, text: str, why: str) ->
     ("to", "why"),
     [
         ("urls.txt", "this is a file"),
-        ("gs://bucket/x", "gs: URLs are not supported"),
+        ("gs://bucket/x", "no target for gs: URLs; use a folder, or s3:"),
         ("s3://", "the bucket is missing"),
         ("", "--to is empty"),
     ],

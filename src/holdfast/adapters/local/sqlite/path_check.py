@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from threading import Lock
 
-from holdfast.adapters.local.mounts import MOUNTS, find_mount, parse_mounts
+from holdfast.adapters.local.mounts import MOUNTS, find_mount
 from holdfast.adapters.modes import MODES, make_folders
 from holdfast.core.errors import ConfigError
 
@@ -45,11 +45,7 @@ def _create_file(path: Path) -> None:
 
 
 def _require_local(path: Path, mounts: Path) -> None:
-    try:
-        table = parse_mounts(mounts.read_text())
-    except OSError:
-        return  # this system has no mount table
-    mount = find_mount(str(path.resolve()), table)
+    mount = find_mount(path, mounts)
     if mount is not None and mount.kind in _REMOTE:
         raise ConfigError(
             f"{str(path)!r} is on {mount.kind}, mounted at {mount.point}: SQLite needs memory "

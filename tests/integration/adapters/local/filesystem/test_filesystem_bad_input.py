@@ -12,7 +12,6 @@ import pytest
 from pydantic import ValidationError
 
 from holdfast.adapters.local.filesystem import FilesystemQueue
-from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
 from holdfast.adapters.local.filesystem.layout import FOLDERS
 from holdfast.core.errors import (
     HoldfastError,
@@ -21,6 +20,8 @@ from holdfast.core.errors import (
     QueueUnavailable,
 )
 from holdfast.core.queue.manager import MessageState
+from holdfast.doctor.file_queue import examine_file_queue
+from holdfast.doctor.filesystem import FileQueue
 from support.filesystem import audit
 from support.filesystem.crash import run_in_child
 from support.filesystem.foreign_files import (
@@ -582,7 +583,7 @@ def test_digits_of_other_scripts_are_left_alone_and_reported(
     assert queue.stats().foreign == 1
     findings = [
         finding
-        for finding in FilesystemDoctor(ground.folder).examine()
+        for finding in examine_file_queue(FileQueue(ground.folder))
         if name in finding.found
     ]
     assert [finding.check for finding in findings] == ["foreign files"]

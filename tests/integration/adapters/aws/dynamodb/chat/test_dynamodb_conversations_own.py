@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations, create_tables
-from holdfast.adapters.aws.dynamodb.chat.doctor import examine
 from holdfast.adapters.aws.dynamodb.chat.tables import define_tables, tables_from_prefix
 from holdfast.adapters.aws.dynamodb.values import encode, measure_size
 from holdfast.conversations.errors import LockLost, PermanentError
@@ -21,6 +20,7 @@ from holdfast.core.checks import CheckLevel
 from holdfast.core.queue.message import get_lease
 from holdfast.core.worker.context import LeaseContext
 from holdfast.core.worker.outcome import Done
+from holdfast.doctor.tables import check_chat_tables
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.testing.chat_providers import FakeProviders
 from support.conversations.in_memory_chat import AI_CONFIG, CHANNEL_CONFIG, QuietKeeper
@@ -370,7 +370,7 @@ def test_tables_are_created_with_keys_and_expiry_and_pass_the_checks(client: Any
     names = [entry["TableName"] for entry in define_tables(tables_from_prefix("acme-"))]
     assert create_tables(client, "acme-") == names
     assert create_tables(client, "acme-") == []
-    results = list(examine(client, "acme-"))
+    results = list(check_chat_tables("dynamodb:acme-", client))
     assert {entry.level for entry in results} == {CheckLevel.OK}
     assert sum(entry.check == "expiry" for entry in results) == 3
     create_conversation(DynamoDBConversations("acme-", client=client))
@@ -385,7 +385,7 @@ def test_doctor_reports_missing_tables_and_how_to_create_them(client: Any) -> No
     )
     for one in wanted[:4]:
         client.create_table(**one)
-    found = list(examine(client, "half-"))
+    found = list(check_chat_tables("dynamodb:half-", client))
     gone = [one for one in found if one.level is CheckLevel.FAIL]
     assert [one.found.split()[0] for one in gone] == [
         "half-conversations-trigger-lock",

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
-from holdfast.adapters.local.filesystem.checks.contents import QueueContents
 from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.queue.message import AnyMessage
+from holdfast.doctor.queue_contents import CONTENTS, QueueContents
+from holdfast.doctor.runner import run_checks
 from holdfast.testing import ManualClock
 
 
@@ -26,7 +27,7 @@ def look_inside(
     """Return the results by check."""
     contents = QueueContents(folder, clock, fs or FsOps())
     results: dict[str, list[CheckResult]] = {}
-    for result in contents.check():
+    for result in run_checks(contents, *CONTENTS):
         results.setdefault(result.check, []).append(result)
     contents.close()
     return results

@@ -12,11 +12,12 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from holdfast.adapters.aws.stepfunctions_doctor import check_definition, examine
 from holdfast.config.heartbeat import read_heartbeat_settings
 from holdfast.core.checks import CheckResult
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Event, Events
+from holdfast.doctor.runner import run_checks
+from holdfast.doctor.state_machine import check_definition, examine_state_machine
 from holdfast.jobs.events import IntervalTight
 from holdfast.jobs.heartbeats.orchestrator import HeartbeatOrchestrator
 from holdfast.testing.memory_jobs import MemoryJobs
@@ -49,7 +50,10 @@ def make_machine(*states: Any) -> dict[str, Any]:
 def list_levels(definition: Any) -> dict[str, str]:
     """Return the level of each check."""
     return {
-        result.check: result.level.value for result in check_definition(definition, INTERVAL)
+        result.check: result.level.value
+        for result in run_checks(
+            definition, ("state machine", lambda machine: check_definition(machine, INTERVAL))
+        )
     }
 
 
@@ -217,14 +221,14 @@ def test_a_machine_without_a_waiting_state_gets_a_warning(definition: Any) -> No
 
 @pytest.mark.requirement("R004-208", "R004-211")
 def test_the_example_is_right() -> None:
-    levels = {result.level.value for result in examine(str(EXAMPLE), INTERVAL)}
+    levels = {result.level.value for result in examine_state_machine(str(EXAMPLE), INTERVAL)}
     assert levels == {"ok"}
 
 
 def test_a_definition_that_cannot_be_read_fails_the_check(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     for name, reason in (("bad.json", "is not JSON"), ("nosuch.json", "cannot be read")):
-        [result] = examine(str(tmp_path / name), INTERVAL)
+        [result] = examine_state_machine(str(tmp_path / name), INTERVAL)
         assert result.level.value == "fail"
         assert reason in result.found
 
@@ -240,8 +244,10 @@ def test_a_machine_is_looked_up_by_its_arn(monkeypatch: pytest.MonkeyPatch) -> N
             definition=json.dumps(make_machine(make_waiting_state(HeartbeatSeconds=59))),
             roleArn="arn:aws:iam::123456789012:role/export",
         )["stateMachineArn"]
-        levels = {result.check: result.level.value for result in examine(arn, INTERVAL)}
+        levels = {
+            result.check: result.level.value for result in examine_state_machine(arn, INTERVAL)
+        }
         assert levels == {"heartbeat": "fail", "timeout": "ok", "retry": "ok"}
-        [result] = examine(f"{arn}-not", INTERVAL)
+        [result] = examine_state_machine(f"{arn}-not", INTERVAL)
     assert result.level.value == "fail"
     assert "StateMachineDoesNotExist" in result.found

@@ -8,24 +8,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
-from holdfast.adapters.local.filesystem.checks import races
-from holdfast.adapters.local.filesystem.checks.folders import (
-    check_access,
-    check_device,
-    judge_inodes,
-    judge_space,
-)
-from holdfast.adapters.local.filesystem.checks.modes import check_mode
-from holdfast.adapters.local.filesystem.checks.times import check_clock, judge_time_grain
-from holdfast.adapters.local.filesystem.doctor import FilesystemDoctor
-from holdfast.adapters.local.mounts import (
-    check_mount,
-    check_sync_programs,
-    find_mount,
-    parse_mounts,
-)
+from holdfast.adapters.local.mounts import find_mount
 from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.queue.message import AnyMessage
+from holdfast.doctor.file_queue import examine_file_queue
+from holdfast.doctor.filesystem import FILESYSTEM, FileQueue, grade_inodes, grade_space
+from holdfast.doctor.probes import HEATS, check_clock, judge_time_grain
+from holdfast.doctor.queue_folders import FOLDER_CHECKS
+from holdfast.doctor.runner import run_checks
 from holdfast.testing import ManualClock
 from support.filesystem.crash import run_in_child
 
@@ -39,9 +29,21 @@ def queue(tmp_path: Path) -> Iterator[FilesystemQueue[AnyMessage]]:
 def examine(folder: Path, **given: object) -> dict[str, list[CheckResult]]:
     """Return the results by check."""
     results: dict[str, list[CheckResult]] = {}
-    for result in FilesystemDoctor(folder, **given).examine():  # type: ignore[arg-type]
+    for result in examine_file_queue(FileQueue(folder, **given)):  # type: ignore[arg-type]
         results.setdefault(result.check, []).append(result)
     return results
+
+
+def check_place(folder: Path, check: str, **given: Path) -> list[CheckResult]:
+    """Return the results of one check of the filesystem."""
+    results = run_checks(FileQueue(folder, **given), *FILESYSTEM)
+    return [result for result in results if result.check == check]
+
+
+def check_folders(folder: Path, check: str) -> list[CheckResult]:
+    """Return the results of one check of the queue's folders."""
+    results = run_checks(folder, *FOLDER_CHECKS)
+    return [result for result in results if result.check == check]
 
 
 def levels(results: dict[str, list[CheckResult]]) -> set[CheckLevel]:
@@ -99,7 +101,7 @@ def test_a_folder_where_moving_is_copying_is_found_out(
     results = examine(queue.folder, racer=copying)
     for race in ("rename", "link"):
         assert results[race][0].level is CheckLevel.FAIL
-        assert f"{races.HEATS} of {races.HEATS} files were won by two" in results[race][0].found
+        assert f"{HEATS} of {HEATS} files were won by two" in results[race][0].found
 
 
 def test_files_that_vanish_or_are_torn_are_found_out(
@@ -146,8 +148,12 @@ host:/x /mnt/ssh fuse.sshfs rw 0 0
         ("/mnt/ro/inner/q", "xfs"),
     ],
 )
-def test_the_mount_of_a_path_is_the_nearest_and_the_newest(path: str, kind: str) -> None:
-    mount = find_mount(path, parse_mounts(MOUNTS))
+def test_the_mount_of_a_path_is_the_nearest_and_the_newest(
+    tmp_path: Path, path: str, kind: str
+) -> None:
+    table = tmp_path / "mounts"
+    table.write_text(MOUNTS)
+    mount = find_mount(Path(path), table)
     assert mount is not None
     assert mount.kind == kind
 
@@ -171,15 +177,20 @@ def test_each_kind_of_mount_is_judged(
 ) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(line)
-    judged = list(check_mount(queue.folder, mounts))
+    judged = [
+        result
+        for check in ("filesystem", "mount")
+        for result in check_place(queue.folder, check, mounts=mounts)
+    ]
     assert any(f.level is level and word in f.found for f in judged), judged
 
 
 def test_a_system_without_a_list_of_mounts_is_no_failure(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path
 ) -> None:
-    [result] = check_mount(queue.folder, tmp_path / "none")
+    [result] = check_place(queue.folder, "filesystem", mounts=tmp_path / "none")
     assert result.level is CheckLevel.OK
+    assert check_place(queue.folder, "mount", mounts=tmp_path / "none") == []
 
 
 @pytest.mark.requirement("R001-024")
@@ -188,7 +199,7 @@ def test_a_synced_folder_is_a_failure(
     queue: FilesystemQueue[AnyMessage], tmp_path: Path, mark: str
 ) -> None:
     (tmp_path / mark).mkdir()
-    [result] = check_sync_programs(queue.folder)
+    [result] = check_place(queue.folder, "synced folder")
     assert result.level is CheckLevel.FAIL
     assert "move the queue out" in result.remedy
 
@@ -198,7 +209,7 @@ def test_a_synced_folder_is_a_failure(
 
 def test_a_missing_folder_is_named(queue: FilesystemQueue[AnyMessage]) -> None:
     (queue.folder / "history").rmdir()
-    result, *_ = check_access(queue.folder)
+    [result] = check_folders(queue.folder, "folders")
     assert result.level is CheckLevel.WARN
     assert "history" in result.found
 
@@ -210,14 +221,15 @@ def test_a_folder_on_another_device_is_a_failure(
         pytest.skip("there is only one filesystem here")
     (queue.folder / "completed").rmdir()
     (queue.folder / "completed").symlink_to(fast_path)
-    [result] = check_device(queue.folder)
+    [result] = check_folders(queue.folder, "one device")
     assert result.level is CheckLevel.FAIL
     assert "completed" in result.found
 
 
 def test_sticky_folders_are_pointed_out(queue: FilesystemQueue[AnyMessage]) -> None:
     (queue.folder / "leased").chmod(0o1777)
-    assert any("sticky" in result.found for result in check_access(queue.folder))
+    results = check_folders(queue.folder, "permissions")
+    assert any("sticky" in result.found for result in results)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +237,7 @@ def test_sticky_folders_are_pointed_out(queue: FilesystemQueue[AnyMessage]) -> N
     [(10 << 30, CheckLevel.OK), (500 << 20, CheckLevel.WARN), (1 << 20, CheckLevel.FAIL)],
 )
 def test_little_space_is_pointed_out_before_it_is_none(free: int, level: CheckLevel) -> None:
-    assert judge_space(free).level is level
+    assert grade_space(free).level is level
 
 
 @pytest.mark.parametrize(
@@ -233,7 +245,7 @@ def test_little_space_is_pointed_out_before_it_is_none(free: int, level: CheckLe
     [(10**7, CheckLevel.OK), (50_000, CheckLevel.WARN), (10, CheckLevel.FAIL)],
 )
 def test_few_inodes_are_pointed_out_before_there_are_none(free: int, level: CheckLevel) -> None:
-    assert judge_inodes(free).level is level
+    assert grade_inodes(free).level is level
 
 
 # -- clock
@@ -253,7 +265,7 @@ def test_the_file_servers_clock_is_compared(
 ) -> None:
     clock = ManualClock()
     server = FsOps(server_time=lambda: clock.time() + ahead)
-    result, *_ = check_clock(tmp_path, clock, server)
+    [result] = check_clock(FileQueue(tmp_path, clock, server))
     assert result.level is level
     assert word in result.found
 
@@ -268,7 +280,7 @@ def test_stamps_in_whole_seconds_are_pointed_out() -> None:
 
 
 def access_of(folder: Path) -> CheckResult:
-    [result] = check_mode(folder)
+    [result] = check_folders(folder, "access")
     return result
 
 
@@ -325,7 +337,8 @@ def test_what_another_user_closed_is_named(fast_path: Path, name: str) -> None:
 
     def play(say: Callable[[str], None]) -> None:
         os.setuid(54323)
-        closed = [f for f in check_access(queue.folder) if f.level is CheckLevel.FAIL]
+        results = check_folders(queue.folder, "permissions")
+        closed = [result for result in results if result.level is CheckLevel.FAIL]
         assert [str(path) in result.found for result in closed] == [True]
 
     run_in_child(play)

@@ -11,11 +11,13 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 from botocore.stub import Stubber
 
-from holdfast.adapters.aws.sqs import checks
-from holdfast.adapters.aws.sqs.doctor import SQSDoctor
 from holdfast.bootstrap import examine_queue
+from holdfast.config.queue import SqsSettings
 from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.errors import ConfigError
+from holdfast.doctor import sqs_queue
+from holdfast.doctor.runner import run_checks
+from holdfast.doctor.sqs_queue import QueueAttributes, SqsQueue, examine_sqs_queue
 from holdfast.testing import SimulatedSqs
 
 DAY = 86_400
@@ -60,13 +62,36 @@ def stub_lambda_client(*responses: tuple[str, Any]) -> Iterator[Any]:
         stub.assert_no_pending_responses()
 
 
-def examine_sqs(sqs: SimulatedSqs, name: str = "q", **options: Any) -> list[CheckResult]:
-    options.setdefault("lambda_client", None)
-    if options["lambda_client"] is not None:
-        return list(SQSDoctor(name, client=sqs.client(), **options).examine())
+def examine_sqs(
+    sqs: SimulatedSqs, name: str = "q", lambda_client: Any = None, **settings: Any
+) -> list[CheckResult]:
+    clients = {"client": sqs.client(), "lambda_client": lambda_client}
+    if lambda_client is not None:
+        return list(examine_sqs_queue(name, SqsSettings(**settings), **clients))
     no_functions = ("list_event_source_mappings", {"EventSourceMappings": []})
-    with stub_lambda_client(no_functions) as options["lambda_client"]:
-        return list(SQSDoctor(name, client=sqs.client(), **options).examine())
+    with stub_lambda_client(no_functions) as clients["lambda_client"]:
+        return list(examine_sqs_queue(name, SqsSettings(**settings), **clients))
+
+
+def check_attributes(
+    check: str,
+    attributes: dict[str, str],
+    **settings: Any,
+) -> list[CheckResult]:
+    """Return the results of one check that needs only a queue's attributes."""
+    unused: Any = None
+    attributes_read = QueueAttributes("q", attributes)
+    queue = SqsQueue(unused, attributes_read, unused, SqsSettings(**settings))
+    rows = [row for row in sqs_queue.SQS_QUEUE if row[0] == check]
+    return list(run_checks(queue, *rows))
+
+
+def compare_dead_letters(dead: dict[str, str], source: dict[str, str]) -> list[CheckResult]:
+    return list(
+        sqs_queue.compare_dead_letters(
+            QueueAttributes("dead", dead), QueueAttributes("q", source)
+        )
+    )
 
 
 def select(findings: Iterable[CheckResult], check: str) -> list[CheckResult]:
@@ -122,7 +147,7 @@ def test_it_changes_nothing_and_receives_nothing(sqs: SimulatedSqs) -> None:
 
 
 def test_a_missing_queue_is_the_only_result(sqs: SimulatedSqs) -> None:
-    finding = get_only(SQSDoctor("q", client=sqs.client()).examine())
+    finding = get_only(examine_sqs_queue("q", SqsSettings(), client=sqs.client()))
     assert (finding.check, finding.level) == ("queue", CheckLevel.FAIL)
     assert "no such queue" in finding.found
 
@@ -130,7 +155,7 @@ def test_a_missing_queue_is_the_only_result(sqs: SimulatedSqs) -> None:
 def test_a_queue_without_read_permission_is_the_only_result(sqs: SimulatedSqs) -> None:
     create_good_queue(sqs)
     sqs.faults.fail("GetQueueAttributes", "AccessDenied", times=inf)
-    finding = get_only(SQSDoctor("q", client=sqs.client()).examine())
+    finding = get_only(examine_sqs_queue("q", SqsSettings(), client=sqs.client()))
     assert (finding.check, finding.level) == ("queue", CheckLevel.FAIL)
     assert "sqs:GetQueueAttributes" in finding.found
 
@@ -139,7 +164,7 @@ def test_a_network_that_is_down_is_reported(sqs: SimulatedSqs) -> None:
     create_good_queue(sqs)
     error = EndpointConnectionError(endpoint_url="http://sqs")
     sqs.faults.fail("GetQueueUrl", error=error, times=inf)
-    finding = get_only(SQSDoctor("q", client=sqs.client()).examine())
+    finding = get_only(examine_sqs_queue("q", SqsSettings(), client=sqs.client()))
     assert finding.level is CheckLevel.FAIL
     assert "region" in finding.remedy
 
@@ -175,8 +200,8 @@ def test_permissions_that_could_not_be_tried_are_not_reported_as_granted(
 
 
 def test_a_customer_managed_key_needs_its_own_permissions() -> None:
-    findings = list(checks.check_queue("q", {"KmsMasterKeyId": "alias/work"}))
-    assert "kms:Decrypt" in get_only(select(findings, "encryption")).found
+    findings = check_attributes("encryption", {"KmsMasterKeyId": "alias/work"})
+    assert "kms:Decrypt" in get_only(findings).found
 
 
 # -- visibility and lease
@@ -189,14 +214,17 @@ def test_a_customer_managed_key_needs_its_own_permissions() -> None:
 def test_the_queues_visibility_is_compared_with_the_lease(
     visibility: str, lease: float, level: CheckLevel
 ) -> None:
-    finding = get_only(checks.check_lease({"VisibilityTimeout": visibility}, lease))
-    assert (finding.check, finding.level) == ("visibility", level)
+    found = {"VisibilityTimeout": visibility}
+    finding = get_only(check_attributes("visibility", found, lease_seconds=lease))
+    assert finding.level is level
+    assert check_attributes("lease", found, lease_seconds=lease) == []
 
 
 def test_a_lease_too_short_for_long_polls_is_a_warning() -> None:
     found = {"VisibilityTimeout": "60"}
-    assert get_only(select(checks.check_lease(found, 2.9), "lease")).level is CheckLevel.WARN
-    assert select(checks.check_lease(found, 3.0), "lease") == []
+    finding = get_only(check_attributes("lease", found, lease_seconds=2.9))
+    assert finding.level is CheckLevel.WARN
+    assert check_attributes("lease", found, lease_seconds=3.0) == []
 
 
 # -- redrive policy and dead letters
@@ -216,7 +244,7 @@ def test_the_redrive_policy_must_leave_room_for_the_attempts(
     receives: int | None, level: CheckLevel, word: str
 ) -> None:
     found = {} if receives is None else {"RedrivePolicy": policy("arn:x:y", receives)}
-    finding = get_only(checks.check_redrive_policy(found, max_attempts=5))
+    finding = get_only(check_attributes("redrive policy", found, max_attempts=5))
     assert finding.level is level
     assert word in finding.found
 
@@ -260,7 +288,7 @@ def test_dead_letters_of_another_kind_of_queue_are_a_failure() -> None:
     fourteen = {"MessageRetentionPeriod": str(14 * DAY)}
     fifo = {**fourteen, "FifoQueue": "true"}
     for dead, source in ((fourteen, fifo), (fifo, {})):
-        levels = [result.level for result in checks.check_dead_letters("dead", dead, source)]
+        levels = [result.level for result in compare_dead_letters(dead, source)]
         assert CheckLevel.FAIL in levels
 
 
@@ -279,7 +307,7 @@ def test_dead_letters_must_be_retained_longer_than_their_source_retains_messages
     kind = {"FifoQueue": "true"} if fifo else {}
     dead = {**kind, "MessageRetentionPeriod": str(kept * DAY)}
     source = {**kind, "MessageRetentionPeriod": str(before * DAY)}
-    findings = list(checks.check_dead_letters("dead", dead, source))
+    findings = compare_dead_letters(dead, source)
     complaints = [finding.level for finding in findings if finding.level is not CheckLevel.OK]
     assert complaints == ([] if level is None else [level])
 
@@ -321,12 +349,13 @@ def test_the_dead_letter_queue_must_accept_the_sizes_its_source_accepts(
 )
 def test_messages_must_not_be_deleted_while_they_wait(seconds: int, level: CheckLevel) -> None:
     found = {"MessageRetentionPeriod": str(seconds)}
-    assert get_only(checks.check_retention(found, lease_seconds=60)).level is level
+    assert get_only(check_attributes("retention", found, lease_seconds=60)).level is level
 
 
 def test_a_delay_for_all_messages_is_a_warning() -> None:
-    assert list(checks.check_delay({"DelaySeconds": "0"})) == []
-    assert get_only(checks.check_delay({"DelaySeconds": "30"})).level is CheckLevel.WARN
+    assert check_attributes("delay", {"DelaySeconds": "0"}) == []
+    finding = get_only(check_attributes("delay", {"DelaySeconds": "30"}))
+    assert finding.level is CheckLevel.WARN
 
 
 @pytest.mark.parametrize(
@@ -342,7 +371,7 @@ def test_a_count_near_the_in_flight_limit_is_a_warning(
     in_flight: int, level: CheckLevel
 ) -> None:
     found = {"ApproximateNumberOfMessagesNotVisible": str(in_flight)}
-    assert get_only(checks.check_in_flight(found)).level is level
+    assert get_only(check_attributes("in flight", found)).level is level
 
 
 # -- Lambda examine_functions that the queue feeds

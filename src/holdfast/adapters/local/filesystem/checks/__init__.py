@@ -1,1 +1,0 @@
-"""The checks of `doctor`, each kind in a module of its own."""

@@ -1,0 +1,201 @@
+"""Check a state machine that waits for Holdfast's callbacks, for `doctor`.
+
+This checks every state whose resource ends with .waitForTaskToken, also inside Parallel and
+Map states. A definition may contain anything, so unexpected parts of it are skipped.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.checks import CheckResult, fail, ok, warn
+from holdfast.doctor.runner import CheckFailed, explain_aws_errors, run_checks
+from holdfast.jobs.heartbeats.interval import check_interval
+
+_WAIT_SUFFIX = ".waitForTaskToken"
+_TOKENS = ("$$.Task.Token", "$states.context.Task.Token")
+_TIMEOUTS = ("States.Timeout", "States.HeartbeatTimeout", "States.TaskFailed", "States.ALL")
+_LEASE_SECONDS = 40.0  # a lease of this length gives each call five seconds
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingState:
+    """A state that waits for a task token.
+
+    `interval_seconds` is the time between two heartbeats, or None if it is unknown.
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+    interval_seconds: float | None
+
+    def get_number(self, name: str) -> float | None:
+        """Return a field's number, or None if the state takes it from its input."""
+        value = self.fields.get(name)
+        return float(value) if isinstance(value, int | float) and value is not True else None
+
+
+def examine_state_machine(source: str, interval_seconds: float | None) -> Iterator[CheckResult]:
+    """Check the state machine with that ARN, or in that file.
+
+    If `interval_seconds` is None, HeartbeatSeconds is not checked.
+    """
+
+    def examine(source: str) -> Iterator[CheckResult]:
+        is_arn = source.startswith("arn:")
+        definition = _describe(source) if is_arn else _read_definition(source)
+        return check_definition(definition, interval_seconds)
+
+    return run_checks(source, ("state machine", examine))
+
+
+def check_definition(definition: Any, interval_seconds: float | None) -> Iterator[CheckResult]:
+    """Check a definition in the Amazon States Language."""
+    waiting = [
+        WaitingState(name, state, interval_seconds)
+        for name, state in iter_states(definition)
+        if state.get("Type") == "Task" and str(state.get("Resource", "")).endswith(_WAIT_SUFFIX)
+    ]
+    if not waiting:
+        yield warn(
+            "none of its states waits for a task token",
+            f"give the state that starts the job a resource that ends with {_WAIT_SUFFIX}",
+        )
+    for state in waiting:
+        yield from run_checks(state, *WAITING_STATE)
+
+
+def iter_states(machine: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the names and definitions of all states, at any depth."""
+    if not isinstance(machine, Mapping) or not isinstance(machine.get("States"), Mapping):
+        return
+    for name, state in machine["States"].items():
+        if not isinstance(state, Mapping):
+            continue
+        yield str(name), state
+        branches = state.get("Branches")
+        nested = list(branches) if isinstance(branches, list) else []
+        for nested_machine in [*nested, state.get("Iterator"), state.get("ItemProcessor")]:
+            yield from iter_states(nested_machine)
+
+
+# -- one state
+
+
+def _check_heartbeat(state: WaitingState) -> Iterator[CheckResult]:
+    if (interval := state.interval_seconds) is None:
+        return
+    seconds = state.get_number("HeartbeatSeconds")
+    if seconds is not None:
+        result = check_interval(interval, seconds)
+        yield replace(result, found=f"{state.name}: {result.found}")
+    elif _is_missing(state, "HeartbeatSeconds"):
+        yield fail(
+            f"{state.name} declares no HeartbeatSeconds: if the service dies, this is noticed "
+            "only after TimeoutSeconds",
+            f"set HeartbeatSeconds to {3 * interval:g} or more, three times the interval",
+        )
+    else:
+        yield warn(
+            f"{state.name} takes HeartbeatSeconds from its input, so it cannot be checked here",
+            f"make sure that it is {3 * interval:g} or more, three times the interval",
+        )
+
+
+def _check_timeout(state: WaitingState) -> Iterator[CheckResult]:
+    heartbeat, seconds = map(state.get_number, ("HeartbeatSeconds", "TimeoutSeconds"))
+    name = state.name
+    if _is_missing(state, "TimeoutSeconds"):
+        yield warn(
+            f"{name} declares no TimeoutSeconds, so it is 99999999 s, which is three years",
+            "set it to the longest time a job may take, with a margin; heartbeats do not "
+            "prolong it",
+        )
+    elif seconds is None:
+        yield ok(f"{name} takes TimeoutSeconds from its input")
+    elif heartbeat is not None and seconds <= heartbeat:
+        yield fail(
+            f"{name}: TimeoutSeconds {seconds:g} is not above HeartbeatSeconds {heartbeat:g}",
+            "set it to the longest time a job may take, with a margin",
+        )
+    else:
+        yield ok(f"{name}: a job has {seconds:g} s in all; heartbeats do not prolong it")
+
+
+def _is_missing(state: WaitingState, name: str) -> bool:
+    return state.fields.get(name) is None and f"{name}Path" not in state.fields
+
+
+def _check_token(state: WaitingState) -> Iterator[CheckResult]:
+    arguments = [state.fields.get("Parameters"), state.fields.get("Arguments")]
+    if not any(token in text for text in _iter_texts(arguments) for token in _TOKENS):
+        yield fail(
+            f"{state.name} does not send its task token: no worker can call back, and the "
+            "state waits until its timeout",
+            'put "taskToken.$": "$$.Task.Token" into the MessageBody',
+        )
+
+
+def _iter_texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for part in value.values():
+                yield from _iter_texts(part)
+        case list():
+            for part in value:
+                yield from _iter_texts(part)
+
+
+def _check_retry(state: WaitingState) -> Iterator[CheckResult]:
+    for rule in state.fields.get("Retry") or ():
+        errors = (rule.get("ErrorEquals") or ()) if isinstance(rule, Mapping) else ()
+        for error in errors:
+            if error in _TIMEOUTS:
+                yield ok(
+                    f"{state.name} tries again on {error}, up to {rule.get('MaxAttempts', 3)} "
+                    "times: the job continues where it was, with the new token",
+                )
+                return
+    yield ok(f"{state.name} does not try again after a timeout: the execution fails")
+
+
+WAITING_STATE = (
+    ("heartbeat", _check_heartbeat),
+    ("timeout", _check_timeout),
+    ("token", _check_token),
+    ("retry", _check_retry),
+)
+
+
+# -- reading the definition
+
+
+def _read_definition(path: str) -> Any:
+    try:
+        return json.loads(Path(path).read_bytes())
+    except OSError as error:
+        remedy = "give the ARN, or a file with the definition"
+        raise CheckFailed(f"{path} cannot be read: {error.strerror}", remedy) from error
+    except (ValueError, RecursionError):
+        raise CheckFailed(f"{path} is not JSON", "give a file with the definition") from None
+
+
+def _describe(arn: str) -> Any:
+    from holdfast.adapters.aws.clients import make_fail_fast_client
+
+    client = make_fail_fast_client("stepfunctions", _LEASE_SECONDS)
+    with explain_aws_errors(
+        "it cannot be described",
+        denied="allow the role states:DescribeStateMachine",
+        otherwise="check the ARN, the region and the credentials",
+    ):
+        response = client.describe_state_machine(stateMachineArn=arn)
+    try:
+        return json.loads(response["definition"])
+    except (ValueError, KeyError):
+        remedy = "inspect it in the AWS console"
+        raise CheckFailed("its definition is not JSON", remedy) from None
