@@ -7,6 +7,7 @@ from multiprocessing import util
 from typing import Any, NoReturn
 
 import pytest
+import urllib3.util.connection  # noqa: F401  It binds a socket when it is imported first.
 
 REMEDY = "a unit test must not do that: move it to tests/integration"
 

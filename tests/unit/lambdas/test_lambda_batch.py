@@ -21,10 +21,16 @@ from support.lambdas.event_source import EventSource, LambdaContext, Task, event
 EXTEND = "ChangeMessageVisibilityBatch"
 
 
-@pytest.fixture(autouse=True)
-def _no_threads_of_other_tests() -> None:
-    """Let idle threads of other tests end, because these tests count threads."""
-    eventually(lambda: not _own_threads())
+@pytest.fixture
+def own_threads() -> Callable[[], list[str]]:
+    """Return a function that lists the threads of Holdfast that the test has started."""
+    earlier = set(threading.enumerate())  # a long poll of another test may still wait
+
+    def list_threads() -> list[str]:
+        started = set(threading.enumerate()) - earlier
+        return [thread.name for thread in started if thread.name.startswith("holdfast")]
+
+    return list_threads
 
 
 @pytest.fixture
@@ -398,7 +404,10 @@ def test_no_record_is_started_with_less_time_than_a_handler_may_take(
 
 
 def test_a_handler_that_overruns_is_reported_before_lambda_kills_the_function(
-    source: EventSource, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    source: EventSource,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+    own_threads: Callable[[], list[str]],
 ) -> None:
     source.send(1, 2)
     end, seen = Event(), Event()
@@ -422,7 +431,7 @@ def test_a_handler_that_overruns_is_reported_before_lambda_kills_the_function(
     assert "batch_overrun" in caplog.text
     calls = len(source.sqs.calls)
     end.set()  # the thread that could not be killed ends, and settles nothing
-    eventually(lambda: not _own_threads())
+    eventually(lambda: not own_threads())
     assert len(source.sqs.calls) == calls
 
 
@@ -458,19 +467,17 @@ def test_without_a_lambda_context_there_is_no_end(source: EventSource) -> None:
 # -- nothing survives the invocation
 
 
-def _own_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("holdfast")]
-
-
 async def quick(message: Task) -> None:
     await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("handler", [fail, quick, lambda m: Reject("no")])
-def test_no_thread_survives_the_invocation(source: EventSource, handler: Any) -> None:
+def test_no_thread_survives_the_invocation(
+    source: EventSource, handler: Any, own_threads: Callable[[], list[str]]
+) -> None:
     source.send(*range(12))
     invoke(source, handler, concurrency=4, model=Task)
-    assert _own_threads() == []
+    assert own_threads() == []
 
 
 def test_nothing_is_renewed_after_the_answer(source: EventSource, clock: ManualClock) -> None:
@@ -485,7 +492,7 @@ def test_nothing_is_renewed_after_the_answer(source: EventSource, clock: ManualC
 
 
 def test_a_coroutine_is_cancelled_at_the_end_and_leaves_no_thread(
-    source: EventSource, clock: ManualClock
+    source: EventSource, clock: ManualClock, own_threads: Callable[[], list[str]]
 ) -> None:
     source.send(1)
 
@@ -495,7 +502,7 @@ def test_a_coroutine_is_cancelled_at_the_end_and_leaves_no_thread(
 
     event, answer = invoke(source, handle, seconds=60, reserve_seconds=40)
     assert numbers(event, answer) == [1]
-    assert _own_threads() == []
+    assert own_threads() == []
 
 
 # -- FIFO
@@ -622,7 +629,9 @@ def test_a_record_without_a_receipt_is_a_failure_and_the_others_go_on(
     ]  # no call to SQS is made
 
 
-def test_a_warm_function_handles_one_batch_after_the_other(source: EventSource) -> None:
+def test_a_warm_function_handles_one_batch_after_the_other(
+    source: EventSource, own_threads: Callable[[], list[str]]
+) -> None:
     entry = sqs_batch(
         lambda m: None, Task, queue=source.queue, clock=source.clock, reserve_seconds=80
     )
@@ -631,7 +640,7 @@ def test_a_warm_function_handles_one_batch_after_the_other(source: EventSource) 
         event = source.receive()
         answer = entry(event, LambdaContext(source.clock, 900))
         source.delete_the_done(event, answer)
-        assert (answer, _own_threads()) == ({"batchItemFailures": []}, [])
+        assert (answer, own_threads()) == ({"batchItemFailures": []}, [])
     assert source.hidden() == source.visible() == 0
 
 
