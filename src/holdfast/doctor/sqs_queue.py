@@ -41,7 +41,7 @@ _PROBES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class QueueAttributes:
+class QueueConfiguration:
     """The attributes of one queue, as SQS returns them."""
 
     name: str
@@ -76,7 +76,7 @@ class SqsQueue:
     """
 
     client: QueueClient
-    attributes: QueueAttributes
+    attributes: QueueConfiguration
     dead_letters: SQSDeadLetters
     settings: SqsSettings
     lambda_client: Any = None
@@ -111,9 +111,9 @@ def examine_sqs_queue(
     return examine()
 
 
-def _read_attributes(queue: QueueClient) -> QueueAttributes:
+def _read_attributes(queue: QueueClient) -> QueueConfiguration:
     try:
-        return QueueAttributes(queue.address.name, queue.read_attributes("All"))
+        return QueueConfiguration(queue.address.name, queue.read_attributes("All"))
     except HoldfastError as error:
         code = _get_code(error)
         remedy = "check that this machine reaches SQS with the intended region and credentials"
@@ -236,7 +236,7 @@ def check_dead_letters(queue: SqsQueue) -> Iterator[CheckResult]:
         yield _explain_dead_letters_error(error)
         return
     if found is not None:
-        dead = QueueAttributes(found.address.name, attributes)
+        dead = QueueConfiguration(found.address.name, attributes)
         yield from compare_dead_letters(dead, queue.attributes)
 
 
@@ -258,7 +258,7 @@ def _explain_dead_letters_error(error: HoldfastError) -> CheckResult:
 
 
 def compare_dead_letters(
-    dead: QueueAttributes, source: QueueAttributes
+    dead: QueueConfiguration, source: QueueConfiguration
 ) -> Iterator[CheckResult]:
     """Check the queue for dead letters against its source."""
     if dead.is_fifo != source.is_fifo:
@@ -292,7 +292,9 @@ def compare_dead_letters(
         yield ok(f"none in {dead.name}")
 
 
-def _compare_sizes(dead: QueueAttributes, source: QueueAttributes) -> Iterator[CheckResult]:
+def _compare_sizes(
+    dead: QueueConfiguration, source: QueueConfiguration
+) -> Iterator[CheckResult]:
     limit, source_limit = (
         queue.number("MaximumMessageSize", MAX_MESSAGE_BYTES) for queue in (dead, source)
     )

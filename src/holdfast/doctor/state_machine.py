@@ -21,7 +21,7 @@ _LEASE_SECONDS = 40.0  # a lease of this length gives each call five seconds
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingState:
+class TaskTokenState:
     """A state that waits for a task token.
 
     `interval_seconds` is the time between two heartbeats, or None if it is unknown.
@@ -54,7 +54,7 @@ def examine_state_machine(source: str, interval_seconds: float | None) -> Iterat
 def check_definition(definition: Any, interval_seconds: float | None) -> Iterator[CheckResult]:
     """Check a definition in the Amazon States Language."""
     waiting = [
-        WaitingState(name, state, interval_seconds)
+        TaskTokenState(name, state, interval_seconds)
         for name, state in iter_states(definition)
         if state.get("Type") == "Task" and str(state.get("Resource", "")).endswith(_WAIT_SUFFIX)
     ]
@@ -84,7 +84,7 @@ def iter_states(machine: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 # -- one state
 
 
-def _check_heartbeat(state: WaitingState) -> Iterator[CheckResult]:
+def _check_heartbeat(state: TaskTokenState) -> Iterator[CheckResult]:
     if (interval := state.interval_seconds) is None:
         return
     seconds = state.get_number("HeartbeatSeconds")
@@ -104,7 +104,7 @@ def _check_heartbeat(state: WaitingState) -> Iterator[CheckResult]:
         )
 
 
-def _check_timeout(state: WaitingState) -> Iterator[CheckResult]:
+def _check_timeout(state: TaskTokenState) -> Iterator[CheckResult]:
     heartbeat, seconds = map(state.get_number, ("HeartbeatSeconds", "TimeoutSeconds"))
     name = state.name
     if _is_missing(state, "TimeoutSeconds"):
@@ -124,11 +124,11 @@ def _check_timeout(state: WaitingState) -> Iterator[CheckResult]:
         yield ok(f"{name}: a job has {seconds:g} s in all; heartbeats do not prolong it")
 
 
-def _is_missing(state: WaitingState, name: str) -> bool:
+def _is_missing(state: TaskTokenState, name: str) -> bool:
     return state.fields.get(name) is None and f"{name}Path" not in state.fields
 
 
-def _check_token(state: WaitingState) -> Iterator[CheckResult]:
+def _check_token(state: TaskTokenState) -> Iterator[CheckResult]:
     arguments = [state.fields.get("Parameters"), state.fields.get("Arguments")]
     if not any(token in text for text in _iter_texts(arguments) for token in _TOKENS):
         yield fail(
@@ -150,7 +150,7 @@ def _iter_texts(value: Any) -> Iterator[str]:
                 yield from _iter_texts(part)
 
 
-def _check_retry(state: WaitingState) -> Iterator[CheckResult]:
+def _check_retry(state: TaskTokenState) -> Iterator[CheckResult]:
     for rule in state.fields.get("Retry") or ():
         errors = (rule.get("ErrorEquals") or ()) if isinstance(rule, Mapping) else ()
         for error in errors:

@@ -17,7 +17,7 @@ from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.errors import ConfigError
 from holdfast.doctor import sqs_queue
 from holdfast.doctor.runner import run_checks
-from holdfast.doctor.sqs_queue import QueueAttributes, SqsQueue, examine_sqs_queue
+from holdfast.doctor.sqs_queue import QueueConfiguration, SqsQueue, examine_sqs_queue
 from holdfast.testing import SimulatedSqs
 
 DAY = 86_400
@@ -80,7 +80,7 @@ def check_attributes(
 ) -> list[CheckResult]:
     """Return the results of one check that needs only a queue's attributes."""
     unused: Any = None
-    attributes_read = QueueAttributes("q", attributes)
+    attributes_read = QueueConfiguration("q", attributes)
     queue = SqsQueue(unused, attributes_read, unused, SqsSettings(**settings))
     rows = [row for row in sqs_queue.SQS_QUEUE if row[0] == check]
     return list(run_checks(queue, *rows))
@@ -89,7 +89,7 @@ def check_attributes(
 def compare_dead_letters(dead: dict[str, str], source: dict[str, str]) -> list[CheckResult]:
     return list(
         sqs_queue.compare_dead_letters(
-            QueueAttributes("dead", dead), QueueAttributes("q", source)
+            QueueConfiguration("dead", dead), QueueConfiguration("q", source)
         )
     )
 
