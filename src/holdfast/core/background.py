@@ -59,6 +59,8 @@ class BackgroundLoop:
         self.stop_event = Event()
         """Set by a stop and cleared by a start."""
         self._wake = Event()
+        self.wake: Callable[[], None] = self._wake.set
+        """Run the next pass now. Any thread may call this, and `tick` itself."""
         self._changed = Condition()
         self._thread: Thread | None = None
         self._ended: Thread | None = None  # it may still run its last instructions
@@ -94,10 +96,6 @@ class BackgroundLoop:
             except RuntimeError:
                 self._thread = None
                 raise
-
-    def wake(self) -> None:
-        """Run the next pass now."""
-        self._wake.set()
 
     def request_stop(self) -> None:
         """Begin no further pass. This does not wait for the one in progress."""
