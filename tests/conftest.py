@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tools import listeners, orphans
 
 from holdfast.testing import ManualClock
@@ -12,6 +13,13 @@ from support import memory_folder, run_environment
 
 run_environment.isolate()
 orphans.guard()
+
+# By default hypothesis fails an example that takes 200 ms, and a test whose examples take long
+# to make. Both depend on the speed of the machine.
+settings.register_profile(
+    "any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any-speed")
 
 
 @pytest.fixture

@@ -395,7 +395,9 @@ steps = st.lists(st.sampled_from(["start", "stop", "hold", "look"]), max_size=12
 
 @pytest.mark.usefixtures("_hectic")
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(scripts=st.tuples(steps, steps, steps))
 def test_any_interleaving_of_three_threads_ends_well(scripts):

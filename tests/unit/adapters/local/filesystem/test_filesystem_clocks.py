@@ -45,7 +45,7 @@ FRACTIONS = st.floats(0, 0.01, allow_nan=False)
     max_examples=120,
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     start=FRACTIONS,
