@@ -374,6 +374,31 @@ def test_a_signal_handler_may_set_the_event_that_its_own_thread_waits_for() -> N
     subprocess.run([sys.executable, "-c", INTERRUPTED_WAITS], check=True, timeout=60)
 
 
+INTERRUPTED_DRAIN = """
+import signal, time
+from holdfast import AnyMessage, Worker
+from holdfast.testing import MemoryQueue
+
+queue = MemoryQueue()
+queue.push(AnyMessage(id="m"))
+
+def handle(message, ctx):
+    signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
+    ctx.stopping.wait(60)
+    time.sleep(3)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+worker = Worker(queue, handle)
+signal.signal(signal.SIGALRM, lambda *_: worker.stop())
+assert worker.run().completed == 1
+"""
+
+
+def test_a_worker_that_drains_may_be_stopped_by_thousands_of_signals() -> None:
+    """Each may interrupt the run while it holds a lock of the event that it waits for."""
+    subprocess.run([sys.executable, "-c", INTERRUPTED_DRAIN], check=True, timeout=60)
+
+
 class CountingClock(SystemClock):
     """Counts the waits of each thread."""
 

@@ -1,5 +1,7 @@
 """A worker on SQSQueue and the simulator, in real time and with real threads."""
 
+import os
+import signal
 import threading
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from holdfast.adapters.aws.sqs import SQSQueue
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import DeadLettered, Event, Events
-from holdfast.core.queue.message import AnyMessage, QueueMessage
+from holdfast.core.queue.message import AnyMessage, QueueMessage, get_lease
 from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import Reject, Retry
 from holdfast.core.worker.worker import Worker
@@ -146,3 +148,29 @@ def test_a_worker_on_a_missing_queue_fails_at_once() -> None:
     queue: Queue = SQSQueue("nowhere", client=SimulatedSqs().client())
     with pytest.raises(ConfigError, match="no such queue"):
         Worker(queue, lambda _, __: None).run()
+
+
+def test_a_fork_receives_a_message_that_its_parent_held_at_the_fork() -> None:
+    """The copy of the parent's lease must not swallow a delivery to the child."""
+    client = SimulatedSqs().client()
+    url = client.create_queue(QueueName="work")["QueueUrl"]
+    queue: Queue = SQSQueue("work", lease_seconds=LEASE, client=client)
+    push_count(queue, 1)
+    [held] = queue.poll()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)  # a deadlocked child ends by itself
+        code = 1
+        try:
+            # The simulator was copied too, so the parent's nack is repeated here.
+            handle = get_lease(held).handle.handle
+            client.change_message_visibility(
+                QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=0
+            )
+            [message] = queue.poll()
+            queue.ack(message)
+            code = 0 if (message.id, message.attempts) == ("0", 2) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    queue.ack(held)  # the parent still holds its message

@@ -337,6 +337,24 @@ def test_an_hour_that_is_a_link_leads_no_task_out_of_the_queue(fast_path: Path) 
     assert snapshot(outside) == outside_before
 
 
+def test_an_hour_that_becomes_a_link_leads_no_later_task_out_of_the_queue(
+    fast_path: Path,
+) -> None:
+    """The worker has used the hour's folder before, so it does not make it again."""
+    outside, ground = outside_of(fast_path), Ground(fast_path / "root")
+    queue = ground.queue()
+    queue.push_many([make_message("a"), make_message("b")])
+    first, second = queue.poll(2)
+    queue.ack(first)
+    [hour] = (ground.folder / "completed").iterdir()
+    moved_and_linked(hour, outside)
+    outside_before = snapshot(outside)
+    ground.clock.advance(1.0)  # a folder is checked once a second
+    with pytest.raises(QueueUnavailable, match="symbolic link"):
+        queue.ack(second)
+    assert snapshot(outside) == outside_before
+
+
 def moved_and_linked(folder: Path, outside: Path) -> None:
     """Move a folder and link it, as an operator does to use a larger disk."""
     target = outside / f"moved-{folder.name}"

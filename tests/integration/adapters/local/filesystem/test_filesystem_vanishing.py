@@ -13,6 +13,7 @@ from holdfast.core.errors import QueueUnavailable
 from holdfast.core.queue.manager import MessageState
 from support.filesystem import audit
 from support.filesystem.crash import run_in_child
+from support.filesystem.interleaved_queue import ENDS_IN, VERBS
 from support.filesystem.queue_folder import LEASE, Ground, Queue, drain, make_message
 from support.filesystem.watched import WatchedFs
 
@@ -263,3 +264,20 @@ def test_a_folder_that_is_really_read_only(tmp_path: Path) -> None:
             with pytest.raises(QueueUnavailable, match="read-only"):
                 act()
     assert drain(ground.queue()) == [("a", 1)]
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "release"])
+def test_a_task_is_settled_into_a_folder_that_was_removed_since_the_last_one(
+    fast_path: Path, verb: str
+) -> None:
+    """A purge, or a worker that found a segment empty, removes folders. No lease is lost."""
+    ground = Ground(fast_path)
+    queue = ground.queue()
+    queue.push_many([make_message("a"), make_message("b")])
+    first, second = queue.poll(2)
+    VERBS[verb](queue, first)
+    [path] = [path for state, _, path in audit.list_tasks(ground.folder) if state != "leased"]
+    shutil.rmtree((ground.folder / path).parent)
+    VERBS[verb](queue, second)
+    [state] = {state for state, _, _ in audit.list_tasks(ground.folder)}
+    assert state == ENDS_IN[verb]

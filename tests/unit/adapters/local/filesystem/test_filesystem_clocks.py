@@ -244,3 +244,30 @@ def test_a_reason_that_a_sweep_took_for_old_is_written_again(ground: Ground) -> 
     [letter] = queue.dead_letters()
     assert letter.reason == "no use"
     assert audit.find_faults(ground.folder) == {}
+
+
+class SlowFs(WatchedFs):
+    """Lets time pass during every call of one name, as a slow file server does."""
+
+    def __init__(self, clock: ManualClock, slow: str, seconds: float) -> None:
+        super().__init__(server_time=clock.time)
+        self._clock, self._slow, self._seconds = clock, slow, seconds
+
+    def call(self, name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if name == self._slow:
+            self._clock.advance(self._seconds)
+        return real(*args, **kwargs)
+
+
+@pytest.mark.parametrize("slow", ["rename", "read"])
+def test_a_holder_trusts_a_slow_claim_no_longer_than_its_name_says(
+    ground: Ground, slow: str
+) -> None:
+    ground.queue().push(make_message("a"))
+    holder, successor = ground.queue(SlowFs(ground.clock, slow, 7.0)), ground.queue()
+    asked_at = ground.clock.monotonic()
+    [message] = holder.poll()
+    assert ground.clock.monotonic() >= asked_at + 7.0
+    ground.clock.advance(asked_at + LEASE - ground.clock.monotonic() + 0.002)
+    assert [taken.id for taken in successor.poll()] == ["a"]
+    assert not is_good(message, ground.clock)
