@@ -1,7 +1,6 @@
 """The start and stop of the orchestrator, and its real threads when one of them hangs."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
