@@ -33,6 +33,7 @@ class Hazard:
 
     name = "none"
     dedupe = False
+    outdates_workers = False  # those that started earlier must not see the end of the round
 
     def prepare(self, root: Path, push_first: Callable[[Path], None]) -> Path:
         """Prepare the queue's root in the round's own process, and push the first tasks there.
@@ -50,6 +51,9 @@ class Hazard:
 
     def calm(self) -> None:
         """End the harm, so that the round can finish."""
+
+    def finish(self) -> None:
+        """Make every task due. No producer runs any more."""
 
     def options(self) -> dict[str, Any]:
         """Return the options with which every queue of the round is opened."""
@@ -85,7 +89,11 @@ class ClockSteps(Hazard):
     def strike(self, random: Random) -> None:
         self._steps[random.randrange(2)] = random.uniform(-MAX_STEP_SECONDS, MAX_STEP_SECONDS)
 
-    def calm(self) -> None:
+    # A worker measures the difference of both clocks when it starts. One that started before
+    # the last step would write due times that are hours ahead.
+    outdates_workers = True
+
+    def finish(self) -> None:
         """Move both clocks past every due time that a fast clock wrote."""
         self._steps[0] = self._steps[1] = 3 * MAX_STEP_SECONDS
 

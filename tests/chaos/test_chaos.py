@@ -111,6 +111,7 @@ class Round:
         self.processes.thaw(all_processes=True)
         self.processes.kill_all(self.push_until_killed)
         assert self.processes.wait(self.push, WAIT_TIMEOUT_SECONDS), "a pusher does not end"
+        self.finish_hazard()
         give_up_at = monotonic() + WAIT_TIMEOUT_SECONDS
         while not self.is_done():
             assert monotonic() < give_up_at, f"unfinished: {self.workspace.queue().stats()}"
@@ -119,6 +120,14 @@ class Round:
         self.workspace.stop.touch()
         for role in (self.work, self.read):
             assert self.processes.wait(role, WAIT_TIMEOUT_SECONDS), "a process does not stop"
+
+    def finish_hazard(self) -> None:
+        if self.hazard.outdates_workers:
+            self.processes.kill_all(self.work)
+        self.hazard.finish()
+        if self.hazard.outdates_workers:
+            for _ in range(WORKERS):
+                self.processes.start(self.work)
 
     def is_done(self) -> bool:
         stats = self.workspace.queue().stats()
