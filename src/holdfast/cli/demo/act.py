@@ -1,5 +1,6 @@
 """What the acts of the demo share: their processes, their story, and their waiting."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,7 @@ class DemoStopped(Exception):
     """The act cannot continue. Its report shows what is missing."""
 
 
-class Act:
+class Act(ABC):
     """One act in one folder. A subclass has the steps, the view and the report.
 
     `story` has a sentence for each event in the logs of the processes that is told.
@@ -37,21 +38,21 @@ class Act:
         self.killed_at = SYSTEM_CLOCK.monotonic()
         self._deadline = self.killed_at + self.timeout_seconds
 
+    @abstractmethod
     def run(self) -> "DemoReport":
         """Run the act and return its report."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run_steps(self) -> None:
         """Run the steps of the act. Raises DemoStopped if it cannot continue."""
-        raise NotImplementedError
 
+    @abstractmethod
     def format_line(self) -> str:
         """Return the current state as one line."""
-        raise NotImplementedError
 
+    @abstractmethod
     def render(self) -> "Sequence[RenderableType]":
         """Return the current state as rich draws it."""
-        raise NotImplementedError
 
     def run_processes(self) -> None:
         """Run the steps, and end all processes."""
@@ -70,7 +71,7 @@ class Act:
                 self.stop("timeout; stopping the demo")
             SYSTEM_CLOCK.sleep(POLL_SECONDS)
 
-    def observe(self) -> None:
+    def observe(self) -> None:  # noqa: B027  # most acts have nothing to look for
         """Look for what can be seen only while the act runs. It is called at each poll."""
 
     def stop(self, reason: str) -> NoReturn:
