@@ -3,6 +3,7 @@
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tools import names
@@ -39,6 +40,21 @@ def test_every_public_name_can_be_imported_and_is_listed_once(facade: str) -> No
     assert len(set(module.__all__)) == len(module.__all__)
     for name in module.__all__:
         assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("facade", [name for name in FACADES if "testing" not in name])
+def test_public_names_are_found_without_the_source(facade: str) -> None:
+    """An application may be deployed as bytecode, or inside an archive."""
+    module = importlib.import_module(facade)
+    code = compile(Path(str(module.__file__)).read_text(), "no such file", "exec")
+    namespace: dict[str, Any] = {"__name__": facade}
+    exec(code, namespace)
+    assert namespace["__getattr__"]("__all__") == module.__all__ != []
+
+
+def test_an_unknown_public_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'Wroker'"):
+        importlib.import_module("holdfast").Wroker  # noqa: B018
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda path: str(path.relative_to(ROOT)))

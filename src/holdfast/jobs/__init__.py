@@ -5,119 +5,35 @@ from typing import TYPE_CHECKING
 from holdfast._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.jobs.consumer import (
-        ExportJobConsumer,
-    )
-    from holdfast.jobs.dispatcher import (
-        TaskDispatcher,
-    )
-    from holdfast.jobs.engine import (
-        EngineSettings,
-        JobEngine,
-    )
-    from holdfast.jobs.errors import (
-        AlreadySealed,
-        IllegalTransition,
-        InvalidJob,
-        JobClosed,
-        JobExists,
-        JobNotFound,
-    )
+    from holdfast.jobs.consumer import ExportJobConsumer as ExportJobConsumer
+    from holdfast.jobs.dispatcher import TaskDispatcher as TaskDispatcher
+    from holdfast.jobs.engine import EngineSettings as EngineSettings
+    from holdfast.jobs.engine import JobEngine as JobEngine
+    from holdfast.jobs.errors import AlreadySealed as AlreadySealed
+    from holdfast.jobs.errors import IllegalTransition as IllegalTransition
+    from holdfast.jobs.errors import InvalidJob as InvalidJob
+    from holdfast.jobs.errors import JobClosed as JobClosed
+    from holdfast.jobs.errors import JobExists as JobExists
+    from holdfast.jobs.errors import JobNotFound as JobNotFound
     from holdfast.jobs.heartbeats.orchestrator import (
-        HeartbeatOrchestrator,
+        HeartbeatOrchestrator as HeartbeatOrchestrator,
     )
-    from holdfast.jobs.model import (
-        ExportJob,
-        ExportTask,
-        JobError,
-        JobState,
-        JobStatus,
-        TaskResult,
-        TaskStatus,
-        TaskToken,
-    )
-    from holdfast.jobs.pool.pool import (
-        WorkerPool,
-    )
-    from holdfast.jobs.pool.ports import (
-        Assignment,
-        TaskHandler,
-        TaskSource,
-    )
-    from holdfast.jobs.ports import (
-        JobStateRepository,
-        StepFunctions,
-    )
-    from holdfast.jobs.reconciler import (
-        Reconciler,
-    )
-    from holdfast.jobs.runner import (
-        JobRunner,
-    )
-    from holdfast.jobs.tracker import (
-        JobTracker,
-    )
+    from holdfast.jobs.model import ExportJob as ExportJob
+    from holdfast.jobs.model import ExportTask as ExportTask
+    from holdfast.jobs.model import JobError as JobError
+    from holdfast.jobs.model import JobState as JobState
+    from holdfast.jobs.model import JobStatus as JobStatus
+    from holdfast.jobs.model import TaskResult as TaskResult
+    from holdfast.jobs.model import TaskStatus as TaskStatus
+    from holdfast.jobs.model import TaskToken as TaskToken
+    from holdfast.jobs.pool.pool import WorkerPool as WorkerPool
+    from holdfast.jobs.pool.ports import Assignment as Assignment
+    from holdfast.jobs.pool.ports import TaskHandler as TaskHandler
+    from holdfast.jobs.pool.ports import TaskSource as TaskSource
+    from holdfast.jobs.ports import JobStateRepository as JobStateRepository
+    from holdfast.jobs.ports import StepFunctions as StepFunctions
+    from holdfast.jobs.reconciler import Reconciler as Reconciler
+    from holdfast.jobs.runner import JobRunner as JobRunner
+    from holdfast.jobs.tracker import JobTracker as JobTracker
 
-_HOMES = {
-    "jobs.consumer": ["ExportJobConsumer"],
-    "jobs.dispatcher": ["TaskDispatcher"],
-    "jobs.engine": ["EngineSettings", "JobEngine"],
-    "jobs.errors": [
-        "AlreadySealed",
-        "IllegalTransition",
-        "InvalidJob",
-        "JobClosed",
-        "JobExists",
-        "JobNotFound",
-    ],
-    "jobs.heartbeats.orchestrator": ["HeartbeatOrchestrator"],
-    "jobs.model": [
-        "ExportJob",
-        "ExportTask",
-        "JobError",
-        "JobState",
-        "JobStatus",
-        "TaskResult",
-        "TaskStatus",
-        "TaskToken",
-    ],
-    "jobs.pool.pool": ["WorkerPool"],
-    "jobs.pool.ports": ["Assignment", "TaskHandler", "TaskSource"],
-    "jobs.ports": ["JobStateRepository", "StepFunctions"],
-    "jobs.reconciler": ["Reconciler"],
-    "jobs.runner": ["JobRunner"],
-    "jobs.tracker": ["JobTracker"],
-}
-
-__all__ = [  # made by __getattr__ below
-    "AlreadySealed",
-    "Assignment",
-    "EngineSettings",
-    "ExportJob",
-    "ExportJobConsumer",
-    "ExportTask",
-    "HeartbeatOrchestrator",
-    "IllegalTransition",
-    "InvalidJob",
-    "JobClosed",
-    "JobEngine",
-    "JobError",
-    "JobExists",
-    "JobNotFound",
-    "JobRunner",
-    "JobState",
-    "JobStateRepository",
-    "JobStatus",
-    "JobTracker",
-    "Reconciler",
-    "StepFunctions",
-    "TaskDispatcher",
-    "TaskHandler",
-    "TaskResult",
-    "TaskSource",
-    "TaskStatus",
-    "TaskToken",
-    "WorkerPool",
-]
-
-__getattr__ = lazy_exports(__name__, _HOMES)
+__getattr__ = lazy_exports()

@@ -3,17 +3,11 @@
 Each is loaded on first use, so that a cold start imports only what it needs.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.lambdas.batch import sqs_batch
+    from holdfast.lambdas.batch import sqs_batch as sqs_batch
 
-__all__ = ["sqs_batch"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "sqs_batch":
-        from holdfast.lambdas.batch import sqs_batch
-
-        return sqs_batch
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_exports()
