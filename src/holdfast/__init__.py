@@ -49,4 +49,27 @@ if TYPE_CHECKING:
     from holdfast.core.worker.settle import WorkerReport as WorkerReport
     from holdfast.core.worker.worker import Worker as Worker
 
-__getattr__ = lazy_exports()
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "adapters.aws.heartbeat": "SQSHeartbeat",
+        "adapters.aws.sqs": "SQSQueue",
+        "adapters.local.filesystem": "FilesystemQueue LocalFileQueue",
+        "bootstrap": "open_queue",
+        "bootstrap.chats": "open_conversations",
+        "bootstrap.exports": "open_jobs",
+        "core.backoff": "Backoff",
+        "core.errors": "ConfigError HandlerNotFound HoldfastError InvalidName LeaseLost "
+        "MalformedMessage MessageTooLarge NewerSchema NotLeased QueueUnavailable "
+        "StoreUnavailable Unsupported",
+        "core.events": "Events",
+        "core.lease.keeper": "LeaseKeeper",
+        "core.lease.lease": "Lease LeaseSource LeaseState Refused Renewed Unanswered",
+        "core.queue.manager": "MessageInfo MessageState QueueManager QueueStats",
+        "core.queue.message": "AnyMessage MessageCodec QueueMessage attach_lease",
+        "core.worker.context": "Context",
+        "core.worker.outcome": "Done GiveBack Reject Retry",
+        "core.worker.settle": "WorkerReport",
+        "core.worker.worker": "Worker",
+    },
+)

@@ -19,4 +19,15 @@ if TYPE_CHECKING:
     )
     from holdfast.lambdas.batch import sqs_batch as sqs_batch
 
-__getattr__ = lazy_exports()
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "adapters.aws.dynamodb": "DynamoDBJobs",
+        "adapters.aws.dynamodb.chat": "DynamoDBConversations",
+        "adapters.aws.heartbeat": "SQSHeartbeat interval_from_env stop_all "
+        "visibility_timeout_of",
+        "adapters.aws.sqs": "SQSQueue",
+        "adapters.aws.stepfunctions": "StepFunctionsCallbacks",
+        "lambdas.batch": "sqs_batch",
+    },
+)

@@ -35,4 +35,23 @@ if TYPE_CHECKING:
     from holdfast.conversations.staging import Stager as Stager
     from holdfast.conversations.sweeper import Sweeper as Sweeper
 
-__getattr__ = lazy_exports()
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "adapters.local.sqlite": "SQLiteConversations",
+        "bootstrap.chats": "ChatApp build_chat open_conversations",
+        "conversations.errors": "PermanentError SendUnclear TransientError",
+        "conversations.messages": "Inbound Trigger parse_inbound",
+        "conversations.model": "Channel Conversation ConversationKey Fragment "
+        "HistoryMessage ParkedBatch",
+        "conversations.operator": "Operator",
+        "conversations.outbox": "WriterAnswer",
+        "conversations.policy": "ConversationPolicy ConversationProfile",
+        "conversations.ports": "ConversationStore ReplyRequest ReplySender ReplyWriter "
+        "SecretStore",
+        "conversations.processor": "BatchProcessor",
+        "conversations.secret": "Secret",
+        "conversations.staging": "Stager",
+        "conversations.sweeper": "Sweeper",
+    },
+)

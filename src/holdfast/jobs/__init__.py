@@ -36,4 +36,22 @@ if TYPE_CHECKING:
     from holdfast.jobs.runner import JobRunner as JobRunner
     from holdfast.jobs.tracker import JobTracker as JobTracker
 
-__getattr__ = lazy_exports()
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "jobs.consumer": "ExportJobConsumer",
+        "jobs.dispatcher": "TaskDispatcher",
+        "jobs.engine": "EngineSettings JobEngine",
+        "jobs.errors": "AlreadySealed IllegalTransition InvalidJob JobClosed JobExists "
+        "JobNotFound",
+        "jobs.heartbeats.orchestrator": "HeartbeatOrchestrator",
+        "jobs.model": "ExportJob ExportTask JobError JobState JobStatus TaskResult "
+        "TaskStatus TaskToken",
+        "jobs.pool.pool": "WorkerPool",
+        "jobs.pool.ports": "Assignment TaskHandler TaskSource",
+        "jobs.ports": "JobStateRepository StepFunctions",
+        "jobs.reconciler": "Reconciler",
+        "jobs.runner": "JobRunner",
+        "jobs.tracker": "JobTracker",
+    },
+)

@@ -10,4 +10,9 @@ from holdfast._lazy import lazy_exports
 if TYPE_CHECKING:
     from holdfast.lambdas.batch import sqs_batch as sqs_batch
 
-__getattr__ = lazy_exports()
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "lambdas.batch": "sqs_batch",
+    },
+)

@@ -5,37 +5,26 @@ They are loaded on first use, because pytest imports this package in every proje
 environment that has Holdfast installed, and a project should not load what it does not use.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.testing.clock import ManualClock
-    from holdfast.testing.memory_conversations import MemoryConversations
-    from holdfast.testing.memory_jobs import MemoryJobs
-    from holdfast.testing.memory_queue import MemoryQueue
-    from holdfast.testing.sqs.service import SimulatedSqs
-    from holdfast.testing.stepfunctions import SimulatedStepFunctions
+    from holdfast.testing.clock import ManualClock as ManualClock
+    from holdfast.testing.memory_conversations import MemoryConversations as MemoryConversations
+    from holdfast.testing.memory_jobs import MemoryJobs as MemoryJobs
+    from holdfast.testing.memory_queue import MemoryQueue as MemoryQueue
+    from holdfast.testing.sqs.service import SimulatedSqs as SimulatedSqs
+    from holdfast.testing.stepfunctions import SimulatedStepFunctions as SimulatedStepFunctions
 
-_MODULES = {
-    "ManualClock": "clock",
-    "MemoryConversations": "memory_conversations",
-    "MemoryJobs": "memory_jobs",
-    "MemoryQueue": "memory_queue",
-    "SimulatedSqs": "sqs.service",
-    "SimulatedStepFunctions": "stepfunctions",
-}
-
-__all__ = [  # loaded by __getattr__ below
-    "ManualClock",
-    "MemoryConversations",
-    "MemoryJobs",
-    "MemoryQueue",
-    "SimulatedSqs",
-    "SimulatedStepFunctions",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "testing.clock": "ManualClock",
+        "testing.memory_conversations": "MemoryConversations",
+        "testing.memory_jobs": "MemoryJobs",
+        "testing.memory_queue": "MemoryQueue",
+        "testing.sqs.service": "SimulatedSqs",
+        "testing.stepfunctions": "SimulatedStepFunctions",
+    },
+)

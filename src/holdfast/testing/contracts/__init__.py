@@ -9,24 +9,22 @@
 They need pytest, and the stores' suites hypothesis too. Loaded on first use.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from holdfast.testing.contracts.conversations.contract import ConversationStoreContract
-    from holdfast.testing.contracts.jobs.contract import JobStoreContract
-    from holdfast.testing.contracts.queue.contract import QueueContract
+    from holdfast.testing.contracts.conversations.contract import (
+        ConversationStoreContract as ConversationStoreContract,
+    )
+    from holdfast.testing.contracts.jobs.contract import JobStoreContract as JobStoreContract
+    from holdfast.testing.contracts.queue.contract import QueueContract as QueueContract
 
-_HOME = {
-    "ConversationStoreContract": "conversations.contract",
-    "JobStoreContract": "jobs.contract",
-    "QueueContract": "queue.contract",
-}
-
-__all__ = ["ConversationStoreContract", "JobStoreContract", "QueueContract"]  # see below
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__all__, __getattr__ = lazy_exports(
+    __name__,
+    {
+        "testing.contracts.conversations.contract": "ConversationStoreContract",
+        "testing.contracts.jobs.contract": "JobStoreContract",
+        "testing.contracts.queue.contract": "QueueContract",
+    },
+)
