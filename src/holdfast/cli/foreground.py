@@ -144,7 +144,7 @@ class ForegroundRunner(Generic[R]):
     def run(self) -> R:
         """Run the work, and return its result or raise its error."""
         thread = Thread(target=self._work, name="holdfast-worker")
-        with _collect_signals(self._signals), self._status:
+        with handle_signals(self._record_signal, *_STOP_SIGNALS), self._status:
             thread.start()
             while not SYSTEM_CLOCK.wait(self._over, _POLL_SECONDS):
                 self._handle_signals()
@@ -162,6 +162,10 @@ class ForegroundRunner(Generic[R]):
             self._error = error
         finally:
             self._over.set()
+
+    def _record_signal(self, number: int, frame: object) -> None:
+        """Do nothing else, because a handler must not touch what it interrupts."""
+        self._signals.append(number)
 
     def _handle_signals(self) -> None:
         while self._handled < len(self._signals):
@@ -189,16 +193,13 @@ class ForegroundRunner(Generic[R]):
 
 
 @contextmanager
-def _collect_signals(received: list[int]) -> Iterator[None]:
-    """Record signals and do nothing else, because a handler must not touch what it
-    interrupts."""
-
-    def record(number: int, frame: object) -> None:
-        received.append(number)
-
-    before = {number: signal.signal(number, record) for number in _STOP_SIGNALS}
+def handle_signals(
+    handler: Callable[[int, Any], object] | signal.Handlers, *numbers: signal.Signals
+) -> Iterator[None]:
+    """Have these signals call the handler until the block is left."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

@@ -1,38 +1,28 @@
-"""The `demo` command: runs the scenarios in a temporary folder and shows their reports."""
+"""The `demo` command: runs the acts in a temporary folder and shows their reports."""
 
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import info, print_json
+from holdfast.cli.demo.act import Act, DemoSizes
+from holdfast.cli.demo.screen import DemoReport, DemoScreen
 from holdfast.cli.errors import ExitCode
+from holdfast.cli.foreground import handle_signals
 from holdfast.core.errors import ConfigError
 
-if TYPE_CHECKING:
-    from holdfast.cli.demo.act import Act
-    from holdfast.cli.demo.screen import DemoScreen
-
 _NEEDS = "needs pycurl: pip install 'holdfast[export]'"
-_TITLES = {
-    "queue": "{tasks} tasks, a killed worker, a hung handler",
-    "export": "{files} files, a killed worker, a killed service",
-    "chat": "quick messages, a worker killed before the send",
-}
-_INSPECT = {
-    "queue": "holdfast status {folder}/demo/enrich (and list, explain, dead)",
-    "export": "holdfast export list --jobs {folder}/jobs.db (and show)",
-    "chat": "HOLDFAST_DATA_DIR={folder} holdfast chat show demo (and outbox)",
-}
 
 
 class Scenario(StrEnum):
@@ -46,25 +36,22 @@ class Scenario(StrEnum):
 
 def demo(
     act: Annotated[Scenario, typer.Option(help="The scenario to run.")] = Scenario.ALL,
-    tasks: Annotated[int, typer.Option(min=30, max=5000, help="Number of tasks.")] = 300,
-    workers: Annotated[
-        int, typer.Option(min=2, max=16, help="Number of worker processes.")
-    ] = 4,
-    files: Annotated[int, typer.Option(min=30, max=500, help="Number of files.")] = 120,
+    *,
+    sizes: DemoSizes,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Kill workers, let a handler hang, and show that the totals still match."""
-    from holdfast.cli.demo.screen import DemoReport, DemoScreen
-
-    scenarios = _choose_scenarios(act)
+    acts = _choose_acts(act)
     reports: dict[str, DemoReport] = {}
-    with _interrupt_on_termination(), _open_folder(keep, scenarios) as folder:
-        for number, name in enumerate(scenarios, 1):
-            title = _TITLES[name].format(tasks=tasks, files=files)
-            heading = f"holdfast demo, {number} of {len(scenarios)}: {title}"
+    # SIGTERM and a closed terminal end the demo cleanly, as Ctrl-C does.
+    ending = handle_signals(_interrupt, signal.SIGTERM, signal.SIGHUP)
+    with ending, _open_folder(keep, acts) as folder:
+        for number, (name, kind) in enumerate(acts.items(), 1):
+            title = kind.title.format_map(asdict(sizes))
+            heading = f"holdfast demo, {number} of {len(acts)}: {title}"
             screen = DemoScreen(sys.stderr if as_json else sys.stdout, heading)
-            reports[name] = _make_act(name, folder, screen, tasks, workers, files).run()
+            reports[name] = kind(folder, screen, sizes).run()
             if not as_json:
                 screen.show_report(reports[name])
     if as_json:
@@ -73,30 +60,18 @@ def demo(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _choose_scenarios(chosen: Scenario) -> list[str]:
-    """Return the scenarios to run. Raises ConfigError if the chosen one cannot run."""
-    names = list(_TITLES) if chosen is Scenario.ALL else [chosen.value]
-    if "export" in names and not _can_download(needed=chosen is Scenario.EXPORT):
-        names.remove("export")
-    return names
+def _choose_acts(chosen: Scenario) -> Mapping[str, type[Act]]:
+    """Return the acts to run. Raises ConfigError if the chosen one cannot run."""
+    from holdfast.cli.demo.chat_act import ChatAct
+    from holdfast.cli.demo.export_act import ExportAct
+    from holdfast.cli.demo.queue_act import QueueAct
 
-
-def _make_act(
-    name: str, folder: Path, screen: "DemoScreen", tasks: int, workers: int, files: int
-) -> "Act":
-    match name:
-        case "queue":
-            from holdfast.cli.demo.enrichment.scenario import EnrichmentAct
-
-            return EnrichmentAct(folder, screen, tasks, workers)
-        case "export":
-            from holdfast.cli.demo.export.scenario import ExportAct
-
-            return ExportAct(folder, screen, files)
-        case _:
-            from holdfast.cli.demo.chat.scenario import ChatAct
-
-            return ChatAct(folder, screen)
+    acts: dict[str, type[Act]] = {"queue": QueueAct, "export": ExportAct, "chat": ChatAct}
+    if chosen is not Scenario.ALL:
+        acts = {chosen.value: acts[chosen.value]}
+    if "export" in acts and not _can_download(needed=chosen is Scenario.EXPORT):
+        del acts["export"]
+    return acts
 
 
 def _can_download(*, needed: bool) -> bool:
@@ -111,28 +86,17 @@ def _can_download(*, needed: bool) -> bool:
 
 
 @contextmanager
-def _open_folder(keep: bool, scenarios: Collection[str]) -> Iterator[Path]:
+def _open_folder(keep: bool, acts: Mapping[str, type[Act]]) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
         yield folder
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-        for name in scenarios if keep else ():
-            info(f"to inspect it: {_INSPECT[name].format(folder=folder)}")
+        for act in acts.values() if keep else ():
+            command = act.inspect.format(folder=folder, url=act.make_queue_url(folder))
+            info(f"to inspect it: {command}")
 
 
-@contextmanager
-def _interrupt_on_termination() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the demo cleanly, as Ctrl-C does."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signals = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

@@ -1,18 +1,19 @@
 """Show the demo: a live view on a terminal, plain lines elsewhere."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from holdfast.cli.demo.processes import DemoProcess
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Column, Table
+from rich.text import Text
+
 from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.live import Live
-    from rich.table import Table
-
     from holdfast.cli.demo.act import Act
 
 _MAX_LINES = 9  # of the event list in the live view
@@ -27,7 +28,7 @@ class ReportRow:
     label: str
     count: int
     note: str = ""
-    wrong: bool = False
+    wrong: object = False  # true if the count shows a fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,10 @@ class DemoScreen:
 
     def __init__(self, stream: TextIO, title: str) -> None:
         self._stream, self._title = stream, title
-        self._live = _make_live(stream) if stream.isatty() else None
+        self._live: Live | None = None
+        if stream.isatty():
+            console = Console(file=stream, highlight=False)
+            self._live = Live(console=console, auto_refresh=False)
         self._started = SYSTEM_CLOCK.monotonic()
         self._draw_at = 0.0
         self._lines: deque[str] = deque(maxlen=_MAX_LINES)
@@ -96,14 +100,11 @@ class DemoScreen:
             self._draw_at = now + _REPORT_SECONDS
             self.report(act.format_line())
 
-    def _render(self, act: "Act") -> "RenderableType":
-        from rich.console import Group
-        from rich.text import Text
-
+    def _render(self, act: "Act") -> Group:
         lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in list(self._lines)]
         lines += [Text("")] * (_MAX_LINES - len(lines))  # keep the height constant
         title = Text.assemble((f"{self._title}  ", "bold"), (f"{self._elapsed():.0f} s", "dim"))
-        return Group(title, *act.render(), Text(""), *lines)
+        return Group(title, *act.render(), "", _render_processes(act), "", *lines)
 
     def show_report(self, report: DemoReport) -> None:
         """Show the accounting report at the end."""
@@ -119,10 +120,6 @@ class DemoScreen:
         self._write(f"{verdict} {report.terms}\n")
 
     def _show_table(self, report: DemoReport, verdict: str) -> None:
-        from rich import box
-        from rich.table import Column, Table
-        from rich.text import Text
-
         assert self._live is not None
         table = Table("", Column(justify="right"), "", box=box.SIMPLE, show_header=False)
         for row in report.rows:
@@ -135,26 +132,13 @@ class DemoScreen:
         console.print(Text(f"{report.terms}\n", style="dim"))
 
 
-def _make_live(stream: TextIO) -> "Live":
-    from rich.console import Console
-    from rich.live import Live
-
-    return Live(console=Console(file=stream, highlight=False), auto_refresh=False)
-
-
-def render_processes(
-    noun: str, processes: Sequence[DemoProcess], **columns: Callable[[DemoProcess], str]
-) -> "Table":
-    """Return a table of an act's processes, with more columns between pid and outcome."""
-    from rich.table import Table
-    from rich.text import Text
-
-    headings = (noun, "pid", *(name.replace("_", " ") for name in columns), "")
+def _render_processes(act: "Act") -> Table:
+    headings = (act.noun, "pid", *act.columns, "")
     table = Table(*headings, box=None, pad_edge=False, header_style="dim")
-    for process in processes:
+    for process in act.started:
         state = process.outcome or ("running" if process.counts else "starting")
         style = "red" if process.killed else "green"
         outcome = Text(state, style, no_wrap=True, overflow="ellipsis")
-        more = [describe(process) for describe in columns.values()]
+        more = [describe(process) for describe in act.columns.values()]
         table.add_row(str(process.number), str(process.pid), *more, outcome)
     return table

@@ -1,4 +1,4 @@
-"""The course of the chat scenario.
+"""The chat act: a worker is killed between writing a reply and sending it.
 
 three messages ─▶ window ─▶ worker 1: one batch ─▶ writer ─▶ reply prepared ─▶ killed
    a fourth, too late for it ─▶ worker 2: gets its trigger, the lock is held ──┘
@@ -8,43 +8,96 @@ the first message is delivered again ─▶ it has no effect ─▶ report
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from holdfast.bootstrap.chat_providers import LOCAL_PROFILE
 from holdfast.bootstrap.chats import build_chat, read_outbox
 from holdfast.cli.demo.act import ALL, POLL_SECONDS, Act
-from holdfast.cli.demo.chat.accounting import make_report
-from holdfast.cli.demo.chat.customer import (
-    EFFECTS_FILE,
-    KEY,
-    LATE,
-    NAME,
-    QUICK,
-    CustomerMessage,
-    make_environment,
-)
-from holdfast.cli.demo.chat.worker import HOLD
-from holdfast.cli.demo.effect_log import EffectLog
-from holdfast.cli.demo.processes import DemoProcess
-from holdfast.cli.demo.screen import DemoReport, DemoScreen, render_processes
-from holdfast.conversations.model import HistoryMessage, Status
+from holdfast.cli.demo.chat_worker import HOLD
+from holdfast.cli.demo.process import DemoProcess
+from holdfast.cli.demo.screen import DemoReport, ReportRow
+from holdfast.conversations.messages import Inbound, Trigger
+from holdfast.conversations.model import ConversationKey, HistoryMessage, Status
 from holdfast.conversations.outbox import Outbox, get_outbox_state
 from holdfast.core.clock import SYSTEM_CLOCK
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-_WORKER = "holdfast.cli.demo.chat.worker"
+NAME = "ada"
+KEY = ConversationKey(f"whatsapp:{NAME}", "demo")
+LOCK_SECONDS = 3.0
+_SETTINGS = {
+    "HOLDFAST_LEASE_SECONDS": f"{LOCK_SECONDS}",
+    "HOLDFAST_CHAT_LOCK_SECONDS": f"{LOCK_SECONDS}",
+    "HOLDFAST_CHAT_WINDOW_SECONDS": "1.2",
+    "HOLDFAST_CHAT_QUIET_SECONDS": "0.5",
+}
 _POLLS_BETWEEN_MESSAGES = 3
 _QUIET_POLLS = 2  # a trigger that is moved between two folders is counted in neither
 _MIN_LINES = 6  # of the conversation, to keep the height constant
 _STYLES = {"sent": "bold green", "answered": "green", "staged": "blue"}  # others are yellow
+_TERMS = (
+    "A message is answered if a sent reply quotes it. Replies are counted in the outbox "
+    "folder; the writer and the sender record their effects separately."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CustomerMessage:
+    """One message of the customer.
+
+    No text is part of another, because the replies are searched for the texts.
+    """
+
+    sid: str
+    text: str
+
+    def make_inbound(self) -> Inbound:
+        """Return a new inbound message, as the provider's webhook delivers it."""
+        return Inbound(
+            message_sid=self.sid,
+            primary_channel=KEY.primary_channel,
+            conversation_id=KEY.conversation_id,
+            body=self.text,
+        )
+
+
+QUICK = (
+    CustomerMessage("wa-1", "Hi there!"),
+    CustomerMessage("wa-2", "I ordered the blue lamp."),
+    CustomerMessage("wa-3", "When does it come?"),
+)
+LATE = CustomerMessage("wa-4", "And do you have it in red?")
+MESSAGES = (*QUICK, LATE)
+# The rows of the report: key, label, expected count and note.
+_ROWS = (
+    ("messages", "messages", 4, "three quick ones, and one too late for their batch"),
+    ("in_history", "in the history", 4, "each exactly once"),
+    ("replies", "replies", 2, "one to the three, one to the late message"),
+    ("recorded", "recorded replies", 2, "in the history"),
+    ("asked", "writer calls", 2, "none for a prepared reply"),
+    ("answered_twice", "answered twice", 0, "quoted in two replies"),
+    ("lost", "lost", 0, "in no reply"),
+    ("staged_left", "left staged", 0, ""),
+    ("locks_left", "left locked", 0, ""),
+    ("parked", "parked", 0, "waiting for an operator"),
+    ("workers_killed", "workers killed", 1, "with SIGKILL, before the send"),
+    ("taken_over", "taken over", 1, "prepared replies that were sent"),
+    ("delivered_again", "delivered again", 1, "an answered message, without effect"),
+)
 
 
 class ChatAct(Act):
-    """One run of the scenario in one folder."""
+    """One customer, and two workers."""
 
+    title = "quick messages, a worker killed before the send"
+    inspect = "HOLDFAST_DATA_DIR={folder} holdfast chat show demo (and outbox)"
+    queue_name = "chat/whatsapp"
+    message = Trigger
+    command = "holdfast.cli.demo.chat_worker"
     timeout_seconds = 90.0
     story: ClassVar = {
         "reply_written": "the reply is written and stored as prepared",
@@ -57,23 +110,17 @@ class ChatAct(Act):
         "sent_not_recorded": "sent not recorded: {error}",
     }
 
-    def __init__(self, folder: Path, screen: DemoScreen) -> None:
-        env = make_environment(folder)
-        super().__init__(folder, screen, env)
-        self._effects = EffectLog(folder / EFFECTS_FILE)
-        self._app = build_chat(env, fallback=LOCAL_PROFILE)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.env |= _SETTINGS | {
+            "HOLDFAST_DATA_DIR": str(self.folder),
+            "HOLDFAST_CHAT_WHATSAPP_QUEUE": self.url,
+        }
+        self._app = self.resources.enter_context(build_chat(self.env, fallback=LOCAL_PROFILE))
         self._store = self._app.store
         self._written: dict[CustomerMessage, float] = {}  # with the time of each
         self._taken_over = 0  # prepared replies that were taken over
         self._delivered_again = 0
-
-    def run(self) -> DemoReport:
-        """Run the scenario and return its report."""
-        with self._app, self.screen:
-            self.run_processes()
-            return self._make_report()
-
-    # -- the steps
 
     def run_steps(self) -> None:
         """Run the steps. Raises DemoStopped."""
@@ -81,15 +128,15 @@ class ChatAct(Act):
             self._pause(_POLLS_BETWEEN_MESSAGES if number else 0)
             self._write(line)
         # Started only now, so that the three are one batch however slow the machine is.
-        first = self.start([HOLD], _WORKER)
+        first = self.start(HOLD)
         self.wait_until(lambda: self._read_effects("asked"))
         self._write(LATE, "too late for that batch, ")
-        second = self.start([], _WORKER)
-        # Now neither can continue, because the first waits for a sender that it never gets
+        second = self.start()
+        # Now neither can continue, because the first waits before the send until it is killed
         # and the second did not get the lock. So the following steps do not race.
-        self.wait_until(lambda: self._read_effects("held") and second.counts["lock_busy"])
+        self.wait_until(lambda: first.counts["reply_written"] and second.counts["lock_busy"])
         self.kill(first, self._describe_reply)
-        self._wait_until_quiet()
+        self.wait_until(self._is_quiet, polls=_QUIET_POLLS)
         # Otherwise the trigger of the message that is delivered again would also answer a
         # message whose trigger was lost, and hide the error.
         if self._store.staged(KEY.conversation_id):
@@ -97,7 +144,7 @@ class ChatAct(Act):
         self._app.stager.stage(QUICK[0].make_inbound())
         self._delivered_again += 1
         self.screen.report(f"the provider delivers {QUICK[0].sid} again: {QUICK[0].text}")
-        self._wait_until_quiet()
+        self.wait_until(self._is_quiet, polls=_QUIET_POLLS)
         self.screen.report("no trigger is left; the worker drains")
 
     def _write(self, line: CustomerMessage, when: str = "") -> None:
@@ -111,17 +158,9 @@ class ChatAct(Act):
             self.screen.draw(self)
             SYSTEM_CLOCK.sleep(POLL_SECONDS)
 
-    def _wait_until_quiet(self) -> None:
-        """Wait until every trigger is settled."""
-        polls = 0
-
-        def is_quiet() -> bool:
-            nonlocal polls
-            stats = self._app.queues[KEY.channel].stats()
-            polls = 0 if stats.ready or stats.delayed or stats.leased else polls + 1
-            return polls >= _QUIET_POLLS
-
-        self.wait_until(is_quiet)
+    def _is_quiet(self) -> bool:
+        stats = self.queue.stats()
+        return not (stats.ready or stats.delayed or stats.leased)
 
     def describe_event(self, process: DemoProcess, event: dict[str, Any]) -> str | None:
         """Tell what a worker does with the lock and the batch."""
@@ -143,10 +182,7 @@ class ChatAct(Act):
     # -- the state
 
     def _read_effects(self, kind: str) -> list[str]:
-        return [effect["text"] for effect in self._effects.read() if effect["kind"] == kind]
-
-    def _read_history(self) -> list[HistoryMessage]:
-        return self._store.history(KEY, limit=ALL)
+        return [effect["text"] for effect in self.effects.read() if effect["kind"] == kind]
 
     def _find_outbox(self) -> Outbox | None:
         conversation = self._store.get(KEY)
@@ -159,7 +195,7 @@ class ChatAct(Act):
     def _list_lines(self) -> list[tuple[float, str, str, str]]:
         """Return (time, speaker, text, state) of each message and each reply."""
         outbox = self._find_outbox()
-        answered = _collect_sids(self._read_history())
+        answered = _collect_sids(self._store.history(KEY, limit=ALL))
 
         def find_state(sid: str) -> str:
             if sid in answered:
@@ -175,19 +211,15 @@ class ChatAct(Act):
     def _list_facts(self) -> list[tuple[str, str]]:
         conversation, now = self._store.get(KEY), SYSTEM_CLOCK.time()
         window = self._store.window(KEY.conversation_id)
-        lock = "free"
+        lock, opened, reply = "free", "closed", "empty"
         if conversation is not None and conversation.status == Status.PROCESSING:
             left = conversation.lock_expires_at - now
             lock = f"held, {left:.1f} s left" if left > 0 else "expired"
-        opened = "closed"
         if window is not None:
             opened = f"open for {max(0.0, now - window.opened_at):.1f} s"
-        reply = "empty"
-        if (outbox := self._find_outbox()) is not None:
+        if conversation is not None and (outbox := conversation.outbox) is not None:
             reply = f"{get_outbox_state(outbox)}, for {len(outbox.sids)}"
         return [("window", opened), ("lock", lock), ("outbox", reply)]
-
-    # -- the view
 
     def format_line(self) -> str:
         """Return the counts and the facts as one line."""
@@ -195,11 +227,8 @@ class ChatAct(Act):
         counts = f"{states['staged']} staged, {states['answered']} answered"
         return "; ".join([counts, *(f"{name} {state}" for name, state in self._list_facts())])
 
-    def render(self) -> "Sequence[RenderableType]":
-        """Return the conversation, the facts and a table of the workers."""
-        from rich.table import Table
-        from rich.text import Text
-
+    def render(self) -> Sequence[RenderableType]:
+        """Return the conversation and the facts."""
         table = Table(box=None, pad_edge=False, show_header=False)
         lines = sorted(self._list_lines())
         for _, speaker, body, state in lines:
@@ -211,14 +240,12 @@ class ChatAct(Act):
         legend = Text(no_wrap=True)
         for name, state in self._list_facts():
             legend.append(f"{name} ", style="cyan").append(f"{state}   ")
-        return [table, "", legend, "", render_processes("worker", self.processes.started)]
+        return [table, "", legend]
 
-    # -- the report
-
-    def _make_report(self) -> DemoReport:
-        history, conversation = self._read_history(), self._store.get(KEY)
+    def make_report(self) -> DemoReport:
+        """Compare the messages with the history, the replies and the effect log."""
+        history, conversation = self._store.history(KEY, limit=ALL), self._store.get(KEY)
         return make_report(
-            [*QUICK, LATE],
             history=_collect_sids(history),
             sent=self._read_effects("sent"),
             replies=len(read_outbox(self._app.settings.outbox_folder)),
@@ -229,7 +256,7 @@ class ChatAct(Act):
                 conversation is not None and conversation.status == Status.PROCESSING
             ),
             parked=len(list(self._store.parked())),
-            workers_killed=sum(worker.killed for worker in self.processes.started),
+            workers_killed=sum(worker.killed for worker in self.started),
             taken_over=self._taken_over,
             delivered_again=self._delivered_again,
         )
@@ -239,3 +266,26 @@ def _collect_sids(history: list[HistoryMessage]) -> list[str]:
     """Return the sids of all customer messages in the history, with repetitions."""
     batches = [message for message in history if message.role == "user"]
     return [sid for batch in batches for sid in batch.details.get("sids", ())]
+
+
+def make_report(history: Sequence[str], sent: Sequence[str], **read: int) -> DemoReport:
+    """Return the report.
+
+    `history` holds the sids of all batches, with repetitions, and `sent` the text of every
+    reply that the sender got. The other counts are taken as they were read.
+    """
+    batches = Counter(history)
+    quotes = {line.sid: sum(line.text in text for text in sent) for line in MESSAGES}
+    twice = {sid for sid, count in [*quotes.items(), *batches.items()] if count > 1}
+    counts = {
+        "messages": len(MESSAGES),
+        "in_history": sum(batches[line.sid] == 1 for line in MESSAGES),
+        "answered_twice": len(twice),
+        "lost": sum(not count for count in quotes.values()),
+        **read,
+    }
+    rows = [
+        ReportRow(key, label, counts[key], note, counts[key] != expected)
+        for key, label, expected, note in _ROWS
+    ]
+    return DemoReport(rows, _TERMS)

@@ -1,20 +1,17 @@
-"""The tasks of the queue scenario, some of which misbehave on purpose.
+"""The tasks of the queue act, some of which misbehave on purpose.
 
 Each effect is a line in an effect log, with the fence of its attempt. So the report shows
 what was really done, without trusting the queue.
 """
 
-import os
-from pathlib import Path
 from typing import Literal
 
-from holdfast.cli.demo.effect_log import EffectLog
+from holdfast.cli.demo.effect_log import open_effects
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.queue.message import QueueMessage
 from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import Reject
 
-EFFECTS_VARIABLE = "HOLDFAST_DEMO_LEDGER"
 _STEPS = {"quick": 1, "long": 8}
 _STEP_SECONDS = 0.25
 _FOREVER_SECONDS = 3600.0
@@ -62,6 +59,5 @@ def enrich(task: DemoTask, ctx: Context) -> Reject | None:
         SYSTEM_CLOCK.sleep(_STEP_SECONDS)
         ctx.beat(progress=(step + 1) / steps, checkpoint=step + 1 if steps > 1 else None)
     ctx.raise_if_lost()
-    effects = EffectLog(Path(os.environ[EFFECTS_VARIABLE]))
-    effects.record(id=task.id, attempt=ctx.attempt, fence=ctx.fence)
+    open_effects().record(id=task.id, attempt=ctx.attempt, fence=ctx.fence)
     return None

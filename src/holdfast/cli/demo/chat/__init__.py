@@ -1,1 +1,0 @@
-"""The chat scenario: quick messages, one reply, and a worker killed before it is sent."""

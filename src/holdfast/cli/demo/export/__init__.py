@@ -1,1 +1,0 @@
-"""The export scenario: a pool worker and then the whole service are killed."""
