@@ -70,7 +70,8 @@ def make_job_message(files: Sequence[DemoFile]) -> AnyMessage:
         }
         for file in files
     ]
-    return AnyMessage(id=JOB, jobId=JOB, exportId="demo", userId="you", tasks=tasks)
+    job: dict[str, Any] = {"jobId": JOB, "exportId": "demo", "userId": "you", "tasks": tasks}
+    return AnyMessage(id=JOB, **job)
 
 
 class ExportAct(Act):

@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from rich.console import RenderableType
@@ -47,7 +48,7 @@ class QueueAct(Act):
         "retried": "{message_id} will be retried: {reason}",
         "message_lease_lost": "lost the lease of {message_id}: {reason}",
     }
-    columns: ClassVar = {"done": lambda worker: str(worker.counts["completed"])}
+    columns = MappingProxyType({"done": lambda worker: str(worker.counts["completed"])})
     _pushed: Sequence[str] = ()
     _victim: DemoProcess | None = None
 

@@ -1,4 +1,4 @@
-"""The report of the demo's export scenario: any fault makes the totals differ."""
+"""The report of the demo's export act: any fault makes the totals differ."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.demo.export import accounting
-from holdfast.cli.demo.export.files import JOB, DemoFile, make_files
-from holdfast.cli.demo.export.server import FileRequest
+from holdfast.cli.demo import export_act
+from holdfast.cli.demo.export_act import JOB, compute_checksums, find_incomplete, make_files
+from holdfast.cli.demo.file_server import DemoFile, FileRequest
 from holdfast.cli.demo.screen import DemoReport
 from holdfast.jobs.model import (
     ExportJob,
@@ -35,7 +35,7 @@ REQUESTS = [FileRequest(file.key, 0, 1) for file in FILES]
 
 
 def make_row(file: DemoFile) -> ExportTask:
-    task = ExportTask.create(JOB, f"http://127.0.0.1:1/{file.key}", file.key)
+    task = ExportTask.create(JOB, file.url, file.key)
     if file is MISSING:
         return replace(task, status=TaskStatus.FAILED, error=JobError("Http404", "gone"))
     return replace(task, status=TaskStatus.COMPLETED)
@@ -55,7 +55,7 @@ def make_report(
     requests: list[FileRequest] = REQUESTS,
     **observed: Any,
 ) -> DemoReport:
-    return accounting.make_report(FILES, target, job, rows, requests, **(OBSERVED | observed))
+    return export_act.make_report(FILES, target, job, rows, requests, **(OBSERVED | observed))
 
 
 def make_job(total: int, completed: int, failed: int) -> ExportJob:
@@ -138,9 +138,9 @@ def test_an_incomplete_file_under_its_name_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "whole").write_bytes(b"1234")
     (tmp_path / "half").write_bytes(b"12")
     (tmp_path / ".hidden").write_bytes(b"1")
-    assert accounting.find_incomplete(tmp_path, {"whole": 4, "half": 4}) == {"half"}
-    assert accounting.compute_checksums(tmp_path).keys() == {"whole", "half"}
-    assert accounting.find_incomplete(tmp_path / "not there", {}) == set()
+    assert find_incomplete(tmp_path, {"whole": 4, "half": 4}) == {"half"}
+    assert compute_checksums(tmp_path).keys() == {"whole", "half"}
+    assert find_incomplete(tmp_path / "not there", {}) == set()
 
 
 def test_every_number_of_files_includes_the_difficult_ones_early() -> None:

@@ -1,14 +1,12 @@
-"""The report of the demo's chat scenario: any fault makes the totals differ."""
+"""The report of the demo's chat act: any fault makes the totals differ."""
 
 from typing import Any
 
 import pytest
 
-from holdfast.cli.demo.chat.accounting import make_report
-from holdfast.cli.demo.chat.customer import LATE, QUICK
+from holdfast.cli.demo.chat_act import LATE, MESSAGES, QUICK, make_report
 from holdfast.cli.demo.screen import DemoReport
 
-MESSAGES = [*QUICK, LATE]
 FIRST = "You said: " + "\n".join(line.text for line in QUICK)
 SECOND = f"You said: {LATE.text}"
 OBSERVED: dict[str, Any] = {
@@ -27,7 +25,7 @@ OBSERVED: dict[str, Any] = {
 
 
 def report(**observed: Any) -> DemoReport:
-    return make_report(MESSAGES, **(OBSERVED | observed))
+    return make_report(**(OBSERVED | observed))
 
 
 def test_the_totals_of_a_good_conversation_match() -> None:
