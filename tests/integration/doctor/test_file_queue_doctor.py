@@ -122,6 +122,23 @@ def test_a_probe_that_breaks_is_a_result_and_the_others_continue(
     assert results["lock"][0].level is CheckLevel.OK
 
 
+def test_the_other_racers_are_killed_when_one_fails(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path
+) -> None:
+    """Otherwise doctor would wait for a racer that hangs, for example on a dead mount."""
+    (marks := tmp_path / "marks").mkdir()
+    hanging = (
+        "import pathlib, time\n"
+        "if me == '0': sys.exit(5)\n"
+        "time.sleep(10)\n"
+        f"pathlib.Path({str(marks)!r}, f'{{how}}-{{me}}').touch()"
+    )
+    results = examine(queue.folder, racer=racer(tmp_path, hanging))
+    for race in ("rename", "link"):
+        assert "a probing process ended with 5" in results[race][0].found
+    assert list(marks.iterdir()) == []  # none ran to its end
+
+
 # -- filesystem and mount
 
 MOUNTS = """\
