@@ -23,8 +23,7 @@ from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import AnyMessage
 from holdfast.core.urls import QUEUES, parse_url
 from holdfast.doctor.runner import CheckFailed, require_valid_settings, run_checks
-from holdfast.doctor.stores import check_store
-from holdfast.doctor.tables import check_chat_tables
+from holdfast.doctor.stores import check_chat_tables, check_store
 
 # A customer of each channel. Nothing is sent to them.
 _CUSTOMERS = {

@@ -1,13 +1,19 @@
-"""Checks of a store of jobs or conversations: a SQLite file, or DynamoDB tables."""
+"""Checks of a store of jobs or conversations: a SQLite file, or DynamoDB tables.
 
-from collections.abc import Callable, Iterator
+Of a table, these compare keys, index and row expiry with its definition.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from holdfast.core.checks import CheckLevel, CheckResult, ok
+from holdfast.core.checks import CheckLevel, CheckResult, fail, ok, warn
 from holdfast.core.errors import HoldfastError
-from holdfast.core.urls import find_store_file
+from holdfast.core.urls import STORES, find_store_file, parse_url
 from holdfast.doctor.runner import CheckFailed, run_checks
+
+_RECREATE = "a key cannot be changed: use other names (dynamodb:PREFIX) or recreate the table"
 
 T = TypeVar("T")
 
@@ -41,3 +47,142 @@ def check_store(
             yield from examine(store)
     except HoldfastError as error:
         raise CheckFailed(f"{url}: {error}", f"check {setting} and the permissions") from error
+
+
+# -- tables
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: its definition, and what DynamoDB says about it.
+
+    `expires_by` is the attribute that holds a row's expiry, or None if rows do not expire.
+    """
+
+    name: str
+    definition: Mapping[str, Any]
+    description: Mapping[str, Any]
+    expiry: Mapping[str, Any]
+    expires_by: str | None
+
+
+def check_job_tables(url: str, client: Any = None) -> Iterator[CheckResult]:
+    """Check the tables of a dynamodb: job store. Raises ConfigError without a client."""
+    from holdfast.adapters.aws.dynamodb import tables
+
+    prefix = parse_url(url, STORES).path
+    names = tables.JobTables(f"{prefix}{tables.JOBS}", f"{prefix}{tables.TASKS}")
+    expiring = dict.fromkeys((names.jobs, names.tasks), "ttl")
+    command = tables.format_tables_command(names)
+    return _check_tables(client, tables.define_tables(names), expiring, command)
+
+
+def check_chat_tables(url: str, client: Any = None) -> Iterator[CheckResult]:
+    """Check the tables of a dynamodb: conversation store. Raises as `check_job_tables` does."""
+    from holdfast.adapters.aws.dynamodb.chat import tables
+
+    prefix = parse_url(url, STORES).path
+    names = tables.tables_from_prefix(prefix)
+    command = tables.format_tables_command(prefix)
+    return _check_tables(client, tables.define_tables(names), names.expiring, command)
+
+
+def _check_tables(
+    client: Any,
+    definitions: list[dict[str, Any]],
+    expiring: Mapping[str, str],
+    command: str,
+) -> Iterator[CheckResult]:
+    """Compare each table with its definition. `command` is the one that shows the tables."""
+    if client is None:
+        from holdfast.adapters.aws.clients import make_retrying_client
+
+        client = make_retrying_client("dynamodb")
+
+    def examine(definition: Mapping[str, Any]) -> Iterator[CheckResult]:
+        name = definition["TableName"]
+        description, expiry = _describe(client, name, command)
+        table = Table(name, definition, description, expiry, expiring.get(name))
+        return run_checks(table, *TABLE)
+
+    for definition in definitions:
+        yield from run_checks(definition, ("table", examine))
+
+
+def _describe(client: Any, name: str, command: str) -> tuple[Any, Any]:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from holdfast.adapters.aws.dynamodb import errors
+    from holdfast.adapters.aws.errors import get_error_code
+
+    try:
+        table = client.describe_table(TableName=name)["Table"]
+        return table, client.describe_time_to_live(TableName=name)["TimeToLiveDescription"]
+    except (BotoCoreError, ClientError) as error:
+        if get_error_code(error) in errors.NO_TABLE:
+            text, remedy = f"{name} does not exist", f"create it with `{command} --create`"
+        else:
+            reason = str(errors.explain_error("DescribeTable", error, command))
+            text, remedy = f"{name}: {reason}", "check that this machine can reach DynamoDB"
+        raise CheckFailed(text, remedy) from error
+
+
+def _check_keys(table: Table) -> Iterator[CheckResult]:
+    actual, expected = _format_key(table.description), _format_key(table.definition)
+    status = table.description.get("TableStatus")
+    if actual != expected:
+        yield fail(f"{table.name} has the key {actual}, expected {expected}", _RECREATE)
+    elif status != "ACTIVE":
+        yield warn(f"{table.name} is {str(status).lower()}", "check again in a minute")
+    else:
+        yield ok(f"{table.name}: {actual}")
+
+
+def _check_indexes(table: Table) -> Iterator[CheckResult]:
+    present = table.description.get("GlobalSecondaryIndexes") or ()
+    indexes = {index["IndexName"]: index for index in present}
+    for definition in table.definition.get("GlobalSecondaryIndexes", ()):
+        yield _check_index(table.name, indexes.get(definition["IndexName"]), definition)
+
+
+def _check_index(
+    name: str, index: Mapping[str, Any] | None, definition: Mapping[str, Any]
+) -> CheckResult:
+    index_name, expected = definition["IndexName"], _format_key(definition)
+    if index is None:
+        return fail(
+            f"{name} has no {index_name}, so active jobs are not found and get no heartbeats",
+            f"add it: {expected}, keys only",
+        )
+    actual = _format_key(index)
+    if actual.split(", ")[0] != expected.split(", ")[0]:
+        return fail(f"{index_name} has the key {actual}, expected {expected}", "recreate it")
+    if actual != expected or index.get("Projection", {}).get("ProjectionType") != "KEYS_ONLY":
+        return warn(
+            f"{index_name} has the key {actual} and holds more than keys: each counted "
+            "result may be written twice, and all active jobs share one partition",
+            f"recreate it: {expected}, keys only",
+        )
+    return ok(f"{index_name}: {actual}, keys only")
+
+
+def _check_expiry(table: Table) -> Iterator[CheckResult]:
+    if (attribute := table.expires_by) is None:
+        return
+    is_on = table.expiry.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
+    if is_on and table.expiry.get("AttributeName") == attribute:
+        yield ok(f"{table.name}: finished rows expire by {attribute}")
+    else:
+        yield warn(
+            f"{table.name} keeps finished rows forever",
+            f"enable time to live on the attribute {attribute}; `--create` does it",
+        )
+
+
+def _format_key(schema: Mapping[str, Any]) -> str:
+    order = {"HASH": 0, "RANGE": 1}
+    parts = sorted(schema.get("KeySchema") or (), key=lambda part: order[part["KeyType"]])
+    return ", ".join(part["AttributeName"] for part in parts)
+
+
+TABLE = (("table", _check_keys), ("index", _check_indexes), ("expiry", _check_expiry))

@@ -33,7 +33,7 @@ def tables(
     """Check the DynamoDB tables of conversations."""
     from holdfast.bootstrap.chats import create_chat_tables
     from holdfast.config.chat import read_chat_settings
-    from holdfast.doctor.tables import check_chat_tables
+    from holdfast.doctor.stores import check_chat_tables
 
     store = read_chat_settings(os.environ).store_url
     make = create_chat_tables if create else None

@@ -18,7 +18,7 @@ def tables(
 ) -> None:
     """Check the DynamoDB tables of a job store."""
     from holdfast.bootstrap.exports import create_job_tables
-    from holdfast.doctor.tables import check_job_tables
+    from holdfast.doctor.stores import check_job_tables
 
     store = jobs or os.environ.get(STORE_VARIABLE, "")
     make = create_job_tables if create else None

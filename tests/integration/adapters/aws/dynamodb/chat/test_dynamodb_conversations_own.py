@@ -20,7 +20,7 @@ from holdfast.core.checks import CheckLevel
 from holdfast.core.queue.message import get_lease
 from holdfast.core.worker.context import LeaseContext
 from holdfast.core.worker.outcome import Done
-from holdfast.doctor.tables import check_chat_tables
+from holdfast.doctor.stores import check_chat_tables
 from holdfast.testing import ManualClock, MemoryQueue
 from holdfast.testing.chat_providers import FakeProviders
 from support.conversations.in_memory_chat import AI_CONFIG, CHANNEL_CONFIG, QuietKeeper
