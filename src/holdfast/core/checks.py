@@ -16,7 +16,7 @@ class CheckLevel(Enum):
 class CheckResult:
     """The result of one check. `remedy` says what to do and is empty at level OK.
 
-    A rule makes a result without a name; the table in which its check stands adds `check`.
+    A result without a name gets that of its check in the table; `check` gives it another.
     """
 
     check: str
@@ -25,14 +25,14 @@ class CheckResult:
     remedy: str = ""
 
 
-def ok(found: str) -> CheckResult:
+def ok(found: str, *, check: str = "") -> CheckResult:
     """Make a result for a check that passed."""
-    return CheckResult("", CheckLevel.OK, found)
+    return CheckResult(check, CheckLevel.OK, found)
 
 
-def warn(found: str, remedy: str) -> CheckResult:
+def warn(found: str, remedy: str, *, check: str = "") -> CheckResult:
     """Make a result for something that works but should be changed."""
-    return CheckResult("", CheckLevel.WARN, found, remedy)
+    return CheckResult(check, CheckLevel.WARN, found, remedy)
 
 
 def fail(found: str, remedy: str) -> CheckResult:

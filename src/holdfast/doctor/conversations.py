@@ -115,19 +115,14 @@ def _check_leases(chat: Conversations) -> Iterator[CheckResult]:
 
 
 def _check_store(chat: Conversations) -> Iterator[CheckResult]:
-    url = chat.settings.store_url
-
     def examine(store: ConversationStore) -> Iterator[CheckResult]:
         # It needs write permission but changes nothing: the conversation does not exist.
         store.set_status(ConversationKey("holdfast", "holdfast-doctor"), "")
-        yield ok(f"{url} can be read and written")
-        yield from run_checks(store, ("waiting", check_waiting), ("parked", _check_parked))
-
-    def check_waiting(store: ConversationStore) -> Iterator[CheckResult]:
-        return _check_waiting(store, chat.settings.policy, chat.wiring.clock.time())
+        yield ok(f"{chat.settings.store_url} can be read and written")
+        yield from _check_messages(store, chat.settings.policy, chat.wiring.clock.time())
 
     return check_store(
-        url,
+        chat.settings.store_url,
         chat.wiring.open_store,
         check_chat_tables,
         examine,
@@ -136,7 +131,7 @@ def _check_store(chat: Conversations) -> Iterator[CheckResult]:
     )
 
 
-def _check_waiting(
+def _check_messages(
     store: ConversationStore, policy: ConversationPolicy, now: float
 ) -> Iterator[CheckResult]:
     ages = [now - waiting.oldest_staged_at for waiting in store.waiting()]
@@ -144,17 +139,15 @@ def _check_waiting(
         yield warn(
             f"{late} conversations wait for a reply, the longest for {max(ages):.0f} s",
             "check that `holdfast chat work` or the Lambda function is running",
+            check="waiting",
         )
     else:
-        yield ok(f"{len(ages)} conversations, none for too long")
-
-
-def _check_parked(store: ConversationStore) -> Iterator[CheckResult]:
+        yield ok(f"{len(ages)} conversations, none for too long", check="waiting")
     if parked := sum(1 for _ in store.parked()):
         text = f"{parked} parked batches wait for an operator"
-        yield warn(text, "`holdfast chat parked` shows why")
+        yield warn(text, "`holdfast chat parked` shows why", check="parked")
     else:
-        yield ok("nothing")
+        yield ok("nothing", check="parked")
 
 
 # -- queues

@@ -2,17 +2,17 @@
 
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.config.heartbeat import HeartbeatSettings, read_heartbeat_settings
+from holdfast.config.heartbeat import read_heartbeat_settings
 from holdfast.core.checks import CheckResult, fail, ok, warn
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.urls import TARGETS, parse_url
-from holdfast.doctor.filesystem import count_free_bytes
 from holdfast.doctor.runner import (
     CheckFailed,
     explain_aws_errors,
@@ -65,23 +65,18 @@ def examine_exports(exports: Exports) -> Iterator[CheckResult]:
 def _check_settings(exports: Exports) -> Iterator[CheckResult]:
     with require_valid_settings():
         heartbeats = read_heartbeat_settings(exports.env)
-    return run_checks(heartbeats, *HEARTBEATS)
-
-
-def _check_heartbeats(heartbeats: HeartbeatSettings) -> Iterator[CheckResult]:
-    if not heartbeats.enabled:
+    if heartbeats.enabled:
+        text = f"they are on, every {heartbeats.interval_seconds:g} s"
+        yield ok(text, check="heartbeats")
+    else:
         yield warn(
             "they are off, so Step Functions times out jobs that take longer than its "
             "HeartbeatSeconds",
             "set STEP_FUNCTIONS_HEARTBEAT_ENABLED to true, or unset it",
+            check="heartbeats",
         )
-    else:
-        yield ok(f"they are on, every {heartbeats.interval_seconds:g} s")
-
-
-def _check_interval(heartbeats: HeartbeatSettings) -> Iterator[CheckResult]:
     if (result := heartbeats.check_timeout()) is not None:
-        yield result
+        yield replace(result, check="heartbeat")
 
 
 def _check_pycurl(exports: Exports) -> Iterator[CheckResult]:
@@ -102,11 +97,7 @@ def _check_store(exports: Exports) -> Iterator[CheckResult]:
             jobs.note_progress("holdfast-doctor")  # needs write permission; no such job exists
         active = [job for status in ACTIVE for job in jobs.find_by_status(status)]
         yield ok(f"{exports.jobs} can be read and written")
-        now = exports.clock.time()
-        unmoved = [job for job in active if now - job.last_progress_at > _QUIET_SECONDS]
-        checks = (("jobs", _count_jobs), ("callbacks", _check_callbacks))
-        yield from run_checks(active, *checks)
-        yield from run_checks(unmoved, ("progress", _check_progress))
+        yield from _check_jobs(active, exports.clock.time())
 
     return check_store(
         exports.jobs,
@@ -118,24 +109,20 @@ def _check_store(exports: Exports) -> Iterator[CheckResult]:
     )
 
 
-def _count_jobs(active: list[ExportJob]) -> Iterator[CheckResult]:
+def _check_jobs(active: list[ExportJob], now: float) -> Iterator[CheckResult]:
     with_token = sum(job.has_task_token() for job in active)
-    yield ok(f"{len(active)} active, {with_token} of them with a task token")
-
-
-def _check_callbacks(active: list[ExportJob]) -> Iterator[CheckResult]:
+    yield ok(f"{len(active)} active, {with_token} of them with a task token", check="jobs")
     if pending := sum(job.callback.state is CallbackState.PENDING for job in active):
         yield warn(
             f"{pending} jobs are decided, but their result has not reached Step Functions",
             "run a service that can reach it, with `holdfast export serve`",
+            check="callbacks",
         )
-
-
-def _check_progress(unmoved: list[ExportJob]) -> Iterator[CheckResult]:
-    if unmoved:
+    if unmoved := sum(now - job.last_progress_at > _QUIET_SECONDS for job in active):
         yield warn(
-            f"{len(unmoved)} active jobs have not moved for {_QUIET_SECONDS / 60:g} minutes",
+            f"{unmoved} active jobs have not moved for {_QUIET_SECONDS / 60:g} minutes",
             "`holdfast export list` shows them; check that a service is running",
+            check="progress",
         )
 
 
@@ -162,7 +149,12 @@ def _check_folder(to: str) -> Iterator[CheckResult]:
         raise CheckFailed(f"{existing}: {error.strerror}", remedy) from error
     made = "" if path.exists() else "; it will be made"
     yield ok(f"{to} can be written to{made}")
-    yield from run_checks(existing, ("space", _check_space))
+    free = shutil.disk_usage(existing).free
+    if free < _MIN_FREE_BYTES:
+        remedy = "free some space, or use another disk"
+        yield warn(f"{free / 1e6:,.0f} MB are free", remedy, check="space")
+    else:
+        yield ok(f"{free / 1e9:,.1f} GB are free", check="space")
 
 
 def _try_to_write(folder: Path, *, is_target: bool) -> None:
@@ -174,14 +166,6 @@ def _try_to_write(folder: Path, *, is_target: bool) -> None:
     own = folder / OWN_FOLDER
     if is_target and own.exists():
         PartialFiles(str(own)).close()  # raises if a link is in its place
-
-
-def _check_space(folder: Path) -> Iterator[CheckResult]:
-    free = count_free_bytes(folder)
-    if free < _MIN_FREE_BYTES:
-        yield warn(f"{free / 1e6:,.0f} MB are free", "free some space, or use another disk")
-    else:
-        yield ok(f"{free / 1e9:,.1f} GB are free")
 
 
 def _check_s3(to: str) -> Iterator[CheckResult]:
@@ -205,7 +189,6 @@ def _check_s3(to: str) -> Iterator[CheckResult]:
     yield ok(f"{to} accepts uploads")
 
 
-HEARTBEATS = (("heartbeats", _check_heartbeats), ("heartbeat", _check_interval))
 EXPORTS = (
     ("settings", _check_settings),
     ("pycurl", _check_pycurl),

@@ -4,18 +4,39 @@ The probes use real processes in a folder of their own, which is removed afterwa
 else is changed.
 """
 
+import grp
+import os
+import re
+import shlex
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
-from holdfast.core.checks import CheckResult, fail
-from holdfast.doctor.filesystem import FILESYSTEM, FileQueue
-from holdfast.doctor.probes import PROBES
-from holdfast.doctor.queue_contents import CONTENTS, QueueContents
-from holdfast.doctor.queue_folders import FOLDER_CHECKS
+from holdfast.adapters.local.filesystem import names
+from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
+from holdfast.adapters.local.filesystem.directory import QueueDirectory
+from holdfast.adapters.local.filesystem.fsops import FsOps
+from holdfast.adapters.local.filesystem.history import AttemptHistory
+from holdfast.adapters.local.filesystem.housekeeping import SWEEP_SECONDS
+from holdfast.adapters.local.filesystem.inspector import Inspector
+from holdfast.adapters.local.filesystem.layout import FOLDERS, format_share_command
+from holdfast.adapters.local.filesystem.server_clock import ServerClock
+from holdfast.adapters.local.filesystem.workers import WorkerRegistry
+from holdfast.adapters.modes import get_access
+from holdfast.core.checks import CheckResult, fail, ok, warn
+from holdfast.core.clock import Clock, to_utc
+from holdfast.doctor.filesystem import FILESYSTEM, PROBES, FileQueue
 from holdfast.doctor.runner import run_checks
+
+_USE = os.R_OK | os.W_OK | os.X_OK
+_MAX_LISTED = 500  # entries of a folder that are looked at
+_MAX_NAMED = 5  # foreign files that are named one by one
+_QUIET_SECONDS = 60.0  # workers mark themselves as seen every ten seconds
+_MAX_LEASE_MS = 13 * 3_600_000  # a lease can be twelve hours at most
 
 
 def examine_file_queue(queue: FileQueue) -> Iterator[CheckResult]:
@@ -48,3 +69,222 @@ def _probe(queue: FileQueue) -> Iterator[CheckResult]:
 def _check_contents(queue: FileQueue) -> Iterator[CheckResult]:
     with closing(QueueContents(queue.folder, queue.clock, queue.fs)) as contents:
         yield from run_checks(contents, *CONTENTS)
+
+
+# -- its folders: links, modes, permissions, one device
+
+
+def check_links(folder: Path) -> Iterator[CheckResult]:
+    """Check for links, because messages would be moved to their targets, out of the queue."""
+    if links := [name for name in FOLDERS if (folder / name).is_symlink()]:
+        yield fail(
+            f"symbolic links in place of folders: {', '.join(links)}; no worker starts here",
+            "replace them with folders that have the contents of the linked folders",
+        )
+
+
+def check_mode(folder: Path) -> Iterator[CheckResult]:
+    """Check the mode of the queue's folder.
+
+    Its mode alone is enough, because a user that cannot enter it reaches nothing inside.
+    """
+    status = folder.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    path = shlex.quote(str(folder))
+    shared = get_access(status) == "group"
+    whose = f"shared with group {_get_group_name(status.st_gid)}" if shared else "private"
+    if mode & 0o007:
+        yield warn(
+            f"every user of this machine can enter it (mode {mode:04o}), although it holds "
+            "message bodies, task tokens and tracebacks",
+            f"chmod -R {'o=' if shared else 'go='} {path}",
+        )
+    elif shared and not mode & stat.S_ISGID:
+        yield warn(
+            f"{whose}, but new files do not inherit the group (mode {mode:04o})",
+            f"find {path} -type d -exec chmod g+s {{}} +",
+        )
+    elif not shared and mode & 0o070:
+        yield warn(
+            f"its group can read it, but not work on it (mode {mode:04o})",
+            f"chmod -R g= {path}; or share it: {format_share_command(folder)}",
+        )
+    else:
+        yield ok(f"{whose} (mode {mode:04o})")
+
+
+def _get_group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def check_missing(folder: Path) -> Iterator[CheckResult]:
+    """Check for folders that do not exist."""
+    if missing := [name for name in FOLDERS if not (folder / name).is_dir()]:
+        yield warn(f"missing: {', '.join(missing)}", "the next push or worker makes them")
+
+
+def check_access(folder: Path) -> Iterator[CheckResult]:
+    """Check that this user can use every folder."""
+    present = [folder, *_list_folders(folder)]
+    if closed := [path.name for path in present if not os.access(path, _USE)]:
+        yield fail(
+            f"this user cannot read, write and enter {', '.join(closed)}",
+            f"give the queue to the group of its workers: {format_share_command(folder)}",
+        )
+        return
+    yield ok("this user can read and write every folder")
+    if any(path.stat().st_mode & stat.S_ISVTX for path in present):
+        yield warn(
+            "the folders are sticky: a worker cannot take over files of another user",
+            "chmod -t the folders, or run all workers as one user",
+        )
+    yield from _check_unreadable(folder)
+
+
+def _check_unreadable(folder: Path) -> Iterator[CheckResult]:
+    """Check for files and folders that another user closed, because workers skip them."""
+    inner = ("leased", "workers", "pending", "completed")
+    if closed := [path for name in inner for path in _list_closed(folder / name)]:
+        yield fail(
+            f"this user cannot use {len(closed)} files or folders of other users, for example "
+            f"{closed[0]!r}; workers skip them",
+            f"run all workers as one user, or share the queue: {format_share_command(folder)}",
+        )
+
+
+def _list_closed(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        needed = [
+            (e.path, _USE if e.is_dir() else os.R_OK) for e in islice(entries, _MAX_LISTED)
+        ]
+    return [path for path, mode in needed if os.path.exists(path) and not os.access(path, mode)]
+
+
+def check_device(folder: Path) -> Iterator[CheckResult]:
+    """Check that all folders are on one filesystem, because a rename cannot leave it."""
+    device = folder.stat().st_dev
+    elsewhere = [
+        path.name
+        for path in _list_folders(folder)
+        if path.stat().st_dev != device or path.is_mount()
+    ]
+    if elsewhere:
+        yield fail(
+            f"on another filesystem than the queue: {', '.join(elsewhere)}",
+            "put the whole queue on one filesystem; remove links and mounts below it",
+        )
+    else:
+        yield ok("all folders are on one filesystem")
+
+
+def _list_folders(folder: Path) -> list[Path]:
+    return [folder / name for name in FOLDERS if (folder / name).is_dir()]
+
+
+# -- its contents: foreign files, leftovers, workers and deadlines
+
+
+class QueueContents:
+    """The contents of a queue's folders, which the checks only read."""
+
+    def __init__(self, folder: Path, clock: Clock, fs: FsOps) -> None:
+        self.folder = folder
+        self.directory = QueueDirectory(folder, fs)
+        self.server_clock = ServerClock(self.directory, clock)
+        self.inspector = Inspector(
+            self.directory,
+            self.server_clock,
+            WorkerRegistry(self.directory, self.server_clock),
+            AttemptHistory(self.directory),
+            Checkpoints(self.directory),
+        )
+
+    def close(self) -> None:
+        """Close the queue's folder."""
+        self.directory.close()
+
+
+def check_foreign_files(contents: QueueContents) -> Iterator[CheckResult]:
+    """Check for files that no queue made."""
+    foreign = contents.inspector.find_foreign()
+    foreign += [name for name in contents.directory.list(".") if name not in FOLDERS]
+    if not foreign:
+        yield ok("none")
+        return
+    more = f" and {len(foreign) - _MAX_NAMED} more" if len(foreign) > _MAX_NAMED else ""
+    yield warn(
+        f"{len(foreign)} that were not made by a queue and are not read by workers: "
+        f"{', '.join(foreign[:_MAX_NAMED])}{more}",
+        f"move them out of {str(contents.folder)!r}, and push those that are work",
+    )
+
+
+def check_leftovers(contents: QueueContents) -> Iterator[CheckResult]:
+    """Check tmp/ for old files. Newer files belong to processes that are writing."""
+    before = contents.server_clock.read_wall_ms() / 1000 - SWEEP_SECONDS
+    directory = contents.directory
+    statuses = [directory.stat(f"tmp/{name}") for name in directory.list("tmp")]
+    if old := sum(1 for status in statuses if status and status.st_mtime < before):
+        yield warn(
+            f"{old} files in tmp/ of killed pushes, none of which was reported as pushed",
+            "`holdfast purge --older-than 30d` and every starting worker remove them",
+        )
+
+
+def check_workers(contents: QueueContents) -> Iterator[CheckResult]:
+    """Check that a worker polls if there is work."""
+    stats = contents.inspector.count_stats()
+    seen = _read_last_seen(contents.directory)
+    quiet = None if seen is None else contents.server_clock.read_wall_ms() / 1000 - seen
+    since = f"last seen {to_utc(seen):%Y-%m-%d %H:%M:%S} UTC" if seen else "none seen yet"
+    if (stats.expired or stats.ready) and (quiet is None or quiet > _QUIET_SECONDS):
+        yield warn(
+            f"{stats.ready} messages wait and {stats.expired} leases have run out, but no "
+            f"worker polls ({since})",
+            "start one: `holdfast work QUEUE MODULE:HANDLER`",
+        )
+    else:
+        yield ok(f"{stats.leased} messages held, {stats.ready} waiting")
+
+
+def _read_last_seen(directory: QueueDirectory) -> float | None:
+    times = [
+        status.st_mtime
+        for name in directory.list("workers")
+        if name.endswith(".json") and (status := directory.stat(f"workers/{name}"))
+    ]
+    return max(times, default=None)
+
+
+def check_far_deadlines(contents: QueueContents) -> Iterator[CheckResult]:
+    """Check for leases that end in days, which a machine with a wrong clock wrote."""
+    now_ms = contents.server_clock.read_wall_ms()
+    held = filter(None, map(names.LEASED.fullmatch, contents.directory.list("leased")))
+    far = [m[0] for m in held if names.parse_deadline_ms(m) > now_ms + _MAX_LEASE_MS]
+    if far:
+        overdue = re.sub(r"~[0-9+]+\.json$", "~0+0+0.json", far[0])
+        yield fail(
+            f"{len(far)} end more than 13 hours from now, for example {far[0]}: the "
+            "clock of the machine that claimed them was ahead",
+            f"set that clock, end that worker, then: mv leased/{far[0]} leased/{overdue}",
+        )
+
+
+FOLDER_CHECKS = (
+    ("folders", check_links),
+    ("access", check_mode),
+    ("folders", check_missing),
+    ("permissions", check_access),
+    ("one device", check_device),
+)
+CONTENTS = (
+    ("foreign files", check_foreign_files),
+    ("leftovers", check_leftovers),
+    ("workers", check_workers),
+    ("leases", check_far_deadlines),
+)

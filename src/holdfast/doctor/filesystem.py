@@ -1,15 +1,30 @@
-"""Checks of the filesystem of a queue: kind, mount options, sync programs, free space."""
+"""Checks of the place of a file queue: the filesystem, and probes in a folder of its own.
 
+A queue relies on one thing only: that a rename and a link have one winner. In folders that
+are synced by copying (sync programs, some network drives) two processes can win, and no
+protocol on files can repair that.
+"""
+
+import fcntl
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
+from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.local.mounts import MOUNTS, find_mount
+from holdfast.adapters.local.filesystem.server_clock import SAME_CLOCK_SECONDS, read_server_time
+from holdfast.adapters.local.mounts import MOUNTS, Mount, find_mount
 from holdfast.core.checks import CheckResult, fail, grade, ok, warn
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.doctor import racer
+from holdfast.doctor.racer import PAYLOAD
 
 _NFS = {"nfs", "nfs4"}
 # On these, a rename is one step on the server, for all machines.
@@ -31,6 +46,14 @@ _MIB = 1 << 20
 _WARN_BYTES, _WARN_FILES = 1024 * _MIB, 100_000
 _FAIL_BYTES, _FAIL_FILES = 64 * _MIB, 1_000
 _FREE_SPACE = "free some: `holdfast purge --older-than 7d` removes completed messages"
+
+RACERS = 4
+HEATS = 250
+_WAIT_TIMEOUT_SECONDS = 60.0
+_MAX_OFFSET_SECONDS = 5.0
+_OTHER_FOLDER_REMEDY = (
+    "do not use this folder with more than one process: choose one on a local disk or NFS"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +78,8 @@ class FileQueue:
         return next((folder for folder in above if folder.is_dir()), Path("/"))
 
 
-def check_kind(queue: FileQueue) -> Iterator[CheckResult]:
-    """Check the kind of the filesystem."""
+def check_mount(queue: FileQueue) -> Iterator[CheckResult]:
+    """Check the kind of the filesystem, and the options that it is mounted with."""
     mount = find_mount(queue.place, queue.mounts)
     if mount is None:
         yield ok("its kind is unknown on this system")
@@ -73,13 +96,11 @@ def check_kind(queue: FileQueue) -> Iterator[CheckResult]:
         )
     else:
         yield ok(on)
+    for result in _check_options(mount):
+        yield replace(result, check="mount")
 
 
-def check_mount_options(queue: FileQueue) -> Iterator[CheckResult]:
-    """Check the options that the filesystem is mounted with."""
-    mount = find_mount(queue.place, queue.mounts)
-    if mount is None:
-        return
+def _check_options(mount: Mount) -> Iterator[CheckResult]:
     if "ro" in mount.options:
         yield fail("mounted read-only", "mount it read-write: mount -o remount,rw")
     if mount.kind not in _NFS:
@@ -116,7 +137,7 @@ def check_sync_programs(queue: FileQueue) -> Iterator[CheckResult]:
 
 def check_space(queue: FileQueue) -> Iterator[CheckResult]:
     """Check the free bytes."""
-    yield grade_space(count_free_bytes(queue.place))
+    yield grade_space(shutil.disk_usage(queue.place).free)
 
 
 def check_inodes(queue: FileQueue) -> Iterator[CheckResult]:
@@ -124,12 +145,6 @@ def check_inodes(queue: FileQueue) -> Iterator[CheckResult]:
     disk = os.statvfs(queue.place)
     if disk.f_files:
         yield grade_inodes(disk.f_favail)
-
-
-def count_free_bytes(folder: Path) -> int:
-    """Return the bytes that this user may still write."""
-    disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize
 
 
 def grade_space(free: int) -> CheckResult:
@@ -146,10 +161,163 @@ def grade_inodes(free: int) -> CheckResult:
     return grade(text, _FREE_SPACE, fails=free < _FAIL_FILES, warns=free < _WARN_FILES)
 
 
+# -- races
+#
+# Each probe takes the queue that it probes for, with an empty folder of doctor's in the place
+# of its own.
+
+
+def race_renames(probe: FileQueue) -> Iterator[CheckResult]:
+    """Check that every rename has one winner, which finds the file complete."""
+    for heat in range(HEATS):
+        (probe.folder / f"heat-{heat}").write_bytes(PAYLOAD)
+    yield _race("rename", probe)
+
+
+def race_links(probe: FileQueue) -> Iterator[CheckResult]:
+    """Check that a link to an existing name is refused. Worker cards rely on it."""
+    for lane in range(RACERS):
+        (probe.folder / f"lane-{lane}").write_bytes(b"")
+    try:
+        os.link(probe.folder / "lane-0", probe.folder / "lane-probe")
+    except OSError as error:
+        yield fail(f"hard links do not work: {error.strerror}", "use another folder")
+        return
+    yield _race("link", probe)
+
+
+def _race(operation: str, probe: FileQueue) -> CheckResult:
+    winners = _count_winners(operation, probe)
+    if twice := sum(1 for count in winners.values() if count > 1):
+        return fail(f"{twice} of {HEATS} files were won by two processes", _OTHER_FOLDER_REMEDY)
+    if without_winner := HEATS - len(winners):
+        return fail(
+            f"{without_winner} of {HEATS} files had no winner or were incomplete",
+            _OTHER_FOLDER_REMEDY,
+        )
+    return ok(f"{RACERS} processes raced for {HEATS} files: each had one winner")
+
+
+def _count_winners(operation: str, probe: FileQueue) -> Counter[int]:
+    """Run a race and return how many winners each heat had.
+
+    All racers wait for the end of one pipe, so that closing it starts them at once.
+    """
+    command = [sys.executable, "-I", "-S", str(probe.racer), operation, str(probe.folder)]
+    read_end, write_end = os.pipe()
+    with ExitStack() as stack:
+        start = stack.enter_context(open(write_end, "wb"))
+        with open(read_end, "rb") as waiting:
+            racers = [
+                _start_racer(stack, [*command, str(lane), str(HEATS)], waiting)
+                for lane in range(RACERS)
+            ]
+        for racer in racers:
+            assert racer.stdout is not None
+            racer.stdout.readline()  # it is ready
+        start.close()
+        return Counter(heat for racer in racers for heat in _read_won(racer))
+
+
+def _start_racer(
+    stack: ExitStack, command: Sequence[str], waiting: BinaryIO
+) -> "subprocess.Popen[bytes]":
+    racer = subprocess.Popen(command, stdin=waiting, stdout=subprocess.PIPE)
+    stack.enter_context(racer)  # its exit waits for the process, so it is killed before
+    stack.callback(racer.kill)
+    return racer
+
+
+def _read_won(racer: "subprocess.Popen[bytes]") -> list[int]:
+    output, _ = racer.communicate(timeout=_WAIT_TIMEOUT_SECONDS)
+    if racer.returncode:
+        raise OSError(f"a probing process ended with {racer.returncode}")
+    return [int(heat) for heat in output.split()]
+
+
+# -- locks
+
+
+def probe_lock(probe: FileQueue) -> Iterator[CheckResult]:
+    """Check flock, which serializes the pushes of one id when dedupe is on."""
+    path = probe.folder / "lock"
+    no_dedupe = "do not use dedupe=True here; everything else works without locks"
+    with open(path, "wb") as first, open(path, "wb") as second:
+        try:
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            yield warn(f"flock does not work: {error.strerror}", no_dedupe)
+            return
+        try:
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield ok("flock refuses a second lock")
+        else:
+            yield warn("flock allows two locks at once", no_dedupe)
+
+
+# -- clocks
+
+
+def check_clock(probe: FileQueue) -> Iterator[CheckResult]:
+    """Compare the file server's clock with this host's.
+
+    Leases need neither clock. Due times follow the file server's.
+    """
+    (probe.folder / "workers").mkdir()
+    directory = QueueDirectory(probe.folder, probe.fs)
+    try:
+        before = probe.clock.time()
+        server_now = read_server_time(directory)
+        local_now = (before + probe.clock.time()) / 2
+    finally:
+        directory.close()
+    ahead = server_now - local_now
+    direction = "ahead of" if ahead > 0 else "behind"
+    text = f"the file server's clock is {abs(ahead):,.1f} s {direction} this host's"
+    if abs(ahead) < SAME_CLOCK_SECONDS:
+        yield ok("the file server's clock is this host's clock")
+    elif abs(ahead) < _MAX_OFFSET_SECONDS:
+        yield ok(f"{text}; due times follow its clock, and leases need neither")
+    else:
+        yield warn(
+            f"{text}; due times follow its clock, and leases need neither, but displayed "
+            "times may be wrong",
+            "let NTP set both clocks",
+        )
+
+
+def check_time_grain(probe: FileQueue) -> Iterator[CheckResult]:
+    """Stamp several files; whole seconds each time mean FAT, ext3 or some network shares."""
+    stamps = []
+    for number in range(3):
+        path = probe.folder / f"stamp-{number}"
+        path.write_bytes(b"")
+        stamps.append(os.stat(path).st_mtime_ns)
+    yield from judge_time_grain(stamps)
+
+
+def judge_time_grain(stamps: Sequence[int]) -> Iterator[CheckResult]:
+    """Yield a warning if all of these file times, in nanoseconds, are whole seconds."""
+    if all(stamp % 1_000_000_000 == 0 for stamp in stamps):
+        yield warn(
+            "files are stamped in whole seconds here, so due times are off by up to a second, "
+            "and processes may not see that they share a clock",
+            "expect work of a killed process to come back up to one lease later, or move the "
+            "queue to another filesystem",
+        )
+
+
 FILESYSTEM = (
-    ("filesystem", check_kind),
-    ("mount", check_mount_options),
+    ("filesystem", check_mount),
     ("synced folder", check_sync_programs),
     ("space", check_space),
     ("inodes", check_inodes),
+)
+PROBES = (
+    ("rename", race_renames),
+    ("link", race_links),
+    ("lock", probe_lock),
+    ("clock", check_clock),
+    ("clock", check_time_grain),
 )

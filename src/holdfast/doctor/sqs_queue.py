@@ -280,21 +280,6 @@ def compare_dead_letters(
             fails=is_shorter,
             warns=True,
         )
-    yield from _compare_sizes(dead, source)
-    states = ("", "Delayed", "NotVisible")
-    if count := sum(dead.number(f"ApproximateNumberOfMessages{state}") for state in states):
-        yield warn(
-            f"about {count:,} in {dead.name}",
-            "see `holdfast dead list QUEUE`, fix the cause, then run `holdfast dead redrive "
-            "QUEUE --all`",
-        )
-    else:
-        yield ok(f"none in {dead.name}")
-
-
-def _compare_sizes(
-    dead: QueueConfiguration, source: QueueConfiguration
-) -> Iterator[CheckResult]:
     limit, source_limit = (
         queue.number("MaximumMessageSize", MAX_MESSAGE_BYTES) for queue in (dead, source)
     )
@@ -304,6 +289,15 @@ def _compare_sizes(
             "larger message cannot be dead-lettered, and is delivered again and again",
             f"set its MaximumMessageSize to {MAX_MESSAGE_BYTES}; the reason needs room as well",
         )
+    states = ("", "Delayed", "NotVisible")
+    if count := sum(dead.number(f"ApproximateNumberOfMessages{state}") for state in states):
+        yield warn(
+            f"about {count:,} in {dead.name}",
+            "see `holdfast dead list QUEUE`, fix the cause, then run `holdfast dead redrive "
+            "QUEUE --all`",
+        )
+    else:
+        yield ok(f"none in {dead.name}")
 
 
 # -- the other settings

@@ -11,10 +11,16 @@ from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.mounts import find_mount
 from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.queue.message import AnyMessage
-from holdfast.doctor.file_queue import examine_file_queue
-from holdfast.doctor.filesystem import FILESYSTEM, FileQueue, grade_inodes, grade_space
-from holdfast.doctor.probes import HEATS, check_clock, judge_time_grain
-from holdfast.doctor.queue_folders import FOLDER_CHECKS
+from holdfast.doctor.file_queue import FOLDER_CHECKS, examine_file_queue
+from holdfast.doctor.filesystem import (
+    FILESYSTEM,
+    HEATS,
+    FileQueue,
+    check_clock,
+    grade_inodes,
+    grade_space,
+    judge_time_grain,
+)
 from holdfast.doctor.runner import run_checks
 from holdfast.testing import ManualClock
 from support.filesystem.crash import run_in_child

@@ -10,7 +10,7 @@ from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.queue.message import AnyMessage
-from holdfast.doctor.queue_contents import CONTENTS, QueueContents
+from holdfast.doctor.file_queue import CONTENTS, QueueContents
 from holdfast.doctor.runner import run_checks
 from holdfast.testing import ManualClock
 
