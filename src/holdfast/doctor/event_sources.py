@@ -1,7 +1,7 @@
 """Checks of the Lambda functions that an SQS queue feeds."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from holdfast.adapters.aws import clients
@@ -9,21 +9,8 @@ from holdfast.adapters.aws.errors import get_error_code
 from holdfast.adapters.aws.sqs.address import QueueAddress
 from holdfast.core.checks import CheckResult, fail, ok, warn
 from holdfast.core.errors import HoldfastError
-from holdfast.doctor.runner import run_checks
 
 _LEASE_SECONDS = 40.0  # a lease of this length gives each call five seconds
-
-
-@dataclass(frozen=True, slots=True)
-class EventSource:
-    """An event source mapping from a queue to a Lambda function.
-
-    `timeout_seconds` is the function's, or None if it cannot be read.
-    """
-
-    mapping: Mapping[str, Any]
-    timeout_seconds: int | None
-    visibility_seconds: int
 
 
 def check_event_sources(
@@ -49,10 +36,10 @@ def check_event_sources(
         yield ok("the queue feeds no function here")
     for mapping in mappings:
         arn = str(mapping.get("FunctionArn", ""))
-        source = EventSource(mapping, _read_timeout(client, arn), visibility_seconds)
+        timeout_seconds = _read_timeout(client, arn)
         name = f"lambda {arn.partition(':function:')[2] or arn}"
-        rules = (_check_state, _check_timeout, _check_failures)
-        yield from run_checks(source, *((name, rule) for rule in rules))
+        for result in _check_mapping(mapping, timeout_seconds, visibility_seconds):
+            yield replace(result, check=name)
 
 
 def _read_timeout(client: Any, arn: str) -> int | None:
@@ -64,35 +51,15 @@ def _read_timeout(client: Any, arn: str) -> int | None:
         return None
 
 
-def _check_state(source: EventSource) -> Iterator[CheckResult]:
-    if source.mapping.get("State") in ("Disabled", "Disabling"):
+def _check_mapping(
+    mapping: Mapping[str, Any], timeout_seconds: int | None, visibility_seconds: int
+) -> Iterator[CheckResult]:
+    """Check an event source mapping. The timeout of its function is None if it is unknown."""
+    if mapping.get("State") in ("Disabled", "Disabling"):
         yield warn("its event source mapping is off", "enable it, or remove it")
-
-
-def _check_timeout(source: EventSource) -> Iterator[CheckResult]:
-    timeout, visibility = source.timeout_seconds, source.visibility_seconds
-    if timeout is None:
-        yield ok("its timeout cannot be seen without lambda:GetFunctionConfiguration")
-        return
-    window = int(source.mapping.get("MaximumBatchingWindowInSeconds") or 0)
-    recommended = 6 * timeout + window
-    text = f"the function may run {timeout} s, the queue hides its messages {visibility} s"
-    if visibility < timeout:
-        yield fail(
-            f"{text}: they are delivered again while it works",
-            f"set the queue's VisibilityTimeout to {recommended}; never below {timeout}",
-        )
-    elif visibility < recommended:
-        yield warn(
-            f"{text}: throttled batches have little time for their retries",
-            f"set the queue's VisibilityTimeout to {recommended}: six timeouts, and the window",
-        )
-    else:
-        yield ok(text)
-
-
-def _check_failures(source: EventSource) -> Iterator[CheckResult]:
-    if "ReportBatchItemFailures" in (source.mapping.get("FunctionResponseTypes") or ()):
+    window = int(mapping.get("MaximumBatchingWindowInSeconds") or 0)
+    yield _compare_timeout(timeout_seconds, window, visibility_seconds)
+    if "ReportBatchItemFailures" in (mapping.get("FunctionResponseTypes") or ()):
         yield ok("reports the records of a batch that failed")
     else:
         yield fail(
@@ -100,3 +67,21 @@ def _check_failures(source: EventSource) -> Iterator[CheckResult]:
             "deleted, and an error redelivers the complete batch, done or not",
             "set FunctionResponseTypes=ReportBatchItemFailures on the event source mapping",
         )
+
+
+def _compare_timeout(timeout: int | None, window: int, visibility: int) -> CheckResult:
+    if timeout is None:
+        return ok("its timeout cannot be seen without lambda:GetFunctionConfiguration")
+    recommended = 6 * timeout + window
+    text = f"the function may run {timeout} s, the queue hides its messages {visibility} s"
+    if visibility < timeout:
+        return fail(
+            f"{text}: they are delivered again while it works",
+            f"set the queue's VisibilityTimeout to {recommended}; never below {timeout}",
+        )
+    if visibility < recommended:
+        return warn(
+            f"{text}: throttled batches have little time for their retries",
+            f"set the queue's VisibilityTimeout to {recommended}: six timeouts, and the window",
+        )
+    return ok(text)

@@ -141,7 +141,7 @@ class ExportAct(Act):
         self.screen.report("the job's message is acked; the service drains")
 
     def _kill_worker_of(self, service: DemoProcess) -> None:
-        for pid in list(self._workers[service.number]):
+        for pid in self._list_workers(service):
             # A pool worker leads a session, so the check makes sure that the id still belongs
             # to it and not to another process.
             with suppress(ProcessLookupError):
@@ -217,9 +217,11 @@ class ExportAct(Act):
         sent = format_bytes(sum(request.sent for request in requests))
         return [bar, legend.append(f"{sent} sent", style="dim")]
 
+    def _list_workers(self, service: DemoProcess) -> list[int]:
+        return list(self._workers[service.number]) if service.is_alive else []
+
     def _format_workers(self, service: DemoProcess) -> str:
-        pids = self._workers[service.number] if service.is_alive else []
-        return " ".join(map(str, pids)) or "-"
+        return " ".join(map(str, self._list_workers(service))) or "-"
 
     def make_report(self) -> DemoReport:
         """Compare the server's files with the target, the job store and the queue."""
