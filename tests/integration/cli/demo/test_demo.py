@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -155,6 +156,9 @@ def test_it_leaves_nothing_behind_when_it_is_interrupted(
     demo = start(f"--act={scenario}", "--tasks=60", "--workers=3", "--files=30")
     eventually(lambda: len(demo.processes()) > 6)  # workers, and handlers at work
     demo.process.send_signal(number)
+    if number is signal.SIGINT:
+        time.sleep(0.5)  # ending the processes takes some seconds
+        demo.process.send_signal(number)  # an impatient Ctrl-C must not leave them behind
     out, _ = demo.process.communicate(timeout=DEMO_SECONDS)
     assert demo.process.returncode == 130
     assert f"holdfast demo, 1 of {3 if scenario == 'all' else 1}: " in out
