@@ -229,7 +229,10 @@ def _start_racer(
 
 
 def _read_won(racer: "subprocess.Popen[bytes]") -> list[int]:
-    output, _ = racer.communicate(timeout=_WAIT_TIMEOUT_SECONDS)
+    try:
+        output, _ = racer.communicate(timeout=_WAIT_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"a probing process took longer than {error.timeout:g} s") from None
     if racer.returncode:
         raise OSError(f"a probing process ended with {racer.returncode}")
     return [int(heat) for heat in output.split()]

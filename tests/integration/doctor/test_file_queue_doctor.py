@@ -11,6 +11,7 @@ from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.adapters.local.mounts import find_mount
 from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.queue.message import AnyMessage
+from holdfast.doctor import filesystem
 from holdfast.doctor.file_queue import FOLDER_CHECKS, examine_file_queue
 from holdfast.doctor.filesystem import (
     FILESYSTEM,
@@ -143,6 +144,16 @@ def test_the_other_racers_are_killed_when_one_fails(
     for race in ("rename", "link"):
         assert "a probing process ended with 5" in results[race][0].found
     assert list(marks.iterdir()) == []  # none ran to its end
+
+
+def test_a_racer_that_hangs_is_a_result_and_the_other_checks_continue(
+    queue: FilesystemQueue[AnyMessage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filesystem, "_WAIT_TIMEOUT_SECONDS", 0.1)
+    hanging = racer(tmp_path, "import time; time.sleep(1000)")
+    results = examine(queue.folder, racer=hanging)
+    assert "a probing process took longer than 0.1 s" in results["rename"][0].found
+    assert results["lock"][0].level is CheckLevel.OK
 
 
 # -- filesystem and mount
