@@ -16,48 +16,38 @@ its own, which a daemon thread runs. So it tolerates transient errors (throttlin
 while the message is still hidden. A refusal, or waking up too late, is final.
 """
 
+import atexit
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Mapping
 from functools import partial
-from hashlib import sha256
 from threading import Event, Lock, Thread, current_thread
 from typing import Any, Self
 
-from holdfast.adapters.aws import heartbeat_options, running_heartbeats
-from holdfast.adapters.aws.heartbeat_options import (
+from holdfast.adapters.aws import clients
+from holdfast.adapters.aws.errors import translate_error
+from holdfast.adapters.aws.heartbeat_run import (
+    MAX_VISIBILITY_SECONDS,
     HeartbeatOptions,
-    interval_from_env,
-    make_heartbeat_client,
-    queue_name_from_url,
-    visibility_timeout_of,
+    HeartbeatRun,
+    get_queue_name,
 )
-from holdfast.adapters.aws.running_heartbeats import stop_all
-from holdfast.adapters.aws.visibility import HeartbeatRun
+from holdfast.adapters.aws.sqs import address
 from holdfast.core import events as ev
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import LeaseLost
+from holdfast.core.errors import ConfigError, LeaseLost
 from holdfast.core.lease.lease import Lease
 from holdfast.core.process import after_fork
 
-__all__ = [
-    "DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC",
-    "SQSHeartbeat",
-    "interval_from_env",
-    "stop_all",
-    "visibility_timeout_of",
-]
-
-DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC = 600
+INTERVAL_VARIABLE = "SQS_HEARTBEAT_INTERVAL_MS"
 
 # Assumed age of a message without `received_at`: it was received before this object was
 # made, and SQS must not refuse the last extension before its cap for the seconds in between.
 _UNKNOWN_RECEIVE_SECONDS = 60.0
-_JOIN_SECONDS = 1.0  # added to the interval
 
 _log = logging.getLogger("holdfast")
 
 
-class SQSHeartbeat:
+class SQSHeartbeat(HeartbeatOptions):
     """A daemon thread that extends the visibility of one message every `interval_sec`.
 
     `start` and `stop` may be called from any thread, in any order, any number of times.
@@ -80,58 +70,19 @@ class SQSHeartbeat:
                             `max_duration_sec`, so that the handler can save its work
     """
 
-    def __init__(
-        self,
-        queue_url: str,
-        receipt_handle: str,
-        interval_sec: float,
-        visibility_timeout_sec: int = DEFAULT_VISIBILITY_TIMEOUT_EXTENSION_SEC,
-        *,
-        client: Any = None,
-        received_at: float | None = None,
-        initial_visibility_sec: float | None = None,
-        initial_beat: bool = False,
-        max_transient_failures: int | None = None,
-        join_timeout_sec: float | None = None,
-        stall_timeout_sec: float | None = None,
-        max_duration_sec: float | None = None,
-        on_lost: Callable[[BaseException], None] | None = None,
-        on_near_cap: Callable[[float], None] | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        heartbeat_options.check_text("queue_url", queue_url)
-        heartbeat_options.check_text("receipt_handle", receipt_handle)
-        heartbeat_options.check_received_at(received_at, clock.time())
-        self._options = HeartbeatOptions(
-            interval_sec,
-            visibility_timeout_sec,
-            initial_visibility_sec,
-            initial_beat,
-            max_transient_failures,
-            join_timeout_sec,
-            stall_timeout_sec,
-            max_duration_sec,
-        )
-        self.queue_url = queue_url
-        self.receipt_handle = receipt_handle
-        self.interval_sec = interval_sec
-        self.visibility_timeout_sec = visibility_timeout_sec
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.lost = Event()
         """Set when another worker may hold the message. Stop working on it then."""
         self.history: tuple[BaseException, ...] = ()
         """The errors of all losses, over all starts."""
-        self._clock = clock
-        self._received_at = clock.monotonic() - _UNKNOWN_RECEIVE_SECONDS
-        self._hidden_until: float | None = (
-            None  # known before a run, or left by a fork's parent
-        )
-        if received_at is not None:  # converted at once: the wall clock may be changed later
-            self._received_at = clock.monotonic() - max(0.0, clock.time() - received_at)
-            if initial_visibility_sec is None:
-                self._hidden_until = self._received_at + visibility_timeout_sec
-        self._on_lost = on_lost
-        self._on_near_cap = on_near_cap
-        self._label = sha256(receipt_handle.encode()).hexdigest()[-6:]
+        now = self.clock.monotonic()
+        self._received_at = now - _UNKNOWN_RECEIVE_SECONDS
+        self._hidden_until: float | None = None  # as far as is known; None before the start
+        if self.received_at is not None:  # converted at once: the wall clock may be changed
+            self._received_at = now - max(0.0, self.clock.time() - self.received_at)
+            if self.initial_visibility_sec is None:
+                self._hidden_until = self._received_at + self.visibility_timeout_sec
         self._stop_event = Event()
         self._thread: Thread | None = None
         self._error: BaseException | None = None
@@ -141,11 +92,15 @@ class SQSHeartbeat:
         self._latest_run: HeartbeatRun | None = None
         self._reason = ""
         self._past_transient_errors = 0
-        self._sqs_client = (
-            make_heartbeat_client(queue_url, self._options) if client is None else client
-        )
+        self._sqs_client = self.client
+        if self.client is None:
+            # A call must fail within half an interval, because `stop` waits for it.
+            lease_seconds = min(self.visibility_timeout_sec, 4 * self.interval_sec)
+            self._sqs_client = clients.make_fail_fast_client(
+                "sqs", lease_seconds, **_locate_client(self.queue_url)
+            )
         after_fork.run_after_fork(self, SQSHeartbeat._reset_in_child)
-        if self._options.renew_after > 0.5:  # one failed beat leaves no time for the next
+        if self.renew_after > 0.5:  # one failed beat leaves no time for the next
             self._log_event(logging.WARNING, "interval_over_half_the_visibility")
 
     @classmethod
@@ -182,7 +137,7 @@ class SQSHeartbeat:
 
     def __repr__(self) -> str:
         state = "running" if self.running else "stopped"
-        return f"<SQSHeartbeat {queue_name_from_url(self.queue_url)} {self._label} {state}>"
+        return f"<SQSHeartbeat {self.queue_name} {self.label} {state}>"
 
     # -- starting and stopping
 
@@ -202,11 +157,12 @@ class SQSHeartbeat:
                 run.loop.start()
             except BaseException:  # the process has no threads left: do not appear to run
                 self._thread, self._running = None, False
+                _running_heartbeats.discard(self)
                 run.loop.request_stop()
                 run.lease.release("not started")  # without a check, which needs the lock
                 raise
             self._thread = run.loop.thread
-            running_heartbeats.add(self)
+            _running_heartbeats.add(self)
         self._log_event(logging.INFO, "started")
 
     def stop(self) -> None:
@@ -223,9 +179,13 @@ class SQSHeartbeat:
         run.end()
         if thread is current_thread():  # a thread cannot wait for itself
             return
-        # Not under the lock, because the thread needs it to end.
-        if not (run.loop.stop(self._join_seconds) and self._wait_for_last_call()):
-            self._log_event(logging.WARNING, "still_in_a_call", waited_sec=self._join_seconds)
+        # Not under the lock, because the thread needs it to end. An earlier run may still be
+        # in its last call, too.
+        wait_seconds = self.join_seconds
+        if run.loop.stop(wait_seconds) and self._call_lock.acquire(timeout=wait_seconds):
+            self._call_lock.release()
+        else:
+            self._log_event(logging.WARNING, "still_in_a_call", waited_sec=wait_seconds)
         with self._lock:
             if self._thread is thread:
                 self._thread = None
@@ -268,7 +228,7 @@ class SQSHeartbeat:
     def progress(self) -> None:
         """Report that the work is moving; see `stall_timeout_sec`."""
         if (run := self._latest_run) is not None:
-            run.lease.beat(self._clock.monotonic())
+            run.lease.beat(self.clock.monotonic())
 
     def raise_if_lost(self) -> None:
         """Raise LeaseLost if another worker may hold the message.
@@ -295,7 +255,7 @@ class SQSHeartbeat:
             with self._lock:
                 if self._latest_run is run:  # otherwise a newer run is active
                     self._running = False
-                    running_heartbeats.discard(self)
+                    _running_heartbeats.discard(self)
 
     def _change_visibility(self, seconds: int) -> None:
         self._sqs_client.change_message_visibility(
@@ -312,12 +272,12 @@ class SQSHeartbeat:
                 )
             case ev.NearCap(left_seconds=left):
                 self._log_event(logging.WARNING, "near_cap", left_sec=round(left, 1))
-                if self._on_near_cap is not None:
-                    self._on_near_cap(left)
+                if self.on_near_cap is not None:
+                    self.on_near_cap(left)
 
     def _lose(self, run: HeartbeatRun, lease: Lease) -> None:
         """Record and report the loss. Called once per run, in the thread that noticed it."""
-        reason = f"message {self._label} of {run.name} is lost: {lease.reason}"
+        reason = f"message {self.label} of {run.name} is lost: {lease.reason}"
         error = run.error or LeaseLost(reason)
         with self._lock:
             run.loop.request_stop()  # first, so that a start from now on begins a new run
@@ -327,10 +287,10 @@ class SQSHeartbeat:
                 self.lost.set()
         self._log_event(logging.ERROR, "lost", reason=lease.reason)
         try:
-            if self._on_lost is not None:
-                self._on_lost(error)
+            if self.on_lost is not None:
+                self.on_lost(error)
         except (Exception, SystemExit):  # it would end this thread, or the caller's work
-            _log.exception("heartbeat_on_lost_failed message=%s", self._label)
+            _log.exception("heartbeat_on_lost_failed message=%s", self.label)
 
     def _log_event(self, level: int, event: str, **more: object) -> None:
         """Log one line of key=value pairs.
@@ -338,23 +298,27 @@ class SQSHeartbeat:
         The label comes from a hash, because a reader of the receipt handle itself could
         delete the message.
         """
-        fields = {"queue": queue_name_from_url(self.queue_url), "message": self._label, **more}
+        fields = {"queue": self.queue_name, "message": self.label, **more}
         pairs = " ".join(f"{key}={value}" for key, value in fields.items())
         _log.log(level, "heartbeat_%s %s", event, pairs)
 
     # -- under the lock
 
     def _begin_run(self) -> HeartbeatRun:
-        self._past_transient_errors = self.transient_errors
+        if self._latest_run is not None:
+            self._hidden_until = self._latest_run.lease.deadline
+            self._past_transient_errors += self._latest_run.transient_errors
+        elif self._hidden_until is None:
+            first_seconds = self.initial_visibility_sec
+            if first_seconds is None:
+                first_seconds = self.visibility_timeout_sec
+            self._hidden_until = self.clock.monotonic() + first_seconds
         run = HeartbeatRun(
-            queue_name_from_url(self.queue_url),
-            self._label,
-            self._options,
+            self,
             self._change_visibility,
             self._call_lock,
             received_at=self._received_at,
-            trusted_until=self._compute_trusted_until(),
-            clock=self._clock,
+            trusted_until=self._hidden_until,
             events=ev.Events(self._on_event),
             target=lambda: self._run(run),
         )
@@ -363,32 +327,8 @@ class SQSHeartbeat:
         self.lost.clear()
         return run
 
-    def _compute_trusted_until(self) -> float:
-        """Return until when the message is hidden, as far as this heartbeat knows."""
-        if self._latest_run is not None:
-            return self._latest_run.lease.deadline
-        if self._hidden_until is not None:
-            return self._hidden_until
-        first_seconds = self._options.initial_visibility_sec
-        if first_seconds is None:
-            first_seconds = self._options.visibility_timeout_sec
-        return self._clock.monotonic() + first_seconds
-
     def _is_alive(self) -> bool:
         return self._running and self._thread is not None and self._thread.is_alive()
-
-    # -- under no lock
-
-    @property
-    def _join_seconds(self) -> float:
-        return self._options.join_timeout_sec or self._options.interval_sec + _JOIN_SECONDS
-
-    def _wait_for_last_call(self) -> bool:
-        """Wait until no call is in progress, also of an earlier run. False: it takes long."""
-        if not self._call_lock.acquire(timeout=self._join_seconds):
-            return False
-        self._call_lock.release()
-        return True
 
     # -- in a forked child
 
@@ -404,4 +344,78 @@ class SQSHeartbeat:
             self._hidden_until, self._latest_run = self._latest_run.lease.deadline, None
         self._stop_event = Event()
         self._stop_event.set()
-        running_heartbeats.discard(self)
+        _running_heartbeats.discard(self)
+
+
+# -- where the options may come from
+
+
+def interval_from_env(environ: Mapping[str, str] = os.environ) -> float | None:
+    """Return the interval of SQS_HEARTBEAT_INTERVAL_MS in seconds, or None if it is unset."""
+    text = environ.get(INTERVAL_VARIABLE, "").strip()
+    if not text:
+        return None
+    try:
+        milliseconds = float(text)
+    except ValueError:
+        milliseconds = -1.0
+    if not 0 < milliseconds <= MAX_VISIBILITY_SECONDS * 1000:  # false for NaN, too
+        raise ConfigError(
+            f"{INTERVAL_VARIABLE} must be milliseconds, above 0 and at most "
+            f"{MAX_VISIBILITY_SECONDS * 1000}, not {text[:40]!r}"
+        )
+    return milliseconds / 1000
+
+
+def visibility_timeout_of(queue_url: str, client: Any = None) -> int:
+    """Return the queue's own visibility timeout. Needs `sqs:GetQueueAttributes`.
+
+    Raises ConfigError or QueueUnavailable, whose one line names the remedy.
+    """
+    if client is None:
+        client = clients.make_retrying_client("sqs", **_locate_client(queue_url))
+    try:
+        response = client.get_queue_attributes(
+            QueueUrl=queue_url, AttributeNames=["VisibilityTimeout"]
+        )
+    except Exception as error:  # translate_error has the only table of error codes
+        raise translate_error(get_queue_name(queue_url), error) from error
+    return int(response["Attributes"]["VisibilityTimeout"])
+
+
+def _locate_client(queue_url: str) -> dict[str, str | None]:
+    """Return the queue's region and endpoint, because a function may run in another region."""
+    queue_address = address.parse_address(queue_url)
+    return {"region_name": queue_address.region, "endpoint_url": queue_address.endpoint}
+
+
+def _get_queue_name(queue_url: str) -> str:
+    return queue_url.rstrip("/").rpartition("/")[2]
+
+
+# -- the running heartbeats of this process, so that all of them can be stopped
+
+# There is no lock, which a forked child could inherit while it is locked: `add`, `discard` and
+# `list` of a set are atomic.
+_running_heartbeats: set[SQSHeartbeat] = set()
+
+
+def stop_all() -> int:
+    """Stop all heartbeats that still run in this process, and return their number.
+
+    Call it at the start and at the end of a Lambda handler. Lambda freezes a heartbeat that
+    an invocation leaves running, and the next invocation thaws it; it would then extend a
+    message that was settled long ago.
+    """
+    heartbeats = _end_all()  # all first, so that their last calls finish in parallel
+    for heartbeat in heartbeats:
+        heartbeat.stop()
+    return len(heartbeats)
+
+
+@atexit.register  # without waiting, because heartbeats must not delay the interpreter's exit
+def _end_all() -> list[SQSHeartbeat]:
+    heartbeats = list(_running_heartbeats)
+    for heartbeat in heartbeats:
+        heartbeat.end()
+    return heartbeats

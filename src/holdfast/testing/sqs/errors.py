@@ -1,9 +1,10 @@
-"""The errors of the service, as boto3 shows them.
+"""The errors of the service, as boto3 shows them, and the ranges of its parameters.
 
 SQS uses JSON today and adds the code of its old protocol in a header. boto3 puts the old
 code in `Error.Code` and the new one in `Error.QueryErrorCode`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -11,7 +12,6 @@ from botocore.exceptions import ClientError
 _PREFIX = "AWS.SimpleQueueService."
 
 NO_QUEUE = f"{_PREFIX}NonExistentQueue"
-NOT_IN_FLIGHT = f"{_PREFIX}MessageNotInflight"
 
 # The new codes that differ from the old ones without their prefix.
 _NEW_CODES = {
@@ -37,6 +37,32 @@ _STATUSES = {
     "SignatureDoesNotMatch": 403,
 }
 
+# The code and the text of refusals that always read the same.
+QUEUE_MISSING = NO_QUEUE, "The specified queue does not exist."
+# A handle that the queue never gave, or that is stale. AWS repeats the handle in its text.
+# Here it is omitted, because receipts must not be logged.
+INVALID_HANDLE = "ReceiptHandleIsInvalid", "The input receipt handle is invalid."
+NOT_IN_FLIGHT = f"{_PREFIX}MessageNotInflight", "The specified message isn't in flight."
+EXPIRED_FIFO_HANDLE = (
+    "InvalidParameterValue",
+    "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired.",
+)
+MESSAGE_GONE = (
+    "InvalidParameterValue",
+    "Value for parameter ReceiptHandle is invalid. Reason: Message does not exist "
+    "or is not available for visibility timeout change.",
+)
+
+# The range of each number in a request.
+_RANGES = {
+    "DelaySeconds": (0, 900),
+    "MaxNumberOfMessages": (1, 10),
+    "MaxNumberOfMessagesPerSecond": (0, 500),
+    "MaxResults": (1, 10),
+    "VisibilityTimeout": (0, 43_200),
+    "WaitTimeSeconds": (0, 20),
+}
+
 
 class ServiceError(Exception):
     """A refusal by the service, before it is known which call it refuses."""
@@ -45,33 +71,20 @@ class ServiceError(Exception):
         super().__init__(code)
         self.code = code
         self.message = message
-
-    @property
-    def status(self) -> int:
-        """The HTTP status of the response."""
-        return _STATUSES.get(self.code, 400)
-
-    @property
-    def is_senders_fault(self) -> bool:
-        """Whether the response says that the sender is at fault."""
-        return self.status < 500
+        self.status = _STATUSES.get(code, 400)
+        self.is_senders_fault = self.status < 500
 
     def as_client_error(self, operation: str, request_id: str) -> ClientError:
         """Return the exception that boto3 would raise."""
-        return ClientError(
-            {
-                "Error": {
-                    "Message": self.message,
-                    "Code": self.code,
-                    "QueryErrorCode": _NEW_CODES.get(
-                        self.code, self.code.removeprefix(_PREFIX)
-                    ),
-                    "Type": "Sender" if self.is_senders_fault else "Receiver",
-                },
-                "ResponseMetadata": make_response_metadata(self.status, request_id),
-            },
-            operation,
-        )
+        new_code = _NEW_CODES.get(self.code, self.code.removeprefix(_PREFIX))
+        error = {
+            "Message": self.message,
+            "Code": self.code,
+            "QueryErrorCode": new_code,
+            "Type": "Sender" if self.is_senders_fault else "Receiver",
+        }
+        metadata: Any = make_response_metadata(self.status, request_id)
+        return ClientError({"Error": error, "ResponseMetadata": metadata}, operation)
 
     def as_failed_entry(self, entry_id: str) -> dict[str, Any]:
         """Return the failed entry of a batch response."""
@@ -93,9 +106,9 @@ def make_response_metadata(status: int, request_id: str) -> dict[str, Any]:
     }
 
 
-def queue_missing_error() -> ServiceError:
-    """Return the error for a queue that does not exist."""
-    return ServiceError(NO_QUEUE, "The specified queue does not exist.")
+def sqs_error(kind: str, message: str) -> ServiceError:
+    """Return an error with one of SQS's own codes (`EmptyBatchRequest`, ...)."""
+    return ServiceError(f"{_PREFIX}{kind}", message)
 
 
 def invalid_value_error(message: str) -> ServiceError:
@@ -110,33 +123,6 @@ def out_of_range_error(name: str, value: object, reason: str) -> ServiceError:
     )
 
 
-def invalid_handle_error() -> ServiceError:
-    """Return the error for a handle that the queue never gave, or that is stale."""
-    # AWS repeats the handle in its text. Here it is omitted, because receipts must not be
-    # logged.
-    return ServiceError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
-
-
-def expired_handle_error() -> ServiceError:
-    """Return the error of a FIFO queue for a stale handle."""
-    return invalid_value_error(
-        "Value for parameter ReceiptHandle is invalid. Reason: The receipt handle has expired."
-    )
-
-
-def message_gone_error() -> ServiceError:
-    """Return the error for a message that no longer exists."""
-    return invalid_value_error(
-        "Value for parameter ReceiptHandle is invalid. Reason: Message does not exist "
-        "or is not available for visibility timeout change."
-    )
-
-
-def not_in_flight_error() -> ServiceError:
-    """Return the error for a message that is visible again."""
-    return ServiceError(NOT_IN_FLIGHT, "The specified message isn't in flight.")
-
-
 def missing_parameter_error(parameter: str) -> ServiceError:
     """Return the error for a required parameter that is missing."""
     return ServiceError(
@@ -144,6 +130,18 @@ def missing_parameter_error(parameter: str) -> ServiceError:
     )
 
 
-def sqs_error(kind: str, message: str) -> ServiceError:
-    """Return an error with one of SQS's own codes (`EmptyBatchRequest`, ...)."""
-    return ServiceError(f"{_PREFIX}{kind}", message)
+def check_names(names: list[str], known: frozenset[str]) -> list[str]:
+    """Return the names of attributes. Raises ServiceError for one that is not known."""
+    if unknown := [name for name in names if name not in known]:
+        raise ServiceError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
+    return names
+
+
+def read_number(params: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a number of a request, or the default. Raises ServiceError if out of range."""
+    if (value := params.get(name)) is None:
+        return default
+    low, high = _RANGES[name]
+    if not low <= value <= high:
+        raise out_of_range_error(name, value, f"Must be between {low} and {high}, if provided.")
+    return int(value)

@@ -1,6 +1,7 @@
-"""A message as the service stores it and as it returns it."""
+"""A message as the service stores it and as it returns it, and the sender's attributes."""
 
 import base64
+import re
 import struct
 import uuid
 from collections.abc import Iterable, Mapping
@@ -8,6 +9,10 @@ from dataclasses import dataclass, replace
 from hashlib import md5
 from random import Random
 from typing import Any
+
+from holdfast.testing.sqs.errors import invalid_value_error
+
+MAX_ATTRIBUTES = 10
 
 # The system attributes, each with the field of StoredMessage that has its value.
 SYSTEM_ATTRIBUTES = {
@@ -21,6 +26,11 @@ SYSTEM_ATTRIBUTES = {
     "SentTimestamp": "sent_ms",
     "SequenceNumber": "sequence_number",
 }
+
+_ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+
+Attributes = Mapping[str, Mapping[str, Any]]
+"""The sender's own attributes: a type and a text or bytes for each, as in a response."""
 
 
 class IdSource:
@@ -39,28 +49,6 @@ class IdSource:
     def make_handle(self) -> str:
         """Return a new receipt or task handle, which is long and opaque."""
         return base64.b64encode(self._random.randbytes(96)).decode()
-
-
-@dataclass(frozen=True, slots=True)
-class UserAttribute:
-    """One of the sender's own attributes."""
-
-    data_type: str
-    value: str | bytes
-
-    @property
-    def as_bytes(self) -> bytes:
-        """The value as bytes, for sizes and checksums."""
-        return self.value if isinstance(self.value, bytes) else self.value.encode()
-
-    @property
-    def response_value(self) -> dict[str, Any]:
-        """The attribute as it stands in a response."""
-        kind = "BinaryValue" if isinstance(self.value, bytes) else "StringValue"
-        return {kind: self.value, "DataType": self.data_type}
-
-
-Attributes = Mapping[str, UserAttribute]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +101,7 @@ class StoredMessage:
             deduplication_id=self.deduplication_id,
         )
 
-    @property
-    def size(self) -> int:
-        """The bytes that count against MaximumMessageSize."""
-        return count_bytes(self.body, self.attributes)
-
-    def to_response(self, system: Iterable[str], own: Iterable[str]) -> dict[str, Any]:
+    def to_response(self, system: Iterable[str], own: tuple[str, ...]) -> dict[str, Any]:
         """Return the message for a response, with the requested attributes."""
         response: dict[str, Any] = {
             "MessageId": self.message_id,
@@ -128,8 +111,8 @@ class StoredMessage:
         }
         if selected_system := self._system_attributes(frozenset(system)):
             response["Attributes"] = selected_system
-        if selected := select_attributes(self.attributes, tuple(own)):
-            response["MessageAttributes"] = {n: a.response_value for n, a in selected.items()}
+        if selected := _select_attributes(self.attributes, own):
+            response["MessageAttributes"] = {name: dict(a) for name, a in selected.items()}
             response["MD5OfMessageAttributes"] = compute_attributes_md5(selected)
         return response
 
@@ -138,17 +121,39 @@ class StoredMessage:
         return {n: str(v) for n, v in values.items() if v and ("All" in names or n in names)}
 
 
-def count_bytes(body: str, attributes: Attributes) -> int:
-    """Count the bytes of a body and its attributes as SQS does."""
-    return len(body.encode()) + sum(
-        len(name.encode()) + len(attribute.data_type.encode()) + len(attribute.as_bytes)
-        for name, attribute in attributes.items()
-    )
+def parse_attributes(given: Attributes | None) -> Attributes:
+    """Return the attributes of a request. Raises ServiceError if SQS does not accept them."""
+    if given is not None and len(given) > MAX_ATTRIBUTES:
+        raise invalid_value_error(
+            f"Number of message attributes [{len(given)}] exceeds the allowed "
+            f"maximum [{MAX_ATTRIBUTES}]."
+        )
+    return {name: _parse_attribute(name, value) for name, value in (given or {}).items()}
 
 
-def select_attributes(
-    attributes: Attributes, names: tuple[str, ...]
-) -> dict[str, UserAttribute]:
+def _parse_attribute(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not _ATTRIBUTE_NAME.fullmatch(name):
+        raise invalid_value_error(
+            f"The message attribute name '{name}' is invalid. Attribute name can contain "
+            "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters."
+        )
+    data_type = given["DataType"]
+    kind = data_type.split(".")[0]
+    if kind not in ("String", "Number", "Binary"):
+        raise invalid_value_error(
+            f"The message attribute '{name}' has an invalid message attribute type, the "
+            "set of supported type prefixes is Binary, Number, and String."
+        )
+    key = "BinaryValue" if kind == "Binary" else "StringValue"
+    if not (value := given.get(key)):
+        raise invalid_value_error(
+            f"Message (user) attribute '{name}' must contain a non-empty value of type "
+            f"'{data_type}'."
+        )
+    return {key: _to_bytes(value) if kind == "Binary" else value, "DataType": data_type}
+
+
+def _select_attributes(attributes: Attributes, names: tuple[str, ...]) -> Attributes:
     """Return the attributes requested by name, by `prefix.*`, or by All."""
     prefixes = tuple(name[:-2] for name in names if name.endswith(".*"))
     return {
@@ -156,6 +161,15 @@ def select_attributes(
         for name, attribute in attributes.items()
         if name in names or "All" in names or (prefixes and name.startswith(prefixes))
     }
+
+
+def count_bytes(body: str, attributes: Attributes) -> int:
+    """Count the bytes of a body and its attributes as SQS does."""
+    return len(body.encode()) + sum(
+        len(_to_bytes(part))
+        for name, attribute in attributes.items()
+        for part in (name, *attribute.values())
+    )
 
 
 def compute_md5(text: str) -> str:
@@ -170,15 +184,17 @@ def compute_attributes_md5(attributes: Attributes) -> str:
     value is text or binary.
     """
     digest = md5(usedforsecurity=False)
-    for name in sorted(attributes):
-        attribute = attributes[name]
-        digest.update(
-            _prefix_length(name.encode()) + _prefix_length(attribute.data_type.encode())
-        )
-        digest.update(b"\x02" if isinstance(attribute.value, bytes) else b"\x01")
-        digest.update(_prefix_length(attribute.as_bytes))
+    for name, attribute in sorted(attributes.items()):
+        [value] = (value for key, value in attribute.items() if key != "DataType")
+        digest.update(_prefix_length(name) + _prefix_length(attribute["DataType"]))
+        digest.update(b"\x02" if isinstance(value, bytes) else b"\x01")
+        digest.update(_prefix_length(value))
     return digest.hexdigest()
 
 
-def _prefix_length(value: bytes) -> bytes:
-    return struct.pack("!I", len(value)) + value
+def _prefix_length(value: str | bytes) -> bytes:
+    return struct.pack("!I", len(_to_bytes(value))) + _to_bytes(value)
+
+
+def _to_bytes(value: str | bytes | bytearray) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

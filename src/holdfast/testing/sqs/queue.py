@@ -1,4 +1,4 @@
-"""One queue: the messages that wait, those in flight, and their order.
+"""One queue: its attributes, the messages that wait, those in flight, and their order.
 
     sent -> (delayed) -> ready -> in flight -> deleted
                            ^          |
@@ -9,28 +9,151 @@ check next. The message's own record decides, so entries of earlier states are h
 """
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import replace
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from threading import Event
 
-from holdfast.testing.sqs.attributes import QueueAttributes
+from holdfast.core.clock import Clock
+from holdfast.testing.sqs.errors import ServiceError, check_names, out_of_range_error
 from holdfast.testing.sqs.message import IdSource, StoredMessage
 
 DEDUPLICATION_SECONDS = 300.0
+
+_DEFAULTS = {
+    "DelaySeconds": "0",
+    "MaximumMessageSize": "1048576",
+    "MessageRetentionPeriod": "345600",
+    "ReceiveMessageWaitTimeSeconds": "0",
+    "SqsManagedSseEnabled": "true",
+    "VisibilityTimeout": "30",
+}
+_FIFO_DEFAULTS = {
+    "ContentBasedDeduplication": "false",
+    "DeduplicationScope": "queue",
+    "FifoThroughputLimit": "perQueue",
+}
+_RANGES = {
+    "DelaySeconds": (0, 900),
+    "MaximumMessageSize": (1024, 1_048_576),
+    "MessageRetentionPeriod": (60, 1_209_600),
+    "ReceiveMessageWaitTimeSeconds": (0, 20),
+    "VisibilityTimeout": (0, 43_200),
+}
+# Stored and shown, without an effect here.
+_WITHOUT_EFFECT = frozenset(
+    {"KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId", "Policy", "RedriveAllowPolicy"}
+)
+_FIFO_ONLY = frozenset({*_FIFO_DEFAULTS, "FifoQueue"})
+_SETTABLE = frozenset({*_DEFAULTS, *_FIFO_ONLY, *_WITHOUT_EFFECT, "RedrivePolicy"})
+
+# Reported by the queue, not set on it.
+MEASURED = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesDelayed",
+    "ApproximateNumberOfMessagesNotVisible",
+    "CreatedTimestamp",
+    "LastModifiedTimestamp",
+    "QueueArn",
+)
+READABLE = frozenset({*_SETTABLE, *MEASURED, "All"})
+
+
+@dataclass(frozen=True, slots=True)
+class RedrivePolicy:
+    """The target of messages that were received too often."""
+
+    target_arn: str
+    max_receives: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAttributes:
+    """Checked attributes as strings, the form that AWS accepts and returns."""
+
+    texts: Mapping[str, str]
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, str]) -> "QueueAttributes":
+        """Return the attributes of a new queue, with the defaults filled in."""
+        fifo = attributes.get("FifoQueue") == "true"
+        return cls(_DEFAULTS | (_FIFO_DEFAULTS if fifo else {})).changed(
+            attributes, is_new=True
+        )
+
+    def changed(
+        self, attributes: Mapping[str, str], *, is_new: bool = False
+    ) -> "QueueAttributes":
+        """Return the attributes with these changes; an empty string removes an attribute."""
+        texts = {**self.texts, **attributes}
+        for name, value in attributes.items():
+            _check(name, value, is_fifo=texts.get("FifoQueue") == "true", is_new=is_new)
+        after = QueueAttributes({name: value for name, value in texts.items() if value != ""})
+        after.redrive  # noqa: B018  # refuses a policy that cannot be read
+        return after
+
+    def get_number(self, name: str) -> int:
+        """Return an attribute that has a range, such as VisibilityTimeout."""
+        return int(self.texts[name])
+
+    @property
+    def is_fifo(self) -> bool:
+        """Whether it is a FIFO queue."""
+        return self.texts.get("FifoQueue") == "true"
+
+    @property
+    def redrive(self) -> RedrivePolicy | None:
+        """The redrive policy, or None. Raises ServiceError if it cannot be read."""
+        text = self.texts.get("RedrivePolicy") or "{}"
+        try:
+            if not (policy := json.loads(text)):
+                return None
+            target, count = policy["deadLetterTargetArn"], int(policy["maxReceiveCount"])
+        except (ValueError, TypeError, KeyError):
+            raise out_of_range_error(
+                "RedrivePolicy", text, "It must name deadLetterTargetArn and maxReceiveCount."
+            ) from None
+        if not 1 <= count <= 1000:
+            raise out_of_range_error(
+                "RedrivePolicy", text, "Invalid value for maxReceiveCount."
+            )
+        return RedrivePolicy(str(target), count)
+
+
+def _check(name: str, value: str, *, is_fifo: bool, is_new: bool) -> None:
+    check_names([name], _SETTABLE if is_fifo else _SETTABLE - _FIFO_ONLY)
+    if name == "FifoQueue" and not (is_new and value == "true"):
+        raise _invalid_attribute_error(name, " Reason: Modifying queue type is not supported.")
+    if name in _RANGES and value != "":
+        low, high = _RANGES[name]
+        if not value.isdecimal() or not low <= int(value) <= high:
+            raise _invalid_attribute_error(name)
+
+
+def _invalid_attribute_error(name: str, reason: str = "") -> ServiceError:
+    return ServiceError(
+        "InvalidAttributeValue", f"Invalid value for the parameter {name}.{reason}"
+    )
 
 
 class SimulatedQueue:
     """One queue. It is not thread-safe; the caller must hold the service's lock."""
 
     def __init__(
-        self, name: str, region: str, account: str, settings: QueueAttributes, ids: IdSource
+        self,
+        name: str,
+        region: str,
+        account: str,
+        settings: QueueAttributes,
+        clock: Clock,
+        ids: IdSource,
     ) -> None:
         self.name, self.region = name, region
         self.arn = f"arn:aws:sqs:{region}:{account}:{name}"
         self.url = f"https://sqs.{region}.amazonaws.com/{account}/{name}"
         self.settings = settings
         self.waiters: set[Event] = set()
-        self._ids = ids
+        self._clock, self._ids = clock, ids
         self._messages: dict[int, StoredMessage] = {}
         self.receipts: dict[str, int] = {}
         """The number of the message that each receipt handle stands for."""
@@ -42,6 +165,16 @@ class SimulatedQueue:
         # FIFO: the first message with a deduplication id, and until when it counts
         self._sent: dict[tuple[str, str], tuple[StoredMessage, float]] = {}
         self._numbers = 0
+
+    @property
+    def now(self) -> float:
+        """The monotonic time, which measures ages and visibility."""
+        return self._clock.monotonic()
+
+    @property
+    def wall_ms(self) -> int:
+        """The wall clock's time, which AWS shows."""
+        return int(self._clock.time() * 1000)
 
     # -- adding
 
@@ -56,35 +189,32 @@ class SimulatedQueue:
         self._hide(number, message)
         return message
 
-    def sent_before(self, message: StoredMessage, now: float) -> StoredMessage | None:
-        """Return the message that used this deduplication id in the last five minutes."""
-        sent, until = self._sent.get(self._deduplication_key(message), (None, now))
-        return sent if until > now else None
+    def add_once(self, message: StoredMessage) -> StoredMessage:
+        """Store the message, and return it as stored.
 
-    def remember_sent(self, message: StoredMessage, now: float) -> None:
-        """Remember the message's deduplication id for five minutes."""
-        until = now + DEDUPLICATION_SECONDS
-        self._sent[self._deduplication_key(message)] = (message, until)
-
-    def _deduplication_key(self, message: StoredMessage) -> tuple[str, str]:
+        A FIFO queue returns the first message instead that used this deduplication id in the
+        last five minutes.
+        """
+        if not self.settings.is_fifo:
+            return self.add(message)
         by_group = self.settings.texts.get("DeduplicationScope") == "messageGroup"
-        return message.group_id if by_group else "", message.deduplication_id
+        key = message.group_id if by_group else "", message.deduplication_id
+        sent, until = self._sent.get(key, (message, self.now))
+        if until <= self.now:
+            sent = self.add(message)
+            self._sent[key] = sent, self.now + DEDUPLICATION_SECONDS
+        return sent
 
     # -- receiving
 
     def take(
-        self,
-        limit: int,
-        visibility_seconds: float,
-        max_receives: float,
-        now: float,
-        wall_ms: int,
+        self, limit: int, visibility_seconds: float, max_receives: float
     ) -> tuple[list[StoredMessage], list[StoredMessage]]:
         """Deliver up to `limit` messages, and remove those with `max_receives` receives.
 
         Returns the messages that were delivered, and those that were removed.
         """
-        self.settle(now)
+        now = self.settle()
         delivered: list[StoredMessage] = []
         exhausted: list[StoredMessage] = []
         numbers, passed_over = set[int](), []
@@ -98,8 +228,7 @@ class SimulatedQueue:
                 exhausted.append(self.pop(number))
             else:
                 numbers.add(number)
-                until = now + visibility_seconds
-                delivered.append(self._deliver(number, now, wall_ms, until))
+                delivered.append(self._deliver(number, now, now + visibility_seconds))
         for number in passed_over:
             heapq.heappush(self._ready, number)
         return delivered, exhausted
@@ -115,9 +244,9 @@ class SimulatedQueue:
         group = self._groups[self._messages[number].group_id]
         return next(waiting for waiting in group if waiting not in taken) == number
 
-    def _deliver(self, number: int, now: float, wall_ms: int, until: float) -> StoredMessage:
+    def _deliver(self, number: int, now: float, until: float) -> StoredMessage:
         handle = self._ids.make_handle()
-        message = self._messages[number].received(handle, now, wall_ms, until)
+        message = self._messages[number].received(handle, now, self.wall_ms, until)
         self._messages[number] = message
         self.receipts[handle] = number
         self._in_flight.add(number)
@@ -143,12 +272,14 @@ class SimulatedQueue:
 
     # -- all messages
 
-    def settle(self, now: float) -> None:
-        """Apply the time: remove messages that are too old, and show those no longer hidden."""
-        while (
-            self._ages
-            and self._ages[0][0] + self.settings.get_number("MessageRetentionPeriod") <= now
-        ):
+    def settle(self) -> float:
+        """Apply the time, and return it.
+
+        Messages that are too old are removed, and those no longer hidden are shown.
+        """
+        now = self.now
+        retention_seconds = self.settings.get_number("MessageRetentionPeriod")
+        while self._ages and self._ages[0][0] + retention_seconds <= now:
             _, number = heapq.heappop(self._ages)
             if number in self._messages:
                 self.pop(number)
@@ -157,6 +288,7 @@ class SimulatedQueue:
             if number in self._messages and self._messages[number].visible_at == until:
                 self._in_flight.discard(number)
                 heapq.heappush(self._ready, number)
+        return now
 
     def next_change_at(self) -> float:
         """Return when the next hidden message may become visible."""
@@ -167,16 +299,16 @@ class SimulatedQueue:
         """The number of messages in flight."""
         return len(self._in_flight)
 
-    def ready_messages(self, now: float) -> Iterator[tuple[int, StoredMessage]]:
+    def ready_messages(self) -> Iterator[tuple[int, StoredMessage]]:
         """Yield the visible messages with their numbers, in order."""
-        self.settle(now)
+        now = self.settle()
         for number, message in sorted(self._messages.items()):
             if message.visible_at <= now:
                 yield number, message
 
-    def counts(self, now: float) -> dict[str, str]:
+    def counts(self) -> dict[str, str]:
         """Return the queue's three counts, as attributes."""
-        ready = sum(1 for _ in self.ready_messages(now))
+        ready = sum(1 for _ in self.ready_messages())
         delayed = len(self._messages) - ready - self.in_flight
         return {
             "ApproximateNumberOfMessages": str(ready),
@@ -184,9 +316,9 @@ class SimulatedQueue:
             "ApproximateNumberOfMessagesNotVisible": str(self.in_flight),
         }
 
-    def mark_for_redelivery(self, message_id: str | None, now: float) -> int:
+    def mark_for_redelivery(self, message_id: str | None) -> int:
         """Make messages in flight deliverable once more, and return their number."""
-        self.settle(now)
+        self.settle()
         doubled = [
             number
             for number in sorted(self._in_flight)

@@ -16,23 +16,21 @@ from threading import Event
 from typing import Any, Literal
 
 from holdfast.core.clock import Clock
-from holdfast.testing.sqs.batch import Response
 from holdfast.testing.sqs.errors import (
+    EXPIRED_FIFO_HANDLE,
+    INVALID_HANDLE,
+    MESSAGE_GONE,
+    NOT_IN_FLIGHT,
     ServiceError,
-    expired_handle_error,
-    invalid_handle_error,
-    message_gone_error,
-    not_in_flight_error,
+    check_names,
     out_of_range_error,
+    read_number,
 )
 from holdfast.testing.sqs.message import SYSTEM_ATTRIBUTES, StoredMessage
-from holdfast.testing.sqs.moves import MessageMoves
 from holdfast.testing.sqs.queue import SimulatedQueue
-from holdfast.testing.sqs.registry import QueueRegistry
+from holdfast.testing.sqs.registry import MessageMoves, QueueRegistry, Response
 
 MAX_VISIBILITY_SECONDS = 43_200
-MAX_WAIT_SECONDS = 20
-MAX_MESSAGES = 10
 
 StaleHandles = Literal["strict", "ignored", "effective"]
 
@@ -59,10 +57,8 @@ class ReceiveCalls:
         lock: AbstractContextManager[Any],
         in_flight_limit: int,
     ) -> None:
-        self._registry = registry
-        self._moves = moves
-        self._clock = clock
-        self._lock = lock
+        self._registry, self._moves = registry, moves
+        self._clock, self._lock = clock, lock
         self._in_flight_limit = in_flight_limit
 
     def receive(self, region: str, params: dict[str, Any]) -> Response:
@@ -77,9 +73,11 @@ class ReceiveCalls:
                 self._moves.move_due()
                 # Looked up each time, because it may be deleted during the wait.
                 queue = self._registry.find(region, params["QueueUrl"])
-                messages = self._take(queue, request, now)
-                if messages or now >= deadline:
-                    return _make_response(messages, request)
+                if (messages := self._take(queue, request)) or now >= deadline:
+                    system, own = request.system_attributes, request.own_attributes
+                    selected = [message.to_response(system, own) for message in messages]
+                    # AWS omits a list that would be empty.
+                    return {"Messages": selected} if selected else {}
                 queue.waiters.add(waiter)
                 next_look = min(deadline, queue.next_change_at(), self._moves.next_change_at())
             self._wait(queue, waiter, next_look - now)
@@ -91,56 +89,35 @@ class ReceiveCalls:
             with self._lock:
                 queue.waiters.discard(waiter)
 
-    def _take(
-        self, queue: SimulatedQueue, request: ReceiveRequest, now: float
-    ) -> list[StoredMessage]:
-        queue.settle(now)
+    def _take(self, queue: SimulatedQueue, request: ReceiveRequest) -> list[StoredMessage]:
+        queue.settle()
         room = self._in_flight_limit - queue.in_flight
         if room <= 0:
-            return _refuse_over_limit(queue, request)
+            if request.wait_seconds or queue.settings.is_fifo:
+                return []
+            raise ServiceError("OverLimit", "Too many messages are in flight.")
         redrive = queue.settings.redrive
         dead_letters = self._registry.find_by_arn(redrive.target_arn) if redrive else None
         delivered, exhausted = queue.take(
             min(request.limit, room),
             request.visibility_seconds,
             redrive.max_receives if redrive and dead_letters else float("inf"),
-            now,
-            self._wall_ms(),
         )
         for message in exhausted:
             assert dead_letters is not None
-            dead_letters.add(self._to_dead_letter(message, queue, now))
+            dead_letters.add(_to_dead_letter(message, queue))
         return delivered
 
-    def _to_dead_letter(
-        self, message: StoredMessage, source: SimulatedQueue, now: float
-    ) -> StoredMessage:
-        """Return the message as a dead letter, with the same id and count, visible at once.
 
-        Its age continues, except in a FIFO queue, where AWS restarts it.
-        """
-        dead = replace(message, visible_at=now, source_arn=source.arn, handle="")
-        if source.settings.is_fifo:
-            return replace(dead, sent_at=now, sent_ms=self._wall_ms())
-        return dead
+def _to_dead_letter(message: StoredMessage, source: SimulatedQueue) -> StoredMessage:
+    """Return the message as a dead letter, with the same id and count, visible at once.
 
-    def _wall_ms(self) -> int:
-        return int(self._clock.time() * 1000)
-
-
-def _refuse_over_limit(queue: SimulatedQueue, request: ReceiveRequest) -> list[StoredMessage]:
-    """Return no message, or raise OverLimit for a short poll of a standard queue."""
-    if request.wait_seconds or queue.settings.is_fifo:
-        return []
-    raise ServiceError("OverLimit", "Too many messages are in flight.")
-
-
-def _make_response(messages: list[StoredMessage], request: ReceiveRequest) -> Response:
-    """Make the response. AWS omits a list that would be empty."""
-    selected = [
-        m.to_response(request.system_attributes, request.own_attributes) for m in messages
-    ]
-    return {"Messages": selected} if selected else {}
+    Its age continues, except in a FIFO queue, where AWS restarts it.
+    """
+    dead = replace(message, visible_at=source.now, source_arn=source.arn, handle="")
+    if source.settings.is_fifo:
+        return replace(dead, sent_at=source.now, sent_ms=source.wall_ms)
+    return dead
 
 
 def _parse_request(queue: SimulatedQueue, params: dict[str, Any]) -> ReceiveRequest:
@@ -148,106 +125,80 @@ def _parse_request(queue: SimulatedQueue, params: dict[str, Any]) -> ReceiveRequ
         *(params.get("AttributeNames") or ()),
         *(params.get("MessageSystemAttributeNames") or ()),
     ]
-    if unknown := [name for name in names if name not in (*SYSTEM_ATTRIBUTES, "All")]:
-        raise ServiceError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
+    get_default = queue.settings.get_number
     return ReceiveRequest(
-        limit=_read_in_range("MaxNumberOfMessages", params, 1, (1, MAX_MESSAGES)),
-        visibility_seconds=_read_in_range(
-            "VisibilityTimeout",
-            params,
-            queue.settings.get_number("VisibilityTimeout"),
-            (0, MAX_VISIBILITY_SECONDS),
+        limit=read_number(params, "MaxNumberOfMessages", 1),
+        visibility_seconds=read_number(
+            params, "VisibilityTimeout", get_default("VisibilityTimeout")
         ),
-        wait_seconds=_read_in_range(
-            "WaitTimeSeconds",
-            params,
-            queue.settings.get_number("ReceiveMessageWaitTimeSeconds"),
-            (0, MAX_WAIT_SECONDS),
+        wait_seconds=read_number(
+            params, "WaitTimeSeconds", get_default("ReceiveMessageWaitTimeSeconds")
         ),
-        system_attributes=tuple(names),
+        system_attributes=tuple(check_names(names, frozenset({*SYSTEM_ATTRIBUTES, "All"}))),
         own_attributes=tuple(params.get("MessageAttributeNames") or ()),
     )
-
-
-def _read_in_range(
-    name: str, params: dict[str, Any], default: int, bounds: tuple[int, int]
-) -> int:
-    value = params.get(name)
-    low, high = bounds
-    if value is None:
-        return default
-    if not low <= value <= high:
-        raise out_of_range_error(name, value, f"Must be between {low} and {high}, if provided.")
-    return int(value)
 
 
 class ReceiptCalls:
     """The operations that take a receipt. The caller must hold the service's lock."""
 
-    def __init__(self, clock: Clock, stale_handles: StaleHandles) -> None:
-        self._clock, self._stale_handles = clock, stale_handles
+    def __init__(self, stale_handles: StaleHandles) -> None:
+        self._stale_handles = stale_handles
 
     def delete(self, queue: SimulatedQueue, entry: dict[str, Any]) -> Response:
         """Handle DeleteMessage, or one entry of DeleteMessageBatch."""
-        number = self._find_number(queue, entry)
-        message = queue.get(number)
+        number, message = _find_message(queue, entry)
         # Deleting a message that is gone already succeeds.
-        if message is not None and self._has_effect(
-            queue, message, entry, invalid_handle_error()
-        ):
+        if message is not None and self._has_effect(queue, message, entry, INVALID_HANDLE):
             queue.delete(number)
         return {}
 
     def change(self, queue: SimulatedQueue, entry: dict[str, Any]) -> Response:
-        """Handle ChangeMessageVisibility, or one entry of its batch."""
+        """Handle ChangeMessageVisibility, or one entry of its batch.
+
+        More than twelve hours in all are refused.
+        """
         default = queue.settings.get_number("VisibilityTimeout")
-        seconds = entry.get("VisibilityTimeout", default)
-        if not 0 <= seconds <= MAX_VISIBILITY_SECONDS:
-            raise out_of_range_error(
-                "VisibilityTimeout", seconds, f"Must be between 0 and {MAX_VISIBILITY_SECONDS}."
-            )
-        number = self._find_number(queue, entry)
-        message = queue.get(number)
+        seconds = read_number(entry, "VisibilityTimeout", default)
+        number, message = _find_message(queue, entry)
         if message is None:
-            raise message_gone_error()
+            raise ServiceError(*MESSAGE_GONE)
         is_latest = message.handle == entry["ReceiptHandle"]
-        refusal = not_in_flight_error() if is_latest else invalid_handle_error()
+        refusal = NOT_IN_FLIGHT if is_latest else INVALID_HANDLE
         if self._has_effect(queue, message, entry, refusal):
-            queue.hide(number, self._compute_visible_at(message, seconds))
+            until = queue.now + seconds
+            if until - message.received_at > MAX_VISIBILITY_SECONDS:
+                raise out_of_range_error(
+                    "VisibilityTimeout",
+                    seconds,
+                    "Total VisibilityTimeout for the message is beyond the limit "
+                    f"[{MAX_VISIBILITY_SECONDS} seconds]",
+                )
+            queue.hide(number, until)
         return {}
-
-    def _compute_visible_at(self, message: StoredMessage, seconds: int) -> float:
-        """Return when the message is visible again; refuse more than twelve hours in all."""
-        until = self._clock.monotonic() + seconds
-        if until - message.received_at > MAX_VISIBILITY_SECONDS:
-            raise out_of_range_error(
-                "VisibilityTimeout",
-                seconds,
-                "Total VisibilityTimeout for the message is beyond the limit "
-                f"[{MAX_VISIBILITY_SECONDS} seconds]",
-            )
-        return until
-
-    def _find_number(self, queue: SimulatedQueue, entry: dict[str, Any]) -> int:
-        queue.settle(self._clock.monotonic())
-        number = queue.receipts.get(entry["ReceiptHandle"])
-        if number is None:
-            raise invalid_handle_error()
-        return number
 
     def _has_effect(
         self,
         queue: SimulatedQueue,
         message: StoredMessage,
         entry: dict[str, Any],
-        refusal: ServiceError,
+        refusal: tuple[str, str],
     ) -> bool:
         """Return whether this receipt has an effect. Raises if it is stale and refused."""
-        is_visible = message.visible_at <= self._clock.monotonic()
-        if not is_visible and message.handle == entry["ReceiptHandle"]:
+        if message.visible_at > queue.now and message.handle == entry["ReceiptHandle"]:
             return True
         if queue.settings.is_fifo:
-            raise expired_handle_error()
+            raise ServiceError(*EXPIRED_FIFO_HANDLE)
         if self._stale_handles == "strict":
-            raise refusal
+            raise ServiceError(*refusal)
         return self._stale_handles == "effective"
+
+
+def _find_message(
+    queue: SimulatedQueue, entry: dict[str, Any]
+) -> tuple[int, StoredMessage | None]:
+    """Return the message of a receipt with its number, or None if it is gone."""
+    queue.settle()
+    if (number := queue.receipts.get(entry["ReceiptHandle"])) is None:
+        raise ServiceError(*INVALID_HANDLE)
+    return number, queue.get(number)

@@ -1,24 +1,27 @@
-"""The queues of all regions, by name: create, find, configure, delete."""
+"""The queues of all regions, by name: create, find, configure, delete, and move dead letters.
+
+A move task without a rate is done when its call returns. With `MaxNumberOfMessagesPerSecond`
+it follows the clock, and moves the first message one step after the start.
+"""
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.clock import Clock
-from holdfast.testing.sqs.attributes import (
-    MEASURED,
-    READABLE,
-    QueueAttributes,
-    invalid_policy_error,
-)
 from holdfast.testing.sqs.errors import (
+    NO_QUEUE,
+    QUEUE_MISSING,
     ServiceError,
+    check_names,
     invalid_value_error,
-    queue_missing_error,
+    out_of_range_error,
+    read_number,
     sqs_error,
 )
 from holdfast.testing.sqs.message import IdSource
-from holdfast.testing.sqs.queue import SimulatedQueue
+from holdfast.testing.sqs.queue import MEASURED, READABLE, QueueAttributes, SimulatedQueue
 
 ACCOUNT = "123456789012"
 
@@ -48,7 +51,7 @@ class QueueRegistry:
         queue = self._queues.get((region, url.rsplit("/", 1)[-1]))
         # A bare name is enough. A URL must be this queue's, including region and account.
         if queue is None or url not in (queue.name, queue.url):
-            raise queue_missing_error()
+            raise ServiceError(*QUEUE_MISSING)
         return queue
 
     def find_by_name(self, name: str) -> SimulatedQueue:
@@ -84,8 +87,8 @@ class QueueRegistry:
             "You must wait 60 seconds after deleting a queue before you can create "
             "another with the same name.",
         )
-        queue = SimulatedQueue(name, region, ACCOUNT, settings, self._ids)
-        self._check_redrive(queue, settings)
+        queue = SimulatedQueue(name, region, ACCOUNT, settings, self._clock, self._ids)
+        self._check_redrive(settings)
         self._queues[region, name] = queue
         self._stamps[queue.arn] = {"CreatedTimestamp": self._wall()}
         self._touch(queue)
@@ -102,7 +105,7 @@ class QueueRegistry:
         """Handle GetQueueUrl."""
         queue = self._queues.get((region, params["QueueName"]))
         if queue is None or params.get("QueueOwnerAWSAccountId", ACCOUNT) != ACCOUNT:
-            raise queue_missing_error()
+            raise ServiceError(*QUEUE_MISSING)
         return {"QueueUrl": queue.url}
 
     def list_all(self, region: str, params: Params) -> Response:
@@ -117,9 +120,7 @@ class QueueRegistry:
 
     def get_attributes(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle GetQueueAttributes."""
-        names = params.get("AttributeNames") or []
-        if unknown := [name for name in names if name not in READABLE]:
-            raise ServiceError("InvalidAttributeName", f"Unknown Attribute {unknown[0]}.")
+        names = check_names(params.get("AttributeNames") or [], READABLE)
         all_attributes = {**queue.settings.texts, **self._measured(queue)}
         selected = {n: v for n, v in all_attributes.items() if n in names or "All" in names}
         return {"Attributes": selected} if selected else {}
@@ -127,7 +128,7 @@ class QueueRegistry:
     def set_attributes(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle SetQueueAttributes."""
         settings = queue.settings.changed(params["Attributes"])
-        self._check_redrive(queue, settings)
+        self._check_redrive(settings)
         queue.settings = settings
         self._touch(queue)
         queue.wake()
@@ -159,20 +160,20 @@ class QueueRegistry:
     def _start_cooldown(self, key: tuple[str, ...]) -> None:
         self._cooldowns[key] = self._clock.monotonic() + COOLDOWN_SECONDS
 
-    def _check_redrive(self, queue: SimulatedQueue, settings: QueueAttributes) -> None:
+    def _check_redrive(self, settings: QueueAttributes) -> None:
         if settings.redrive is None:
             return
-        text = settings.texts["RedrivePolicy"]
         target = self.find_by_arn(settings.redrive.target_arn)
         if target is None:
-            raise invalid_policy_error(text, "Dead letter target does not exist.")
-        if target.settings.is_fifo != settings.is_fifo:
-            raise invalid_policy_error(
-                text, "Dead-letter queue must be same type of queue as the source."
-            )
+            reason = "Dead letter target does not exist."
+        elif target.settings.is_fifo != settings.is_fifo:
+            reason = "Dead-letter queue must be same type of queue as the source."
+        else:
+            return
+        raise out_of_range_error("RedrivePolicy", settings.texts["RedrivePolicy"], reason)
 
     def _measured(self, queue: SimulatedQueue) -> dict[str, str]:
-        counts = queue.counts(self._clock.monotonic())
+        counts = queue.counts()
         measured = {**counts, **self._stamps[queue.arn], "QueueArn": queue.arn}
         return {name: measured[name] for name in MEASURED}
 
@@ -213,3 +214,120 @@ def _make_page(name: str, urls: list[str], params: Params) -> Response:
     if params.get("MaxResults") and end < len(urls):
         response["NextToken"] = str(end)
     return response
+
+
+@dataclass(slots=True)
+class MessageMove:
+    """One move task and its progress."""
+
+    handle: str
+    source_arn: str
+    destination_arn: str  # if empty, each message goes back to its source
+    per_second: int  # 0 means all at once
+    started_at: float
+    started_ms: int
+    to_move: int
+    moved: int = 0
+    status: str = "RUNNING"
+    failure: str = ""
+
+    @property
+    def next_at(self) -> float:
+        """When the next message moves; infinity if the task has ended."""
+        if self.status != "RUNNING":
+            return float("inf")
+        return self.started_at + ((self.moved + 1) / self.per_second if self.per_second else 0)
+
+    def to_response(self) -> Response:
+        """Return the task for a response. AWS shows the handle only while it is useful."""
+        fields: Response = {
+            "TaskHandle": self.handle if self.status == "RUNNING" else "",
+            "DestinationArn": self.destination_arn,
+            "MaxNumberOfMessagesPerSecond": self.per_second,
+            "FailureReason": self.failure,
+        }
+        return {name: value for name, value in fields.items() if value} | {
+            "Status": self.status,
+            "SourceArn": self.source_arn,
+            "ApproximateNumberOfMessagesMoved": self.moved,
+            "ApproximateNumberOfMessagesToMove": self.to_move,
+            "StartedTimestamp": self.started_ms,
+        }
+
+
+class MessageMoves:
+    """The move tasks of all queues. The caller must hold the service's lock."""
+
+    def __init__(self, registry: QueueRegistry, clock: Clock, ids: IdSource) -> None:
+        self._registry, self._clock, self._ids = registry, clock, ids
+        self._tasks: list[MessageMove] = []
+
+    def start(self, region: str, params: Params) -> Response:
+        """Handle StartMessageMoveTask."""
+        source = self._find_queue(params["SourceArn"], "SourceArn")
+        if params.get("DestinationArn"):
+            self._find_queue(params["DestinationArn"], "DestinationArn")
+        if not any(self._registry.iter_sources(source)):
+            raise invalid_value_error("Source queue must be configured as a Dead Letter Queue.")
+        if any(t.status == "RUNNING" for t in self._tasks if t.source_arn == source.arn):
+            raise invalid_value_error(
+                "There is already a task running. Only one active task is allowed for a "
+                "source queue arn at a given time."
+            )
+        task = MessageMove(
+            handle=self._ids.make_handle(),
+            source_arn=source.arn,
+            destination_arn=params.get("DestinationArn") or "",
+            per_second=read_number(params, "MaxNumberOfMessagesPerSecond", 0),
+            started_at=source.now,
+            started_ms=source.wall_ms,
+            to_move=sum(1 for _ in source.ready_messages()),
+        )
+        self._tasks.append(task)
+        self.move_due()
+        return {"TaskHandle": task.handle}
+
+    def list_tasks(self, region: str, params: Params) -> Response:
+        """Handle ListMessageMoveTasks."""
+        source = self._find_queue(params["SourceArn"], "SourceArn")
+        limit = read_number(params, "MaxResults", 1)
+        tasks = [task for task in self._tasks if task.source_arn == source.arn]
+        return {"Results": [task.to_response() for task in tasks[::-1][:limit]]}
+
+    def move_due(self) -> None:
+        """Move the messages that are due by now."""
+        now = self._clock.monotonic()
+        for task in self._tasks:
+            while task.next_at <= now:
+                self._step(task)
+
+    def next_change_at(self) -> float:
+        """Return when the next message moves; infinity if no task is running."""
+        return min((task.next_at for task in self._tasks), default=float("inf"))
+
+    def _step(self, task: MessageMove) -> None:
+        """Move one message, or end the task."""
+        source = self._registry.find_by_arn(task.source_arn)
+        waiting = next(source.ready_messages(), None) if source else None
+        if source is None or waiting is None or task.moved >= task.to_move:
+            task.status = "COMPLETED"
+            return
+        number, message = waiting
+        target_arn = task.destination_arn or message.source_arn
+        target = self._registry.find_by_arn(target_arn)
+        if target is None:
+            task.status = "FAILED"
+            task.failure = NO_QUEUE if target_arn else "CouldNotDetermineMessageSource"
+            return
+        message_id = self._ids.make_uuid()
+        target.add(source.pop(number).redriven(message_id, target.now, target.wall_ms))
+        task.moved += 1
+
+    def _find_queue(self, arn: str, parameter: str) -> SimulatedQueue:
+        queue = self._registry.find_by_arn(arn)
+        if queue is None:
+            raise ServiceError(
+                "ResourceNotFoundException",
+                f"The resource that you specified for the {parameter} parameter doesn't exist.",
+            )
+        return queue

@@ -1,40 +1,36 @@
-"""SendMessage and SendMessageBatch."""
+"""SendMessage, and the checks of SendMessageBatch."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from holdfast.core.clock import Clock
-from holdfast.testing.sqs.batch import Response
 from holdfast.testing.sqs.errors import (
     ServiceError,
     invalid_value_error,
     missing_parameter_error,
     out_of_range_error,
+    read_number,
     sqs_error,
 )
 from holdfast.testing.sqs.message import (
-    Attributes,
     IdSource,
     StoredMessage,
-    UserAttribute,
     compute_attributes_md5,
     compute_md5,
     count_bytes,
+    parse_attributes,
 )
 from holdfast.testing.sqs.queue import SimulatedQueue
 
-MAX_DELAY_SECONDS = 900
 MAX_BATCH_BYTES = 1_048_576
-MAX_ATTRIBUTES = 10
 
 _NOT_ALLOWED = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FIFO_ID = re.compile(r"[!-~]{1,128}")
-_ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 _WRONG_QUEUE_TYPE = "The request include parameter that is not valid for this queue type."
 
 Entry = dict[str, Any]
+Response = dict[str, Any]
 
 
 def check_send_batch(queue: SimulatedQueue, entries: Sequence[Entry]) -> None:
@@ -46,7 +42,7 @@ def check_send_batch(queue: SimulatedQueue, entries: Sequence[Entry]) -> None:
     total = sum(
         count_bytes(
             entry["MessageBody"].encode(errors="replace").decode(),
-            _parse_attributes(entry.get("MessageAttributes") or {}),
+            parse_attributes(entry.get("MessageAttributes")),
         )
         for entry in entries
     )
@@ -61,54 +57,14 @@ def check_send_batch(queue: SimulatedQueue, entries: Sequence[Entry]) -> None:
         _check_ids(queue, entry, no_group)
 
 
-class MessageSending:
-    """The send operation. The caller must hold the service's lock."""
+def send_message(ids: IdSource, queue: SimulatedQueue, entry: Entry) -> Response:
+    """Handle SendMessage, or one entry of SendMessageBatch.
 
-    def __init__(self, clock: Clock, ids: IdSource) -> None:
-        self._clock, self._ids = clock, ids
-
-    def send(self, queue: SimulatedQueue, entry: Entry) -> Response:
-        """Handle SendMessage, or one entry of SendMessageBatch."""
-        _check_ids(queue, entry, missing_parameter_error("MessageGroupId"))
-        message = self._make_message(queue, entry)
-        now = self._clock.monotonic()
-        if queue.settings.is_fifo:
-            stored = queue.sent_before(message, now)
-            if stored is None:
-                stored = queue.add(message)
-                queue.remember_sent(stored, now)
-        else:
-            stored = queue.add(message)
-        return _make_response(stored, message)
-
-    def _make_message(self, queue: SimulatedQueue, entry: Entry) -> StoredMessage:
-        body = entry["MessageBody"]
-        _check_body(body)
-        attributes = _parse_attributes(entry.get("MessageAttributes") or {})
-        max_bytes = queue.settings.get_number("MaximumMessageSize")
-        if count_bytes(body, attributes) > max_bytes:
-            raise invalid_value_error(
-                "One or more parameters are invalid. Reason: Message must be shorter "
-                f"than {max_bytes} bytes."
-            )
-        system = _parse_attributes(entry.get("MessageSystemAttributes") or {})
-        trace = system.get("AWSTraceHeader")
-        now = self._clock.monotonic()
-        return StoredMessage(
-            message_id=self._ids.make_uuid(),
-            body=body,
-            attributes=attributes,
-            sent_at=now,
-            sent_ms=int(self._clock.time() * 1000),
-            visible_at=now + _choose_delay_seconds(queue, entry),
-            trace_header=str(trace.value) if trace else "",
-            group_id=entry.get("MessageGroupId") or "",
-            deduplication_id=_choose_deduplication_id(queue, entry),
-        )
-
-
-def _make_response(stored: StoredMessage, sent: StoredMessage) -> Response:
-    """Return the response; for a duplicate, with the id of the first and its own checksums."""
+    The response to a duplicate has the id of the first message and its own checksums.
+    """
+    _check_ids(queue, entry, missing_parameter_error("MessageGroupId"))
+    sent = _make_message(ids, queue, entry)
+    stored = queue.add_once(sent)
     response: Response = {
         "MessageId": stored.message_id,
         "MD5OfMessageBody": compute_md5(sent.body),
@@ -120,21 +76,46 @@ def _make_response(stored: StoredMessage, sent: StoredMessage) -> Response:
     return response
 
 
+def _make_message(ids: IdSource, queue: SimulatedQueue, entry: Entry) -> StoredMessage:
+    body = entry["MessageBody"]
+    _check_body(body)
+    attributes = parse_attributes(entry.get("MessageAttributes"))
+    max_bytes = queue.settings.get_number("MaximumMessageSize")
+    if count_bytes(body, attributes) > max_bytes:
+        raise invalid_value_error(
+            "One or more parameters are invalid. Reason: Message must be shorter "
+            f"than {max_bytes} bytes."
+        )
+    system = parse_attributes(entry.get("MessageSystemAttributes"))
+    return StoredMessage(
+        message_id=ids.make_uuid(),
+        body=body,
+        attributes=attributes,
+        sent_at=queue.now,
+        sent_ms=queue.wall_ms,
+        visible_at=queue.now + _choose_delay_seconds(queue, entry),
+        trace_header=str(system.get("AWSTraceHeader", {}).get("StringValue", "")),
+        group_id=entry.get("MessageGroupId") or "",
+        deduplication_id=_choose_deduplication_id(queue, entry),
+    )
+
+
 def _check_ids(queue: SimulatedQueue, entry: Entry, no_group: ServiceError) -> None:
     for name in ("MessageGroupId", "MessageDeduplicationId"):
         if name in entry and not _FIFO_ID.fullmatch(entry[name]):
             reason = f"{name} can only include alphanumeric and punctuation characters."
             raise out_of_range_error(name, entry[name], f"{reason} 1 to 128 in length.")
+    deduplication_id = entry.get("MessageDeduplicationId")
     if not queue.settings.is_fifo:
-        if "MessageDeduplicationId" in entry:
+        if deduplication_id is not None:
             raise out_of_range_error(
-                "MessageDeduplicationId", entry["MessageDeduplicationId"], _WRONG_QUEUE_TYPE
+                "MessageDeduplicationId", deduplication_id, _WRONG_QUEUE_TYPE
             )
         return  # a group id is allowed, because it makes a standard queue fair
     if "MessageGroupId" not in entry:
         raise no_group
     by_content = queue.settings.texts.get("ContentBasedDeduplication") == "true"
-    if not by_content and "MessageDeduplicationId" not in entry:
+    if not by_content and deduplication_id is None:
         raise invalid_value_error(
             "The queue should either have ContentBasedDeduplication enabled or "
             "MessageDeduplicationId provided explicitly"
@@ -150,16 +131,13 @@ def _choose_deduplication_id(queue: SimulatedQueue, entry: Entry) -> str:
 
 
 def _choose_delay_seconds(queue: SimulatedQueue, entry: Entry) -> int:
-    delay = entry.get("DelaySeconds")
-    if delay is not None and not 0 <= delay <= MAX_DELAY_SECONDS:
-        raise out_of_range_error(
-            "DelaySeconds", delay, f"DelaySeconds must be >= 0 and <= {MAX_DELAY_SECONDS}."
-        )
-    if queue.settings.is_fifo and delay:
+    default = queue.settings.get_number("DelaySeconds")
+    delay = read_number(entry, "DelaySeconds", default)
+    if not queue.settings.is_fifo:
+        return delay
+    if entry.get("DelaySeconds"):
         raise out_of_range_error("DelaySeconds", delay, _WRONG_QUEUE_TYPE)
-    if delay is None or queue.settings.is_fifo:
-        return queue.settings.get_number("DelaySeconds")
-    return int(delay)
+    return default
 
 
 def _check_body(body: str) -> None:
@@ -171,38 +149,3 @@ def _check_body(body: str) -> None:
             "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | "
             "#x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF",
         )
-
-
-def _parse_attributes(given: Mapping[str, Mapping[str, Any]]) -> Attributes:
-    if len(given) > MAX_ATTRIBUTES:
-        raise invalid_value_error(
-            f"Number of message attributes [{len(given)}] exceeds the allowed "
-            f"maximum [{MAX_ATTRIBUTES}]."
-        )
-    return {name: _parse_attribute(name, value) for name, value in given.items()}
-
-
-def _parse_attribute(name: str, given: Mapping[str, Any]) -> UserAttribute:
-    data_type = given["DataType"]
-    if not _ATTRIBUTE_NAME.fullmatch(name):
-        raise invalid_value_error(
-            f"The message attribute name '{name}' is invalid. Attribute name can contain "
-            "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters."
-        )
-    kind = data_type.split(".")[0]
-    if kind not in ("String", "Number", "Binary"):
-        raise invalid_value_error(
-            f"The message attribute '{name}' has an invalid message attribute type, the "
-            "set of supported type prefixes is Binary, Number, and String."
-        )
-    value = given.get("BinaryValue" if kind == "Binary" else "StringValue")
-    if not value:
-        raise invalid_value_error(
-            f"Message (user) attribute '{name}' must contain a non-empty value of type "
-            f"'{data_type}'."
-        )
-    if kind == "Binary":
-        return UserAttribute(
-            data_type, value.encode() if isinstance(value, str) else bytes(value)
-        )
-    return UserAttribute(data_type, value)

@@ -1,6 +1,7 @@
 """SimulatedSqs: the service that a test makes, inspects and breaks."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from threading import Lock, RLock
@@ -14,22 +15,18 @@ from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.testing.sqs.batch import (
-    Response,
-    check_batch,
-    make_batch_response,
-    run_each_entry,
-)
-from holdfast.testing.sqs.errors import ServiceError, make_response_metadata
+from holdfast.testing.sqs.errors import ServiceError, make_response_metadata, sqs_error
 from holdfast.testing.sqs.faults import CallFailure, Fault, Faults, RefusedEntries
 from holdfast.testing.sqs.message import IdSource
-from holdfast.testing.sqs.moves import MessageMoves
 from holdfast.testing.sqs.queue import SimulatedQueue
 from holdfast.testing.sqs.receiving import ReceiptCalls, ReceiveCalls, StaleHandles
-from holdfast.testing.sqs.registry import QueueRegistry
-from holdfast.testing.sqs.sending import MessageSending, check_send_batch
+from holdfast.testing.sqs.registry import MessageMoves, QueueRegistry, Response
+from holdfast.testing.sqs.sending import check_send_batch, send_message
 
 MAX_IN_FLIGHT = 120_000
+MAX_ENTRIES = 10
+
+_ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 @cache
@@ -164,7 +161,7 @@ class SimulatedSqs:
         self._registry = registry = QueueRegistry(clock, self._ids)
         self._moves = moves = MessageMoves(registry, clock, self._ids)
         receiving = ReceiveCalls(registry, moves, clock, self._lock, in_flight_limit)
-        receipts = ReceiptCalls(clock, stale_handles)
+        receipts = ReceiptCalls(stale_handles)
         self._receive = receiving.receive
         self._on_region: dict[str, Callable[[str, dict[str, Any]], Response]] = {
             "CreateQueue": registry.create,
@@ -180,7 +177,7 @@ class SimulatedSqs:
             "GetQueueAttributes": registry.get_attributes,
             "ListDeadLetterSourceQueues": registry.list_sources,
             "PurgeQueue": registry.purge,
-            "SendMessage": MessageSending(clock, self._ids).send,
+            "SendMessage": partial(send_message, self._ids),
             "SetQueueAttributes": registry.set_attributes,
         }
         batches = ("ChangeMessageVisibilityBatch", "DeleteMessageBatch", "SendMessageBatch")
@@ -201,7 +198,7 @@ class SimulatedSqs:
         """
         with self._lock:
             queue = self._registry.find_by_name(queue_name)
-            return queue.mark_for_redelivery(message_id, self.clock.monotonic())
+            return queue.mark_for_redelivery(message_id)
 
     # -- for the clients
 
@@ -214,7 +211,9 @@ class SimulatedSqs:
         self.faults.wait_while_frozen(endpoint, timeout)
         fault = self.faults.take_fault(operation)
         try:
-            response = self._respond(operation, request, client.meta.region_name, fault)
+            if isinstance(fault, CallFailure):
+                raise fault.error
+            response = self._perform(operation, request, client.meta.region_name, fault)
         except ServiceError as refusal:
             raise refusal.as_client_error(operation, self._request_id()) from None
         self.faults.delay_or_lose_reply(fault, endpoint, timeout)
@@ -226,31 +225,9 @@ class SimulatedSqs:
         now = self.clock.monotonic()
         self.calls.record(RecordedCall(operation, queue.rpartition("/")[2], entries, now))
 
-    def _respond(
+    def _perform(
         self, operation: str, request: dict[str, Any], region: str, fault: Fault | None
     ) -> Response:
-        match fault:
-            case CallFailure(error):
-                raise error
-            case RefusedEntries():
-                return self._perform_partly(fault, operation, request, region)
-            case _:
-                return self._perform(operation, region, request)
-
-    def _perform_partly(
-        self, fault: RefusedEntries, operation: str, request: dict[str, Any], region: str
-    ) -> Response:
-        entries = list(enumerate(request["Entries"]))
-        refused = [entry["Id"] for number, entry in entries if number in fault.positions]
-        others = [entry for number, entry in entries if number not in fault.positions]
-        request = {**request, "Entries": others}
-        response = self._perform(operation, region, request) if others else {}
-        failed = [fault.refusal.as_failed_entry(entry_id) for entry_id in refused]
-        return make_batch_response(
-            response.get("Successful", []), response.get("Failed", []) + failed
-        )
-
-    def _perform(self, operation: str, region: str, request: dict[str, Any]) -> Response:
         if operation == "ReceiveMessage":
             return self._receive(region, request)  # it may wait, so it takes the lock itself
         with self._lock:
@@ -260,17 +237,53 @@ class SimulatedSqs:
             queue = self._registry.find(region, request["QueueUrl"])
             if operation in self._on_queue:
                 return self._on_queue[operation](queue, request)
-            return self._perform_batch(queue, operation, request["Entries"])
+            return self._perform_batch(queue, operation, request["Entries"], fault)
 
     def _perform_batch(
-        self, queue: SimulatedQueue, operation: str, entries: list[dict[str, Any]]
+        self,
+        queue: SimulatedQueue,
+        operation: str,
+        entries: list[dict[str, Any]],
+        fault: Fault | None,
     ) -> Response:
-        check_batch(entries, f"{operation}RequestEntry")
+        """Handle each entry separately, so that one refused entry does not stop the others."""
+        _check_batch(entries, f"{operation}RequestEntry")
         if operation == "SendMessageBatch":
             check_send_batch(queue, entries)
         perform = self._on_queue[operation.removesuffix("Batch")]
-        return run_each_entry(entries, partial(perform, queue))
+        response: dict[str, list[Response]] = {"Successful": [], "Failed": []}
+        for position, entry in enumerate(entries):
+            try:
+                if isinstance(fault, RefusedEntries) and position in fault.positions:
+                    raise fault.refusal
+                response["Successful"].append({"Id": entry["Id"], **perform(queue, entry)})
+            except ServiceError as refusal:
+                response["Failed"].append(refusal.as_failed_entry(entry["Id"]))
+        return {name: ends for name, ends in response.items() if ends}  # AWS omits empty lists
 
     def _request_id(self) -> str:
         with self._lock:
             return self._ids.make_uuid()
+
+
+def _check_batch(entries: Sequence[dict[str, Any]], entry_kind: str) -> None:
+    """Raise ServiceError for a batch that is empty, too long, or has bad or repeated ids."""
+    if not entries:
+        raise sqs_error(
+            "EmptyBatchRequest", f"There should be at least one {entry_kind} in the request."
+        )
+    if len(entries) > MAX_ENTRIES:
+        raise sqs_error(
+            "TooManyEntriesInBatchRequest",
+            f"Maximum number of entries per request are {MAX_ENTRIES}. "
+            f"You have sent {len(entries)}.",
+        )
+    ids = [entry["Id"] for entry in entries]
+    if not all(_ENTRY_ID.fullmatch(entry_id) for entry_id in ids):
+        raise sqs_error(
+            "InvalidBatchEntryId",
+            "A batch entry id can only contain alphanumeric characters, hyphens and "
+            "underscores. It can be at most 80 letters long.",
+        )
+    if repeated := next((i for i in ids if ids.count(i) > 1), None):
+        raise sqs_error("BatchEntryIdsNotDistinct", f"Id {repeated} repeated.")

@@ -148,7 +148,7 @@ def test_without_a_configured_endpoint_a_queues_url_is_called_where_it_points(sq
 
 _HEARTBEAT = """
 import json, sys
-from holdfast.adapters.aws.heartbeat_options import visibility_timeout_of
+from holdfast.adapters.aws.heartbeat import visibility_timeout_of
 
 print(json.dumps(visibility_timeout_of(sys.argv[1])))
 """

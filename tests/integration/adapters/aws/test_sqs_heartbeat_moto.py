@@ -1,80 +1,27 @@
 """SQSHeartbeat against moto's SQS, with both clocks moved together, twelve hours a second."""
 
 from collections.abc import Iterator
-from typing import Any
 
-import boto3
 import pytest
 import time_machine
 from botocore.exceptions import ClientError
-from moto import mock_aws
 
-from holdfast.testing.clock import ManualClock
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat
-
-REGION = "eu-west-1"
-BEGAN = 1_800_000_000
-
-
-class World:
-    """One message, received at the beginning, in a queue that hides for `timeout` seconds.
-
-    The heartbeat's thread is real; its clock and moto's are moved together.
-    """
-
-    def __init__(self, traveller: time_machine.Traveller, timeout: int) -> None:
-        self.client = boto3.client("sqs", region_name=REGION)
-        self.url = self.client.create_queue(
-            QueueName="orders", Attributes={"VisibilityTimeout": str(timeout)}
-        )["QueueUrl"]
-        self.client.send_message(QueueUrl=self.url, MessageBody="{}")
-        [self.message] = self.receive()
-        self.handle = self.message["ReceiptHandle"]
-        self.clock = ManualClock(time=BEGAN)
-        self._traveller = traveller
-
-    def receive(self) -> list[dict[str, Any]]:
-        messages: list[dict[str, Any]] = self.client.receive_message(QueueUrl=self.url).get(
-            "Messages", []
-        )
-        return messages
-
-    def heartbeat(self, interval: float, timeout: int, **more: Any) -> SQSHeartbeat:
-        options = {"client": self.client, "clock": self.clock, "received_at": BEGAN, **more}
-        return SQSHeartbeat(self.url, self.handle, interval, timeout, **options)
-
-    def advance(self, heartbeat: SQSHeartbeat, seconds: float, step: float) -> None:
-        end = self.clock.monotonic() + seconds
-        while (left := end - self.clock.monotonic()) > 0:
-            self.leap(min(step, left))
-            self.settle(heartbeat)
-
-    def leap(self, seconds: float) -> None:
-        self._traveller.shift(
-            seconds
-        )  # first, because the thread would otherwise call in the past
-        self.clock.advance(seconds)
-
-    def settle(self, heartbeat: SQSHeartbeat) -> None:
-        give_up = 200_000
-        while not self.clock.waiting and heartbeat.running:
-            heartbeat.lost.wait(0.0005)
-            give_up -= 1
-            assert give_up
+from support.sqs.heartbeats import MotoMessage, open_moto
 
 
 @pytest.fixture
 def traveller(monkeypatch: pytest.MonkeyPatch) -> Iterator[time_machine.Traveller]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    with mock_aws(), time_machine.travel(BEGAN, tick=False) as traveller:
+    with open_moto() as traveller:
         yield traveller
 
 
 def test_twelve_hours_of_beats_keep_a_message_hidden_to_the_last_minute(traveller) -> None:
     """SQS refuses nothing, because no request is too long (I-HB-1, I-HB-8)."""
     warned: list[float] = []
-    world = World(traveller, 600)
+    world = MotoMessage(traveller, 600)
     heartbeat = world.heartbeat(200, 600, on_near_cap=warned.append)
     heartbeat.start()
     for _ in range(11):
@@ -95,7 +42,7 @@ def test_twelve_hours_of_beats_keep_a_message_hidden_to_the_last_minute(travelle
 
 def test_moto_refuses_a_full_extension_at_the_cap(traveller) -> None:
     """This shows that the test above can fail (HB-05)."""
-    world = World(traveller, 600)
+    world = MotoMessage(traveller, 600)
     world.leap(43_200 - 599)
     with pytest.raises(ClientError, match="beyond the limit"):
         world.client.change_message_visibility(
@@ -104,7 +51,7 @@ def test_moto_refuses_a_full_extension_at_the_cap(traveller) -> None:
 
 
 def test_a_deleted_message_is_a_loss_with_amazons_own_error(traveller) -> None:
-    world = World(traveller, 60)
+    world = MotoMessage(traveller, 60)
     heartbeat = world.heartbeat(20, 60)
     heartbeat.start()
     world.client.delete_message(QueueUrl=world.url, ReceiptHandle=world.handle)
@@ -117,7 +64,7 @@ def test_a_deleted_message_is_a_loss_with_amazons_own_error(traveller) -> None:
 
 
 def test_a_deleted_queue_is_a_loss(traveller) -> None:
-    world = World(traveller, 60)
+    world = MotoMessage(traveller, 60)
     heartbeat = world.heartbeat(20, 60)
     heartbeat.start()
     world.client.delete_queue(QueueUrl=world.url)
@@ -128,7 +75,7 @@ def test_a_deleted_queue_is_a_loss(traveller) -> None:
 
 def test_a_frozen_process_does_not_hide_the_message_of_its_successor(traveller) -> None:
     """moto would accept the stale handle, as SQS does (HB-04)."""
-    world = World(traveller, 60)
+    world = MotoMessage(traveller, 60)
     heartbeat = world.heartbeat(20, 60)
     heartbeat.start()
     world.settle(heartbeat)
@@ -145,7 +92,7 @@ def test_a_frozen_process_does_not_hide_the_message_of_its_successor(traveller) 
 
 def test_after_the_stop_a_message_can_be_given_back_at_once(traveller) -> None:
     """No beat comes after the stop that would hide it again (HB-09)."""
-    world = World(traveller, 60)
+    world = MotoMessage(traveller, 60)
     heartbeat = world.heartbeat(20, 60)
     heartbeat.start()
     world.advance(heartbeat, 50, step=1)
@@ -160,7 +107,7 @@ def test_after_the_stop_a_message_can_be_given_back_at_once(traveller) -> None:
 @pytest.mark.requirement("R000-040")
 def test_a_heartbeat_with_its_own_client_beats(traveller) -> None:
     """No client is given."""
-    world = World(traveller, 60)
+    world = MotoMessage(traveller, 60)
     heartbeat = SQSHeartbeat(world.url, world.handle, 20, 60, clock=world.clock)
     heartbeat.start()
     world.advance(heartbeat, 100, step=1)

@@ -7,9 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from support.sqs.heartbeats import (
-    URL,
-)
+from support.sqs.heartbeats import URL
 
 
 def run_alone(code: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import LeaseLost
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat, stop_all
-
-TEST_TIMEOUT_SECONDS = 20.0  # real seconds until a hung test fails
-URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
+from support.sqs.heartbeats import TEST_TIMEOUT_SECONDS, URL, wait_until
 
 
 class Sqs:
@@ -39,13 +37,6 @@ class Sqs:
         time.sleep(self._seconds)
         with self._lock:
             self._at_once -= 1
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    give_up_at = time.monotonic() + TEST_TIMEOUT_SECONDS
-    while not condition():
-        assert time.monotonic() < give_up_at, "waited in vain"
-        time.sleep(0.001)
 
 
 def run_in_parallel(*jobs: Callable[[], object]) -> None:
@@ -71,7 +62,7 @@ def run_in_parallel(*jobs: Callable[[], object]) -> None:
 
 
 def count_beating_threads(heartbeat: SQSHeartbeat) -> int:
-    name = f"sqs-heartbeat-{heartbeat._label}"
+    name = f"sqs-heartbeat-{heartbeat.label}"
     return [thread.name for thread in threading.enumerate()].count(name)
 
 

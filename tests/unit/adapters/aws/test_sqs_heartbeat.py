@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from collections.abc import Iterator
 
 import pytest
 from botocore.exceptions import (
@@ -14,8 +13,7 @@ from botocore.exceptions import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.adapters.aws.heartbeat_options import HeartbeatOptions
-from holdfast.adapters.aws.visibility import HeartbeatRun
+from holdfast.adapters.aws.heartbeat_run import HeartbeatOptions, HeartbeatRun
 from holdfast.core.errors import LeaseLost
 from holdfast.core.events import Events
 from holdfast.testing.clock import ManualClock
@@ -25,19 +23,13 @@ from support.sqs.heartbeats import (
     HANDLE,
     TEST_TIMEOUT_SECONDS,
     THROTTLED,
+    URL,
     Ground,
     sqs_error,
     wait_until,
 )
 
 OUTAGE = EndpointConnectionError(endpoint_url="https://sqs.eu-west-1.amazonaws.com")
-
-
-@pytest.fixture
-def ground() -> Iterator[Ground]:
-    ground = Ground()
-    yield ground
-    ground.close()
 
 
 # -- transient and final errors
@@ -376,7 +368,7 @@ def test_the_refusal_of_a_run_that_hung_does_not_affect_the_next_run(ground: Gro
     heartbeat.stop()
     ground.sqs.fail(refused)
     ground.sqs.before_response = lambda: None
-    heartbeat._options = HeartbeatOptions(20, 60)
+    heartbeat.initial_beat = False
     heartbeat.start()
     ground.sqs.gate.set()
     hung.join(TEST_TIMEOUT_SECONDS)
@@ -550,16 +542,15 @@ def test_the_first_beat_is_always_in_time(visibility, share, left_share, stall) 
     clock = ManualClock()
     now, interval = clock.monotonic(), visibility * share
     left = visibility * left_share
-    terms = HeartbeatOptions(interval, visibility, stall_timeout_sec=stall)
+    options = HeartbeatOptions(
+        URL, HANDLE, interval, visibility, stall_timeout_sec=stall, clock=clock
+    )
     run = HeartbeatRun(
-        "orders",
-        "label",
-        terms,
+        options,
         lambda seconds: None,
         threading.Lock(),
         received_at=now,
         trusted_until=now + left,
-        clock=clock,
         events=Events(),
     )
     if left <= 0:

@@ -6,73 +6,27 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import boto3
 import pytest
 import time_machine
 from botocore.exceptions import ClientError
-from moto import mock_aws
 
 from holdfast.adapters.aws import heartbeat as home
-from holdfast.testing.clock import ManualClock
 from holdfast.utils import sqs_heartbeat
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat
 from support.paths import ROOT
 from support.sqs.heartbeats import (
     GONE,
     HANDLE,
+    REGION,
     TEST_TIMEOUT_SECONDS,
     THROTTLED,
     URL,
     Ground,
+    MotoMessage,
+    open_moto,
     sqs_error,
     wait_until,
 )
-
-REGION = "eu-west-1"
-
-
-@pytest.fixture
-def ground() -> Iterator[Ground]:
-    ground = Ground()
-    yield ground
-    ground.close()
-
-
-class Queue:
-    """A queue of moto with one received message, and its clock."""
-
-    def __init__(self, visibility_timeout: int, traveller: time_machine.Traveller) -> None:
-        self.client = boto3.client("sqs", region_name=REGION)
-        attributes = {"VisibilityTimeout": str(visibility_timeout)}
-        self.url = self.client.create_queue(QueueName="orders", Attributes=attributes)[
-            "QueueUrl"
-        ]
-        self.client.send_message(QueueUrl=self.url, MessageBody=json.dumps({"customer": "Ada"}))
-        [self.message] = self.receive()
-        self.clock = ManualClock()
-        self._traveller = traveller
-
-    def receive(self) -> list[dict[str, Any]]:
-        names = ["All"]
-        answer = self.client.receive_message(
-            QueueUrl=self.url, MessageSystemAttributeNames=names
-        )
-        messages: list[dict[str, Any]] = answer.get("Messages", [])
-        return messages
-
-    def record(self) -> dict[str, Any]:
-        """Return the message as a Lambda record."""
-        return {
-            "body": self.message["Body"],
-            "receiptHandle": self.message["ReceiptHandle"],
-            "attributes": self.message["Attributes"],
-        }
-
-    def advance(self, heartbeat: SQSHeartbeat, seconds: float) -> None:
-        for _ in range(int(seconds)):
-            self._traveller.shift(1)
-            self.clock.advance(1)
-            wait_until(lambda: self.clock.waiting or not heartbeat.running)
 
 
 @pytest.fixture
@@ -80,7 +34,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[time_machine.Traveller]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    with mock_aws(), time_machine.travel(1_800_000_000, tick=False) as traveller:
+    with open_moto() as traveller:
         yield traveller
 
 
@@ -106,9 +60,10 @@ def test_it_is_found_at_the_documented_import_path(example: Any) -> None:
 @pytest.mark.requirement("R000-002", "R000-003", "R000-004")
 def test_a_message_stays_hidden_for_as_long_as_the_work_takes(aws) -> None:
     """Ten minutes of work on a queue that hides for 30 s."""
-    queue = Queue(30, aws)
-    handle = queue.message["ReceiptHandle"]
-    heartbeat = SQSHeartbeat(queue.url, handle, 10, 30, client=queue.client, clock=queue.clock)
+    queue = MotoMessage(aws, 30)
+    heartbeat = SQSHeartbeat(
+        queue.url, queue.handle, 10, 30, client=queue.client, clock=queue.clock
+    )
     heartbeat.start()
     for _ in range(10):
         queue.advance(heartbeat, 60)
@@ -536,7 +491,7 @@ def test_running_is_a_property_that_needs_the_flag_and_a_live_thread(ground: Gro
 def test_the_interval_can_come_from_the_environment(aws, monkeypatch, text, seconds) -> None:
     """In milliseconds, fractions of seconds kept (HB-16)."""
     monkeypatch.setenv("SQS_HEARTBEAT_INTERVAL_MS", text)
-    queue = Queue(300, aws)
+    queue = MotoMessage(aws, 300)
     heartbeat = SQSHeartbeat.from_queue(queue.url, HANDLE, client=queue.client)
     assert heartbeat.interval_sec == pytest.approx(seconds)
 
@@ -554,9 +509,9 @@ def test_an_interval_close_to_the_visibility_logs_a_warning(
 def test_the_queues_own_timeout_can_be_used(aws, monkeypatch) -> None:
     """Beats set 905, not the default of 600."""
     monkeypatch.delenv("SQS_HEARTBEAT_INTERVAL_MS", raising=False)
-    queue = Queue(905, aws)
+    queue = MotoMessage(aws, 905)
     heartbeat = SQSHeartbeat.from_queue(
-        queue.url, queue.message["ReceiptHandle"], client=queue.client, clock=queue.clock
+        queue.url, queue.handle, client=queue.client, clock=queue.clock
     )
     assert heartbeat.visibility_timeout_sec == 905
     assert heartbeat.interval_sec == pytest.approx(905 / 3)
@@ -575,7 +530,7 @@ def test_a_queue_timeout_below_the_lambdas_logs_a_warning(
     aws, caplog: pytest.LogCaptureFixture, lambda_timeout: int, warned: bool
 ) -> None:
     """905 is enough for 900."""
-    queue = Queue(905, aws)
+    queue = MotoMessage(aws, 905)
     SQSHeartbeat.from_queue(
         queue.url, HANDLE, client=queue.client, lambda_timeout_sec=lambda_timeout
     )
@@ -611,11 +566,20 @@ def test_a_role_without_the_permission_is_an_error_at_the_first_beat(ground: Gro
 
 
 @pytest.fixture
-def in_lambda(aws, example: Any, monkeypatch: pytest.MonkeyPatch) -> Queue:
-    queue = Queue(905, aws)
+def in_lambda(aws, example: Any, monkeypatch: pytest.MonkeyPatch) -> MotoMessage:
+    queue = MotoMessage(aws, 905)
     monkeypatch.setenv("QUEUE_URL", queue.url)
     monkeypatch.setenv("SQS_HEARTBEAT_INTERVAL_MS", "300000")
     return queue
+
+
+def to_record(queue: MotoMessage) -> dict[str, Any]:
+    """Return the message as a Lambda record."""
+    return {
+        "body": queue.message["Body"],
+        "receiptHandle": queue.handle,
+        "attributes": queue.message["Attributes"],
+    }
 
 
 def worked_on(example: Any, short: bool) -> Callable[..., None]:
@@ -624,10 +588,12 @@ def worked_on(example: Any, short: bool) -> Callable[..., None]:
 
 
 @pytest.mark.requirement("R000-080")
-def test_only_a_message_that_can_be_read_gets_a_heartbeat(in_lambda: Queue, example) -> None:
+def test_only_a_message_that_can_be_read_gets_a_heartbeat(
+    in_lambda: MotoMessage, example
+) -> None:
     """Parsed and validated first."""
     began: list[object] = []
-    bad = {**in_lambda.record(), "body": json.dumps({"wrong": 1})}
+    bad = {**to_record(in_lambda), "body": json.dumps({"wrong": 1})}
     before = threading.active_count()
     with pytest.raises(ValueError, match="customer"):
         example.process(bad, lambda task, heartbeat: began.append(heartbeat))
@@ -638,7 +604,7 @@ def test_only_a_message_that_can_be_read_gets_a_heartbeat(in_lambda: Queue, exam
 @pytest.mark.requirement("R000-019", "R000-081", "R000-082", "R000-084")
 @pytest.mark.parametrize("short", [False, True])
 def test_the_heartbeat_runs_while_the_work_does_and_not_after_it(
-    in_lambda: Queue, example: Any, short: bool
+    in_lambda: MotoMessage, example: Any, short: bool
 ) -> None:
     """On the success path."""
     seen: list[SQSHeartbeat] = []
@@ -649,7 +615,7 @@ def test_the_heartbeat_runs_while_the_work_does_and_not_after_it(
         assert heartbeat.visibility_timeout_sec == 905
         seen.append(heartbeat)
 
-    worked_on(example, short)(in_lambda.record(), work)
+    worked_on(example, short)(to_record(in_lambda), work)
     assert not seen[0].running
     assert seen[0]._stop_event.is_set()
 
@@ -657,7 +623,7 @@ def test_the_heartbeat_runs_while_the_work_does_and_not_after_it(
 @pytest.mark.requirement("R000-019", "R000-023", "R000-083")
 @pytest.mark.parametrize("short", [False, True])
 def test_work_that_fails_stops_the_heartbeat_and_fails_with_its_own_error(
-    in_lambda: Queue, example: Any, short: bool
+    in_lambda: MotoMessage, example: Any, short: bool
 ) -> None:
     """The heartbeat's error is asked for on success only."""
     seen: list[SQSHeartbeat] = []
@@ -668,27 +634,27 @@ def test_work_that_fails_stops_the_heartbeat_and_fails_with_its_own_error(
         raise KeyError("the work's own")
 
     with pytest.raises(KeyError, match="own"):
-        worked_on(example, short)(in_lambda.record(), work)
+        worked_on(example, short)(to_record(in_lambda), work)
     assert not seen[0].running
 
 
 @pytest.mark.requirement("R000-023", "R000-024", "R000-084", "R000-085")
 @pytest.mark.parametrize("short", [False, True])
 def test_work_that_succeeded_while_the_message_was_lost_fails(
-    in_lambda: Queue, example: Any, short: bool
+    in_lambda: MotoMessage, example: Any, short: bool
 ) -> None:
 
     def work(task: dict[str, Any], heartbeat: SQSHeartbeat) -> None:
         lose(heartbeat)
 
     with pytest.raises(RuntimeError, match="no beat"):
-        worked_on(example, short)(in_lambda.record(), work)
+        worked_on(example, short)(to_record(in_lambda), work)
 
 
 @pytest.mark.requirement("R000-019", "R000-081")
-def test_the_handler_of_the_example_works(in_lambda: Queue, example, capsys) -> None:
+def test_the_handler_of_the_example_works(in_lambda: MotoMessage, example, capsys) -> None:
     """As Lambda calls it."""
-    example.handler({"Records": [in_lambda.record()]}, None)
+    example.handler({"Records": [to_record(in_lambda)]}, None)
     assert "sent to Ada" in capsys.readouterr().out
 
 
@@ -701,6 +667,6 @@ def lose(heartbeat: SQSHeartbeat) -> None:
             raise RuntimeError("no beat")
 
     heartbeat._sqs_client = Refusing()
-    heartbeat._options = type(heartbeat._options)(300, 905, initial_beat=True)
+    heartbeat.initial_beat = True
     heartbeat.start()
     assert heartbeat.lost.wait(TEST_TIMEOUT_SECONDS)
