@@ -69,6 +69,11 @@ def get_error_code(error: BaseException) -> str:
     return str(details.get("Code", ""))
 
 
+def get_cause_code(error: BaseException) -> str:
+    """Return the service's code of an error that `translate_error` made."""
+    return get_error_code(error.__cause__ or error)
+
+
 def get_http_status(error: BaseException) -> int:
     """Return the HTTP status of the response, or 0 if the service did not respond."""
     response: Any = getattr(error, "response", None)

@@ -12,11 +12,12 @@ Several queues may share one queue for their dead letters; each lists and moves 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, get_error_code
+from holdfast.adapters.aws.errors import DENIED, NO_QUEUE, get_cause_code
 from holdfast.adapters.aws.sqs.address import QueueAddress, parse_address
 from holdfast.adapters.aws.sqs.queue_client import (
     MAX_BATCH_ENTRIES,
@@ -25,7 +26,7 @@ from holdfast.adapters.aws.sqs.queue_client import (
     Receipt,
     split_batches,
 )
-from holdfast.adapters.aws.sqs.republish import (
+from holdfast.adapters.aws.sqs.sending import (
     ATTEMPTS,
     DETAIL,
     REASON,
@@ -35,7 +36,13 @@ from holdfast.adapters.aws.sqs.republish import (
 )
 from holdfast.core.clock import Clock, to_utc
 from holdfast.core.errors import ConfigError, QueueUnavailable
-from holdfast.core.queue.manager import MessageInfo, MessageState, PastAttempt, Progress
+from holdfast.core.queue.manager import (
+    MessageInfo,
+    MessageState,
+    PastAttempt,
+    Progress,
+    ignore_progress,
+)
 
 _INSPECT_SECONDS = 30  # listed dead letters are visible again after this time at the latest
 _MOVE_TIMEOUT_SECONDS = 600.0
@@ -69,7 +76,7 @@ class SQSDeadLetters:
         try:
             default.url  # noqa: B018  # asks SQS for it
         except ConfigError as error:
-            if get_error_code(error.__cause__ or error) in NO_QUEUE:
+            if get_cause_code(error) in NO_QUEUE:
                 return None
             raise
         return default
@@ -113,15 +120,8 @@ class SQSDeadLetters:
 
     def count(self) -> int:
         """Count the dead letters approximately, as SQS does."""
-        if (queue := self.find_queue()) is None:
-            return 0
-        names = (
-            "ApproximateNumberOfMessages",
-            "ApproximateNumberOfMessagesDelayed",
-            "ApproximateNumberOfMessagesNotVisible",
-        )
-        attributes = queue.read_attributes(*names)
-        return sum(int(attributes.get(name, 0)) for name in names)
+        queue = self.find_queue()
+        return 0 if queue is None else sum(queue.count_messages().values())
 
     def list_messages(self, limit: int) -> list[MessageInfo]:
         """List up to `limit` dead letters, the oldest first."""
@@ -130,11 +130,7 @@ class SQSDeadLetters:
 
     def drop(self, message_id: str) -> int:
         """Delete the dead letters with this id and return their number."""
-        with self._receive_briefly(None) as (queue, letters):
-            matches = [letter for letter in letters if _get_message_id(letter) == message_id]
-            for letter in matches:
-                _delete_letter(queue, letter)
-        return len(matches)
+        return self._remove(message_id, lambda letter: None, ignore_progress)
 
     def redrive(self, message_id: str | None, on_progress: Progress) -> int:
         """Move the dead letters with this id, or all of them, back and return their number."""
@@ -145,13 +141,26 @@ class SQSDeadLetters:
             moved = self._move_with_sqs(queue, on_progress)
             if moved is not None:
                 return moved
+        return self._remove(message_id, partial(send_copy, self._source), on_progress)
+
+    def _remove(
+        self,
+        message_id: str | None,
+        before: Callable[[Receipt], None],
+        on_progress: Progress,
+    ) -> int:
+        """Delete the dead letters with this id, or all of them; call `before` with each."""
         with self._receive_briefly(None) as (queue, letters):
             matches = [
                 letter for letter in letters if message_id in (None, _get_message_id(letter))
             ]
             for letter in matches:
-                send_copy(self._source, letter)
-                _delete_letter(queue, letter)
+                before(letter)
+                [failure] = queue.delete([letter])
+                if failure is not None:
+                    raise QueueUnavailable(
+                        f"{queue}: a dead letter was not removed ({failure.code})"
+                    )
                 on_progress(1)
         return len(matches)
 
@@ -162,7 +171,7 @@ class SQSDeadLetters:
         try:
             response = queue.call("list_dead_letter_source_queues")
         except (ConfigError, QueueUnavailable) as error:
-            if get_error_code(error.__cause__ or error) in _CANNOT_MOVE | DENIED:
+            if get_cause_code(error) in _CANNOT_MOVE | DENIED:
                 return False
             raise
         return [url.rpartition("/")[2] for url in response["queueUrls"]] == [
@@ -181,7 +190,7 @@ class SQSDeadLetters:
                 "start_message_move_task", SourceArn=arn, DestinationArn=self._source.facts.arn
             )
         except (ConfigError, QueueUnavailable) as error:
-            if get_error_code(error.__cause__ or error) in _CANNOT_MOVE:
+            if get_cause_code(error) in _CANNOT_MOVE:
                 return None
             raise
         give_up_at = self._clock.monotonic() + _MOVE_TIMEOUT_SECONDS
@@ -256,12 +265,6 @@ def _receive_all(queue: QueueClient, limit: int | None) -> list[Receipt]:
 
 def _get_sent_ms(letter: Receipt) -> int:
     return int(letter.system.get("SentTimestamp", 0))
-
-
-def _delete_letter(queue: QueueClient, letter: Receipt) -> None:
-    [failure] = queue.delete([letter])
-    if failure is not None:
-        raise QueueUnavailable(f"{queue}: a dead letter was not removed ({failure.code})")
 
 
 def _to_message_info(queue: QueueClient, letter: Receipt) -> MessageInfo:

@@ -51,52 +51,51 @@ def _parse(source: str) -> QueueAddress:
     return parse_address(source)
 
 
-class Adoption:
-    """One attempt to adopt deliveries that another receiver made. `run` may be called once."""
+def adopt(
+    receipts: Sequence[Receipt],
+    extend: Callable[[Sequence[Receipt]], Sequence[Renewal]],
+    clock: Clock,
+    until: float,
+) -> tuple[dict[Receipt, float], set[str]]:
+    """Extend receipts of deliveries that another receiver made, ten to a call.
 
-    def __init__(
-        self,
-        extend: Callable[[Sequence[Receipt]], Sequence[Renewal]],
-        clock: Clock,
-        until: float,
-    ) -> None:
-        self.adopted: dict[Receipt, float] = {}
-        """The receipts that SQS extended, with the monotonic time before the call."""
-        self.problems: set[str] = set()
-        """Why the others were not extended."""
-        self._extend, self._clock, self._until = extend, clock, until
+    Each batch is tried once before any is tried again, because a few failing receipts must
+    not make the others expire. Returns the receipts that SQS extended, each with the monotonic
+    time before the call, and why the others were not extended.
+    """
+    adopted: dict[Receipt, float] = {}
+    problems: set[str] = set()
+    left = [receipt for receipt in receipts if receipt.handle]
+    for tries in range(1, _MAX_TRIES + 1):
+        retry: list[Receipt] = []
+        for batch in split_batches(left):
+            asked_at = clock.monotonic()
+            renewals = _try_extend(batch, extend, has_time=asked_at < until)
+            for receipt, renewal in zip(batch, renewals, strict=True):
+                match renewal:
+                    case Renewed():
+                        adopted[receipt] = asked_at
+                    case Refused(reason):
+                        problems.add(reason)
+                    case Unanswered(reason):
+                        problems.add(reason)
+                        retry.append(receipt)
+        left = retry
+        if not left or tries == _MAX_TRIES or clock.monotonic() >= until:
+            break
+        clock.sleep(_BACKOFF.delay(tries, _random))
+    return adopted, problems
 
-    def run(self, receipts: Sequence[Receipt]) -> None:
-        """Extend the receipts, ten to a call.
 
-        Each batch is tried once before any is tried again, because a few failing receipts
-        must not make the others expire.
-        """
-        left = [receipt for receipt in receipts if receipt.handle]
-        for tries in range(1, _MAX_TRIES + 1):
-            left = [receipt for batch in split_batches(left) for receipt in self._adopt(batch)]
-            if not left or tries == _MAX_TRIES or self._clock.monotonic() >= self._until:
-                break
-            self._clock.sleep(_BACKOFF.delay(tries, _random))
-
-    def _adopt(self, batch: Sequence[Receipt]) -> Sequence[Receipt]:
-        """Extend a batch and return the receipts that are worth another try."""
-        asked_at = self._clock.monotonic()
-        if asked_at >= self._until:
-            self.problems.add("there is no time left to extend them")
-            return batch
-        try:
-            renewals = self._extend(batch)
-        except HoldfastError as error:
-            renewals = [Unanswered(str(error))] * len(batch)
-        retry = []
-        for receipt, renewal in zip(batch, renewals, strict=True):
-            match renewal:
-                case Renewed():
-                    self.adopted[receipt] = asked_at
-                case Refused(reason):
-                    self.problems.add(reason)
-                case Unanswered(reason):
-                    self.problems.add(reason)
-                    retry.append(receipt)
-        return retry
+def _try_extend(
+    batch: Sequence[Receipt],
+    extend: Callable[[Sequence[Receipt]], Sequence[Renewal]],
+    *,
+    has_time: bool,
+) -> Sequence[Renewal]:
+    if not has_time:
+        return [Unanswered("there is no time left to extend them")] * len(batch)
+    try:
+        return extend(batch)
+    except HoldfastError as error:
+        return [Unanswered(str(error))] * len(batch)

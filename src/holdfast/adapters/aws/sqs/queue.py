@@ -29,12 +29,12 @@ from holdfast.adapters.aws.sqs.queue_client import (
     Receipt,
 )
 from holdfast.adapters.aws.sqs.receipts import InFlightReceipts
-from holdfast.adapters.aws.sqs.schema_wait import (
+from holdfast.adapters.aws.sqs.sending import MessageSender, check_group
+from holdfast.adapters.aws.sqs.unhandled import (
+    UnhandledDeliveries,
     compute_first_receive_age,
     count_possible_waits,
 )
-from holdfast.adapters.aws.sqs.sending import MessageSender, check_group
-from holdfast.adapters.aws.sqs.unhandled import UnhandledDeliveries
 from holdfast.core import events as ev
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -294,16 +294,13 @@ class SQSQueue(QueueManager[M]):
         they were held. No call to SQS begins after `until` (monotonic). Errors of SQS are
         reported as events, not raised.
         """
-        from holdfast.adapters.aws.sqs.event_source import Adoption  # only Lambda needs it
+        from holdfast.adapters.aws.sqs.event_source import adopt  # only Lambda needs it
 
         receipts = [Receipt(raw) for raw in deliveries]
-        adoption = Adoption(
-            lambda batch: self._in_flight.extend(batch, self.lease_seconds), self.clock, until
-        )
-        adoption.run(receipts)
-        adopted = adoption.adopted
+        extend = partial(self._in_flight.extend, seconds=self.lease_seconds)
+        adopted, problems = adopt(receipts, extend, self.clock, until)
         if len(adopted) < len(receipts):
-            for problem in sorted(adoption.problems):
+            for problem in sorted(problems):
                 self.events.emit(ev.PollFailed(self.name, problem))
         # A message that waits behind a failing one of its FIFO group is received as often
         # as that one, so its count says nothing about its own attempts.
@@ -377,13 +374,7 @@ class SQSQueue(QueueManager[M]):
 
     def stats(self) -> QueueStats:
         """Return approximate counts. Do not calculate with them: SQS promises no accuracy."""
-        names = {
-            "ready": "ApproximateNumberOfMessages",
-            "delayed": "ApproximateNumberOfMessagesDelayed",
-            "leased": "ApproximateNumberOfMessagesNotVisible",
-        }
-        attributes = self._client.read_attributes(*names.values())
-        counts = {state: int(attributes.get(name, 0)) for state, name in names.items()}
+        counts = self._client.count_messages()
         return QueueStats(expired=0, completed=None, failed=self._dead.count(), **counts)
 
     def peek(self, state: MessageState, limit: int = 100) -> Iterator[MessageInfo]:

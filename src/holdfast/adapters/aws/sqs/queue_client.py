@@ -10,7 +10,7 @@ from holdfast.adapters.aws import clients
 from holdfast.adapters.aws.errors import (
     DENIED,
     MESSAGE_REFUSED,
-    get_error_code,
+    get_cause_code,
     is_transient_code,
     translate_error,
 )
@@ -68,11 +68,12 @@ class EntryFailure:
 
 _NO_RESPONSE = EntryFailure("NoAnswer", transient=True)
 
-
-def parse_failure(entry: Mapping[str, Any]) -> EntryFailure:
-    """Parse one of the `Failed` entries of a batch response."""
-    code = str(entry.get("Code", "Unknown"))
-    return EntryFailure(code, is_transient_code(code, bool(entry.get("SenderFault"))))
+# The attributes that count messages, by the state in which Holdfast counts them.
+_COUNTS = {
+    "ready": "ApproximateNumberOfMessages",
+    "delayed": "ApproximateNumberOfMessagesDelayed",
+    "leased": "ApproximateNumberOfMessagesNotVisible",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +81,8 @@ class QueueFacts:
     """The queue's settings, which are read once, and again after SQS refused a message."""
 
     arn: str
-    visibility_seconds: float
     max_bytes: int
     dead_letter_arn: str | None
-    max_receives: int | None
 
 
 class QueueClient:
@@ -97,7 +96,8 @@ class QueueClient:
         after_fork.run_after_fork(self, QueueClient._reset)
 
     def _reset(self) -> None:
-        self._retrying_client = self._fail_fast_client = self._given_client
+        given = self._given_client
+        self._clients: tuple[Any, Any] | None = None if given is None else (given, given)
         self._url = self.address.url
         self._facts: QueueFacts | None = None
         self._can_read_facts = True
@@ -118,48 +118,58 @@ class QueueClient:
     @property
     def retrying_client(self) -> Any:
         """The boto3 client for calls that may take their time."""
-        if self._retrying_client is None:
-            self._connect()
-        return self._retrying_client
+        return self._connect()[0]
 
-    @property
-    def fail_fast_client(self) -> Any:
-        """The boto3 client for calls that a lease depends on."""
-        if self._fail_fast_client is None:
-            self._connect()
-        return self._fail_fast_client
+    def _connect(self) -> tuple[Any, Any]:
+        """Return the client that retries, and the one for calls that a lease depends on.
 
-    def _connect(self) -> None:
-        """Make both clients at once.
-
-        Making one takes a tenth of a second, which must not be spent when the first lease
-        is due.
+        Both are made at once. Making one takes a tenth of a second, which must not be spent
+        when the first lease is due.
         """
-        location = {"region_name": self.address.region, "endpoint_url": self.address.endpoint}
-        self._retrying_client = clients.make_retrying_client("sqs", **location)
-        self._fail_fast_client = clients.make_fail_fast_client(
-            "sqs", self._lease_seconds, **location
-        )
+        if self._clients is None:
+            location = {
+                "region_name": self.address.region,
+                "endpoint_url": self.address.endpoint,
+            }
+            self._clients = (
+                clients.make_retrying_client("sqs", **location),
+                clients.make_fail_fast_client("sqs", self._lease_seconds, **location),
+            )
+        return self._clients
 
     @property
     def url(self) -> str:
         """The queue's URL, which SQS is asked for once if only the name is known."""
         if self._url is None:
-            response = self._request(
-                self.retrying_client, "get_queue_url", QueueName=self.address.name
-            )
+            response = self.call_service("get_queue_url", QueueName=self.address.name)
             self._url = str(response["QueueUrl"])
         return self._url
 
     # -- calls; an error of the SDK becomes one clear line
 
-    def call_fail_fast(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """Call an operation that a lease depends on. It responds soon or fails."""
-        return self._request(self.fail_fast_client, operation, QueueUrl=self.url, **arguments)
+    def call(
+        self, operation: str, *, fail_fast: bool = False, **arguments: Any
+    ) -> Mapping[str, Any]:
+        """Call an operation of this queue.
 
-    def call(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """Call an operation that may take its time, with retries."""
-        return self._request(self.retrying_client, operation, QueueUrl=self.url, **arguments)
+        It may take its time, with retries. With `fail_fast`, for calls that a lease depends
+        on, it responds soon or fails.
+        """
+        return self.call_service(operation, fail_fast=fail_fast, QueueUrl=self.url, **arguments)
+
+    def call_service(
+        self, operation: str, *, fail_fast: bool = False, **arguments: Any
+    ) -> Mapping[str, Any]:
+        """Call an operation. Every call to SQS of a queue is made here."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        retrying_client, fail_fast_client = self._connect()
+        client = fail_fast_client if fail_fast else retrying_client
+        try:
+            response: Mapping[str, Any] = getattr(client, operation)(**arguments)
+        except (BotoCoreError, ClientError) as error:
+            raise translate_error(str(self), error) from error
+        return response
 
     def receive(
         self,
@@ -188,27 +198,34 @@ class QueueClient:
 
         The failure is None for a message that succeeded.
         """
-        return self._call_batch(
-            "change_message_visibility_batch", receipts, {"VisibilityTimeout": seconds}
+        return self.call_batch(
+            "change_message_visibility_batch",
+            [
+                {"ReceiptHandle": receipt.handle, "VisibilityTimeout": seconds}
+                for receipt in receipts
+            ],
+            fail_fast=True,
         )
 
     def delete(self, receipts: Sequence[Receipt]) -> list[EntryFailure | None]:
         """Delete up to ten messages, and return their failures as `set_visibility` does."""
-        return self._call_batch("delete_message_batch", receipts, {})
+        entries = [{"ReceiptHandle": receipt.handle} for receipt in receipts]
+        return self.call_batch("delete_message_batch", entries, fail_fast=True)
 
-    def _call_batch(
-        self, operation: str, receipts: Sequence[Receipt], arguments: Mapping[str, Any]
+    def call_batch(
+        self, operation: str, entries: Sequence[Mapping[str, Any]], *, fail_fast: bool = False
     ) -> list[EntryFailure | None]:
-        response = self.call_fail_fast(
-            operation,
-            Entries=[
-                {"Id": str(number), "ReceiptHandle": receipt.handle, **arguments}
-                for number, receipt in enumerate(receipts)
-            ],
-        )
-        failures: list[EntryFailure | None] = [_NO_RESPONSE] * len(receipts)
+        """Call an operation with up to ten entries, and return the failure of each, or None.
+
+        An entry that the response does not name has failed, and may be tried again.
+        """
+        numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
+        response = self.call(operation, fail_fast=fail_fast, Entries=numbered)
+        failures: list[EntryFailure | None] = [_NO_RESPONSE] * len(entries)
         for entry in response.get("Failed", ()):
-            failures[int(entry["Id"])] = parse_failure(entry)
+            code, sender_fault = str(entry.get("Code", "Unknown")), entry.get("SenderFault")
+            transient = is_transient_code(code, bool(sender_fault))
+            failures[int(entry["Id"])] = EntryFailure(code, transient)
         for entry in response.get("Successful", ()):
             failures[int(entry["Id"])] = None
         return failures
@@ -221,7 +238,7 @@ class QueueClient:
         try:
             self.call("send_message", **arguments)
         except ConfigError as error:
-            if (code := get_error_code(error.__cause__ or error)) not in MESSAGE_REFUSED:
+            if (code := get_cause_code(error)) not in MESSAGE_REFUSED:
                 raise
             raise self.make_refusal(message_id, size, code) from error
 
@@ -240,19 +257,6 @@ class QueueClient:
             return error
         return MalformedMessage(f"{self}: message {message_id!r} was refused ({code})")
 
-    def call_service(self, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """Call an operation that takes no queue URL, with retries."""
-        return self._request(self.retrying_client, operation, **arguments)
-
-    def _request(self, client: Any, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            response: Mapping[str, Any] = getattr(client, operation)(**arguments)
-        except (BotoCoreError, ClientError) as error:
-            raise translate_error(str(self), error) from error
-        return response
-
     # -- attributes
 
     def read_attributes(self, *names: str) -> Mapping[str, str]:
@@ -261,11 +265,22 @@ class QueueClient:
         attributes: Mapping[str, str] = response.get("Attributes", {})
         return attributes
 
+    def count_messages(self) -> dict[str, int]:
+        """Count the messages in each state approximately, as SQS does."""
+        attributes = self.read_attributes(*_COUNTS.values())
+        return {state: int(attributes.get(name, 0)) for state, name in _COUNTS.items()}
+
     @property
     def facts(self) -> QueueFacts:
         """The queue's settings, read on first use."""
         if (facts := self._facts) is None:  # a local, because another thread may reset it
-            facts = self._facts = _parse_facts(self.read_attributes("All"))
+            attributes = self.read_attributes("All")
+            policy = json.loads(attributes.get("RedrivePolicy") or "{}")
+            facts = self._facts = QueueFacts(
+                arn=attributes.get("QueueArn", ""),
+                max_bytes=int(attributes.get("MaximumMessageSize", MAX_MESSAGE_BYTES)),
+                dead_letter_arn=policy.get("deadLetterTargetArn"),
+            )
         return facts
 
     def check_size(self, message_id: str, size: int) -> int:
@@ -294,30 +309,17 @@ class QueueClient:
             if self._can_read_facts:
                 return self.facts.max_bytes
         except ConfigError as error:
-            if get_error_code(error.__cause__ or error) not in DENIED:
+            if get_cause_code(error) not in DENIED:
                 raise
             self._can_read_facts = False
         return OLDER_MAX_MESSAGE_BYTES if size <= OLDER_MAX_MESSAGE_BYTES else MAX_MESSAGE_BYTES
 
     def close(self) -> None:
         """Close the connections. The next call makes new ones."""
-        made = (self._retrying_client, self._fail_fast_client)
-        for client in {id(c): c for c in made if c is not None}.values():
+        for client in self._clients or ():
             if client is not self._given_client:
                 client.close()
         self._reset()
-
-
-def _parse_facts(attributes: Mapping[str, str]) -> QueueFacts:
-    policy = json.loads(attributes.get("RedrivePolicy") or "{}")
-    receives = policy.get("maxReceiveCount")
-    return QueueFacts(
-        arn=attributes.get("QueueArn", ""),
-        visibility_seconds=float(attributes.get("VisibilityTimeout", 30)),
-        max_bytes=int(attributes.get("MaximumMessageSize", MAX_MESSAGE_BYTES)),
-        dead_letter_arn=policy.get("deadLetterTargetArn"),
-        max_receives=int(receives) if receives is not None else None,
-    )
 
 
 def split_batches(items: Sequence[Any]) -> list[Sequence[Any]]:

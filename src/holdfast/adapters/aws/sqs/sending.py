@@ -1,4 +1,8 @@
-"""Send messages, one by one or ten to a call, with the ids that FIFO queues need."""
+"""Send messages, one by one or ten to a call, with the ids that FIFO queues need.
+
+Copies of a message are sent as well: to the dead letters, back from them, or to the queue's
+end.
+"""
 
 import hashlib
 import re
@@ -14,7 +18,7 @@ from holdfast.adapters.aws.sqs.queue_client import (
     MAX_MESSAGE_BYTES,
     EntryFailure,
     QueueClient,
-    parse_failure,
+    Receipt,
 )
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import Clock
@@ -28,6 +32,19 @@ from holdfast.core.queue.message import M, MessageCodec
 
 MAX_DELAY_SECONDS = 900
 DEFAULT_GROUP = "holdfast"  # without `group_by` a FIFO queue keeps one order for all
+
+# The attributes of a copy.
+REASON, DETAIL = "HoldfastReason", "HoldfastDetail"
+ATTEMPTS, SOURCE = "HoldfastAttempts", "HoldfastSource"
+
+_HOLDFAST_NAMES = frozenset({REASON, DETAIL, ATTEMPTS, SOURCE})
+_MAX_ATTRIBUTES = 10  # attributes of one message
+_VALUES = ("DataType", "StringValue", "BinaryValue")
+_NOT_TEXT = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_MAX_REASON_CHARS, _MAX_DETAIL_CHARS = 1_000, 8_000
+_SHORT_REASON_BYTES = 150  # of a reason, name and type counted: it is kept before all the rest
+
+Attributes = Mapping[str, Mapping[str, Any]]
 
 _MAX_TRIES = 4
 _BACKOFF = Backoff(first_seconds=0.2, factor=2.0, max_seconds=5.0)
@@ -126,26 +143,19 @@ class MessageSender(Generic[M]):
 
     def _send_batch(self, batch: Sequence[OutgoingMessage]) -> None:
         for tries in range(1, _MAX_TRIES + 1):
-            failed = self._try_batch(batch)
+            entries = [{"MessageBody": message.body, **message.extra} for message in batch]
+            failures = self._client.call_batch("send_message_batch", entries)
+            failed = [
+                (message, failure)
+                for message, failure in zip(batch, failures, strict=True)
+                if failure is not None
+            ]
             if not failed:
                 return
             if tries == _MAX_TRIES or not all(failure.transient for _, failure in failed):
                 raise _make_send_error(self._client, failed)
             self._clock.sleep(_BACKOFF.delay(tries, self._random))
             batch = [message for message, _ in failed]
-
-    def _try_batch(
-        self, batch: Sequence[OutgoingMessage]
-    ) -> list[tuple[OutgoingMessage, EntryFailure]]:
-        entries = [
-            {"Id": str(number), "MessageBody": message.body, **message.extra}
-            for number, message in enumerate(batch)
-        ]
-        response = self._client.call("send_message_batch", Entries=entries)
-        return [
-            (batch[int(entry["Id"])], parse_failure(entry))
-            for entry in response.get("Failed", ())
-        ]
 
 
 def _make_send_error(
@@ -179,3 +189,110 @@ def _split_by_size(messages: Sequence[OutgoingMessage]) -> Iterator[Sequence[Out
         size += message.size
     if batch:
         yield batch
+
+
+# -- copies
+
+
+def send_copy(
+    queue: QueueClient, receipt: Receipt, notes: Attributes | None = None, **extra: Any
+) -> None:
+    """Send the message as a new one, with `notes` instead of the notes of an earlier copy.
+
+    It carries as many notes as the queue accepts with this body. Raises MessageTooLarge if
+    the queue does not accept the body. Without notes the sender's own attributes must fit as
+    well; otherwise the copy would have less than the original, which is safe where it is.
+    """
+    sender_attributes = _get_sender_attributes(receipt)
+    body_bytes = len(receipt.body.encode("utf-8", "surrogatepass"))
+    min_bytes = body_bytes + (0 if notes else _count_bytes(sender_attributes))
+    room = queue.check_size(receipt.sqs_id, min_bytes) - body_bytes
+    attributes = _select_fitting(notes or {}, sender_attributes, room)
+    queue.send(
+        receipt.sqs_id,
+        body_bytes + _count_bytes(attributes),
+        MessageBody=receipt.body,
+        MessageAttributes=attributes,
+        **_make_fifo_ids(queue, receipt),
+        **extra,
+    )
+
+
+def make_dead_letter_notes(
+    source: str, reason: str, detail: str | None, attempts: int
+) -> Attributes:
+    """Return the attributes that explain a dead letter, the most important first."""
+    notes = {
+        SOURCE: _make_text_attribute(source, _MAX_REASON_CHARS),
+        ATTEMPTS: {"DataType": "Number", "StringValue": str(attempts)},
+        REASON: _make_text_attribute(reason, _MAX_REASON_CHARS),
+    }
+    return (
+        notes | {DETAIL: _make_text_attribute(detail, _MAX_DETAIL_CHARS)} if detail else notes
+    )
+
+
+def _make_text_attribute(text: str, max_chars: int) -> dict[str, str]:
+    clean = _NOT_TEXT.sub("?", text)[:max_chars] or "(none)"
+    return {"DataType": "String", "StringValue": clean}
+
+
+def _get_sender_attributes(receipt: Receipt) -> dict[str, Any]:
+    return {
+        name: {key: value[key] for key in _VALUES if key in value}
+        for name, value in receipt.attributes.items()
+        if name not in _HOLDFAST_NAMES
+    }
+
+
+def _select_fitting(
+    notes: Attributes, sender_attributes: Attributes, room: int
+) -> dict[str, Any]:
+    """Select the attributes that fit into `room` bytes.
+
+    First come the notes with a short reason, then the sender's own attributes, then as much
+    of the reason and of the detail as there is room for.
+    """
+    short = {
+        name: _shorten(name, value, _SHORT_REASON_BYTES)
+        for name, value in notes.items()
+        if name != DETAIL
+    }
+    fitting: dict[str, Any] = {}
+    for name, value in [*short.items(), *sender_attributes.items(), *notes.items()]:
+        others = {other: fitting[other] for other in fitting if other != name}
+        cut = _shorten(name, value, room - _count_bytes(others))
+        if len(others) < _MAX_ATTRIBUTES and cut.get("StringValue") != "":
+            with_it = {**others, name: cut}
+            fitting = with_it if _count_bytes(with_it) <= room else fitting
+    return fitting
+
+
+def _shorten(name: str, value: Mapping[str, Any], room: int) -> Mapping[str, Any]:
+    """Shorten a reason or a detail to `room` bytes, including its name and type."""
+    if name not in (REASON, DETAIL):
+        return value
+    left = max(0, room - _count_bytes({name: {**value, "StringValue": ""}}))
+    text = str(value["StringValue"]).encode()[:left].decode(errors="ignore")
+    return {**value, "StringValue": text}
+
+
+def _count_bytes(attributes: Attributes) -> int:
+    """Count bytes as SQS does: names, types and values."""
+    return sum(
+        len(part if isinstance(part, bytes) else str(part).encode())
+        for name, value in attributes.items()
+        for part in (name, *value.values())
+    )
+
+
+def _make_fifo_ids(queue: QueueClient, receipt: Receipt) -> dict[str, str]:
+    if not queue.address.fifo:
+        return {}
+    # With SQS's id, a copy that had to be sent twice is stored once. A message that is sent
+    # back is new to SQS and has a new id, so if it is dead-lettered again within five
+    # minutes, its copy is not taken for a duplicate.
+    return {
+        "MessageGroupId": to_sqs_id(receipt.system.get("MessageGroupId") or receipt.sqs_id),
+        "MessageDeduplicationId": receipt.sqs_id,
+    }

@@ -112,7 +112,7 @@ def test_a_refused_ack_in_a_shared_batch_is_raised_in_its_own_thread_only(
 def test_a_single_ack_does_not_wait_for_others(
     open_queue: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.adapters.aws.sqs.ack_batcher.GATHER_SECONDS", 600.0)
+    monkeypatch.setattr("holdfast.adapters.aws.sqs.receipts.GATHER_SECONDS", 600.0)
     queue = open_queue()
     push_count(queue, 1)
     queue.ack(queue.poll()[0])  # waiting would take ten minutes

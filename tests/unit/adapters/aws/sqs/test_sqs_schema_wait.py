@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.adapters.aws.sqs import SQSQueue
-from holdfast.adapters.aws.sqs.schema_wait import compute_wait_seconds, count_possible_waits
+from holdfast.adapters.aws.sqs.unhandled import compute_wait_seconds, count_possible_waits
 from holdfast.core.events import DeadLettered, Event, Events
 from holdfast.core.queue.message import QueueMessage, Upgrader, get_lease
 from holdfast.core.worker.outcome import Retry

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.aws.sqs import long_poll
-from holdfast.adapters.aws.sqs.ack_batcher import AckBatcher
 from holdfast.adapters.aws.sqs.long_poll import LongPoll
 from holdfast.adapters.aws.sqs.queue_client import RawMessage
+from holdfast.adapters.aws.sqs.receipts import AckBatcher
 
 WAIT_TIMEOUT_SECONDS = 30.0
 
