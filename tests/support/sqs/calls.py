@@ -1,7 +1,6 @@
 """Short calls for the tests of the simulated SQS. They work with a boto3 client as well."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from holdfast.testing import ManualClock
+from support.waiting import wait_until
 
 Client = Any
 Message = dict[str, Any]
@@ -107,10 +107,7 @@ def get_error_code(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
 
 def wait_for_waiting_threads(clock: ManualClock, threads: int = 1) -> None:
     """Wait until this many threads wait on the clock."""
-    give_up_at = time.monotonic() + 10
-    while clock.waiting < threads:
-        assert time.monotonic() < give_up_at, "too few threads wait on the clock"
-        time.sleep(0.001)
+    wait_until(lambda: clock.waiting >= threads)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from moto import mock_aws
 from holdfast.core.clock import Clock
 from holdfast.testing.clock import ManualClock
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat
+from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
 
-TEST_TIMEOUT_SECONDS = 20.0  # real seconds until a hung test fails
 REGION = "eu-west-1"
 BEGAN = 1_800_000_000  # the wall clock of moto at the beginning of a test
 URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders"
@@ -186,11 +185,3 @@ def open_moto() -> Iterator[time_machine.Traveller]:
     """Let boto3 call moto, whose time stands still at `BEGAN`."""
     with mock_aws(), time_machine.travel(BEGAN, tick=False) as traveller:
         yield traveller
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Wait in real time until the condition is true; fail if that takes too long."""
-    give_up_at = time.monotonic() + TEST_TIMEOUT_SECONDS
-    while not condition():
-        assert time.monotonic() < give_up_at, "the condition did not become true"
-        time.sleep(0.0005)

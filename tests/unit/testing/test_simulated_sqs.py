@@ -23,17 +23,6 @@ from support.sqs.calls import (
     send,
 )
 
-
-@pytest.fixture
-def client(simulated_sqs: SimulatedSqs) -> Client:
-    return simulated_sqs.client()
-
-
-@pytest.fixture
-def url(client: Client) -> str:
-    return create_queue(client)
-
-
 # -- errors and arguments, as boto3 has them
 
 

@@ -21,17 +21,6 @@ from support.sqs.calls import (
     wait_for_waiting_threads,
 )
 
-
-@pytest.fixture
-def client(simulated_sqs: SimulatedSqs) -> Client:
-    return simulated_sqs.client()
-
-
-@pytest.fixture
-def url(client: Client) -> str:
-    return create_queue(client)
-
-
 # -- dead letters and redrive
 
 

@@ -25,17 +25,6 @@ from support.sqs.calls import (
     wait_for_waiting_threads,
 )
 
-
-@pytest.fixture
-def client(simulated_sqs: SimulatedSqs) -> Client:
-    return simulated_sqs.client()
-
-
-@pytest.fixture
-def url(client: Client) -> str:
-    return create_queue(client)
-
-
 # -- receiving and visibility
 
 
@@ -66,12 +55,18 @@ def test_a_superseded_receipt_is_refused_though_the_message_is_in_flight(
     assert count_messages(client, url) == (0, 0, 0)
 
 
-def test_an_ignored_receipt_succeeds_and_does_nothing(manual_clock: ManualClock) -> None:
-    client = SimulatedSqs(manual_clock, stale_handles="ignored").client()
+def make_stale_receipt(clock: ManualClock, mode: Any) -> tuple[Client, str, str]:
+    """Return a client, a queue with one visible message, and that message's stale receipt."""
+    client = SimulatedSqs(clock, stale_handles=mode).client()
     url = create_queue(client)
     send(client, url)
     stale = receive_handle(client, url)
-    manual_clock.advance(30)
+    clock.advance(30)
+    return client, url, stale
+
+
+def test_an_ignored_receipt_succeeds_and_does_nothing(manual_clock: ManualClock) -> None:
+    client, url, stale = make_stale_receipt(manual_clock, "ignored")
     delete(client, url, stale)
     extend(client, url, stale, 600)
     assert count_messages(client, url) == (1, 0, 0)
@@ -80,11 +75,7 @@ def test_an_ignored_receipt_succeeds_and_does_nothing(manual_clock: ManualClock)
 def test_an_effective_receipt_deletes_a_message_of_another_receiver(
     manual_clock: ManualClock,
 ) -> None:
-    client = SimulatedSqs(manual_clock, stale_handles="effective").client()
-    url = create_queue(client)
-    send(client, url)
-    stale = receive_handle(client, url)
-    manual_clock.advance(30)
+    client, url, stale = make_stale_receipt(manual_clock, "effective")
     current = receive_handle(client, url)
     delete(client, url, stale)
     assert count_messages(client, url) == (0, 0, 0)
@@ -94,11 +85,7 @@ def test_an_effective_receipt_deletes_a_message_of_another_receiver(
 def test_an_effective_receipt_hides_a_message_of_another_receiver(
     manual_clock: ManualClock,
 ) -> None:
-    client = SimulatedSqs(manual_clock, stale_handles="effective").client()
-    url = create_queue(client)
-    send(client, url)
-    stale = receive_handle(client, url)
-    manual_clock.advance(30)
+    client, url, stale = make_stale_receipt(manual_clock, "effective")
     receive_handle(client, url)
     extend(client, url, stale, 600)
     manual_clock.advance(599)
@@ -110,11 +97,7 @@ def test_an_effective_receipt_hides_a_message_of_another_receiver(
 def test_an_effective_receipt_hides_a_message_that_is_visible_again(
     manual_clock: ManualClock,
 ) -> None:
-    client = SimulatedSqs(manual_clock, stale_handles="effective").client()
-    url = create_queue(client)
-    send(client, url)
-    stale = receive_handle(client, url)
-    manual_clock.advance(30)
+    client, url, stale = make_stale_receipt(manual_clock, "effective")
     assert count_messages(client, url) == (1, 0, 0)
     extend(client, url, stale, 600)
     assert count_messages(client, url) == (0, 1, 0)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from holdfast.core.errors import LeaseLost
 from holdfast.utils.sqs_heartbeat import SQSHeartbeat, stop_all
-from support.sqs.heartbeats import TEST_TIMEOUT_SECONDS, URL, wait_until
+from support.sqs.heartbeats import URL
+from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
 
 
 class Sqs:

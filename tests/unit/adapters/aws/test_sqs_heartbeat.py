@@ -21,13 +21,12 @@ from holdfast.utils.sqs_heartbeat import SQSHeartbeat, stop_all
 from support.sqs.heartbeats import (
     GONE,
     HANDLE,
-    TEST_TIMEOUT_SECONDS,
     THROTTLED,
     URL,
     Ground,
     sqs_error,
-    wait_until,
 )
+from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
 
 OUTAGE = EndpointConnectionError(endpoint_url="https://sqs.eu-west-1.amazonaws.com")
 
@@ -414,6 +413,27 @@ def test_a_start_without_free_threads_raises_and_can_be_repeated(
     assert not heartbeat._running
     heartbeat.start()
     assert heartbeat.running
+
+
+def test_a_restart_without_free_threads_leaves_no_running_heartbeat(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier run hangs in its last call, so it has not removed the heartbeat itself."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    stop_all()
+    ground.sqs.gate.clear()
+    heartbeat = ground.heartbeat(20, 60, initial_beat=True)
+    heartbeat.start()
+    wait_until(lambda: ground.sqs.inside)
+    heartbeat.end()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            heartbeat.start()
+    assert stop_all() == 0
 
 
 def test_a_start_without_free_threads_does_not_hang_after_the_deadline(

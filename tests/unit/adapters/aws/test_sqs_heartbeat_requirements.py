@@ -18,15 +18,14 @@ from support.sqs.heartbeats import (
     GONE,
     HANDLE,
     REGION,
-    TEST_TIMEOUT_SECONDS,
     THROTTLED,
     URL,
     Ground,
     MotoMessage,
     open_moto,
     sqs_error,
-    wait_until,
 )
+from support.waiting import TEST_TIMEOUT_SECONDS, wait_until
 
 
 @pytest.fixture

@@ -1,13 +1,8 @@
-"""Fixtures of the tests of SQSQueue: a simulated SQS, and a clock that moves it."""
+"""Fixtures of the tests of SQSQueue: a simulated SQS, which `clock` moves."""
 
 import pytest
 
 from holdfast.testing import ManualClock, SimulatedSqs
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

@@ -315,6 +315,28 @@ def test_an_entry_without_a_response_may_be_tried_again(
     assert queue.stats().leased == 0
 
 
+def test_a_sent_entry_without_a_response_is_sent_again(
+    open_queue: Callable[..., Queue],
+    sqs: SimulatedSqs,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After the push the message cannot be lost."""
+    clock.auto_advance = True
+    client = sqs.client()
+    queue = open_queue(client=client)
+    send_batch, entries = client.send_message_batch, []
+
+    def forget_first(**request: Any) -> Any:
+        entries.append(len(request["Entries"]))
+        return send_batch(**request) if len(entries) > 1 else {}
+
+    monkeypatch.setattr(client, "send_message_batch", forget_first, raising=False)
+    push_count(queue, 3)
+    assert entries == [3, 3]
+    assert queue.stats().ready == 3
+
+
 def test_messages_that_were_received_are_returned_though_the_next_receive_fails(
     open_queue: Callable[..., Queue], sqs: SimulatedSqs
 ) -> None:
