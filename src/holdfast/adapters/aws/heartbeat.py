@@ -32,7 +32,7 @@ from holdfast.adapters.aws.heartbeat_run import (
     HeartbeatRun,
     get_queue_name,
 )
-from holdfast.adapters.aws.sqs import address
+from holdfast.adapters.aws.sqs.address import parse_address
 from holdfast.core import events as ev
 from holdfast.core.errors import ConfigError, LeaseLost
 from holdfast.core.lease.lease import Lease
@@ -96,9 +96,8 @@ class SQSHeartbeat(HeartbeatOptions):
         if self.client is None:
             # A call must fail within half an interval, because `stop` waits for it.
             lease_seconds = min(self.visibility_timeout_sec, 4 * self.interval_sec)
-            self._sqs_client = clients.make_fail_fast_client(
-                "sqs", lease_seconds, **_locate_client(self.queue_url)
-            )
+            location = parse_address(self.queue_url).location  # maybe of another region
+            self._sqs_client = clients.make_fail_fast_client("sqs", lease_seconds, **location)
         after_fork.run_after_fork(self, SQSHeartbeat._reset_in_child)
         if self.renew_after > 0.5:  # one failed beat leaves no time for the next
             self._log_event(logging.WARNING, "interval_over_half_the_visibility")
@@ -373,7 +372,7 @@ def visibility_timeout_of(queue_url: str, client: Any = None) -> int:
     Raises ConfigError or QueueUnavailable, whose one line names the remedy.
     """
     if client is None:
-        client = clients.make_retrying_client("sqs", **_locate_client(queue_url))
+        client = clients.make_retrying_client("sqs", **parse_address(queue_url).location)
     try:
         response = client.get_queue_attributes(
             QueueUrl=queue_url, AttributeNames=["VisibilityTimeout"]
@@ -381,12 +380,6 @@ def visibility_timeout_of(queue_url: str, client: Any = None) -> int:
     except Exception as error:  # translate_error has the only table of error codes
         raise translate_error(get_queue_name(queue_url), error) from error
     return int(response["Attributes"]["VisibilityTimeout"])
-
-
-def _locate_client(queue_url: str) -> dict[str, str | None]:
-    """Return the queue's region and endpoint, because a function may run in another region."""
-    queue_address = address.parse_address(queue_url)
-    return {"region_name": queue_address.region, "endpoint_url": queue_address.endpoint}
 
 
 def _get_queue_name(queue_url: str) -> str:

@@ -45,18 +45,7 @@ _WITHOUT_EFFECT = frozenset(
     {"KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId", "Policy", "RedriveAllowPolicy"}
 )
 _FIFO_ONLY = frozenset({*_FIFO_DEFAULTS, "FifoQueue"})
-_SETTABLE = frozenset({*_DEFAULTS, *_FIFO_ONLY, *_WITHOUT_EFFECT, "RedrivePolicy"})
-
-# Reported by the queue, not set on it.
-MEASURED = (
-    "ApproximateNumberOfMessages",
-    "ApproximateNumberOfMessagesDelayed",
-    "ApproximateNumberOfMessagesNotVisible",
-    "CreatedTimestamp",
-    "LastModifiedTimestamp",
-    "QueueArn",
-)
-READABLE = frozenset({*_SETTABLE, *MEASURED, "All"})
+SETTABLE = frozenset({*_DEFAULTS, *_FIFO_ONLY, *_WITHOUT_EFFECT, "RedrivePolicy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +110,7 @@ class QueueAttributes:
 
 
 def _check(name: str, value: str, *, is_fifo: bool, is_new: bool) -> None:
-    check_names([name], _SETTABLE if is_fifo else _SETTABLE - _FIFO_ONLY)
+    check_names([name], SETTABLE if is_fifo else SETTABLE - _FIFO_ONLY)
     if name == "FifoQueue" and not (is_new and value == "true"):
         raise _invalid_attribute_error(name, " Reason: Modifying queue type is not supported.")
     if name in _RANGES and value != "":
@@ -152,6 +141,7 @@ class SimulatedQueue:
         self.arn = f"arn:aws:sqs:{region}:{account}:{name}"
         self.url = f"https://sqs.{region}.amazonaws.com/{account}/{name}"
         self.settings = settings
+        self._stamps: dict[str, str] = {}
         self.waiters: set[Event] = set()
         self._clock, self._ids = clock, ids
         self._messages: dict[int, StoredMessage] = {}
@@ -175,6 +165,28 @@ class SimulatedQueue:
     def wall_ms(self) -> int:
         """The wall clock's time, which AWS shows."""
         return int(self._clock.time() * 1000)
+
+    # -- attributes
+
+    def configure(self, settings: QueueAttributes) -> None:
+        """Change the attributes that can be set."""
+        self.settings = settings
+        stamp = str(self.wall_ms // 1000)
+        self._stamps = {"CreatedTimestamp": stamp, **self._stamps}
+        self._stamps["LastModifiedTimestamp"] = stamp
+        self.wake()
+
+    def measure(self) -> dict[str, str]:
+        """Return the attributes that the queue reports."""
+        ready = sum(1 for _ in self.ready_messages())
+        delayed = len(self._messages) - ready - self.in_flight
+        return {
+            "ApproximateNumberOfMessages": str(ready),
+            "ApproximateNumberOfMessagesDelayed": str(delayed),
+            "ApproximateNumberOfMessagesNotVisible": str(self.in_flight),
+            **self._stamps,
+            "QueueArn": self.arn,
+        }
 
     # -- adding
 
@@ -305,16 +317,6 @@ class SimulatedQueue:
         for number, message in sorted(self._messages.items()):
             if message.visible_at <= now:
                 yield number, message
-
-    def counts(self) -> dict[str, str]:
-        """Return the queue's three counts, as attributes."""
-        ready = sum(1 for _ in self.ready_messages())
-        delayed = len(self._messages) - ready - self.in_flight
-        return {
-            "ApproximateNumberOfMessages": str(ready),
-            "ApproximateNumberOfMessagesDelayed": str(delayed),
-            "ApproximateNumberOfMessagesNotVisible": str(self.in_flight),
-        }
 
     def mark_for_redelivery(self, message_id: str | None) -> int:
         """Make messages in flight deliverable once more, and return their number."""

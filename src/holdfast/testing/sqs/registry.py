@@ -21,7 +21,7 @@ from holdfast.testing.sqs.errors import (
     sqs_error,
 )
 from holdfast.testing.sqs.message import IdSource
-from holdfast.testing.sqs.queue import MEASURED, READABLE, QueueAttributes, SimulatedQueue
+from holdfast.testing.sqs.queue import SETTABLE, QueueAttributes, SimulatedQueue
 
 ACCOUNT = "123456789012"
 
@@ -38,10 +38,8 @@ class QueueRegistry:
     """All queues. The caller must hold the service's lock."""
 
     def __init__(self, clock: Clock, ids: IdSource) -> None:
-        self._clock = clock
-        self._ids = ids
+        self._clock, self._ids = clock, ids
         self._queues: dict[tuple[str, str], SimulatedQueue] = {}
-        self._stamps: dict[str, dict[str, str]] = {}  # creation and change times, by ARN
         self._cooldowns: dict[tuple[str, ...], float] = {}  # their ends
 
     # -- finding
@@ -87,11 +85,10 @@ class QueueRegistry:
             "You must wait 60 seconds after deleting a queue before you can create "
             "another with the same name.",
         )
-        queue = SimulatedQueue(name, region, ACCOUNT, settings, self._clock, self._ids)
         self._check_redrive(settings)
+        queue = SimulatedQueue(name, region, ACCOUNT, settings, self._clock, self._ids)
+        queue.configure(settings)
         self._queues[region, name] = queue
-        self._stamps[queue.arn] = {"CreatedTimestamp": self._wall()}
-        self._touch(queue)
         return {"QueueUrl": queue.url}
 
     def delete(self, queue: SimulatedQueue, params: Params) -> Response:
@@ -120,8 +117,10 @@ class QueueRegistry:
 
     def get_attributes(self, queue: SimulatedQueue, params: Params) -> Response:
         """Handle GetQueueAttributes."""
-        names = check_names(params.get("AttributeNames") or [], READABLE)
-        all_attributes = {**queue.settings.texts, **self._measured(queue)}
+        measured = queue.measure()
+        known = frozenset({*SETTABLE, *measured, "All"})
+        names = check_names(params.get("AttributeNames") or [], known)
+        all_attributes = {**queue.settings.texts, **measured}
         selected = {n: v for n, v in all_attributes.items() if n in names or "All" in names}
         return {"Attributes": selected} if selected else {}
 
@@ -129,9 +128,7 @@ class QueueRegistry:
         """Handle SetQueueAttributes."""
         settings = queue.settings.changed(params["Attributes"])
         self._check_redrive(settings)
-        queue.settings = settings
-        self._touch(queue)
-        queue.wake()
+        queue.configure(settings)
         return {}
 
     def purge(self, queue: SimulatedQueue, params: Params) -> Response:
@@ -171,17 +168,6 @@ class QueueRegistry:
         else:
             return
         raise out_of_range_error("RedrivePolicy", settings.texts["RedrivePolicy"], reason)
-
-    def _measured(self, queue: SimulatedQueue) -> dict[str, str]:
-        counts = queue.counts()
-        measured = {**counts, **self._stamps[queue.arn], "QueueArn": queue.arn}
-        return {name: measured[name] for name in MEASURED}
-
-    def _touch(self, queue: SimulatedQueue) -> None:
-        self._stamps[queue.arn]["LastModifiedTimestamp"] = self._wall()
-
-    def _wall(self) -> str:
-        return str(int(self._clock.time()))
 
 
 def _check_name(name: str, *, is_fifo: bool) -> None:

@@ -28,6 +28,11 @@ class QueueAddress:
         """Whether it is a FIFO queue."""
         return self.name.endswith(".fifo")
 
+    @property
+    def location(self) -> dict[str, str | None]:
+        """The region and the endpoint, as the makers of clients take them."""
+        return {"region_name": self.region, "endpoint_url": self.endpoint}
+
 
 def parse_address(text: str) -> QueueAddress:
     """Parse a name such as `enrich` or `enrich.fifo`, or the http(s) URL of a queue.

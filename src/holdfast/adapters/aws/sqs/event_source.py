@@ -31,24 +31,16 @@ def make_client_and_address(source: str, response_timeout_seconds: float) -> tup
     ConfigError if `source` is none of these.
     """
     arn = _ARN.fullmatch(source)
-    address = QueueAddress(arn["name"], region=arn["region"]) if arn else _parse(source)
-    client = clients.make_fail_fast_client(
-        "sqs",
-        8 * response_timeout_seconds,  # it allows each call an eighth of the lease
-        region_name=address.region,
-        endpoint_url=address.endpoint,
-    )
+    if arn is None and source.startswith("arn:"):
+        raise ConfigError(f"{source[:120]!r} is not the ARN of an SQS queue")
+    address = QueueAddress(arn["name"], region=arn["region"]) if arn else parse_address(source)
+    lease_seconds = 8 * response_timeout_seconds  # of which each call is allowed an eighth
+    client = clients.make_fail_fast_client("sqs", lease_seconds, **address.location)
     if arn is None:
         return client, source
     # The client knows the host of the partition, or of the endpoint that was configured.
     host = client.meta.endpoint_url.rstrip("/")
     return client, f"{host}/{arn['account']}/{arn['name']}"
-
-
-def _parse(source: str) -> QueueAddress:
-    if source.startswith("arn:"):
-        raise ConfigError(f"{source[:120]!r} is not the ARN of an SQS queue")
-    return parse_address(source)
 
 
 def adopt(

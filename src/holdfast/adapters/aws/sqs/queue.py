@@ -248,15 +248,16 @@ class SQSQueue(QueueManager[M]):
         except NewerSchema as error:
             return self._unhandled.wait_for_newer_code(receipt, error)
         except MalformedMessage as error:
-            return self._unhandled.reject_malformed(receipt, attempt, error)
+            message_id = error.message_id or receipt.sqs_id
+            return self._unhandled.reject(receipt, message_id, attempt, "malformed", str(error))
         if "id" not in message.model_fields_set:
             # Another program sent it. An id that is generated here would change with every
             # delivery.
             message.__dict__["id"] = receipt.sqs_id
         if attempt > max_attempts:
-            return self._unhandled.reject_exhausted(
-                receipt, message.id, attempt - 1, max_attempts
-            )
+            gave_up = f"gave up after {max_attempts:g} attempts"
+            why = "none was settled, so the worker died or lost its lease"
+            return self._unhandled.reject(receipt, message.id, attempt - 1, gave_up, why)
         lease = Lease(
             self,
             receipt,

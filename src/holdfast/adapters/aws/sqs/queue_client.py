@@ -127,10 +127,7 @@ class QueueClient:
         when the first lease is due.
         """
         if self._clients is None:
-            location = {
-                "region_name": self.address.region,
-                "endpoint_url": self.address.endpoint,
-            }
+            location = self.address.location
             self._clients = (
                 clients.make_retrying_client("sqs", **location),
                 clients.make_fail_fast_client("sqs", self._lease_seconds, **location),

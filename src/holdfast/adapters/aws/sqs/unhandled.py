@@ -23,7 +23,7 @@ from holdfast.adapters.aws.sqs.dead_letters import SQSDeadLetters
 from holdfast.adapters.aws.sqs.queue_client import QueueClient, Receipt
 from holdfast.adapters.aws.sqs.sending import send_copy
 from holdfast.core import events as ev
-from holdfast.core.errors import HoldfastError, MalformedMessage, NewerSchema
+from holdfast.core.errors import HoldfastError, NewerSchema
 from holdfast.core.events import Events
 from holdfast.core.worker.settle import SettleResult
 
@@ -66,26 +66,13 @@ class UnhandledDeliveries:
         send_copy(self._client, receipt, DelaySeconds=NEWER_SCHEMA_DELAY_SECONDS)
         self._client.delete([receipt])
 
-    def reject_malformed(
-        self, receipt: Receipt, attempt: int, error: MalformedMessage
+    def reject(
+        self, receipt: Receipt, message_id: str, attempts: int, log_reason: str, why: str
     ) -> SettleResult:
-        """Dead-letter a message that cannot be decoded."""
-        message_id, reason = error.message_id or receipt.sqs_id, f"malformed: {error}"
-        return self._dead_letter(receipt, message_id, reason, attempt, log_reason="malformed")
+        """Dead-letter a message. Only `log_reason` is logged, not `why`."""
 
-    def reject_exhausted(
-        self, receipt: Receipt, message_id: str, attempts: int, max_attempts: float
-    ) -> SettleResult:
-        """Dead-letter a message that was delivered too often."""
-        log_reason = f"gave up after {max_attempts:g} attempts"
-        reason = f"{log_reason}: none was settled, so the worker died or lost its lease"
-        return self._dead_letter(receipt, message_id, reason, attempts, log_reason=log_reason)
-
-    def _dead_letter(
-        self, receipt: Receipt, message_id: str, reason: str, attempts: int, *, log_reason: str
-    ) -> SettleResult:
         def dead_letter() -> None:
-            self._dead.send_copy(receipt, reason, None, attempts)
+            self._dead.send_copy(receipt, f"{log_reason}: {why}", None, attempts)
             self._client.delete([receipt])
             self._events.emit(
                 ev.DeadLettered(self._name, message_id, attempts, reason=log_reason)
