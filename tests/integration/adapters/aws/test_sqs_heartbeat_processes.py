@@ -32,6 +32,20 @@ def test_a_process_ends_though_its_heartbeat_was_never_stopped() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
+def test_a_process_that_ends_ends_its_heartbeats() -> None:
+    """No call begins while the interpreter is taken apart."""
+    ended = run_alone(
+        """
+        import atexit
+        atexit.register(lambda: print(heartbeat._stop_event.is_set()))  # runs last
+        from holdfast.utils.sqs_heartbeat import SQSHeartbeat
+        heartbeat = SQSHeartbeat("https://a/b/c", "h", 3000, 6000, client=object())
+        heartbeat.start()
+        """
+    )
+    assert (ended.stdout, ended.stderr) == ("True\n", "")
+
+
 @pytest.mark.requirement("R000-040", "R000-077")
 def test_it_makes_its_own_client_for_the_queues_region() -> None:
     """Boto3's, and its calls cannot hang for an interval (HB-08)."""

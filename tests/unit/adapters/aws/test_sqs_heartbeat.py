@@ -461,6 +461,17 @@ def test_a_restart_does_not_extend_the_known_visibility(ground: Ground) -> None:
     assert len(ground.sqs.beats) == 1
 
 
+def test_transient_errors_are_counted_over_all_starts(ground: Ground) -> None:
+    heartbeat = ground.start(20, 600)
+    for _ in range(2):
+        ground.sqs.fail(OUTAGE)
+        ground.advance(heartbeat, 40)
+        heartbeat.stop()
+        heartbeat.start()
+        ground.settle(heartbeat)
+    assert heartbeat.transient_errors == 2
+
+
 def test_a_restart_beats_before_the_remaining_visibility_ends(ground: Ground) -> None:
     heartbeat = ground.start(20, 60)
     heartbeat.stop()
@@ -483,6 +494,22 @@ def test_all_running_heartbeats_can_be_stopped_at_once(ground: Ground) -> None:
     ground.clock.advance(30)
     assert ground.sqs.beats == []
     assert stop_all() == 0
+
+
+def test_all_running_heartbeats_end_before_the_first_is_waited_for(ground: Ground) -> None:
+    """So their last calls finish in parallel."""
+    stop_all()
+    ground.sqs.gate.clear()
+    left = [ground.heartbeat(20, initial_beat=True) for _ in range(3)]
+    for heartbeat in left:
+        heartbeat.start()
+    wait_until(lambda: ground.sqs.inside == 3)
+    stopping = threading.Thread(target=stop_all)
+    stopping.start()
+    wait_until(lambda: all(heartbeat._stop_event.is_set() for heartbeat in left))
+    ground.sqs.gate.set()
+    stopping.join(TEST_TIMEOUT_SECONDS)
+    assert not any(heartbeat.running for heartbeat in left)
 
 
 # -- the first beat
