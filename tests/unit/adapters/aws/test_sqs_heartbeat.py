@@ -510,6 +510,7 @@ def test_all_running_heartbeats_end_before_the_first_is_waited_for(ground: Groun
     ground.sqs.gate.set()
     stopping.join(TEST_TIMEOUT_SECONDS)
     assert not any(heartbeat.running for heartbeat in left)
+    assert not any(heartbeat.history for heartbeat in left)  # else its call failed first
 
 
 # -- the first beat

@@ -1,5 +1,6 @@
 """Tests of SQSQueue beyond the contract that it shares with the other queues."""
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from holdfast.core.events import CheckpointNotKept, Event, Events, PollFailed
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import LeaseState, Refused, Renewed, Unanswered
 from holdfast.core.queue.message import AnyMessage, QueueMessage, get_lease
+from holdfast.core.worker.settle import SettleResult
 from holdfast.testing import ManualClock, SimulatedSqs
 from support.sqs.calls import (
     create_queue,
@@ -297,6 +299,39 @@ def test_an_adopted_lease_counts_from_before_its_extension(
     [message] = queue.adopt_deliveries(raws)
     assert clock.monotonic() == asked_at + 4
     assert get_lease(message).deadline == asked_at + LEASE
+
+
+def test_an_adoption_that_sqs_refuses_is_reported_and_not_raised(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    clock.auto_advance = True
+    reported: list[Event] = []
+    queue = open_queue(events=Events(reported.append))
+    push_count(queue, 1)
+    raws = receive(sqs.client(), "work")
+    sqs.faults.fail("ChangeMessageVisibilityBatch", "InternalError", times=math.inf)
+    assert queue.adopt_deliveries(raws) == [SettleResult.ABANDONED]
+    [failed] = reported
+    assert isinstance(failed, PollFailed)
+    assert sqs.calls.count("ChangeMessageVisibilityBatch") == 3
+
+
+def test_calls_that_a_lease_depends_on_fail_fast(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs, clock: ManualClock
+) -> None:
+    """Of the two clients, the one with the short timeout makes them."""
+    clock.auto_advance = True
+    queue = open_queue()
+    queue._client._clients = sqs.client(), sqs.client(read_timeout_seconds=2)
+    push_count(queue, 1)
+    [message] = queue.poll()
+    calls = {"ChangeMessageVisibilityBatch": queue.extend, "DeleteMessageBatch": queue.ack}
+    for operation, call in calls.items():
+        sqs.faults.slow(operation, 10)
+        began = clock.monotonic()
+        with pytest.raises(QueueUnavailable):
+            call(message)
+        assert clock.monotonic() == began + 2
 
 
 def test_an_entry_without_a_response_may_be_tried_again(
