@@ -55,10 +55,15 @@ def test_no_call_takes_longer_than_its_response_timeout() -> None:
 
 
 @pytest.mark.parametrize(
-    "arn", ["arn:aws:sns:eu-west-1:123456789012:a", "arn:aws:sqs:x:1:a", ""]
+    ("arn", "problem"),
+    [
+        ("arn:aws:sns:eu-west-1:123456789012:a", "is not the ARN of an SQS queue"),
+        ("arn:aws:sqs:x:1:a", "is not the ARN of an SQS queue"),
+        ("", "cannot be used"),
+    ],
 )
-def test_an_address_that_is_not_a_queue_is_refused(arn: str) -> None:
-    with pytest.raises(ConfigError):
+def test_an_address_that_is_not_a_queue_is_refused(arn: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
         make_client_and_address(arn, 1.0)
 
 

@@ -675,6 +675,19 @@ def test_queues_that_share_a_dead_letter_queue_use_only_their_own_messages(
     assert [view.id for view in other.dead_letters()] == ["sqs:other"]
 
 
+def test_a_dead_letter_that_could_not_be_removed_is_an_error(
+    open_queue: Callable[..., Queue], sqs: SimulatedSqs
+) -> None:
+    queue = open_queue()
+    push_count(queue, 1)
+    queue.dead_letter(queue.poll()[0], "no use")
+    for remove in (queue.drop, queue.redrive):
+        sqs.faults.refuse("DeleteMessageBatch", "InternalError")
+        with pytest.raises(QueueUnavailable, match=r"was not removed \(InternalError\)"):
+            remove("0")
+    assert queue.stats().failed == 1
+
+
 # -- FIFO
 
 
