@@ -140,7 +140,6 @@ class SimulatedQueue:
         self.name, self.region = name, region
         self.arn = f"arn:aws:sqs:{region}:{account}:{name}"
         self.url = f"https://sqs.{region}.amazonaws.com/{account}/{name}"
-        self.settings = settings
         self._stamps: dict[str, str] = {}
         self.waiters: set[Event] = set()
         self._clock, self._ids = clock, ids
@@ -155,6 +154,7 @@ class SimulatedQueue:
         # FIFO: the first message with a deduplication id, and until when it counts
         self._sent: dict[tuple[str, str], tuple[StoredMessage, float]] = {}
         self._numbers = 0
+        self.configure(settings)
 
     @property
     def now(self) -> float:

@@ -87,7 +87,6 @@ class QueueRegistry:
         )
         self._check_redrive(settings)
         queue = SimulatedQueue(name, region, ACCOUNT, settings, self._clock, self._ids)
-        queue.configure(settings)
         self._queues[region, name] = queue
         return {"QueueUrl": queue.url}
 

@@ -90,19 +90,17 @@ class SQSDeadLetters:
         if (queue := self.find_queue()) is not None:
             return queue
         name = self._make_default_name()
-        kind = {"FifoQueue": "true"} if name.endswith(".fifo") else {}
-        fourteen_days = {"MessageRetentionPeriod": str(14 * 86_400)}
-        attributes = kind | fourteen_days | self._make_size_attribute()
+        attributes = {"MessageRetentionPeriod": str(14 * 86_400)}
+        if self._source.address.fifo:
+            attributes["FifoQueue"] = "true"
+        # The source's size limit, because a server's default may be smaller.
+        if (size := self._source.facts.max_bytes) > OLDER_MAX_MESSAGE_BYTES:
+            attributes["MaximumMessageSize"] = str(size)
         response = self._source.call_service(
             "create_queue", QueueName=name, Attributes=attributes
         )
         self._queue = self._source.make_sibling(QueueAddress(name, response["QueueUrl"]))
         return self._queue
-
-    def _make_size_attribute(self) -> dict[str, str]:
-        """Return the source's size limit, because a server's default may be smaller."""
-        size = self._source.facts.max_bytes
-        return {"MaximumMessageSize": str(size)} if size > OLDER_MAX_MESSAGE_BYTES else {}
 
     # -- dead-lettering
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -107,13 +107,12 @@ class QueueClient:
 
     def make_sibling(self, address: QueueAddress) -> "QueueClient":
         """Make a client for another queue of the same account, region and server."""
-        location = QueueAddress(
-            address.name,
-            address.url,
-            address.region or self.address.region,
-            address.endpoint or self.address.endpoint,
+        sibling = replace(
+            address,
+            region=address.region or self.address.region,
+            endpoint=address.endpoint or self.address.endpoint,
         )
-        return QueueClient(location, self._lease_seconds, self._given_client)
+        return QueueClient(sibling, self._lease_seconds, self._given_client)
 
     @property
     def retrying_client(self) -> Any:
