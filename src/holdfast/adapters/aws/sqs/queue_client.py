@@ -157,10 +157,10 @@ class QueueClient:
         self, operation: str, *, fail_fast: bool = False, **arguments: Any
     ) -> Mapping[str, Any]:
         """Call an operation. Every call to SQS of a queue is made here."""
+        retrying_client, fail_fast_client = self._connect()  # it says if boto3 is missing
+        client = fail_fast_client if fail_fast else retrying_client
         from botocore.exceptions import BotoCoreError, ClientError
 
-        retrying_client, fail_fast_client = self._connect()
-        client = fail_fast_client if fail_fast else retrying_client
         try:
             response: Mapping[str, Any] = getattr(client, operation)(**arguments)
         except (BotoCoreError, ClientError) as error:
