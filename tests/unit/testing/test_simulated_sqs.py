@@ -356,6 +356,23 @@ def test_the_queues_attributes_are_those_of_aws(client: Client, url: str) -> Non
     assert "Attributes" not in client.get_queue_attributes(QueueUrl=url)
 
 
+def test_a_change_of_attributes_is_stamped_and_the_creation_stays(
+    client: Client, url: str, manual_clock: ManualClock
+) -> None:
+    manual_clock.advance(5)
+    client.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "1"})
+    names = ["CreatedTimestamp", "LastModifiedTimestamp"]
+    answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)
+    assert answer["Attributes"] == dict(zip(names, ("1800000000", "1800000005"), strict=True))
+
+
+def test_a_delay_out_of_range_is_refused_with_the_reason_of_aws(
+    client: Client, url: str
+) -> None:
+    with pytest.raises(ClientError, match="DelaySeconds must be >= 0 and <= 900"):
+        send(client, url, DelaySeconds=901)
+
+
 def test_queues_are_listed_in_pages(client: Client) -> None:
     urls = [create_queue(client, f"q{i}") for i in range(3)]
     create_queue(client, "other")

@@ -53,6 +53,9 @@ MESSAGE_GONE = (
     "or is not available for visibility timeout change.",
 )
 
+_OUT_OF_RANGE = "Must be between {} and {}, if provided."
+_OWN_REASONS = {"DelaySeconds": "DelaySeconds must be >= {} and <= {}."}
+
 # The range of each number in a request.
 _RANGES = {
     "DelaySeconds": (0, 900),
@@ -143,5 +146,6 @@ def read_number(params: Mapping[str, Any], name: str, default: int) -> int:
         return default
     low, high = _RANGES[name]
     if not low <= value <= high:
-        raise out_of_range_error(name, value, f"Must be between {low} and {high}, if provided.")
+        reason = _OWN_REASONS.get(name, _OUT_OF_RANGE).format(low, high)
+        raise out_of_range_error(name, value, reason)
     return int(value)
