@@ -33,7 +33,8 @@ class BackgroundLoop:
     `start`, `stop` and `wake` may be called from any thread, any number of times, and from
     `tick` itself. A wait does not count the time in which the machine is suspended, but the
     clock does, so a loop that must notice this checks the clock every `max_wait_seconds`.
-    The thread runs `target` if it is given, which must call `run`.
+    The thread runs `target` if it is given, which must call `run`. A loop that also waits for
+    something else replaces `wait`, which must return soon after its event is set.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class BackgroundLoop:
         *,
         max_wait_seconds: float = inf,
         target: Callable[[], None] | None = None,
+        wait: Callable[[Event, float | None], object] | None = None,
     ) -> None:
         self._name = name
         self._tick = tick
         self._clock = clock
         self._max_wait_seconds = max_wait_seconds
         self._target = target or self.run
+        self._wait = wait or clock.wait
         self._reset()
         # A forked child has none of its parent's threads, but it may inherit a lock that one
         # of them held. So its loops are reset, and do not run.
@@ -147,7 +150,7 @@ class BackgroundLoop:
 
     def _sleep(self, until: float) -> None:
         seconds = min(until - self._clock.monotonic(), self._max_wait_seconds)
-        self._clock.wait(self._wake, None if seconds == inf else max(0.0, seconds))
+        self._wait(self._wake, None if seconds == inf else max(0.0, seconds))
 
     def _continues(self) -> bool:
         """Acknowledge stops, and return whether this thread should run another pass."""
@@ -165,5 +168,7 @@ class BackgroundLoop:
         """Mark this thread as ended. Afterwards it touches no shared state."""
         with self._changed:
             if self._thread is current_thread():
-                self._thread, self._ended = None, current_thread()
+                # In this order, because `thread` reads them in the opposite one without a lock.
+                self._ended = current_thread()
+                self._thread = None
                 self._changed.notify_all()

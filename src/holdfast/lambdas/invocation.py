@@ -18,7 +18,7 @@ from holdfast.core.events import Claimed, Completed
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.handler import Handler
 from holdfast.core.worker.outcome import Done, GiveBack, Outcome
 from holdfast.core.worker.runner import DirectExecutor
@@ -208,8 +208,8 @@ class Invocation(Generic[M]):
         finally:
             executor.close()
 
-    def _make_context(self, message: M, lease: Lease) -> LeaseContext:
-        return LeaseContext(self._queue, message, lease, self._stopping, self._clock)
+    def _make_context(self, message: M, lease: Lease) -> Context:
+        return Context(self._queue, message, lease, self._stopping, self._clock)
 
     def _handle(self, executor: DirectExecutor[M], entry: BatchEntry[M]) -> None:
         started = self._clock.monotonic()

@@ -13,7 +13,7 @@ from holdfast.core.events import Event as HoldfastEvent
 from holdfast.core.events import Events
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.handler import Result
 from holdfast.core.worker.settle import settle
 from holdfast.testing import ManualClock, MemoryConversations, MemoryQueue
@@ -84,7 +84,7 @@ class Ground:
     def handle(self, trigger: Trigger) -> Result:
         """Handle and settle a trigger."""
         lease = get_lease(trigger)
-        ctx = LeaseContext(self.queue, trigger, lease, self.stopping, self.clock)
+        ctx = Context(self.queue, trigger, lease, self.stopping, self.clock)
         outcome = self.processor(trigger, ctx)
         settle(self.queue, trigger, outcome, self.events)
         return outcome

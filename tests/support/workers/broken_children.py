@@ -41,7 +41,7 @@ def raw(message: Any, ctx: Any) -> None:
 def frame(message: Any, ctx: Any) -> None:
     """Send a complete frame of this attempt with any content, after a valid one."""
     ctx.beat(checkpoint={"good": True})
-    _write(ctx, _frame(ctx._number, message.data.encode()))
+    _write(ctx, _frame(ctx._queue._number, message.data.encode()))
     time.sleep(1000)
 
 
@@ -54,7 +54,7 @@ def endless_frame(message: Any, ctx: Any) -> None:
 
 def endless_requests(message: Any, ctx: Any) -> None:
     """Send requests forever and never read a response."""
-    request = _frame(ctx._number, child_wire.LOAD)
+    request = _frame(ctx._queue._number, child_wire.LOAD)
     while True:
         _write(ctx, request * 1000)
 
@@ -62,11 +62,11 @@ def endless_requests(message: Any, ctx: Any) -> None:
 def endless_stacks(message: Any, ctx: Any) -> None:
     """Stall, and flood the pipe for stack dumps."""
     while True:
-        os.write(ctx._link.stacks, b"x" * (1 << 16))
+        os.write(ctx._queue._link.stacks, b"x" * (1 << 16))
 
 
 def invalid_pulse(message: Any, ctx: Any) -> None:
-    _write(ctx, _frame(ctx._number, PULSE + b"?"))
+    _write(ctx, _frame(ctx._queue._number, PULSE + b"?"))
     time.sleep(1000)
 
 
@@ -75,17 +75,19 @@ def invalid_pulse(message: Any, ctx: Any) -> None:
 
 def outcome_twice(message: Any, ctx: Any) -> None:
     """Send the outcome of this attempt twice, in one write."""
-    ctx._link.send = lambda number, payload: _write(ctx, _frame(number, payload) * 2)
+    ctx._queue._link.send = lambda number, payload: _write(ctx, _frame(number, payload) * 2)
 
 
 def outcome_and_more(message: Any, ctx: Any) -> None:
-    request = _frame(ctx._number, child_wire.LOAD)
-    ctx._link.send = lambda number, payload: _write(ctx, _frame(number, payload) + request)
+    request = _frame(ctx._queue._number, child_wire.LOAD)
+    ctx._queue._link.send = lambda number, payload: _write(
+        ctx, _frame(number, payload) + request
+    )
 
 
 def outcome_of_another_attempt(message: Any, ctx: Any) -> None:
     """Send the outcome of the previous attempt, as if it came late."""
-    _write(ctx, _frame(ctx._number - 1, child_wire.OUTCOME))
+    _write(ctx, _frame(ctx._queue._number - 1, child_wire.OUTCOME))
     time.sleep(1000)
 
 
@@ -111,4 +113,4 @@ def _frame(number: int, payload: bytes) -> bytes:
 
 def _write(ctx: Any, data: bytes) -> None:
     while data:
-        data = data[os.write(ctx._link._frames._write_fd, data) :]
+        data = data[os.write(ctx._queue._link._frames._write_fd, data) :]

@@ -25,7 +25,7 @@ from holdfast.conversations.model import (
 from holdfast.conversations.outbox import PreparedReply, SendingReply, SentReply, WritingReply
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import Done, GiveBack, Retry
 from holdfast.testing import MemoryConversations
 from support.conversations.in_memory_chat import AI_CONFIG, KEY, Ground
@@ -210,7 +210,7 @@ def test_a_worker_whose_trigger_was_settled_elsewhere_sends_another_trigger(grou
     ground.providers.the_writer.reply = reply
     ground.say("SM2", "two")
     lease = get_lease(frozen)
-    ctx = LeaseContext(ground.queue, frozen, lease, ground.stopping, ground.clock)
+    ctx = Context(ground.queue, frozen, lease, ground.stopping, ground.clock)
     assert isinstance(ground.processor(frozen, ctx), Retry)
     ground.run_until_quiet()
     assert [body for _, body in ground.history][2:] == ["two", "re: two"]

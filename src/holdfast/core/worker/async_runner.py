@@ -22,12 +22,19 @@ from holdfast.core.clock import Clock
 from holdfast.core.lease.lease import Lease, LeaseState
 from holdfast.core.process.liveness import LivenessLimits, SignsOfLife
 from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.context import LeaseContext
-from holdfast.core.worker.executor import bind_handler, call_soon
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.fetcher import Fetcher
-from holdfast.core.worker.handler import Handler
-from holdfast.core.worker.outcome import Abandoned, GiveBack, Outcome, Retry
-from holdfast.core.worker.outcome_mapping import retry_after_error, retry_logged, to_outcome
+from holdfast.core.worker.handler import Handler, bind_handler
+from holdfast.core.worker.outcome import (
+    Abandoned,
+    GiveBack,
+    Outcome,
+    Retry,
+    retry_after_error,
+    retry_logged,
+    to_outcome,
+)
+from holdfast.core.worker.runner import call_soon
 from holdfast.core.worker.settle import InFlight
 
 _MAX_SETTLE_THREADS = 8  # hides network latency; a local disk gains nothing from more
@@ -53,7 +60,7 @@ class AsyncRunner(Generic[M]):
         self,
         count: int,
         handler: Handler,
-        make_context: Callable[[M, Lease], LeaseContext],
+        make_context: Callable[[M, Lease], Context],
         fetcher: Fetcher[M],
         in_flight: InFlight[M],
         limits: LivenessLimits,

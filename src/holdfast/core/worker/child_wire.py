@@ -15,8 +15,9 @@ the worker is stopping.
 
 import json
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
+from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import (
     LeaseLost,
     MalformedMessage,
@@ -27,8 +28,15 @@ from holdfast.core.errors import (
 from holdfast.core.lease.lease import Lease
 from holdfast.core.process.frames import BrokenFrame
 from holdfast.core.process.wire import parse_json
-from holdfast.core.worker.outcome import Done, GiveBack, Outcome, Reject, Retry
-from holdfast.core.worker.outcome_mapping import is_delay, to_outcome
+from holdfast.core.worker.outcome import (
+    Done,
+    GiveBack,
+    Outcome,
+    Reject,
+    Retry,
+    is_delay,
+    to_outcome,
+)
 
 MODEL, WORK, RESPONSE = b"m", b"w", b"a"
 SAVE, LOAD, OUTCOME = b"s", b"l", b"o"
@@ -37,21 +45,12 @@ MOVED = b"+"
 CONTROL = Struct("!d")  # a deadline; a pipe never splits so few bytes
 STOPPING = -1.0  # in place of a deadline
 
+_NO_SOURCE: Any = None
+
 _ERRORS = {
     kind.__name__: kind
     for kind in (LeaseLost, MalformedMessage, MessageTooLarge, NotLeased, QueueUnavailable)
 }
-
-
-class HandlerCall(NamedTuple):
-    """One attempt, as the worker sends it to the child."""
-
-    body: bytes
-    message_id: str
-    attempt: int
-    fence: int
-    deadline: float
-    cap_at: float | None
 
 
 def pack_call(lease: Lease, body: bytes) -> bytes:
@@ -60,10 +59,25 @@ def pack_call(lease: Lease, body: bytes) -> bytes:
     return WORK + json.dumps(head).encode() + b"\n" + body
 
 
-def unpack_call(frame: bytes) -> HandlerCall:
-    """Parse a WORK frame, which came from the worker and is trusted."""
+def unpack_call(frame: bytes) -> tuple[Lease, bytes]:
+    """Return the lease and the message of a WORK frame, which the worker sent and is trusted.
+
+    Only the worker renews the lease. So this lease has no source, and counts from now.
+    """
     head, _, body = frame[1:].partition(b"\n")
-    return HandlerCall(body, *json.loads(head))
+    message_id, attempt, fence, deadline, cap_at = json.loads(head)
+    now = SYSTEM_CLOCK.monotonic()
+    lease = Lease(
+        _NO_SOURCE,
+        None,
+        message_id=message_id,
+        attempt=attempt,
+        fence=fence,
+        claimed_at=now,
+        seconds=deadline - now,
+        cap_at=cap_at,
+    )
+    return lease, body
 
 
 def pack_outcome(outcome: Outcome) -> bytes:

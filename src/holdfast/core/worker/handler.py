@@ -18,6 +18,7 @@ from holdfast.core.worker.outcome import Done, GiveBack, Reject, Retry
 
 Result = Done | Retry | Reject | GiveBack | None
 Handler = Callable[..., Result | Awaitable[Result]]
+BoundHandler = Callable[[QueueMessage, Any], Any]
 
 _SIGNATURES = "a handler takes (message, ctx) or (message)"
 
@@ -44,6 +45,13 @@ def inspect_handler(handler: Handler) -> HandlerKind:
     if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
         raise ConfigError(f"{name} yields, so calling it runs nothing: return instead")
     return HandlerKind(_takes_context(handler, name), inspect.iscoroutinefunction(code))
+
+
+def bind_handler(handler: Handler) -> BoundHandler:
+    """Return the handler as `(message, ctx)`, whether it takes the context or not."""
+    if inspect_handler(handler).takes_context:
+        return handler
+    return lambda message, _: handler(message)
 
 
 def _takes_context(handler: Handler, name: str) -> bool:

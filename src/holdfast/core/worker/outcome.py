@@ -1,11 +1,20 @@
 """The outcome of one attempt. Handlers return these values and `settle` acts on them.
 
+`to_outcome` and `retry_after_error` map what a handler returned or raised to an outcome.
+
 `reason` and `detail` are stored with the message, where operators can read them. They may
 quote the message or an error of the handler, so they are never logged. Logs show
 `log_reason` in their place.
 """
 
+import traceback
 from dataclasses import dataclass
+from typing import Any
+
+from holdfast.core.queue.manager import MAX_SECONDS
+
+_MAX_REASON = 500
+_MAX_DETAIL = 16_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +61,91 @@ DONE = Done()
 GIVE_BACK = GiveBack()
 
 Outcome = Done | Retry | Reject | GiveBack | Abandoned
+
+
+def to_outcome(result: Any) -> Outcome:
+    """Convert a handler's return value to an outcome.
+
+    An invalid value becomes Reject, because the next attempt would return it again.
+    """
+    match result:
+        case None | Done():
+            return DONE
+        case GiveBack():
+            return GiveBack()
+        case Retry(after_seconds=after) if not is_delay(after):
+            return _reject_result(
+                "the handler returned Retry() with after_seconds that is not a number, or more "
+                "than ten years"
+            )
+        case Retry(after, reason, detail, log_reason):
+            return Retry(after, _join_lines(reason), _shorten(detail), _join_lines(log_reason))
+        case Reject(reason, detail, log_reason):
+            return Reject(_join_lines(reason), _shorten(detail), _join_lines(log_reason))
+        case _:
+            # Name only the type, because the value may be private data.
+            return _reject_result(
+                f"the handler returned a value of type {type(result).__name__}; it may "
+                "return nothing, Done(), Retry(…), Reject(…) or GiveBack()"
+            )
+
+
+def retry_after_error(error: BaseException) -> Retry:
+    """Return the outcome of a handler that raised `error`. Logs show only its type."""
+    text = _to_text(error)
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return Retry(
+        None, _join_lines(reason), _format_traceback(error), log_reason=type(error).__name__
+    )
+
+
+def retry_logged(reason: str, detail: str | None = None) -> Retry:
+    """Return the outcome of an attempt that Holdfast ended, with a reason that logs may show.
+
+    The reason is Holdfast's own text, so it quotes neither the message nor the handler.
+    """
+    return Retry(None, reason, detail, log_reason=reason)
+
+
+def _reject_result(reason: str) -> Reject:
+    return Reject(reason, log_reason=reason)
+
+
+def is_delay(after: Any) -> bool:
+    """Return whether `after` is a valid delay. None is valid and means the queue's backoff."""
+    if after is None:
+        return True
+    is_number = isinstance(after, int | float) and not isinstance(after, bool)
+    return is_number and -MAX_SECONDS <= after <= MAX_SECONDS  # also false for NaN
+
+
+def _to_text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # a broken __str__ must not replace the reason
+        return "(its text cannot be shown)"
+
+
+def _format_traceback(error: BaseException) -> str | None:
+    # Skip the first frame, which is Holdfast's own and does not help the reader.
+    start = error.__traceback__ and (error.__traceback__.tb_next or error.__traceback__)
+    try:
+        return _shorten("".join(traceback.format_exception(type(error), error, start)))
+    except Exception:
+        return None
+
+
+def _join_lines(text: Any) -> str:
+    line = " ".join(_to_text(text).split())
+    return line if len(line) <= _MAX_REASON else line[: _MAX_REASON - 1] + "…"
+
+
+def _shorten(detail: Any) -> str | None:
+    """Keep both ends of a long text. The start shows the origin and the end the error."""
+    if detail is None:
+        return None
+    text = _to_text(detail)
+    if len(text) <= _MAX_DETAIL:
+        return text
+    half = _MAX_DETAIL // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half:,} characters …\n{text[-half:]}"

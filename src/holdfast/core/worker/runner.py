@@ -1,7 +1,13 @@
-"""Runners do the work of one run. A thread runner has N slots that each handle a message."""
+"""Runners do the work of one run.
+
+A thread runner and a process runner have N slots, each with a thread that handles one message
+at a time. An executor is how a slot runs the handler: in its thread, or in a child process.
+"""
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from math import inf
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Generic, Protocol
@@ -10,12 +16,16 @@ from holdfast.core.clock import Clock
 from holdfast.core.errors import HandlerNotFound
 from holdfast.core.lease.lease import Lease, LeaseState
 from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.context import LeaseContext
-from holdfast.core.worker.executor import Executor, await_unless_lost
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.fetcher import Fetcher
 from holdfast.core.worker.handler import Handler, inspect_handler
-from holdfast.core.worker.outcome import DONE, GIVE_BACK, Outcome
-from holdfast.core.worker.outcome_mapping import retry_after_error, to_outcome
+from holdfast.core.worker.outcome import (
+    DONE,
+    GIVE_BACK,
+    Outcome,
+    retry_after_error,
+    to_outcome,
+)
 from holdfast.core.worker.settle import InFlight
 
 if TYPE_CHECKING:
@@ -51,15 +61,36 @@ class Runner(Protocol):
         """Wait at most `seconds` until all slots have ended."""
 
 
+class Executor(ABC, Generic[M]):
+    """Runs the handler for one message at a time. Only one thread uses it."""
+
+    @abstractmethod
+    def prepare(self) -> bool:
+        """Get ready before a message is claimed. Return False if the worker stops meanwhile.
+
+        Raises HandlerNotFound if no message could ever be handled, and OSError if it may
+        work later.
+        """
+
+    @abstractmethod
+    def execute(self, message: M, lease: Lease) -> Outcome:
+        """Run the handler and return its outcome.
+
+        Raises the errors of `prepare`, but only if the handler was not started.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release all resources. The same thread calls this once."""
+
+
 class DirectExecutor(Executor[M]):
     """Calls the handler in the thread of the slot.
 
     A thread cannot be killed, so a handler that hangs keeps its slot and loses its lease.
     """
 
-    def __init__(
-        self, handler: Handler, make_context: Callable[[M, Lease], LeaseContext]
-    ) -> None:
+    def __init__(self, handler: Handler, make_context: Callable[[M, Lease], Context]) -> None:
         self._handler: Callable[..., Any] = handler
         self._takes_context = inspect_handler(handler).takes_context
         self._make_context = make_context
@@ -98,8 +129,11 @@ class DirectExecutor(Executor[M]):
             self._runner.close()
 
 
-class SlotRunner(Generic[M]):
-    """N threads, each with its own executor."""
+class ThreadRunner(Generic[M]):
+    """N slots, each with a thread and its own executor.
+
+    Handlers that run in these threads can be asked to stop but not forced.
+    """
 
     exit_timeout_seconds = 0.0
 
@@ -110,12 +144,15 @@ class SlotRunner(Generic[M]):
         fetcher: Fetcher[M],
         in_flight: InFlight[M],
         clock: Clock,
+        *,
+        timeout_seconds: float | None = None,
     ) -> None:
         self.error: BaseException | None = None
         self._make_executor = make_executor
         self._fetcher = fetcher
         self._in_flight = in_flight
         self._clock = clock
+        self._timeout_seconds = timeout_seconds
         self._all_started = Event()
         # Daemon threads, so that a handler that never returns does not block the exit.
         self._threads = [
@@ -143,6 +180,26 @@ class SlotRunner(Generic[M]):
         alive = sum(thread.is_alive() for thread in self._threads)
         lost = sum(lease.state is LeaseState.LOST for lease in self._in_flight.get_leases())
         return max(0, alive - lost)
+
+    def watch(self, now: float) -> float:
+        """Give up the lease of work that takes too long. (The keeper gives up stalled work.)"""
+        timeout_seconds = self._timeout_seconds
+        if timeout_seconds is None:
+            return inf
+        next_seconds = timeout_seconds  # of a message that is claimed right now
+        for lease in self._in_flight.get_leases():
+            left_seconds = timeout_seconds - (now - lease.claimed_at)
+            if left_seconds <= 0:
+                lease.lose(f"timed out after {timeout_seconds:g} s")
+            elif lease.live:
+                next_seconds = min(next_seconds, left_seconds)
+        return next_seconds
+
+    def cancel_running(self) -> None:
+        """Give up all leases, so that the messages come back when the leases run out."""
+        # Do not release the messages, because the threads may still be working on them.
+        for lease in self._in_flight.get_leases():
+            lease.lose("the worker stopped before the work was done")
 
     def join(self, seconds: float) -> None:
         """Wait at most `seconds` until all threads have ended."""
@@ -198,38 +255,30 @@ class SlotRunner(Generic[M]):
             self._in_flight.settle(message, outcome, self._clock.monotonic() - started_at)
 
 
-class ThreadRunner(SlotRunner[M]):
-    """Runs handlers in the threads of the slots. They can be asked to stop but not forced."""
+class ProcessRunner(ThreadRunner[M]):
+    """Runs handlers in child processes. The watchdog of each slot enforces the limits."""
 
-    def __init__(
-        self,
-        count: int,
-        make_executor: Callable[[], Executor[M]],
-        fetcher: Fetcher[M],
-        in_flight: InFlight[M],
-        clock: Clock,
-        *,
-        timeout_seconds: float | None,
-    ) -> None:
-        super().__init__(count, make_executor, fetcher, in_flight, clock)
-        self._timeout_seconds = timeout_seconds
-
-    def watch(self, now: float) -> float:
-        """Give up the lease of work that takes too long. (The keeper gives up stalled work.)"""
-        timeout_seconds = self._timeout_seconds
-        if timeout_seconds is None:
-            return inf
-        next_seconds = timeout_seconds  # of a message that is claimed right now
-        for lease in self._in_flight.get_leases():
-            left_seconds = timeout_seconds - (now - lease.claimed_at)
-            if left_seconds <= 0:
-                lease.lose(f"timed out after {timeout_seconds:g} s")
-            elif lease.live:
-                next_seconds = min(next_seconds, left_seconds)
-        return next_seconds
+    # For stack dumps to be written, and for the kernel to end killed processes.
+    exit_timeout_seconds = 15.0
 
     def cancel_running(self) -> None:
-        """Give up all leases, so that the messages come back when the leases run out."""
-        # Do not release the messages, because the threads may still be working on them.
-        for lease in self._in_flight.get_leases():
-            lease.lose("the worker stopped before the work was done")
+        """Do nothing, because every watchdog ends its child when the run gives up."""
+
+
+async def await_unless_lost(work: Awaitable[Any], lease: Lease) -> Any:
+    """Await `work` and return its result. Cancel it if the lease is lost."""
+    import asyncio
+
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    lease.on_lost(lambda _: call_soon(loop, task.cancel))
+    return await work
+
+
+def call_soon(
+    loop: "asyncio.AbstractEventLoop | None", call: Callable[..., Any], *args: Any
+) -> None:
+    """Schedule `call` on the loop from any thread. Does nothing if the loop is closed."""
+    if loop is not None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(call, *args)

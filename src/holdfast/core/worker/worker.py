@@ -25,14 +25,12 @@ from holdfast.core.process.liveness import LivenessLimits
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import M
 from holdfast.core.worker.async_runner import AsyncRunner
-from holdfast.core.worker.child_process import pickle_handler
-from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.fetcher import Fetcher
 from holdfast.core.worker.handler import Handler, get_handler_name, inspect_handler
-from holdfast.core.worker.process_runner import ProcessRunner
-from holdfast.core.worker.runner import DirectExecutor, Runner, ThreadRunner
+from holdfast.core.worker.runner import DirectExecutor, ProcessRunner, Runner, ThreadRunner
 from holdfast.core.worker.settle import InFlight, WorkerReport
-from holdfast.core.worker.watchdog import Watchdog
+from holdfast.core.worker.watchdog import Watchdog, pickle_handler
 
 __all__ = ["Isolation", "Worker", "WorkerReport"]
 
@@ -237,7 +235,7 @@ class Worker(Generic[M]):
     def _make_runner(
         self, fetcher: Fetcher[M], in_flight: InFlight[M], stopping: Event
     ) -> Runner:
-        make_context = partial(LeaseContext, self._queue, stopping=stopping, clock=self._clock)
+        make_context = partial(Context, self._queue, stopping=stopping, clock=self._clock)
         count, clock = self.concurrency, self._clock
         match self.isolation:
             case "thread":
@@ -264,7 +262,7 @@ class Worker(Generic[M]):
 
     def _make_watchdog(
         self,
-        make_context: Callable[[M, Lease], LeaseContext],
+        make_context: Callable[[M, Lease], Context],
         stopping: Event,
         give_up: Event,
     ) -> Watchdog[M]:

@@ -8,7 +8,6 @@ and no way in which it ends, affects them. The pool's thread waits for all worke
 and never for a single one.
 """
 
-import logging
 import os
 import pickle
 from collections import deque
@@ -16,19 +15,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from select import POLLIN, poll
-from threading import Event, RLock, Thread
+from threading import Event, Lock
 
+from holdfast.core.background import BackgroundLoop
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.core.process.liveness import LivenessLimits
 from holdfast.core.process.wire import Program
 from holdfast.jobs.pool.ports import HandlerFactory, TaskSource, WorkerInfo
-from holdfast.jobs.pool.safe_source import SafeTaskSource
-from holdfast.jobs.pool.supervisor import MAX_TICK_SECONDS, Supervisor
-from holdfast.jobs.pool.worker import PoolWorker, WorkerState
-
-_log = logging.getLogger("holdfast")
+from holdfast.jobs.pool.supervisor import Supervisor
+from holdfast.jobs.pool.worker import WorkerState
 
 
 class WorkerPool:
@@ -67,7 +64,7 @@ class WorkerPool:
         self._clock = clock
         self._supervisor = Supervisor(
             make_program(make_handler, slots, limits.compute_pulse_seconds()),
-            SafeTaskSource(source),
+            source,
             size=size,
             slots=slots,
             max_attempts=max_attempts,
@@ -75,11 +72,13 @@ class WorkerPool:
             events=events or Events(),
             clock=clock,
         )
-        self._lock = RLock()
+        self._lock = Lock()
         self._commands: deque[Callable[[], None]] = deque()
         self._started = Event()  # also set if the start failed
-        self._thread: Thread | None = None
-        self._wakeup: WakeupPipe | None = None
+        self._loop = BackgroundLoop(
+            "holdfast-pool", self._tick, clock, target=self._run, wait=self._wait
+        )
+        self._wakeup = WakeupPipe()
         self._stopped = False
 
     # -- from any thread
@@ -93,16 +92,13 @@ class WorkerPool:
         with self._lock:
             if self._stopped:
                 raise RuntimeError("a worker pool that was stopped cannot be started again")
-            if self._thread is None:
-                self._wakeup = WakeupPipe()
-                thread = Thread(target=self._run, name="holdfast-pool", daemon=True)
+            if self._loop.thread is None:
+                self._wakeup.open()
                 try:
-                    thread.start()
+                    self._loop.start()
                 except RuntimeError:  # the system has no more threads
                     self._wakeup.close()
-                    self._wakeup = None
                     raise
-                self._thread = thread
         try:
             self._started.wait()
         except BaseException:  # Ctrl-C during the wait
@@ -114,9 +110,7 @@ class WorkerPool:
 
     def wake(self) -> None:
         """Take tasks again, because there may be new ones. No effect unless it runs."""
-        with self._lock:
-            if self._wakeup is not None:
-                self._wakeup.wake()
+        self._wakeup.wake()
 
     def cancel(self, job_id: str) -> None:
         """Stop the job's running tasks soon, and give back those that were not done.
@@ -135,8 +129,8 @@ class WorkerPool:
         with self._lock:
             self._stopped = True
         self._enqueue(partial(self._supervisor.stop, drain_seconds))
-        if self._thread is not None:
-            self._thread.join()
+        if (thread := self._loop.thread) is not None:
+            thread.join()
 
     def list_workers(self) -> list[WorkerInfo]:
         """Return what each worker is doing now."""
@@ -149,40 +143,46 @@ class WorkerPool:
         return sum(task.bytes_processed for task in running if task.job_id == job_id)
 
     def _enqueue(self, command: Callable[[], None]) -> None:
-        with self._lock:
-            self._commands.append(command)
-            self.wake()
+        self._commands.append(command)
+        self.wake()
 
     # -- the pool's thread
 
     def _run(self) -> None:
-        wakeup = self._wakeup
-        assert wakeup is not None
         try:
-            while not self._supervisor.ended:
-                pause = self._run_pass()
-                wakeup.wait(self._supervisor.workers, pause)
+            self._loop.run()
         finally:
             self._started.set()
-            with self._lock:
-                self._wakeup = None
-                wakeup.close()
+            self._wakeup.close()
 
-    def _run_pass(self) -> float:
+    def _tick(self) -> float:
+        supervisor = self._supervisor
         try:
             while self._commands:
                 self._commands.popleft()()
-            pause = self._supervisor.tick()
-        except Exception as error:  # a bug in the pool must not end the running tasks
-            _log.exception("a pass of the worker pool failed")
-            pause = MAX_TICK_SECONDS
+            pause = supervisor.tick()
+        except Exception as error:  # the loop logs it; a bug must not end the running tasks
             if not self._started.is_set():
-                self._supervisor.failure = f"a pass failed: {type(error).__name__}"
-        if self._supervisor.failure is not None:
-            self._supervisor.stop(0.0)
-        elif self._supervisor.all_were_ready:
+                supervisor.failure = f"a pass failed: {type(error).__name__}"
+                supervisor.stop(0.0)
+            raise
+        if supervisor.failure is not None:
+            supervisor.stop(0.0)
+        elif supervisor.all_were_ready:
             self._started.set()
-        return pause
+        if supervisor.ended:
+            self._loop.request_stop()
+        return self._clock.monotonic() + pause
+
+    def _wait(self, stopping: Event, seconds: float | None) -> None:
+        """Wait for a wake-up, or until a worker can be read from or written to."""
+        ready = poll()
+        for worker in self._supervisor.workers:
+            # The pipe of a worker that is ENDING is at its end, so it would always be ready.
+            if worker.state is not WorkerState.ENDING:
+                worker.process.register(ready)
+        if not stopping.is_set():
+            self._wakeup.wait(ready, seconds)
 
 
 def make_program(make_handler: HandlerFactory, slots: int, pulse_seconds: float) -> Program:
@@ -203,34 +203,35 @@ class WakeupPipe:
     """A pipe that wakes the pool's thread while it waits for its workers."""
 
     def __init__(self) -> None:
-        self._reads, self._writes = os.pipe()
-        for pipe in (self._reads, self._writes):
-            os.set_blocking(pipe, False)
+        self._lock = Lock()
+        self._ends: tuple[int, int] | None = None
+
+    def open(self) -> None:
+        """Open both ends. Raises OSError if no descriptor is left."""
+        self._ends = os.pipe()
+        for end in self._ends:
+            os.set_blocking(end, False)
 
     def wake(self) -> None:
-        """End the current or the next `wait`."""
-        with suppress(BlockingIOError):  # the pipe is full, so the thread wakes anyway
-            os.write(self._writes, b"!")
+        """End the current or the next `wait`. Does nothing while the pipe is closed."""
+        with self._lock, suppress(BlockingIOError):  # if it is full, the thread wakes anyway
+            if self._ends is not None:
+                os.write(self._ends[1], b"!")
 
-    def wait(self, workers: list[PoolWorker], seconds: float) -> None:
-        """Wait for a wake-up, or until a worker can be read from or written to.
-
-        Returns after so many seconds at the latest.
-        """
-        ready = poll()
-        ready.register(self._reads, POLLIN)
-        for worker in workers:
-            # The pipe of a worker that is ENDING is at its end, so it would always be ready.
-            if worker.state is not WorkerState.ENDING:
-                worker.process.register(ready)
-        ready.poll(seconds * 1000)
+    def wait(self, ready: poll, seconds: float | None) -> None:
+        """Wait for a wake-up, or until something that is registered is ready."""
+        assert self._ends is not None
+        ready.register(self._ends[0], POLLIN)
+        ready.poll(None if seconds is None else seconds * 1000)
         with suppress(BlockingIOError):
-            os.read(self._reads, 4096)
+            os.read(self._ends[0], 4096)
 
     def close(self) -> None:
         """Close both ends."""
-        os.close(self._reads)
-        os.close(self._writes)
+        with self._lock:
+            for end in self._ends or ():
+                os.close(end)
+            self._ends = None
 
 
 def _check_counts(**counts: int) -> None:

@@ -11,7 +11,9 @@ All of this runs in the pool's thread and never waits for a worker.
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from itertools import count, islice
+from typing import Any
 
 from holdfast.core.clock import Clock
 from holdfast.core.errors import MessageTooLarge
@@ -21,10 +23,16 @@ from holdfast.core.process.frames import BrokenFrame
 from holdfast.core.process.liveness import LivenessLimits
 from holdfast.core.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
 from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
+from holdfast.jobs.model import JobError, TaskResult
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.safe_source import SafeTaskSource
-from holdfast.jobs.pool.worker import PoolWorker, RunningTask, TaskAttempt, WorkerState
-from holdfast.jobs.pool.worker_slot import WorkerSlot
+from holdfast.jobs.pool.ports import Assignment, TaskSource
+from holdfast.jobs.pool.worker import (
+    PoolWorker,
+    RunningTask,
+    TaskAttempt,
+    WorkerSlot,
+    WorkerState,
+)
 
 MAX_TICK_SECONDS = 1.0  # a pass at least so often
 _ENDING_SECONDS = 0.005  # while a worker is ending
@@ -43,7 +51,7 @@ class Supervisor:
     def __init__(
         self,
         program: Program,
-        source: SafeTaskSource,
+        source: TaskSource,
         *,
         size: int,
         slots: int,
@@ -55,7 +63,7 @@ class Supervisor:
         self.worker_slots = tuple(WorkerSlot() for _ in range(size))
         self.failure: str | None = None  # why the pool cannot start
         self._program = program
-        self._source = source
+        self._source = SafeTaskSource(source)
         self._slots = slots
         self._max_attempts = max_attempts
         self._limits = limits
@@ -283,3 +291,50 @@ class Supervisor:
             return _STOPPING_SECONDS
         due = [slot.not_before - now for slot in self.worker_slots if slot.worker is None]
         return max(0.0, min([MAX_TICK_SECONDS, *due]))
+
+
+class SafeTaskSource:
+    """The source of tasks as the supervisor uses it: it logs errors, so that tasks go on."""
+
+    def __init__(self, source: TaskSource) -> None:
+        self._source = source
+
+    def take(self) -> Assignment | None:
+        """Return the next task, or None if there is none or the source failed."""
+        task: Assignment | None = self._call("give one", self._source.take)
+        return task
+
+    def complete(self, run: RunningTask, report: wire.TaskReport) -> None:
+        """Pass on the result of a task, or give the task back if it was cancelled.
+
+        A failure after a cancel was requested, so it is not a result. A job can be resumed
+        while tasks of its last run are being cancelled, and the handler cannot tell the two
+        runs apart. So a task that was cancelled by mistake is given back and done again.
+        """
+        task = run.attempt.assignment
+        error = None if report.error is None else JobError(*report.error)
+        if error is not None and (run.cancelled or error.code == wire.CANCELLED):
+            self.give_back(task)
+        else:
+            self._finish(task, report.success, report.bytes_processed, error)
+
+    def fail(self, task: Assignment, code: str, message: str) -> None:
+        """Pass on that the task failed with this error."""
+        self._finish(task, False, 0, JobError(code, message))
+
+    def give_back(self, task: Assignment) -> None:
+        """Give the task back without a result."""
+        self._call("take one back", self._source.give_back, task)
+
+    def _finish(
+        self, task: Assignment, success: bool, done: int, error: JobError | None
+    ) -> None:
+        result = TaskResult(task.job_id, task.task_id, success, done, error)
+        self._call("take a result", self._source.finish, result)
+
+    def _call(self, purpose: str, method: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return method(*args)
+        except Exception:
+            _log.exception("the source of tasks failed to %s", purpose)
+            return None

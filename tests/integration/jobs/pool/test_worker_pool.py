@@ -29,9 +29,8 @@ from holdfast.jobs.model import TaskResult, TaskToken
 from holdfast.jobs.pool import wire
 from holdfast.jobs.pool.pool import WorkerPool, make_program
 from holdfast.jobs.pool.ports import Assignment
-from holdfast.jobs.pool.safe_source import SafeTaskSource
 from holdfast.jobs.pool.supervisor import Supervisor
-from holdfast.jobs.pool.worker_slot import WorkerSlot
+from holdfast.jobs.pool.worker import WorkerSlot
 from holdfast.testing.clock import ManualClock
 from support.paths import make_child_environment
 from support.workers import pool_work
@@ -468,7 +467,7 @@ def test_a_result_counts_even_if_its_worker_is_gone_before_all_is_read(notes: No
     tasks, clock = Tasks(task("done_and_dead")), ManualClock()
     supervisor = Supervisor(
         make_program(pool_work.work(notes.path), 1, 1.0),
-        SafeTaskSource(tasks),
+        tasks,
         size=1,
         slots=1,
         max_attempts=1,

@@ -30,9 +30,8 @@ from holdfast.core.events import Events
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.queue.manager import MessageState
 from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.context import LeaseContext
-from holdfast.core.worker.outcome import Outcome
-from holdfast.core.worker.outcome_mapping import retry_after_error, to_outcome
+from holdfast.core.worker.context import Context
+from holdfast.core.worker.outcome import Outcome, retry_after_error, to_outcome
 from holdfast.core.worker.settle import settle
 from holdfast.testing.clock import ManualClock
 from support.conversations.crashes.file_providers import (
@@ -254,7 +253,7 @@ class Life:
         return bool(messages)
 
     def _run_handler(self, trigger: Trigger) -> Outcome:
-        ctx = LeaseContext(self._queue, trigger, get_lease(trigger), Event(), self.clock)
+        ctx = Context(self._queue, trigger, get_lease(trigger), Event(), self.clock)
         try:
             return to_outcome(self._processor(trigger, ctx))
         except Exception as error:

@@ -9,7 +9,7 @@ from holdfast.conversations.messages import Trigger
 from holdfast.conversations.processor import BatchProcessor
 from holdfast.core.errors import QueueUnavailable, StoreUnavailable
 from holdfast.core.lease.lease import Lease
-from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import GiveBack, Retry
 from holdfast.testing import ManualClock
 
@@ -156,14 +156,14 @@ class Consumer:
         event = Event()
         if stopping:
             event.set()
-        context = LeaseContext(self._queue, trigger, lease, event, self._clock)
+        context = Context(self._queue, trigger, lease, event, self._clock)
         result = self._handle(trigger, context)
         lease.release()
         with suppress(QueueUnavailable):  # it is delivered again when its lease expires
             self._settle(lease, result)
         return True
 
-    def _handle(self, trigger: Trigger, context: LeaseContext) -> Any:
+    def _handle(self, trigger: Trigger, context: Context) -> Any:
         try:
             return self._processor(trigger, context)
         except Exception as error:

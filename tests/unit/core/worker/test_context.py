@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.core.errors import LeaseLost
 from holdfast.core.queue.message import AnyMessage, get_lease
-from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.context import Context
 from holdfast.testing import ManualClock, MemoryQueue
 
 
@@ -28,11 +28,11 @@ class Ground:
         self.queue.push(AnyMessage(id="m"))
         self.next()
 
-    def next(self) -> LeaseContext:
+    def next(self) -> Context:
         [message] = self.queue.poll()
         self.lease = get_lease(message)
         self.message = message
-        self.ctx = LeaseContext(self.queue, message, self.lease, Event(), self.clock)
+        self.ctx = Context(self.queue, message, self.lease, Event(), self.clock)
         return self.ctx
 
 

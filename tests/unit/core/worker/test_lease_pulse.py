@@ -2,13 +2,23 @@
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.core.lease.lease import Lease
 from holdfast.core.process.child_main import ParentLink
 from holdfast.core.worker.child_main import LeasePulseSender
-from holdfast.core.worker.child_wire import CONTROL, MOVED, STOPPING
+from holdfast.core.worker.child_wire import (
+    CONTROL,
+    MOVED,
+    STOPPING,
+    pack_call,
+    unpack_call,
+)
+
+ATTEMPT = {"message_id": "m", "attempt": 1, "fence": 1, "cap_at": None}
 
 
 @pytest.fixture
@@ -23,46 +33,55 @@ def in_seconds(seconds: float) -> float:
     return SYSTEM_CLOCK.monotonic() + seconds
 
 
+def lease_until(deadline: float) -> Lease:
+    frame = pack_call(SimpleNamespace(**ATTEMPT, deadline=deadline), b"")  # type: ignore[arg-type]
+    return unpack_call(frame)[0]
+
+
 def test_there_is_a_pulse_only_during_an_attempt(pulse: LeasePulseSender) -> None:
     """A pulse after the outcome would look like a frame of a broken child."""
     assert pulse.make_pulse() is None
-    pulse.begin(3, in_seconds(60.0))
+    pulse.begin(3, lease_until(in_seconds(60.0)))
     assert pulse.make_pulse() == (3, b"")
     pulse.end()
     assert pulse.make_pulse() is None
 
 
 def test_each_beat_is_reported_once(pulse: LeasePulseSender) -> None:
-    pulse.begin(1, in_seconds(60.0))
-    pulse.beats += 2
+    lease = lease_until(in_seconds(60.0))
+    pulse.begin(1, lease)
+    lease.beat(in_seconds(0.0))
+    lease.beat(in_seconds(0.0))
     assert [pulse.make_pulse(), pulse.make_pulse()] == [(1, MOVED), (1, b"")]
 
 
 def test_the_next_pulse_is_not_later_than_the_deadline(pulse: LeasePulseSender) -> None:
     assert pulse.compute_pause() == 1.0
-    pulse.begin(1, in_seconds(0.5))
+    pulse.begin(1, lease_until(in_seconds(0.5)))
     assert pulse.compute_pause() <= 0.5
-    pulse.begin(1, in_seconds(-5.0))
+    pulse.begin(1, lease_until(in_seconds(-5.0)))
     assert 0.0 < pulse.compute_pause() <= 0.001
 
 
 def test_a_deadline_can_only_be_extended(pulse: LeasePulseSender) -> None:
     """A record that was sent for an earlier attempt may come late."""
     early, late = in_seconds(60.0), in_seconds(120.0)
-    pulse.begin(2, late)
+    lease = lease_until(late)
+    pulse.begin(2, lease)
     pulse.handle_control(CONTROL.pack(early))
-    assert pulse.deadline == late
+    assert lease.deadline == pytest.approx(late, abs=1e-6)
     pulse.handle_control(CONTROL.pack(late + 1.0) + CONTROL.pack(early))
-    assert pulse.deadline == late + 1.0
+    assert lease.deadline == late + 1.0
 
 
 def test_the_child_learns_once_and_for_all_that_the_worker_stops(
     pulse: LeasePulseSender,
 ) -> None:
     deadline = in_seconds(60.0)
-    pulse.begin(1, deadline)
+    lease = lease_until(deadline)
+    pulse.begin(1, lease)
     pulse.handle_control(CONTROL.pack(deadline))
     assert not pulse.stopping.is_set()
     pulse.handle_control(CONTROL.pack(STOPPING))
     assert pulse.stopping.is_set()
-    assert pulse.deadline == deadline
+    assert lease.deadline == pytest.approx(deadline, abs=1e-6)

@@ -18,7 +18,7 @@ from holdfast.conversations.processor import BatchProcessor
 from holdfast.conversations.staging import Stager
 from holdfast.core.checks import CheckLevel
 from holdfast.core.queue.message import get_lease
-from holdfast.core.worker.context import LeaseContext
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import Done
 from holdfast.doctor.stores import check_chat_tables
 from holdfast.testing import ManualClock, MemoryQueue
@@ -65,7 +65,7 @@ def test_a_batch_without_faults_costs_nine_calls(
         stager.stage(parse_inbound({**data, "conversation_id": KEY.conversation_id}))
     clock.advance(policy.window_seconds)
     [trigger] = queue.poll()
-    ctx = LeaseContext(queue, trigger, get_lease(trigger), Event(), clock)
+    ctx = Context(queue, trigger, get_lease(trigger), Event(), clock)
 
     operations: list[str] = []
     client.meta.events.register(

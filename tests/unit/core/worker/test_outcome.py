@@ -4,8 +4,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.worker.outcome import Abandoned, Done, GiveBack, Reject, Retry
-from holdfast.core.worker.outcome_mapping import retry_after_error, to_outcome
+from holdfast.core.worker.outcome import (
+    Abandoned,
+    Done,
+    GiveBack,
+    Reject,
+    Retry,
+    retry_after_error,
+    to_outcome,
+)
 
 
 @pytest.mark.parametrize("result", [None, Done()])
