@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from threading import Event, Thread
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast
 
 import typer
@@ -22,13 +23,12 @@ from holdfast.cli.console import info, is_terminal, print_json, print_result
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import format_duration
 from holdfast.cli.live_view import EventCounts, LiveStatus, LiveView, NoStatus, StatusLine
-from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from holdfast.core.events import Events
     from holdfast.core.worker.worker import Worker, WorkerReport
 
-_POLL_SECONDS = 0.1
+_DRAW_SECONDS = 0.1
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 R = TypeVar("R")
@@ -133,9 +133,10 @@ class ForegroundRunner(Generic[R]):
     def __init__(self, runnable: Runnable[R], status: LiveStatus, drain_seconds: float) -> None:
         self._runnable, self._status = runnable, status
         self._drain_seconds = drain_seconds
-        self._over = Event()
-        self._signals: list[int] = []
-        self._handled = 0
+        # None means that the work is over. A signal handler may interrupt any call of a
+        # SimpleQueue to put another item.
+        self._signals: SimpleQueue[int | None] = SimpleQueue()
+        self._signal_count = 0
         self._results: list[R] = []
         self._error: BaseException | None = None
         self.first_signal = 0
@@ -146,9 +147,9 @@ class ForegroundRunner(Generic[R]):
         thread = Thread(target=self._work, name="holdfast-worker")
         with handle_signals(self._record_signal, *_STOP_SIGNALS), self._status:
             thread.start()
-            while not SYSTEM_CLOCK.wait(self._over, _POLL_SECONDS):
-                self._handle_signals()
-                self._status.draw()
+            while (number := self._wait_for_signal()) is not None:
+                self._signal_count += 1
+                self._handle_signal(self._signal_count, number)
             thread.join()
         if self._error is not None:
             raise self._error
@@ -161,16 +162,21 @@ class ForegroundRunner(Generic[R]):
         except BaseException as error:  # run() raises it again in the main thread
             self._error = error
         finally:
-            self._over.set()
+            self._signals.put(None)
 
     def _record_signal(self, number: int, frame: object) -> None:
         """Do nothing else, because a handler must not touch what it interrupts."""
-        self._signals.append(number)
+        self._signals.put(number)
 
-    def _handle_signals(self) -> None:
-        while self._handled < len(self._signals):
-            self._handled += 1
-            self._handle_signal(self._handled, self._signals[self._handled - 1])
+    def _wait_for_signal(self) -> int | None:
+        """Draw until a signal comes, and return its number, or None when the work is over."""
+        # Without a view the main thread sleeps, so that an idle worker costs little.
+        timeout = None if isinstance(self._status, NoStatus) else _DRAW_SECONDS
+        while True:
+            try:
+                return self._signals.get(timeout=timeout)
+            except Empty:
+                self._status.draw()
 
     def _handle_signal(self, count: int, number: int) -> None:
         match count:
