@@ -10,15 +10,14 @@ A pass repeats nothing that was done, so any number of processes may run one at 
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain
 
 from holdfast.core.background import BackgroundLoop
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
-from holdfast.jobs.events import ActiveJobsUnknown, JobNotReconciled
-from holdfast.jobs.model import ACTIVE, CallbackState, ExportJob
+from holdfast.jobs.active_jobs import ActiveJobs
+from holdfast.jobs.events import JobNotReconciled
+from holdfast.jobs.model import CallbackState, ExportJob
 from holdfast.jobs.ports import JobStateRepository
-from holdfast.jobs.stall import StallRule
 from holdfast.jobs.tracker import JobTracker
 
 
@@ -45,12 +44,17 @@ class Reconciler:
         self._tracker = tracker
         self._running = running
         self._cancel = cancel
-        self._rule = StallRule(stall_seconds, 2 * interval_seconds, clock)
         self._interval_seconds = interval_seconds
         self._events = Events() if events is None else events
+        self._active_jobs = ActiveJobs(
+            jobs,
+            self._events,
+            clock,
+            stall_seconds=stall_seconds,
+            interval_seconds=interval_seconds,
+        )
         self._clock = clock
         self._loop = BackgroundLoop("holdfast-reconciler", self._run_pass, clock)
-        self._failed_in_a_row = 0
 
     def start(self) -> None:
         """Start the thread that runs a pass in every interval. Starting twice is safe."""
@@ -67,15 +71,9 @@ class Reconciler:
     def tick(self) -> None:
         """Run one pass over all active jobs. Never raises."""
         running = list(self._running())
-        self._rule.check_clock()
-        try:
-            active = {job.job_id: job for job in chain(*map(self._jobs.find_by_status, ACTIVE))}
-        except Exception as error:  # the next pass tries again
-            self._failed_in_a_row += 1
-            name = type(error).__name__
-            self._events.emit(ActiveJobsUnknown(name, self._failed_in_a_row))
+        active = self._active_jobs.list()
+        if active is None:  # the next pass tries again
             return
-        self._failed_in_a_row = 0
         for job in active.values():
             self._reconcile_safely(job.job_id, partial(self._reconcile, job))
         for job_id in running:
@@ -93,13 +91,11 @@ class Reconciler:
         if job.all_counted or job.callback.state is CallbackState.PENDING:
             self._tracker.complete(job.job_id)
             return
-        stalled_seconds = self._rule.measure_stall(job)
+        stalled_seconds = self._active_jobs.measure_stall(job)
         if stalled_seconds is None:
             return
-        if (
-            self._tracker.fail_stalled(job, stalled_seconds).callback.state
-            is not CallbackState.NONE
-        ):
+        job = self._tracker.fail_stalled(job, stalled_seconds)
+        if job.callback.state is not CallbackState.NONE:
             self._cancel(job.job_id, "JobStalled")
 
     def _cancel_if_ended(self, job_id: str) -> None:

@@ -22,14 +22,10 @@ from holdfast.core.checks import CheckLevel
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
 from holdfast.jobs import events as ev
-from holdfast.jobs.heartbeats.active_jobs import (
-    ActiveJobList,
-    ActiveJobReader,
-    list_active_jobs,
-)
-from holdfast.jobs.heartbeats.cycle import HeartbeatCycle
+from holdfast.jobs.active_jobs import ActiveJobReader, ActiveJobs
 from holdfast.jobs.heartbeats.interval import check_heartbeat_settings, check_interval
 from holdfast.jobs.heartbeats.schedule import (
+    HeartbeatCycle,
     HeartbeatSchedule,
     HeartbeatTiming,
     ScheduledHeartbeat,
@@ -38,7 +34,6 @@ from holdfast.jobs.heartbeats.sender import HeartbeatResponse, HeartbeatResult, 
 from holdfast.jobs.heartbeats.thread_pool import ThreadPool, close_all
 from holdfast.jobs.model import ExportJob
 from holdfast.jobs.ports import StepFunctions
-from holdfast.jobs.stall import StallRule
 
 _log = logging.getLogger("holdfast")
 
@@ -88,7 +83,13 @@ class HeartbeatOrchestrator:
         self._interval_seconds = interval_seconds
         self._timeout_seconds = heartbeat_timeout_seconds
         self._enabled = enabled
-        self._rule = StallRule(stall_seconds, 2 * interval_seconds, clock)
+        self._active_jobs = ActiveJobs(
+            jobs,
+            self._events,
+            clock,
+            stall_seconds=stall_seconds,
+            interval_seconds=interval_seconds,
+        )
         self._timing = HeartbeatTiming(interval_seconds, clock.monotonic())
         self._loop = BackgroundLoop(
             "holdfast-heartbeats", self.tick, clock, max_wait_seconds=_MAX_WAIT_SECONDS
@@ -100,7 +101,6 @@ class HeartbeatOrchestrator:
         self._pools = (self._listing, self._sending, self._closing)
         self._phase = _Phase.NEW
         self._cycle_at = self._timing.began_at
-        self._unknown_in_a_row = 0
         self._cycles: set[HeartbeatCycle] = set()
         self._lock = Lock()
 
@@ -153,7 +153,7 @@ class HeartbeatOrchestrator:
         job yet.
         """
         if job.has_task_token() and not job.terminal and self._enabled:
-            moves = self._rule.measure_stall(job) is None
+            moves = self._active_jobs.measure_stall(job) is None
             self._schedule.receive(job, self._clock.monotonic(), beat=moves)
 
     def forget(self, job_id: str) -> None:
@@ -245,37 +245,45 @@ class HeartbeatOrchestrator:
 
     def _run_cycle(self, cycle: HeartbeatCycle | None = None) -> None:
         try:
-            job_list = self._list_jobs()
-            if job_list is not None:
-                self._apply(job_list)
+            self._list_jobs()
             if cycle is not None:
                 self._submit(self._schedule.take_all(cycle))
         finally:
             if cycle is not None:
                 cycle.finish_part()
 
-    def _list_jobs(self) -> ActiveJobList | None:
-        try:
-            # A job received in the last interval may not be in the index yet.
-            since = self._clock.monotonic() - self._interval_seconds
-            expected = self._schedule.list_received_before(since)
-            job_list = list_active_jobs(self._jobs, self._rule, self._clock, expected)
-        except Exception as error:  # heartbeats go on for the jobs known from before
-            self._unknown_in_a_row += 1
-            self._events.emit(
-                ev.ActiveJobsUnknown(type(error).__name__, self._unknown_in_a_row)
-            )
-            return None
-        self._unknown_in_a_row = 0
-        return job_list
-
-    def _apply(self, job_list: ActiveJobList) -> None:
+    def _list_jobs(self) -> None:
+        asked_at = self._clock.monotonic()
+        # A job received in the last interval may not be in the index yet.
+        expected = self._schedule.list_received_before(asked_at - self._interval_seconds)
+        active = self._active_jobs.list()
+        if active is None:  # heartbeats go on for the jobs known from before
+            return
+        ended = [job_id for job_id in expected if self._has_ended(job_id, active)]
+        stalled = {id for id, job in active.items() if self._active_jobs.has_stalled(job)}
+        to_beat = [job for id, job in active.items() if job.task_token and id not in stalled]
         now = self._clock.monotonic()
-        self._schedule.apply_listing(job_list.to_beat, asked_at=job_list.asked_at, now=now)
-        self._schedule.hold_back(job_list.stalled)
-        self._schedule.hold_back(job_list.ended)
-        with_token = sum(job.has_task_token() for job in job_list.active)
-        self._events.emit(ev.ActiveJobs(with_token, len(job_list.active) - with_token))
+        self._schedule.apply_listing(to_beat, asked_at=asked_at, now=now)
+        self._schedule.hold_back([*stalled, *ended])
+        with_token = sum(job.has_task_token() for job in active.values())
+        self._events.emit(ev.ActiveJobs(with_token, len(active) - with_token))
+
+    def _has_ended(self, job_id: str, active: dict[str, ExportJob]) -> bool:
+        """Return whether a job that this process received is not active any more.
+
+        If the listing does not have it, it is read, so that a job is not missed if the index
+        is behind, and the end of a job in another process is noticed.
+        """
+        if job_id in active:
+            return False
+        try:
+            job = self._jobs.find_by_id(job_id)
+        except Exception:  # its state is unknown, so nothing changes for it
+            return False
+        if job is None or job.terminal:
+            return True
+        active[job_id] = job
+        return False
 
     # -- start and end
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import floor, inf
+from threading import Event, Lock
 
 from holdfast.core.deadline_heap import NOT_SCHEDULED, DeadlineHeap
-from holdfast.jobs.heartbeats.cycle import HeartbeatCycle
 from holdfast.jobs.model import ExportJob
 
 # In units of 2 s for intervals of 30 s and more. Because of the last retry, a job whose
@@ -71,6 +71,36 @@ class HeartbeatTiming:
         return offset_seconds * min(
             1.0, new_jobs / _MAX_SENT_PER_SECOND / (self.interval_seconds / 2)
         )
+
+
+class HeartbeatCycle:
+    """A triggered cycle that its caller waits for.
+
+    It has several parts and ends with its last one; the first is the listing.
+    """
+
+    def __init__(self) -> None:
+        self.ended = Event()
+        self.sent = 0
+        self._parts = 1
+        self._lock = Lock()
+
+    def add_part(self) -> None:
+        """Add a part that the cycle waits for."""
+        with self._lock:
+            self._parts += 1
+
+    def finish_part(self, *, sent: bool = False) -> None:
+        """Finish one part; `sent` says whether it sent a heartbeat."""
+        with self._lock:
+            self.sent += sent
+            self._parts -= 1
+            if self._parts == 0:
+                self.ended.set()
+
+    def abort(self) -> None:
+        """End without waiting for the remaining parts, because the orchestrator stops."""
+        self.ended.set()
 
 
 class ScheduledHeartbeat:

@@ -1,0 +1,103 @@
+"""List the active jobs of the store, and measure which of them have stalled.
+
+A stalled job gets no heartbeats, and the reconciler fails it.
+"""
+
+from typing import Protocol
+
+from holdfast.core.clock import Clock
+from holdfast.core.events import Events
+from holdfast.jobs.events import ActiveJobsUnknown
+from holdfast.jobs.model import ACTIVE, ExportJob, JobStatus
+
+
+class ActiveJobReader(Protocol):
+    """The part of the job store that heartbeats use. It can only read.
+
+    Every JobStateRepository is an ActiveJobReader.
+    """
+
+    def find_by_id(self, job_id: str) -> ExportJob | None:
+        """Return the job, or None if there is none."""
+
+    def find_by_status(self, status: JobStatus) -> list[ExportJob]:
+        """Return all jobs of that status."""
+
+
+class ActiveJobs:
+    """The active jobs, for a component that lists them every `interval_seconds`.
+
+    A job is stalled if it made no progress for `stall_seconds`. Progress is noted by the wall
+    clock, which other hosts share. If that clock is set forward, every job would seem stalled
+    at once, so each job then gets the whole time again.
+    """
+
+    def __init__(
+        self,
+        jobs: ActiveJobReader,
+        events: Events,
+        clock: Clock,
+        *,
+        stall_seconds: float | None,
+        interval_seconds: float,
+    ) -> None:
+        self._jobs = jobs
+        self._events = events
+        self._clock = clock
+        self._stall_seconds = stall_seconds
+        self._max_clock_jump_seconds = 2 * interval_seconds
+        self._seen_at: tuple[float, float] | None = None  # wall, monotonic
+        self._not_before = 0.0
+        self._failed_in_a_row = 0
+
+    def list(self) -> dict[str, ExportJob] | None:
+        """Return the active jobs by id, or None if the store does not respond."""
+        self._check_clock()
+        try:
+            # In this order, a job that moves on between the calls is in both listings. In
+            # the opposite order it could be in neither.
+            active = {
+                job.job_id: job
+                for status in ACTIVE
+                for job in self._jobs.find_by_status(status)
+                if not job.terminal
+            }
+        except Exception as error:
+            self._failed_in_a_row += 1
+            name = type(error).__name__
+            self._events.emit(ActiveJobsUnknown(name, self._failed_in_a_row))
+            return None
+        self._failed_in_a_row = 0
+        return active
+
+    def measure_stall(self, job: ExportJob) -> float | None:
+        """Return for how many seconds the job has stalled, or None if it has not."""
+        if self._stall_seconds is None:
+            return None
+        seconds = self._clock.time() - max(job.last_progress_at, self._not_before)
+        return seconds if seconds > self._stall_seconds else None
+
+    def has_stalled(self, job: ExportJob) -> bool:
+        """Return whether a listed job has stalled, also if it is read again.
+
+        The listing may be behind, and missing beats end the job. If the job cannot be read,
+        it gets its heartbeat and is checked in the next cycle.
+        """
+        if self.measure_stall(job) is None:
+            return False
+        try:
+            stored = self._jobs.find_by_id(job.job_id)
+        except Exception:
+            return False
+        if stored is None or stored.terminal:
+            return False
+        return self.measure_stall(stored) is not None
+
+    def _check_clock(self) -> None:
+        """Notice that the wall clock was set since the last listing."""
+        wall, monotonic = self._clock.time(), self._clock.monotonic()
+        if self._seen_at is not None:
+            jump = (wall - self._seen_at[0]) - (monotonic - self._seen_at[1])
+            if jump > self._max_clock_jump_seconds:
+                self._not_before = wall
+        self._seen_at = wall, monotonic
