@@ -26,13 +26,13 @@ class ActiveJob:
         self.job_id = job_id
         self.listed_to: str | None = None  # the last task that was read from the store
         self.bytes_done = 0
+        self.is_cancelled = False
         self._changed = Condition()  # its lock is reentrant
         self._ready: deque[ExportTask] = deque()
         self._running: dict[str, ExportTask] = {}
         self._results: list[TaskResult] = []
         self._listed_all = False
         self._open = True
-        self._cancelled = False
 
     # -- the pool's side
 
@@ -50,7 +50,7 @@ class ActiveJob:
     def finish(self, result: TaskResult) -> None:
         """Keep the result of a running task; ignore it if the task does not run."""
         with self._changed:
-            if self._running.pop(result.task_id, None) is not None and not self._cancelled:
+            if self._running.pop(result.task_id, None) is not None and not self.is_cancelled:
                 self._results.append(result)
                 self.bytes_done += result.bytes_processed
                 self._changed.notify()
@@ -59,7 +59,7 @@ class ActiveJob:
         """Make a running task ready again, ahead of the others."""
         with self._changed:
             task = self._running.pop(task_id, None)
-            if task is not None and not self._cancelled:
+            if task is not None and not self.is_cancelled:
                 self._ready.appendleft(task)
             self._changed.notify()
 
@@ -87,7 +87,7 @@ class ActiveJob:
     def wait_for_results(self, wait_seconds: float) -> Sequence[TaskResult]:
         """Return the results to count next; wait for them unless there is other work to do."""
         with self._changed:
-            busy = self._cancelled or self.is_exhausted or self.needs_tasks
+            busy = self.is_cancelled or self.is_exhausted or self.needs_tasks
             if not (self._results or busy):
                 self._changed.wait(wait_seconds)
             return self._results[:_MAX_COUNTED_TOGETHER]
@@ -115,12 +115,6 @@ class ActiveJob:
         with self._changed:
             return bool(self._running)
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the job was cancelled."""
-        with self._changed:
-            return self._cancelled
-
     def close(self) -> None:
         """Hand out no more tasks; those that run may finish."""
         with self._changed:
@@ -129,7 +123,7 @@ class ActiveJob:
     def cancel(self) -> None:
         """Drop all tasks and results, because the job is not wanted any more."""
         with self._changed:
-            self._cancelled, self._open = True, False
+            self.is_cancelled, self._open = True, False
             self._ready.clear()
             self._results.clear()
             self._changed.notify()
@@ -137,5 +131,5 @@ class ActiveJob:
     def wait(self, seconds: float) -> None:
         """Wait until something changes, at most so long."""
         with self._changed:
-            if not self._cancelled:
+            if not self.is_cancelled:
                 self._changed.wait(seconds)

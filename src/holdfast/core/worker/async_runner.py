@@ -10,7 +10,6 @@ its lease.
 """
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,11 +17,9 @@ from functools import partial
 from threading import Event, Lock, Thread
 from typing import Generic
 
-from holdfast.core.clock import Clock
 from holdfast.core.lease.lease import Lease, LeaseState
 from holdfast.core.process.liveness import LivenessLimits, SignsOfLife
 from holdfast.core.queue.message import M, get_lease
-from holdfast.core.worker.context import Context
 from holdfast.core.worker.fetcher import Fetcher
 from holdfast.core.worker.handler import Handler, bind_handler
 from holdfast.core.worker.outcome import (
@@ -60,19 +57,17 @@ class AsyncRunner(Generic[M]):
         self,
         count: int,
         handler: Handler,
-        make_context: Callable[[M, Lease], Context],
         fetcher: Fetcher[M],
         in_flight: InFlight[M],
         limits: LivenessLimits,
-        clock: Clock,
     ) -> None:
         self.error: BaseException | None = None
         self._call = bind_handler(handler)
-        self._make_context = make_context
+        self._make_context = in_flight.make_context
         self._fetcher = fetcher
         self._in_flight = in_flight
         self._limits = limits
-        self._clock = clock
+        self._clock = in_flight.clock
         self._free = count
         self._lock = Lock()
         self._freed = Event()

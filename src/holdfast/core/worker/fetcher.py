@@ -19,10 +19,8 @@ from threading import Condition, Event, Lock
 from typing import Generic
 
 from holdfast.core.backoff import Backoff
-from holdfast.core.clock import Clock
-from holdfast.core.events import Claimed, Events, PollFailed
+from holdfast.core.events import Claimed, PollFailed
 from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import M, get_lease
 from holdfast.core.worker.outcome import GIVE_BACK
 from holdfast.core.worker.settle import InFlight
@@ -43,11 +41,8 @@ class Fetcher(Generic[M]):
 
     def __init__(
         self,
-        queue: QueueManager[M],
         keeper: LeaseKeeper,
         in_flight: InFlight[M],
-        clock: Clock,
-        events: Events,
         *,
         slots: int = 1,
         stall_seconds: float | None = None,
@@ -56,11 +51,10 @@ class Fetcher(Generic[M]):
     ) -> None:
         self.closed = False
         """Whether the fetcher claims no more messages."""
-        self._queue = queue
+        self._queue = queue = in_flight.queue
         self._keeper = keeper
         self._in_flight = in_flight
-        self._clock = clock
-        self._events = events
+        self._clock, self._events = in_flight.clock, in_flight.events
         self._stall_seconds = stall_seconds
         self._until_empty = until_empty
         self._leader = Lock()

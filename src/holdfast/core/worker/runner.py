@@ -12,7 +12,6 @@ from math import inf
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
-from holdfast.core.clock import Clock
 from holdfast.core.errors import HandlerNotFound
 from holdfast.core.lease.lease import Lease, LeaseState
 from holdfast.core.queue.message import M, get_lease
@@ -143,7 +142,6 @@ class ThreadRunner(Generic[M]):
         make_executor: Callable[[], Executor[M]],
         fetcher: Fetcher[M],
         in_flight: InFlight[M],
-        clock: Clock,
         *,
         timeout_seconds: float | None = None,
     ) -> None:
@@ -151,7 +149,7 @@ class ThreadRunner(Generic[M]):
         self._make_executor = make_executor
         self._fetcher = fetcher
         self._in_flight = in_flight
-        self._clock = clock
+        self._clock = in_flight.clock
         self._timeout_seconds = timeout_seconds
         self._all_started = Event()
         # Daemon threads, so that a handler that never returns does not block the exit.

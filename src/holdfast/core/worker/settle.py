@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from random import Random
 from threading import Event, Lock
 from typing import Generic, assert_never
 
 from holdfast.core.backoff import Backoff
+from holdfast.core.clock import Clock
 from holdfast.core.errors import (
     LeaseLost,
     MalformedMessage,
@@ -26,6 +28,7 @@ from holdfast.core.events import (
 from holdfast.core.lease.lease import Lease
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import M, get_lease
+from holdfast.core.worker.context import Context
 from holdfast.core.worker.outcome import Abandoned, Done, GiveBack, Outcome, Reject, Retry
 
 # Retry soon. The work is done, and if this call fails, the work is done a second time.
@@ -157,18 +160,22 @@ class WorkerReport:
 
 
 class InFlight(Generic[M]):
-    """Settles the messages of one run and counts the results.
+    """Settles the messages of one run and counts the results. The run's parts share it.
 
-    When `give_up` is set, settling no longer waits for a queue that does not respond, and
-    watchdogs end the work of their children.
+    When `stopping` is set, handlers should come to an end. When `give_up` is set, settling no
+    longer waits for a queue that does not respond, and watchdogs end the work of their
+    children.
     """
 
-    def __init__(self, queue: QueueManager[M], events: Events) -> None:
+    def __init__(self, queue: QueueManager[M], events: Events, clock: Clock) -> None:
+        self.queue = queue
+        self.events = events
+        self.clock = clock
+        self.stopping = Event()
         self.give_up = Event()
+        self.make_context = partial(Context, queue, stopping=self.stopping, clock=clock)
         self.lost_until = 0.0
         """Monotonic. When the last of the lost leases has also run out at the queue."""
-        self._queue = queue
-        self._events = events
         self._leases: set[Lease] = set()
         self._counts = dict.fromkeys(SettleResult, 0)
         self._dead_lettered_before = queue.dead_lettered_by_poll
@@ -185,7 +192,7 @@ class InFlight(Generic[M]):
     def settle(self, message: M, outcome: Outcome, seconds: float = 0.0) -> None:
         """Settle a message and count the result."""
         result = settle(
-            self._queue, message, outcome, self._events, seconds=seconds, give_up=self.give_up
+            self.queue, message, outcome, self.events, seconds=seconds, give_up=self.give_up
         )
         lease = get_lease(message)
         with self._lock:  # remove and count in one step, or a report could miss the message
@@ -202,7 +209,7 @@ class InFlight(Generic[M]):
         """
         with self._lock:
             counts, unsettled = self._counts.copy(), len(self._leases)
-        by_poll = self._queue.dead_lettered_by_poll - self._dead_lettered_before
+        by_poll = self.queue.dead_lettered_by_poll - self._dead_lettered_before
         return WorkerReport(
             completed=counts[SettleResult.COMPLETED],
             retried=counts[SettleResult.RETRIED],

@@ -13,7 +13,6 @@ work that is still being done.
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Event
 from typing import Any, Generic
 
 from holdfast.core.clock import Clock
@@ -23,7 +22,7 @@ from holdfast.core.errors import (
     MalformedMessage,
     MessageTooLarge,
 )
-from holdfast.core.events import ChildKilled, Events
+from holdfast.core.events import ChildKilled
 from holdfast.core.lease.lease import Lease
 from holdfast.core.process.child_process import ChildProcess
 from holdfast.core.process.frames import MAX_FRAME_BYTES, BrokenFrame
@@ -35,10 +34,10 @@ from holdfast.core.process.liveness import (
 from holdfast.core.process.wire import BROKEN, PULSE, READY, Program, unpack_broken
 from holdfast.core.queue.message import M, MessageCodec, QueueMessage
 from holdfast.core.worker import child_wire
-from holdfast.core.worker.context import Context
 from holdfast.core.worker.handler import Handler, get_handler_name
 from holdfast.core.worker.outcome import Abandoned, GiveBack, Outcome, Reject, retry_logged
 from holdfast.core.worker.runner import Executor
+from holdfast.core.worker.settle import InFlight
 
 _PROGRAM = "holdfast.core.worker.child_main"
 _MAX_FRAMES_AT_ONCE = 100  # of a child that never stops asking, before its signs are checked
@@ -127,29 +126,14 @@ class Watch(Generic[M]):
 class Watchdog(Executor[M]):
     """An executor with one child process that it reuses for many messages."""
 
-    def __init__(
-        self,
-        handler: bytes,
-        limits: LivenessLimits,
-        make_context: Callable[[M, Lease], Context],
-        *,
-        queue_name: str,
-        lease_seconds: float,
-        stopping: Event,
-        give_up: Event,
-        clock: Clock,
-        events: Events,
-    ) -> None:
+    def __init__(self, handler: bytes, limits: LivenessLimits, in_flight: InFlight[M]) -> None:
+        lease_seconds = in_flight.queue.lease_seconds
         self._handler = handler
         self._limits = limits
-        self._make_context = make_context
-        self._queue_name = queue_name
+        self._in_flight = in_flight
         self._tick = limits.compute_tick_seconds(lease_seconds)
         self._interval = limits.compute_pulse_seconds(lease_seconds)
-        self._stopping = stopping
-        self._give_up = give_up
-        self._clock = clock
-        self._events = events
+        self._clock = in_flight.clock
         self._child: HandlerProcess | None = None
 
     # -- the methods of an executor
@@ -160,11 +144,11 @@ class Watchdog(Executor[M]):
             return True
         child = self._child = HandlerProcess(self._handler, self._interval, self._clock)
         until = self._clock.monotonic() + START_TIMEOUT_SECONDS
-        while self._clock.monotonic() < until and not self._stopping.is_set():
+        while self._clock.monotonic() < until and not self._in_flight.stopping.is_set():
             child.wait(0.1)
             if self._is_ready(child):
                 return True
-        if self._stopping.is_set():
+        if self._in_flight.stopping.is_set():
             return False
         raise HandlerNotFound(
             f"the handler was not imported within {START_TIMEOUT_SECONDS:g} s"
@@ -195,7 +179,7 @@ class Watchdog(Executor[M]):
         """End the child, after a grace unless running work must be cancelled."""
         child, self._child = self._child, None
         if child is not None:
-            grace = 0.0 if self._give_up.is_set() else self._limits.kill_grace_seconds
+            grace = 0.0 if self._in_flight.give_up.is_set() else self._limits.kill_grace_seconds
             child.close_commands()
             child.wait_until_dead(grace)
             child.destroy()
@@ -240,7 +224,7 @@ class Watchdog(Executor[M]):
             if outcome is not None or (outcome := self._check_signs(watch)) is not None:
                 return outcome
             watch.child.send_deadline(watch.lease.deadline)
-            if not was_stopping and self._stopping.is_set():
+            if not was_stopping and self._in_flight.stopping.is_set():
                 watch.child.send_stopping()
                 was_stopping = True
 
@@ -265,7 +249,7 @@ class Watchdog(Executor[M]):
             watch.lease.beat(now)
 
     def _handle_request(self, request: bytes, watch: Watch[M]) -> bytes:
-        ctx = self._make_context(watch.message, watch.lease)
+        ctx = self._in_flight.make_context(watch.message, watch.lease)
         match request[:1]:
             case child_wire.LOAD if request == child_wire.LOAD:
                 return _pack_result(lambda: ctx.checkpoint)
@@ -279,7 +263,7 @@ class Watchdog(Executor[M]):
         now = self._clock.monotonic()
         if not watch.lease.live or now >= watch.lease.deadline:
             return self._kill_without_lease(watch)
-        if self._give_up.is_set():
+        if self._in_flight.give_up.is_set():
             return self._terminate(watch, "the worker stops", GiveBack())
         if (reason := watch.signs.find_missing(self._limits, now)) is not None:
             stacks = watch.child.dump_stacks() or "no stack: the process did not answer"
@@ -294,7 +278,7 @@ class Watchdog(Executor[M]):
         if (exit_text := self._discard()) is None:
             return self._abandon_unkillable(watch.lease)
         # A process that signals a whole process group wants to stop the worker.
-        if exit_text in _OUTSIDE_SIGNALS and self._clock.wait(self._stopping, 0.5):
+        if exit_text in _OUTSIDE_SIGNALS and self._clock.wait(self._in_flight.stopping, 0.5):
             return GiveBack()
         return retry_logged(f"the worker process died ({exit_text})", stacks or None)
 
@@ -339,11 +323,9 @@ class Watchdog(Executor[M]):
         return None
 
     def _report(self, watch: Watch[M], reason: str) -> None:
-        lease = watch.lease
-        self._events.emit(
-            ChildKilled(
-                self._queue_name, lease.message_id, lease.attempt, reason, watch.child.pid
-            )
+        queue_name, lease = self._in_flight.queue.name, watch.lease
+        self._in_flight.events.emit(
+            ChildKilled(queue_name, lease.message_id, lease.attempt, reason, watch.child.pid)
         )
 
 

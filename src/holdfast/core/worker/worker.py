@@ -9,8 +9,6 @@ The phases of a run. Leases are renewed during all of them:
             ─▶ renewing stops
 """
 
-from collections.abc import Callable
-from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
 from threading import Event, Lock
@@ -20,12 +18,10 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events, WorkerStarted, WorkerStopped, WorkerStopping
 from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.lease.lease import Lease
 from holdfast.core.process.liveness import LivenessLimits
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import M
 from holdfast.core.worker.async_runner import AsyncRunner
-from holdfast.core.worker.context import Context
 from holdfast.core.worker.fetcher import Fetcher
 from holdfast.core.worker.handler import Handler, get_handler_name, inspect_handler
 from holdfast.core.worker.runner import DirectExecutor, ProcessRunner, Runner, ThreadRunner
@@ -160,10 +156,9 @@ class Worker(Generic[M]):
 
     def _run(self, keeper: LeaseKeeper, until_empty: bool) -> WorkerReport:
         name = self._queue.name
-        in_flight = InFlight(self._queue, self._events)
+        in_flight = InFlight(self._queue, self._events, self._clock)
         fetcher = self._make_fetcher(keeper, in_flight, until_empty)
-        stopping = Event()
-        runner = self._make_runner(fetcher, in_flight, stopping)
+        runner = self._make_runner(fetcher, in_flight)
         self._events.emit(WorkerStarted(name, self.concurrency, self.isolation))
         try:
             runner.start()
@@ -174,17 +169,15 @@ class Worker(Generic[M]):
             self._stop_now_requested = True
             raise
         finally:
-            self._shut_down(runner, fetcher, in_flight, stopping)
+            self._shut_down(runner, fetcher, in_flight)
             report = in_flight.make_report()
             self._events.emit(WorkerStopped(name, report.abandoned))
         if runner.error is not None:
             raise runner.error
         return report
 
-    def _shut_down(
-        self, runner: Runner, fetcher: Fetcher[M], in_flight: InFlight[M], stopping: Event
-    ) -> None:
-        stopping.set()
+    def _shut_down(self, runner: Runner, fetcher: Fetcher[M], in_flight: InFlight[M]) -> None:
+        in_flight.stopping.set()
         fetcher.close()
         running = sum(lease.live for lease in in_flight.get_leases())
         self._events.emit(WorkerStopping(self._queue.name, running))
@@ -221,62 +214,34 @@ class Worker(Generic[M]):
         # a coroutine must be ended before another worker may get its message.
         stall_seconds = self._limits.stall_seconds if self.isolation == "thread" else None
         return Fetcher(
-            self._queue,
             keeper,
             in_flight,
-            self._clock,
-            self._events,
             slots=self.concurrency,
             stall_seconds=stall_seconds,
             until_empty=until_empty,
             on_close=self._wake.set,
         )
 
-    def _make_runner(
-        self, fetcher: Fetcher[M], in_flight: InFlight[M], stopping: Event
-    ) -> Runner:
-        make_context = partial(Context, self._queue, stopping=stopping, clock=self._clock)
-        count, clock = self.concurrency, self._clock
+    def _make_runner(self, fetcher: Fetcher[M], in_flight: InFlight[M]) -> Runner:
+        count, handler, limits = self.concurrency, self._handler, self._limits
         match self.isolation:
             case "thread":
                 return ThreadRunner(
                     count,
-                    lambda: DirectExecutor(self._handler, make_context),
+                    lambda: DirectExecutor(handler, in_flight.make_context),
                     fetcher,
                     in_flight,
-                    clock,
-                    timeout_seconds=self._limits.timeout_seconds,
+                    timeout_seconds=limits.timeout_seconds,
                 )
             case "process":
                 return ProcessRunner(
                     count,
-                    lambda: self._make_watchdog(make_context, stopping, in_flight.give_up),
+                    lambda: Watchdog(self._pickled_handler, limits, in_flight),
                     fetcher,
                     in_flight,
-                    clock,
                 )
             case "async":
-                return AsyncRunner(
-                    count, self._handler, make_context, fetcher, in_flight, self._limits, clock
-                )
-
-    def _make_watchdog(
-        self,
-        make_context: Callable[[M, Lease], Context],
-        stopping: Event,
-        give_up: Event,
-    ) -> Watchdog[M]:
-        return Watchdog(
-            self._pickled_handler,
-            self._limits,
-            make_context,
-            queue_name=self._queue.name,
-            lease_seconds=self._queue.lease_seconds,
-            stopping=stopping,
-            give_up=give_up,
-            clock=self._clock,
-            events=self._events,
-        )
+                return AsyncRunner(count, handler, fetcher, in_flight, limits)
 
 
 def _check_handler(handler: Handler, isolation: str) -> bytes:

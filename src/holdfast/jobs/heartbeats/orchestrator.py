@@ -30,7 +30,7 @@ from holdfast.jobs.heartbeats.schedule import (
     HeartbeatTiming,
     ScheduledHeartbeat,
 )
-from holdfast.jobs.heartbeats.sender import HeartbeatResponse, HeartbeatResult, HeartbeatSender
+from holdfast.jobs.heartbeats.sender import HeartbeatResult, HeartbeatSender
 from holdfast.jobs.heartbeats.thread_pool import ThreadPool, close_all
 from holdfast.jobs.model import ExportJob
 from holdfast.jobs.ports import StepFunctions
@@ -204,8 +204,8 @@ class HeartbeatOrchestrator:
             return
         job = heartbeat.job
         result = self._sender.send(job)
-        if result.response is not HeartbeatResponse.CLOSED:
-            self._reschedule(heartbeat, failed=result.response is HeartbeatResponse.FAILED)
+        if not result.is_closed:
+            self._reschedule(heartbeat, failed=result.code is not None)
         # Handled in another thread, because that reads and writes the store, and the threads
         # that send are few.
         elif not self._closing.submit(partial(self._handle_closed, heartbeat, job, result)):
@@ -215,6 +215,7 @@ class HeartbeatOrchestrator:
     def _handle_closed(
         self, heartbeat: ScheduledHeartbeat, job: ExportJob, result: HeartbeatResult
     ) -> None:
+        assert result.code is not None
         try:
             # Before `token_closed`, which fails the job and so would explain every refusal.
             if self._was_needed(job):

@@ -12,7 +12,7 @@ never sent at the same time, however slow the first one is.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import floor, inf
 from threading import Event, Lock
@@ -103,31 +103,20 @@ class HeartbeatCycle:
         self.ended.set()
 
 
+@dataclass(eq=False, slots=True)
 class ScheduledHeartbeat:
     """One job of the schedule, with the time of its next heartbeat."""
 
-    __slots__ = (
-        "beat_again",
-        "cycles",
-        "due_at",
-        "failures",
-        "job",
-        "live",
-        "offset_seconds",
-        "received_at",
-    )
-
-    def __init__(self, job: ExportJob, offset_seconds: float) -> None:
-        self.job = job
-        self.offset_seconds = offset_seconds
-        self.due_at = NOT_SCHEDULED
-        self.failures = 0  # consecutive, since its offset
-        # When this process received the job, which keeps it scheduled even if a listing does
-        # not have it. Infinity if the job was received elsewhere.
-        self.received_at = inf
-        self.beat_again = False  # another one was requested while this one was in flight
-        self.live = True  # False once it was dropped, even if it is in flight
-        self.cycles: list[HeartbeatCycle] = []  # that wait until it is back
+    job: ExportJob
+    offset_seconds: float
+    due_at: float = NOT_SCHEDULED
+    failures: int = 0  # consecutive, since its offset
+    # When this process received the job, which keeps it scheduled even if a listing does not
+    # have it. Infinity if the job was received elsewhere.
+    received_at: float = inf
+    beat_again: bool = False  # another one was requested while this one was in flight
+    live: bool = True  # False once it was dropped, even if it is in flight
+    cycles: list[HeartbeatCycle] = field(default_factory=list)  # that wait until it is back
 
     @property
     def key(self) -> str:

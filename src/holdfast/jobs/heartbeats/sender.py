@@ -1,7 +1,6 @@
 """Send one heartbeat, measure it, and return its result."""
 
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 
 from holdfast.core.clock import Clock
 from holdfast.core.events import Events
@@ -11,21 +10,16 @@ from holdfast.jobs.model import ExportJob
 from holdfast.jobs.ports import StepFunctions
 
 
-class HeartbeatResponse(Enum):
-    """How Step Functions responded to a heartbeat."""
-
-    ACCEPTED = "accepted"
-    FAILED = "failed"  # worth another attempt
-    CLOSED = "closed"  # Step Functions no longer waits for this token
-
-
 @dataclass(frozen=True, slots=True)
 class HeartbeatResult:
-    """The response to one heartbeat, the service's error code, and how long the call took."""
+    """The response to one heartbeat, and how long the call took.
 
-    response: HeartbeatResponse
-    code: str = ""
-    seconds: float = 0.0
+    `code` is the service's error code, or None if the heartbeat was accepted.
+    """
+
+    code: str | None
+    is_closed: bool  # Step Functions no longer waits for this token
+    seconds: float
 
 
 class HeartbeatSender:
@@ -39,41 +33,34 @@ class HeartbeatSender:
     def send(self, job: ExportJob) -> HeartbeatResult:
         """Send a heartbeat and return its result. Never raises an Exception.
 
-        Emits one event for each heartbeat, however it ends, except for a CLOSED one. Only
+        Emits one event for each heartbeat, however it ends, unless the token is closed. Only
         the job's row can tell whether that is a failure, so the caller decides whether to
         call `emit_event`.
         """
         began_at = self._clock.monotonic()
-        result = HeartbeatResult(
-            HeartbeatResponse.FAILED, "Cancelled"
-        )  # unless `_send` returns
-        try:
-            result = self._send(job)
-        finally:
-            # In `finally`, so that a heartbeat that is cancelled at shutdown is counted, too.
-            # Otherwise the accepted and the failed heartbeats would not add up to all sent.
-            result = replace(result, seconds=self._clock.monotonic() - began_at)
-            if result.response is not HeartbeatResponse.CLOSED:
-                self.emit_event(job, result)
-        return result
-
-    def _send(self, job: ExportJob) -> HeartbeatResult:
+        code: str | None = "Cancelled"  # unless the call returns
+        is_closed = False
         try:
             assert job.task_token is not None  # jobs without a token are never scheduled
             self._step_functions.send_task_heartbeat(job.task_token)
+            code = None
         except TokenClosed as error:
-            return HeartbeatResult(HeartbeatResponse.CLOSED, error.code)
+            code, is_closed = error.code, True
         except Exception as error:  # the job goes on, and the next heartbeat tries again
-            return HeartbeatResult(
-                HeartbeatResponse.FAILED, getattr(error, "code", "") or type(error).__name__
-            )
-        return HeartbeatResult(HeartbeatResponse.ACCEPTED)
+            code = getattr(error, "code", "") or type(error).__name__
+        finally:
+            # In `finally`, so that a heartbeat that is cancelled at shutdown is counted, too.
+            # Otherwise the accepted and the failed heartbeats would not add up to all sent.
+            result = HeartbeatResult(code, is_closed, self._clock.monotonic() - began_at)
+            if not is_closed:
+                self.emit_event(job, result)
+        return result
 
     def emit_event(self, job: ExportJob, result: HeartbeatResult) -> None:
         """Emit the heartbeat's event, from which logs and metrics are made."""
         if not self._events.has_subscribers:
             return
-        if result.response is not HeartbeatResponse.ACCEPTED:
+        if result.code is not None:
             self._events.emit(HeartbeatFailed(job.job_id, result.code, result.seconds))
             return
         state = job.state

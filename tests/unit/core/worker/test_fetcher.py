@@ -49,13 +49,10 @@ class Ground:
         self.events = Events(self.seen.append)
         self.queue = UnreliableQueue(self.clock, self.events)
         self.keeper = LeaseKeeper(self.clock, self.events)
-        self.in_flight = InFlight(self.queue, self.events)
+        self.in_flight = InFlight(self.queue, self.events, self.clock)
         self.fetcher = Fetcher(
-            self.queue,
             self.keeper,
             self.in_flight,
-            self.clock,
-            self.events,
             until_empty=until_empty,
             stall_seconds=stall_seconds,
         )

@@ -19,15 +19,14 @@ class Slots:
     def __init__(self, timeout_seconds: float | None) -> None:
         self.clock, events = ManualClock(), Events()
         self.queue: MemoryQueue[AnyMessage] = MemoryQueue(clock=self.clock, lease_seconds=600)
-        self._in_flight: InFlight[AnyMessage] = InFlight(self.queue, events)
+        self._in_flight: InFlight[AnyMessage] = InFlight(self.queue, events, self.clock)
         keeper = LeaseKeeper(self.clock, events)
-        fetcher = Fetcher(self.queue, keeper, self._in_flight, self.clock, events)
+        fetcher = Fetcher(keeper, self._in_flight)
         self._runner = ThreadRunner(
             2,
             lambda: DirectExecutor(print, lambda *_: None),  # type: ignore[arg-type]
             fetcher,
             self._in_flight,
-            self.clock,
             timeout_seconds=timeout_seconds,
         )
         self._messages: list[AnyMessage] = []
