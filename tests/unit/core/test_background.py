@@ -199,3 +199,19 @@ def test_the_thread_runs_the_target_that_runs_the_loop(passes):
     wait_until(lambda: passes.clock.waiting)
     loop.stop()
     assert order == ["before", "pass", "after"]
+
+
+def test_a_wait_that_is_replaced_gets_the_seconds_and_ends_when_the_loop_is_woken() -> None:
+    waits: list[float | None] = []
+
+    def wait(woken: threading.Event, seconds: float | None) -> None:
+        waits.append(seconds)
+        assert woken.wait(TIMEOUT_SECONDS)
+
+    passes = Passes(wait=wait)
+    passes.loop.start()
+    wait_until(lambda: waits == [10.0])
+    passes.loop.wake()
+    wait_until(lambda: waits == [10.0, 10.0])
+    assert passes.loop.stop(TIMEOUT_SECONDS)
+    assert passes.count == 2

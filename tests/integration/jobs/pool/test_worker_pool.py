@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.core.clock import SYSTEM_CLOCK, SystemClock
 from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.core.process.child_process import ChildProcess
@@ -684,7 +684,41 @@ def test_a_source_that_raises_does_not_end_the_pool(notes: Notes) -> None:
         assert tasks.result("kept").success
 
 
+class ClumsyClock(SystemClock):
+    """A clock that fails `failures` times, which makes passes of the pool fail."""
+
+    failures = 0
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        if self.failures:
+            self.failures -= 1
+            raise LookupError("clumsy")
+        return super().monotonic()
+
+
+def test_a_pass_that_fails_does_not_end_the_running_tasks(
+    notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks, clock = Tasks(task("finish", seconds=0.5)), ClumsyClock()
+    with pool_of(notes, tasks, clock=clock) as pool:
+        eventually(lambda: notes.values("begin"))
+        clock.failures = 1
+        pool.wake()
+        assert tasks.result().success
+    assert "a pass of holdfast-pool failed" in caplog.text
+    assert len(notes.values("begin")) == 1
+
+
 # -- pools that cannot start
+
+
+def test_a_first_pass_that_fails_makes_the_start_fail(notes: Notes) -> None:
+    clock = ClumsyClock()
+    pool = WorkerPool(pool_work.work(notes.path), Tasks(), clock=clock)
+    clock.failures = 1
+    with pytest.raises(ConfigError, match="a pass failed: LookupError"):
+        pool.start()
+    assert pool.list_workers() == []
 
 
 @pytest.mark.parametrize(
