@@ -149,7 +149,10 @@ class TaskDispatcher:
 
     def _step(self, active: ActiveJob, job: ExportJob) -> ExportJob:
         if active.needs_tasks:
-            active.add_page(self._read_next_page(active))
+            page = self._jobs.tasks(
+                job.job_id, status=TaskStatus.PENDING, after=active.listed_to, limit=PAGE_SIZE
+            )
+            active.add_page(page)
             self._pool.wake()
         if results := active.wait_for_results(_RESULT_WAIT_SECONDS):
             job = self._tracker.count(active.job_id, results)
@@ -162,11 +165,6 @@ class TaskDispatcher:
                 active.wait(self._pause_seconds)
                 active.restart_listing()
         return job
-
-    def _read_next_page(self, active: ActiveJob) -> list[ExportTask]:
-        return self._jobs.tasks(
-            active.job_id, status=TaskStatus.PENDING, after=active.listed_to, limit=PAGE_SIZE
-        )
 
     def _can_leave(self, active: ActiveJob, leave_at: float) -> bool:
         return active.is_idle or self._clock.monotonic() >= leave_at

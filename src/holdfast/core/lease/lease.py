@@ -15,7 +15,7 @@ proves nothing, because another worker may have taken over in between. So the le
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from threading import Event, Lock
 from typing import Any, Protocol
@@ -102,55 +102,30 @@ os.register_at_fork(before=_transition.acquire, after_in_parent=_transition.rele
 os.register_at_fork(after_in_child=_transition.release)
 
 
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class Lease:
     """The right to one piece of work. A source creates it and the keeper renews it."""
 
-    __slots__ = (
-        "__weakref__",
-        "_lost",
-        "_on_lost",
-        "attempt",
-        "cap_at",
-        "claimed_at",
-        "deadline",
-        "fence",
-        "handle",
-        "last_beat_at",
-        "message_id",
-        "reason",
-        "seconds",
-        "source",
-        "stall_seconds",
-        "state",
-    )
+    source: LeaseSource
+    handle: Any  # the adapter's receipt, which is never printed or serialised
+    _: KW_ONLY
+    message_id: str
+    attempt: int
+    fence: int
+    claimed_at: float  # monotonic, read before the claim
+    seconds: float
+    cap_at: float | None = None  # monotonic; the source does not extend the lease beyond this
+    deadline: float = field(init=False)
+    last_beat_at: float = field(init=False)  # monotonic
+    stall_seconds: float | None = field(default=None, init=False)
+    state: LeaseState = field(default=HELD, init=False)
+    reason: str = field(default="", init=False)
+    _lost: Event | None = field(default=None, init=False)
+    _on_lost: "tuple[Callable[[Lease], None], ...]" = field(default=(), init=False)
 
-    def __init__(
-        self,
-        source: LeaseSource,
-        handle: Any,
-        *,
-        message_id: str,
-        attempt: int,
-        fence: int,
-        claimed_at: float,
-        seconds: float,
-        cap_at: float | None = None,
-    ) -> None:
-        self.source = source
-        self.handle = handle  # the adapter's receipt, which is never printed or serialised
-        self.message_id = message_id
-        self.attempt = attempt
-        self.fence = fence
-        self.claimed_at = claimed_at  # monotonic, read before the claim
-        self.seconds = seconds
-        self.deadline = claimed_at + seconds
-        self.cap_at = cap_at  # monotonic; the source does not extend the lease beyond this
-        self.stall_seconds: float | None = None
-        self.last_beat_at = claimed_at  # monotonic
-        self.state = HELD
-        self.reason = ""
-        self._lost: Event | None = None
-        self._on_lost: tuple[Callable[[Lease], None], ...] = ()
+    def __post_init__(self) -> None:
+        self.deadline = self.claimed_at + self.seconds
+        self.last_beat_at = self.claimed_at
 
     def __repr__(self) -> str:
         return f"<Lease {self.message_id!r} attempt {self.attempt} {self.state.value}>"

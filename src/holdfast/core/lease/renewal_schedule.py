@@ -1,6 +1,7 @@
 """The renewal schedule: when the keeper must next act on each lease, and the rules for it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import floor, inf
 from random import Random
 
@@ -11,33 +12,25 @@ from holdfast.core.lease.lease import Lease, LeaseState
 _EARLY_FRACTION = 0.1  # of the renewal interval
 
 
+@dataclass(eq=False, slots=True)
 class ScheduledLease:
     """A lease that the keeper renews, with the state of its renewals."""
 
-    __slots__ = (
-        "asked_at",
-        "due_at",
-        "in_pass",
-        "lease",
-        "renew_batch",
-        "retry_at",
-        "source_name",
-        "tries",
-        "warned",
-    )
+    lease: Lease
+    source_name: str = field(init=False)
+    renew_batch: int = field(init=False)
+    due_at: float = NOT_SCHEDULED  # when the keeper must next act on it
+    asked_at: float = -inf  # when a renewal was last requested
+    tries: int = 0  # consecutive renewals without a response
+    retry_at: float = inf
+    in_pass: bool = False  # a pass has selected it and will request its renewal
+    warned: bool = False  # NearCap was emitted
 
-    def __init__(self, lease: Lease) -> None:
-        self.lease = lease
+    def __post_init__(self) -> None:
         # Read these here, where an error reaches the caller of `hold`. In a pass, an error
         # would fail the renewals of all leases.
-        self.source_name = lease.source.name
-        self.renew_batch = lease.source.renew_batch
-        self.due_at = NOT_SCHEDULED  # when the keeper must next act on it
-        self.asked_at = -inf  # when a renewal was last requested
-        self.tries = 0  # consecutive renewals without a response
-        self.retry_at = inf
-        self.in_pass = False  # a pass has selected it and will request its renewal
-        self.warned = False  # NearCap was emitted
+        self.source_name = self.lease.source.name
+        self.renew_batch = self.lease.source.renew_batch
 
     @property
     def key(self) -> Lease:

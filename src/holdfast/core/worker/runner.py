@@ -63,13 +63,13 @@ class Runner(Protocol):
 class Executor(ABC, Generic[M]):
     """Runs the handler for one message at a time. Only one thread uses it."""
 
-    @abstractmethod
     def prepare(self) -> bool:
         """Get ready before a message is claimed. Return False if the worker stops meanwhile.
 
         Raises HandlerNotFound if no message could ever be handled, and OSError if it may
         work later.
         """
+        return True
 
     @abstractmethod
     def execute(self, message: M, lease: Lease) -> Outcome:
@@ -94,10 +94,6 @@ class DirectExecutor(Executor[M]):
         self._takes_context = inspect_handler(handler).takes_context
         self._make_context = make_context
         self._runner: asyncio.Runner | None = None
-
-    def prepare(self) -> bool:
-        """Return True, because a thread needs no preparation."""
-        return True
 
     def execute(self, message: M, lease: Lease) -> Outcome:
         """Call the handler, and await its result if that is awaitable."""
