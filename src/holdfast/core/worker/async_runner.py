@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import Generic
 
 from holdfast.core.lease.lease import Lease, LeaseState
@@ -68,8 +68,7 @@ class AsyncRunner(Generic[M]):
         self._in_flight = in_flight
         self._limits = limits
         self._clock = in_flight.clock
-        self._free = count
-        self._lock = Lock()
+        self._count = count
         self._freed = Event()
         self._cancelled = False
         self._running: set[_RunningMessage] = set()
@@ -136,8 +135,6 @@ class AsyncRunner(Generic[M]):
             while (free := self._wait_for_free_slots()) and (
                 messages := self._fetcher.poll(free)
             ):
-                with self._lock:
-                    self._free -= len(messages)
                 call_soon(self._loop, self._start_tasks, messages)
         except BaseException as error:
             self.error = error
@@ -147,8 +144,8 @@ class AsyncRunner(Generic[M]):
         """Return how many slots are free as soon as one is, or 0 once the fetcher is closed."""
         while not self._fetcher.closed:
             self._freed.clear()
-            if self._free:
-                return self._free
+            if free := self._count - len(self._in_flight.get_leases()):
+                return free
             self._clock.wait(self._freed, 0.1)
         return 0
 
@@ -210,8 +207,6 @@ class AsyncRunner(Generic[M]):
             self._in_flight.settle(message, outcome, seconds)
         finally:
             self._running.discard(running)
-            with self._lock:
-                self._free += 1
             self._freed.set()
 
 

@@ -44,7 +44,7 @@ _random = Random()
 
 
 class SettleResult(Enum):
-    """What happened to the message."""
+    """What happened to the message. WorkerReport has a count for each."""
 
     # Enum hashes by name in Python code, which is slow for a count per message.
     __hash__ = object.__hash__
@@ -209,11 +209,7 @@ class InFlight(Generic[M]):
         """
         with self._lock:
             counts, unsettled = self._counts.copy(), len(self._leases)
+        counts[SettleResult.ABANDONED] += unsettled
         by_poll = self.queue.dead_lettered_by_poll - self._dead_lettered_before
-        return WorkerReport(
-            completed=counts[SettleResult.COMPLETED],
-            retried=counts[SettleResult.RETRIED],
-            dead_lettered=counts[SettleResult.DEAD_LETTERED] + by_poll,
-            given_back=counts[SettleResult.GIVEN_BACK],
-            abandoned=counts[SettleResult.ABANDONED] + unsettled,
-        )
+        counts[SettleResult.DEAD_LETTERED] += by_poll
+        return WorkerReport(**{result.name.lower(): n for result, n in counts.items()})

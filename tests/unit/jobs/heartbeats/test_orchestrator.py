@@ -296,6 +296,17 @@ def test_a_received_job_that_is_stalled_gets_no_heartbeat_either(world: World) -
     assert world.service.calls == 0
 
 
+def test_a_received_job_that_the_index_lacks_is_judged_by_its_row(world: World) -> None:
+    job = world.add_job("a")
+    world.store.unlisted.add("a")
+    world.orchestrator.beat_now(job)
+    world.let_pass(3500)
+    beats = len(world.list_beats(job))
+    assert beats > 100
+    world.let_pass(3600)
+    assert len(world.list_beats(job)) < beats + 10  # it stalled, and is not kept alive
+
+
 def test_a_job_that_moves_again_gets_heartbeats_again(world: World) -> None:
     job = world.add_job("a", last_progress_at=world.clock.time() - 4000)
     world.let_pass(20)
