@@ -24,8 +24,8 @@ class ActiveJobReader(Protocol):
         """Return all jobs of that status."""
 
 
-class ActiveJobs:
-    """The active jobs, for a component that lists them every `interval_seconds`.
+class ActiveJobLister:
+    """Lists the active jobs, for a component that lists them every `interval_seconds`.
 
     A job is stalled if it made no progress for `stall_seconds`. Progress is noted by the wall
     clock, which other hosts share. If that clock is set forward, every job would seem stalled

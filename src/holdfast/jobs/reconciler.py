@@ -14,7 +14,7 @@ from functools import partial
 from holdfast.core.background import BackgroundLoop
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
-from holdfast.jobs.active_jobs import ActiveJobs
+from holdfast.jobs.active_jobs import ActiveJobLister
 from holdfast.jobs.events import JobNotReconciled
 from holdfast.jobs.model import CallbackState, ExportJob
 from holdfast.jobs.ports import JobStateRepository
@@ -46,7 +46,7 @@ class Reconciler:
         self._cancel = cancel
         self._interval_seconds = interval_seconds
         self._events = Events() if events is None else events
-        self._active_jobs = ActiveJobs(
+        self._lister = ActiveJobLister(
             jobs,
             self._events,
             clock,
@@ -71,7 +71,7 @@ class Reconciler:
     def tick(self) -> None:
         """Run one pass over all active jobs. Never raises."""
         running = list(self._running())
-        active = self._active_jobs.list()
+        active = self._lister.list()
         if active is None:  # the next pass tries again
             return
         for job in active.values():
@@ -91,7 +91,7 @@ class Reconciler:
         if job.all_counted or job.callback.state is CallbackState.PENDING:
             self._tracker.complete(job.job_id)
             return
-        stalled_seconds = self._active_jobs.measure_stall(job)
+        stalled_seconds = self._lister.measure_stall(job)
         if stalled_seconds is None:
             return
         job = self._tracker.fail_stalled(job, stalled_seconds)

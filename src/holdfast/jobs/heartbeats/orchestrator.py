@@ -22,7 +22,7 @@ from holdfast.core.checks import CheckLevel
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.events import Events
 from holdfast.jobs import events as ev
-from holdfast.jobs.active_jobs import ActiveJobReader, ActiveJobs
+from holdfast.jobs.active_jobs import ActiveJobLister, ActiveJobReader
 from holdfast.jobs.heartbeats.interval import check_heartbeat_settings, check_interval
 from holdfast.jobs.heartbeats.schedule import (
     HeartbeatCycle,
@@ -83,7 +83,7 @@ class HeartbeatOrchestrator:
         self._interval_seconds = interval_seconds
         self._timeout_seconds = heartbeat_timeout_seconds
         self._enabled = enabled
-        self._active_jobs = ActiveJobs(
+        self._lister = ActiveJobLister(
             jobs,
             self._events,
             clock,
@@ -153,7 +153,7 @@ class HeartbeatOrchestrator:
         job yet.
         """
         if job.has_task_token() and not job.terminal and self._enabled:
-            moves = self._active_jobs.measure_stall(job) is None
+            moves = self._lister.measure_stall(job) is None
             self._schedule.receive(job, self._clock.monotonic(), beat=moves)
 
     def forget(self, job_id: str) -> None:
@@ -257,11 +257,11 @@ class HeartbeatOrchestrator:
         asked_at = self._clock.monotonic()
         # A job received in the last interval may not be in the index yet.
         expected = self._schedule.list_received_before(asked_at - self._interval_seconds)
-        active = self._active_jobs.list()
+        active = self._lister.list()
         if active is None:  # heartbeats go on for the jobs known from before
             return
         ended = [job_id for job_id in expected if self._has_ended(job_id, active)]
-        stalled = {id for id, job in active.items() if self._active_jobs.has_stalled(job)}
+        stalled = {id for id, job in active.items() if self._lister.has_stalled(job)}
         to_beat = [job for id, job in active.items() if job.task_token and id not in stalled]
         now = self._clock.monotonic()
         self._schedule.apply_listing(to_beat, asked_at=asked_at, now=now)
