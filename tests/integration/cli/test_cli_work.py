@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,6 +224,27 @@ def test_a_worker_makes_its_queue_and_waits_for_the_first_push(place: WorkFolder
         with open_queue(other) as queue:
             queue.push(AnyMessage(id="first"))
             eventually(lambda: queue.stats().completed == 1)
+        worker.send_signal(signal.SIGTERM)
+        assert wait_for_end(worker)[0] == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def test_the_main_thread_of_an_idle_worker_sleeps(place: WorkFolder) -> None:
+    worker = place.start("tasks:greet")
+    status = Path(f"/proc/{worker.pid}/status")  # of the main thread
+
+    def count_waits() -> int:
+        [line] = [x for x in status.read_text().splitlines() if x.startswith("voluntary")]
+        return int(line.split()[1])
+
+    try:
+        place.push("first", name="you")
+        eventually(lambda: place.queue.stats().completed == 1)
+        before = count_waits()
+        time.sleep(2.0)
+        assert count_waits() - before < 10  # with a poll every 0.1 s, it would be 20
         worker.send_signal(signal.SIGTERM)
         assert wait_for_end(worker)[0] == 0
     finally:

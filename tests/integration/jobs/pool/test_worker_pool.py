@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from select import poll
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from holdfast.core.process.liveness import LivenessLimits
 from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
 from holdfast.jobs.model import TaskResult, TaskToken
 from holdfast.jobs.pool import wire
-from holdfast.jobs.pool.pool import WorkerPool, make_program
+from holdfast.jobs.pool.pool import WakeupPipe, WorkerPool, make_program
 from holdfast.jobs.pool.ports import Assignment
 from holdfast.jobs.pool.supervisor import Supervisor
 from holdfast.jobs.pool.worker import WorkerSlot
@@ -666,6 +667,22 @@ def test_starting_and_stopping_may_be_repeated_or_left_out(notes: Notes) -> None
         pool.wake()
         pool.cancel("j")
         assert pool.list_workers() == []
+
+
+def test_a_wake_up_ends_the_next_wait_once() -> None:
+    pipe = WakeupPipe()
+    pipe.wake()  # it is closed, so nothing happens
+    pipe.open()
+    try:
+        pipe.wake()
+        before = time.monotonic()
+        pipe.wait(poll(), WAIT_TIMEOUT)
+        assert time.monotonic() - before < WAIT_TIMEOUT / 2
+        before = time.monotonic()
+        pipe.wait(poll(), 0.05)
+        assert time.monotonic() - before >= 0.04
+    finally:
+        pipe.close()
 
 
 def test_a_source_that_raises_does_not_end_the_pool(notes: Notes) -> None:
