@@ -63,14 +63,12 @@ class ExportJobConsumer:
             return self._run_job(request, ctx)
         except InvalidJob as problem:
             return Reject(str(problem), log_reason="the job cannot be worked on here")
-        except _TRANSIENT_ERRORS as error:
-            if ctx.attempt >= self._max_attempts:
-                self._give_up(request, error)
-            return Retry(reason=str(error), log_reason=type(error).__name__)
         except Exception as error:
             if ctx.attempt >= self._max_attempts:
                 self._give_up(request, error)
-            raise
+            if not isinstance(error, _TRANSIENT_ERRORS):
+                raise
+            return Retry(reason=str(error), log_reason=type(error).__name__)
 
     def _run_job(self, request: JobRequest, ctx: Context) -> Result:
         def should_leave() -> bool:

@@ -155,11 +155,10 @@ class JobTracker:
                 self._events.emit(StepFunctionsTimedOut(job.job_id, closed.code))
                 if status is JobStatus.COMPLETED:
                     status, error = JobStatus.FAILED, _make_token_error(closed.code)
-        except CallbackRefused as refused:
-            self._note_failure(job, refused, in_doubt=callback.in_doubt)
-            return
-        except CallbackUnclear as unclear:
-            self._note_failure(job, unclear, in_doubt=True)
+        except (CallbackRefused, CallbackUnclear) as failure:
+            self._events.emit(CallbackFailed(job.job_id, type(failure).__name__))
+            in_doubt = callback.in_doubt or isinstance(failure, CallbackUnclear)
+            self._jobs.end_callback(job.job_id, in_doubt=in_doubt)
             return
         self._settle(job.job_id, status, error)
 
@@ -169,10 +168,6 @@ class JobTracker:
         assert self._step_functions is not None
         send_outcome(self._step_functions, job.task_token, job)
         self._events.emit(CallbackSent(job.job_id, job.callback.status))
-
-    def _note_failure(self, job: ExportJob, error: Exception, *, in_doubt: bool) -> None:
-        self._events.emit(CallbackFailed(job.job_id, type(error).__name__))
-        self._jobs.end_callback(job.job_id, in_doubt=in_doubt)
 
     def _settle(self, job_id: str, status: JobStatus, error: JobError | None) -> None:
         if not self._jobs.settle(job_id, status, error):

@@ -34,6 +34,7 @@ from holdfast.core.worker.outcome import (
 from holdfast.core.worker.runner import call_soon
 from holdfast.core.worker.settle import InFlight
 
+_MAX_TICK_SECONDS = 0.1
 _MAX_SETTLE_THREADS = 8  # hides network latency; a local disk gains nothing from more
 
 
@@ -67,6 +68,8 @@ class AsyncRunner(Generic[M]):
         self._fetcher = fetcher
         self._in_flight = in_flight
         self._limits = limits
+        tick_seconds = limits.compute_tick_seconds(in_flight.queue.lease_seconds)
+        self._tick_seconds = min(_MAX_TICK_SECONDS, tick_seconds)
         self._clock = in_flight.clock
         self._count = count
         self._freed = Event()
@@ -94,7 +97,7 @@ class AsyncRunner(Generic[M]):
             raise self.error
         self._poll_thread.start()
 
-    def watch(self, now: float) -> None:
+    def watch(self, now: float) -> float:
         """Cancel work that breaks a limit, and give up work that ignores its cancellation."""
         for running in tuple(self._running):
             if running.outcome is None:
@@ -103,6 +106,7 @@ class AsyncRunner(Generic[M]):
                     self._cancel(running, retry_logged(reason))
             elif now - running.cancelled_at >= self._limits.kill_grace_seconds:
                 running.lease.lose("it was cancelled and did not end")
+        return self._tick_seconds
 
     def count_unfinished(self) -> int:
         """Return how many messages must be settled, plus one while the poll thread runs."""

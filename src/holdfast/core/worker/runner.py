@@ -43,11 +43,11 @@ class Runner(Protocol):
     def start(self) -> None:
         """Start to fetch and handle messages."""
 
-    def watch(self, now: float) -> float | None:
+    def watch(self, now: float) -> float:
         """Enforce the limits of running work.
 
-        Returns the seconds until this must be called again, at most: infinity if there is
-        nothing to enforce, and None for several times a second.
+        Returns the seconds until this must be called again, at most. Infinity means that
+        there is nothing to enforce.
         """
 
     def count_unfinished(self) -> int:

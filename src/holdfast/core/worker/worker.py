@@ -32,8 +32,6 @@ __all__ = ["Isolation", "Worker", "WorkerReport"]
 
 Isolation = Literal["thread", "process", "async"]
 
-_TICK_SECONDS = 0.1
-
 
 class SignalSafeEvent(Event):
     """An event that a signal handler may set while the thread that it interrupts waits for it.
@@ -199,11 +197,7 @@ class Worker(Generic[M]):
         """
         self._clock.wait(self._wake, None if seconds == inf else seconds)
         self._wake.clear()
-        next_seconds = runner.watch(self._clock.monotonic())
-        if next_seconds is None:
-            tick_seconds = self._limits.compute_tick_seconds(self._queue.lease_seconds)
-            return min(_TICK_SECONDS, tick_seconds)
-        return next_seconds
+        return runner.watch(self._clock.monotonic())
 
     # -- components of a run
 
