@@ -26,13 +26,7 @@ from holdfast.jobs.events import PoolWorkerEnded, PoolWorkerStarted, TaskRetried
 from holdfast.jobs.model import JobError, TaskResult
 from holdfast.jobs.pool import wire
 from holdfast.jobs.pool.ports import Assignment, TaskSource
-from holdfast.jobs.pool.worker import (
-    PoolWorker,
-    RunningTask,
-    TaskAttempt,
-    WorkerSlot,
-    WorkerState,
-)
+from holdfast.jobs.pool.worker import PoolWorker, TaskAttempt, WorkerSlot, WorkerState
 
 MAX_TICK_SECONDS = 1.0  # a pass at least so often
 _ENDING_SECONDS = 0.005  # while a worker is ending
@@ -214,9 +208,9 @@ class Supervisor:
         for run in runs:
             self._requeue(run, len(runs) == 1, worker.reason)
 
-    def _requeue(self, run: RunningTask, alone: bool, reason: str) -> None:
+    def _requeue(self, run: TaskAttempt, alone: bool, reason: str) -> None:
         """Give the task another attempt, or fail it if it must have caused the worker's end."""
-        task, number = run.attempt.assignment, run.attempt.number
+        task, number = run.assignment, run.number
         if run.cancelled or self._stop_at is not None:
             self._source.give_back(task)
         elif (alone or run.overdue) and number >= self._max_attempts:
@@ -304,14 +298,14 @@ class SafeTaskSource:
         task: Assignment | None = self._call("give one", self._source.take)
         return task
 
-    def complete(self, run: RunningTask, report: wire.TaskReport) -> None:
+    def complete(self, run: TaskAttempt, report: wire.TaskReport) -> None:
         """Pass on the result of a task, or give the task back if it was cancelled.
 
         A failure after a cancel was requested, so it is not a result. A job can be resumed
         while tasks of its last run are being cancelled, and the handler cannot tell the two
         runs apart. So a task that was cancelled by mistake is given back and done again.
         """
-        task = run.attempt.assignment
+        task = run.assignment
         error = None if report.error is None else JobError(*report.error)
         if error is not None and (run.cancelled or error.code == wire.CANCELLED):
             self.give_back(task)

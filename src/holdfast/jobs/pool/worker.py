@@ -32,9 +32,9 @@ class WorkerState(Enum):
     ENDING = auto()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class TaskAttempt:
-    """A task and the number of this attempt at it.
+    """A task, the number of this attempt at it, and how far it is.
 
     A suspect ran on a worker that ended, and may be the reason. So it gets the next worker
     to itself. Otherwise it could take other tasks down with it again and again.
@@ -43,23 +43,16 @@ class TaskAttempt:
     assignment: Assignment
     number: int = 1
     suspect: bool = False
-
-
-@dataclass(slots=True)
-class RunningTask:
-    """An attempt that runs on a worker."""
-
-    attempt: TaskAttempt
-    started_at: float
+    started_at: float = 0.0  # once it runs on a worker
     bytes_processed: int = 0
     cancelled: bool = False
     overdue: bool = False
 
     def to_info(self, now: float) -> RunningTaskInfo:
         """Return a view of the task."""
-        task, number = self.attempt.assignment, self.attempt.number
+        ids = (self.assignment.job_id, self.assignment.task_id, self.number)
         seconds = max(0.0, now - self.started_at)
-        return RunningTaskInfo(task.job_id, task.task_id, number, seconds, self.bytes_processed)
+        return RunningTaskInfo(*ids, seconds, self.bytes_processed)
 
 
 @dataclass(slots=True)
@@ -72,7 +65,7 @@ class PoolWorker:
     heard_at: float
     started_at: float
     state: WorkerState = WorkerState.STARTING
-    running: dict[int, RunningTask] = field(default_factory=dict)
+    running: dict[int, TaskAttempt] = field(default_factory=dict)
     was_ready: bool = False
     finished_task: bool = False  # so its start is not what ends it now
     unreadable: bool = False  # it sent an invalid message, so no later one can be trusted
@@ -88,7 +81,7 @@ class PoolWorker:
     @property
     def has_room(self) -> bool:
         """Whether the worker can take a task that is not a suspect."""
-        has_suspect = any(run.attempt.suspect for run in self.running.values())
+        has_suspect = any(run.suspect for run in self.running.values())
         has_free_slot = len(self.running) < self.slots
         return self.state is WorkerState.READY and has_free_slot and not has_suspect
 
@@ -101,17 +94,18 @@ class PoolWorker:
         task = attempt.assignment
         ids = (task.job_id, task.task_id, attempt.number, nonce)
         self.process.send(nonce, wire.pack_task(task.payload, *ids))
-        self.running[nonce] = RunningTask(attempt, now)
+        attempt.started_at = now
+        self.running[nonce] = attempt
 
     def cancel(self, job_id: str) -> None:
         """Mark the running tasks of that job as cancelled."""
         for run in self.running.values():
-            run.cancelled |= run.attempt.assignment.job_id == job_id
+            run.cancelled |= run.assignment.job_id == job_id
 
     def send_cancels(self) -> None:
         """Send a cancel for each job with cancelled tasks, because an earlier one may have
         come before the task had begun. Skip a worker that does not read its pipe."""
-        jobs = {run.attempt.assignment.job_id for run in self.running.values() if run.cancelled}
+        jobs = {run.assignment.job_id for run in self.running.values() if run.cancelled}
         if self.state is WorkerState.READY and not self.process.unsent_bytes:
             for job_id in jobs:
                 self.process.send(0, wire.pack_cancel(job_id))
