@@ -213,6 +213,19 @@ def test_a_lost_response_counts_as_sent_if_the_token_is_closed_afterwards(stage:
     assert not stage.list_events(ev.StepFunctionsTimedOut)
 
 
+def test_a_refusal_does_not_settle_the_doubt_of_an_earlier_attempt(stage: Stage) -> None:
+    """The first attempt closed the token, whatever happened to the second."""
+    token = stage.step_functions.open()
+    (task,) = stage.begin(1, token=token)
+    stage.tracker.seal(JOB, 1)
+    stage.step_functions.lose_replies(1)
+    stage.step_functions.throttle(1)
+    stage.tracker.count(JOB, [make_success(task)])
+    stage.tracker.complete(JOB)
+    assert stage.tracker.complete(JOB).status is JobStatus.COMPLETED
+    assert not stage.list_events(ev.StepFunctionsTimedOut)
+
+
 @pytest.mark.requirement("R004-253")
 def test_a_token_that_is_closed_at_the_first_attempt_timed_out(stage: Stage) -> None:
     """(JB-09)."""
