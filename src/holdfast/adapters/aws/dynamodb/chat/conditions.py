@@ -13,7 +13,7 @@ Every attribute is written `#name`, so a reserved word cannot make a call fail.
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat.sanitize import replace_lone_surrogates
+from holdfast.adapters.aws.dynamodb.chat.items import replace_lone_surrogates
 from holdfast.adapters.aws.dynamodb.expressions import CallBuilder, require_all
 from holdfast.adapters.aws.dynamodb.values import Attributes, encode
 from holdfast.conversations.errors import PermanentError

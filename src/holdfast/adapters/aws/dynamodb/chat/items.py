@@ -6,10 +6,18 @@ error. Holdfast writes times as numbers; in rows of other software a time may ha
 that the inbound message parser reads.
 """
 
+import json
+import math
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat.sanitize import to_expiry_seconds, to_plain_json
+from holdfast.adapters.aws.dynamodb.values import (
+    Attributes,
+    count_bytes,
+    encode,
+    measure_size,
+)
 from holdfast.conversations.errors import PermanentError
 from holdfast.conversations.messages import parse_time
 from holdfast.conversations.model import (
@@ -22,10 +30,58 @@ from holdfast.conversations.model import (
     Status,
     UnreadableFragment,
     Window,
+    digest_texts,
 )
 from holdfast.conversations.outbox import Outbox, outbox_from_data
+from holdfast.jobs.errors import InvalidJob
 
 Row = Mapping[str, Any]
+
+MAX_ROW_BYTES = 400 * 1024
+_MAX_HASH_BYTES, _MAX_RANGE_BYTES = 2048, 1024  # bytes
+
+# -- keys, within DynamoDB's limits on their length
+
+
+def build_conversation_key(key: ConversationKey) -> Attributes:
+    """Return the key of a conversation's row."""
+    return {
+        "primary_channel": {"S": key.primary_channel},
+        "conversation_id": {"S": key.conversation_id},
+    }
+
+
+def is_valid_key(key: ConversationKey) -> bool:
+    """Return whether DynamoDB can hold a row with this key."""
+    hash_bytes, range_bytes = (
+        count_bytes(key.primary_channel),
+        count_bytes(key.conversation_id),
+    )
+    return 0 < hash_bytes <= _MAX_HASH_BYTES and 0 < range_bytes <= _MAX_RANGE_BYTES
+
+
+def build_stage_key(conversation_id: str, sid: str) -> Attributes:
+    """Return the key of a staged message's row."""
+    return {"conversation_id": {"S": conversation_id}, "message_sid": {"S": sid}}
+
+
+def build_history_hash(key: ConversationKey) -> str:
+    """Return the hash key of the conversation's rows in `conversation-messages`.
+
+    The line break separates the two names, because no name contains one.
+    """
+    text = f"{key.primary_channel}\n{key.conversation_id}"
+    short = count_bytes(text) <= _MAX_HASH_BYTES
+    return text if short else digest_texts(key.primary_channel, key.conversation_id)
+
+
+def build_sid_key(key: ConversationKey, sid: str) -> Attributes:
+    """Return the key of the row that marks a sid as processed."""
+    entry = (
+        f"sid#{sid}" if count_bytes(sid) <= _MAX_RANGE_BYTES - 4 else f"sid#{digest_texts(sid)}"
+    )
+    return {"conversation": {"S": build_history_hash(key)}, "entry": {"S": entry}}
+
 
 # -- staged messages
 
@@ -246,3 +302,71 @@ def read_number(row: Row, name: str) -> int:
 
 def _read_mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
+
+
+# -- values in a form that DynamoDB can store
+
+
+def encode_row(
+    row: Mapping[str, Any], subject: str, max_bytes: int = MAX_ROW_BYTES
+) -> Attributes:
+    """Return the row as DynamoDB attributes.
+
+    Raises PermanentError if the row is too large or holds a value that DynamoDB cannot store,
+    because a retry would not help.
+    """
+    try:
+        attributes = encode(replace_lone_surrogates(row))
+    except InvalidJob as error:
+        raise PermanentError(f"{subject} cannot be stored: {error}") from None
+    if (size := measure_size(attributes)) > max_bytes:
+        raise PermanentError(
+            f"{subject} is too large: it has {size} bytes, the limit is {max_bytes}"
+        )
+    return attributes
+
+
+def replace_lone_surrogates(value: Any) -> Any:
+    """Return the value with lone surrogates replaced.
+
+    A model may write half of a surrogate pair, and no store accepts it. The reply has already
+    been sent then, so storing its history must not fail.
+    """
+    match value:
+        case str():
+            return value if value.isascii() else value.encode(errors="replace").decode()
+        case Mapping():
+            return {
+                replace_lone_surrogates(name): replace_lone_surrogates(element)
+                for name, element in value.items()
+            }
+        case list() | tuple():
+            return [replace_lone_surrogates(element) for element in value]
+    return value
+
+
+def estimate_size(value: Any) -> int:
+    """Return the approximate bytes of a value in a row, rather too many than too few."""
+    return len(json.dumps(value, ensure_ascii=False, default=str).encode(errors="replace"))
+
+
+def to_expiry_seconds(seconds: float) -> int:
+    """Return whole seconds, as DynamoDB requires.
+
+    They are rounded up, so that a row never expires too early.
+    """
+    return math.ceil(seconds)
+
+
+def to_plain_json(value: Any) -> Any:
+    """Return a stored value as JSON types, because rows of other software may contain bytes."""
+    match value:
+        case Mapping():
+            return {str(name): to_plain_json(element) for name, element in value.items()}
+        case list() | tuple() | set():
+            return [to_plain_json(element) for element in value]
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes() | bytearray():
+            return b64encode(value).decode()
+    return str(value)

@@ -10,7 +10,7 @@ slices that fit into one transaction each. A batch has one slice unless its mess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat import items, sanitize
+from holdfast.adapters.aws.dynamodb.chat import items
 from holdfast.adapters.aws.dynamodb.values import Attributes
 from holdfast.conversations.model import (
     ConversationKey,
@@ -38,7 +38,7 @@ def split_into_parts(staged: Sequence[Staged]) -> list[Part]:
     parts: list[Part] = []
     size = 0
     for row in map(_row_from_staged, staged):
-        row_size = sanitize.estimate_size(row)
+        row_size = items.estimate_size(row)
         if (
             not parts
             or size + row_size > _MAX_PART_BYTES
@@ -79,7 +79,7 @@ def row_from_batch(parked: ParkedBatch) -> Attributes:
         "parked_at": parked.parked_at,
         **outbox,
     }
-    return sanitize.encode_row(row, "the parked batch")
+    return items.encode_row(row, "the parked batch")
 
 
 def row_from_part(parked: ParkedBatch, position: int, part: Part) -> Attributes:
@@ -90,7 +90,7 @@ def row_from_part(parked: ParkedBatch, position: int, part: Part) -> Attributes:
         "of": parked.parked_id,
         "staged": part,
     }
-    return sanitize.encode_row(row, "the parked batch")
+    return items.encode_row(row, "the parked batch")
 
 
 def batches_from_rows(rows: Iterable[items.Row]) -> list[ParkedBatch]:
@@ -136,7 +136,7 @@ def _row_from_staged(staged: Staged) -> dict[str, Any]:
             "problem": staged.problem,
             "row": dict(staged.row),
         }
-    return row if sanitize.estimate_size(row) <= _MAX_STAGED_BYTES else _shorten(row)
+    return row if items.estimate_size(row) <= _MAX_STAGED_BYTES else _shorten(row)
 
 
 def _shorten(value: Any) -> Any:

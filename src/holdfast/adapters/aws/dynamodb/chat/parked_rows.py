@@ -11,17 +11,16 @@ staged. No message is lost, and the lock expires.
 
 from collections.abc import Iterator
 
-from holdfast.adapters.aws.dynamodb.chat import conditions, parked_items, sanitize
+from holdfast.adapters.aws.dynamodb.chat import conditions, items, parked_items
 from holdfast.adapters.aws.dynamodb.chat.conditions import CALLS
-from holdfast.adapters.aws.dynamodb.chat.history import HistoryStore
-from holdfast.adapters.aws.dynamodb.chat.keys import build_conversation_key
+from holdfast.adapters.aws.dynamodb.chat.messages import Write
 from holdfast.adapters.aws.dynamodb.chat.rows import (
     LOCK_ATTRIBUTES,
     MAX_TRIES,
+    LockingStore,
     LockRelease,
     build_row_changing_error,
 )
-from holdfast.adapters.aws.dynamodb.chat.staging import Write
 from holdfast.adapters.aws.dynamodb.chat.tables import EXPIRES_BY
 from holdfast.adapters.aws.dynamodb.client import TransactionCancelled, WriteDone
 from holdfast.adapters.aws.dynamodb.expressions import RETURN_OLD
@@ -36,7 +35,7 @@ _SET_MARK = ", #thread_mark = :mark"
 _REMOVE_LOCK = f" REMOVE #outbox, {LOCK_ATTRIBUTES}"
 
 
-class ParkingStore(HistoryStore):
+class ParkingStore(LockingStore):
     """The part of the store that parks batches and takes them out again."""
 
     # -- parking
@@ -150,7 +149,7 @@ class ParkingStore(HistoryStore):
     def _build_lock_check(self, grant: LockGrant) -> Write:
         check = CALLS.delete(
             self._tables.conversations,
-            build_conversation_key(grant.key),
+            items.build_conversation_key(grant.key),
             conditions.LOCK_HELD,
             conditions.values_from_grant(grant),
         )
@@ -255,8 +254,8 @@ class ParkingStore(HistoryStore):
         self, parked: ParkedBatch, staged: Staged, now: float, expires_at: float
     ) -> Write:
         row = parked_items.row_for_restaging(staged, parked.key, now)
-        row[EXPIRES_BY] = sanitize.to_expiry_seconds(expires_at)
-        attributes = sanitize.encode_row(row, "the message")
+        row[EXPIRES_BY] = items.to_expiry_seconds(expires_at)
+        attributes = items.encode_row(row, "the message")
         return {"Put": CALLS.put(self._tables.stage, attributes, conditions.NEW_FRAGMENT)}
 
 

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
-from holdfast.adapters.aws.dynamodb.chat import conditions, items, sanitize
+from holdfast.adapters.aws.dynamodb.chat import conditions, items
 from holdfast.adapters.aws.dynamodb.chat.conditions import CALLS
-from holdfast.adapters.aws.dynamodb.chat.keys import build_conversation_key, is_valid_key
-from holdfast.adapters.aws.dynamodb.chat.staging import StagingStore
+from holdfast.adapters.aws.dynamodb.chat.messages import MessageStore
 from holdfast.adapters.aws.dynamodb.client import ConditionFailed, WriteDone
 from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import LockLost, PermanentError
@@ -53,7 +52,7 @@ _TAKE_OVER_LOCK = (
 LOCK_ATTRIBUTES = "#lock_owner, #lock_trigger, #lock_expires_at, #lock_write, #previous_status"
 
 
-class LockingStore(StagingStore):
+class LockingStore(MessageStore):
     """The part of the store that has the conversations' rows and their locks."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -61,12 +60,6 @@ class LockingStore(StagingStore):
         self._held: dict[LockGrant, items.Row] = {}  # the row at acquisition
 
     # -- reading and making
-
-    def _read_conversation(self, key: ConversationKey) -> items.Row:
-        """Return the row, or an empty one if there is none."""
-        if not is_valid_key(key):
-            return {}
-        return self._read_row(self._tables.conversations, build_conversation_key(key))
 
     def get(self, key: ConversationKey) -> Conversation | None:
         """Return the conversation, or None if there is none."""
@@ -105,7 +98,7 @@ class LockingStore(StagingStore):
         expires_at: float,
     ) -> LockAcquired | LockHeld | ConversationNotFound:
         """Take the lock if it is free or expired."""
-        if not is_valid_key(key):
+        if not items.is_valid_key(key):
             return ConversationNotFound()
         values = {":owner": owner, ":trigger": trigger_id, ":expires": expires_at, ":now": now}
         values[":write"] = uuid4().hex
@@ -158,7 +151,7 @@ class LockingStore(StagingStore):
         """
         noted = to_plain_data(outbox)
         row = {**self._held.get(grant, {}), "outbox": noted}
-        if (size := sanitize.estimate_size(row)) > _MAX_BYTES_WITH_OUTBOX:
+        if (size := items.estimate_size(row)) > _MAX_BYTES_WITH_OUTBOX:
             # A reply is noted before it is sent, so a reply that cannot be noted is not sent.
             raise PermanentError(
                 f"the reply is too long to store: the row would have {size} bytes, "
@@ -188,7 +181,7 @@ class LockingStore(StagingStore):
 
     def set_status(self, key: ConversationKey, status: str) -> bool:
         """Set the status an operator chose. Return False if there is no such conversation."""
-        if not is_valid_key(key):
+        if not items.is_valid_key(key):
             return False
         is_busy = False
         for _ in range(MAX_TRIES):
@@ -245,7 +238,11 @@ class LockingStore(StagingStore):
     ) -> dict[str, Any]:
         """Return the arguments of UpdateItem, which also fit into a transaction."""
         return CALLS.update(
-            self._tables.conversations, build_conversation_key(key), update, condition, values
+            self._tables.conversations,
+            items.build_conversation_key(key),
+            update,
+            condition,
+            values,
         )
 
 

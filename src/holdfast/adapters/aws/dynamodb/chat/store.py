@@ -22,7 +22,8 @@ but one expression cannot both append to a list and trim it.
 from dataclasses import replace
 from typing import Any
 
-from holdfast.adapters.aws.dynamodb.chat import conditions, items, sanitize
+from holdfast.adapters.aws.dynamodb.chat import conditions, items
+from holdfast.adapters.aws.dynamodb.chat.messages import Write
 from holdfast.adapters.aws.dynamodb.chat.parked_rows import ParkingStore
 from holdfast.adapters.aws.dynamodb.chat.rows import (
     LOCK_ATTRIBUTES,
@@ -30,7 +31,6 @@ from holdfast.adapters.aws.dynamodb.chat.rows import (
     LockRelease,
     build_row_changing_error,
 )
-from holdfast.adapters.aws.dynamodb.chat.staging import Write
 from holdfast.adapters.aws.dynamodb.client import WriteDone
 from holdfast.adapters.aws.dynamodb.expressions import RETURN_OLD
 from holdfast.conversations import store_rules as rules
@@ -159,8 +159,8 @@ def _number_messages(messages: tuple[HistoryMessage, ...], last: int) -> list[Hi
 def _trim_to_size(messages: tuple[HistoryMessage, ...], row: items.Row) -> list[dict[str, Any]]:
     """Return the messages as rows, without the oldest ones if they are too many bytes."""
     others = {name: row[name] for name in row if name not in ("messages", "outbox")}
-    max_bytes = min(_MAX_RECENT_BYTES, _MAX_ROW_BYTES - sanitize.estimate_size(others))
+    max_bytes = min(_MAX_RECENT_BYTES, _MAX_ROW_BYTES - items.estimate_size(others))
     rows = [items.row_from_message(message) for message in messages]
-    while rows and sanitize.estimate_size(rows) > max_bytes:
+    while rows and items.estimate_size(rows) > max_bytes:
         del rows[0]
     return rows
