@@ -14,6 +14,7 @@ from holdfast.conversations import events as cv
 from holdfast.conversations.errors import PermanentError, SendUnclear
 from holdfast.conversations.model import Status, UnreadableFragment
 from holdfast.conversations.outbox import WritingReply
+from holdfast.conversations.rows import row_from_parked
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.worker.outcome import Done, Retry
@@ -181,6 +182,6 @@ def test_a_reply_to_rows_that_became_unreadable_becomes_history(ground):
     ground.run_until_quiet()
     [parked] = ground.store.parked()
     damaged = replace(parked, staged=(UnreadableFragment("SM1", "it has no body", {}),))
-    ground.store._memory.parked[parked.parked_id] = damaged
+    ground.store._memory.replace("parked", [row_from_parked(damaged)])
     ground.operator.sent(parked.parked_id)
     assert [role for role, _ in ground.history] == ["user", "assistant"]

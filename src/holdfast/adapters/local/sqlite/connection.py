@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 from holdfast.adapters.local.sqlite import path_check
 from holdfast.adapters.local.sqlite.errors import get_primary_code
 from holdfast.adapters.local.sqlite.jobs.schema import JOBS
+from holdfast.adapters.local.sqlite.rows import RowConnection
 from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError, StoreUnavailable
@@ -25,7 +26,7 @@ _MAX_WAL_BYTES = 16 * 1024 * 1024  # the log is truncated to this after a burst
 class OpenConnection:
     """A connection, and the identity of the file it opened."""
 
-    connection: sqlite3.Connection
+    connection: RowConnection
     file_id: tuple[int, int]  # the file's identity, even if its path names another file later
 
 
@@ -46,6 +47,7 @@ def connect(
         timeout=busy_seconds,
         isolation_level=None,
         check_same_thread=False,  # used by one thread at a time, but not always the same one
+        factory=RowConnection,
     )
     try:
         _configure(connection, durability)

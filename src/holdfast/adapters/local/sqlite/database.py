@@ -23,10 +23,10 @@ from holdfast.adapters.local.sqlite.connection import (
     connect,
 )
 from holdfast.adapters.local.sqlite.errors import translate_error
+from holdfast.adapters.local.sqlite.rows import Row, RowConnection, read_rows
 from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.core.errors import ConfigError, StoreUnavailable
 
-Row = Mapping[str, Any]
 Values = Sequence[Any] | Mapping[str, Any]
 
 _databases: "WeakSet[Database]" = WeakSet()
@@ -66,13 +66,13 @@ class Database:
     # -- transactions
 
     @contextmanager
-    def begin_read(self) -> Iterator[sqlite3.Connection]:
+    def begin_read(self) -> Iterator[RowConnection]:
         """Begin a transaction that sees one state of the file throughout."""
         with self._lend() as connection, _transaction(connection, "BEGIN"):
             yield connection
 
     @contextmanager
-    def begin_write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def begin_write(self, *, durable: bool = True) -> Iterator[RowConnection]:
         """Begin a transaction as the only writer. Either all of its writes happen or none.
 
         A write that is not `durable` reaches the disk with the next durable one. A power cut in
@@ -126,7 +126,7 @@ class Database:
     # -- connections, each used by one thread at a time
 
     @contextmanager
-    def _lend(self) -> Iterator[sqlite3.Connection]:
+    def _lend(self) -> Iterator[RowConnection]:
         opened, generation = self._take_idle()
         broken = True
         try:
@@ -207,12 +207,6 @@ def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
         with suppress(sqlite3.Error):  # a full disk may have rolled it back already
             connection.execute("ROLLBACK")
         raise
-
-
-def read_rows(cursor: sqlite3.Cursor) -> list[Row]:
-    """Return the rows of a cursor as dicts by column."""
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, values, strict=True)) for values in cursor]
 
 
 # Held from before a fork until after it, so that a database created meanwhile waits.

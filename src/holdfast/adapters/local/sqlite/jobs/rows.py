@@ -5,7 +5,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from holdfast.adapters.local.sqlite.database import Row
+from holdfast.adapters.local.sqlite.rows import Row
 from holdfast.jobs.model import (
     Callback,
     CallbackState,

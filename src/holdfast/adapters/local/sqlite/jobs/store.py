@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.adapters.local.sqlite import retention
 from holdfast.adapters.local.sqlite.connection import Durability
-from holdfast.adapters.local.sqlite.database import Database, read_rows
+from holdfast.adapters.local.sqlite.database import Database
 from holdfast.adapters.local.sqlite.jobs import tasks
 from holdfast.adapters.local.sqlite.jobs.rows import (
     find_changes,
@@ -18,6 +18,7 @@ from holdfast.adapters.local.sqlite.jobs.rows import (
     task_from_row,
 )
 from holdfast.adapters.local.sqlite.jobs.schema import JOBS
+from holdfast.adapters.local.sqlite.rows import read_rows
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.jobs import transitions
 from holdfast.jobs.errors import JobExists, StoreUnavailable

@@ -4,8 +4,8 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.adapters.local.sqlite.database import Row, read_rows
 from holdfast.adapters.local.sqlite.jobs.rows import get_code, get_message
+from holdfast.adapters.local.sqlite.rows import Row, read_rows
 from holdfast.jobs.model import ExportTask, TaskResult, TaskStatus
 
 _ADD = """
