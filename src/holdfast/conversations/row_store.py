@@ -5,10 +5,10 @@ columns they have.
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.conversations import rows as row_values
 from holdfast.conversations import store_rules as rules
@@ -30,42 +30,12 @@ from holdfast.conversations.model import (
 )
 from holdfast.conversations.outbox import Outbox, SendingReply, SentReply
 from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.rows import Row, row_from_key
+from holdfast.conversations.rows import row_from_key
 from holdfast.core.clock import Clock
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.rows import Row, Rows
 
 _MAX_SEQ = 2**63 - 1
-
-
-class Rows(Protocol):
-    """The rows of all tables, within one transaction.
-
-    `where` maps columns to the values that a row must have. A name may end in ` <` or ` >`.
-    """
-
-    def select(
-        self,
-        table: str,
-        where: Row,
-        *,
-        columns: str = "*",
-        order_by: str = "",
-        descending: bool = False,
-        limit: int = -1,
-    ) -> list[Row]:
-        """Return the rows, all of them if the limit is negative."""
-
-    def insert(self, table: str, rows: Sequence[Row]) -> int:
-        """Add the rows whose keys are new, and return how many were added."""
-
-    def replace(self, table: str, rows: Sequence[Row]) -> None:
-        """Add the rows, each in place of the one with its key."""
-
-    def update(self, table: str, changes: Row, where: Row) -> int:
-        """Change the rows, and return how many there were."""
-
-    def delete(self, table: str, wheres: Sequence[Row]) -> None:
-        """Delete the rows of each of these conditions, which name the same columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +99,7 @@ class RowConversationStore(ConversationStore):
         """Note that the window's trigger is in the queue, if the window is still stored."""
         where = _match_window(window.conversation_id, window.trigger_id)
         with self._begin_write(durable=False) as rows:
-            rows.update("windows", {"triggered": True}, where)
+            rows.update("windows", [({"triggered": True}, where)])
 
     def window(self, conversation_id: str) -> Window | None:
         """Return the conversation's window, expired or not."""
@@ -168,7 +138,8 @@ class RowConversationStore(ConversationStore):
         """Extend the lock. Return False if this grant lost it or it expired."""
         where = {**_match_grant(grant), "lock_expires_at >": now}
         with self._begin_write(durable=False) as rows:
-            return rows.update("conversations", {"lock_expires_at": expires_at}, where) > 0
+            change = {"lock_expires_at": expires_at}
+            return rows.update("conversations", [(change, where)]) > 0
 
     def release(self, grant: LockGrant, status: str | None) -> None:
         """Release the lock without a reply. Raises LockLost."""
@@ -199,7 +170,7 @@ class RowConversationStore(ConversationStore):
         }
         durable = isinstance(outbox, SendingReply | SentReply)
         with self._begin_write(durable=durable) as rows:
-            if not rows.update("conversations", noted, _match_grant(grant)):
+            if not rows.update("conversations", [(noted, _match_grant(grant))]):
                 raise _build_lock_lost_error()
 
     def finish(
@@ -368,7 +339,7 @@ def _build_lock_lost_error() -> LockLost:
 def _update(rows: Rows, stored: StoredConversation, after: Conversation, **owner: str) -> None:
     """Write the columns that changed, and the lock's owner if one is given."""
     if changes := row_values.find_changes(stored.conversation, after) | owner:
-        rows.update("conversations", changes, {"conversation_no": stored.number})
+        rows.update("conversations", [(changes, {"conversation_no": stored.number})])
 
 
 def _find_window(rows: Rows, conversation_id: str) -> Window | None:

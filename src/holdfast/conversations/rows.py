@@ -1,9 +1,5 @@
-"""Convert conversations and their messages to rows of plain values, and back.
+"""Convert conversations and their messages to rows, and back."""
 
-Plain values are texts, numbers, None, and lists and dicts of them.
-"""
-
-from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -19,8 +15,7 @@ from holdfast.conversations.model import (
     Window,
 )
 from holdfast.conversations.outbox import Outbox, outbox_from_data, to_plain_data
-
-Row = Mapping[str, Any]
+from holdfast.core.rows import Row
 
 # Columns have the names of fields.
 _CONSTANT = ("channel_config", "ai_config", "created_at")

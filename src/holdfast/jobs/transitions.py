@@ -18,12 +18,10 @@ from holdfast.jobs.model import (
     Callback,
     CallbackState,
     ExportJob,
-    ExportTask,
     JobError,
     JobState,
     JobStatus,
     TaskResult,
-    TaskStatus,
     TaskToken,
 )
 
@@ -177,15 +175,6 @@ def keep_first_results(job_id: str, results: Sequence[TaskResult]) -> dict[str, 
         if result.job_id == job_id:
             first_results.setdefault(result.task_id, result)
     return first_results
-
-
-def finish_task(task: ExportTask | None, result: TaskResult) -> ExportTask | None:
-    """Return the finished task, or None if it is unknown or finished already."""
-    if task is None or task.status is not TaskStatus.PENDING:
-        return None
-    return replace(
-        task, status=result.status, bytes_processed=result.bytes_processed, error=result.error
-    )
 
 
 def record_progress(job: ExportJob, now: float) -> ExportJob:

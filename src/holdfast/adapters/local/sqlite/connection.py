@@ -1,4 +1,4 @@
-"""Open a connection whose committed writes are safe."""
+"""Open a connection whose committed writes are safe, to a file with a store's tables."""
 
 import sqlite3
 from collections.abc import Callable
@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from holdfast.adapters.local.sqlite import path_check
-from holdfast.adapters.local.sqlite.errors import get_primary_code
-from holdfast.adapters.local.sqlite.jobs.schema import JOBS
 from holdfast.adapters.local.sqlite.rows import RowConnection
-from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.core.clock import SYSTEM_CLOCK
-from holdfast.core.errors import ConfigError, StoreUnavailable
+from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
 
 T = TypeVar("T")
 Durability = Literal["power", "process"]
@@ -20,6 +17,50 @@ Durability = Literal["power", "process"]
 SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
 _RETRY_SECONDS = 0.01
 _MAX_WAL_BYTES = 16 * 1024 * 1024  # the log is truncated to this after a burst
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables that one kind of store needs, and its name in messages."""
+
+    name: str  # as in "job store"
+    content: str  # as in "jobs"
+    version: int
+    tables: str
+    application_id: int = 0  # distinguishes kinds of stores that have the same version
+
+    def is_current(self, connection: sqlite3.Connection, path: Path) -> bool:
+        """Return whether the tables exist in this version.
+
+        Raises ConfigError for the tables of another application or a newer version.
+        """
+        version, application_id = (
+            _read_pragma(connection, of) for of in ("user_version", "application_id")
+        )
+        if not version and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+            return False
+        if not version or application_id != self.application_id:
+            raise ConfigError(
+                f"{str(path)!r} is a database of another application, not a {self.name}"
+            )
+        if version > self.version:
+            raise ConfigError(
+                f"the {self.name} {str(path)!r} has schema {version}, but this version of "
+                f"holdfast supports {self.version}: update holdfast"
+            )
+        return version == self.version
+
+    def create(self, connection: sqlite3.Connection) -> None:
+        """Create the tables, within a transaction of the caller."""
+        for statement in self.tables.split(";\n"):
+            if statement.strip():
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {self.application_id}")
+        connection.execute(f"PRAGMA user_version = {self.version}")
+
+
+def _read_pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +117,7 @@ def _prepare(
     _create_tables(connection, path, schema)
 
 
-def _is_current(connection: sqlite3.Connection, path: Path, schema: Schema = JOBS) -> bool:
+def _is_current(connection: sqlite3.Connection, path: Path, schema: Schema) -> bool:
     # otherwise another process could create the tables between two reads
     connection.execute("BEGIN")
     current = schema.is_current(connection, path)
@@ -110,7 +151,49 @@ def _retry_while_busy(attempt: Callable[[], T], seconds: float) -> T:
         try:
             return attempt()
         except sqlite3.OperationalError as error:
-            is_busy = get_primary_code(error) == sqlite3.SQLITE_BUSY
+            is_busy = _get_primary_code(error) == sqlite3.SQLITE_BUSY
             if not is_busy or SYSTEM_CLOCK.monotonic() > give_up_at:
                 raise
             SYSTEM_CLOCK.sleep(_RETRY_SECONDS)
+
+
+# -- errors
+
+# An operator must repair these first. The others may be over at the next try.
+_NEEDS_REPAIR = {
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite database",
+    sqlite3.SQLITE_READONLY: "it cannot be written: check the permissions of file and folder",
+    sqlite3.SQLITE_PERM: "its permissions forbid it",
+    sqlite3.SQLITE_AUTH: "its permissions forbid it",
+}
+_UNAVAILABLE = {
+    sqlite3.SQLITE_BUSY: "other processes kept it locked for too long",
+    sqlite3.SQLITE_LOCKED: "other processes kept it locked for too long",
+    sqlite3.SQLITE_FULL: "the disk is full: free some space",
+    sqlite3.SQLITE_IOERR: "the disk failed or is full",
+    sqlite3.SQLITE_NOMEM: "memory is exhausted",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check the permissions of file and folder",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: restore it from a backup",
+    sqlite3.SQLITE_PROTOCOL: "other processes kept it locked for too long",
+}
+
+
+def translate_error(
+    error: sqlite3.Error, path: Path, store: str = "job store"
+) -> HoldfastError | None:
+    """Return Holdfast's error for a SQLite error, or None for an unknown one.
+
+    An unknown error is raised unchanged.
+    """
+    code = _get_primary_code(error)
+    name = f"the {store} {str(path)!r}"
+    if code in _NEEDS_REPAIR:
+        return ConfigError(f"{name} cannot be used: {_NEEDS_REPAIR[code]}")
+    if code in _UNAVAILABLE:
+        return StoreUnavailable(f"{name} is unavailable: {_UNAVAILABLE[code]}")
+    return None
+
+
+def _get_primary_code(error: sqlite3.Error) -> int:
+    """Return the code without the detail that SQLite adds in the higher bits."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

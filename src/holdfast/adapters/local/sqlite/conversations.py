@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from holdfast.adapters.local.sqlite.connection import Durability
+from holdfast.adapters.local.sqlite.connection import Durability, Schema
 from holdfast.adapters.local.sqlite.database import Database
 from holdfast.adapters.local.sqlite.rows import RowConnection
-from holdfast.adapters.local.sqlite.schema import Schema
 from holdfast.conversations.model import ConversationKey, WaitingConversation
 from holdfast.conversations.row_store import RowConversationStore
 from holdfast.core.clock import SYSTEM_CLOCK, Clock

@@ -7,7 +7,7 @@ writes to. Connections are therefore closed before a fork and opened again when 
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -20,14 +20,12 @@ from holdfast.adapters.local.sqlite.connection import (
     SYNCHRONOUS,
     Durability,
     OpenConnection,
+    Schema,
     connect,
+    translate_error,
 )
-from holdfast.adapters.local.sqlite.errors import translate_error
-from holdfast.adapters.local.sqlite.rows import Row, RowConnection, read_rows
-from holdfast.adapters.local.sqlite.schema import Schema
+from holdfast.adapters.local.sqlite.rows import RowConnection, read_rows
 from holdfast.core.errors import ConfigError, StoreUnavailable
-
-Values = Sequence[Any] | Mapping[str, Any]
 
 _databases: "WeakSet[Database]" = WeakSet()
 
@@ -94,15 +92,10 @@ class Database:
         finally:
             self._writing.release()
 
-    def query(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
+    def query(self, statement: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows that one statement reads, as dicts by column."""
         with self.begin_read() as connection:
             return read_rows(connection.execute(statement, values))
-
-    def execute(self, statement: str, values: Values, *, durable: bool = True) -> int:
-        """Execute one statement in its own transaction; return how many rows it wrote."""
-        with self.begin_write(durable=durable) as connection:
-            return connection.execute(statement, values).rowcount
 
     @contextmanager
     def _relax_sync(self, connection: sqlite3.Connection, durable: bool) -> Iterator[None]:

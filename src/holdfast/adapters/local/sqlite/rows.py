@@ -1,12 +1,12 @@
 """Rows as dicts by column, within one transaction."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from sqlite3 import Connection, Cursor
 from typing import Any
 
-Row = Mapping[str, Any]
+from holdfast.core.rows import Row
 
 # Columns that hold JSON texts, and how a value that JSON does not have is written. A row of
 # other software may contain anything, and is stored nevertheless.
@@ -19,14 +19,12 @@ _JSON: dict[str, Callable[[Any], Any] | None] = {
     "media": None,
     "unreadable": str,
     "staged": str,
+    "metadata": None,
 }
 
 
 class RowConnection(Connection):
-    """A connection that reads and writes rows. Names of tables and columns are our own.
-
-    `where` maps columns to the values that a row must have. A name may end in ` <` or ` >`.
-    """
+    """A connection with the methods of `Rows`. Names of tables and columns are our own."""
 
     def select(
         self,
@@ -42,7 +40,7 @@ class RowConnection(Connection):
         order = f" ORDER BY {order_by}{' DESC' if descending else ''}" if order_by else ""
         statement = f"SELECT {columns} FROM {table}{_format_where(*where)}{order} LIMIT ?"  # noqa: S608 - our own names
         rows = read_rows(self.execute(statement, (*where.values(), limit)))
-        return rows if columns != "*" else [_decode(row) for row in rows]
+        return _decode_rows(rows)
 
     def insert(self, table: str, rows: Sequence[Row]) -> int:
         """Add the rows whose keys are new, and return how many were added."""
@@ -58,22 +56,29 @@ class RowConnection(Connection):
         names = ", ".join(rows[0])
         values = ", ".join("?" * len(rows[0]))
         statement = f"{verb} {table} ({names}) VALUES ({values}){otherwise}"
-        return self.executemany(statement, [_encode(row) for row in rows]).rowcount
+        return self.executemany(statement, _encode_rows(rows)).rowcount
 
-    def update(self, table: str, changes: Row, where: Row) -> int:
-        """Change the rows, and return how many there were."""
+    def update(self, table: str, updates: Sequence[tuple[Row, Row]]) -> int:
+        """Make each change to the rows of its condition, and return how many changed."""
+        if not updates:
+            return 0
+        changes, where = updates[0]
         columns = " = ?, ".join(changes)
         statement = f"UPDATE {table} SET {columns} = ?{_format_where(*where)}"  # noqa: S608 - our own names
-        return self.execute(statement, (*_encode(changes), *where.values())).rowcount
+        encoded = _encode_rows([changes for changes, _ in updates])
+        values = [
+            (*row, *where.values()) for row, (_, where) in zip(encoded, updates, strict=True)
+        ]
+        return self.executemany(statement, values).rowcount
 
     def delete(self, table: str, wheres: Sequence[Row]) -> None:
-        """Delete the rows of each of these conditions, which name the same columns."""
+        """Delete the rows of each condition."""
         if wheres:
             statement = f"DELETE FROM {table}{_format_where(*wheres[0])}"  # noqa: S608 - our own names
             self.executemany(statement, [tuple(where.values()) for where in wheres])
 
 
-def read_rows(cursor: Cursor) -> list[Row]:
+def read_rows(cursor: Cursor) -> list[dict[str, Any]]:
     """Return the rows of a cursor as dicts by column."""
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, values, strict=True)) for values in cursor]
@@ -86,15 +91,27 @@ def _format_where(*names: str) -> str:
     return f" WHERE {' AND '.join(terms)}" if terms else ""
 
 
-def _encode(row: Row) -> list[Any]:
+def _encode_rows(rows: Sequence[Row]) -> list[Sequence[Any]]:
+    """Return the values of rows that have the same columns, which are not empty."""
+    if _JSON.keys().isdisjoint(rows[0]):
+        return [tuple(row.values()) for row in rows]
     return [
-        json.dumps(value, default=_JSON[name]) if name in _JSON and value is not None else value
-        for name, value in row.items()
+        [
+            json.dumps(value, default=_JSON[name])
+            if name in _JSON and value is not None
+            else value
+            for name, value in row.items()
+        ]
+        for row in rows
     ]
 
 
-def _decode(row: Row) -> dict[str, Any]:
-    return {name: _parse(value) if name in _JSON else value for name, value in row.items()}
+def _decode_rows(rows: list[dict[str, Any]]) -> list[Row]:
+    names = _JSON.keys() & rows[0].keys() if rows else ()
+    for row in rows:
+        for name in names:
+            row[name] = _parse(row[name])
+    return [*rows]
 
 
 def _parse(text: Any) -> Any:

@@ -5,7 +5,7 @@ retention.
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from threading import Thread
@@ -13,12 +13,10 @@ from threading import Thread
 import pytest
 
 from holdfast.adapters.local.sqlite import SQLiteJobs, path_check
-from holdfast.adapters.local.sqlite.connection import Durability, _is_current
-from holdfast.adapters.local.sqlite.errors import translate_error
-from holdfast.adapters.local.sqlite.jobs.store import BY_STATUS
-from holdfast.adapters.local.sqlite.jobs.tasks import PAGE
+from holdfast.adapters.local.sqlite.connection import Durability, _is_current, translate_error
+from holdfast.adapters.local.sqlite.jobs import JOBS
 from holdfast.jobs.errors import StoreUnavailable
-from holdfast.jobs.model import ExportTask, JobStatus
+from holdfast.jobs.model import ExportTask, JobStatus, TaskStatus
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.jobs.concurrency import THREADS, run_together
 from holdfast.testing.contracts.jobs.support import (
@@ -134,7 +132,7 @@ def test_tables_that_appear_during_the_check_are_not_mistaken_for_another_applic
 
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.set_trace_callback(meanwhile)
-        assert not _is_current(connection, path)
+        assert not _is_current(connection, path, JOBS)
 
 
 def test_a_slow_listing_is_stored_as_it_comes_and_others_may_write(
@@ -218,21 +216,35 @@ def test_a_result_costs_the_same_in_a_large_job(fast_path: Path, clock: ManualCl
     assert steps[5_000] <= 1.1 * steps[100]
 
 
+def explain_select(jobs: SQLiteJobs, table: str, call: Callable[[], object]) -> str:
+    """Return the plan of the statement with which the call reads the table."""
+    statements: list[str] = []
+    with jobs._database.begin_read() as connection:
+        connection.set_trace_callback(statements.append)
+    call()
+    with jobs._database.begin_read() as connection:
+        connection.set_trace_callback(None)
+        [select] = [text for text in statements if text.startswith(f"SELECT * FROM {table} ")]
+        [step] = connection.execute(f"EXPLAIN QUERY PLAN {select}").fetchall()
+    return str(step[3])
+
+
 def test_jobs_are_found_by_status_without_reading_the_others(tmp_path: Path) -> None:
     jobs = SQLiteJobs(tmp_path / "jobs.db")
-    with jobs._database.begin_read() as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {BY_STATUS}", ("FAILED",)).fetchall()
-    [step] = plan
-    assert "USING INDEX jobs_by_status (status=?)" in step[3]
+    plan = explain_select(jobs, "jobs", lambda: jobs.find_by_status(JobStatus.FAILED))
+    assert "USING INDEX jobs_by_status (status=?)" in plan
 
 
-def test_a_page_of_tasks_is_read_in_order_without_the_pages_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [None, TaskStatus.PENDING])
+def test_a_page_of_tasks_is_read_in_order_without_the_pages_before(
+    tmp_path: Path, clock: ManualClock, status: TaskStatus | None
+) -> None:
     jobs = SQLiteJobs(tmp_path / "jobs.db")
-    with jobs._database.begin_read() as connection:
-        parameters = (1, "after", None, None, 10)
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {PAGE}", parameters).fetchall()
-    [step] = plan
-    assert "USING PRIMARY KEY (job_no=? AND task_id>?)" in step[3]
+    jobs.save(new_job(clock))
+    plan = explain_select(
+        jobs, "tasks", lambda: jobs.tasks("job", status=status, after="after", limit=10)
+    )
+    assert "USING PRIMARY KEY (job_no=? AND task_id>?)" in plan
 
 
 # -- retention

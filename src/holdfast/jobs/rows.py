@@ -1,11 +1,10 @@
 """Convert jobs and tasks to rows, and back."""
 
-import json
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from holdfast.adapters.local.sqlite.rows import Row
+from holdfast.core.rows import Row
 from holdfast.jobs.model import (
     Callback,
     CallbackState,
@@ -14,18 +13,17 @@ from holdfast.jobs.model import (
     JobError,
     JobState,
     JobStatus,
+    TaskResult,
     TaskStatus,
     TaskToken,
 )
 
 
-def get_code(error: JobError | None) -> str | None:
-    """Return the error's code, if there is an error."""
+def _get_code(error: JobError | None) -> str | None:
     return error.code if error else None
 
 
-def get_message(error: JobError | None) -> str | None:
-    """Return the error's message, if there is an error."""
+def _get_message(error: JobError | None) -> str | None:
     return error.message if error else None
 
 
@@ -51,13 +49,13 @@ _MUTABLE: tuple[tuple[str, str, Callable[[Any], Any] | None], ...] = (
     ("remaining_tasks", "remaining_tasks", None),
     ("callback_state", "callback.state", str),
     ("callback_status", "callback.status", str),
-    ("callback_error_code", "callback.error", get_code),
-    ("callback_error_message", "callback.error", get_message),
+    ("callback_error_code", "callback.error", _get_code),
+    ("callback_error_message", "callback.error", _get_message),
     ("callback_attempts", "callback.attempts", None),
     ("callback_in_doubt", "callback.in_doubt", None),
     ("callback_attempted_at", "callback.attempted_at", None),
-    ("error_code", "error", get_code),
-    ("error_message", "error", get_message),
+    ("error_code", "error", _get_code),
+    ("error_message", "error", _get_message),
     ("updated_at", "updated_at", None),
     ("last_progress_at", "last_progress_at", None),
     ("completed_at", "completed_at", None),
@@ -72,7 +70,7 @@ def row_from_job(job: ExportJob) -> dict[str, Any]:
         "job_id": job.job_id,
         "export_id": job.export_id,
         "user_id": job.user_id,
-        "metadata": json.dumps(dict(job.metadata)),
+        "metadata": dict(job.metadata),
         "created_at": job.created_at,
         **{
             name: encode(value) if encode else value
@@ -84,7 +82,7 @@ def row_from_job(job: ExportJob) -> dict[str, Any]:
 def find_changes(before: ExportJob, after: ExportJob) -> dict[str, Any]:
     """Return only the columns that changed.
 
-    Unchanged columns are not written, because SQLite would write their indexes again.
+    Unchanged columns are not written, because a database would write their indexes again.
     """
     if before is after:
         return {}
@@ -123,7 +121,7 @@ def job_from_row(row: Row) -> ExportJob:
             row["callback_attempted_at"],
         ),
         error=_error_from_row(row, "error"),
-        metadata=json.loads(row["metadata"]),
+        metadata=row["metadata"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         last_progress_at=row["last_progress_at"],
@@ -135,6 +133,37 @@ def job_from_row(row: Row) -> ExportJob:
 def _error_from_row(row: Row, name: str) -> JobError | None:
     code = row[f"{name}_code"]
     return None if code is None else JobError(code, row[f"{name}_message"])
+
+
+_PENDING = {
+    "status": TaskStatus.PENDING.value,
+    "bytes_processed": 0,
+    "error_code": None,
+    "error_message": None,
+}
+
+
+def row_from_task(job_no: int, task: ExportTask) -> dict[str, Any]:
+    """Return the row of a task that is pending, whatever its status is."""
+    return {
+        "job_no": job_no,
+        "task_id": task.task_id,
+        "url": task.url,
+        "key": task.key,
+        "checksum": task.checksum,
+        "size": task.size,
+        **_PENDING,
+    }
+
+
+def row_from_result(result: TaskResult) -> dict[str, Any]:
+    """Return the columns that a result changes."""
+    return {
+        "status": result.status.value,
+        "bytes_processed": result.bytes_processed,
+        "error_code": _get_code(result.error),
+        "error_message": _get_message(result.error),
+    }
 
 
 def task_from_row(job_id: str, row: Row) -> ExportTask:

@@ -1,0 +1,41 @@
+"""The port of stores on rows: tables whose rows are read and written in transactions.
+
+SQLite and memory implement it, so a store that uses only this is written once for both.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+Row = Mapping[str, Any]  # columns and plain values: texts, numbers, None, lists, dicts
+
+
+class Rows(Protocol):
+    """The rows of all tables, within one transaction.
+
+    `where` maps columns to the values that a row must have. A name may end in ` <` or ` >`.
+    All rows and conditions of one call name the same columns.
+    """
+
+    def select(
+        self,
+        table: str,
+        where: Row,
+        *,
+        columns: str = "*",
+        order_by: str = "",
+        descending: bool = False,
+        limit: int = -1,
+    ) -> list[Row]:
+        """Return the rows, all of them if the limit is negative."""
+
+    def insert(self, table: str, rows: Sequence[Row]) -> int:
+        """Add the rows whose keys are new, and return how many were added."""
+
+    def replace(self, table: str, rows: Sequence[Row]) -> None:
+        """Add the rows, each in place of the one with its key."""
+
+    def update(self, table: str, updates: Sequence[tuple[Row, Row]]) -> int:
+        """Make each change to the rows of its condition, and return how many changed."""
+
+    def delete(self, table: str, wheres: Sequence[Row]) -> None:
+        """Delete the rows of each condition."""
