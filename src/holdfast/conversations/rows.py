@@ -63,7 +63,7 @@ def find_changes(before: Conversation, after: Conversation) -> dict[str, Any]:
 
 def _to_plain(name: str, value: Any) -> Any:
     if name == "messages":
-        return [_message_to_row(message) for message in value]
+        return [row_from_message(message) for message in value]
     return row_from_outbox(value) if name == "outbox" else value
 
 
@@ -88,8 +88,8 @@ def outbox_from_row(row: Row) -> Outbox | None:
 # -- the history
 
 
-def _message_to_row(message: HistoryMessage) -> dict[str, Any]:
-    """Return the message as a row, without `asdict`.
+def row_from_message(message: HistoryMessage) -> dict[str, Any]:
+    """Return the message as plain values, without `asdict`.
 
     `asdict` copies deeply and was a third of the cost of a turn.
     """
@@ -102,7 +102,7 @@ def row_from_history(conversation_no: int, message: HistoryMessage) -> dict[str,
     Lone surrogates are replaced, because the reply has been sent and its history must be
     stored.
     """
-    row = _message_to_row(message)
+    row = row_from_message(message)
     body = message.body.encode(errors="replace").decode()
     return row | {"conversation_no": conversation_no, "body": body}
 

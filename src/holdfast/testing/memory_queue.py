@@ -34,9 +34,10 @@ from holdfast.testing.memory_tasks import (
     MemoryTask,
     TaskTable,
     WaitingState,
+    compute_stats,
+    make_message_info,
     parse_body,
 )
-from holdfast.testing.memory_views import compute_stats, make_message_info
 
 # Long enough that older workers do not spin on a newer message, short enough that it does
 # not wait for a newer worker that has started.

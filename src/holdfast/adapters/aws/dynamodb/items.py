@@ -199,7 +199,7 @@ def _compute_metadata(job: ExportJob) -> dict[str, Any]:
 
 def job_from_row(row: Row) -> ExportJob:
     """Return the job of a row. An attribute that other software did not write has no value."""
-    metadata = restore_floats(row.get("metadata", {}), row.get("metadataFloats", []))
+    metadata = restore_floats(row.get("metadata", {}), set(row.get("metadataFloats", ())))
     return ExportJob(
         **{"export_id": "", "user_id": "", **_read_fields(_JOB, row)},
         state=JobState(JobStatus(row["status"]), **_read_fields(_STATE, row)),

@@ -14,12 +14,12 @@ caller did, and the outcome would not be delivered until the next reconciliation
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 from uuid import uuid4
 
-from holdfast.adapters.aws.dynamodb import items, task_writes
+from holdfast.adapters.aws.dynamodb import items
 from holdfast.adapters.aws.dynamodb.client import ConditionFailed, DynamoDBClient, WriteDone
 from holdfast.adapters.aws.dynamodb.expressions import RETURN_OLD
 from holdfast.adapters.aws.dynamodb.tables import (
@@ -29,9 +29,8 @@ from holdfast.adapters.aws.dynamodb.tables import (
     JobTables,
     format_tables_command,
 )
-from holdfast.adapters.aws.dynamodb.task_writes import Write
 from holdfast.adapters.aws.dynamodb.updates import CALLS, NEW_JOB, JobUpdate, build_update
-from holdfast.adapters.aws.dynamodb.values import decode, encode
+from holdfast.adapters.aws.dynamodb.values import Attributes, decode, encode, measure_size
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import HoldfastError
 from holdfast.jobs import transitions
@@ -41,6 +40,16 @@ from holdfast.jobs.store import JobChange, RuleJobStore
 from holdfast.jobs.transitions import Rule
 
 _log = logging.getLogger("holdfast")
+
+Write = dict[str, Any]  # one entry of TransactItems
+
+# A task that is listed for the first time. Listing it again leaves its row as it is.
+NEW_TASK = "attribute_not_exists(#taskId)"
+# The first result of a listed task. Any other result was counted already.
+UNCOUNTED = "#status = :task_pending"
+
+_MAX_TASKS_PER_TRANSACTION = 99  # a transaction takes 100 rows, one of which is the job
+_MAX_BYTES_PER_TRANSACTION = 3 * 1024 * 1024  # of 4 MB, because expressions need some of it
 
 
 class DynamoDBJobs(RuleJobStore):
@@ -158,9 +167,9 @@ class DynamoDBJobs(RuleJobStore):
     def add_tasks(self, job_id: str, tasks: Iterable[ExportTask]) -> None:
         """Store the tasks that are missing, as pending."""
         added = 0
-        for rows in task_writes.split_rows(items.row_from_task(job_id, task) for task in tasks):
+        for rows in _split_rows(items.row_from_task(job_id, task) for task in tasks):
             puts = {
-                task_id: task_writes.build_task_put(self._tables.tasks, row)
+                task_id: _build_task_put(self._tables.tasks, row)
                 for task_id, row in rows.items()
             }
             added += self._transact(job_id, puts, transitions.accept_tasks)
@@ -179,9 +188,9 @@ class DynamoDBJobs(RuleJobStore):
             if items.is_valid_task_id(task_id)
         }
         counted, ttl = 0, self._compute_ttl(self._clock.time())
-        for group in task_writes.split_results(first_results):
+        for group in _split_results(first_results):
             updates = {
-                task_id: task_writes.build_result_update(self._tables.tasks, result, ttl)
+                task_id: _build_result_update(self._tables.tasks, result, ttl)
                 for task_id, result in group.items()
             }
             counted += self._count(job_id, updates, group)
@@ -191,7 +200,7 @@ class DynamoDBJobs(RuleJobStore):
 
     def _count_unlisted(self, result: TaskResult) -> None:
         row = items.row_from_unlisted_result(result, self._compute_ttl(self._clock.time()))
-        put = {result.task_id: task_writes.build_task_put(self._tables.tasks, row)}
+        put = {result.task_id: _build_task_put(self._tables.tasks, row)}
         self._count(result.job_id, put, {result.task_id: result})
 
     def _count(
@@ -315,3 +324,47 @@ class DynamoDBJobs(RuleJobStore):
 def _raise_if_refused(refusal: HoldfastError | None) -> None:
     if refusal is not None:
         raise refusal
+
+
+# -- writes of task rows, for transactions that also write the job's row
+#
+#    up to 99 tasks   each if it is not counted yet (or: not stored yet)
+#    + the job        ADD of what these tasks contribute, if it is still open
+
+
+def _build_result_update(table: str, result: TaskResult, ttl: int | None) -> Write:
+    """Return the write that finishes a task."""
+    row = items.changes_from_result(result, ttl)
+    update = "SET " + ", ".join(f"#{name} = :new_{name}" for name in row)
+    values = {f":new_{name}": value for name, value in row.items()}
+    key = items.build_task_key(result.job_id, result.task_id)
+    return {"Update": CALLS.update(table, key, update, UNCOUNTED, values)}
+
+
+def _build_task_put(table: str, row: Attributes) -> Write:
+    """Return the write that stores a new task."""
+    return {"Put": CALLS.put(table, row, NEW_TASK)}
+
+
+def _split_results(results: Mapping[str, TaskResult]) -> Iterator[dict[str, TaskResult]]:
+    """Split the results into groups that fit into one transaction."""
+    entries = list(results.items())
+    for start in range(0, len(entries), _MAX_TASKS_PER_TRANSACTION):
+        yield dict(entries[start : start + _MAX_TASKS_PER_TRANSACTION])
+
+
+def _split_rows(rows: Iterable[Attributes]) -> Iterator[dict[str, Attributes]]:
+    """Split the rows into groups that fit into one transaction, each row only once."""
+    group: dict[str, Attributes] = {}
+    size = 0
+    for row in rows:
+        row_size = measure_size(row)
+        is_full = len(group) == _MAX_TASKS_PER_TRANSACTION
+        if is_full or (group and size + row_size > _MAX_BYTES_PER_TRANSACTION):
+            yield group
+            group, size = {}, 0
+        if (task_id := row["taskId"]["S"]) not in group:
+            group[task_id] = row
+            size += row_size
+    if group:
+        yield group

@@ -44,44 +44,15 @@ def define_tables(tables: JobTables) -> list[dict[str, Any]]:
     Billing is on demand, so no capacity must be guessed, and a low default cannot slow down all
     workers.
     """
-    return [_define_jobs_table(tables.jobs), _define_tasks_table(tables.tasks)]
-
-
-def _define_jobs_table(name: str) -> dict[str, Any]:
-    return {
-        "TableName": name,
-        "BillingMode": "PAY_PER_REQUEST",
-        "AttributeDefinitions": define_text_attributes("jobId", "status", "createdAt"),
-        "KeySchema": define_key("jobId"),
-        "GlobalSecondaryIndexes": [
-            {
-                "IndexName": STATUS_INDEX,
-                "KeySchema": define_key("status", "createdAt"),
-                "Projection": {"ProjectionType": "KEYS_ONLY"},
-            }
-        ],
+    index = {
+        "IndexName": STATUS_INDEX,
+        "KeySchema": _define_key("status", "createdAt"),
+        "Projection": {"ProjectionType": "KEYS_ONLY"},
     }
-
-
-def _define_tasks_table(name: str) -> dict[str, Any]:
-    return {
-        "TableName": name,
-        "BillingMode": "PAY_PER_REQUEST",
-        "AttributeDefinitions": define_text_attributes("jobId", "taskId"),
-        "KeySchema": define_key("jobId", "taskId"),
-    }
-
-
-def define_text_attributes(*names: str) -> list[dict[str, str]]:
-    """Return the attribute definitions of these text attributes."""
-    return [{"AttributeName": name, "AttributeType": "S"} for name in names]
-
-
-def define_key(*names: str) -> list[dict[str, str]]:
-    """Return the key schema with these attributes as hash and range key."""
+    jobs = define_table(tables.jobs, "jobId", indexed=("status", "createdAt"))
     return [
-        {"AttributeName": name, "KeyType": kind}
-        for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
+        {**jobs, "GlobalSecondaryIndexes": [index]},
+        define_table(tables.tasks, "jobId", "taskId"),
     ]
 
 
@@ -105,6 +76,24 @@ def create_tables(
 
 
 # -- any tables
+
+
+def define_table(name: str, *keys: str, indexed: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the arguments of CreateTable. All key attributes are texts."""
+    attributes = [{"AttributeName": key, "AttributeType": "S"} for key in (*keys, *indexed)]
+    return {
+        "TableName": name,
+        "BillingMode": "PAY_PER_REQUEST",
+        "AttributeDefinitions": attributes,
+        "KeySchema": _define_key(*keys),
+    }
+
+
+def _define_key(*names: str) -> list[dict[str, str]]:
+    return [
+        {"AttributeName": name, "KeyType": kind}
+        for name, kind in zip(names, ("HASH", "RANGE"), strict=False)
+    ]
 
 
 def ensure_tables(

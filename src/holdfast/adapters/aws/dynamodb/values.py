@@ -7,7 +7,7 @@ stored too, so that reading restores the floats.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -99,40 +99,22 @@ def _parse_number(text: str) -> int | float:
 # -- whole floats
 
 
-def find_whole_floats(value: Any) -> list[str]:
+def find_whole_floats(value: Any, path: str = "") -> list[str]:
     """Return the paths of the floats that look like integers."""
-    return [path for path, leaf in _iterate_leaves(value, "") if _is_whole(leaf)]
-
-
-def restore_floats(value: Any, paths: list[str]) -> Any:
-    """Return the value with floats restored at these paths."""
-    return _restore_value(value, "", frozenset(paths)) if paths else value
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer()
-
-
-def _iterate_leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping | list | tuple):
-        for child_path, child in _iterate_children(value, path):
-            yield from _iterate_leaves(child, child_path)
-    else:
-        yield path, value
+        children = _iterate_children(value, path)
+        return [leaf for at, child in children for leaf in find_whole_floats(child, at)]
+    return [path] if isinstance(value, float) and value.is_integer() else []
 
 
-def _restore_value(value: Any, path: str, paths: frozenset[str]) -> Any:
-    if isinstance(value, dict):
-        parts = zip(value, _iterate_children(value, path), strict=True)
-        return {
-            name: _restore_value(child, child_path, paths)
-            for name, (child_path, child) in parts
-        }
-    if isinstance(value, list):
-        return [
-            _restore_value(child, child_path, paths)
-            for child_path, child in _iterate_children(value, path)
+def restore_floats(value: Any, paths: Collection[str], path: str = "") -> Any:
+    """Return the value with floats restored at these paths."""
+    if isinstance(value, dict | list):
+        restored = [
+            restore_floats(child, paths, at) for at, child in _iterate_children(value, path)
         ]
+        is_map = isinstance(value, dict)
+        return dict(zip(value, restored, strict=True)) if is_map else restored
     return float(value) if path in paths else value
 
 

@@ -10,6 +10,7 @@ import json
 import math
 from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from holdfast.adapters.aws.dynamodb.values import (
@@ -18,6 +19,7 @@ from holdfast.adapters.aws.dynamodb.values import (
     encode,
     measure_size,
 )
+from holdfast.conversations import rows
 from holdfast.conversations.errors import PermanentError
 from holdfast.conversations.messages import parse_time
 from holdfast.conversations.model import (
@@ -148,14 +150,10 @@ def row_from_window(window: Window) -> dict[str, Any]:
     `expires_at` is for DynamoDB's expiry. Holdfast itself compares `open_until`, which is exact
     to the millisecond.
     """
-    return {
-        "conversation_id": window.conversation_id,
-        "trigger_id": window.trigger_id,
-        "owner_sid": window.owner_sid,
-        "opened_at": window.opened_at,
-        "open_until": window.expires_at,
-        "expires_at": to_expiry_seconds(window.expires_at),
-        "triggered": window.triggered,
+    until = window.expires_at
+    return rows.row_from_window(window) | {
+        "open_until": until,
+        "expires_at": to_expiry_seconds(until),
     }
 
 
@@ -254,19 +252,7 @@ def is_held_by(row: Row, grant: LockGrant) -> bool:
 
 # -- history messages, in the conversation's row and in their own rows
 
-_KNOWN_FIELDS = {"role", "body", "at", "message_sid", "details", "seq"}
-
-
-def row_from_message(message: HistoryMessage) -> dict[str, Any]:
-    """Return the row of a history message."""
-    return {
-        "role": message.role,
-        "body": message.body,
-        "at": message.at,
-        "message_sid": message.message_sid,
-        "details": dict(message.details),
-        "seq": message.seq,
-    }
+_KNOWN_FIELDS = {field.name for field in fields(HistoryMessage)}
 
 
 def message_from_row(row: Row) -> HistoryMessage:

@@ -28,6 +28,7 @@ from holdfast.conversations.model import (
     Window,
 )
 from holdfast.conversations.ports import ConversationStore
+from holdfast.conversations.rows import row_from_message
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
 Write = dict[str, Any]  # one entry of TransactItems
@@ -282,7 +283,7 @@ def _rows_from_message(key: ConversationKey, message: HistoryMessage) -> list[At
         for start in range(0, len(message.body) or 1, _MAX_BODY_CHARS)
     ]
     conversation, entry = items.build_history_hash(key), _format_entry(message.seq)
-    head = items.row_from_message(replace(message, body=first))
+    head = row_from_message(replace(message, body=first))
     rows = [{"conversation": conversation, "entry": entry, **head}]
     rows += [
         {"conversation": conversation, "entry": f"{entry}#{number:02}", "body": body}

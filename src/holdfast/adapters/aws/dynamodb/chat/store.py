@@ -43,6 +43,7 @@ from holdfast.conversations.model import (
     Status,
     Turn,
 )
+from holdfast.conversations.rows import row_from_message
 
 MAX_WRITES = 100  # DynamoDB's limit for one transaction
 # Bytes. Messages that do not fit into the row remain in the history. The reply has been sent
@@ -160,7 +161,7 @@ def _trim_to_size(messages: tuple[HistoryMessage, ...], row: items.Row) -> list[
     """Return the messages as rows, without the oldest ones if they are too many bytes."""
     others = {name: row[name] for name in row if name not in ("messages", "outbox")}
     max_bytes = min(_MAX_RECENT_BYTES, _MAX_ROW_BYTES - items.estimate_size(others))
-    rows = [items.row_from_message(message) for message in messages]
+    rows = [row_from_message(message) for message in messages]
     while rows and items.estimate_size(rows) > max_bytes:
         del rows[0]
     return rows

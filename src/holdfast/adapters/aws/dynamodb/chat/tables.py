@@ -13,11 +13,7 @@ History rows have no `expires_at` and are kept.
 
 from typing import Any, NamedTuple
 
-from holdfast.adapters.aws.dynamodb.tables import (
-    define_key,
-    define_text_attributes,
-    ensure_tables,
-)
+from holdfast.adapters.aws.dynamodb.tables import define_table, ensure_tables
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
 EXPIRES_BY = "expires_at"
@@ -57,21 +53,12 @@ def format_tables_command(prefix: str) -> str:
 def define_tables(tables: ConversationTables) -> list[dict[str, Any]]:
     """Return the arguments of CreateTable for each table, with on-demand billing."""
     return [
-        _define_table(tables.conversations, "primary_channel", "conversation_id"),
-        _define_table(tables.stage, "conversation_id", "message_sid"),
-        _define_table(tables.windows, "conversation_id"),
-        _define_table(tables.messages, "conversation", "entry"),
-        _define_table(tables.parked, "conversation_id", "parked_id"),
+        define_table(tables.conversations, "primary_channel", "conversation_id"),
+        define_table(tables.stage, "conversation_id", "message_sid"),
+        define_table(tables.windows, "conversation_id"),
+        define_table(tables.messages, "conversation", "entry"),
+        define_table(tables.parked, "conversation_id", "parked_id"),
     ]
-
-
-def _define_table(name: str, *keys: str) -> dict[str, Any]:
-    return {
-        "TableName": name,
-        "BillingMode": "PAY_PER_REQUEST",
-        "AttributeDefinitions": define_text_attributes(*keys),
-        "KeySchema": define_key(*keys),
-    }
 
 
 def create_tables(client: Any, prefix: str = "", *, clock: Clock = SYSTEM_CLOCK) -> list[str]:
