@@ -45,7 +45,7 @@ _MUTABLE: tuple[tuple[str, str, Callable[[Any], Any] | None], ...] = (
     ("task_token", "task_token", _reveal),
     ("token_generation", "token_generation", None),
     ("seen_tokens", "seen_tokens", _join),
-    ("sealed", "sealed", None),
+    ("sealed", "sealed", bool),
     ("remaining_tasks", "remaining_tasks", None),
     ("callback_state", "callback.state", str),
     ("callback_status", "callback.status", str),
@@ -62,16 +62,17 @@ _MUTABLE: tuple[tuple[str, str, Callable[[Any], Any] | None], ...] = (
     ("ttl", "ttl", None),
 )
 _get_values = attrgetter(*(path for _, path, _ in _MUTABLE))
+_IDENTITY = ("job_id", "export_id", "user_id", "metadata", "created_at")
+_COUNTERS = ("total_tasks", "completed_tasks", "failed_tasks")
+# The columns that are read as they are, and have the names of fields.
+_SAME = (*_IDENTITY, *(name for name, path, encode in _MUTABLE if name == path and not encode))
 
 
 def row_from_job(job: ExportJob) -> dict[str, Any]:
     """Return the row of a job."""
     return {
-        "job_id": job.job_id,
-        "export_id": job.export_id,
-        "user_id": job.user_id,
+        **{name: getattr(job, name) for name in _IDENTITY},
         "metadata": dict(job.metadata),
-        "created_at": job.created_at,
         **{
             name: encode(value) if encode else value
             for (name, _, encode), value in zip(_MUTABLE, _get_values(job), strict=True)
@@ -98,20 +99,11 @@ def job_from_row(row: Row) -> ExportJob:
     """Return the job of a row."""
     token = row["task_token"]
     return ExportJob(
-        job_id=row["job_id"],
-        export_id=row["export_id"],
-        user_id=row["user_id"],
-        state=JobState(
-            JobStatus(row["status"]),
-            row["total_tasks"],
-            row["completed_tasks"],
-            row["failed_tasks"],
-        ),
+        **{name: row[name] for name in _SAME},
+        state=JobState(JobStatus(row["status"]), *(row[name] for name in _COUNTERS)),
         task_token=None if token is None else TaskToken(token),
-        token_generation=row["token_generation"],
         seen_tokens=frozenset(row["seen_tokens"].split()),
         sealed=bool(row["sealed"]),
-        remaining_tasks=row["remaining_tasks"],
         callback=Callback(
             CallbackState(row["callback_state"]),
             JobStatus(row["callback_status"]),
@@ -121,12 +113,6 @@ def job_from_row(row: Row) -> ExportJob:
             row["callback_attempted_at"],
         ),
         error=_error_from_row(row, "error"),
-        metadata=row["metadata"],
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        last_progress_at=row["last_progress_at"],
-        completed_at=row["completed_at"],
-        ttl=row["ttl"],
     )
 
 

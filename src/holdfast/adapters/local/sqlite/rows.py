@@ -1,26 +1,23 @@
 """Rows as dicts by column, within one transaction."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from sqlite3 import Connection, Cursor
 from typing import Any
 
 from holdfast.core.rows import Row
 
-# Columns that hold JSON texts, and how a value that JSON does not have is written. A row of
-# other software may contain anything, and is stored nevertheless.
-_JSON: dict[str, Callable[[Any], Any] | None] = {
-    "channel_config": None,
-    "ai_config": None,
-    "messages": None,
-    "outbox": None,
-    "details": None,
-    "media": None,
-    "unreadable": str,
-    "staged": str,
-    "metadata": None,
+# The columns of each table that hold JSON texts.
+_JSON = {
+    "conversations": ("channel_config", "ai_config", "messages", "outbox"),
+    "messages": ("details",),
+    "stage": ("media", "unreadable"),
+    "parked": ("staged", "outbox"),
+    "jobs": ("metadata",),
 }
+# They contain rows of other software, which are stored even if JSON does not have their values.
+_FOREIGN = {"unreadable", "staged"}
 
 
 class RowConnection(Connection):
@@ -40,7 +37,7 @@ class RowConnection(Connection):
         order = f" ORDER BY {order_by}{' DESC' if descending else ''}" if order_by else ""
         statement = f"SELECT {columns} FROM {table}{_format_where(*where)}{order} LIMIT ?"  # noqa: S608 - our own names
         rows = read_rows(self.execute(statement, (*where.values(), limit)))
-        return _decode_rows(rows)
+        return _decode_rows(table, rows)
 
     def insert(self, table: str, rows: Sequence[Row]) -> int:
         """Add the rows whose keys are new, and return how many were added."""
@@ -56,7 +53,7 @@ class RowConnection(Connection):
         names = ", ".join(rows[0])
         values = ", ".join("?" * len(rows[0]))
         statement = f"{verb} {table} ({names}) VALUES ({values}){otherwise}"
-        return self.executemany(statement, _encode_rows(rows)).rowcount
+        return self.executemany(statement, _encode_rows(table, rows)).rowcount
 
     def update(self, table: str, updates: Sequence[tuple[Row, Row]]) -> int:
         """Make each change to the rows of its condition, and return how many changed."""
@@ -65,7 +62,7 @@ class RowConnection(Connection):
         changes, where = updates[0]
         columns = " = ?, ".join(changes)
         statement = f"UPDATE {table} SET {columns} = ?{_format_where(*where)}"  # noqa: S608 - our own names
-        encoded = _encode_rows([changes for changes, _ in updates])
+        encoded = _encode_rows(table, [changes for changes, _ in updates])
         values = [
             (*row, *where.values()) for row, (_, where) in zip(encoded, updates, strict=True)
         ]
@@ -91,27 +88,25 @@ def _format_where(*names: str) -> str:
     return f" WHERE {' AND '.join(terms)}" if terms else ""
 
 
-def _encode_rows(rows: Sequence[Row]) -> list[Sequence[Any]]:
-    """Return the values of rows that have the same columns, which are not empty."""
-    if _JSON.keys().isdisjoint(rows[0]):
-        return [tuple(row.values()) for row in rows]
-    return [
-        [
-            json.dumps(value, default=_JSON[name])
-            if name in _JSON and value is not None
-            else value
-            for name, value in row.items()
-        ]
-        for row in rows
-    ]
+def _encode_rows(table: str, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+    """Return the values of the rows, of which there is at least one."""
+    if names := [name for name in _JSON.get(table, ()) if name in rows[0]]:
+        rows = [{**row, **{name: _dump(name, row[name]) for name in names}} for row in rows]
+    return [tuple(row.values()) for row in rows]
 
 
-def _decode_rows(rows: list[dict[str, Any]]) -> list[Row]:
-    names = _JSON.keys() & rows[0].keys() if rows else ()
-    for row in rows:
-        for name in names:
-            row[name] = _parse(row[name])
-    return [*rows]
+def _dump(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    return json.dumps(value, default=str if name in _FOREIGN else None)
+
+
+def _decode_rows(table: str, rows: list[dict[str, Any]]) -> list[Row]:
+    for name in _JSON.get(table, ()):
+        for row in rows:
+            if name in row:
+                row[name] = _parse(row[name])
+    return list(rows)
 
 
 def _parse(text: Any) -> Any:

@@ -105,11 +105,6 @@ class MessageStore(ConversationStore):
         deletes = [{"DeleteRequest": {"Key": key}} for key in keys]
         self._client.write_many(self._tables.stage, deletes)
 
-    def _build_stage_deletes(self, conversation_id: str, sids: Iterable[str]) -> list[Write]:
-        """Return the writes that delete staged rows, for a transaction."""
-        keys = (items.build_stage_key(conversation_id, sid) for sid in sids)
-        return [{"Delete": CALLS.delete(self._tables.stage, key)} for key in keys]
-
     def waiting(self) -> Iterator[WaitingConversation]:
         """Yield the conversations that have staged rows, from a table scan."""
         names = "#conversation_id, #primary_channel, #staged_at, #received_at"
@@ -220,21 +215,23 @@ class MessageStore(ConversationStore):
             for row in _rows_from_message(key, message)
         ]
 
-    def _build_processed_puts(
+    def _build_processed_writes(
         self, key: ConversationKey, sids: Iterable[str], until: float, *, new: bool = False
     ) -> list[Write]:
-        """Return the writes that mark sids as processed, for a transaction.
+        """Return the writes that mark sids as processed and delete their staged rows.
 
         With `new`, the whole transaction is refused if one of the sids is marked already.
         """
         condition = conditions.NEW_MESSAGE if new else ""
         expires_at = items.to_expiry_seconds(until)
-        rows = (
-            items.build_sid_key(key, sid)
-            | encode({"message_sid": sid, "expires_at": expires_at})
-            for sid in sids
-        )
-        return [{"Put": CALLS.put(self._tables.messages, row, condition)} for row in rows]
+        puts, deletes = [], []
+        for sid in dict.fromkeys(sids):
+            mark = encode({"message_sid": sid, "expires_at": expires_at})
+            row = items.build_sid_key(key, sid) | mark
+            puts.append({"Put": CALLS.put(self._tables.messages, row, condition)})
+            stage_key = items.build_stage_key(key.conversation_id, sid)
+            deletes.append({"Delete": CALLS.delete(self._tables.stage, stage_key)})
+        return [*puts, *deletes]
 
     def _build_processed_deletes(
         self, key: ConversationKey, sids: Iterable[str]

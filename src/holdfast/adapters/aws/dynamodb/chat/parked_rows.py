@@ -24,7 +24,6 @@ from holdfast.adapters.aws.dynamodb.chat.rows import (
 from holdfast.adapters.aws.dynamodb.chat.tables import EXPIRES_BY
 from holdfast.adapters.aws.dynamodb.client import TransactionCancelled, WriteDone
 from holdfast.adapters.aws.dynamodb.expressions import RETURN_OLD
-from holdfast.adapters.aws.dynamodb.values import Attributes
 from holdfast.conversations import store_rules as rules
 from holdfast.conversations.errors import ParkedNotFound
 from holdfast.conversations.model import ConversationKey, LockGrant, ParkedBatch, Staged, Status
@@ -83,9 +82,12 @@ class ParkingStore(LockingStore):
                 puts.insert(0, parked_items.row_from_batch(parked))
             sids = [entry["message_sid"] for position in positions for entry in parts[position]]
             is_last = number == len(slices) - 1
-            writes = [self._build_parked_put(row) for row in puts]
+            writes = [
+                {"Put": CALLS.put(self._tables.parked, row, conditions.NEW_PARKED)}
+                for row in puts
+            ]
             processed_writes = self._build_processed_writes(
-                parked, sids, until, new=release is None
+                parked.key, sids, until, new=release is None
             )
             if release is not None:
                 self._park_with_lock(release, parked, is_last, writes, processed_writes)
@@ -101,15 +103,6 @@ class ParkingStore(LockingStore):
             # rows must be removed.
             result = self._client.transact(processed_writes)
         return isinstance(result, WriteDone)
-
-    def _build_processed_writes(
-        self, parked: ParkedBatch, sids: list[str], until: float, *, new: bool
-    ) -> list[Write]:
-        unique_sids = list(dict.fromkeys(sids))
-        return [
-            *self._build_processed_puts(parked.key, unique_sids, until, new=new),
-            *self._build_stage_deletes(parked.key.conversation_id, unique_sids),
-        ]
 
     def _park_with_lock(
         self,
@@ -154,9 +147,6 @@ class ParkingStore(LockingStore):
             conditions.values_from_grant(grant),
         )
         return {"ConditionCheck": check | RETURN_OLD}
-
-    def _build_parked_put(self, row: Attributes) -> Write:
-        return {"Put": CALLS.put(self._tables.parked, row, conditions.NEW_PARKED)}
 
     # -- reading
 
@@ -228,7 +218,8 @@ class ParkingStore(LockingStore):
             if any(result.reasons[: len(deletes)]):
                 raise _build_not_found_error()
             # skip messages that were staged again meanwhile
-            puts = list(_skip_refused(puts, result, len(deletes)))
+            reasons = result.reasons[len(deletes) : len(deletes) + len(puts)]
+            puts = [put for put, reason in zip(puts, reasons, strict=True) if reason is None]
         raise build_row_changing_error()
 
     def _build_unpark_writes(self, key: ConversationKey, parked_id: str) -> list[Write]:
@@ -257,13 +248,6 @@ class ParkingStore(LockingStore):
         row[EXPIRES_BY] = items.to_expiry_seconds(expires_at)
         attributes = items.encode_row(row, "the message")
         return {"Put": CALLS.put(self._tables.stage, attributes, conditions.NEW_FRAGMENT)}
-
-
-def _skip_refused(
-    puts: list[Write], result: TransactionCancelled, first: int
-) -> Iterator[Write]:
-    reasons = result.reasons[first : first + len(puts)]
-    return (put for put, reason in zip(puts, reasons, strict=True) if reason is None)
 
 
 def _build_not_found_error() -> ParkedNotFound:

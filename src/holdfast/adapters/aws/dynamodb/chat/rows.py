@@ -49,6 +49,15 @@ _TAKE_OVER_LOCK = (
     "SET #previous_status = if_not_exists(#previous_status, :none), "
     f"#lock_write = :write, {_SET_LOCK} ADD #lock_fence :one"
 )
+# By whether a worker is answering, which only a refused write tells.
+_ACQUIRE = {
+    False: (_TAKE_LOCK, conditions.UNLOCKED),
+    True: (_TAKE_OVER_LOCK, conditions.LOCK_EXPIRED),
+}
+_SET_STATUS = {
+    False: ("conversation_status", conditions.UNLOCKED),
+    True: ("previous_status", conditions.LOCKED),
+}
 LOCK_ATTRIBUTES = "#lock_owner, #lock_trigger, #lock_expires_at, #lock_write, #previous_status"
 
 
@@ -102,8 +111,9 @@ class LockingStore(MessageStore):
             return ConversationNotFound()
         values = {":owner": owner, ":trigger": trigger_id, ":expires": expires_at, ":now": now}
         values[":write"] = uuid4().hex
-        update, condition = _TAKE_LOCK, conditions.UNLOCKED
+        is_busy = False
         for _ in range(MAX_TRIES):
+            update, condition = _ACQUIRE[is_busy]
             result = self._update_row(key, update, condition, values, returns="ALL_NEW")
             row = result.row
             # botocore repeats a call whose response was lost, and the repeated call is refused
@@ -115,15 +125,8 @@ class LockingStore(MessageStore):
             if _is_locked(row, now):
                 break
             is_busy = row.get("conversation_status") == Status.PROCESSING
-            update, condition = (
-                (_TAKE_OVER_LOCK, conditions.LOCK_EXPIRED)
-                if is_busy
-                else (_TAKE_LOCK, conditions.UNLOCKED)
-            )
-        return LockHeld(
-            str(row.get("lock_trigger", "")),
-            items.parse_time_or_zero(row.get("lock_expires_at")),
-        )
+        until = items.parse_time_or_zero(row.get("lock_expires_at"))
+        return LockHeld(str(row.get("lock_trigger", "")), until)
 
     def _grant_lock(
         self, key: ConversationKey, owner: str, trigger_id: str, row: items.Row
@@ -185,11 +188,7 @@ class LockingStore(MessageStore):
             return False
         is_busy = False
         for _ in range(MAX_TRIES):
-            name, condition = (
-                ("previous_status", conditions.LOCKED)
-                if is_busy
-                else ("conversation_status", conditions.UNLOCKED)
-            )
+            name, condition = _SET_STATUS[is_busy]
             update = f"SET #{name} = :status, #updated_at = :at"
             values = {":status": status, ":at": self._clock.time()}
             result = self._update_row(key, update, condition, values)

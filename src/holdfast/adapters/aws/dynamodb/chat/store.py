@@ -79,11 +79,8 @@ class DynamoDBConversations(ParkingStore):
         Raises LockLost, ParkedNotFound, and PermanentError if the batch is too large.
         """
         unparked = [] if parked_id is None else self._build_unpark_writes(grant.key, parked_id)
-        key, sids = grant.key, list(dict.fromkeys(turn.sids))
-        processed_writes = [
-            *self._build_processed_puts(key, sids, remember_until),
-            *self._build_stage_deletes(key.conversation_id, sids),
-        ]
+        key = grant.key
+        processed_writes = self._build_processed_writes(key, turn.sids, remember_until)
         release, last_number = LockRelease(grant, self._read_held_row(grant)), 0
         for _ in range(MAX_TRIES):
             update, *puts = self._build_turn_writes(release, turn, now, last_number)
