@@ -6,7 +6,6 @@ columns they have.
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +32,7 @@ from holdfast.conversations.ports import ConversationStore
 from holdfast.conversations.rows import row_from_key
 from holdfast.core.clock import Clock
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.rows import Row, Rows
+from holdfast.core.rows import Row, RowDatabase, Rows
 
 _MAX_SEQ = 2**63 - 1
 
@@ -57,16 +56,12 @@ class RowConversationStore(ConversationStore):
     `clock` gives `updated_at` where the caller passes no time.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, database: RowDatabase, clock: Clock) -> None:
+        self._database, self._clock = database, clock
 
-    @abstractmethod
-    def _begin_read(self) -> AbstractContextManager[Rows]:
-        """Begin a transaction that sees one state of the rows throughout."""
-
-    @abstractmethod
-    def _begin_write(self, *, durable: bool = True) -> AbstractContextManager[Rows]:
-        """Begin a transaction as the only writer. Either all of its writes happen or none."""
+    def close(self) -> None:
+        """Close the connections."""
+        self._database.close()
 
     @abstractmethod
     def _delete_expired(self, rows: Any, now: float) -> None:
@@ -77,18 +72,18 @@ class RowConversationStore(ConversationStore):
     def create(self, conversation: Conversation) -> bool:
         """Store a new conversation. Return False if it exists already."""
         row = row_values.row_from_conversation(conversation)
-        with self._begin_write() as rows:
+        with self._database.begin_write() as rows:
             return rows.insert("conversations", [row]) > 0
 
     def stage(self, fragment: Fragment, *, expires_at: float) -> bool:
         """Stage a fragment. Return False if it is staged already."""
         row = row_values.row_from_staged(fragment, fragment.key, fragment.staged_at, expires_at)
-        with self._begin_write() as rows:
+        with self._database.begin_write() as rows:
             return rows.insert("stage", [row]) > 0
 
     def open_window(self, window: Window, *, now: float, untriggered_before: float) -> bool:
         """Open the window. Return False if another window is open."""
-        with self._begin_write(durable=False) as rows:
+        with self._database.begin_write(durable=False) as rows:
             current = _find_window(rows, window.conversation_id)
             if current and rules.is_blocking(current, window, now, untriggered_before):
                 return False
@@ -98,17 +93,17 @@ class RowConversationStore(ConversationStore):
     def mark_triggered(self, window: Window) -> None:
         """Note that the window's trigger is in the queue, if the window is still stored."""
         where = _match_window(window.conversation_id, window.trigger_id)
-        with self._begin_write(durable=False) as rows:
+        with self._database.begin_write(durable=False) as rows:
             rows.update("windows", [({"triggered": True}, where)])
 
     def window(self, conversation_id: str) -> Window | None:
         """Return the conversation's window, expired or not."""
-        with self._begin_read() as rows:
+        with self._database.begin_read() as rows:
             return _find_window(rows, conversation_id)
 
     def close_window(self, conversation_id: str, trigger_id: str) -> None:
         """Close the window if it belongs to this trigger."""
-        with self._begin_write(durable=False) as rows:
+        with self._database.begin_write(durable=False) as rows:
             rows.delete("windows", [_match_window(conversation_id, trigger_id)])
 
     # -- the lock
@@ -123,7 +118,7 @@ class RowConversationStore(ConversationStore):
         expires_at: float,
     ) -> LockAcquired | LockHeld | ConversationNotFound:
         """Take the lock if it is free or expired."""
-        with self._begin_write(durable=False) as rows:
+        with self._database.begin_write(durable=False) as rows:
             stored = _find(rows, key)
             if stored is None:
                 return ConversationNotFound()
@@ -137,13 +132,13 @@ class RowConversationStore(ConversationStore):
     def renew(self, grant: LockGrant, *, now: float, expires_at: float) -> bool:
         """Extend the lock. Return False if this grant lost it or it expired."""
         where = {**_match_grant(grant), "lock_expires_at >": now}
-        with self._begin_write(durable=False) as rows:
+        with self._database.begin_write(durable=False) as rows:
             change = {"lock_expires_at": expires_at}
             return rows.update("conversations", [(change, where)]) > 0
 
     def release(self, grant: LockGrant, status: str | None) -> None:
         """Release the lock without a reply. Raises LockLost."""
-        with self._begin_write(durable=False) as rows:
+        with self._database.begin_write(durable=False) as rows:
             stored = _require_held(rows, grant)
             now = self._clock.time()
             _update(rows, stored, rules.release_lock(stored.conversation, status, now))
@@ -152,13 +147,13 @@ class RowConversationStore(ConversationStore):
 
     def staged(self, conversation_id: str) -> list[Staged]:
         """Return every staged row of the conversation."""
-        with self._begin_read() as rows:
+        with self._database.begin_read() as rows:
             staged = rows.select("stage", {"conversation_id": conversation_id})
         return [row_values.staged_from_row(row) for row in staged]
 
     def processed(self, key: ConversationKey, sids: Collection[str]) -> set[str]:
         """Return those of the sids that were answered or parked already."""
-        with self._begin_read() as rows:
+        with self._database.begin_read() as rows:
             return _find_processed(rows, key, sids)
 
     def note(self, grant: LockGrant, outbox: Outbox, thread_id: str) -> None:
@@ -169,7 +164,7 @@ class RowConversationStore(ConversationStore):
             "updated_at": self._clock.time(),
         }
         durable = isinstance(outbox, SendingReply | SentReply)
-        with self._begin_write(durable=durable) as rows:
+        with self._database.begin_write(durable=durable) as rows:
             if not rows.update("conversations", [(noted, _match_grant(grant))]):
                 raise _build_lock_lost_error()
 
@@ -183,7 +178,7 @@ class RowConversationStore(ConversationStore):
         parked_id: str | None = None,
     ) -> None:
         """Write the turn and release the lock in one transaction. Raises LockLost."""
-        with self._begin_write() as rows:
+        with self._database.begin_write() as rows:
             stored = _require_held(rows, grant)
             if parked_id is not None:
                 _remove_parked(rows, parked_id, grant.key)
@@ -199,7 +194,7 @@ class RowConversationStore(ConversationStore):
 
     def drop_staged(self, conversation_id: str, sids: Collection[str]) -> None:
         """Delete the staged rows of these sids."""
-        with self._begin_write(durable=False) as rows:
+        with self._database.begin_write(durable=False) as rows:
             _delete_staged(rows, conversation_id, sids)
 
     # -- for operators
@@ -208,7 +203,7 @@ class RowConversationStore(ConversationStore):
         self, grant: LockGrant | None, parked: ParkedBatch, *, remember_until: float
     ) -> None:
         """Park the batch, and release the lock if a grant is given."""
-        with self._begin_write() as rows:
+        with self._database.begin_write() as rows:
             if grant is not None:
                 stored = _require_held(rows, grant)
                 _update(rows, stored, rules.park_batch(stored.conversation, parked))
@@ -232,7 +227,7 @@ class RowConversationStore(ConversationStore):
         self, parked_id: str, *, back_to_stage: bool, now: float, expires_at: float
     ) -> ParkedBatch:
         """Take a parked batch out and return it. Raises ParkedNotFound."""
-        with self._begin_write() as rows:
+        with self._database.begin_write() as rows:
             parked = _remove_parked(rows, parked_id)
             if back_to_stage:
                 staged = [
@@ -245,7 +240,7 @@ class RowConversationStore(ConversationStore):
 
     def get(self, key: ConversationKey) -> Conversation | None:
         """Return the conversation, or None if there is none."""
-        with self._begin_read() as rows:
+        with self._database.begin_read() as rows:
             stored = _find(rows, key)
         return stored.conversation if stored else None
 
@@ -265,12 +260,12 @@ class RowConversationStore(ConversationStore):
         A slow reader therefore does not pin the WAL. A row that was deleted meanwhile is left
         out.
         """
-        with self._begin_read() as rows:
+        with self._database.begin_read() as rows:
             keys = rows.select(
                 table, where, columns=key, order_by=order_by, descending=descending
             )
         for listed in keys:
-            with self._begin_read() as rows:
+            with self._database.begin_read() as rows:
                 current = rows.select(table, {key: listed[key]})
             yield from current
 
@@ -278,7 +273,7 @@ class RowConversationStore(ConversationStore):
         """Set the status that an operator chose. Return False if there is no such
         conversation.
         """
-        with self._begin_write() as rows:
+        with self._database.begin_write() as rows:
             stored = _find(rows, key)
             if stored is None:
                 return False
@@ -291,7 +286,7 @@ class RowConversationStore(ConversationStore):
     ) -> list[HistoryMessage]:
         """Return up to `limit` history messages in order."""
         last = _MAX_SEQ if before is None else before
-        with self._begin_read() as rows:
+        with self._database.begin_read() as rows:
             stored = _find(rows, key)
             if stored is None:
                 return []

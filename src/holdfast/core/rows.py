@@ -4,6 +4,7 @@ SQLite and memory implement it, so a store that uses only this is written once f
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 Row = Mapping[str, Any]  # columns and plain values: texts, numbers, None, lists, dicts
@@ -39,3 +40,20 @@ class Rows(Protocol):
 
     def delete(self, table: str, wheres: Sequence[Row]) -> None:
         """Delete the rows of each condition."""
+
+
+class RowDatabase(Protocol):
+    """The tables of one store, for all of its threads."""
+
+    def begin_read(self) -> AbstractContextManager[Rows]:
+        """Begin a transaction that sees one state of the rows throughout."""
+
+    def begin_write(self, *, durable: bool = True) -> AbstractContextManager[Rows]:
+        """Begin a transaction as the only writer. Either all of its writes happen or none.
+
+        A write that is not `durable` reaches the disk with the next durable one. A power cut in
+        between undoes it as if it had not been requested.
+        """
+
+    def close(self) -> None:
+        """Close the connections. The next transaction opens new ones."""

@@ -1,12 +1,11 @@
 """A job store on rows: every call is one transaction on the tables jobs and tasks."""
 
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
-from holdfast.core.rows import Rows
+from holdfast.core.clock import Clock
+from holdfast.core.rows import RowDatabase, Rows
 from holdfast.jobs import transitions
 from holdfast.jobs.errors import JobExists
 from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskResult, TaskStatus
@@ -27,29 +26,29 @@ _TASKS_AT_ONCE = 1_000  # per transaction, so that other writers are not kept wa
 class RowJobStore(RuleJobStore):
     """A store that only has to read and write rows."""
 
-    @abstractmethod
-    def _begin_read(self) -> AbstractContextManager[Rows]:
-        """Begin a transaction that sees one state of the rows throughout."""
+    def __init__(self, database: RowDatabase, clock: Clock, keep_seconds: float | None) -> None:
+        super().__init__(clock, keep_seconds)
+        self._database = database
 
-    @abstractmethod
-    def _begin_write(self) -> AbstractContextManager[Rows]:
-        """Begin a transaction as the only writer. Either all of its writes happen or none."""
+    def close(self) -> None:
+        """Close the connections."""
+        self._database.close()
 
     def save(self, job: ExportJob) -> None:
         """Store a new job. Raises JobExists."""
-        with self._begin_write() as rows:
+        with self._database.begin_write() as rows:
             if not rows.insert("jobs", [row_from_job(job)]):
                 raise JobExists(f"job {job.job_id!r} exists already")
 
     def find_by_id(self, job_id: str) -> ExportJob | None:
         """Return the current job, or None if there is none."""
-        with self._begin_read() as rows:
+        with self._database.begin_read() as rows:
             found = rows.select("jobs", {"job_id": job_id})
         return job_from_row(found[0]) if found else None
 
     def find_by_status(self, status: JobStatus) -> list[ExportJob]:
         """Return all jobs with this status, the oldest first."""
-        with self._begin_read() as rows:
+        with self._database.begin_read() as rows:
             found = rows.select("jobs", {"status": status.value}, order_by="created_at")
         return [job_from_row(row) for row in found]
 
@@ -64,7 +63,7 @@ class RowJobStore(RuleJobStore):
             self._add_slice(job_id, slice_)
 
     def _add_slice(self, job_id: str, tasks: list[ExportTask]) -> None:
-        with self._begin_write() as rows:
+        with self._database.begin_write() as rows:
             job_no, job = _require_job(rows, job_id)
             self._apply(rows, job_no, job, transitions.accept_tasks)
             rows.insert("tasks", [row_from_task(job_no, task) for task in tasks])
@@ -78,7 +77,7 @@ class RowJobStore(RuleJobStore):
         limit: int = 1000,
     ) -> list[ExportTask]:
         """Return up to `limit` tasks in the order of their ids."""
-        with self._begin_read() as rows:
+        with self._database.begin_read() as rows:
             job_no, _ = _require_job(rows, job_id)
             where: dict[str, Any] = {"job_no": job_no, "task_id >": after or ""}
             if status is not None:
@@ -88,11 +87,11 @@ class RowJobStore(RuleJobStore):
 
     def record_results(self, job_id: str, results: Sequence[TaskResult]) -> int:
         """Count results and return how many were new."""
-        with self._begin_write() as rows:
+        with self._database.begin_write() as rows:
             return self._count(rows, *_require_job(rows, job_id), results)
 
     def _count_unlisted(self, result: TaskResult) -> None:
-        with self._begin_write() as rows:
+        with self._database.begin_write() as rows:
             job_no, job = _require_job(rows, result.job_id)
             unlisted = ExportTask(result.job_id, result.task_id, "", "")
             rows.insert("tasks", [row_from_task(job_no, unlisted)])
@@ -117,7 +116,7 @@ class RowJobStore(RuleJobStore):
     def _change(
         self, job_id: str, rule: Rule, *arguments: Any, return_before: bool = False
     ) -> JobChange:
-        with self._begin_write() as rows:
+        with self._database.begin_write() as rows:
             job_no, job = _require_job(rows, job_id)
             after = self._apply(rows, job_no, job, rule, *arguments)
         return JobChange(job if return_before else after, after is not job)

@@ -5,7 +5,6 @@ Contract tests compare other stores with it, and simulations run conversations o
 
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 from holdfast.conversations.model import ConversationKey, WaitingConversation
 from holdfast.conversations.row_store import RowConversationStore
@@ -39,20 +38,13 @@ class MemoryConversations(RowConversationStore):
     def __init__(
         self, memory: ConversationMemory | None = None, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        super().__init__(clock)
-        self._memory = ConversationMemory() if memory is None else memory
+        super().__init__(ConversationMemory() if memory is None else memory, clock)
 
     def forget_expired(self, now: float) -> None:
         """Remove every expired row, as a table does sooner or later."""
-        with self._memory.begin() as rows:
+        with self._database.begin_write() as rows:
             for table in ("processed", "stage", "windows"):
                 rows.delete(table, [{"expires_at <": now}])
-
-    def _begin_read(self) -> AbstractContextManager[MemoryRows]:
-        return self._memory.begin()
-
-    def _begin_write(self, *, durable: bool = True) -> AbstractContextManager[MemoryRows]:
-        return self._memory.begin()
 
     def _delete_expired(self, rows: MemoryRows, now: float) -> None:
         pass
@@ -60,11 +52,8 @@ class MemoryConversations(RowConversationStore):
     def waiting(self) -> Iterator[WaitingConversation]:
         """Return every conversation that has staged rows."""
         times: defaultdict[ConversationKey, list[float]] = defaultdict(list)
-        with self._memory.begin() as rows:
+        with self._database.begin_read() as rows:
             for row in rows.select("stage", {}):
                 key = ConversationKey(row["primary_channel"], row["conversation_id"])
                 times[key].append(row["staged_at"])
         return iter([WaitingConversation(key, len(at), min(at)) for key, at in times.items()])
-
-    def close(self) -> None:
-        """Do nothing."""

@@ -1,7 +1,5 @@
 """A job store in memory, on plain values. Other stores are compared with it."""
 
-from contextlib import AbstractContextManager
-
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.jobs.row_store import RowJobStore
 from holdfast.testing.memory_rows import MemoryRows
@@ -25,14 +23,4 @@ class MemoryJobs(RowJobStore):
         clock: Clock = SYSTEM_CLOCK,
         keep_seconds: float | None = None,
     ) -> None:
-        super().__init__(clock, keep_seconds)
-        self._memory = JobMemory() if memory is None else memory
-
-    def _begin_read(self) -> AbstractContextManager[MemoryRows]:
-        return self._memory.begin()
-
-    def _begin_write(self) -> AbstractContextManager[MemoryRows]:
-        return self._memory.begin()
-
-    def close(self) -> None:
-        pass
+        super().__init__(JobMemory() if memory is None else memory, clock, keep_seconds)

@@ -31,7 +31,7 @@ class MemoryRows:
         self._undo: list[tuple[str, _Key, Row | None]] = []  # the rows before each write
 
     @contextmanager
-    def begin(self) -> Iterator["MemoryRows"]:
+    def begin_write(self, *, durable: bool = True) -> Iterator["MemoryRows"]:
         """Begin a transaction. If it raises, none of its writes has happened."""
         with self._lock:
             try:
@@ -42,6 +42,11 @@ class MemoryRows:
                 raise
             finally:
                 self._undo.clear()
+
+    begin_read = begin_write
+
+    def close(self) -> None:
+        """Do nothing."""
 
     def _write(self, table: str, key: _Key, row: Row | None) -> None:
         self._undo.append((table, key, self._tables[table].get(key)))

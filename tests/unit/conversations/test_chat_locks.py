@@ -125,7 +125,7 @@ class Struck(MemoryConversations):
 
 
 def struck(ground: Ground, call: str, error: BaseException) -> None:
-    store = Struck(ground.store._memory, clock=ground.clock)
+    store = Struck(ground.store._database, clock=ground.clock)
     store.call, store.error = call, error
     ground.use(store)
 
@@ -182,6 +182,7 @@ def test_a_reply_to_rows_that_became_unreadable_becomes_history(ground):
     ground.run_until_quiet()
     [parked] = ground.store.parked()
     damaged = replace(parked, staged=(UnreadableFragment("SM1", "it has no body", {}),))
-    ground.store._memory.replace("parked", [row_from_parked(damaged)])
+    with ground.store._database.begin_write() as rows:
+        rows.replace("parked", [row_from_parked(damaged)])
     ground.operator.sent(parked.parked_id)
     assert [role for role, _ in ground.history] == ["user", "assistant"]

@@ -864,7 +864,7 @@ class Attentive(MemoryConversations):
 
 def test_sending_is_noted_between_the_connection_and_the_send():
     ground = Ground()
-    store = Attentive(ground.store._memory, clock=ground.clock)
+    store = Attentive(ground.store._database, clock=ground.clock)
     store.sender, store.connected = ground.providers.the_sender, []
     ground.providers.the_writer.reply = lambda text: "\n\n".join(c * 1500 for c in "ab")
     ground.use(store)

@@ -1,7 +1,6 @@
 """The conversation store in a SQLite file, for all threads and processes of one machine."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from holdfast.adapters.local.sqlite.connection import Durability, Schema
@@ -139,17 +138,12 @@ class SQLiteConversations(RowConversationStore):
         durability: Durability = "power",
         busy_seconds: float = 10.0,
     ) -> None:
-        super().__init__(clock)
-        self._database = Database(Path(path), CONVERSATIONS, durability, busy_seconds)
+        database = Database(Path(path), CONVERSATIONS, durability, busy_seconds)
+        super().__init__(database, clock)
+        self._database: Database = database
 
     def __repr__(self) -> str:
         return f"SQLiteConversations({str(self._database.path)!r})"
-
-    def _begin_read(self) -> AbstractContextManager[RowConnection]:
-        return self._database.begin_read()
-
-    def _begin_write(self, *, durable: bool = True) -> AbstractContextManager[RowConnection]:
-        return self._database.begin_write(durable=durable)
 
     def _delete_expired(self, rows: RowConnection, now: float) -> None:
         for statement in _DELETE_EXPIRED:
@@ -167,7 +161,3 @@ class SQLiteConversations(RowConversationStore):
                 for waiting in self._database.query(_WAITING)
             ]
         )
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._database.close()

@@ -1,12 +1,11 @@
 """The job store in a SQLite file, for all threads and processes of one machine."""
 
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.local.sqlite.connection import Durability, Schema
 from holdfast.adapters.local.sqlite.database import Database
-from holdfast.adapters.local.sqlite.rows import RowConnection
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.jobs import transitions
 from holdfast.jobs.errors import StoreUnavailable
@@ -92,21 +91,12 @@ class SQLiteJobs(RowJobStore):
         durability: Durability = "power",
         busy_seconds: float = 10.0,
     ) -> None:
-        super().__init__(clock, keep_seconds)
-        self._database = Database(Path(path), JOBS, durability, busy_seconds)
+        database = Database(Path(path), JOBS, durability, busy_seconds)
+        super().__init__(database, clock, keep_seconds)
+        self._database: Database = database
 
     def __repr__(self) -> str:
         return f"SQLiteJobs({str(self._database.path)!r})"
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._database.close()
-
-    def _begin_read(self) -> AbstractContextManager[RowConnection]:
-        return self._database.begin_read()
-
-    def _begin_write(self) -> AbstractContextManager[RowConnection]:
-        return self._database.begin_write()
 
     def _change(
         self, job_id: str, rule: Rule, *arguments: Any, return_before: bool = False
