@@ -285,6 +285,47 @@ def test_an_unreadable_row_is_returned_beside_the_others(
     assert kinds == {"m1": Fragment, "m2": UnreadableFragment}
 
 
+def test_a_turn_never_replaces_or_drops_messages_of_the_history(
+    store: SQLiteConversations,
+) -> None:
+    """The numbers are taken if the row of the conversation is older than its history."""
+    create_conversation(store)
+    answer_messages(store, "m1")
+    run_sql(store, "UPDATE conversations SET message_count = 1")
+    before = store.history(KEY)
+    grant = acquire_grant(store)
+    with pytest.raises(StoreUnavailable, match="numbers"):
+        store.finish(grant, make_turn("m2"), now=NOW, remember_until=LATER)
+    assert store.history(KEY) == before
+    assert store.processed(KEY, ["m2"]) == set()
+    assert store.renew(grant, now=NOW, expires_at=NOW + 99.0)
+
+
+def test_half_a_character_in_a_reply_is_replaced_in_the_history(
+    store: SQLiteConversations,
+) -> None:
+    """The reply has been sent, so its history must be stored."""
+    create_conversation(store)
+    turn = make_turn("m1")
+    broken = replace(turn, assistant=replace(turn.assistant, body="half \ud83d"))
+    store.finish(acquire_grant(store), broken, now=NOW, remember_until=LATER)
+    assert store.history(KEY)[-1].body == "half ?"
+
+
+def test_a_slow_reader_of_a_listing_keeps_no_transaction_open(
+    store: SQLiteConversations,
+) -> None:
+    """An open transaction would pin the WAL, which would then grow without limit."""
+    for key in (KEY, OTHER):
+        create_conversation(store, key)
+    for sid in ("m1", "m2"):
+        store.park(None, make_parked(make_fragment(sid)), remember_until=LATER)
+    for listing in (store.conversations(), store.parked()):
+        assert next(listing)
+        assert store._database._lent == 0
+        assert len(list(listing)) == 1
+
+
 # -- cost
 
 
