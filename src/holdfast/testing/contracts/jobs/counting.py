@@ -77,16 +77,27 @@ class CountingPromises:
     def test_a_task_named_twice_in_one_batch_is_counted_once(
         self, repository: JobStateRepository, clock: ManualClock
     ) -> None:
-        tasks = start_job(repository, clock, 2)
+        tasks = start_job(repository, clock, 3)
         batch = [
             make_success(tasks[0]),
             make_failure(tasks[0]),
             make_success(tasks[1]),
             make_success(tasks[1]),
+            make_failure(tasks[2]),
+            make_success(tasks[2]),
         ]
-        assert repository.record_results("job", batch) == 2
-        assert read_counters(repository) == (2, 0)
+        assert repository.record_results("job", batch) == 3
+        assert read_counters(repository) == (2, 1)
+        assert read_rows(repository)[2].status is TaskStatus.FAILED  # the first result stays
         assert_counters_match_rows(repository)
+
+    def test_a_result_that_names_another_job_is_not_counted(
+        self, repository: JobStateRepository, clock: ManualClock
+    ) -> None:
+        tasks = start_job(repository, clock, 1)
+        foreign = replace(make_success(tasks[0]), job_id="another")
+        assert repository.record_results("job", [foreign]) == 0
+        assert read_counters(repository) == (0, 0)
 
     def test_results_of_unknown_tasks_are_not_counted_and_leave_no_rows(
         self, repository: JobStateRepository, clock: ManualClock

@@ -250,6 +250,7 @@ def test_updated_at_is_the_caller_s_time_or_the_clock_s(path: Path) -> None:
     "damage",
     [
         "body = NULL",
+        "body = x'ff'",  # bytes, which JSON does not have
         "body = 7",
         "received_at = 'yesterday'",
         "received_at = NULL",

@@ -298,6 +298,22 @@ def test_a_turn_of_more_messages_than_one_write_holds_is_refused(
     assert store.history(KEY) == []
 
 
+def test_a_message_named_twice_in_a_turn_is_written_once(
+    client: Any, clock: ManualClock
+) -> None:
+    """DynamoDB refuses a transaction that writes a row twice."""
+    recorded = RecordingClient(client)
+    store = DynamoDBConversations(client=recorded, clock=clock)
+    create_conversation(store)
+    stage_messages(store, "m1")
+    answer_messages(store, "m1", "m1")
+    assert store.processed(KEY, ["m1"]) == {"m1"}
+    [transaction] = recorded.list_calls("transact_write_items")
+    deletes = [write["Delete"] for write in transaction["TransactItems"] if "Delete" in write]
+    assert len(deletes) == 1
+    assert len(transaction["TransactItems"]) == 5
+
+
 def test_history_numbers_that_are_taken_are_skipped(
     client: Any, store: DynamoDBConversations
 ) -> None:
