@@ -26,7 +26,7 @@ class Rows(Protocol):
         order_by: str = "",
         descending: bool = False,
         limit: int = -1,
-    ) -> list[Row]:
+    ) -> Sequence[Row]:
         """Return the rows, all of them if the limit is negative."""
 
     def insert(self, table: str, rows: Sequence[Row]) -> int:

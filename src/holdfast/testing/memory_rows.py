@@ -67,7 +67,7 @@ class MemoryRows:
         order_by: str = "",
         descending: bool = False,
         limit: int = -1,
-    ) -> list[Row]:
+    ) -> Sequence[Row]:
         """Return the rows, complete ones whatever `columns` names."""
         rows = [self._tables[table][key] for key in self._find_keys(table, where)]
         if order_by:

@@ -1,7 +1,7 @@
 """Rows as dicts by column, within one transaction."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from sqlite3 import Connection, Cursor
 from typing import Any
@@ -32,12 +32,15 @@ class RowConnection(Connection):
         order_by: str = "",
         descending: bool = False,
         limit: int = -1,
-    ) -> list[Row]:
+    ) -> Sequence[Row]:
         """Return the rows, all of them if the limit is negative."""
         order = f" ORDER BY {order_by}{' DESC' if descending else ''}" if order_by else ""
         statement = f"SELECT {columns} FROM {table}{_format_where(*where)}{order} LIMIT ?"  # noqa: S608 - our own names
         rows = read_rows(self.execute(statement, (*where.values(), limit)))
-        return _decode_rows(table, rows)
+        for name in _find_json_names(table, rows[0]) if rows else ():
+            for row in rows:
+                row[name] = _parse(row[name])
+        return rows
 
     def insert(self, table: str, rows: Sequence[Row]) -> int:
         """Add the rows whose keys are new, and return how many were added."""
@@ -53,7 +56,9 @@ class RowConnection(Connection):
         names = ", ".join(rows[0])
         values = ", ".join("?" * len(rows[0]))
         statement = f"{verb} {table} ({names}) VALUES ({values}){otherwise}"
-        return self.executemany(statement, _encode_rows(table, rows)).rowcount
+        json_names = _find_json_names(table, rows[0])
+        encoded = [tuple(_encode(row, json_names)) for row in rows]
+        return self.executemany(statement, encoded).rowcount
 
     def update(self, table: str, updates: Sequence[tuple[Row, Row]]) -> int:
         """Make each change to the rows of its condition, and return how many changed."""
@@ -62,9 +67,9 @@ class RowConnection(Connection):
         changes, where = updates[0]
         columns = " = ?, ".join(changes)
         statement = f"UPDATE {table} SET {columns} = ?{_format_where(*where)}"  # noqa: S608 - our own names
-        encoded = _encode_rows(table, [changes for changes, _ in updates])
+        json_names = _find_json_names(table, changes)
         values = [
-            (*row, *where.values()) for row, (_, where) in zip(encoded, updates, strict=True)
+            (*_encode(changes, json_names), *where.values()) for changes, where in updates
         ]
         return self.executemany(statement, values).rowcount
 
@@ -88,25 +93,21 @@ def _format_where(*names: str) -> str:
     return f" WHERE {' AND '.join(terms)}" if terms else ""
 
 
-def _encode_rows(table: str, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
-    """Return the values of the rows, of which there is at least one."""
-    if names := [name for name in _JSON.get(table, ()) if name in rows[0]]:
-        rows = [{**row, **{name: _dump(name, row[name]) for name in names}} for row in rows]
-    return [tuple(row.values()) for row in rows]
+def _find_json_names(table: str, row: Row) -> list[str]:
+    return [name for name in _JSON.get(table, ()) if name in row]
+
+
+def _encode(row: Row, json_names: list[str]) -> Iterable[Any]:
+    """Return the row's values, with JSON texts in these columns."""
+    if json_names:
+        row = {**row, **{name: _dump(name, row[name]) for name in json_names}}
+    return row.values()
 
 
 def _dump(name: str, value: Any) -> str | None:
     if value is None:
         return None
     return json.dumps(value, default=str if name in _FOREIGN else None)
-
-
-def _decode_rows(table: str, rows: list[dict[str, Any]]) -> list[Row]:
-    for name in _JSON.get(table, ()):
-        for row in rows:
-            if name in row:
-                row[name] = _parse(row[name])
-    return list(rows)
 
 
 def _parse(text: Any) -> Any:

@@ -304,6 +304,20 @@ def test_a_takeover_right_before_the_write_is_noticed(
     assert store.history(KEY) == []
 
 
+def test_a_message_that_another_worker_parks_meanwhile_is_not_parked_twice(
+    client: Any, store: DynamoDBConversations
+) -> None:
+    """The sweepers of two hosts may park overlapping batches without a lock."""
+    first, second = stage_messages(store, "m1", "m2")
+    interleaving = InterleavingClient(
+        client, lambda: store.park(None, make_parked(first), remember_until=LATER)
+    )
+    batch = make_parked(first, second)
+    open_store(interleaving).park(None, batch, remember_until=LATER)
+    assert sorted(parked.sids for parked in store.parked()) == [("m1",), ("m2",)]
+    assert list_staged_sids(store) == []
+
+
 def test_a_crash_between_two_slices_loses_nothing(
     client: Any, store: DynamoDBConversations
 ) -> None:
