@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
 from holdfast.adapters.aws.dynamodb.tables import JobTables, define_tables
@@ -23,6 +21,7 @@ from holdfast.testing.contracts.jobs.contract import JobStoreContract
 from holdfast.testing.contracts.jobs.outcomes import OutcomePromises
 from holdfast.testing.contracts.jobs.sealing import SealPromises
 from holdfast.testing.contracts.jobs.support import OpenRepository
+from support.dynamodb.service import start_service
 
 if TYPE_CHECKING:
     from support.ministack_server import Ministack
@@ -68,13 +67,8 @@ class TestDynamoDBJobs(JobStoreContract):
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[Any]:
-    with mock_aws():
-        yield boto3.client(
-            "dynamodb",
-            region_name="us-east-1",
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
+    with start_service() as client:
+        yield client
 
 
 class TestDynamoDBJobsOnMoto(SealPromises, OutcomePromises, CallbackPromises):

@@ -1,14 +1,11 @@
-"""Helpers for the tests of DynamoDBConversations: tables on moto, and turns of a chat."""
+"""Helpers for the tests of DynamoDBConversations: rows, and turns of a chat."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from moto.dynamodb.models import dynamodb_backends
-
 from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
-from holdfast.adapters.aws.dynamodb.chat.tables import define_tables, tables_from_prefix
+from holdfast.adapters.aws.dynamodb.chat.tables import tables_from_prefix
 from holdfast.adapters.aws.dynamodb.values import decode, encode
 from holdfast.conversations.model import (
     Conversation,
@@ -23,33 +20,12 @@ from holdfast.conversations.model import (
     Window,
     make_parked_id,
 )
-from support.dynamodb.jobs import start_service
 
 NOW = 1_800_000_000.0
 LATER = NOW + 30 * 86_400.0
 KEY = ConversationKey("whatsapp:+4915700000001", "chat")
 CANARY = "canary-of-a-body"
 TABLES = tables_from_prefix()
-
-
-@contextmanager
-def start_chat_service() -> Iterator[Any]:
-    """Run moto in this process with the five tables."""
-    with start_service() as client:
-        for definition in define_tables(TABLES):
-            client.create_table(**definition)
-        yield client
-
-
-def clear_tables(client: Any) -> Any:
-    """Delete all rows of the service and return it.
-
-    Creating the tables again would cost ten calls, and moto is slow.
-    """
-    [regions] = dynamodb_backends.values()
-    for table in regions[client.meta.region_name].tables.values():
-        table.items.clear()
-    return client
 
 
 def put_row(client: Any, table: str, row: Mapping[str, Any]) -> None:

@@ -1,14 +1,9 @@
-"""Helpers for the tests of DynamoDBJobs: tables on moto, and a list of all writes."""
+"""Helpers for the tests of DynamoDBJobs: jobs, and a list of all writes."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import boto3
-from moto import mock_aws
-
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
-from holdfast.adapters.aws.dynamodb.tables import JobTables, define_tables
 from holdfast.jobs.errors import JobExists
 from holdfast.jobs.model import (
     ExportJob,
@@ -25,27 +20,6 @@ CANARY = "canary-of-a-task-token"
 STALLED = JobError("JobStalled", "no task was finished for too long")
 
 Write = Callable[[DynamoDBJobs], object]
-
-
-@contextmanager
-def start_service() -> Iterator[Any]:
-    """Run moto in this process."""
-    with mock_aws():
-        yield boto3.client(
-            "dynamodb",
-            region_name="us-east-1",
-            aws_access_key_id="testing",
-            aws_secret_access_key="testing",
-        )
-
-
-def create_empty_tables(client: Any) -> Any:
-    """Create the two tables anew and return the service."""
-    for table in client.list_tables()["TableNames"]:
-        client.delete_table(TableName=table)
-    for definition in define_tables(JobTables()):
-        client.create_table(**definition)
-    return client
 
 
 def make_tasks(job_id: str, count: int) -> list[ExportTask]:
@@ -101,13 +75,6 @@ def count_rows(client: Any, table: str) -> int:
     """Return the number of rows in a table."""
     count: int = client.scan(TableName=table)["Count"]
     return count
-
-
-def delete_all_rows(client: Any) -> None:
-    """Delete all rows of both tables."""
-    for table, names in (("ExportJobs", ["jobId"]), ("ExportTasks", ["jobId", "taskId"])):
-        for row in client.scan(TableName=table)["Items"]:
-            client.delete_item(TableName=table, Key={name: row[name] for name in names})
 
 
 # -- all writes, and the state that each needs

@@ -21,13 +21,12 @@ from holdfast.testing.stepfunctions import SimulatedStepFunctions
 from support.dynamodb.faults import RecordingClient
 from support.dynamodb.jobs import (
     CANARY,
-    create_empty_tables,
     make_job,
     make_result,
     read_row,
     start_job,
-    start_service,
 )
+from support.dynamodb.service import clear_tables, start_service
 from support.jobs.orchestrator import World
 
 # -- DynamoDB, as heartbeats and operators read it
@@ -41,7 +40,7 @@ def moto() -> Iterator[Any]:
 
 @pytest.fixture
 def table(moto: Any) -> RecordingClient:
-    return RecordingClient(create_empty_tables(moto))
+    return RecordingClient(clear_tables(moto))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.adapters.aws.dynamodb import DynamoDBJobs
 from holdfast.testing import ManualClock
-from support.dynamodb.jobs import create_empty_tables, start_service
+from support.dynamodb.service import clear_tables, start_service
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def moto() -> Iterator[Any]:
 
 @pytest.fixture
 def client(moto: Any) -> Any:
-    return create_empty_tables(moto)
+    return clear_tables(moto)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from support.dynamodb.jobs import (
     Case,
     count_rows,
     decide_job,
-    delete_all_rows,
     get_job,
     make_job,
     make_result,
@@ -30,6 +29,7 @@ from support.dynamodb.jobs import (
     read_row,
     start_job,
 )
+from support.dynamodb.service import clear_tables
 
 # -- writes
 
@@ -42,7 +42,7 @@ def test_no_call_names_an_attribute_without_an_alias(client: Any, clock: ManualC
     for _, write in WRITES.items():
         PREPARATIONS[write.prepare](jobs, clock)
         write.call(jobs)
-        delete_all_rows(client)
+        clear_tables(client)
     jobs.find_by_status(JobStatus.FAILED)
     texts = list(_find_expressions(recorder.calls))
     assert len(texts) > 40
@@ -186,7 +186,7 @@ def test_a_write_whose_response_is_lost_is_made_once_when_the_call_is_repeated(
     once = _read_all_rows(client)
     _repeat_call(case, jobs)
     assert _read_all_rows(client) == once
-    delete_all_rows(client)
+    clear_tables(client)
     PREPARATIONS[case.prepare](jobs, clock)
     case.call(jobs)
     assert _read_all_rows(client) == once
@@ -210,7 +210,7 @@ def test_a_write_that_botocore_makes_twice_is_not_refused_by_itself(
     PREPARATIONS[case.prepare](jobs, clock)
     expected = case.call(jobs)
     once = _read_all_rows(client)
-    delete_all_rows(client)
+    clear_tables(client)
     PREPARATIONS[case.prepare](jobs, clock)
     assert case.call(DynamoDBJobs(client=RepeatingClient(client), clock=clock)) == expected
     assert _read_all_rows(client) == once

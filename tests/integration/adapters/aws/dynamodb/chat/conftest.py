@@ -6,19 +6,16 @@ from typing import Any
 import pytest
 
 from holdfast.adapters.aws.dynamodb.chat import DynamoDBConversations
+from holdfast.adapters.aws.dynamodb.chat.tables import define_tables
 from holdfast.testing import ManualClock
-from support.dynamodb.conversations import clear_tables, start_chat_service
+from support.dynamodb.conversations import TABLES
+from support.dynamodb.service import start_service
 
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[Any]:
-    with start_chat_service() as client:
+    with start_service(define_tables(TABLES)) as client:
         yield client
-
-
-@pytest.fixture
-def client(moto: Any) -> Any:
-    return clear_tables(moto)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from support.dynamodb.conversations import (
     acquire_grant,
     acquire_lock,
     answer_messages,
-    clear_tables,
     create_conversation,
     list_staged_sids,
     make_fragment,
@@ -41,6 +40,7 @@ from support.dynamodb.faults import (
     make_cancellation,
     make_error,
 )
+from support.dynamodb.service import clear_tables
 
 
 def open_store(client: Any) -> DynamoDBConversations:
