@@ -112,6 +112,8 @@ def _dump(name: str, value: Any) -> str | None:
 
 def _parse(text: Any) -> Any:
     """Parse a JSON text. A damaged one stays as it is, and no reader accepts it."""
+    if text is None:
+        return None
     try:
         return json.loads(text)
     except (ValueError, TypeError):
