@@ -175,7 +175,7 @@ def _make_list_reader(manifests: str | None) -> Callable[[JobRequest], Iterator[
     if manifests is None:
         return _refuse_without_manifests
     if parse_url(manifests, TARGETS).scheme == "s3":
-        from holdfast.adapters.export.s3 import read_lines
+        from holdfast.adapters.export.targets import read_lines
 
         return partial(
             _read_manifest, lambda name: read_lines(f"{manifests.rstrip('/')}/{name}")

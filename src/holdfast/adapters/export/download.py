@@ -9,16 +9,18 @@
   as it comes if a checksum is known. Otherwise the error is EncodedBody.
 """
 
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Condition
 from urllib.parse import quote
 
 from holdfast.adapters.export import errors
 from holdfast.adapters.export.cancellation import RunningDownload
 from holdfast.adapters.export.errors import TaskError
-from holdfast.adapters.export.hosts import HostSlots
 from holdfast.adapters.export.partial_files import PartialFile
 from holdfast.adapters.export.response_head import ResponseHead, make_bad_response
-from holdfast.adapters.export.retries import parse_retry_after
 from holdfast.adapters.export.task_input import TaskInput
 from holdfast.adapters.export.transfer import CurlHandles, DownloadRequest
 from holdfast.adapters.export.url_guard import MAX_REDIRECTS, CheckedUrl, UrlGuard, parse_url
@@ -28,6 +30,46 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 # libcurl hands over 16 KiB at a time. To hash and write each piece by itself would cost a
 # third of the speed, in system calls and in waits for the interpreter's lock.
 _WRITE_BYTES = 256 << 10
+_CHECK_INTERVAL_SECONDS = 0.25  # how soon a waiting task notices that it is cancelled
+
+
+class HostSlots:
+    """Connection slots of hosts, for this process only. Safe for threads."""
+
+    def __init__(self, per_host: int) -> None:
+        self._per_host = per_host
+        self._busy: Counter[str] = Counter()
+        self._freed = Condition()
+
+    @contextmanager
+    def take_slot(self, origin: str, report_waiting: Callable[[], None]) -> Iterator[None]:
+        """Wait for a slot and keep it while the context lasts.
+
+        Calls `report_waiting` from time to time while it waits. If that raises, the wait
+        ends.
+        """
+        while not self._try_take(origin):
+            report_waiting()
+        try:
+            yield
+        finally:
+            self._release(origin)
+
+    def _try_take(self, origin: str) -> bool:
+        with self._freed:
+            if self._busy[origin] >= self._per_host:
+                self._freed.wait(_CHECK_INTERVAL_SECONDS)
+            if self._busy[origin] >= self._per_host:
+                return False
+            self._busy[origin] += 1
+            return True
+
+    def _release(self, origin: str) -> None:
+        with self._freed:
+            self._busy[origin] -= 1
+            if not self._busy[origin]:
+                del self._busy[origin]  # a job may name a million hosts
+            self._freed.notify_all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +135,7 @@ class Downloader:
             text = f"{checked_url.origin}: the download starts over"
             raise TaskError("RangeRefused", text, retryable=True)
         if head.status not in (200, 206):
-            after = parse_retry_after(head.get_field("retry-after"), self.clock.time())
+            after = head.parse_retry_after(self.clock.time())
             raise errors.from_http_status(checked_url.origin, head.status, after)
         body.finish(checked_url.origin)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from holdfast.adapters.export.checksums import Digests
+from holdfast.adapters.export.task_input import Digests
 from holdfast.adapters.modes import make_folders
 
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")

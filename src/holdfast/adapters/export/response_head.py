@@ -78,6 +78,19 @@ class ResponseHead:
         """Return whether the response is of the version that has this validator."""
         return validator in (self.get_field("etag"), self.get_field("last-modified"))
 
+    def parse_retry_after(self, now: float) -> float:
+        """Return the seconds that the server asks to wait, which it gives as number or date.
+
+        Returns 0 if there is no such field or its value has another form.
+        """
+        text = self.get_field("retry-after") or ""
+        if text.isascii() and text.isdigit() and len(text) < 10:
+            return float(text)
+        try:
+            return max(0.0, parsedate_to_datetime(text).timestamp() - now)
+        except (TypeError, ValueError, OverflowError):
+            return 0.0
+
 
 def _is_settled(changed: str, now: str | None) -> bool:
     try:

@@ -6,23 +6,24 @@ part ── complete ──▶ verified ──▶ published       visible only f
  └── wait, continue ◀───┴── once, from zero
 """
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.adapters.export import errors
 from holdfast.adapters.export.cancellation import RunningDownload, RunningDownloads
-from holdfast.adapters.export.checksums import Digests
 from holdfast.adapters.export.errors import TaskError
-from holdfast.adapters.export.hosts import HostSlots
-from holdfast.adapters.export.partial_files import PartialFile, PartialFiles
-from holdfast.adapters.export.retries import RetryCounter
-from holdfast.adapters.export.task_input import TaskInput
+from holdfast.adapters.export.partial_files import PartialFile
+from holdfast.adapters.export.targets import open_target
+from holdfast.adapters.export.task_input import Digests, TaskInput
 from holdfast.adapters.export.url_guard import UrlGuard
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 
+_FIRST_WAIT_SECONDS = 0.5
+_MIN_PROGRESS_BYTES = 1 << 20  # an attempt that gained this much is not a failure
 # A partial file that no process has continued for this long is removed.
 _ABANDONED_SECONDS = 7 * 86_400.0
 
@@ -50,18 +51,54 @@ class WorkSettings:
     durable: bool = False
 
 
-class ExportTarget(Protocol):
-    """The place where files are published. It needs the `digests` of each file."""
+class RetryCounter:
+    """The failed attempts of one task.
 
-    partial_files: PartialFiles
-    digests: tuple[str, ...]
-    bucket: str | None
+    A file is not given up while it grows. An attempt that got a mebibyte further than all
+    attempts before it resets the count. A server that starts over each time does not.
+    """
 
-    def publish(self, part: PartialFile, key: str, run: RunningDownload) -> None:
-        """Publish the complete, verified part under its name, in one step or not at all."""
+    def __init__(
+        self,
+        attempts: int,
+        max_wait_seconds: float,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._attempts = attempts
+        self._max_wait_seconds = max_wait_seconds
+        self._chance = chance
+        self._failures = 0
+        self._max_size = 0
+        self._restarted_codes: set[str] = set()
 
-    def close(self) -> None:
-        """Release the target's resources."""
+    def record_failure(self, error: TaskError, size: int) -> float:
+        """Count a failed attempt and return the seconds until the next one.
+
+        Raises `error` if there is no next attempt.
+        """
+        if not error.retryable:
+            raise error
+        if error.start_over:
+            self._allow_one_restart(error)
+        if size >= self._max_size + _MIN_PROGRESS_BYTES:
+            self._failures = 0
+        self._max_size = max(self._max_size, size)
+        self._failures += 1
+        if self._failures >= self._attempts:
+            raise error
+        return self._compute_wait(error.after_seconds)
+
+    def _allow_one_restart(self, error: TaskError) -> None:
+        # The complete file was received and is wrong. One download from zero distinguishes
+        # a bad resume from a wrong file. A second one would only cost as much again.
+        if error.code in self._restarted_codes:
+            raise error
+        self._restarted_codes.add(error.code)
+
+    def _compute_wait(self, requested_seconds: float) -> float:
+        doubled = _FIRST_WAIT_SECONDS * 2.0 ** min(self._failures - 1, 20)
+        wait = doubled * (0.5 + self._chance() / 2)
+        return min(max(wait, requested_seconds), self._max_wait_seconds)
 
 
 def make_work(settings: WorkSettings) -> Callable[[], "ExportWork"]:
@@ -81,7 +118,7 @@ class ExportWork:
         self._runs = RunningDownloads(clock)
         guard = UrlGuard(allow_private=settings.allow_private, allow_hosts=settings.allow_hosts)
         try:
-            from holdfast.adapters.export.download import Downloader
+            from holdfast.adapters.export.download import Downloader, HostSlots
             from holdfast.adapters.export.transfer import CurlHandles
         except ImportError:
             raise ConfigError("exports need pycurl: pip install 'holdfast[export]'") from None
@@ -91,7 +128,7 @@ class ExportWork:
         self._downloader = Downloader(
             guard, self._handles, HostSlots(settings.per_host), settings.max_bytes, clock
         )
-        self._target = _open_target(settings)
+        self._target = open_target(settings.target, settings.scratch, durable=settings.durable)
         self._target.partial_files.sweep(clock.time() - _ABANDONED_SECONDS)
 
     def process(
@@ -199,20 +236,3 @@ def _make_failure(error: TaskError) -> Mapping[str, Any]:
 def _report_reread(run: RunningDownload, count: int) -> None:
     run.check()
     run.report_bytes(count)
-
-
-def _open_target(settings: WorkSettings) -> ExportTarget:
-    try:
-        return _make_target(settings)
-    except OSError as error:
-        raise ConfigError(f"target {settings.target}: {error.strerror or error}") from error
-
-
-def _make_target(settings: WorkSettings) -> ExportTarget:
-    if settings.target.startswith("s3://"):
-        from holdfast.adapters.export.s3 import S3Target
-
-        return S3Target(settings.target, settings.scratch)
-    from holdfast.adapters.export.folder import FolderTarget
-
-    return FolderTarget(settings.target, durable=settings.durable)

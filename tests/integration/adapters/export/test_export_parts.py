@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.export.checksums import Checksum, Digests
 from holdfast.adapters.export.partial_files import PartialFile, PartialFiles
+from holdfast.adapters.export.task_input import Checksum, Digests
 
 MIB = 1 << 20
 URL = "https://x/a"

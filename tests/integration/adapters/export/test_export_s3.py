@@ -15,10 +15,10 @@ from moto import mock_aws
 
 from holdfast.adapters.aws import clients
 from holdfast.adapters.export.cancellation import RunningDownload
-from holdfast.adapters.export.checksums import Digests
 from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.partial_files import PartialFile
-from holdfast.adapters.export.s3 import S3Target, read_lines
+from holdfast.adapters.export.targets import S3Target, read_lines
+from holdfast.adapters.export.task_input import Digests
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError
 from holdfast.jobs.errors import InvalidJob

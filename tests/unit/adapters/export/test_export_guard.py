@@ -1,14 +1,16 @@
 """The guard's decision for each kind of address and URL (JB-34)."""
 
 import errno
-from ipaddress import IPv6Address, ip_address
+import inspect
+import re
+from ipaddress import IPv6Address, ip_address, ip_network
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from holdfast.adapters.export import ip_policy
 from holdfast.adapters.export.errors import TaskError, from_os_error
-from holdfast.adapters.export.ip_policy import HOST_SERVICES as HOST_SERVICES_TABLE
 from holdfast.adapters.export.ip_policy import (
     AddressScope,
     classify_address,
@@ -16,8 +18,8 @@ from holdfast.adapters.export.ip_policy import (
     parse_address,
 )
 from holdfast.adapters.export.response_head import HeadReader, ResponseHead
-from holdfast.adapters.export.retries import RetryCounter, parse_retry_after
 from holdfast.adapters.export.url_guard import UrlGuard, parse_url
+from holdfast.adapters.export.work import RetryCounter
 from holdfast.core.errors import ConfigError
 
 PUBLIC = "1.1.1.1 8.8.8.8 100.63.255.255 100.128.0.1 172.15.0.1 172.32.0.1 192.167.0.1 "
@@ -132,11 +134,14 @@ def test_a_service_of_the_cloud_cannot_be_named_as_allowed(entry: str) -> None:
 
 
 def test_every_service_of_the_cloud_has_its_source() -> None:
-    assert len({service.network for service in HOST_SERVICES_TABLE}) == len(HOST_SERVICES_TABLE)
-    for service in HOST_SERVICES_TABLE:
-        assert service.provider
-        assert service.purpose
-        assert service.document
+    """The comment above each network says whose service it is, which, and who says so."""
+    table = inspect.getsource(ip_policy).partition("HOST_SERVICES = ")[2].partition("\n)")[0]
+    rows = re.findall(r'    # ((?:.|\n    # )+?)\n    "([^"]+)",', table)
+    assert [ip_network(network) for _, network in rows] == list(ip_policy.HOST_SERVICES)
+    assert len(set(ip_policy.HOST_SERVICES)) == len(ip_policy.HOST_SERVICES)
+    for comment, network in rows:
+        text = comment.replace("\n    # ", " ")
+        assert re.fullmatch(r"[^:]+: [^()]+ \([^()]+: [^()]+\)", text), network
 
 
 def test_an_address_that_is_named_is_open_on_its_port_alone() -> None:
@@ -264,7 +269,8 @@ def test_a_permanent_error_is_not_retried() -> None:
     ],
 )
 def test_retry_after_is_a_number_or_a_date(text: str | None, seconds: float) -> None:
-    assert parse_retry_after(text, now=60.0) == seconds
+    fields = {} if text is None else {"retry-after": [text]}
+    assert ResponseHead(503, fields).parse_retry_after(now=60.0) == seconds
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,122 @@
-"""S3 as the target of exports. An object appears only when it is complete.
+"""The targets of exports: a folder, or a bucket and prefix in S3.
 
-A file is uploaded from disk after it was verified. Its digest is sent with it, so S3 refuses
-bytes that changed on the way. The pieces of a large file are hashed while they are read; if
-together they are not the verified file, the upload is aborted.
+A file is visible under its name only when it is complete.
 
-A process that is killed during an upload leaves invisible parts that cost money. Give the
-bucket a lifecycle rule that aborts incomplete multipart uploads.
+In a folder, partial files are inside the target, so that a rename within one file system
+publishes them. The path to the name is walked folder by folder without following links, so a
+process that can write into the target cannot make an export write outside of it.
+
+To S3, a file is uploaded from disk after it was verified. Its digest is sent with it, so S3
+refuses bytes that changed on the way. The pieces of a large file are hashed while they are
+read; if together they are not the verified file, the upload is aborted. A process that is
+killed during an upload leaves invisible parts that cost money. Give the bucket a lifecycle
+rule that aborts incomplete multipart uploads.
 """
 
 import base64
+import contextlib
 import hashlib
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.adapters.aws import clients, errors
 from holdfast.adapters.export.cancellation import RunningDownload
 from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.partial_files import PartialFile, PartialFiles
 from holdfast.core.errors import ConfigError
+from holdfast.core.urls import TARGETS, parse_url
 from holdfast.jobs.errors import InvalidJob, StoreUnavailable
+from holdfast.jobs.file_names import OWN_FOLDER
 
-_TARGET_URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MAX_KEY_BYTES = 1024
 _MAX_PARTS = 10_000
 _PIECE_BYTES = 8 << 20  # in memory for each slot; larger only for files over 80 GB
+
+
+class ExportTarget(Protocol):
+    """The place where files are published. It needs the `digests` of each file."""
+
+    partial_files: PartialFiles
+    digests: tuple[str, ...]
+    bucket: str | None
+
+    def publish(self, part: PartialFile, key: str, run: RunningDownload) -> None:
+        """Publish the complete, verified part under its name, in one step or not at all."""
+
+    def close(self) -> None:
+        """Release the target's resources."""
+
+
+def open_target(location: str, scratch: str, *, durable: bool) -> ExportTarget:
+    """Open the target, a folder or s3://bucket/prefix. Raises ConfigError."""
+    try:
+        if parse_url(location, TARGETS).scheme == "s3":
+            return S3Target(location, scratch)
+        return FolderTarget(location, durable=durable)
+    except OSError as error:
+        raise ConfigError(f"target {location}: {error.strerror or error}") from error
+
+
+class FolderTarget:
+    """An export target on disk. Safe for threads and processes.
+
+    `durable`: published files survive a power cut.
+    """
+
+    digests: tuple[str, ...] = ()
+    bucket: str | None = None
+
+    def __init__(self, path: str, *, durable: bool) -> None:
+        """Open the folder; make it if it is missing. Raises OSError."""
+        os.makedirs(path, exist_ok=True)
+        self._root = os.open(path, _FOLDER)
+        self._durable = durable
+        self.partial_files = PartialFiles(os.path.join(path, OWN_FOLDER))
+
+    def publish(self, part: PartialFile, key: str, run: RunningDownload) -> None:
+        """Give the part its name, and replace a file that has it. Raises OSError."""
+        run.check()
+        *folders, name = key.split("/")
+        if self._durable:
+            os.fsync(part.fd)
+        folder = self._walk(folders)
+        try:
+            os.rename(part.name, name, src_dir_fd=part.folder, dst_dir_fd=folder)
+            if self._durable:
+                os.fsync(folder)
+        finally:
+            os.close(folder)
+        part.mark_published()
+
+    def _walk(self, folders: list[str]) -> int:
+        """Return a descriptor of the innermost folder; make the folders that are missing."""
+        at = os.dup(self._root)
+        for name in folders:
+            try:
+                below = self._enter(at, name)
+            finally:
+                os.close(at)
+            at = below
+        return at
+
+    def _enter(self, at: int, name: str) -> int:
+        try:
+            return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=at)
+                if self._durable:
+                    os.fsync(at)
+            return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+
+    def close(self) -> None:
+        """Close the folder and its partial files."""
+        self.partial_files.close()
+        os.close(self._root)
 
 
 class S3Target:
@@ -44,11 +135,11 @@ class S3Target:
         piece_bytes: int = _PIECE_BYTES,
         client: Any = None,
     ) -> None:
-        match = _TARGET_URL.fullmatch(location)
-        if match is None:
+        bucket, prefix = _split_url(location)
+        if not _BUCKET.fullmatch(bucket):
             raise ConfigError(f"target {location[:80]!r}: it must be s3://bucket/prefix")
-        self.bucket: str | None = match[1]
-        self._prefix = (match[2] or "").strip("/")
+        self.bucket: str | None = bucket
+        self._prefix = prefix.strip("/")
         self._piece_bytes = piece_bytes
         self.partial_files = PartialFiles(os.path.abspath(scratch))
         self._client = clients.make_retrying_client("s3") if client is None else client
@@ -136,7 +227,7 @@ def read_lines(url: str) -> Iterator[str]:
 
     from botocore.exceptions import BotoCoreError, ClientError
 
-    bucket, _, key = url.removeprefix("s3://").partition("/")
+    bucket, key = _split_url(url)
     try:
         response = client.get_object(Bucket=bucket, Key=key)
         return iter(response["Body"].read().decode().splitlines())
@@ -144,6 +235,12 @@ def read_lines(url: str) -> Iterator[str]:
         raise InvalidJob(f"{url} is not UTF-8 text") from None
     except (BotoCoreError, ClientError) as error:
         raise _to_read_error(url, error) from error
+
+
+def _split_url(url: str) -> tuple[str, str]:
+    """Return the bucket of an s3:// URL, and what follows it."""
+    bucket, _, rest = parse_url(url, TARGETS).path.partition("/")
+    return bucket, rest
 
 
 def _to_read_error(url: str, error: Exception) -> Exception:
