@@ -6,24 +6,20 @@ that arrives before the send does not replace that reply. It is answered next, i
 its own.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.conversations import events as cv
 from holdfast.conversations.merging import merge_texts, sort_fragments
 from holdfast.conversations.messages import MAX_BODY
 from holdfast.conversations.model import (
+    ConversationKey,
     Fragment,
-    ParkedBatch,
     Staged,
     UnreadableFragment,
-    make_parked_id,
-    redact_id,
 )
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.ports import ConversationStore
 from holdfast.conversations.turn_state import BatchedTurn, EmptyBatch, LockedTurn, StillTyping
 from holdfast.core.clock import Clock
-from holdfast.core.events import Events
 
 _MAX_BATCH = 100_000  # characters that a row of the history is sure to hold
 
@@ -32,9 +28,13 @@ class BatchCollector:
     """The reader of staged messages that makes a batch of them."""
 
     def __init__(
-        self, store: ConversationStore, policy: ConversationPolicy, clock: Clock, events: Events
+        self,
+        store: ConversationStore,
+        policy: ConversationPolicy,
+        clock: Clock,
+        park: Callable[[ConversationKey, Sequence[Staged], str], None],
     ) -> None:
-        self._store, self._policy, self._clock, self._events = store, policy, clock, events
+        self._store, self._policy, self._clock, self._park = store, policy, clock, park
 
     def collect(self, locked: LockedTurn) -> BatchedTurn | StillTyping | EmptyBatch:
         """Return the batch to answer now, or why there is none yet.
@@ -72,25 +72,17 @@ class BatchCollector:
 
     def _park_unusable(self, locked: LockedTurn, staged: Sequence[Staged]) -> list[Fragment]:
         """Park each row that cannot be answered, so that it does not block the others."""
-        usable = []
+        usable, key = [], locked.grant.key
         for row in staged:
             if isinstance(row, UnreadableFragment):
-                self._park(locked, row, f"this message cannot be read: {row.problem}")
-            elif row.key.primary_channel != locked.trigger.primary_channel:
-                self._park(locked, row, "its channel is not the channel of its trigger")
+                self._park(key, [row], f"this message cannot be read: {row.problem}")
+            elif row.key.primary_channel != key.primary_channel:
+                self._park(key, [row], "its channel is not the channel of its trigger")
             elif len(row.body) > MAX_BODY:  # staging would have refused it
-                self._park(locked, row, "its text is too long")
+                self._park(key, [row], "its text is too long")
             else:
                 usable.append(row)
         return usable
-
-    def _park(self, locked: LockedTurn, row: Staged, reason: str) -> None:
-        now = self._clock.time()
-        key = locked.grant.key
-        parked = ParkedBatch(make_parked_id(key, [row.message_sid]), key, reason, now, (row,))
-        self._store.park(None, parked, remember_until=now + self._policy.remember_seconds)
-        name = redact_id(locked.trigger.conversation_id)
-        self._events.emit(cv.BatchParked(name, 1, reason))
 
     def _typing_seconds(self, locked: LockedTurn, fragments: Iterable[Fragment]) -> float:
         """Return how long to wait for more messages.

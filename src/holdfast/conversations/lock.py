@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from holdfast.conversations.model import LockGrant, redact_id
+from holdfast.conversations.model import LockGrant
 from holdfast.conversations.ports import ConversationStore
 from holdfast.core.clock import Clock
 from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
@@ -28,7 +28,7 @@ class ConversationLocks:
         return Lease(
             self,
             grant,
-            message_id=redact_id(grant.key.conversation_id),
+            message_id=grant.key.log_name,
             attempt=attempt,
             fence=grant.fence,
             claimed_at=asked_at,

@@ -62,6 +62,11 @@ class ConversationKey:
         """Return the channel of the customer's address."""
         return Channel.from_address(self.primary_channel)
 
+    @property
+    def log_name(self) -> str:
+        """Return the conversation's id as logs may show it."""
+        return redact_id(self.conversation_id)
+
 
 # A reader of a log would take seven digits for a phone number.
 _ADDRESS = re.compile(r"@|\d(?:[ ().\-/]?\d){6}")

@@ -1,5 +1,6 @@
 """The decisions of an operator: about parked batches, and about who answers a conversation."""
 
+from holdfast.conversations.actor import ConversationActor
 from holdfast.conversations.errors import ParkedNotFound, PermanentError, TransientError
 from holdfast.conversations.lock import release_on_error
 from holdfast.conversations.merging import merge_texts, sort_fragments
@@ -14,31 +15,12 @@ from holdfast.conversations.model import (
     Turn,
 )
 from holdfast.conversations.outbox import SentPart, WriterAnswer, WritingReply
-from holdfast.conversations.policy import ConversationPolicy
-from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.windows import Queues, WindowOpener
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.events import Events
-from holdfast.core.queue.message import make_id
 
 _OWNER = "a person"
 
 
-class Operator:
+class Operator(ConversationActor):
     """The operator's commands. A command that is called again finds nothing to do."""
-
-    def __init__(
-        self,
-        store: ConversationStore,
-        queues: Queues,
-        *,
-        policy: ConversationPolicy | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        events: Events | None = None,
-    ) -> None:
-        self._store, self._clock = store, clock
-        self._policy = policy or ConversationPolicy()
-        self._windows = WindowOpener(store, queues, self._policy, clock, events or Events())
 
     def retry(self, parked_id: str) -> ParkedBatch:
         """Answer a parked batch again, after its cause was removed.
@@ -51,7 +33,7 @@ class Operator:
         parked = self._store.unpark(
             parked_id, back_to_stage=True, now=now, expires_at=expires_at
         )
-        self._windows.open(parked.key, owner_sid=_OWNER, delay_seconds=0.0)
+        self._open_window(parked.key, owner_sid=_OWNER, delay_seconds=0.0)
         return parked
 
     def sent(self, parked_id: str) -> ParkedBatch:
@@ -106,11 +88,7 @@ class Operator:
         raise ParkedNotFound(f"nothing is parked under {parked_id!r}")
 
     def _lock(self, key: ConversationKey) -> LockAcquired:
-        now = self._clock.time()
-        expires_at = now + self._policy.lock_seconds
-        result = self._store.acquire(
-            key, owner=make_id(), trigger_id=_OWNER, now=now, expires_at=expires_at
-        )
+        result = self._try_lock(key, _OWNER)
         if isinstance(result, LockAcquired):
             if result.conversation.outbox is None:
                 return result

@@ -13,14 +13,14 @@
                    the trigger is acked
 
 Every exit releases the lock. A trigger is acked only when its window is closed and the staged
-rows were read after that. So no staged message is left without a trigger; see windows.py.
+rows were read after that. So no staged message is left without a trigger; see actor.py.
 """
 
 from contextlib import suppress
 
 from holdfast.conversations import events as cv
+from holdfast.conversations.actor import ConversationActor, Queues
 from holdfast.conversations.batching import BatchCollector
-from holdfast.conversations.delivery import ReplyDelivery
 from holdfast.conversations.errors import LockLost, PermanentError, SendUnclear, TransientError
 from holdfast.conversations.lock import ConversationLocks
 from holdfast.conversations.messages import Trigger
@@ -29,16 +29,13 @@ from holdfast.conversations.model import (
     HistoryMessage,
     LockAcquired,
     LockHeld,
-    ParkedBatch,
     Status,
     Turn,
-    make_parked_id,
-    redact_id,
 )
 from holdfast.conversations.outbox import SentReply, get_outbox_state
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.ports import ConversationStore, ProviderSource
-from holdfast.conversations.reply_generator import ProviderResolver, ReplyGenerator
+from holdfast.conversations.replies import ProviderResolver, ReplyPipeline
 from holdfast.conversations.turn_state import (
     BatchedTurn,
     DeliveredTurn,
@@ -46,12 +43,10 @@ from holdfast.conversations.turn_state import (
     LockedTurn,
     StillTyping,
 )
-from holdfast.conversations.windows import Queues, WindowOpener
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost, QueueUnavailable, StoreUnavailable
 from holdfast.core.events import Events
 from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import make_id
 from holdfast.core.worker.context import Context
 from holdfast.core.worker.handler import Result
 from holdfast.core.worker.outcome import Done, GiveBack, Retry
@@ -59,7 +54,7 @@ from holdfast.core.worker.outcome import Done, GiveBack, Retry
 _TRANSIENT = (TransientError, StoreUnavailable, QueueUnavailable)
 
 
-class BatchProcessor:
+class BatchProcessor(ConversationActor):
     """The handler of triggers, for a worker or a Lambda function.
 
     It is safe to share between threads. `max_attempts` must be that of the queue, because a
@@ -79,23 +74,20 @@ class BatchProcessor:
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
-        self._store, self._keeper, self._clock = store, keeper, clock
-        self._policy = policy = policy or ConversationPolicy()
-        self._events = events = events or Events()
-        self._max_attempts = max_attempts
+        super().__init__(store, queues, policy=policy, clock=clock, events=events)
+        self._keeper, self._max_attempts = keeper, max_attempts
         self._locks = ConversationLocks(store, clock)
-        self._windows = WindowOpener(store, queues, policy, clock, events)
-        resolver = ProviderResolver(providers)
-        self._collector = BatchCollector(store, policy, clock, events)
-        self._generator = ReplyGenerator(store, resolver, policy, clock, events)
-        self._delivery = ReplyDelivery(store, resolver, policy, clock, events)
+        self._collector = BatchCollector(store, self._policy, clock, self._park)
+        self._replies = ReplyPipeline(
+            store, ProviderResolver(providers), self._policy, clock, self._events
+        )
 
     def __call__(self, trigger: Trigger, ctx: Context) -> Result:
         try:
             return self._handle(trigger, ctx)
         except (PermanentError, *_TRANSIENT) as error:
             # PermanentError comes from a row that cannot be read until an operator repairs it.
-            self._events.emit(cv.BatchFailed(_log_name(trigger), type(error).__name__))
+            self._events.emit(cv.BatchFailed(trigger.key.log_name, type(error).__name__))
             return Retry(reason=str(error), log_reason=type(error).__name__)
 
     def _handle(self, trigger: Trigger, ctx: Context) -> Result:
@@ -122,21 +114,11 @@ class BatchProcessor:
         lock. With only the first try, a message could join the window after that check, and
         would have no trigger.
         """
-        result = self._try_acquire(trigger)
+        result = self._try_lock(trigger.key, trigger.id)
         if isinstance(result, LockHeld):
-            self._windows.close(trigger)
-            result = self._try_acquire(trigger)
+            self._close_window(trigger)
+            result = self._try_lock(trigger.key, trigger.id)
         return result
-
-    def _try_acquire(self, trigger: Trigger) -> LockAcquired | LockHeld | ConversationNotFound:
-        now = self._clock.time()
-        return self._store.acquire(
-            trigger.key,
-            owner=make_id(),
-            trigger_id=trigger.id,
-            now=now,
-            expires_at=now + self._policy.lock_seconds,
-        )
 
     def _handle_busy(self, trigger: Trigger, owner_trigger: str, expires_at: float) -> Result:
         """Ack the trigger, unless this trigger took the lock.
@@ -145,7 +127,7 @@ class BatchProcessor:
         take over.
         """
         own = owner_trigger == trigger.id
-        self._events.emit(cv.LockBusy(_log_name(trigger), own))
+        self._events.emit(cv.LockBusy(trigger.key.log_name, own))
         if not own:
             return Done()
         left = max(1.0, expires_at - self._clock.time())
@@ -154,16 +136,9 @@ class BatchProcessor:
 
     def _park_unknown(self, trigger: Trigger) -> Result:
         """Park the messages of a conversation that does not exist, so that none is lost."""
-        self._windows.close(trigger)
+        self._close_window(trigger)
         if staged := self._store.staged(trigger.conversation_id):
-            sids = [row.message_sid for row in staged]
-            reason = "there is no such conversation"
-            now = self._clock.time()
-            parked = ParkedBatch(
-                make_parked_id(trigger.key, sids), trigger.key, reason, now, tuple(staged)
-            )
-            self._store.park(None, parked, remember_until=now + self._policy.remember_seconds)
-            self._events.emit(cv.BatchParked(_log_name(trigger), len(staged), reason))
+            self._park(trigger.key, staged, "there is no such conversation")
         return Done()
 
     # -- step 3: under the lock
@@ -173,7 +148,7 @@ class BatchProcessor:
             self._renew(locked)
             if locked.conversation.outbox is not None:
                 state = get_outbox_state(locked.conversation.outbox)
-                self._events.emit(cv.LockTakenOver(_log_name(locked.trigger), state))
+                self._events.emit(cv.LockTakenOver(locked.trigger.key.log_name, state))
             return self._answer(locked)
         except (LeaseLost, LockLost) as error:
             self._give_back(locked, Status.ERROR)
@@ -181,7 +156,7 @@ class BatchProcessor:
         except SendUnclear as error:
             # Query the provider later, because a message it accepted may not be listed yet.
             self._give_back(locked, Status.ERROR)
-            self._events.emit(cv.BatchFailed(_log_name(locked.trigger), "SendUnclear"))
+            self._events.emit(cv.BatchFailed(locked.trigger.key.log_name, "SendUnclear"))
             seconds = self._policy.sender_seconds
             return Retry(after_seconds=seconds, reason=str(error), log_reason="SendUnclear")
         except BaseException:
@@ -201,7 +176,7 @@ class BatchProcessor:
             self._keeper.start()
         except Exception as error:
             self._events.emit(
-                cv.LockNotRenewed(_log_name(locked.trigger), type(error).__name__)
+                cv.LockNotRenewed(locked.trigger.key.log_name, type(error).__name__)
             )
 
     def _answer(self, locked: LockedTurn) -> Result:
@@ -210,17 +185,17 @@ class BatchProcessor:
                 # Release the lock first. A trigger that finds the lock held is acked, and
                 # that would include the later trigger of this window.
                 self._store.release(locked.grant, None)
-                self._windows.prolong(locked.trigger, delay_seconds)
+                self._prolong_window(locked.trigger, delay_seconds)
                 return Done()
             case EmptyBatch():
-                self._windows.close(locked.trigger)
+                self._close_window(locked.trigger)
                 self._store.release(locked.grant, None)
-                self._events.emit(cv.NothingStaged(_log_name(locked.trigger)))
+                self._events.emit(cv.NothingStaged(locked.trigger.key.log_name))
             case BatchedTurn() if locked.ctx.stopping.is_set():
                 self._give_back(locked, None)
                 return GiveBack()
             case BatchedTurn():
-                self._windows.close(locked.trigger)
+                self._close_window(locked.trigger)
                 self._run_turn(batch)
         self._check_again(locked)
         return Done()
@@ -228,18 +203,22 @@ class BatchProcessor:
     # -- steps 7–14: one turn
 
     def _run_turn(self, batch: BatchedTurn) -> None:
-        self._events.emit(cv.BatchBegun(_log_name(batch.locked.trigger), len(batch.fragments)))
+        self._events.emit(
+            cv.BatchBegun(batch.locked.trigger.key.log_name, len(batch.fragments))
+        )
         try:
             self._require_automation(batch)
-            delivered = self._delivery.deliver(self._generator.write(batch))
+            delivered = self._replies.deliver(self._replies.write(batch))
         except PermanentError as problem:
-            self._park(batch, str(problem))
+            self._park_turn(batch, str(problem))
         except (LeaseLost, LockLost, SendUnclear, *_TRANSIENT):
             raise
         except Exception as error:
             if batch.locked.ctx.attempt < self._max_attempts:
                 raise
-            self._park(batch, f"every attempt failed, the last one with {type(error).__name__}")
+            self._park_turn(
+                batch, f"every attempt failed, the last one with {type(error).__name__}"
+            )
         else:
             self._finish(delivered)
 
@@ -263,7 +242,7 @@ class BatchProcessor:
             )
         except (LockLost, StoreUnavailable) as error:
             self._events.emit(
-                cv.SentNotRecorded(_log_name(locked.trigger), type(error).__name__)
+                cv.SentNotRecorded(locked.trigger.key.log_name, type(error).__name__)
             )
             written = delivered.written
             sent = SentReply(written.batch.sids, written.answer, delivered.parts)
@@ -273,24 +252,33 @@ class BatchProcessor:
                 self._store.note(locked.grant, sent, written.thread_id)
             raise
         fragments = len(delivered.written.batch.fragments)
-        self._events.emit(cv.TurnFinished(_log_name(locked.trigger), fragments))
+        self._events.emit(cv.TurnFinished(locked.trigger.key.log_name, fragments))
 
-    def _park(self, batch: BatchedTurn, reason: str) -> None:
-        locked, now = batch.locked, self._clock.time()
-        conversation = self._store.get(locked.grant.key) or locked.conversation
-        parked = ParkedBatch(
-            make_parked_id(locked.grant.key, batch.sids),
-            locked.grant.key,
-            reason,
-            now,
-            batch.fragments,
-            conversation.outbox,
+    def _park_turn(self, batch: BatchedTurn, reason: str) -> None:
+        grant = batch.locked.grant
+        conversation = self._store.get(grant.key) or batch.locked.conversation
+        self._park(grant.key, batch.fragments, reason, grant, conversation.outbox)
+
+    # -- windows
+
+    def _close_window(self, trigger: Trigger) -> None:
+        """Close the trigger's window, so that the next message opens another one."""
+        self._store.close_window(trigger.conversation_id, trigger.window)
+
+    def _prolong_window(self, trigger: Trigger, delay_seconds: float) -> None:
+        """Send another trigger for the same window, because the customer is still typing."""
+        waited_seconds = trigger.waited_seconds + delay_seconds
+        self._push_trigger(
+            trigger.key, delay_seconds, window_id=trigger.window, waited_seconds=waited_seconds
         )
-        until = now + self._policy.remember_seconds
-        self._store.park(locked.grant, parked, remember_until=until)
-        self._events.emit(
-            cv.BatchParked(_log_name(locked.trigger), len(batch.fragments), reason)
-        )
+        self._events.emit(cv.WindowProlonged(trigger.key.log_name, delay_seconds))
+
+    def _has_trigger(self, conversation_id: str) -> bool:
+        """Check whether a window is open whose trigger will certainly arrive."""
+        window = self._store.window(conversation_id)
+        if window is None or not window.triggered:
+            return False
+        return window.expires_at > self._clock.time()
 
     # -- step 15, and every other exit
 
@@ -300,10 +288,8 @@ class BatchProcessor:
         A trigger that arrived while the lock was held was acked, so its messages have none.
         """
         conversation_id = locked.trigger.conversation_id
-        if self._store.staged(conversation_id) and not self._windows.has_trigger(
-            conversation_id
-        ):
-            self._windows.push_trigger(locked.trigger.key)
+        if self._store.staged(conversation_id) and not self._has_trigger(conversation_id):
+            self._push_trigger(locked.trigger.key, self._policy.quiet_seconds)
 
     def _give_back(self, locked: LockedTurn, status: str | None) -> None:
         """Release the lock on every exit that did not finish.
@@ -315,13 +301,15 @@ class BatchProcessor:
         except LockLost:
             pass
         except Exception as error:  # the lock expires by itself; report the first error
-            self._events.emit(cv.ReleaseFailed(_log_name(locked.trigger), type(error).__name__))
+            self._events.emit(
+                cv.ReleaseFailed(locked.trigger.key.log_name, type(error).__name__)
+            )
         if locked.ctx.lost.is_set() or locked.ctx.seconds_left <= 0:
             # Another worker has this trigger, or had it and settled it, so it may not be
             # delivered again. Other triggers that found this lock held were acked. A
             # superfluous trigger finds nothing to do.
             with suppress(QueueUnavailable):
-                self._windows.push_trigger(locked.trigger.key)
+                self._push_trigger(locked.trigger.key, self._policy.quiet_seconds)
 
 
 def build_turn(delivered: DeliveredTurn, now: float) -> Turn:
@@ -346,7 +334,3 @@ def build_turn(delivered: DeliveredTurn, now: float) -> Turn:
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
     )
-
-
-def _log_name(trigger: Trigger) -> str:
-    return redact_id(trigger.conversation_id)

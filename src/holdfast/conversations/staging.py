@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.conversations import events as cv
+from holdfast.conversations.actor import ConversationActor, Queues
 from holdfast.conversations.errors import InvalidInbound
 from holdfast.conversations.messages import Inbound, check_inbound
-from holdfast.conversations.model import Conversation, ConversationKey, Fragment, redact_id
+from holdfast.conversations.model import Conversation, ConversationKey, Fragment
 from holdfast.conversations.policy import ConversationPolicy, ConversationProfile
 from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.windows import Queues, WindowOpener
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import QueueUnavailable, StoreUnavailable
 from holdfast.core.events import Events
@@ -36,7 +36,7 @@ class StagingResult:
     opened: bool  # it opened a window, and a trigger is on its way
 
 
-class Stager:
+class Stager(ConversationActor):
     """The handler that stages inbound messages. It is safe to share between threads.
 
     `profiles` has the configuration of a new conversation by the address the customer wrote
@@ -54,11 +54,8 @@ class Stager:
         clock: Clock = SYSTEM_CLOCK,
         events: Events | None = None,
     ) -> None:
-        self._store, self._clock = store, clock
-        self._policy = policy or ConversationPolicy()
-        self._events = events or Events()
+        super().__init__(store, queues, policy=policy, clock=clock, events=events)
         self._profiles = profiles or {}
-        self._windows = WindowOpener(store, queues, self._policy, clock, self._events)
         self._known: set[ConversationKey] = set()
 
     def stage(self, inbound: Inbound) -> StagingResult:
@@ -71,15 +68,15 @@ class Stager:
         self._create_conversation(inbound)
         expires_at = fragment.staged_at + self._policy.stage_seconds
         new = self._store.stage(fragment, expires_at=expires_at)
-        name = redact_id(fragment.key.conversation_id)
-        self._events.emit(cv.FragmentStaged(name, fragment.key.channel.value, new))
+        key = fragment.key
+        self._events.emit(cv.FragmentStaged(key.log_name, key.channel.value, new))
         # Also if it was staged before, because that process may have crashed at this point.
-        opened = self._windows.open(
-            fragment.key,
+        opened = self._open_window(
+            key,
             owner_sid=fragment.message_sid,
             delay_seconds=self._policy.window_seconds,
         )
-        return StagingResult(fragment.key, new, opened)
+        return StagingResult(key, new, opened)
 
     def __call__(self, message: Inbound, ctx: Context) -> Result:
         """Handle a message of a queue, for a worker or a Lambda function."""

@@ -5,6 +5,7 @@ staged for days ─▶ park it, with the reason, before its row expires
 """
 
 from holdfast.conversations import events as cv
+from holdfast.conversations.actor import ConversationActor
 from holdfast.conversations.errors import LockLost, PermanentError
 from holdfast.conversations.lock import release_on_error
 from holdfast.conversations.model import (
@@ -13,40 +14,15 @@ from holdfast.conversations.model import (
     LockAcquired,
     LockGrant,
     LockHeld,
-    ParkedBatch,
-    Staged,
-    WaitingConversation,
-    make_parked_id,
-    redact_id,
 )
 from holdfast.conversations.outbox import Outbox
-from holdfast.conversations.policy import ConversationPolicy
-from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.windows import Queues, WindowOpener
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.events import Events
-from holdfast.core.queue.message import make_id
 
 OWNER_SID = "sweeper"
 _TOO_LATE = "it was not answered in time"
 
 
-class Sweeper:
+class Sweeper(ConversationActor):
     """The sweeper of staged messages. Any number of sweepers may run at the same time."""
-
-    def __init__(
-        self,
-        store: ConversationStore,
-        queues: Queues,
-        *,
-        policy: ConversationPolicy | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        events: Events | None = None,
-    ) -> None:
-        self._store, self._clock = store, clock
-        self._policy = policy or ConversationPolicy()
-        self._events = events or Events()
-        self._windows = WindowOpener(store, queues, self._policy, clock, self._events)
 
     def sweep(self) -> cv.SweepFinished:
         """Inspect everything that is staged, once.
@@ -60,47 +36,39 @@ class Sweeper:
             waiting, oldest = waiting + 1, max(oldest, age)
             try:
                 if age > self._policy.park_after_seconds:
-                    parked += self._park(conversation)
+                    parked += self._park_all(conversation.key)
                 elif age > self._policy.max_wait_seconds + self._policy.grace_seconds:
-                    triggered += self._trigger(conversation)
+                    triggered += self._trigger(conversation.key)
             except (PermanentError, LockLost) as error:  # continue with the others
-                name = redact_id(conversation.key.conversation_id)
-                self._events.emit(cv.BatchFailed(name, type(error).__name__))
+                failed = cv.BatchFailed(conversation.key.log_name, type(error).__name__)
+                self._events.emit(failed)
         swept = cv.SweepFinished(waiting, triggered, parked, oldest)
         self._events.emit(swept)
         return swept
 
-    def _trigger(self, waiting: WaitingConversation) -> bool:
+    def _trigger(self, key: ConversationKey) -> bool:
         """Send a trigger by opening a window.
 
         While that trigger is on its way, no second one is sent.
         """
-        conversation = self._store.get(waiting.key)
+        conversation = self._store.get(key)
         if conversation is not None and conversation.is_locked(self._clock.time()):
             return False
-        return self._windows.open(waiting.key, owner_sid=OWNER_SID, delay_seconds=0.0)
+        return self._open_window(key, owner_sid=OWNER_SID, delay_seconds=0.0)
 
-    def _park(self, waiting: WaitingConversation) -> int:
+    def _park_all(self, key: ConversationKey) -> int:
         """Park all messages of the conversation, and return how many.
 
         The lock is taken for each portion of them. Another worker may be answering, and a
         worker that takes over its lock must find the complete batch or none of it.
         """
         parked = 0
-        while (rows := self._park_some(waiting.key)) > 0:
+        while (rows := self._park_some(key)) > 0:
             parked += rows
         return parked
 
     def _park_some(self, key: ConversationKey) -> int:
-        now = self._clock.time()
-        result = self._store.acquire(
-            key,
-            owner=make_id(),
-            trigger_id=OWNER_SID,
-            now=now,
-            expires_at=now + self._policy.lock_seconds,
-        )
-        match result:
+        match self._try_lock(key, OWNER_SID):
             case LockHeld():
                 return 0
             case LockAcquired(grant, conversation):
@@ -119,24 +87,7 @@ class Sweeper:
         begun = [row for row in left if outbox and row.message_sid in outbox.sids]
         rows = begun or left[: self._policy.most_fragments]
         if rows:
-            self._park_rows(key, grant, rows, outbox if begun else None)
+            self._park(key, rows, _TOO_LATE, grant, outbox if begun else None)
         elif grant is not None:
             self._store.release(grant, None)
         return len(rows)
-
-    def _park_rows(
-        self,
-        key: ConversationKey,
-        grant: LockGrant | None,
-        rows: list[Staged],
-        outbox: Outbox | None,
-    ) -> None:
-        now = self._clock.time()
-        sids = [row.message_sid for row in rows]
-        parked = ParkedBatch(
-            make_parked_id(key, sids), key, _TOO_LATE, now, tuple(rows), outbox
-        )
-        until = now + self._policy.remember_seconds
-        self._store.park(grant, parked, remember_until=until)
-        name = redact_id(key.conversation_id)
-        self._events.emit(cv.BatchParked(name, len(rows), _TOO_LATE))

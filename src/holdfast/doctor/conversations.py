@@ -15,7 +15,7 @@ from holdfast.config.chat import (
 from holdfast.conversations.model import Channel, ConversationKey
 from holdfast.conversations.policy import ConversationPolicy, ConversationProfile
 from holdfast.conversations.ports import ConversationStore, ProviderSource
-from holdfast.conversations.reply_generator import ProviderResolver
+from holdfast.conversations.replies import ProviderResolver
 from holdfast.core.checks import CheckResult, ok, warn
 from holdfast.core.clock import Clock
 from holdfast.core.errors import HoldfastError

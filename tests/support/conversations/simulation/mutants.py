@@ -10,26 +10,22 @@ from functools import partial
 from typing import Any
 
 from holdfast.conversations.batching import BatchCollector
-from holdfast.conversations.delivery import ReplyDelivery
 from holdfast.conversations.errors import LockLost
 from holdfast.conversations.merging import merge_texts, sort_fragments
 from holdfast.conversations.messages import Trigger
 from holdfast.conversations.model import (
+    ConversationKey,
     ConversationNotFound,
     Fragment,
     LockAcquired,
     LockHeld,
-    ParkedBatch,
-    WaitingConversation,
-    make_parked_id,
 )
 from holdfast.conversations.outbox import SentPart, WritingReply
 from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.reply_generator import ProviderResolver
+from holdfast.conversations.replies import ProviderResolver, ReplyPipeline
 from holdfast.conversations.sweeper import Sweeper
 from holdfast.conversations.turn_state import BatchedTurn, EmptyBatch, LockedTurn, StillTyping
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.queue.message import make_id
 from holdfast.core.worker.outcome import Done
 from support.conversations.simulation.fault_rates import (
     FROZEN,
@@ -61,7 +57,7 @@ class KeepsEmpty(BatchProcessor):
 
     def _answer(self, locked: LockedTurn) -> Any:
         if isinstance(self._collector.collect(locked), EmptyBatch):
-            self._windows.close(locked.trigger)
+            self._close_window(locked.trigger)
             return Done()
         return super()._answer(locked)
 
@@ -85,7 +81,7 @@ class ClosesLast(BatchProcessor):
             case BatchedTurn():
                 self._run_turn(batch)
         self._check_again(locked)
-        self._windows.close(locked.trigger)
+        self._close_window(locked.trigger)
         return Done()
 
 
@@ -100,9 +96,9 @@ class TriesOnce(BatchProcessor):
     """A processor that does not try the lock again after it closed the window."""
 
     def _acquire(self, trigger: Trigger) -> LockAcquired | LockHeld | ConversationNotFound:
-        result = self._try_acquire(trigger)
+        result = self._try_lock(trigger.key, trigger.id)
         if isinstance(result, LockHeld):
-            self._windows.close(trigger)
+            self._close_window(trigger)
         return result
 
 
@@ -115,7 +111,7 @@ class ProlongsFirst(BatchProcessor):
     def _answer(self, locked: LockedTurn) -> Any:
         match self._collector.collect(locked):
             case StillTyping(delay_seconds):
-                self._windows.prolong(locked.trigger, delay_seconds)
+                self._prolong_window(locked.trigger, delay_seconds)
                 self._store.release(locked.grant, None)
                 return Done()
         return super()._answer(locked)
@@ -137,11 +133,11 @@ class LooseBatches(BatchProcessor):
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
-        self._collector = AnyBatch(self._store, self._policy, self._clock, self._events)
+        self._collector = AnyBatch(self._store, self._policy, self._clock, self._park)
 
 
-class AssumesNotSent(ReplyDelivery):
-    """A delivery that treats every unclear part as not sent."""
+class AssumesNotSent(ReplyPipeline):
+    """A pipeline that treats every unclear part as not sent."""
 
     def _resolve_unknown(self, *_: Any) -> SentPart | None:
         return None
@@ -152,7 +148,7 @@ class SendsAgain(BatchProcessor):
 
     def __init__(self, store: Any, providers: Any, *args: Any, **how: Any) -> None:
         super().__init__(store, providers, *args, **how)
-        self._delivery = AssumesNotSent(
+        self._replies = AssumesNotSent(
             store, ProviderResolver(providers), self._policy, self._clock, self._events
         )
 
@@ -168,23 +164,13 @@ class ReliesOnItsTrigger(BatchProcessor):
 class ParksUnfenced(Sweeper):
     """A sweeper that takes the lock, but parks without its grant."""
 
-    def _park(self, waiting: WaitingConversation) -> int:
-        now = self._clock.time()
-        result = self._store.acquire(
-            waiting.key,
-            owner=make_id(),
-            trigger_id="sweeper",
-            now=now,
-            expires_at=now + self._policy.lock_seconds,
-        )
+    def _park_all(self, key: ConversationKey) -> int:
+        result = self._try_lock(key, "sweeper")
         if not isinstance(result, LockAcquired):
             return 0
-        staged = self._store.staged(waiting.key.conversation_id)
+        staged = self._store.staged(key.conversation_id)
         if staged:
-            sids = [row.message_sid for row in staged]
-            parked_id = make_parked_id(waiting.key, sids)
-            parked = ParkedBatch(parked_id, waiting.key, "it is late", now, tuple(staged))
-            self._store.park(None, parked, remember_until=now + 1e7)
+            self._park(key, staged, "it is late")
         self._store.release(result.grant, "parked")
         return len(staged)
 
