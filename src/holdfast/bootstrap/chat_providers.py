@@ -1,6 +1,7 @@
 """The writers and senders of replies, by the names that profiles use."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
@@ -77,15 +78,11 @@ class ChatProviders:
                 return OutboxSender(self._settings.outbox_folder, self._clock)
 
     def _make_secrets(self) -> "SecretStore":
-        from holdfast.adapters.chat.secrets import SecretResolver
-
-        return SecretResolver(self._env, self._make_secrets_manager)
-
-    def _make_secrets_manager(self) -> "SecretStore":
-        from holdfast.adapters.chat.secrets_manager import SecretsManagerSecrets
+        from holdfast.adapters.chat.secrets import SecretResolver, SecretsManagerSecrets
 
         seconds = self._settings.secrets_cache_seconds
-        return SecretsManagerSecrets(cache_seconds=seconds, clock=self._clock)
+        manager = partial(SecretsManagerSecrets, cache_seconds=seconds, clock=self._clock)
+        return SecretResolver(self._env, manager)
 
     def _make_once(self, key: str, make: Callable[[], T]) -> T:
         with self._making:

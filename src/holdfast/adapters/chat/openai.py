@@ -10,26 +10,47 @@ mark, which all come from earlier attempts at the same batch:
     nothing                  ask
 
 ai_config: model, instructions, max_output_tokens, base_url. Secret: api_key.
+
+OpenAI's errors are translated by this table. Codes are matched, never texts. Errors and logs
+contain only codes, because the vendor's texts repeat keys and bodies.
+
+    401 403                          AuthenticationFailed
+    conversation_locked              TransientError: an earlier attempt is still running
+    408 409 429 5xx, no response     TransientError
+    insufficient_quota               TransientError, because the account can be topped up
+    no such conversation             ThreadGone
+    any other 4xx                    PermanentError, with its code
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-from holdfast.adapters.chat import openai_errors
 from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
-from holdfast.conversations.errors import PermanentError, ThreadGone, TransientError
+from holdfast.conversations.errors import (
+    AuthenticationFailed,
+    PermanentError,
+    ThreadGone,
+    TransientError,
+)
 from holdfast.conversations.model import digest_texts
 from holdfast.conversations.outbox import WriterAnswer
 from holdfast.conversations.ports import ReplyRequest
 from holdfast.conversations.secret import Secret
+from holdfast.core.errors import HoldfastError
 
 _CONNECT_SECONDS = 5.0
 _OPEN_SECONDS = 20.0
 _PAGE = 100  # items; the maximum that OpenAI returns at once
+_CODE = re.compile(r"[a-z][a-z_]{1,59}")
+
+# The status is not enough: OpenAI returns 400 while another run uses the thread.
+_TRANSIENT_CODES = frozenset({"conversation_locked", "rate_limit_exceeded", "server_error"})
+_TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 
 
 class OpenAIWriter:
@@ -106,13 +127,9 @@ class OpenAIWriter:
         try:
             yield
         except self._sdk.OpenAIError as error:
-            if (
-                client
-                and openai_errors.is_unclear_404(error)
-                and self._is_gone(client, thread_id)
-            ):
+            if client and _is_unclear_404(error) and self._is_gone(client, thread_id):
                 raise ThreadGone("OpenAI does not know this conversation") from None
-            raise openai_errors.translate_error(error) from None
+            raise _translate_error(error) from None
         except (ValueError, TypeError, AttributeError):
             # The answer may be in the thread, where the next attempt looks for it.
             raise TransientError("OpenAI's response cannot be read") from None
@@ -218,7 +235,7 @@ def _check_key(secret: Secret) -> str:
 def _parse_response(response: Any, question: ReplyRequest) -> WriterAnswer:
     """Return the answer, also if it is incomplete because of `max_output_tokens`."""
     if response.status not in ("completed", "incomplete"):
-        raise openai_errors.translate_failure(getattr(response.error, "code", None))
+        raise _translate_failure(getattr(response.error, "code", None))
     newest, usage = question.thread_mark, response.usage
     if response.output:
         newest = str(response.output[-1].id)
@@ -236,3 +253,66 @@ def _clean(text: str) -> str:
     A model whose output is cut off may leave one at the end.
     """
     return text.encode("utf-8", "replace").decode()
+
+
+# -- errors
+
+
+def _translate_error(error: Exception) -> HoldfastError:
+    """Return the Holdfast error for an error of one call."""
+    status, code = _get_status(error), _get_code(error)
+    text = f"OpenAI refused: {status} {code}".rstrip()
+    if status is None:
+        return TransientError(f"OpenAI did not respond: {type(error).__name__}")
+    if status in (401, 403):
+        return AuthenticationFailed(text)
+    if code == "insufficient_quota":
+        return TransientError(f"{text}: the account has no credit left")
+    if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUS or status >= 500:
+        return TransientError(text)
+    if _is_thread_missing(error, status, code):
+        return ThreadGone(text)
+    return PermanentError(text)
+
+
+def _translate_failure(code: str | None) -> HoldfastError:
+    """Return the error for a response that OpenAI accepted and then failed to write."""
+    shown_code = code if code and _CODE.fullmatch(code) else "no code"
+    text = f"OpenAI failed to write: {shown_code}"
+    return (
+        TransientError(text)
+        if code is None or code in _TRANSIENT_CODES
+        else PermanentError(text)
+    )
+
+
+def _is_unclear_404(error: Exception) -> bool:
+    """Check whether a 404 does not say what is missing, the model or the conversation."""
+    return _get_status(error) == 404 and not _get_code(error) and not _get_param(error)
+
+
+def _is_thread_missing(error: Exception, status: int, code: str) -> bool:
+    """Check for a deleted thread, or for a `thread_…` id of the former Assistants API."""
+    names_thread = _get_param(error).startswith("conversation")
+    if status == 404:
+        return names_thread or code == "conversation_not_found"
+    return status == 400 and names_thread and code == "invalid_value"
+
+
+def _get_status(error: Exception) -> int | None:
+    status: Any = getattr(error, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def _get_code(error: Exception) -> str:
+    """Return the error's code, or '' if it does not look like one.
+
+    Another service may put any text there, and that must not be shown.
+    """
+    code: Any = getattr(error, "code", None)
+    return code if isinstance(code, str) and _CODE.fullmatch(code) else ""
+
+
+def _get_param(error: Exception) -> str:
+    param: Any = getattr(error, "param", None)
+    return param if isinstance(param, str) else ""

@@ -7,38 +7,84 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from threading import Lock
+from typing import Any
 
+from holdfast.adapters.aws import clients, errors
+from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
 from holdfast.conversations.errors import PermanentError, TransientError
 from holdfast.conversations.ports import SecretStore
 from holdfast.conversations.secret import Secret, parse_secret
-from holdfast.core.errors import ConfigError
+from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.errors import ConfigError, HoldfastError
 
 _MAX_BYTES = 64 << 10
+_REMEDY = "the role needs secretsmanager:GetSecretValue, and kms:Decrypt for a key of your own"
+
+# Texts that an operator can act on. A retry helps with none of these errors.
+_REFUSALS = {
+    "ResourceNotFoundException": "no secret has that name in this account and region",
+    "DecryptionFailure": "it cannot be decrypted: the role needs kms:Decrypt",
+    "DecryptionFailureException": "it cannot be decrypted: the role needs kms:Decrypt",
+    "InvalidRequestException": "it is being deleted, or has no value",
+    "InvalidParameterException": "the name is not valid for a secret",
+    "ValidationException": "the name is not valid for a secret",
+    **dict.fromkeys(errors.DENIED, f"access denied: {_REMEDY}"),
+}
 
 
-class LocalSecrets:
-    """Secrets in the environment and in files, which are read each time."""
+class SecretResolver:
+    """The secret store that chooses a source by the form of the reference.
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+    The environment and files are read each time. The client of AWS Secrets Manager is made
+    when the first secret from there is requested.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] = os.environ,
+        aws_factory: Callable[[], SecretStore] | None = None,
+    ) -> None:
         self._environment = environment
+        self._aws_factory = aws_factory or SecretsManagerSecrets
+        self._aws: SecretStore | None = None
+        self._lock = Lock()
 
     def get(self, reference: str) -> Secret:
-        """Return the secret of an `env:` or `file:` reference."""
+        """Return the secret from the source that the reference names."""
+        if not reference.strip():
+            raise PermanentError("the config names no secret")
+        if reference.startswith("sk-"):
+            # It is a key. The error must not quote it, because errors are logged.
+            text = "the config contains a key where the name of a secret should be"
+            raise PermanentError(text)
+        if not _is_local(reference):
+            return self._open_manager().get(reference)
         kind, _, name = reference.partition(":")
-        if kind == "env" and name:
-            return self._get_from_environment(reference, name)
-        if kind == "file" and name:
-            return parse_secret(reference, _read_file(reference, name))
-        raise PermanentError(f"secret {reference!r}: it must be env:NAME or file:PATH")
-
-    def forget(self, reference: str) -> None:
-        """Do nothing, because nothing is cached."""
-        return
-
-    def _get_from_environment(self, reference: str, name: str) -> Secret:
-        if (text := self._environment.get(name)) is None:
+        if not name:
+            raise PermanentError(f"secret {reference!r}: it must be env:NAME or file:PATH")
+        text = _read_file(reference, name) if kind == "file" else self._environment.get(name)
+        if text is None:
             raise PermanentError(f"secret {reference!r}: there is no such variable")
         return parse_secret(reference, text)
+
+    def forget(self, reference: str) -> None:
+        """Drop the cached secret, so that the next `get` fetches it again."""
+        if reference.strip() and not _is_local(reference):
+            self._open_manager().forget(reference)
+
+    def _open_manager(self) -> SecretStore:
+        with self._lock:
+            if self._aws is None:
+                try:
+                    self._aws = self._aws_factory()
+                except ConfigError as error:
+                    text = f"{error}; or name secrets as env:NAME or file:PATH"
+                    raise PermanentError(text) from None
+            return self._aws
+
+
+def _is_local(reference: str) -> bool:
+    return reference.startswith(("env:", "file:"))
 
 
 def _read_file(reference: str, path: str) -> str:
@@ -63,58 +109,61 @@ def _read_file(reference: str, path: str) -> str:
         raise PermanentError(f"secret {reference!r} is not UTF-8") from None
 
 
-class SecretResolver:
-    """The secret store that chooses a source by the form of the reference.
+class SecretsManagerSecrets:
+    """A secret source that is thread-safe and requests each secret once in `cache_seconds`.
 
-    The client of AWS Secrets Manager is made when the first secret from there is requested.
+    Call `forget` for a secret that was rotated earlier.
     """
 
     def __init__(
-        self,
-        environment: Mapping[str, str] = os.environ,
-        aws_factory: Callable[[], SecretStore] | None = None,
+        self, client: Any = None, cache_seconds: float = 300.0, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        self._local = LocalSecrets(environment)
-        self._aws_factory = aws_factory or _make_secrets_manager
-        self._aws: SecretStore | None = None
+        # At DEBUG level it logs each response, which contains the secret.
+        silence_vendor_logs("botocore.parsers")
+        self._client = (
+            clients.make_retrying_client("secretsmanager") if client is None else client
+        )
+        self._cache_seconds = cache_seconds
+        self._clock = clock
+        self._cache: dict[str, tuple[float, Secret]] = {}
         self._lock = Lock()
 
     def get(self, reference: str) -> Secret:
-        """Return the secret from the source that the reference names."""
-        _check(reference)
-        return self._choose_store(reference).get(reference)
+        """Return the secret, from the cache if it is fresh.
+
+        Raises PermanentError or TransientError.
+        """
+        asked_at = self._clock.monotonic()
+        with self._lock:
+            until, cached = self._cache.get(reference, (asked_at, None))
+        if cached is not None and asked_at < until:
+            return cached
+        secret = parse_secret(reference, self._fetch(reference))
+        with self._lock:
+            self._cache[reference] = (asked_at + self._cache_seconds, secret)
+        return secret
 
     def forget(self, reference: str) -> None:
-        """Drop the cached secret, so that the next `get` fetches it again."""
-        if reference.strip():
-            self._choose_store(reference).forget(reference)
-
-    def _choose_store(self, reference: str) -> SecretStore:
-        if reference.startswith(("env:", "file:")):
-            return self._local
+        """Remove the secret from the cache."""
         with self._lock:
-            if self._aws is None:
-                self._aws = _make_store(self._aws_factory)
-            return self._aws
+            self._cache.pop(reference, None)
+
+    def _fetch(self, reference: str) -> str:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            response = self._client.get_secret_value(SecretId=reference)
+        except (BotoCoreError, ClientError) as error:
+            raise _translate_error(reference, error) from None
+        if not isinstance(text := response.get("SecretString"), str):
+            raise PermanentError(f"secret {reference!r} is binary: it must be text")
+        return text
 
 
-def _check(reference: str) -> None:
-    if not reference.strip():
-        raise PermanentError("the config names no secret")
-    if reference.startswith("sk-"):
-        # It is a key. The error must not quote it, because errors are logged.
-        raise PermanentError("the config contains a key where the name of a secret should be")
-
-
-def _make_secrets_manager() -> SecretStore:
-    from holdfast.adapters.chat.secrets_manager import SecretsManagerSecrets
-
-    return SecretsManagerSecrets()
-
-
-def _make_store(factory: Callable[[], SecretStore]) -> SecretStore:
-    try:
-        return factory()
-    except ConfigError as error:
-        text = f"{error}; or name secrets as env:NAME or file:PATH"
-        raise PermanentError(text) from None
+def _translate_error(reference: str, error: Exception) -> HoldfastError:
+    code = errors.get_error_code(error)
+    if code in _REFUSALS:
+        return PermanentError(f"secret {reference!r}: {_REFUSALS[code]}")
+    # The service is away or throttles, or this host's own credentials are wrong. None of
+    # these is caused by the conversation, so it may be tried again.
+    return TransientError(f"secret {reference!r}: {code or type(error).__name__}")

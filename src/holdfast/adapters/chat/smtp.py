@@ -5,6 +5,9 @@ and password, if the server requires them.
 
 After the text is handed over and before the server's final response, it is unknown whether
 the mail was accepted. The server cannot be queried about it later.
+
+No text of a customer or a config can become a header or a second recipient, because an
+address that is more than one address is refused.
 """
 
 import re
@@ -12,11 +15,14 @@ import smtplib
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from email.errors import MessageError
+from email.message import EmailMessage
+from email.policy import SMTP, SMTPUTF8
+from email.utils import format_datetime, parseaddr
 from functools import partial
 from typing import Any
 
-from holdfast.adapters.chat.mail import MailMessage, build_mail
 from holdfast.conversations.errors import (
     AuthenticationFailed,
     PermanentError,
@@ -24,13 +30,16 @@ from holdfast.conversations.errors import (
     SendUnclear,
     TransientError,
 )
+from holdfast.conversations.model import digest_texts
 from holdfast.conversations.outbox import SentPart
 from holdfast.conversations.ports import ReplyPart
 from holdfast.conversations.secret import Secret
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
 
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 _START_DATA = 354  # the server is ready for the text
+_WORD = r"""[^\s@<>(),;:\\"\[\]\x00-\x1f\x7f]+"""
+_ADDRESS = re.compile(f"{_WORD}@{_WORD}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,30 @@ class _Server:
         return cls(host, port, tls)
 
 
+@dataclass(frozen=True, slots=True)
+class _Mail:
+    """The envelope of a mail and its content."""
+
+    sender: str = field(repr=False)
+    recipient: str = field(repr=False)
+    message_id: str
+    data: bytes = field(repr=False)
+
+    @property
+    def domain(self) -> str:
+        """Return the sender's domain for the greeting.
+
+        It is used because looking up the name of this host may be slow.
+        """
+        domain = self.sender.rpartition("@")[2]
+        return domain if domain.isascii() else "localhost"
+
+    @property
+    def is_international(self) -> bool:
+        """Check whether an address has characters beyond ASCII."""
+        return not (self.sender + self.recipient).isascii()
+
+
 class SmtpSender:
     """A sender of mails. It is safe for threads, because each mail has its own connection."""
 
@@ -67,7 +100,7 @@ class SmtpSender:
         self, part: ReplyPart, secret: Secret, *, timeout_seconds: float
     ) -> Iterator[Callable[[], SentPart]]:
         """Proceed until the server accepted the recipient, so that only the text is left."""
-        server, mail = _Server.from_config(part.config), build_mail(part, self._clock.time())
+        server, mail = _Server.from_config(part.config), _build_mail(part, self._clock.time())
         with _open_session(server, mail.domain, timeout_seconds) as smtp:
             _log_in(smtp, secret)
             _set_addresses(smtp, mail)
@@ -136,7 +169,7 @@ def _log_in(smtp: smtplib.SMTP, secret: Secret) -> None:
         raise AuthenticationFailed(str(refused)) from None
 
 
-def _set_addresses(smtp: smtplib.SMTP, mail: MailMessage) -> None:
+def _set_addresses(smtp: smtplib.SMTP, mail: _Mail) -> None:
     if mail.is_international and not smtp.has_extn("smtputf8"):
         raise PermanentError("the mail server does not support non-ASCII addresses")
     options = ["SMTPUTF8", "BODY=8BITMIME"] if mail.is_international else []
@@ -151,7 +184,7 @@ def _expect_success(response: tuple[int, bytes]) -> None:
         raise smtplib.SMTPResponseException(response[0], "")
 
 
-def _hand_over(smtp: smtplib.SMTP, mail: MailMessage) -> SentPart:
+def _hand_over(smtp: smtplib.SMTP, mail: _Mail) -> SentPart:
     # DATA is a separate call: if the server closed the connection meanwhile, it has no text.
     with _before_text("the mail server and the text"):
         code, _ = smtp.docmd("DATA")
@@ -177,3 +210,49 @@ def _escape_dots(data: bytes) -> bytes:
 def _translate_code(step: str, code: int) -> TransientError | PermanentError:
     text = f"{step}: {code}"
     return PermanentError(text) if 500 <= code < 600 else TransientError(text)
+
+
+# -- the mail
+
+
+def _build_mail(part: ReplyPart, now: float) -> _Mail:
+    """Return the mail for a part. The same part always has the same Message-ID.
+
+    Raises PermanentError if an address, the subject or the text cannot be used in a mail.
+    """
+    origin = str(part.config.get("sender") or "")
+    sender = _check_address(parseaddr(origin)[1], "channel_config: sender")
+    recipient = _check_address(part.key.primary_channel, "the customer's address")
+    domain = sender.rpartition("@")[2]
+    message_id = f"<{digest_texts(part.reference)}@{domain}>"
+    headers = {
+        "From": origin,
+        "To": recipient,
+        "Subject": str(part.config.get("subject") or "Your message"),
+        "Date": format_datetime(to_utc(now)),
+        "Message-ID": message_id,
+        "Auto-Submitted": "auto-replied",  # prevents two machines from answering each other
+    }
+    is_ascii = (sender + recipient).isascii()
+    return _Mail(sender, recipient, message_id, _encode(headers, part.text, is_ascii))
+
+
+def _encode(headers: dict[str, str], text: str, is_ascii: bool) -> bytes:
+    message = EmailMessage(SMTP if is_ascii else SMTPUTF8)
+    try:
+        for name, value in headers.items():
+            message[name] = value
+        # Use base64, so that lines arrive unchanged which begin with a dot, are too long, or
+        # run from right to left.
+        message.set_content(text, charset="utf-8", cte="base64")
+        return message.as_bytes()
+    except (ValueError, MessageError, IndexError):
+        # A header has a line break, or a text has an incomplete character. The error's text is
+        # not used, because it would quote them.
+        raise PermanentError("subject, sender or text cannot be put into a mail") from None
+
+
+def _check_address(address: str, name: str) -> str:
+    if not _ADDRESS.fullmatch(address) or len(address) > 254:
+        raise PermanentError(f"{name} is not one mail address")
+    return address

@@ -4,9 +4,18 @@ channel_config: sender, or messaging_service_sid; base_url for a service with th
 Secret: account_sid and auth_token, or account_sid, api_key and api_secret.
 
 Twilio accepts no idempotency key, so a send that got no response is looked up among the
-messages that Twilio has.
+messages that Twilio has. The results of calls are translated by this table. Errors contain
+only codes, because Twilio's texts repeat the number.
+
+    2xx                                  done
+    400 404 and other 4xx                PermanentError, with Twilio's code
+    401 403                              AuthenticationFailed
+    429                                  TransientError: nothing was sent
+    no connection was made               TransientError: nothing was sent
+    5xx 408, lost, timed out, garbled    SendUnclear: it may have been sent
 """
 
+import ssl
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,13 +24,19 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.adapters.chat import twilio_errors
 from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
-from holdfast.conversations.errors import PermanentError, SendStatusUnknown, SendUnclear
+from holdfast.conversations.errors import (
+    AuthenticationFailed,
+    PermanentError,
+    SendStatusUnknown,
+    SendUnclear,
+    TransientError,
+)
 from holdfast.conversations.outbox import SentPart
 from holdfast.conversations.ports import ReplyPart
 from holdfast.conversations.secret import Secret
 from holdfast.core.clock import to_utc
+from holdfast.core.errors import HoldfastError
 
 _FIND_SECONDS = 15.0
 _SKEW_SECONDS = 60.0  # between this clock and Twilio's, whose times are full seconds
@@ -29,6 +44,18 @@ _PAGE = 200
 
 # Twilio prefixes this to every text of a trial account.
 _TRIAL = "Sent from your Twilio trial account - "
+
+# Common codes with an explanation. All others are on Twilio's pages.
+_KNOWN = {
+    20003: "the credentials are not accepted",
+    21211: "the number is not valid",
+    21408: "sending to this region is not allowed",
+    21610: "the customer has opted out",
+    21614: "the number cannot receive texts",
+    21617: "the text is too long",
+    63007: "the sender is not a WhatsApp sender of this account",
+    63016: "outside the 24 hours in which WhatsApp allows free texts",
+}
 
 
 class TwilioSender:
@@ -105,7 +132,7 @@ def _create(messages: Any, request: Mapping[str, str]) -> Any:
     try:
         return messages.create(**request)
     except (TwilioException, OSError) as error:  # all of requests' errors are OSErrors
-        raise twilio_errors.translate_error(error) from None
+        raise _translate_error(error) from None
     except (ValueError, TypeError, AttributeError):
         raise SendUnclear("Twilio's response cannot be read") from None
 
@@ -127,7 +154,7 @@ def _list_recent(client: Any, part: ReplyPart, earliest: datetime) -> Iterator[A
             yield from fresh
             page = page.next_page() if fresh else None
     except (TwilioException, OSError) as error:
-        raise twilio_errors.translate_lookup_error(error) from None
+        raise _translate_lookup_error(error) from None
     except (ValueError, TypeError, AttributeError):
         raise SendStatusUnknown("Twilio's list of messages cannot be read") from None
 
@@ -213,3 +240,79 @@ class _HttpClient:
     def close(self) -> None:
         """Close the connection."""
         self._http.session.close()
+
+
+# -- errors
+
+
+def _translate_error(error: Exception) -> HoldfastError:
+    """Return the Holdfast error for an error of a call that sends.
+
+    For a call that only reads, use `_translate_lookup_error`.
+    """
+    status, code = _get_status(error), _get_code(error)
+    if status is None:
+        return _translate_no_response(error)
+    text = f"Twilio refused: {status}"
+    if code and code != status:
+        text = f"{text}, error {code}" + (f": {_KNOWN[code]}" if code in _KNOWN else "")
+    if status in (401, 403):
+        return AuthenticationFailed(text)
+    if status == 429:
+        return TransientError(text)
+    if status >= 500 or status == 408:
+        return SendUnclear(f"Twilio failed: {status}")
+    return PermanentError(text)
+
+
+def _translate_lookup_error(error: Exception) -> HoldfastError:
+    """Return the Holdfast error for an error of a call that changes nothing.
+
+    An unclear result is transient there. So is a refusal, because a failed lookup is not a
+    reason to give up a reply that may have been sent.
+    """
+    translated = _translate_error(error)
+    if isinstance(translated, AuthenticationFailed):
+        return translated
+    return TransientError(str(translated))
+
+
+def _translate_no_response(error: Exception) -> HoldfastError:
+    if isinstance(error, ValueError):  # requests raises this for an invalid address
+        return PermanentError("channel_config: base_url is not a valid address")
+    if _is_never_connected(error):
+        return TransientError(f"Twilio cannot be reached: {type(error).__name__}")
+    return SendUnclear(f"Twilio did not respond: {type(error).__name__}")
+
+
+def _is_never_connected(error: Exception) -> bool:
+    """Check whether certainly no byte of the message left this machine.
+
+    Of TLS errors only those about the certificate prove that, because a connection that is
+    lost during the response raises a TLS error, too.
+    """
+    from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+    before = (ConnectTimeoutError, NewConnectionError, ssl.SSLCertVerificationError)
+    return any(isinstance(cause, before) for cause in _iterate_causes(error))
+
+
+def _iterate_causes(error: BaseException, depth: int = 8) -> Iterator[BaseException]:
+    """Yield the error and those wrapped in it, as requests and urllib3 wrap them."""
+    yield error
+    wrapped = [*error.args, getattr(error, "reason", None), error.__cause__]
+    for cause in wrapped:
+        if isinstance(cause, BaseException) and depth:
+            yield from _iterate_causes(cause, depth - 1)
+
+
+def _get_status(error: Exception) -> int | None:
+    status: Any = getattr(error, "status", None)
+    if status is None and len(error.args) > 1:  # a page that cannot be fetched
+        status = getattr(error.args[1], "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def _get_code(error: Exception) -> int | None:
+    code: Any = getattr(error, "code", None)
+    return code if isinstance(code, int) and 0 < code < 100_000 else None

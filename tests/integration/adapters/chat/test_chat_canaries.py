@@ -16,7 +16,7 @@ from moto import mock_aws
 from test_smtp_sender import MailServer
 
 from holdfast.adapters.chat.openai import OpenAIWriter
-from holdfast.adapters.chat.secrets_manager import SecretsManagerSecrets
+from holdfast.adapters.chat.secrets import SecretsManagerSecrets
 from holdfast.adapters.chat.smtp import SmtpSender
 from holdfast.adapters.chat.twilio import TwilioSender
 from holdfast.conversations.model import ConversationKey
