@@ -174,15 +174,15 @@ def test_a_customer_who_is_still_typing_is_waited_for(ground):
 def test_a_later_trigger_that_comes_at_once_does_not_meet_the_lock(ground):
     """Otherwise the later trigger would be acked, and no trigger would be left."""
     ground = Ground(quiet_seconds=3.0, max_wait_seconds=60.0)
-    prolong = ground.processor._windows.prolong
+    prolong = ground.processor._prolong_window
 
     def slow(trigger: Trigger, delay_seconds: float) -> None:
         prolong(trigger, delay_seconds)
-        ground.processor._windows.prolong = prolong
+        ground.processor._prolong_window = prolong
         ground.clock.advance(delay_seconds)
         assert ground.handle(ground.poll()) == Done(), "the later trigger, handled elsewhere"
 
-    ground.processor._windows.prolong = slow
+    ground.processor._prolong_window = slow
     ground.say("SM1", "one")
     ground.clock.advance(9.0)
     ground.say("SM2", "two")

@@ -55,8 +55,9 @@ class SecretResolver:
             raise PermanentError("the config names no secret")
         if reference.startswith("sk-"):
             # It is a key. The error must not quote it, because errors are logged.
-            text = "the config contains a key where the name of a secret should be"
-            raise PermanentError(text)
+            raise PermanentError(
+                "the config contains a key where the name of a secret should be"
+            )
         if not _is_local(reference):
             return self._open_manager().get(reference)
         kind, _, name = reference.partition(":")
