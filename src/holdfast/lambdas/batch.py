@@ -26,13 +26,19 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from holdfast.bootstrap import make_queue_opener
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError, HoldfastError
+from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.core.queue.message import M
 from holdfast.core.worker.handler import Handler, find_message_model, inspect_handler
-from holdfast.lambdas.deadlines import plan_deadlines, seconds_left
-from holdfast.lambdas.event import BatchResponse, SqsRecord, parse_records, report_failures
-from holdfast.lambdas.invocation import BatchOptions, Invocation
+from holdfast.lambdas.event import (
+    BatchResponse,
+    SqsRecord,
+    log_safe_error,
+    parse_records,
+    report_failures,
+    seconds_left,
+)
+from holdfast.lambdas.invocation import BatchOptions, Invocation, plan_deadlines
 
 if TYPE_CHECKING:
     from holdfast.bootstrap import SQSQueue
@@ -123,9 +129,7 @@ class _BatchEntryPoint(Generic[M]):
         # Lambda would treat an exception as the failure of all records, including those that
         # were dead-lettered.
         except Exception as error:
-            # Only the texts of HoldfastError are certain to contain no receipt and no body.
-            reason = error if isinstance(error, HoldfastError) else type(error).__name__
-            _log.error("batch_failed records=%d error=%s", len(batch), reason)
+            _log.error("batch_failed records=%d error=%s", len(batch), log_safe_error(error))
         return report_failures(record.id for record in batch if record.id not in settled)
 
     def _get_queue(self, record: SqsRecord) -> "SQSQueue[M]":

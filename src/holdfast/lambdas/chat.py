@@ -6,18 +6,35 @@ secrets yet, and an error there would hide the log line that says what is missin
 
 import logging
 import os
-from collections.abc import Mapping
-from threading import Lock
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.bootstrap.observe import make_application_log
+from holdfast.config.queue import SqsSettings
+from holdfast.config.reading import read_settings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
-from holdfast.core.errors import ConfigError, HoldfastError
+from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
+from holdfast.core.queue.message import QueueMessage
+from holdfast.core.urls import QUEUES, parse_url
+from holdfast.core.worker.handler import Handler
+from holdfast.lambdas.batch import EntryPoint, sqs_batch
+from holdfast.lambdas.event import (
+    BatchResponse,
+    log_safe_error,
+    report_failures,
+    seconds_left,
+)
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
     from holdfast.lambdas.webhook import SignatureCheck
+
+T = TypeVar("T")
+
+RESERVE_SECONDS = 5.0
+_START_SECONDS = 10.0  # the part of the first invocation that a cold start may take
 
 log = logging.getLogger("holdfast")
 
@@ -31,27 +48,30 @@ class ChatRuntime:
     def __init__(self, env: Mapping[str, str] | None = None, clock: Clock = SYSTEM_CLOCK):
         self.env = os.environ if env is None else env
         self._clock = clock
-        self._building = Lock()
-        self._app: ChatApp | None = None
-        self._events: Events | None = None
-        self._signatures: SignatureCheck | None = None
+        self._building = RLock()  # building one thing may need another
+        self._built: dict[str, Any] = {}
+
+    def _build_once(self, name: str, build: Callable[[], T]) -> T:
+        with self._building:
+            if name not in self._built:
+                self._built[name] = build()
+            return self._built[name]  # type: ignore[no-any-return]  # what `build` returned
 
     @property
     def events(self) -> Events:
         """Return the events of this process, which go to the application's log."""
-        if self._events is None:
-            self._events = Events(make_application_log())
-        return self._events
+        return self._build_once("events", lambda: Events(make_application_log()))
 
     @property
     def app(self) -> "ChatApp":
         """Return the application. Raises ConfigError or StoreUnavailable."""
-        with self._building:
-            if self._app is None:
-                from holdfast.bootstrap.chats import build_chat
 
-                self._app = build_chat(self.env, clock=self._clock, events=self.events)
-            return self._app
+        def build() -> "ChatApp":
+            from holdfast.bootstrap.chats import build_chat
+
+            return build_chat(self.env, clock=self._clock, events=self.events)
+
+        return self._build_once("app", build)
 
     @property
     def signatures(self) -> "SignatureCheck":
@@ -59,18 +79,17 @@ class ChatRuntime:
 
         Raises the same as `app`, and ConfigError if the token's location is not set.
         """
-        app = self.app
-        with self._building:
-            if self._signatures is None:
-                if (reference := app.settings.twilio_secret) is None:
-                    raise ConfigError(
-                        "HOLDFAST_CHAT_TWILIO_SECRET is not set: without Twilio's token "
-                        "its requests cannot be distinguished from forged ones"
-                    )
-                from holdfast.lambdas.webhook import SignatureCheck
+        return self._build_once("signatures", self._build_signatures)
 
-                self._signatures = SignatureCheck(app.providers.secrets, reference, self._clock)
-            return self._signatures
+    def _build_signatures(self) -> "SignatureCheck":
+        from holdfast.lambdas.webhook import SignatureCheck
+
+        if (reference := self.app.settings.twilio_secret) is None:
+            raise ConfigError(
+                "HOLDFAST_CHAT_TWILIO_SECRET is not set: without Twilio's token "
+                "its requests cannot be distinguished from forged ones"
+            )
+        return SignatureCheck(self.app.providers.secrets, reference, self._clock)
 
     def stop_idle_keeper(self) -> None:
         """Stop the keeper between two events, when it has nothing to renew.
@@ -78,13 +97,96 @@ class ChatRuntime:
         A handler that was cut off and still runs keeps its lock. Its keeper is not stopped,
         because this would wait for a call that may hang.
         """
-        if self._app is not None and not self._app.keeper.held:
-            self._app.keeper.stop()
+        app = self._built.get("app")
+        if app is not None and not app.keeper.held:
+            app.keeper.stop()
+
+    # -- batches from SQS
+
+    def handle_batch(
+        self,
+        event: Any,
+        context: Any,
+        model: type[QueueMessage],
+        handler: "Callable[[ChatApp], Handler]",
+        work_seconds: "Callable[[ChatApp], float | None]" = lambda app: None,
+    ) -> BatchResponse:
+        """Handle the batch in the event, and return its failures.
+
+        It never raises. After any error, every record that is not certainly done is reported
+        as a failure. Each queue is opened once, with the settings of its URL in the chat
+        configuration. `work_seconds` is the maximum time of one message. If the function's
+        timeout is shorter, each batch logs an error, because the function would release every
+        message unstarted, forever.
+        """
+        left = seconds_left(context)  # before anything is built
+        try:
+            seconds = work_seconds(self.app)
+            check_time(left, seconds)
+            name = _get_text(next(iter(_get_records(event)), None), "eventSourceARN")
+            name = name.rpartition(":")[2]
+            entry_point = self._build_once(
+                f"{model.__name__} queue {name}",
+                lambda: self._make_entry_point(name, model, handler(self.app), seconds),
+            )
+            return entry_point(event, context)
+        except Exception as error:  # Lambda would treat it as the failure of all records
+            ids = _list_record_ids(event)
+            log.error("batch_failed records=%d error=%s", len(ids), log_safe_error(error))
+            return report_failures(ids)
+
+    def _make_entry_point(
+        self, name: str, model: type[QueueMessage], handler: Handler, seconds: float | None
+    ) -> EntryPoint:
+        settings = source_settings(self.app, name, self.env)
+        return sqs_batch(
+            handler,
+            model,
+            events=self.events,
+            reserve_seconds=RESERVE_SECONDS,
+            timeout_seconds=seconds,
+            lease_seconds=settings.lease_seconds,
+            max_attempts=settings.max_attempts,
+            on_nack=settings.on_nack,
+            dead_letters=settings.dead_letters,
+        )
 
 
-def log_safe_error(error: Exception) -> Any:
-    """Return what a log may show of an error.
+def source_settings(app: "ChatApp", name: str, env: Mapping[str, str]) -> SqsSettings:
+    """Return the settings with which triggers are pushed to the queue of that name.
 
-    Only the texts of HoldfastError are certain to contain no body and no number.
+    Both ends must agree on `max_attempts`, or a batch is dead-lettered before it is parked.
     """
-    return error if isinstance(error, HoldfastError) else type(error).__name__
+    urls = [*app.settings.queue_urls.values(), app.settings.inbound_queue or ""]
+    for url in urls:
+        parsed = parse_url(url, QUEUES)
+        if parsed.path.rpartition("/")[2] == name:
+            return read_settings(SqsSettings, env, parsed.options)
+    return read_settings(SqsSettings, env)
+
+
+def check_time(left_seconds: float, work_seconds: float | None) -> None:
+    """Raise ConfigError if the function has too little time for one message."""
+    needed = (work_seconds or 0.0) + RESERVE_SECONDS
+    if left_seconds < needed:
+        raise ConfigError(
+            f"the function has {left_seconds:.0f} s, but one message may take {needed:.0f} s: "
+            f"set its timeout to {needed + _START_SECONDS:.0f} s or more, or lower "
+            "HOLDFAST_CHAT_WRITER_SECONDS and HOLDFAST_CHAT_SENDER_SECONDS"
+        )
+
+
+def _get_records(event: Any) -> list[Any]:
+    """Return the records of an event that may be malformed."""
+    records = event.get("Records") if isinstance(event, Mapping) else None
+    return records if isinstance(records, list) else []
+
+
+def _list_record_ids(event: Any) -> list[str]:
+    ids = [_get_text(record, "messageId") for record in _get_records(event)]
+    return [message_id for message_id in dict.fromkeys(ids) if message_id]
+
+
+def _get_text(record: Any, name: str) -> str:
+    value = record.get(name) if isinstance(record, Mapping) else None
+    return value if isinstance(value, str) else ""

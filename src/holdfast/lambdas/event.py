@@ -1,9 +1,12 @@
-"""The event that Lambda passes for an SQS event source, and the response it expects."""
+"""What Lambda passes for an SQS event source, and the response it expects."""
 
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
+
+from holdfast.core.errors import HoldfastError
 
 BatchResponse = dict[str, list[dict[str, str]]]
 
@@ -65,3 +68,17 @@ def _convert_attribute(attribute: Mapping[str, Any]) -> dict[str, Any]:
 def report_failures(failed: Iterable[str]) -> BatchResponse:
     """Return the response for Lambda, which deletes every message not named in it."""
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
+
+
+def seconds_left(context: Any) -> float:
+    """Return the time left of the invocation, or infinity without a Lambda context."""
+    get_remaining = getattr(context, "get_remaining_time_in_millis", None)
+    return inf if get_remaining is None else float(get_remaining()) / 1000
+
+
+def log_safe_error(error: Exception) -> Any:
+    """Return what a log may show of an error.
+
+    Only the texts of HoldfastError are certain to contain no receipt, body or number.
+    """
+    return error if isinstance(error, HoldfastError) else type(error).__name__

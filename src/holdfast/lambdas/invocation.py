@@ -1,15 +1,24 @@
 """One invocation: a batch from the extension of all its records to the response.
 
 Handlers run in threads of their own, so that a slow one cannot delay the response. Calls to
-SQS that may wait run in threads, too. The calling thread only has to return in time.
+SQS that may wait run in threads, too. The calling thread only has to return in time. The
+deadlines are planned at the start:
+
+    entry ─── records start ─── │ ─── ctx.stopping ─── │ ─── cut off ─── │ return ─── killed
+                           start_until              stop_at           cut_at  return_by   (end)
+                           ◀ timeout ▶ ◀──────────────── reserve ─────────────────────▶
+
+In a FIFO batch each group is a lane: one message of it runs at a time, and none is started
+after a message that failed. In other batches each message has a lane of its own.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from math import inf
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Lock, Thread
 from typing import TYPE_CHECKING, Generic
 
 from holdfast.core.clock import Clock
@@ -23,9 +32,7 @@ from holdfast.core.worker.handler import Handler
 from holdfast.core.worker.outcome import Done, GiveBack, Outcome
 from holdfast.core.worker.runner import DirectExecutor
 from holdfast.core.worker.settle import SettleResult, settle
-from holdfast.lambdas.deadlines import InvocationDeadlines
 from holdfast.lambdas.event import SqsRecord
-from holdfast.lambdas.fifo_groups import BatchEntry, FifoGroups
 
 if TYPE_CHECKING:
     from holdfast.bootstrap import SQSQueue
@@ -47,6 +54,90 @@ class BatchOptions:
     reserve_seconds: float
     timeout_seconds: float | None
     clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class InvocationDeadlines:
+    """The deadlines of one invocation, as monotonic times."""
+
+    start_until: float
+    """From here on no record is started, because its time would not suffice."""
+    stop_at: float
+    """Handlers are asked to stop."""
+    cut_at: float
+    """Handlers that still run lose their leases, because the function must return."""
+    return_by: float
+    """The function returns without waiting for threads that still run."""
+
+
+def plan_deadlines(
+    now: float, left_seconds: float, reserve_seconds: float, timeout_seconds: float | None
+) -> InvocationDeadlines:
+    """Return the deadlines of an invocation that has this much time left."""
+    end = now + left_seconds
+    stop_at = end - reserve_seconds
+    return InvocationDeadlines(
+        start_until=stop_at - (timeout_seconds or 0.0),
+        stop_at=stop_at,
+        cut_at=end - reserve_seconds / 2,
+        return_by=end - reserve_seconds / 4,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchEntry(Generic[M]):
+    """One message of the batch whose lease this invocation holds."""
+
+    id: str
+    lane: str
+    message: M
+
+
+class FifoGroups(Generic[M]):
+    """The messages of a batch that wait to be started. It is safe to share between threads."""
+
+    def __init__(self, entries: Iterable[BatchEntry[M]]) -> None:
+        self._waiting = deque(entries)
+        self._busy: set[str] = set()
+        self._changed = Condition()
+
+    def take(self) -> BatchEntry[M] | None:
+        """Wait for the next message that may be started, or return None if there is no more."""
+        with self._changed:
+            while self._waiting:
+                if (entry := self._first_free()) is not None:
+                    self._waiting.remove(entry)
+                    self._busy.add(entry.lane)
+                    return entry
+                self._changed.wait()
+        return None
+
+    def _first_free(self) -> BatchEntry[M] | None:
+        return next((entry for entry in self._waiting if entry.lane not in self._busy), None)
+
+    def finish(self, entry: BatchEntry[M]) -> None:
+        """Record that a taken message is done, so that the next of its lane may start."""
+        with self._changed:
+            self._busy.discard(entry.lane)
+            self._changed.notify_all()
+
+    def fail(self, entry: BatchEntry[M]) -> list[BatchEntry[M]]:
+        """Record that a taken message failed, and return the rest of its lane.
+
+        The returned messages will not be started.
+        """
+        with self._changed:
+            rest = [waiting for waiting in self._waiting if waiting.lane == entry.lane]
+            self._waiting = deque(other for other in self._waiting if other.lane != entry.lane)
+            self._changed.notify_all()
+        return rest
+
+    def close(self) -> list[BatchEntry[M]]:
+        """Start nothing more, and return the messages that were not started."""
+        with self._changed:
+            rest, self._waiting = list(self._waiting), deque()
+            self._changed.notify_all()
+        return rest
 
 
 class Invocation(Generic[M]):

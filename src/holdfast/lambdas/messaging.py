@@ -12,7 +12,6 @@ from holdfast.conversations.messages import Trigger
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.lambdas.chat import ChatRuntime
 from holdfast.lambdas.event import BatchResponse
-from holdfast.lambdas.sources import EventSources
 
 _STORE_SECONDS = 20.0  # for everything except the calls to writer and sender
 
@@ -31,16 +30,16 @@ class MessagingFunction:
 
     def __init__(self, chat: ChatRuntime) -> None:
         self._chat = chat
-        self._sources = EventSources(
-            chat,
-            lambda app: app.processor,
-            Trigger,
-            lambda app: max_batch_seconds(app.settings.policy),
-        )
 
     def __call__(self, event: Any, context: Any) -> BatchResponse:
         try:
-            return self._sources.handle(event, context)
+            return self._chat.handle_batch(
+                event,
+                context,
+                Trigger,
+                lambda app: app.processor,
+                lambda app: max_batch_seconds(app.settings.policy),
+            )
         finally:
             self._chat.stop_idle_keeper()
 

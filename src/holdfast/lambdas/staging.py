@@ -17,8 +17,8 @@ from typing import Any
 from holdfast.conversations import events as cv
 from holdfast.conversations.errors import InvalidInbound
 from holdfast.conversations.messages import Inbound
-from holdfast.lambdas.chat import ChatRuntime, log, log_safe_error
-from holdfast.lambdas.sources import EventSources
+from holdfast.lambdas.chat import ChatRuntime, log
+from holdfast.lambdas.event import log_safe_error
 from holdfast.lambdas.webhook import (
     SIGNATURE,
     BadRequest,
@@ -41,11 +41,10 @@ class StagingFunction:
 
     def __init__(self, chat: ChatRuntime) -> None:
         self._chat = chat
-        self._sources = EventSources(chat, lambda app: app.stager, Inbound)
 
     def __call__(self, event: Any, context: Any) -> Any:
         if isinstance(event, Mapping) and "Records" in event:
-            return self._sources.handle(event, context)
+            return self._chat.handle_batch(event, context, Inbound, lambda app: app.stager)
         try:
             return make_response(self._handle_request(event))
         except Exception as error:  # Twilio would get a 502, and Lambda would log the body

@@ -12,9 +12,8 @@ from botocore.client import BaseClient
 
 from holdfast.config.chat import read_chat_settings
 from holdfast.conversations.policy import ConversationPolicy
-from holdfast.lambdas.chat import ChatRuntime
+from holdfast.lambdas.chat import RESERVE_SECONDS, ChatRuntime
 from holdfast.lambdas.messaging import MessagingFunction, max_batch_seconds
-from holdfast.lambdas.sources import RESERVE_SECONDS
 from holdfast.lambdas.staging import StagingFunction
 from holdfast.lambdas.sweeping import SweepingFunction
 from support.lambdas.chat_environment import Place, place, post

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import HoldfastError
-from holdfast.lambdas.chat import ChatRuntime
+from holdfast.lambdas.chat import ChatRuntime, source_settings
 from holdfast.lambdas.messaging import MessagingFunction
-from holdfast.lambdas.sources import source_settings
 from holdfast.lambdas.staging import StagingFunction
 from holdfast.lambdas.sweeping import SweepingFunction
 from support.lambdas.chat_environment import (
