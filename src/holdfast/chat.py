@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from holdfast.conversations.ports import ReplyRequest as ReplyRequest
     from holdfast.conversations.ports import ReplySender as ReplySender
     from holdfast.conversations.ports import ReplyWriter as ReplyWriter
+    from holdfast.conversations.ports import Secret as Secret
     from holdfast.conversations.ports import SecretStore as SecretStore
     from holdfast.conversations.processor import BatchProcessor as BatchProcessor
-    from holdfast.conversations.secret import Secret as Secret
     from holdfast.conversations.staging import Stager as Stager
     from holdfast.conversations.sweeper import Sweeper as Sweeper
 

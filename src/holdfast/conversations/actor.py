@@ -9,8 +9,8 @@ rows after that. Or a worker holds the lock, and checks for staged rows after it
 lock.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from holdfast.conversations import events as cv
@@ -33,6 +33,7 @@ from holdfast.conversations.ports import ConversationStore
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.events import Events
+from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import make_id
 
@@ -109,3 +110,44 @@ class ConversationActor:
         until = now + self._policy.remember_seconds
         self._store.park(grant, parked, remember_until=until)
         self._events.emit(cv.BatchParked(key.log_name, len(rows), reason))
+
+
+# -- the lock
+
+
+class ConversationLocks:
+    """The LeaseSource that renews locks in the conversation store."""
+
+    name = "conversations"
+    renew_batch = 1
+
+    def __init__(self, store: ConversationStore, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+
+    def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
+        """Renew each lock in the store, with one call for each."""
+        return [self._renew(lease.handle, seconds) for lease in leases]
+
+    def _renew(self, grant: LockGrant, seconds: float) -> Renewal:
+        now = self._clock.time()
+        if self._store.renew(grant, now=now, expires_at=now + seconds):
+            return RENEWED
+        return Refused("the conversation's lock was taken over, or it expired")
+
+
+@contextmanager
+def release_on_error(
+    release: Callable[[LockGrant, str | None], None], grant: LockGrant
+) -> Iterator[None]:
+    """Release the lock if the block raises anything, and raise that again.
+
+    Otherwise the customer would wait until the lock expires. A release that fails is not
+    reported, because the lock expires by itself, and a block that ended with the lock has
+    already released it.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            release(grant, None)
+        raise

@@ -1,8 +1,7 @@
 """The decisions of an operator: about parked batches, and about who answers a conversation."""
 
-from holdfast.conversations.actor import ConversationActor
+from holdfast.conversations.actor import ConversationActor, release_on_error
 from holdfast.conversations.errors import ParkedNotFound, PermanentError, TransientError
-from holdfast.conversations.lock import release_on_error
 from holdfast.conversations.merging import merge_texts, sort_fragments
 from holdfast.conversations.model import (
     Conversation,

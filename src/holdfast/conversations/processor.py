@@ -19,10 +19,9 @@ rows were read after that. So no staged message is left without a trigger; see a
 from contextlib import suppress
 
 from holdfast.conversations import events as cv
-from holdfast.conversations.actor import ConversationActor, Queues
+from holdfast.conversations.actor import ConversationActor, ConversationLocks, Queues
 from holdfast.conversations.batching import BatchCollector
 from holdfast.conversations.errors import LockLost, PermanentError, SendUnclear, TransientError
-from holdfast.conversations.lock import ConversationLocks
 from holdfast.conversations.messages import Trigger
 from holdfast.conversations.model import (
     ConversationNotFound,
@@ -47,6 +46,7 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost, QueueUnavailable, StoreUnavailable
 from holdfast.core.events import Events
 from holdfast.core.lease.keeper import LeaseKeeper
+from holdfast.core.lease.lease import Lease
 from holdfast.core.worker.context import Context
 from holdfast.core.worker.handler import Result
 from holdfast.core.worker.outcome import Done, GiveBack, Retry
@@ -98,9 +98,14 @@ class BatchProcessor(ConversationActor):
             case ConversationNotFound():
                 return self._park_unknown(trigger)
             case LockAcquired(grant, conversation):
-                seconds = self._policy.lock_seconds
-                lease = self._locks.make_lease(
-                    grant, attempt=ctx.attempt, asked_at=asked_at, seconds=seconds
+                lease = Lease(
+                    self._locks,
+                    grant,
+                    message_id=grant.key.log_name,
+                    attempt=ctx.attempt,
+                    fence=grant.fence,
+                    claimed_at=asked_at,  # from before the call that acquired the lock
+                    seconds=self._policy.lock_seconds,
                 )
                 return self._run_locked(LockedTurn(trigger, ctx, grant, lease, conversation))
 

@@ -44,14 +44,15 @@ from holdfast.conversations.outbox import (
 )
 from holdfast.conversations.policy import ConversationPolicy
 from holdfast.conversations.ports import (
+    NO_SECRET,
     ConversationStore,
     ProviderSource,
     ReplyPart,
     ReplyRequest,
     ReplySender,
     ReplyWriter,
+    Secret,
 )
-from holdfast.conversations.secret import NO_SECRET, Secret
 from holdfast.conversations.turn_state import (
     BatchedTurn,
     DeliveredTurn,

@@ -18,10 +18,10 @@ from holdfast.conversations.model import (
     Status,
     Turn,
     Window,
+    keep_recent_messages,
     make_parked_id,
 )
 from holdfast.conversations.outbox import Outbox, get_thread_mark
-from holdfast.conversations.recent_history import keep_recent_messages
 
 
 def keep_initial_fields(given: Conversation) -> Conversation:

@@ -5,9 +5,8 @@ staged for days ─▶ park it, with the reason, before its row expires
 """
 
 from holdfast.conversations import events as cv
-from holdfast.conversations.actor import ConversationActor
+from holdfast.conversations.actor import ConversationActor, release_on_error
 from holdfast.conversations.errors import LockLost, PermanentError
-from holdfast.conversations.lock import release_on_error
 from holdfast.conversations.model import (
     ConversationKey,
     ConversationNotFound,

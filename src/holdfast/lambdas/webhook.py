@@ -16,8 +16,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from holdfast.conversations.errors import InvalidInbound, TransientError
 from holdfast.conversations.messages import Inbound, parse_inbound
-from holdfast.conversations.ports import SecretStore
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import Secret, SecretStore
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError, HoldfastError
 

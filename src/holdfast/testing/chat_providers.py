@@ -7,8 +7,7 @@ from typing import Any
 
 from holdfast.conversations.errors import PermanentError, SendStatusUnknown
 from holdfast.conversations.outbox import SentPart, WriterAnswer
-from holdfast.conversations.ports import ReplyPart, ReplyRequest
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import ReplyPart, ReplyRequest, Secret
 
 
 @dataclass

@@ -3,8 +3,7 @@
 from typing import Any
 
 from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import ReplyPart, ReplySender
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import ReplyPart, ReplySender, Secret
 
 
 def send(sender: ReplySender, part: ReplyPart, secret: Secret, **how: Any) -> SentPart:

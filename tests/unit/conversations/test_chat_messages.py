@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.conversations.errors import InvalidInbound, PermanentError
 from holdfast.conversations.messages import Inbound, Trigger, parse_inbound, parse_time
 from holdfast.conversations.model import Channel, digest_texts, redact_id
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import Secret
 
 GOOD = {"message_sid": "SM1", "From": "whatsapp:+4930123456", "To": "whatsapp:+1", "body": "x"}
 NOON = 1_800_000_000.0

@@ -3,11 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.conversations.model import HistoryMessage
-from holdfast.conversations.recent_history import (
-    MAX_BODY,
-    MAX_CHARACTERS,
-    MAX_MESSAGES,
+from holdfast.conversations.model import (
+    MAX_RECENT_BODY,
+    MAX_RECENT_CHARACTERS,
+    MAX_RECENT_MESSAGES,
+    HistoryMessage,
     keep_recent_messages,
 )
 
@@ -36,11 +36,11 @@ def test_of_many_messages_the_last_twenty_are_the_tail() -> None:
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:
-    at_most, too_long = messages([MAX_BODY, MAX_BODY + 1])
+    at_most, too_long = messages([MAX_RECENT_BODY, MAX_RECENT_BODY + 1])
     kept, cut = keep_recent_messages((), [at_most, too_long])
     assert kept == at_most
-    assert len(cut.body) == MAX_BODY
-    assert cut.body == too_long.body[: MAX_BODY - 1] + "…"
+    assert len(cut.body) == MAX_RECENT_BODY
+    assert cut.body == too_long.body[: MAX_RECENT_BODY - 1] + "…"
     assert (cut.seq, cut.message_sid) == (too_long.seq, too_long.message_sid)
 
 
@@ -58,12 +58,12 @@ def test_of_long_messages_fewer_are_kept() -> None:
 def test_any_tail_is_bounded_and_the_same_however_it_grew(lengths: list[int], cut: int) -> None:
     all_messages = messages(lengths)
     recent = keep_recent_messages((), all_messages)
-    assert len(recent) <= MAX_MESSAGES
-    assert sum(len(message.body) for message in recent) <= MAX_CHARACTERS
+    assert len(recent) <= MAX_RECENT_MESSAGES
+    assert sum(len(message.body) for message in recent) <= MAX_RECENT_CHARACTERS
     assert [message.seq for message in recent] == [
         message.seq for message in all_messages[len(all_messages) - len(recent) :]
     ]
-    assert len(recent) >= min(len(all_messages), MAX_CHARACTERS // MAX_BODY)
+    assert len(recent) >= min(len(all_messages), MAX_RECENT_CHARACTERS // MAX_RECENT_BODY)
     assert (
         keep_recent_messages(keep_recent_messages((), all_messages[:cut]), all_messages[cut:])
         == recent

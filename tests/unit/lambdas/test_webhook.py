@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from holdfast.conversations.errors import InvalidInbound, PermanentError, TransientError
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import Secret
 from holdfast.lambdas.webhook import (
     SIGNATURE,
     BadRequest,

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.conversations.outbox import WriterAnswer
-from holdfast.conversations.ports import ReplyRequest
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import ReplyRequest, Secret
 
 
 class EchoWriter:

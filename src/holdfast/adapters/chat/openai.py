@@ -39,8 +39,7 @@ from holdfast.conversations.errors import (
 )
 from holdfast.conversations.model import digest_texts
 from holdfast.conversations.outbox import WriterAnswer
-from holdfast.conversations.ports import ReplyRequest
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import ReplyRequest, Secret
 from holdfast.core.errors import HoldfastError
 
 _CONNECT_SECONDS = 5.0

@@ -17,8 +17,7 @@ from holdfast.adapters.modes import make_folders
 from holdfast.conversations.errors import PermanentError, TransientError
 from holdfast.conversations.model import digest_texts
 from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import ReplyPart
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import ReplyPart, Secret
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 
 _STATUS = "laid down"

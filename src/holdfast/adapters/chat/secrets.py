@@ -12,8 +12,7 @@ from typing import Any
 from holdfast.adapters.aws import clients, errors
 from holdfast.adapters.chat.vendor_logs import silence_vendor_logs
 from holdfast.conversations.errors import PermanentError, TransientError
-from holdfast.conversations.ports import SecretStore
-from holdfast.conversations.secret import Secret, parse_secret
+from holdfast.conversations.ports import Secret, SecretStore, parse_secret
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError, HoldfastError
 

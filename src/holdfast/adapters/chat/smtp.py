@@ -32,8 +32,7 @@ from holdfast.conversations.errors import (
 )
 from holdfast.conversations.model import digest_texts
 from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import ReplyPart
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import ReplyPart, Secret
 from holdfast.core.clock import SYSTEM_CLOCK, Clock, to_utc
 
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}

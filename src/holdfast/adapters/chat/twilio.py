@@ -33,8 +33,7 @@ from holdfast.conversations.errors import (
     TransientError,
 )
 from holdfast.conversations.outbox import SentPart
-from holdfast.conversations.ports import ReplyPart
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import ReplyPart, Secret
 from holdfast.core.clock import to_utc
 from holdfast.core.errors import HoldfastError
 

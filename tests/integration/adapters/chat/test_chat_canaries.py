@@ -20,8 +20,7 @@ from holdfast.adapters.chat.secrets import SecretsManagerSecrets
 from holdfast.adapters.chat.smtp import SmtpSender
 from holdfast.adapters.chat.twilio import TwilioSender
 from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import ReplyPart, ReplyRequest
-from holdfast.conversations.secret import NO_SECRET, Secret
+from holdfast.conversations.ports import NO_SECRET, ReplyPart, ReplyRequest, Secret
 from support.vendors.sending import send
 from support.vendors.server import Fault, VendorServer
 

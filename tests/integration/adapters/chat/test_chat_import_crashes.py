@@ -35,7 +35,7 @@ import sys
 from holdfast.adapters.chat.twilio import TwilioSender
 from holdfast.conversations.model import ConversationKey
 from holdfast.conversations.ports import ReplyPart
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import Secret
 config = {"sender": "+4930000000", "base_url": sys.argv[1]}
 part = ReplyPart(ConversationKey("+491510000001", "chat"), config, "hello", "reference")
 secret = Secret("twilio", {"account_sid": "AC1", "auth_token": "token"})

@@ -22,8 +22,7 @@ from holdfast.conversations.errors import (
     TransientError,
 )
 from holdfast.conversations.outbox import WriterAnswer
-from holdfast.conversations.ports import ReplyRequest
-from holdfast.conversations.secret import NO_SECRET, Secret
+from holdfast.conversations.ports import NO_SECRET, ReplyRequest, Secret
 from support.vendors.server import Fault, VendorServer
 
 SECRET = Secret("key", {"api_key": "sk-good"})

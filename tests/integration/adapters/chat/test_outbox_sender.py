@@ -15,8 +15,7 @@ import pytest
 from holdfast.adapters.chat.outbox import OutboxSender, read_outbox
 from holdfast.conversations.errors import PermanentError, TransientError
 from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import ReplyPart
-from holdfast.conversations.secret import NO_SECRET
+from holdfast.conversations.ports import NO_SECRET, ReplyPart
 from holdfast.testing.clock import ManualClock
 from support.vendors import sending
 

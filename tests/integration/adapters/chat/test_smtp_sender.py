@@ -26,8 +26,7 @@ from holdfast.conversations.errors import (
     TransientError,
 )
 from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import ReplyPart
-from holdfast.conversations.secret import NO_SECRET, Secret
+from holdfast.conversations.ports import NO_SECRET, ReplyPart, Secret
 from holdfast.testing.clock import ManualClock
 from support.vendors.sending import send
 

@@ -26,8 +26,7 @@ from holdfast.conversations.errors import (
     TransientError,
 )
 from holdfast.conversations.model import ConversationKey
-from holdfast.conversations.ports import ReplyPart
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import ReplyPart, Secret
 from support.paths import make_child_environment
 from support.vendors import server as vendor_server
 from support.vendors.sending import send

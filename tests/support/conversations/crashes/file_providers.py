@@ -14,9 +14,9 @@ from holdfast.conversations.ports import (
     ReplyRequest,
     ReplySender,
     ReplyWriter,
+    Secret,
     SecretStore,
 )
-from holdfast.conversations.secret import Secret
 from holdfast.core.clock import Clock
 from holdfast.core.queue.message import make_id
 

@@ -16,8 +16,7 @@ from holdfast.conversations.errors import (
     TransientError,
 )
 from holdfast.conversations.outbox import SentPart, WriterAnswer
-from holdfast.conversations.ports import ReplyPart, ReplyRequest
-from holdfast.conversations.secret import Secret
+from holdfast.conversations.ports import ReplyPart, ReplyRequest, Secret
 from support.conversations.simulation.fault_rates import Fate
 
 Finder = Literal["finds", "cannot tell"]

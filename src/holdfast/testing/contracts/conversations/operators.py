@@ -4,9 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.conversations.model import ConversationKey, LockGrant, LockHeld, Status
+from holdfast.conversations.model import (
+    MAX_RECENT_CHARACTERS,
+    MAX_RECENT_MESSAGES,
+    ConversationKey,
+    LockGrant,
+    LockHeld,
+    Status,
+)
 from holdfast.conversations.ports import ConversationStore
-from holdfast.conversations.recent_history import MAX_CHARACTERS, MAX_MESSAGES
 from holdfast.testing.contracts.conversations.support import (
     CONFIGS,
     KEY,
@@ -45,7 +51,7 @@ class HistoryPromises:
         assert store.history(KEY, limit=3) == messages[-3:]
         assert store.history(KEY, before=9_999, limit=2) == messages[-2:]
         assert get_conversation(store).message_count == 110
-        assert get_conversation(store).messages == tuple(messages[-MAX_MESSAGES:])
+        assert get_conversation(store).messages == tuple(messages[-MAX_RECENT_MESSAGES:])
 
     def test_a_conversation_without_turns_has_no_history(
         self, store: ConversationStore
@@ -71,7 +77,7 @@ class HistoryPromises:
         messages = store.history(KEY)
         assert [len(message.body) for message in messages[::2]] == [30_000] * 6
         recent = get_conversation(store).messages
-        assert sum(len(message.body) for message in recent) <= MAX_CHARACTERS
+        assert sum(len(message.body) for message in recent) <= MAX_RECENT_CHARACTERS
         assert [message.seq for message in recent] == list(range(13 - len(recent), 13))
         assert len(recent) >= 2
 

@@ -14,8 +14,8 @@ from holdfast.adapters.aws.dynamodb.chat.conditions import CALLS
 from holdfast.adapters.aws.dynamodb.chat.messages import MessageStore
 from holdfast.adapters.aws.dynamodb.client import ConditionFailed, WriteDone
 from holdfast.conversations import store_rules as rules
+from holdfast.conversations.actor import release_on_error
 from holdfast.conversations.errors import LockLost, PermanentError
-from holdfast.conversations.lock import release_on_error
 from holdfast.conversations.model import (
     Conversation,
     ConversationKey,
