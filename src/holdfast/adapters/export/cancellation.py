@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from threading import Condition, Event
 
 from holdfast.adapters.export.errors import TaskError
+from holdfast.adapters.export.task_input import TaskInput
 from holdfast.core.clock import Clock
 from holdfast.jobs.pool.wire import CANCELLED
 
@@ -16,7 +17,8 @@ _CLOSE_TIMEOUT_SECONDS = 5.0  # libcurl checks for cancellation once a second
 class RunningDownload:
     """One running task, which can be stopped, can wait, and reports its progress."""
 
-    def __init__(self, report: Callable[[int], None], clock: Clock) -> None:
+    def __init__(self, task: TaskInput, report: Callable[[int], None], clock: Clock) -> None:
+        self.task = task
         self._report = report
         self._clock = clock
         self._stopped = Event()
@@ -82,9 +84,11 @@ class RunningDownloads:
         self._closed = False
 
     @contextmanager
-    def start(self, job_id: str, report: Callable[[int], None]) -> Iterator[RunningDownload]:
+    def start(
+        self, task: TaskInput, report: Callable[[int], None]
+    ) -> Iterator[RunningDownload]:
         """Keep a running task in the job's set for as long as the context lasts."""
-        run = RunningDownload(report, self._clock)
+        run, job_id = RunningDownload(task, report, self._clock), task.job_id
         with self._ended:
             self._by_job.setdefault(job_id, set()).add(run)
             if self._closed:

@@ -21,7 +21,6 @@ from holdfast.adapters.export.cancellation import RunningDownload
 from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.partial_files import PartialFile
 from holdfast.adapters.export.response_head import ResponseHead, make_bad_response
-from holdfast.adapters.export.task_input import TaskInput
 from holdfast.adapters.export.transfer import CurlHandles, DownloadRequest
 from holdfast.adapters.export.url_guard import MAX_REDIRECTS, CheckedUrl, UrlGuard, parse_url
 from holdfast.core.clock import Clock
@@ -82,14 +81,7 @@ class Downloader:
     max_bytes: int | None
     clock: Clock
 
-    def download(
-        self,
-        part: PartialFile,
-        task_input: TaskInput,
-        run: RunningDownload,
-        *,
-        own_connection: bool,
-    ) -> None:
+    def download(self, part: PartialFile, run: RunningDownload, own_connection: bool) -> None:
         """Complete the part. With `own_connection`, each request has its own connection.
 
         Raises TaskError or OSError. The bytes that were received stay in the part.
@@ -97,22 +89,19 @@ class Downloader:
         if part.length is not None and part.size == part.length:
             part.complete = True  # the connection broke directly after the last byte
             return
-        body = ResponseBody(part, task_input, self.max_bytes, run)
+        body = ResponseBody(part, run, self.max_bytes)
         try:
-            job_id = None if own_connection else task_input.job_id
-            checked_url, head = self._fetch(parse_url(task_input.url), body, run, job_id)
+            checked_url, head = self._fetch(body, run, own_connection)
         finally:
             body.flush()
         self._check_response(checked_url, head, body)
 
     def _fetch(
-        self,
-        checked_url: CheckedUrl,
-        body: "ResponseBody",
-        run: RunningDownload,
-        job_id: str | None,
+        self, body: "ResponseBody", run: RunningDownload, own_connection: bool
     ) -> tuple[CheckedUrl, ResponseHead]:
         """Follow all redirects; return the last URL and the head of its response."""
+        job_id = None if own_connection else run.task.job_id
+        checked_url = parse_url(run.task.url)
         for _ in range(MAX_REDIRECTS + 1):
             request = DownloadRequest(checked_url, self.guard, body, run)
             with (
@@ -151,20 +140,14 @@ _ASCII = "".join(chr(code) for code in range(128))
 class ResponseBody:
     """The body of one response, on its way into the part."""
 
-    def __init__(
-        self,
-        part: PartialFile,
-        task_input: TaskInput,
-        max_bytes: int | None,
-        run: RunningDownload,
-    ) -> None:
+    def __init__(self, part: PartialFile, run: RunningDownload, max_bytes: int | None) -> None:
         if part.size and not part.validator:
             part.restart()  # without a validator, the rest may be of another file
         self.part = part
         self.resumed = part.size > 0
-        self._task_input = task_input
-        self._max_bytes = max_bytes
         self._run = run
+        self._task = run.task
+        self._max_bytes = max_bytes
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
 
@@ -176,15 +159,15 @@ class ResponseBody:
 
     def begin(self, head: ResponseHead) -> None:
         """Prepare the part for the body. Raises TaskError if the body is not acceptable."""
-        task_input, length = self._task_input, head.length
-        if head.is_encoded and task_input.checksum is None:
+        task, length = self._task, head.length
+        if head.is_encoded and task.checksum is None:
             raise TaskError("EncodedBody", "the file comes encoded, and no checksum is known")
         if head.status == 206:
             self._continue(head)
         else:
             self._start(head)
         has_open_end = length is None and not head.is_chunked
-        if has_open_end and task_input.checksum is None and task_input.size is None:
+        if has_open_end and task.checksum is None and task.size is None:
             text = "no length is declared, and neither size nor checksum is known"
             raise TaskError("LengthUnknown", text)
         self._check_size(self.part.length or 0)
@@ -193,9 +176,9 @@ class ResponseBody:
         if self.part.size:
             self.part.restart()
         self.part.begin(head.validator, head.length)
-        expected = self._task_input.size
+        expected = self._task.size
         if self.part.length is not None and expected not in (None, self.part.length):
-            raise self._task_input.make_size_error(self.part.length)
+            raise self._task.make_size_error(self.part.length)
 
     def _continue(self, head: ResponseHead) -> None:
         """Raise TaskError unless the body is exactly the rest of the part's file."""
@@ -232,14 +215,14 @@ class ResponseBody:
     def _check_size(self, size: int) -> None:
         if self._max_bytes is not None and size > self._max_bytes:
             raise TaskError("TooLarge", f"more than {self._max_bytes} bytes are not allowed")
-        if self._task_input.size is not None and size > self._task_input.size:
-            raise self._task_input.make_size_error(size)
+        if self._task.size is not None and size > self._task.size:
+            raise self._task.make_size_error(size)
 
     def finish(self, origin: str) -> None:
         """Mark the part as complete. Raises TaskError if bytes are missing."""
         part = self.part
         self._check_size(part.size)
-        expected = self._task_input.size if part.length is None else part.length
+        expected = self._task.size if part.length is None else part.length
         if expected is not None and part.size < expected:
             raise errors.from_curl_code(origin, 18)
         part.complete = True

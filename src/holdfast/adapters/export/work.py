@@ -6,10 +6,10 @@ part ── complete ──▶ verified ──▶ published       visible only f
  └── wait, continue ◀───┴── once, from zero
 """
 
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import Any
 
 from holdfast.adapters.export import errors
@@ -19,6 +19,7 @@ from holdfast.adapters.export.partial_files import PartialFile
 from holdfast.adapters.export.targets import open_target
 from holdfast.adapters.export.task_input import Digests, TaskInput
 from holdfast.adapters.export.url_guard import UrlGuard
+from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import ConfigError
 
@@ -62,11 +63,11 @@ class RetryCounter:
         self,
         attempts: int,
         max_wait_seconds: float,
-        chance: Callable[[], float] = random.random,
+        random: Random | None = None,
     ) -> None:
         self._attempts = attempts
-        self._max_wait_seconds = max_wait_seconds
-        self._chance = chance
+        self._backoff = Backoff(_FIRST_WAIT_SECONDS, max_seconds=max_wait_seconds)
+        self._random = random or Random()
         self._failures = 0
         self._max_size = 0
         self._restarted_codes: set[str] = set()
@@ -86,7 +87,8 @@ class RetryCounter:
         self._failures += 1
         if self._failures >= self._attempts:
             raise error
-        return self._compute_wait(error.after_seconds)
+        wait = self._backoff.delay(self._failures, self._random)
+        return min(max(wait, error.after_seconds), self._backoff.max_seconds)
 
     def _allow_one_restart(self, error: TaskError) -> None:
         # The complete file was received and is wrong. One download from zero distinguishes
@@ -94,11 +96,6 @@ class RetryCounter:
         if error.code in self._restarted_codes:
             raise error
         self._restarted_codes.add(error.code)
-
-    def _compute_wait(self, requested_seconds: float) -> float:
-        doubled = _FIRST_WAIT_SECONDS * 2.0 ** min(self._failures - 1, 20)
-        wait = doubled * (0.5 + self._chance() / 2)
-        return min(max(wait, requested_seconds), self._max_wait_seconds)
 
 
 def make_work(settings: WorkSettings) -> Callable[[], "ExportWork"]:
@@ -136,9 +133,8 @@ class ExportWork:
     ) -> Mapping[str, Any]:
         """Do one task and return its result. Every failure except MemoryError is a result."""
         try:
-            task_input = TaskInput.parse(task)
-            with self._runs.start(task_input.job_id, report) as run:
-                size = self._export(task_input, run)
+            with self._runs.start(TaskInput.parse(task), report) as run:
+                size = self._export(run)
                 run.finish()
         except TaskError as error:
             return _make_failure(error)
@@ -148,15 +144,18 @@ class ExportWork:
             return _make_failure(TaskError("Unexpected", type(error).__name__))
         return {"success": True, "bytesProcessed": size, "error": None}
 
-    def _export(self, task_input: TaskInput, run: RunningDownload) -> int:
-        self._check_bucket(task_input)
-        known = {task_input.checksum.algorithm} if task_input.checksum else set()
+    def _export(self, run: RunningDownload) -> int:
+        task = run.task
+        # The sender of a message must not choose among all buckets this process may write to.
+        if task.bucket not in (None, self._target.bucket):
+            raise TaskError("BucketRefused", "the task names another bucket than the target")
+        known = {task.checksum.algorithm} if task.checksum else set()
         digests = Digests({*self._target.digests, *known})
         try:
-            part = self._target.partial_files.open(task_input.task_id, task_input.url, digests)
+            part = self._target.partial_files.open(task.task_id, task.url, digests)
             keep = False
             try:
-                self._export_with_retries(part, task_input, run)
+                self._export_with_retries(part, run)
                 return part.size
             except TaskError as error:
                 keep = error.keep
@@ -164,51 +163,35 @@ class ExportWork:
             finally:
                 part.close(keep=keep)
         except OSError as error:
-            raise errors.from_os_error(error, task_input.key) from error
+            raise errors.from_os_error(error, task.key) from error
 
-    def _check_bucket(self, task_input: TaskInput) -> None:
-        # The sender of a message must not choose among all buckets this process may write to.
-        if task_input.bucket not in (None, self._target.bucket):
-            raise TaskError("BucketRefused", "the task names another bucket than the target")
-
-    def _export_with_retries(
-        self, part: PartialFile, task_input: TaskInput, run: RunningDownload
-    ) -> None:
+    def _export_with_retries(self, part: PartialFile, run: RunningDownload) -> None:
+        task = run.task
         retries = RetryCounter(self._settings.attempts, self._settings.max_wait_seconds)
         part.resume(
-            trust_other_boots=task_input.checksum is not None,
+            trust_other_boots=task.checksum is not None,
             on_chunk=partial(_report_reread, run),
         )
         # A connection that served another file may deliver that file's surplus bytes as the
         # bytes of this one. Only a checksum proves that it did not, because files of the
         # same size may have other bytes.
-        own_connection = task_input.checksum is None
+        own_connection = task.checksum is None
         while True:
             try:
-                self._try_once(part, task_input, run, own_connection=own_connection)
+                run.check()
+                if not part.complete:
+                    self._downloader.download(part, run, own_connection)
+                task.verify(part.size, part.digests)
+                self._target.publish(part, task.key, run)
                 return
             except TaskError as error:
                 if error.start_over:
-                    self._handles.close_job(task_input.job_id)
+                    self._handles.close_job(task.job_id)
                 wait_seconds = retries.record_failure(error, part.size)
                 if error.start_over:
                     part.restart()
                 own_connection = True  # the connection may have caused the failure
                 run.wait(wait_seconds)
-
-    def _try_once(
-        self,
-        part: PartialFile,
-        task_input: TaskInput,
-        run: RunningDownload,
-        *,
-        own_connection: bool,
-    ) -> None:
-        run.check()
-        if not part.complete:
-            self._downloader.download(part, task_input, run, own_connection=own_connection)
-        task_input.verify(part.size, part.digests)
-        self._target.publish(part, task_input.key, run)
 
     def cancel(self, job_id: str) -> None:
         """End the job's running downloads within about a second.

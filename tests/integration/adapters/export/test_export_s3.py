@@ -18,7 +18,7 @@ from holdfast.adapters.export.cancellation import RunningDownload
 from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.partial_files import PartialFile
 from holdfast.adapters.export.targets import S3Target, read_lines
-from holdfast.adapters.export.task_input import Digests
+from holdfast.adapters.export.task_input import Digests, TaskInput
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import ConfigError
 from holdfast.jobs.errors import InvalidJob
@@ -27,7 +27,8 @@ from support.http_server import cut, file
 
 DATA = bytes(range(256)) * 50_000  # 12.8 MB: two pieces
 PIECE = 5 << 20  # the smallest piece that S3 accepts
-RUN = RunningDownload(lambda count: None, SYSTEM_CLOCK)
+TASK = TaskInput("t", "j", "http://a.example/", "k")
+RUN = RunningDownload(TASK, lambda count: None, SYSTEM_CLOCK)
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_bytes_that_changed_on_disk_are_not_published(tmp_path: Path, s3: Any) -
 
 def test_an_upload_ends_when_its_job_is_cancelled(tmp_path: Path, s3: Any) -> None:
     target = S3Target("s3://exports/p", str(tmp_path / "s"), piece_bytes=PIECE, client=s3)
-    part, run = _part(target, DATA), RunningDownload(lambda count: None, SYSTEM_CLOCK)
+    part, run = _part(target, DATA), RunningDownload(TASK, lambda count: None, SYSTEM_CLOCK)
     s3.meta.events.register("before-call.s3.UploadPart", lambda **_: run.stop())
     with pytest.raises(TaskError, match="Cancelled"):
         target.publish(part, "big", run)

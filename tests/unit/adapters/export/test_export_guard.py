@@ -4,6 +4,7 @@ import errno
 import inspect
 import re
 from ipaddress import IPv6Address, ip_address, ip_network
+from random import Random
 
 import pytest
 from hypothesis import example, given
@@ -242,12 +243,23 @@ def test_a_plain_address_is_written_so_that_it_can_be_read_one_way_only(
 # -- pure functions
 
 
+class FixedRandom(Random):
+    """A source of chance that always returns the same value."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
 def test_waits_double_with_jitter_up_to_a_limit() -> None:
-    tries = RetryCounter(20, 10.0, chance=lambda: 1.0)
+    tries = RetryCounter(20, 10.0, FixedRandom(1.0))
     passing = TaskError("X", "", retryable=True)
     waits = [tries.record_failure(passing, 0) for _ in range(8)]
     assert waits == [0.5, 1, 2, 4, 8, 10, 10, 10]
-    assert RetryCounter(20, 10.0, chance=lambda: 0.0).record_failure(passing, 0) == 0.25
+    assert RetryCounter(20, 10.0, FixedRandom(0.0)).record_failure(passing, 0) == 0.25
 
 
 def test_a_permanent_error_is_not_retried() -> None:
