@@ -13,7 +13,8 @@ from holdfast.jobs import events as jv
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-# One counter for each of these events. Those of queues have the queue as a label.
+# One counter for each of these events. Those of queues have the queue as a label, and those in
+# `_LABELS` have a field.
 _COUNTED: dict[type[Event], tuple[str, str]] = {
     ev.Claimed: ("claimed", "Messages claimed from the queue."),
     ev.Completed: ("completed", "Messages finished."),
@@ -58,16 +59,14 @@ _COUNTED: dict[type[Event], tuple[str, str]] = {
     cv.BatchFailed: ("chat_retries", "Batches that will be tried again."),
     cv.BatchParked: ("chat_parked", "Batches parked for an operator."),
     cv.SentNotRecorded: ("chat_unrecorded", "Replies sent whose history could not be written."),
-}
-# Counters by the value of a field.
-_COUNTED_BY_FIELD: dict[type[Event], tuple[str, str, str]] = {
-    jv.JobFinished: ("status", "jobs_finished", "Finished jobs by status."),
+    jv.JobFinished: ("jobs_finished", "Finished jobs by status."),
     cv.SendInDoubt: (
-        "outcome",
         "chat_in_doubt",
         "Replies of which it was unknown whether they were sent, by outcome.",
     ),
 }
+# Counters of these events have the value of a field as a label.
+_LABELS: dict[type[Event], str] = {jv.JobFinished: "status", cv.SendInDoubt: "outcome"}
 # The latest value of a field.
 _MEASURED: dict[tuple[type[Event], str], tuple[str, str]] = {
     (jv.ActiveJobs, "with_token"): (
@@ -112,14 +111,10 @@ class Metrics:
         counter = partial(client.Counter, namespace="holdfast", registry=registry)
         gauge = partial(client.Gauge, namespace="holdfast", registry=registry)
         histogram = partial(client.Histogram, namespace="holdfast", registry=registry)
-        self._counters = {
-            kind: counter(name, text, ["queue"] if issubclass(kind, ev.QueueEvent) else [])
-            for kind, (name, text) in _COUNTED.items()
-        }
-        self._counters_by_field = {
-            kind: (field, counter(name, text, [field]))
-            for kind, (field, name, text) in _COUNTED_BY_FIELD.items()
-        }
+        self._counters: dict[type[Event], tuple[str | None, Any]] = {}
+        for kind, (name, text) in _COUNTED.items():
+            label = "queue" if issubclass(kind, ev.QueueEvent) else _LABELS.get(kind)
+            self._counters[kind] = label, counter(name, text, [label] if label else [])
         self._gauges: dict[type[Event], list[tuple[str, Any]]] = {}
         for (kind, field), (name, text) in _MEASURED.items():
             self._gauges.setdefault(kind, []).append((field, gauge(name, text)))
@@ -150,13 +145,9 @@ class Metrics:
 
     def __call__(self, event: Event) -> None:
         kind = type(event)
-        if (counter := self._counters.get(kind)) is not None:
-            if isinstance(event, ev.QueueEvent):
-                counter = counter.labels(event.queue)
-            counter.inc()
-        if kind in self._counters_by_field:
-            field, counter = self._counters_by_field[kind]
-            counter.labels(getattr(event, field)).inc()
+        if kind in self._counters:
+            label, counter = self._counters[kind]
+            (counter.labels(getattr(event, label)) if label else counter).inc()
         for field, gauge in self._gauges.get(kind, ()):
             gauge.set(getattr(event, field))
         self._observe(event)
