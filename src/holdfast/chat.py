@@ -48,9 +48,8 @@ __all__, __getattr__ = lazy_exports(
         "conversations.outbox": "WriterAnswer",
         "conversations.policy": "ConversationPolicy ConversationProfile",
         "conversations.ports": "ConversationStore ReplyRequest ReplySender ReplyWriter "
-        "SecretStore",
+        "Secret SecretStore",
         "conversations.processor": "BatchProcessor",
-        "conversations.secret": "Secret",
         "conversations.staging": "Stager",
         "conversations.sweeper": "Sweeper",
     },
