@@ -425,9 +425,51 @@ def test_a_renewal_that_is_refused_stops_the_work(ground):
 
     ground.providers.the_writer.reply = reply
     ground.say("SM1")
-    assert isinstance(ground.turn(), Retry)
+    outcome = ground.turn()
+    assert isinstance(outcome, Retry)
+    assert outcome.log_reason == "LeaseLost", "known from the keeper, not from a refused write"
     assert ground.providers.the_sender.sent == []
     assert ground.conversation.lock_trigger == "x", "the other owner keeps the lock"
+
+
+@pytest.mark.requirement("R002-028")
+def test_a_lock_counts_from_before_the_call_that_took_it(ground):
+    """The response came so late that another worker may have the lock by now."""
+    acquire = ground.store.acquire
+
+    def slow(*key: object, **how: object) -> object:
+        result = acquire(*key, **how)
+        for _ in range(2):
+            ground.clock.advance(31.0)
+            ground.queue.extend(trigger)
+        return result
+
+    ground.store.acquire = slow
+    ground.say("SM1")
+    ground.clock.advance(10.0)
+    trigger = ground.poll()
+    assert isinstance(ground.handle(trigger), Retry)
+    assert ground.providers.the_writer.asked == []
+
+
+def test_a_lock_that_is_released_while_the_window_is_closed_is_taken(ground):
+    """The other owner checked the staged rows before this window was closed."""
+    ground.say("SM1", "hi")
+    ground.clock.advance(10.0)
+    now = ground.clock.time()
+    other = ground.store.acquire(
+        KEY, owner="other", trigger_id="x", now=now, expires_at=now + 60.0
+    )
+    close_window = ground.store.close_window
+
+    def close_and_release(*window: str) -> None:
+        close_window(*window)
+        ground.store.close_window = close_window
+        ground.store.release(other.grant, None)
+
+    ground.store.close_window = close_and_release
+    assert ground.turn(0.0) == Done()
+    assert ground.providers.the_sender.texts == ["You said: hi"]
 
 
 # -- no messages, or no conversation
