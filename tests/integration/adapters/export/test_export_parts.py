@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.adapters.export.cancellation import RunningDownload
+from holdfast.adapters.export.errors import TaskError
 from holdfast.adapters.export.partial_files import PartialFile, PartialFiles
-from holdfast.adapters.export.task_input import Checksum, Digests
+from holdfast.adapters.export.targets import FolderTarget
+from holdfast.adapters.export.task_input import Checksum, Digests, TaskInput
+from holdfast.core.clock import SYSTEM_CLOCK
 
 MIB = 1 << 20
 URL = "https://x/a"
@@ -178,3 +182,17 @@ def test_a_small_file_costs_no_note(parts: PartialFiles) -> None:
     assert sorted(os.listdir(parts.fd)) == ["task.part", "task.part.json"]
     part.close(keep=False)
     assert os.listdir(parts.fd) == []
+
+
+def test_a_cancelled_download_is_not_published(tmp_path: Path) -> None:
+    target = FolderTarget(str(tmp_path), durable=False)
+    part = target.partial_files.open("t", "http://a.example/", Digests(()))
+    part.write(b"complete")
+    task = TaskInput("t", "j", "http://a.example/", "k")
+    run = RunningDownload(task, lambda count: None, SYSTEM_CLOCK)
+    run.stop()
+    with pytest.raises(TaskError, match="cancelled"):
+        target.publish(part, "k", run)
+    part.close(keep=True)
+    target.close()
+    assert not (tmp_path / "k").exists()
