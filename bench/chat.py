@@ -25,9 +25,8 @@ from holdfast.conversations.model import (
 )
 from holdfast.conversations.outbox import SentPart, WriterAnswer
 from holdfast.conversations.policy import ConversationPolicy
-from holdfast.conversations.ports import ConversationStore
+from holdfast.conversations.ports import ConversationStore, Secret
 from holdfast.conversations.processor import BatchProcessor
-from holdfast.conversations.ports import Secret
 from holdfast.conversations.staging import Stager
 from holdfast.core.lease.keeper import LeaseKeeper
 from holdfast.core.queue.manager import QueueManager
