@@ -1,18 +1,18 @@
 """Arguments and options that several commands share: the queue, `--json`, durations."""
 
 import os
-from collections.abc import Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_duration
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.urls import find_store_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from holdfast.core.queue.manager import QueueManager
     from holdfast.core.queue.message import AnyMessage
 
@@ -23,13 +23,16 @@ QUEUE_HELP = (
     f"{QUEUE_VARIABLE} is set."
 )
 
+STDIN = "-"  # instead of a file or a text
+E = TypeVar("E", bound=Enum)
+
 MAX_COUNT = 1_000_000_000  # far more than is ever shown, and every store accepts it
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Queue = Annotated[str | None, typer.Argument(metavar="QUEUE", help=QUEUE_HELP)]
-Limit = Annotated[
-    int, typer.Option(min=0, max=MAX_COUNT, help="Show at most this many; 0 for all.")
-]
+QueueAndId = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_HELP)]
+WithBody = Annotated[bool, typer.Option("--body", help="Show the messages too.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def make_duration_option(text: str, **more: Any) -> Any:
@@ -58,6 +61,18 @@ def split_queue_and_rest(words: Sequence[str] | None, min_rest: int) -> tuple[st
     return resolve_queue(), given
 
 
+def split_queue_and_one(
+    words: Sequence[str] | None, thing: str, example: str
+) -> tuple[str, str]:
+    """Return the queue and the only word after it. Raises UsageError for none or several."""
+    queue, rest = split_queue_and_rest(words, min_rest=1)
+    if len(rest) != 1:
+        raise UsageError(
+            f"one {thing} is needed, got {len(rest)}; write it as in `holdfast {example}`"
+        )
+    return queue, rest[0]
+
+
 def resolve_queue(given: str | None = None) -> str:
     """Return the given queue, or else the variable's. Raises UsageError if there is none."""
     if queue := given or os.environ.get(QUEUE_VARIABLE, ""):
@@ -68,15 +83,33 @@ def resolve_queue(given: str | None = None) -> str:
     )
 
 
-@contextmanager
-def open_manager(
-    queue: str | None, *, create: bool = False, **given: Any
-) -> "Iterator[QueueManager[AnyMessage]]":
-    """Open the queue and close it afterwards. Read-only commands never create a queue."""
+def parse_choice(
+    option: str, given: str, choices: type[E], normalize: Callable[[str], str] = str
+) -> E:
+    """Return the member with that value. Raises UsageError with the valid values."""
+    try:
+        return choices(normalize(given))
+    except ValueError:
+        valid = ", ".join(choice.value for choice in choices)
+        raise UsageError(f"{option} must be one of {valid}; got {given!r}") from None
+
+
+def open_manager(queue: str | None, *, create: bool = False) -> "QueueManager[AnyMessage]":
+    """Open the queue, which the caller closes. Read-only commands never create a queue."""
     from holdfast.bootstrap import open_queue
 
-    with open_queue(resolve_queue(queue), create=create, **given) as manager:
-        yield manager
+    return open_queue(resolve_queue(queue), create=create)
+
+
+def require_store(url: str, kind: str, remedy: str) -> str:
+    """Return the URL of a store. Raises StoreUnavailable if its file does not exist.
+
+    Read-only commands never create the store.
+    """
+    file = find_store_file(url)
+    if file is not None and not file.exists():
+        raise StoreUnavailable(f"there is no {kind} {str(file)!r}: {remedy}")
+    return url
 
 
 def is_service(manager: "QueueManager[AnyMessage]") -> bool:

@@ -7,8 +7,10 @@ printed as plain text.
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -16,6 +18,8 @@ from holdfast.cli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+T = TypeVar("T")
 
 
 def info(text: str) -> None:
@@ -53,8 +57,24 @@ def confirm_drop(question: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Write JSON to stdout. It is ASCII, so that no terminal or locale can change it."""
-    typer.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None))
+    """Write JSON to stdout. It is ASCII, so that no terminal or locale can change it.
+
+    A dataclass is written as an object, a time in its ISO form, and a member of an Enum as
+    its value.
+    """
+    indent = 2 if sys.stdout.isatty() else None
+    typer.echo(json.dumps(value, indent=indent, default=_to_json))
+
+
+def _to_json(value: Any) -> Any:
+    if is_dataclass(value):
+        return asdict(value)  # type: ignore[arg-type]  # an instance, not a class
+    return value.isoformat() if isinstance(value, datetime) else value.value
+
+
+def print_either(as_json: bool, value: Any, *lines: str) -> None:
+    """Write the value as JSON, or else the lines that say the same."""
+    print_json(value) if as_json else print_result(*lines)
 
 
 def strip_control_characters(text: str) -> str:
@@ -65,6 +85,20 @@ def strip_control_characters(text: str) -> str:
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode()
         for c in text
     )
+
+
+def print_list(
+    as_json: bool,
+    items: Iterable[T],
+    to_json: Callable[[T], Any],
+    headings: Sequence[str],
+    to_row: Callable[[T], Sequence[str]],
+) -> None:
+    """Write the items as JSON, or else as a table."""
+    if as_json:
+        print_json([to_json(item) for item in items])
+    else:
+        print_table(headings, [to_row(item) for item in items])
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

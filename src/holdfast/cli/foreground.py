@@ -9,7 +9,8 @@ signal never interrupts the work in the middle of a step.
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -19,16 +20,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cas
 import typer
 
 from holdfast.cli.arguments import AsJson
-from holdfast.cli.console import info, is_terminal, print_json, print_result
+from holdfast.cli.console import info, is_terminal, print_either
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import format_duration
-from holdfast.cli.live_view import EventCounts, LiveStatus, LiveView, NoStatus, StatusLine
+from holdfast.cli.live_view import EventCounts, LiveStatus, LiveView, StatusLine
 
 if TYPE_CHECKING:
     from holdfast.core.events import Events
     from holdfast.core.worker.worker import Worker, WorkerReport
 
-_DRAW_SECONDS = 0.1
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 R = TypeVar("R")
@@ -58,13 +58,10 @@ class ServiceOptions:
             return
         from holdfast.bootstrap import serve_metrics
 
-        server = serve_metrics(self.metrics_port, self.metrics_host)
-        events.subscribe(server.subscriber)
-        info(f"metrics at http://{self.metrics_host}:{server.port}/metrics")
-        try:
+        with closing(serve_metrics(self.metrics_port, self.metrics_host)) as server:
+            events.subscribe(server.subscriber)
+            info(f"metrics at http://{self.metrics_host}:{server.port}/metrics")
             yield
-        finally:
-            server.close()
 
     def choose_status(self, events: "Events", make_view: Callable[[], LiveView]) -> LiveStatus:
         """Log events to stderr, and return the view to show.
@@ -80,16 +77,13 @@ class ServiceOptions:
         live = is_terminal() and style is None
         log_style = cast(Literal["text", "json"], style or "text")
         events.subscribe(log_events(info, log_style, min_level="warning" if live else "info"))
-        return make_view() if live else NoStatus()
+        return make_view() if live else LiveStatus()
 
     def report(self, runner: "ForegroundRunner[WorkerReport]", report: "WorkerReport") -> None:
         """Print the counts of a worker's report. Exits as the second signal demands."""
-        counts = asdict(report)
-        if self.as_json:
-            print_json(counts)
-        else:
-            texts = (f"{name.replace('_', ' ')} {n:,}" for name, n in counts.items())
-            print_result(", ".join(texts))
+        counts = asdict(report).items()
+        texts = (f"{name.replace('_', ' ')} {count:,}" for name, count in counts)
+        print_either(self.as_json, report, ", ".join(texts))
         if runner.stopped_now_by:
             raise typer.Exit(128 + runner.stopped_now_by)
 
@@ -136,9 +130,7 @@ class ForegroundRunner(Generic[R]):
         # None means that the work is over. A signal handler may interrupt any call of a
         # SimpleQueue to put another item.
         self._signals: SimpleQueue[int | None] = SimpleQueue()
-        self._signal_count = 0
-        self._results: list[R] = []
-        self._error: BaseException | None = None
+        self._result: Future[R] = Future()
         self.first_signal = 0
         self.stopped_now_by = 0
 
@@ -148,19 +140,15 @@ class ForegroundRunner(Generic[R]):
         with handle_signals(self._record_signal, *_STOP_SIGNALS), self._status:
             thread.start()
             while (number := self._wait_for_signal()) is not None:
-                self._signal_count += 1
-                self._handle_signal(self._signal_count, number)
+                self._handle_signal(number)
             thread.join()
-        if self._error is not None:
-            raise self._error
-        [result] = self._results
-        return result
+        return self._result.result()
 
     def _work(self) -> None:
         try:
-            self._results.append(self._runnable.run())
+            self._result.set_result(self._runnable.run())
         except BaseException as error:  # run() raises it again in the main thread
-            self._error = error
+            self._result.set_exception(error)
         finally:
             self._signals.put(None)
 
@@ -170,32 +158,29 @@ class ForegroundRunner(Generic[R]):
 
     def _wait_for_signal(self) -> int | None:
         """Draw until a signal comes, and return its number, or None when the work is over."""
-        # Without a view the main thread sleeps, so that an idle worker costs little.
-        timeout = None if isinstance(self._status, NoStatus) else _DRAW_SECONDS
         while True:
             try:
-                return self._signals.get(timeout=timeout)
+                # Without a view the main thread sleeps, so that an idle worker costs little.
+                return self._signals.get(timeout=self._status.draw_seconds)
             except Empty:
                 self._status.draw()
 
-    def _handle_signal(self, count: int, number: int) -> None:
-        match count:
-            case 1:
-                self.first_signal = number
-                running = self._runnable.count_running()
-                self._runnable.stop()
-                info(
-                    f"draining: {running} running, "
-                    f"up to {format_duration(self._drain_seconds)}; Ctrl-C again stops now"
-                )
-            case 2:
-                running = self._runnable.count_running()
-                self._runnable.stop_now()
-                self.stopped_now_by = number
-                info(f"stopping now: giving back {running} running")
-            case _:
-                # Stopping hangs. When the leases end, the messages are redelivered.
-                os._exit(128 + number)
+    def _handle_signal(self, number: int) -> None:
+        if self.stopped_now_by:
+            # Stopping hangs. When the leases end, the messages are redelivered.
+            os._exit(128 + number)
+        running = self._runnable.count_running()
+        if self.first_signal:
+            self._runnable.stop_now()
+            self.stopped_now_by = number
+            info(f"stopping now: giving back {running} running")
+        else:
+            self.first_signal = number
+            self._runnable.stop()
+            info(
+                f"draining: {running} running, "
+                f"up to {format_duration(self._drain_seconds)}; Ctrl-C again stops now"
+            )
 
 
 @contextmanager

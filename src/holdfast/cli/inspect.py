@@ -1,56 +1,77 @@
-"""The read-only commands `status`, `list`, `show` and `explain`."""
+"""The read-only commands `status`, `list`, `show`, `explain`, `dead list` and `dead show`."""
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli.arguments import (
-    QUEUE_HELP,
+    MAX_COUNT,
     AsJson,
-    Limit,
     Queue,
+    QueueAndId,
+    WithBody,
+    is_service,
     make_duration_option,
     open_manager,
-    split_queue_and_rest,
+    parse_choice,
+    split_queue_and_one,
     to_limit,
 )
 from holdfast.cli.console import (
     make_console,
     print_facts,
     print_json,
+    print_list,
     print_result,
     print_table,
 )
-from holdfast.cli.errors import NotFound, UsageError
-from holdfast.cli.formatting import format_duration
-from holdfast.cli.messages import (
-    describe_message,
-    format_body,
-    message_to_json,
-    print_descriptions,
-    print_messages,
-)
+from holdfast.cli.errors import NotFound
+from holdfast.cli.formatting import format_duration, format_time
 from holdfast.core.clock import SYSTEM_CLOCK, utc_now
 
 if TYPE_CHECKING:
-    from holdfast.core.queue.manager import MessageInfo, QueueManager, QueueStats
+    from holdfast.core.queue.manager import (
+        Holder,
+        MessageInfo,
+        PastAttempt,
+        QueueManager,
+        QueueStats,
+    )
     from holdfast.core.queue.message import AnyMessage
 
-STATES = ("pending", "leased", "completed", "failed")
-WithBody = Annotated[bool, typer.Option("--body", help="Show the messages too.")]
+_ID = ("ID", "explain enrich 4f1c…")  # with an example
 
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
     """The options of commands that list messages."""
 
-    limit: Limit = 100
+    limit: Annotated[
+        int, typer.Option(min=0, max=MAX_COUNT, help="Show at most this many; 0 for all.")
+    ] = 100
     body: WithBody = False
     as_json: AsJson = False
+
+    def print_messages(self, messages: "Sequence[MessageInfo]") -> None:
+        """Print the messages as a table or as JSON."""
+        now = utc_now()
+        print_list(
+            self.as_json,
+            messages,
+            lambda message: message_to_json(message, body=self.body, deep=False),
+            ("id", "attempts", "about", *(("body",) if self.body else ())),
+            lambda message: self._to_row(message, now),
+        )
+
+    def _to_row(self, message: "MessageInfo", now: datetime) -> list[str]:
+        row = [message.id, str(message.attempts), _summarize_message(message, now)]
+        return [*row, json.dumps(message.body, ensure_ascii=False)] if self.body else row
 
 
 def status(
@@ -97,11 +118,7 @@ def _watch_live(manager: "QueueManager[AnyMessage]", every: float) -> None:
 
 
 def _stats_to_json(manager: "QueueManager[AnyMessage]") -> dict[str, Any]:
-    return {
-        "queue": manager.name,
-        "at": utc_now().isoformat(),
-        **asdict(manager.stats()),
-    }
+    return {"queue": manager.name, "at": utc_now(), **asdict(manager.stats())}
 
 
 def _format_stats(manager: "QueueManager[AnyMessage]") -> str:
@@ -138,50 +155,175 @@ def list_(
     """List the messages in a state, oldest first."""
     from holdfast.core.queue.manager import MessageState
 
-    if state not in STATES:
-        raise UsageError(f"--state must be one of {', '.join(STATES)}; got {state!r}")
+    chosen = parse_choice("--state", state, MessageState)
     with open_manager(queue) as manager:
-        tasks = list(manager.peek(MessageState(state), to_limit(options.limit)))
-    print_messages(tasks, body=options.body, as_json=options.as_json)
-
-
-QueueAndId = Annotated[list[str] | None, typer.Argument(metavar="QUEUE ID", help=QUEUE_HELP)]
+        messages = list(manager.peek(chosen, to_limit(options.limit)))
+    options.print_messages(messages)
 
 
 def show(words: QueueAndId = None, as_json: AsJson = False) -> None:
     """Show a message with its body."""
-    tasks = find_messages(words)
+    messages = _find_messages(words)
     if as_json:
-        print_json([message_to_json(task, body=True) for task in tasks])
+        print_json([message_to_json(message, body=True) for message in messages])
         return
-    for task in tasks:
-        print_facts(islice(describe_message(task, utc_now()), 2), width=11)
-        print_result(*format_body(task.body))
+    for message in messages:
+        print_facts(islice(_describe_message(message, utc_now()), 2), width=11)
+        print_result(*_format_body(message.body))
 
 
 def explain(words: QueueAndId = None, body: WithBody = False, as_json: AsJson = False) -> None:
     """Show a message's holder, lease, past attempts and last error."""
-    print_descriptions(find_messages(words), body=body, as_json=as_json)
+    _print_descriptions(_find_messages(words), body=body, as_json=as_json)
 
 
-def find_messages(words: Sequence[str] | None) -> "list[MessageInfo]":
+def _find_messages(words: Sequence[str] | None) -> "list[MessageInfo]":
     """Return every message with the given id. Raises NotFound if there is none."""
-    queue, message_id = parse_queue_and_id(words)
+    queue, message_id = split_queue_and_one(words, *_ID)
     with open_manager(queue) as manager:
-        tasks = manager.find(message_id)
-        if not tasks:
-            raise NotFound(
-                f"there is no message {message_id!r} in {manager.name}: see `holdfast list`; "
-                "completed messages are removed by a purge"
-            )
-    return tasks
-
-
-def parse_queue_and_id(words: Sequence[str] | None) -> tuple[str, str]:
-    """Return the queue and the id. Raises UsageError unless there is exactly one id."""
-    queue, rest = split_queue_and_rest(words, min_rest=1)
-    if len(rest) != 1:
-        raise UsageError(
-            f"one ID is needed, got {len(rest)}; write it as in `holdfast explain enrich 4f1c…`"
+        if messages := manager.find(message_id):
+            return messages
+        raise NotFound(
+            f"there is no message {message_id!r} in {manager.name}: see `holdfast list`; "
+            "completed messages are removed by a purge"
         )
-    return queue, rest[0]
+
+
+# -- dead letters
+
+
+def list_dead_letters(queue: Queue = None, *, options: ListOptions) -> None:
+    """List dead letters with their reasons."""
+    with open_manager(queue) as manager:
+        letters = list(manager.dead_letters(to_limit(options.limit)))
+    options.print_messages(letters)
+
+
+def show_dead_letter(
+    words: QueueAndId = None, body: WithBody = False, as_json: AsJson = False
+) -> None:
+    """Show a dead letter with its reason, its attempts and the last traceback."""
+    queue, message_id = split_queue_and_one(words, *_ID)
+    with open_manager(queue) as manager:
+        _print_descriptions(_find_dead_letters(manager, message_id), body=body, as_json=as_json)
+
+
+def _find_dead_letters(
+    manager: "QueueManager[AnyMessage]", message_id: str
+) -> "list[MessageInfo]":
+    """Return the dead letters with an id. Raises NotFound if there is none."""
+    remedy = "see `holdfast dead list`"
+    if is_service(manager):
+        messages = [each for each in manager.dead_letters(to_limit(0)) if each.id == message_id]
+    elif messages := manager.find(message_id):
+        remedy = "`holdfast explain` shows its state"
+    letters = [message for message in messages if message.state.value == "failed"]
+    if not letters:
+        raise NotFound(f"there is no dead letter {message_id!r} in {manager.name}: {remedy}")
+    return letters
+
+
+# -- a message for scripts
+
+
+def message_to_json(message: "MessageInfo", *, body: bool, deep: bool = True) -> dict[str, Any]:
+    """Return the message as JSON. `deep` adds the parts that only `find` looks up."""
+    hidden = {"fence"}
+    hidden |= set() if deep else {"past", "checkpoint"}
+    hidden |= set() if body else {"body"}
+    data = {name: value for name, value in asdict(message).items() if name not in hidden}
+    if holder := data["holder"]:
+        holder |= {"host": holder["host"] or None, "pid": holder["pid"] or None}
+    return {"lease" if name == "holder" else name: value for name, value in data.items()}
+
+
+# -- a message for a terminal
+
+
+def _print_descriptions(
+    messages: "Sequence[MessageInfo]", *, body: bool, as_json: bool
+) -> None:
+    """Print everything that is known of some messages, as lines or as JSON."""
+    if as_json:
+        print_json([message_to_json(message, body=body) for message in messages])
+        return
+    for number, message in enumerate(messages):
+        if number:
+            print_result("")
+        print_facts(_describe_message(message, utc_now()), width=11)
+        if detail := _find_last_detail(message):
+            print_result("detail", *(f"    {line}" for line in detail.splitlines()))
+        if body:
+            print_result(*_format_body(message.body))
+
+
+def _format_body(body: dict[str, Any] | None) -> list[str]:
+    """Return the lines of the body as indented JSON."""
+    if body is None:
+        return ["(the body is not a JSON object)"]
+    return json.dumps(body, indent=2, ensure_ascii=False).splitlines()
+
+
+def _describe_message(message: "MessageInfo", now: datetime) -> Iterator[tuple[str, str]]:
+    """Yield (heading, text) for `explain`, the most important first."""
+    yield "id", message.id
+    yield "state", _format_state(message, now)
+    if message.holder is not None:
+        yield from _describe_holder(message.holder, now)
+    if message.reason is not None:
+        yield "why", message.reason
+    for past in message.past:
+        yield _describe_attempt(past, now)
+    if message.checkpoint is not None:
+        yield "checkpoint", json.dumps(message.checkpoint, ensure_ascii=False)
+    yield "where", message.where
+
+
+def _format_state(message: "MessageInfo", now: datetime) -> str:
+    tried = {0: "not tried yet", 1: "1 attempt"}.get(
+        message.attempts, f"{message.attempts} attempts"
+    )
+    match message.state.value:
+        case "pending" if message.due_at is not None and message.due_at > now:
+            return f"pending, due {format_time(message.due_at, now)}; {tried}"
+        case "failed":
+            return f"failed (dead letter); {tried}"
+        case state:
+            return f"{state}; {tried}"
+
+
+def _describe_holder(holder: "Holder", now: datetime) -> Iterator[tuple[str, str]]:
+    process = f" (pid {holder.pid} on {holder.host})" if holder.host else ""
+    yield "held by", holder.worker_id + process
+    yield "since", f"{format_time(holder.timestamp, now)}, as attempt {holder.attempt}"
+    what_next = ": the next worker that polls takes it over"
+    if holder.expires_at > now:
+        what_next = ", unless it is renewed"
+    yield "until", f"{format_time(holder.expires_at, now)}{what_next}"
+    if holder.last_seen is not None:
+        yield "last seen", format_time(holder.last_seen, now)
+
+
+def _describe_attempt(past: "PastAttempt", now: datetime) -> tuple[str, str]:
+    heading = past.outcome if past.outcome == "redriven" else f"attempt {past.attempt}"
+    by = f" by {past.worker_id}" if past.worker_id else ""
+    return heading, f"{past.outcome} {format_time(past.at, now)}{by}: {past.reason}"
+
+
+def _summarize_message(message: "MessageInfo", now: datetime) -> str:
+    """Return one cell for a list, with what matters in the message's state."""
+    match message.state.value:
+        case "pending":
+            due = message.due_at
+            return f"due {format_time(due, now)}" if due and due > now else "ready"
+        case "leased" if (holder := message.holder) is not None:
+            expired = "" if holder.expires_at > now else "expired "
+            return f"{holder.worker_id}, {expired}{format_time(holder.expires_at, now)}"
+        case "failed":
+            return message.reason or ""
+    return ""
+
+
+def _find_last_detail(message: "MessageInfo") -> str | None:
+    """Return the newest traceback or stack dump, if there is one."""
+    return next((past.detail for past in reversed(message.past) if past.detail), None)

@@ -1,16 +1,17 @@
-"""What a terminal shows while a command works: a status line, a live view, or bars."""
+"""What a terminal shows while a command works: a status line, a live view, or a bar."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
-from holdfast.cli.console import make_console
+from holdfast.cli.console import is_terminal, make_console
 from holdfast.cli.formatting import format_duration
 from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
+    from rich.progress import Progress
     from rich.text import Text
 
     from holdfast.core.events import Event
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _END_EVENTS = ("Completed", "Retried", "DeadLettered", "GivenBack", "MessageLeaseLost")
 _BAR_WIDTH = 60
+_METER_AFTER_SECONDS = 0.5
 _SHADES = {
     "completed": "green",
     "leased": "yellow",
@@ -27,21 +29,16 @@ _SHADES = {
 }
 
 
-class LiveStatus(Protocol):
-    """What is shown while work runs. It is drawn about ten times a second."""
+class LiveStatus:
+    """What is shown while work runs. It is drawn every `draw_seconds`, or never.
+
+    This one shows nothing, because stderr is not a terminal or log lines were requested.
+    """
+
+    draw_seconds: float | None = None
 
     def draw(self) -> None:
         """Draw the current state."""
-
-    def __enter__(self) -> object: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-class NoStatus:
-    """Shows nothing, because stderr is not a terminal or log lines were requested."""
-
-    def draw(self) -> None: ...
 
     def __enter__(self) -> Self:
         return self
@@ -49,8 +46,10 @@ class NoStatus:
     def __exit__(self, *_: object) -> None: ...
 
 
-class LiveView:
+class LiveView(LiveStatus):
     """Redraws a view at the bottom of the terminal. Log lines and prints appear above it."""
+
+    draw_seconds = 0.1
 
     def __init__(
         self, render: "Callable[[], RenderableType]", every_seconds: float = 0.0
@@ -217,3 +216,52 @@ def draw_shares(shares: Sequence[tuple[str, int, str]]) -> "list[Text]":
     largest = max(cells, key=lambda shade: cells[shade])
     cells[largest] += _BAR_WIDTH - sum(cells.values())  # round where it shows least
     return [Text.assemble(*(("━" * n, shade) for shade, n in cells.items())), legend]
+
+
+# -- commands that end by themselves
+
+
+class ProgressMeter:
+    """A counter that shows a progress bar on a terminal after half a second."""
+
+    def __init__(self, activity: str, total: int | None = None) -> None:
+        self._activity, self._total = activity, total
+        self._show_at = SYSTEM_CLOCK.monotonic() + _METER_AFTER_SECONDS
+        self._bar: Progress | None = None
+        self.count = 0
+
+    def advance(self, by: int) -> None:
+        """Add to the count."""
+        self.count += by
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=self.count)
+        elif is_terminal() and SYSTEM_CLOCK.monotonic() >= self._show_at:
+            self._bar = self._show()
+
+    def _show(self) -> "Progress":
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=make_console(stderr=True),
+            transient=True,
+        )
+        bar.add_task(self._activity, total=self._total, completed=self.count)
+        bar.start()
+        return bar
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

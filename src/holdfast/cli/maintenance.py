@@ -1,7 +1,6 @@
-"""The maintenance commands `purge` and `doctor`."""
+"""The maintenance commands `purge`, `doctor`, `dead redrive` and `dead drop`."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,12 +8,23 @@ import typer
 from holdfast.cli.arguments import (
     AsJson,
     Queue,
+    QueueAndId,
+    Yes,
     make_duration_option,
     open_manager,
     resolve_queue,
+    split_queue_and_rest,
 )
-from holdfast.cli.console import info, print_json, print_result
-from holdfast.cli.errors import ExitCode, UsageError
+from holdfast.cli.console import (
+    confirm_drop,
+    info,
+    print_either,
+    print_json,
+    print_result,
+    strip_control_characters,
+)
+from holdfast.cli.errors import ExitCode, NotFound, UsageError
+from holdfast.core.urls import find_store_file
 
 if TYPE_CHECKING:
     from holdfast.core.checks import CheckResult
@@ -35,7 +45,71 @@ def purge(
     """Remove completed messages, and files that killed processes left behind."""
     with open_manager(queue) as manager:
         purged = manager.purge(older_than)
-    print_json({"purged": purged}) if as_json else print_result(f"purged {purged:,}")
+    print_either(as_json, {"purged": purged}, f"purged {purged:,}")
+
+
+# -- dead letters
+
+
+def redrive(
+    words: QueueAndId = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Redrive all dead letters.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put dead letters back into the queue and count their attempts from 0 again."""
+    from holdfast.cli.live_view import ProgressMeter
+
+    queue, ids = _parse_choice(words, everything)
+    with open_manager(queue) as manager:
+        if everything:
+            with ProgressMeter("redriving", manager.stats().failed) as meter:
+                redriven = manager.redrive(on_progress=meter.advance)
+            _report("redriven", redriven, [], as_json)
+            return
+        _apply_to_each("redriven", ids, manager.redrive, as_json)
+
+
+def drop(words: QueueAndId = None, yes: Yes = False, as_json: AsJson = False) -> None:
+    """Remove dead letters permanently."""
+    queue, ids = _parse_choice(words, everything=False)
+    with open_manager(queue) as manager:
+        if not yes:
+            letters = "this dead letter" if len(ids) == 1 else f"these {len(ids)} dead letters"
+            queue = strip_control_characters(manager.name)
+            confirm_drop(f"Permanently drop {letters} of {queue}?")
+        _apply_to_each("dropped", ids, manager.drop, as_json)
+
+
+def _parse_choice(words: Sequence[str] | None, everything: bool) -> tuple[str, list[str]]:
+    queue, ids = split_queue_and_rest(words, min_rest=0 if everything else 1)
+    if everything and ids:
+        raise UsageError("ids and --all cannot be combined; give one of them")
+    if not everything and not ids:
+        raise UsageError(
+            "no id is given: give the ids of dead letters, which `holdfast dead list` shows"
+        )
+    return queue, ids
+
+
+def _apply_to_each(
+    verb: str, ids: list[str], action: Callable[[str], int], as_json: bool
+) -> None:
+    counts = {message_id: action(message_id) for message_id in ids}
+    missing = [message_id for message_id, count in counts.items() if not count]
+    _report(verb, sum(counts.values()), missing, as_json)
+
+
+def _report(verb: str, count: int, missing: list[str], as_json: bool) -> None:
+    print_either(as_json, {verb: count, "missing": missing}, f"{verb} {count:,}")
+    if missing:
+        raise NotFound(
+            f"there is no dead letter {', '.join(map(repr, missing))}: see `holdfast dead list`"
+        )
+
+
+# -- checks
 
 
 def doctor(queue: Queue = None, as_json: AsJson = False) -> None:
@@ -53,7 +127,7 @@ def check_tables(
     as_json: bool,
 ) -> None:
     """Check the DynamoDB tables of a store, after creating the missing ones with `create`."""
-    if not store.startswith("dynamodb:"):
+    if find_store_file(store) is not None:
         raise UsageError(
             f"{setting} must be dynamodb:PREFIX; got {store!r}, and a file needs no tables"
         )
@@ -66,7 +140,7 @@ def print_check_results(results: "Iterable[CheckResult]", as_json: bool) -> None
     """Print check results as lines or as JSON. Exits with 1 if one is a failure."""
     printed = list(results) if as_json else list(_print_each(results))
     if as_json:
-        print_json([{**asdict(result), "level": result.level.value} for result in printed])
+        print_json(printed)
     if any(result.level.value == "fail" for result in printed):
         raise typer.Exit(ExitCode.FAILED)
 

@@ -7,6 +7,7 @@ import typer
 
 from holdfast.cli.arguments import (
     QUEUE_HELP,
+    STDIN,
     AsJson,
     make_duration_option,
     open_manager,
@@ -14,7 +15,6 @@ from holdfast.cli.arguments import (
 )
 from holdfast.cli.console import print_json, print_result
 from holdfast.cli.errors import UsageError
-from holdfast.cli.push_input import STDIN
 
 _MAX_IDS = 10  # that are printed one by one
 
@@ -43,7 +43,7 @@ def push(
     as_json: AsJson = False,
 ) -> None:
     """Push messages. When this has returned, they cannot be lost."""
-    from holdfast.cli.push_input.sources import check_source, open_source, push_all
+    from holdfast.cli.push_input import check_source, open_source, push_all
 
     queue, texts = _split_queue_and_texts(words or [])
     with open_source(texts, file) as source:

@@ -10,9 +10,8 @@ from holdfast.cli.arguments import (
     QUEUE_HELP,
     make_concurrency_option,
     make_duration_option,
-    split_queue_and_rest,
+    split_queue_and_one,
 )
-from holdfast.cli.errors import UsageError
 from holdfast.cli.foreground import (
     ForegroundRunner,
     ServiceOptions,
@@ -68,11 +67,10 @@ def work(
     from holdfast.core.worker.handler import find_message_model, load_handler
     from holdfast.core.worker.worker import Worker
 
-    queue_url, path = _split_queue_and_handler(words)
+    queue_url, path = split_queue_and_one(words, "MODULE:HANDLER", "work enrich tasks:handle")
     _add_working_directory()
     handler = load_handler(path)
-    counts, events = EventCounts(), Events()
-    events.subscribe(counts)
+    events = Events(counts := EventCounts())
     settings = {"lease_seconds": lease, "max_attempts": max_attempts}
     given: dict[str, Any] = {
         name: value for name, value in settings.items() if value is not None
@@ -96,16 +94,6 @@ def work(
         runner = ForegroundRunner(runnable, status, drain)
         report = runner.run()
     service.report(runner, report)
-
-
-def _split_queue_and_handler(words: list[str] | None) -> tuple[str, str]:
-    queue, rest = split_queue_and_rest(words, min_rest=1)
-    if len(rest) != 1:
-        raise UsageError(
-            f"one MODULE:HANDLER is needed, got {len(rest)}; write it as in "
-            "`holdfast work enrich tasks:handle`"
-        )
-    return queue, rest[0]
 
 
 def _add_working_directory() -> None:

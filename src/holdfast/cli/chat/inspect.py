@@ -1,29 +1,110 @@
-"""The read-only commands `holdfast chat show` and `outbox`."""
+"""Find conversations, and the read-only commands `holdfast chat show` and `outbox`."""
 
 import os
 from collections import Counter
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.arguments import MAX_COUNT
+from holdfast.cli.arguments import MAX_COUNT, AsJson, require_store
 from holdfast.cli.chat import formatting
-from holdfast.cli.chat.lookup import From, ViewOptions, find_conversation, open_store
 from holdfast.cli.console import (
     info,
+    print_either,
     print_facts,
     print_json,
+    print_list,
     print_result,
-    print_table,
 )
+from holdfast.cli.errors import NotFound, UsageError
+from holdfast.conversations.model import redact_id
 from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
+    from holdfast.bootstrap.chats import ChatApp
     from holdfast.conversations.model import Conversation
     from holdfast.conversations.ports import ConversationStore
 
 _POLL_SECONDS = 0.5
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="ADDRESS", help="The customer's address, if several have the same id."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """The options of commands that show conversations."""
+
+    full: Annotated[
+        bool, typer.Option("--full", help="Show phone numbers and addresses unmasked.")
+    ] = False
+    as_json: AsJson = False
+
+
+# -- stores
+
+
+def open_chat() -> "ChatApp":
+    """Open the application with an existing store. Raises as `open_store` does."""
+    from holdfast.bootstrap.chats import build_chat
+
+    _find_store()
+    return build_chat(os.environ)
+
+
+def open_store() -> "ConversationStore":
+    """Open only an existing store, which the caller closes.
+
+    Raises ConfigError with every problem of the settings, and StoreUnavailable if the store
+    does not exist.
+    """
+    from holdfast.bootstrap.chats import open_conversations
+
+    return open_conversations(_find_store())
+
+
+def _find_store() -> str:
+    from holdfast.config.chat import read_chat_settings
+
+    return require_store(
+        read_chat_settings(os.environ).store_url,
+        "conversation store",
+        "start one with `holdfast chat send`, or name another store with HOLDFAST_CHAT_STORE",
+    )
+
+
+def find_conversation(
+    store: "ConversationStore", name: str, address: str | None
+) -> "Conversation":
+    """Return the conversation. Raises NotFound, and UsageError if several match."""
+    exact = list(store.conversations(name))
+    by_prefix = (each for each in store.conversations() if _has_prefix(each, name))
+    found = exact or islice(by_prefix, 2)
+    matches = [match for match in found if address in (None, match.key.primary_channel)]
+    if not matches:
+        raise NotFound(f"there is no conversation {name!r}: see `holdfast chat show`")
+    if len(matches) > 1:
+        customers = sorted({formatting.format_address(match, full=False) for match in matches})
+        raise UsageError(
+            f"{name!r} matches several conversations ({', '.join(customers)}): write more of "
+            "the id, or add --from"
+        )
+    return matches[0]
+
+
+def _has_prefix(conversation: "Conversation", name: str) -> bool:
+    """Return whether the id begins with `name`, as stored or as lists show it redacted."""
+    known = conversation.key.conversation_id
+    return bool(name) and (known.startswith(name) or redact_id(known).startswith(name))
+
+
+# -- commands
 
 
 def show(
@@ -51,24 +132,17 @@ def show(
 
 def _list(store: "ConversationStore", view: ViewOptions) -> None:
     staged = Counter({waiting.key: waiting.fragments for waiting in store.waiting()})
-    conversations = list(store.conversations())
-    if view.as_json:
-        print_json(
-            [
-                {
-                    **formatting.conversation_to_json(conversation, view.full),
-                    "staged": staged[conversation.key],
-                }
-                for conversation in conversations
-            ]
-        )
-        return
     now = SYSTEM_CLOCK.time()
-    rows = [
-        formatting.conversation_to_row(conversation, staged[conversation.key], now, view.full)
-        for conversation in conversations
-    ]
-    print_table(formatting.HEADINGS, rows)
+    print_list(
+        view.as_json,
+        list(store.conversations()),
+        lambda each: {
+            **formatting.conversation_to_json(each, view.full),
+            "staged": staged[each.key],
+        },
+        formatting.HEADINGS,
+        lambda each: formatting.conversation_to_row(each, staged[each.key], now, view.full),
+    )
 
 
 def _show(
@@ -132,10 +206,9 @@ def _show_new(folder: Path, seen: set[str], view: ViewOptions) -> None:
             continue
         seen.add(reply.message_sid)
         to = reply.to if view.full else formatting.mask_address(reply.to)
-        if view.as_json:
-            name = formatting.format_id(reply.conversation_id, view.full)
-            print_json(
-                {"conversation": name, "to": to, "at": reply.sent_at, "body": reply.text}
-            )
-            continue
-        print_result(*formatting.format_lines(f"to {to}", reply.sent_at, reply.text))
+        name = formatting.format_id(reply.conversation_id, view.full)
+        print_either(
+            view.as_json,
+            {"conversation": name, "to": to, "at": reply.sent_at, "body": reply.text},
+            *formatting.format_lines(f"to {to}", reply.sent_at, reply.text),
+        )

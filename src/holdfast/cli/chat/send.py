@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.arguments import AsJson, make_duration_option
+from holdfast.cli.arguments import STDIN, AsJson, make_duration_option
 from holdfast.cli.chat.formatting import format_id, history_to_json
-from holdfast.cli.chat.reply import wait_for_reply
-from holdfast.cli.console import info, print_json, print_result
-from holdfast.cli.errors import InputRefused, UsageError
+from holdfast.cli.console import info, print_either
+from holdfast.cli.errors import InputRefused, NotFound, UsageError
 from holdfast.cli.formatting import format_duration
 from holdfast.conversations.errors import InvalidInbound
+from holdfast.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
     from holdfast.conversations.model import ConversationKey, HistoryMessage
 
-_STDIN = "-"
+_POLL_SECONDS = 0.2
+_MAX_HISTORY = 100  # messages that are searched for the reply
 
 
 def send(
@@ -66,7 +67,7 @@ def send(
     from holdfast.bootstrap.chat_providers import LOCAL_PROFILE
     from holdfast.bootstrap.chats import build_chat
 
-    if text == _STDIN and sid is not None:
+    if text == STDIN and sid is not None:
         raise UsageError(
             "--sid needs a single message, but - reads many; give the text as an argument"
         )
@@ -81,7 +82,9 @@ def send(
         if not wait:
             _print_staged(app, key, sids, as_json)
             return
-        _print_replies(wait_for_reply(app, key, sids, timeout), as_json)
+        replies = _wait_for_reply(app, key, sids, timeout)
+        lines = (line for reply in replies for line in reply.body.splitlines())
+        print_either(as_json, [history_to_json(reply) for reply in replies], *lines)
 
 
 def _stage(
@@ -113,7 +116,7 @@ def _stage(
 
 def _read_texts(text: str) -> Iterator[tuple[str, str]]:
     """Yield each message after its place in the input."""
-    if text != _STDIN:
+    if text != STDIN:
         yield "", text
         return
     if sys.stdin is None:
@@ -128,17 +131,57 @@ def _read_texts(text: str) -> Iterator[tuple[str, str]]:
 def _print_staged(
     app: "ChatApp", key: "ConversationKey", sids: list[str], as_json: bool
 ) -> None:
-    if as_json:
-        print_json({"conversation": key.conversation_id, "staged": sids})
-        return
-    print_result(format_id(key.conversation_id, full=False))
-    window = format_duration(app.settings.window_seconds)
-    info(f"staged {len(sids):,}; `holdfast chat work` answers in about {window}")
+    name = key.conversation_id
+    print_either(as_json, {"conversation": name, "staged": sids}, format_id(name, full=False))
+    if not as_json:
+        window = format_duration(app.settings.window_seconds)
+        info(f"staged {len(sids):,}; `holdfast chat work` answers in about {window}")
 
 
-def _print_replies(replies: "list[HistoryMessage]", as_json: bool) -> None:
-    if as_json:
-        print_json([history_to_json(reply) for reply in replies])
-        return
-    for reply in replies:
-        print_result(*reply.body.splitlines())
+# -- the reply
+
+
+def _wait_for_reply(
+    app: "ChatApp", key: "ConversationKey", sids: list[str], timeout: float | None
+) -> "list[HistoryMessage]":
+    """Wait for the replies, usually one, and return them in order.
+
+    Raises NotFound if none came in time or the batch was parked.
+    """
+    policy = app.settings.policy  # a reply takes at most this long if nothing fails
+    seconds = policy.max_wait_seconds + policy.writer_seconds + policy.sender_seconds
+    if timeout is not None:
+        seconds = timeout
+    until = SYSTEM_CLOCK.monotonic() + seconds
+    while app.store.processed(key, sids) != set(sids):
+        if SYSTEM_CLOCK.monotonic() >= until:
+            raise NotFound(
+                f"no reply after {format_duration(seconds)}; the message is kept: run "
+                "`holdfast chat work`, here or in another terminal"
+            )
+        SYSTEM_CLOCK.sleep(_POLL_SECONDS)
+    for batch in app.store.parked():
+        if not set(sids).isdisjoint(batch.sids):
+            raise NotFound(
+                f"the batch was parked ({batch.reason}); decide with `holdfast chat parked`"
+            )
+    return _find_replies(app, key, set(sids))
+
+
+def _find_replies(
+    app: "ChatApp", key: "ConversationKey", sids: set[str]
+) -> "list[HistoryMessage]":
+    """Return the replies to batches that hold one of the messages."""
+    history = app.store.history(key, limit=_MAX_HISTORY)
+    batches = {message.seq for message in history if _asks(message, sids)}
+    return [
+        message
+        for message in history
+        if message.role == "assistant" and message.seq - 1 in batches
+    ]
+
+
+def _asks(message: "HistoryMessage", sids: set[str]) -> bool:
+    """Return whether the message is a batch with one of the messages."""
+    own = [message.message_sid, *message.details.get("sids", ())]
+    return message.role == "user" and not sids.isdisjoint(own)

@@ -1,6 +1,15 @@
-"""`holdfast chat work`: answer messages until it is stopped or nothing waits."""
+"""`holdfast chat work`: answer messages until it is stopped or nothing waits.
+
+It runs a worker for each queue, with one keeper, and a sweeper.
+
+stop   workers drain ─▶ the sweeper ends ─▶ the keeper, last, because locks outlive the work
+"""
 
 import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import astuple
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,15 +24,21 @@ from holdfast.cli.foreground import (
 )
 from holdfast.cli.live_view import EventCounts
 from holdfast.conversations.model import Channel
+from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.core.errors import QueueUnavailable, StoreUnavailable
+from holdfast.core.events import Events, PollFailed
 
 if TYPE_CHECKING:
     from holdfast.bootstrap.chats import ChatApp
     from holdfast.conversations.policy import ConversationPolicy
     from holdfast.core.queue.manager import QueueManager
     from holdfast.core.worker.handler import Handler
+    from holdfast.core.worker.settle import WorkerReport
     from holdfast.core.worker.worker import Worker
 
 _MARGIN_SECONDS = 5.0
+_POLL_SECONDS = 0.5
+_IDLE_POLLS = 2  # for a moment, no queue counts a batch that is being processed
 
 
 def work(
@@ -59,12 +74,9 @@ def work(
 ) -> None:
     """Answer customers' messages. Ctrl-C lets batches finish; Ctrl-C again stops now."""
     from holdfast.bootstrap.chats import build_chat
-    from holdfast.cli.chat.service import ChatWorkers
-    from holdfast.core.events import Events
 
     channels = _parse_channels(channel)
-    counts, events = EventCounts(), Events()
-    events.subscribe(counts)
+    events = Events(counts := EventCounts())
     with service.serve_metrics(events), build_chat(os.environ, events=events) as app:
         if inbound is None:
             inbound = app.settings.inbound_queue is not None
@@ -130,3 +142,87 @@ def _compute_drain(policy: "ConversationPolicy") -> float:
     If a reply is cut off, it is unknown whether it was sent, and its batch is parked.
     """
     return policy.writer_seconds + policy.sender_seconds + _MARGIN_SECONDS
+
+
+class ChatWorkers:
+    """Several workers and a sweeper that run in the foreground.
+
+    With `watched` queues they end when these are empty and nothing is staged.
+    """
+
+    def __init__(
+        self,
+        app: "ChatApp",
+        workers: "list[Worker[Any]]",
+        watched: "list[QueueManager[Any]]",
+        counts: EventCounts,
+        events: Events,
+    ) -> None:
+        self._app, self._workers, self._watched = app, workers, watched
+        self._counts, self._events = counts, events
+        self._stopped = Event()
+
+    def stop(self) -> None:
+        """Let every worker drain."""
+        self._stopped.set()
+        for worker in self._workers:
+            worker.stop()
+
+    def stop_now(self) -> None:
+        """Stop every worker without draining."""
+        self._stopped.set()
+        for worker in self._workers:
+            worker.stop_now()
+
+    def run(self) -> "WorkerReport":
+        """Run the workers to their end and return their summed report."""
+        from holdfast.core.worker.settle import WorkerReport
+
+        self._app.keeper.start()
+        with ThreadPoolExecutor(len(self._workers), "holdfast-chat") as threads:
+            try:
+                runs = [threads.submit(worker.run) for worker in self._workers]
+                for run in runs:
+                    run.add_done_callback(self._stop_if_failed)
+                self._sweep_until_stopped()
+            finally:  # also if a thread cannot start, or the others would use a closed store
+                self.stop()
+        reports = [astuple(run.result()) for run in runs]
+        return WorkerReport(*map(sum, zip(*reports, strict=True)))
+
+    def _stop_if_failed(self, run: "Future[WorkerReport]") -> None:
+        if run.exception() is not None:  # run() raises it in the main thread
+            self._stopped.set()
+
+    # -- beside the workers
+
+    def _sweep_until_stopped(self) -> None:
+        """Sweep from time to time, until stopped or until nothing waits."""
+        sweep_at, idle_polls = SYSTEM_CLOCK.monotonic(), 0
+        while not SYSTEM_CLOCK.wait(self._stopped, _POLL_SECONDS):
+            if SYSTEM_CLOCK.monotonic() >= sweep_at:
+                self._try_call(self._app.sweeper.sweep)
+                sweep_at = SYSTEM_CLOCK.monotonic() + self._app.settings.grace_seconds
+            idle_polls = (
+                idle_polls + 1 if self._watched and self._try_call(self._is_idle) else 0
+            )
+            if idle_polls >= _IDLE_POLLS:
+                return
+
+    def _try_call(self, function: Callable[[], Any]) -> Any:
+        """Call the function; None if a store or queue is unavailable for now."""
+        try:
+            return function()
+        except (StoreUnavailable, QueueUnavailable) as error:
+            self._events.emit(PollFailed("chat", f"{type(error).__name__}: {error}"))
+            return None
+
+    def _is_idle(self) -> bool:
+        if self._counts.running or next(self._app.store.waiting(), None) is not None:
+            return False
+        return all(map(_is_empty, self._watched))
+
+
+def _is_empty(queue: "QueueManager[Any]") -> bool:
+    stats = queue.stats()
+    return stats.ready == stats.delayed == stats.expired == 0

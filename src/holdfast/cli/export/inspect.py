@@ -1,16 +1,18 @@
-"""The read-only commands `holdfast export list` and `show`. Task tokens are masked."""
+"""`holdfast export list`, `show`, `tables` and `doctor`. Task tokens are masked."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.arguments import AsJson
-from holdfast.cli.console import print_facts, print_json, print_result, print_table
-from holdfast.cli.errors import NotFound, UsageError, silence_log
-from holdfast.cli.export.options import Store, require_store, resolve_store
+from holdfast.cli.arguments import AsJson, parse_choice, require_store
+from holdfast.cli.console import print_facts, print_json, print_list, print_result
+from holdfast.cli.errors import NotFound, silence_log
+from holdfast.cli.export.options import STORE_VARIABLE, Store, resolve_store
 from holdfast.cli.formatting import format_age
+from holdfast.cli.maintenance import CreateTables, check_tables, print_check_results
 from holdfast.core.clock import SYSTEM_CLOCK, to_utc
 from holdfast.jobs.model import (
     CallbackState,
@@ -38,27 +40,15 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List the jobs of a store, oldest first."""
-    statuses = _parse_statuses(status)
+    statuses = list(JobStatus)
+    if status is not None:
+        statuses = [parse_choice("--status", status, JobStatus, str.upper)]
     with _open_repository(jobs) as repository:
         selected = [job for status in statuses for job in repository.find_by_status(status)]
     selected = [job for job in selected if job.has_task_token() or not with_token]
     selected.sort(key=lambda job: job.created_at)
-    if as_json:
-        print_json([_job_to_json(job) for job in selected])
-        return
     now = SYSTEM_CLOCK.time()
-    print_table(_HEADINGS, [_job_to_row(job, now) for job in selected])
-
-
-def _parse_statuses(text: str | None) -> list[JobStatus]:
-    if text is None:
-        return list(JobStatus)
-    try:
-        return [JobStatus(text.upper())]
-    except ValueError:
-        raise UsageError(
-            f"--status must be one of {', '.join(JobStatus)}; got {text!r}"
-        ) from None
+    print_list(as_json, selected, _job_to_json, _HEADINGS, lambda job: _job_to_row(job, now))
 
 
 def show(
@@ -76,8 +66,8 @@ def show(
             )
         tasks = list(_read_failed_tasks(repository, job_id)) if failed else []
     if as_json:
-        more = {"failed_tasks": [_task_to_json(task) for task in tasks]} if failed else {}
-        print_json({**_job_to_json(job), **more})
+        failures = [{"name": task.key, "error": task.error} for task in tasks]
+        print_json({**_job_to_json(job), **({"failed_tasks": failures} if failed else {})})
         return
     print_facts(_describe_job(job, SYSTEM_CLOCK.time()))
     print_result(*(f"  {task.key}  {format_job_error(task.error)}" for task in tasks))
@@ -87,7 +77,10 @@ def show(
 def _open_repository(store: str | None) -> "Iterator[JobStateRepository]":
     from holdfast.bootstrap.exports import open_jobs
 
-    url = require_store(resolve_store(store))
+    remedy = (
+        "name it with --jobs; for `holdfast export run --to FOLDER` that is `--jobs FOLDER`"
+    )
+    url = require_store(resolve_store(store), "job store", remedy)
     with silence_log(), open_jobs(url) as repository:
         yield repository
 
@@ -97,6 +90,43 @@ def _read_failed_tasks(repository: "JobStateRepository", job_id: str) -> "Iterat
     while page := repository.tasks(job_id, status=TaskStatus.FAILED, after=after):
         yield from page
         after = page[-1].task_id
+
+
+def tables(
+    jobs: Store = None,
+    create: CreateTables = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check the DynamoDB tables of a job store."""
+    from holdfast.bootstrap.exports import create_job_tables
+    from holdfast.doctor.stores import check_job_tables
+
+    store = jobs or os.environ.get(STORE_VARIABLE, "")
+    make = create_job_tables if create else None
+    check_tables(store, "--jobs", make, check_job_tables, as_json)
+
+
+def doctor(
+    jobs: Store = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TARGET", help="Check this target too.")
+    ] = None,
+    state_machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARN|FILE.json", help="Check the timeouts of this state machine too."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check settings, job store, target and state machine for problems."""
+    from holdfast.bootstrap.exports import open_jobs
+    from holdfast.doctor.exports import Exports, examine_exports
+
+    with silence_log():
+        store = resolve_store(jobs)
+        subject = Exports(os.environ, store, open_jobs, to, state_machine)
+        print_check_results(examine_exports(subject), as_json)
 
 
 # -- for a terminal
@@ -192,19 +222,8 @@ def _job_to_json(job: ExportJob) -> dict[str, Any]:
             "attempts": callback.attempts,
             "in_doubt": callback.in_doubt,
         },
-        "error": _error_to_json(job.error),
-        "created_at": to_utc(job.created_at).isoformat(),
-        "last_progress_at": to_utc(job.last_progress_at).isoformat(),
-        "completed_at": None
-        if job.completed_at is None
-        else to_utc(job.completed_at).isoformat(),
+        "error": job.error,
+        "created_at": to_utc(job.created_at),
+        "last_progress_at": to_utc(job.last_progress_at),
+        "completed_at": None if job.completed_at is None else to_utc(job.completed_at),
     }
-
-
-def _error_to_json(error: JobError | None) -> dict[str, str] | None:
-    return None if error is None else {"code": error.code, "message": error.message}
-
-
-def _task_to_json(task: ExportTask) -> dict[str, Any]:
-    """Return a failed task as JSON."""
-    return {"name": task.key, "error": _error_to_json(task.error)}

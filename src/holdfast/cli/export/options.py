@@ -10,8 +10,7 @@ import typer
 from holdfast.cli.errors import UsageError
 from holdfast.cli.formatting import parse_size
 from holdfast.core.errors import ConfigError
-from holdfast.core.urls import TARGETS, find_store_file, parse_url
-from holdfast.jobs.errors import StoreUnavailable
+from holdfast.core.urls import TARGETS, parse_url
 from holdfast.jobs.file_names import OWN_FOLDER
 
 if TYPE_CHECKING:
@@ -92,8 +91,8 @@ class DownloadOptions:
         return read_export_settings(os.environ, {n: v for n, v in given.items() if v})
 
 
-def check_target(to: str) -> str:
-    """Return the target. Raises UsageError if it can never be one.
+def check_target(to: str) -> Path | None:
+    """Return the target's folder, or None for S3. Raises UsageError if it can never be one.
 
     The workers find out whether it can be written to.
     """
@@ -104,12 +103,12 @@ def check_target(to: str) -> str:
     if target.scheme == "s3":
         if not target.path.partition("/")[0]:
             raise UsageError(f"--to {to}: the bucket is missing; write s3://BUCKET/PREFIX")
-        return to
+        return None
     if not to:
         raise UsageError("--to is empty; name a folder, or s3://BUCKET/PREFIX")
     if os.path.lexists(to) and not os.path.isdir(to):
         raise UsageError(f"--to {to}: this is a file; a folder is needed")
-    return to
+    return Path(to)
 
 
 # -- job stores
@@ -119,24 +118,15 @@ def resolve_store(given: str | None) -> str:
     """Return the given store, or else the variable's, or else the one in the data folder."""
     if url := given or os.environ.get(STORE_VARIABLE, ""):
         return find_store_in_folder(url)
-    return str(Path(DownloadOptions().resolve_settings().data_dir, "exports", "jobs.db"))
+    return get_default_store(DownloadOptions().resolve_settings())
+
+
+def get_default_store(settings: "ExportSettings") -> str:
+    """Return the store in the data folder."""
+    return str(Path(settings.data_dir, "exports", "jobs.db"))
 
 
 def find_store_in_folder(url: str) -> str:
     """Return the store that `export run` keeps in a target's folder, or else the URL."""
     path = Path(url, OWN_FOLDER, "jobs.db")
     return str(path) if path.is_file() else url
-
-
-def require_store(url: str) -> str:
-    """Return the URL. Raises StoreUnavailable if its file does not exist.
-
-    Read-only commands never create the store.
-    """
-    file = find_store_file(url)
-    if file is not None and not file.exists():
-        raise StoreUnavailable(
-            f"there is no job store {str(file)!r}: name it with --jobs; for "
-            "`holdfast export run --to FOLDER` that is `--jobs FOLDER`"
-        )
-    return url

@@ -1,25 +1,143 @@
-"""Decide which job a list is: a new one, an unfinished one, or the rest of a failed one.
+"""Read the list of files for `holdfast export run`, and decide which job it is.
 
     list ── new ────────────▶ ID            all files
          ── not finished ───▶ ID            continue
          ── COMPLETED ──────▶ nothing to do
          ── FAILED ─────────▶ ID.2, ID.3 …  the failed and unfinished files
 
-A finished job is never changed, so a retry is another job.
+A finished job is never changed, so a retry is another job. A refusal of a list names the line
+but repeats nothing of it, because a URL's query may hold signatures.
 """
 
 import hashlib
-import os
-from collections.abc import Iterator
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
+from holdfast.cli.arguments import STDIN
 from holdfast.cli.errors import InputRefused, UsageError
-from holdfast.cli.export.file_list import ExportList
+from holdfast.jobs.errors import InvalidJob
 from holdfast.jobs.model import ExportJob, JobStatus, TaskStatus
 from holdfast.jobs.ports import JobStateRepository
-from holdfast.jobs.request import JobRequest, TaskSpec
+from holdfast.jobs.request import JobRequest, TaskSpec, build_tasks, parse_manifest_line
 
+_NO_ID = "no-id"  # a placeholder, until a list that names no job gets an id
 _TARGET, _LIST = "target", "list"  # the metadata that a job's id stands for
+
+
+@dataclass(frozen=True, slots=True)
+class ExportList:
+    """The files to export. `request.job_id` is meaningful only if `has_id`."""
+
+    request: JobRequest
+    has_id: bool
+
+    def compute_digest(self) -> str:
+        """Return a digest of the files, which does not depend on the list's own name."""
+        specs = self.request.tasks or ()
+        values = [(spec.url, spec.key, spec.checksum, spec.size) for spec in specs]
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def read_list(path: str) -> ExportList:
+    """Read the list in a file, or on standard input for `-`. Raises InputRefused, OSError."""
+    name = "standard input" if path == STDIN else path
+    body = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+    try:
+        return _parse_list(_decode(body))
+    except InvalidJob as problem:
+        raise InputRefused(f"{name}: {problem}") from None
+
+
+def _decode(body: bytes) -> str:
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = 1 + body.count(b"\n", 0, error.start)
+        raise InvalidJob(f"line {line}: not UTF-8 text; convert it first") from None
+
+
+def _parse_list(text: str) -> ExportList:
+    job = _parse_job(text)
+    if job is None:
+        numbered = list(_number_lines(text))
+        request = JobRequest(_NO_ID, _NO_ID, "local", tasks=tuple(s for _, s in numbered))
+    else:
+        request = JobRequest.parse(_fill_in(job))
+        if request.token is not None:
+            raise InvalidJob(
+                "the job has a task token, so Step Functions waits for its result; only "
+                "`holdfast export serve` can send that"
+            )
+        specs = enumerate(request.tasks or (), 1)
+        numbered = [(f"task {number}", spec) for number, spec in specs]
+    _check_names(numbered)
+    return ExportList(request, has_id=bool(job and {"jobId", "job_id"} & job.keys()))
+
+
+def _parse_job(text: str) -> Mapping[str, Any] | None:
+    """Return the job if the text is one, or None if it consists of lines."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if text.lstrip().partition("\n")[0].rstrip().endswith("}"):
+            return None  # a complete object on the first line, so each line is one
+        line, reason = getattr(error, "lineno", 1), getattr(error, "msg", "cannot be read")
+        raise InvalidJob(f"line {line}: not JSON: {reason}") from None
+    return None if "url" in value and "tasks" not in value else value
+
+
+def _fill_in(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job with the fields that a file may leave out but a message may not."""
+    if job.get("tasks") is None:
+        raise InvalidJob('the job has no "tasks"; list them, or give a file of URLs')
+    return {
+        **({} if "job_id" in job else {"jobId": _NO_ID}),
+        **({} if "export_id" in job else {"exportId": job.get("jobId", _NO_ID)}),
+        **({} if "user_id" in job else {"userId": "local"}),
+        **job,
+    }
+
+
+def _number_lines(text: str) -> Iterator[tuple[str, TaskSpec]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        where = f"line {number}"
+        try:
+            spec = parse_manifest_line(line)
+        except InvalidJob as problem:
+            raise InvalidJob(f"{where}: {problem}") from None
+        if spec is None:
+            continue
+        if "://" not in spec.url:
+            raise InvalidJob(f"{where}: not a URL")
+        yield where, spec
+
+
+def _check_names(numbered: Iterable[tuple[str, TaskSpec]]) -> None:
+    """Check all names before any file is fetched.
+
+    Raises InvalidJob with the place of the bad name.
+    """
+    where = ""
+
+    def specs() -> Iterator[TaskSpec]:
+        nonlocal where
+        for where, spec in numbered:  # noqa: B007  # read if a name is refused
+            yield spec
+
+    try:
+        for _ in build_tasks(_NO_ID, specs()):
+            pass
+    except InvalidJob as problem:
+        raise InvalidJob(f"{where}: {problem}") from None
+
+
+# -- plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +154,24 @@ class Plan:
     done: bool = False
 
 
-def make_plan(files: ExportList, to: str, jobs: JobStateRepository) -> Plan:
-    """Return the plan for a list.
+def make_plan(files: ExportList, target: str, jobs: JobStateRepository) -> Plan:
+    """Return the plan for a list and a target, which is an absolute path or a URL.
 
     Raises InputRefused or UsageError if the store has a different job with that id.
     """
-    first = _make_first_request(files, to)
-    plan = Plan(first, jobs.find_by_id(first.job_id), _describe_new(first))
-    if plan.existing_job is None:
-        return plan
-    _require_same_job(plan.existing_job, first)
+    first = _make_first_request(files, target)
     total = len(first.tasks or ())
+    all_files = f"{total:,} file" if total == 1 else f"{total:,} files"
+    plan = Plan(first, jobs.find_by_id(first.job_id), f"{all_files} to fetch")
+    if plan.existing_job is not None:
+        _require_same_job(plan.existing_job, first)
     for number in range(2, 1_000_000):
         job = plan.existing_job
         if job is None:
             return plan
         if job.status is JobStatus.COMPLETED:
-            return replace(plan, summary=_describe_done(total), done=True)
+            summary = f"{all_files}: all done before, nothing to do"
+            return replace(plan, summary=summary, done=True)
         if not job.terminal:
             return replace(plan, summary=_describe_resumed(job))
         specs = tuple(_find_unfinished(plan.request, job, jobs))
@@ -62,8 +181,7 @@ def make_plan(files: ExportList, to: str, jobs: JobStateRepository) -> Plan:
     raise UsageError(f"job {first.job_id!r} was retried a million times; use another store")
 
 
-def _make_first_request(files: ExportList, to: str) -> JobRequest:
-    target = to if to.startswith("s3://") else os.path.abspath(to)
+def _make_first_request(files: ExportList, target: str) -> JobRequest:
     digest = files.compute_digest()
     job_id = files.request.job_id
     if not files.has_id:
@@ -112,14 +230,6 @@ def _find_unfinished(
 # -- summaries
 
 
-def _describe_new(request: JobRequest) -> str:
-    return f"{_format_files(len(request.tasks or ()))} to fetch"
-
-
-def _describe_done(total: int) -> str:
-    return f"{_format_files(total)}: all done before, nothing to do"
-
-
 def _describe_resumed(job: ExportJob) -> str:
     if not job.sealed:
         return "continuing: its files were being listed"
@@ -132,7 +242,3 @@ def _describe_retry(job: ExportJob, left: int, total: int) -> str:
     if job.sealed and left == job.state.failed_tasks:
         return f"{left:,} of {total:,} had failed; retrying those"
     return f"{left:,} of {total:,} had failed or were not done; retrying those"
-
-
-def _format_files(count: int) -> str:
-    return f"{count:,} file" if count == 1 else f"{count:,} files"

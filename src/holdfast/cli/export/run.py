@@ -4,23 +4,49 @@ No queue is involved. The job store records what is done, so after Ctrl-C, a cra
 cut the same command continues with the rest.
 """
 
+import os
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli.arguments import AsJson
+from holdfast.cli.console import (
+    info,
+    is_terminal,
+    print_json,
+    print_result,
+    strip_control_characters,
+)
+from holdfast.cli.errors import ExitCode
+from holdfast.cli.export.inspect import format_job_error
+from holdfast.cli.export.live_view import ExportMonitor, PlainLines, show_export
 from holdfast.cli.export.options import (
     DownloadOptions,
     Store,
     To,
     check_target,
     find_store_in_folder,
+    get_default_store,
 )
+from holdfast.cli.foreground import ForegroundRunner, Runnable
+from holdfast.cli.formatting import format_bytes, format_duration
+from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.core.events import Event as DomainEvent
+from holdfast.core.events import Events, Subscriber
+from holdfast.jobs import events as job_events
 from holdfast.jobs.file_names import OWN_FOLDER
+from holdfast.jobs.model import ExportJob, ExportTask, JobStatus, TaskStatus
 
 if TYPE_CHECKING:
+    from holdfast.cli.export.plan import Plan
+    from holdfast.cli.live_view import LiveStatus
     from holdfast.config.export import ExportSettings
+    from holdfast.jobs.ports import JobStateRepository
+
+_MAX_FAILURES = 10  # that are shown
 
 
 def run(
@@ -40,30 +66,188 @@ def run(
 ) -> None:
     """Fetch the files of a list. The same command again continues where it stopped."""
     from holdfast.bootstrap.exports import open_jobs
-    from holdfast.cli.export.export_run import ExportRun, print_export_run
-    from holdfast.cli.export.file_list import read_list
-    from holdfast.cli.export.plan import make_plan
+    from holdfast.cli.export.plan import make_plan, read_list
 
-    check_target(to)
+    folder = check_target(to)
     settings = downloads.resolve_settings()
     files = read_list(list_)
-    store = _choose_store(jobs, to, settings)
+    store = _choose_store(jobs, folder, settings)
     # Jobs are kept forever, because the command may be repeated after months and must know
     # what it did. The store survives a power cut only if the files do (--durable).
     with open_jobs(store, keep_seconds=None, durable=settings.durable) as repository:
-        plan = make_plan(files, to, repository)
+        plan = make_plan(files, os.path.abspath(to) if folder else to, repository)
         export_run = ExportRun(plan, to, repository, store, settings)
         export_run.run()
-        print_export_run(export_run, as_json)
+        export_run.print_result(as_json)
     raise typer.Exit(export_run.exit_code)
 
 
-def _choose_store(given: str | None, to: str, settings: "ExportSettings") -> str:
+def _choose_store(given: str | None, folder: Path | None, settings: "ExportSettings") -> str:
     if given:
         return find_store_in_folder(given)
-    if to.startswith("s3://"):
-        return str(Path(settings.data_dir, "exports", "jobs.db"))
-    Path(to).mkdir(
-        parents=True, exist_ok=True
-    )  # with the umask's mode; the store's folder is private
-    return str(Path(to, OWN_FOLDER, "jobs.db"))
+    if folder is None:
+        return get_default_store(settings)
+    # With the umask's mode; the store's folder is private.
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder / OWN_FOLDER / "jobs.db")
+
+
+class ExportRun:
+    """One run of the command, with its plan and its result."""
+
+    def __init__(
+        self,
+        plan: "Plan",
+        to: str,
+        jobs: "JobStateRepository",
+        store: str,
+        settings: "ExportSettings",
+    ) -> None:
+        self.plan, self.to, self.jobs = plan, to, jobs
+        self.store, self.settings = store, settings
+        self.job = plan.existing_job or plan.request.to_job(SYSTEM_CLOCK.time())
+        self.bytes = 0
+        self.seconds = 0.0
+        self.signal = 0
+
+    def run(self) -> None:
+        """Carry out the plan, in the foreground."""
+        info(f"{self.plan.summary}; to {self.to}, job {self.job.job_id}")
+        if self.plan.done:
+            info(f"(to fetch all files again, delete the job store {self.store})")
+            return
+        if self.plan.existing_job is not None:
+            # Before the engine checks the job, which was waiting for this run and is not
+            # stalled.
+            self.jobs.note_progress(self.job.job_id)
+        started = SYSTEM_CLOCK.monotonic()
+        runner = self._make_runner()
+        self.job = runner.run()
+        self.signal = 0 if self.job.terminal else runner.first_signal
+        self.seconds = SYSTEM_CLOCK.monotonic() - started
+
+    def _make_runner(self) -> ForegroundRunner[ExportJob]:
+        from holdfast.bootstrap import log_events
+        from holdfast.bootstrap.exports import build_export_engine
+        from holdfast.config.heartbeat import read_heartbeat_settings
+
+        events = Events(self._count, _report_exceptions(log_events(info, min_level="warning")))
+        engine = build_export_engine(
+            self.jobs,
+            self.to,
+            settings=self.settings,
+            # No execution waits for a result, and a job that paused for days is not stalled.
+            heartbeats=read_heartbeat_settings({"HOLDFAST_STALL_SECONDS": "never"}),
+            by_job=False,
+            events=events,
+        )
+        monitor = ExportMonitor(self.jobs, engine, lambda: [self.job.job_id])
+        events.subscribe(monitor)
+        status: LiveStatus = PlainLines(monitor)
+        if is_terminal():
+            status = show_export(monitor, f"to {self.to}", many=False)
+        leave, lost = Event(), Event()
+
+        def run() -> ExportJob:
+            with engine:
+                return engine.runner.run(
+                    self.plan.request, lost=lost, should_leave=leave.is_set
+                )
+
+        runnable = Runnable(run, leave.set, lost.set, monitor.count_running)
+        return ForegroundRunner(runnable, status, self.settings.drain_seconds)
+
+    def _count(self, event: DomainEvent) -> None:
+        if isinstance(event, job_events.TaskCompleted):
+            self.bytes += event.bytes_processed
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code of the command."""
+        if self.job.terminal or self.plan.done:
+            completed = self.job.status is JobStatus.COMPLETED
+            return ExitCode.OK if completed else ExitCode.FAILED
+        return 128 + self.signal if self.signal else ExitCode.FAILED
+
+    # -- the result
+
+    def print_result(self, as_json: bool) -> None:
+        """Print the result of the run, as lines or as JSON."""
+        failures = self._find_failures()
+        if as_json:
+            print_json(self._to_json(failures))
+        elif self.job.terminal and not self.plan.done:
+            print_result(f"{self.job.status}: {self._summarize()}")
+        if self.job.status is JobStatus.FAILED:
+            self._print_failures(failures)
+        elif not self.job.terminal:
+            info(f"interrupted: {self._summarize()}")
+            info("run the same command again to continue")
+
+    def _find_failures(self) -> list[ExportTask]:
+        """Return the first few failed tasks of a failed job."""
+        if self.job.status is not JobStatus.FAILED:
+            return []
+        return self.jobs.tasks(self.job.job_id, status=TaskStatus.FAILED, limit=_MAX_FAILURES)
+
+    def _summarize(self) -> str:
+        state = self.job.state
+        failed = f", {state.failed_tasks:,} failed" if state.failed_tasks else ""
+        return (
+            f"{state.completed_tasks:,} of {state.total_tasks:,} done{failed}; "
+            f"{format_bytes(self.bytes)} in {format_duration(self.seconds)}"
+        )
+
+    def _print_failures(self, failures: list[ExportTask]) -> None:
+        error, more = self.job.error, self.job.state.failed_tasks - _MAX_FAILURES
+        lines = [f"  {task.key}  {format_job_error(task.error)}" for task in failures]
+        if error is not None and error.code != "JobCompletedWithFailures":
+            lines.append(f"  {format_job_error(error)}")
+        for line in lines:
+            # Cleaned as a whole, so that a newline in a name does not make a second line.
+            info(strip_control_characters(line))
+        command = shlex.join(["holdfast", "export", "show", self.job.job_id, "--failed"])
+        command = f"{command} --jobs {shlex.quote(self.store)}"
+        info(f"  … and {more:,} more: {command}" if more > 0 else f"to list them: {command}")
+        info("run the same command again to retry the failed files")
+
+    def _to_json(self, failures: list[ExportTask]) -> dict[str, Any]:
+        job, state = self.job, self.job.state
+        return {
+            "job": job.job_id,
+            "status": job.status.value,
+            "total": state.total_tasks,
+            "completed": state.completed_tasks,
+            "failed": state.failed_tasks,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 3),
+            "target": self.to,
+            "store": self.store,
+            "failures": [
+                {
+                    "name": task.key,
+                    "code": task.error.code if task.error else None,
+                    "message": task.error.message if task.error else None,
+                }
+                for task in failures
+            ],
+        }
+
+
+def _report_exceptions(log: Subscriber) -> Subscriber:
+    """Return a subscriber that reports what a user should know while the job runs.
+
+    It leaves out that a job is resumed, which the user asked for, and failed files, which
+    are reported at the end by name.
+    """
+
+    def report(event: DomainEvent) -> None:
+        match event:
+            case job_events.JobResumed() | job_events.TaskFailed() | job_events.TaskRetried():
+                return
+            case job_events.PoolWorkerEnded(pid=pid, reason=reason):
+                info(f"worker {pid} ended ({reason}); another one takes over its files")
+            case _:
+                log(event)
+
+    return report

@@ -63,8 +63,7 @@ def serve(
     """Take export jobs from a queue. Ctrl-C drains; Ctrl-C again stops now."""
     from holdfast.bootstrap import open_queue
     from holdfast.bootstrap.exports import build_export_engine, open_jobs, open_step_functions
-    from holdfast.cli.export.live_view import show_export
-    from holdfast.cli.export.monitor import ExportMonitor
+    from holdfast.cli.export.live_view import ExportMonitor, show_export
     from holdfast.config.heartbeat import read_heartbeat_settings
     from holdfast.core.events import Events
     from holdfast.core.queue.message import AnyMessage
@@ -77,8 +76,7 @@ def serve(
         settings = settings.model_copy(update={"drain_seconds": drain})
     url, store = resolve_queue(queue), resolve_store(jobs)
     callbacks = open_step_functions(needed=_is_in_cloud(url, store))
-    counts, events = EventCounts(), Events()
-    events.subscribe(counts)
+    events = Events(counts := EventCounts())
     with (
         service.serve_metrics(events),
         open_queue(url, AnyMessage, events=events) as messages,

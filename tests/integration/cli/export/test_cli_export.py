@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from holdfast.cli.export.file_list import read_list
+from holdfast.cli.export.plan import read_list
 from holdfast.cli.formatting import format_bytes, parse_size
 from holdfast.jobs.model import JobStatus
 from support.cli.commands import (

@@ -1,3 +1,0 @@
-"""The input of `holdfast push`: arguments, files and standard input."""
-
-STDIN = "-"
