@@ -4,13 +4,11 @@ A command imports none of the others, and `holdfast --help` imports no group's c
 no command waits for modules that only other commands need.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import is_dataclass
 from importlib import import_module
 from inspect import Parameter, Signature, signature
-from types import ModuleType
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -107,7 +105,7 @@ def _load_command(name: str, place: str, panel: str | None) -> Any:
     module, _, function = place.partition(":")
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     loaded = getattr(import_module(f"holdfast.cli.{module}"), function)
-    app.command(name, cls=_Command, rich_help_panel=panel)(flatten_options(loaded))
+    app.command(name, rich_help_panel=panel)(flatten_options(loaded))
     return typer.main.get_command(app)
 
 
@@ -116,46 +114,23 @@ def flatten_options(function: Callable[..., None]) -> Callable[..., None]:
 
     So commands that share options share a dataclass, whose fields are options.
     """
-    hints = get_type_hints(function, include_extras=True)
-    shared: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    parameters: list[Parameter] = []
-    for name, parameter in signature(function).parameters.items():
-        if name in shared:
-            parameters += _list_fields(shared[name])
-        else:
-            parameters.append(parameter.replace(annotation=hints[name]))
+    own = signature(function).parameters
+    kinds = {name: p.annotation for name, p in own.items() if is_dataclass(p.annotation)}
+    shared = {name: signature(kind).parameters for name, kind in kinds.items()}
+    options: list[Parameter] = []
+    for name, parameter in own.items():
+        options += shared[name].values() if name in shared else [parameter]
 
     def call(**given: Any) -> None:
-        for name, kind in shared.items():
-            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        for name, kind in kinds.items():
+            given[name] = kind(**{option: given.pop(option) for option in shared[name]})
         function(**given)
 
-    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+    keywords = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in options]
     call.__doc__ = function.__doc__
     call.__signature__ = Signature(keywords)  # type: ignore[attr-defined]  # inspect reads it
-    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    call.__annotations__ = {option.name: option.annotation for option in options}
     return call
-
-
-def _list_fields(kind: Any) -> list[Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
-    return [
-        Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if field.default is MISSING else field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(kind)
-    ]
-
-
-class _Command(TyperCommand):
-    """A command whose help is formatted without modules that it does not need."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        _import_formatter()
-        super().format_help(ctx, formatter)
 
 
 class Group(TyperGroup):
@@ -166,27 +141,3 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
         return name, self.commands.load(name) if name else None, rest
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        _import_formatter()
-        super().format_help(ctx, formatter)
-
-
-def _import_formatter() -> None:
-    """Import typer's help formatter without rich's Markdown and tracebacks.
-
-    It imports both, which takes longer than all else that help does, and uses neither for
-    us. If another version of typer cannot be imported so, it imports them as usual later.
-    """
-    unused = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
-    unused = {module: name for module, name in unused.items() if module not in sys.modules}
-    for module, name in unused.items():
-        sys.modules[module] = ModuleType(module)
-        setattr(sys.modules[module], name, type(name, (), {}))
-    try:
-        import_module("typer.rich_utils")
-    except Exception:
-        sys.modules.pop("typer.rich_utils", None)
-    finally:
-        for module in unused:
-            del sys.modules[module]

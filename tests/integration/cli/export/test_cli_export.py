@@ -592,4 +592,4 @@ def test_bytes_are_formatted_readably() -> None:
 
 def test_the_example_job_is_a_list_that_can_be_read() -> None:
     wanted = read_list(str(ROOT / "examples/export/job.json"))
-    assert (wanted.request.job_id, len(wanted.specs)) == ("export-2026-07", 2)
+    assert (wanted.request.job_id, len(wanted.request.tasks or ())) == ("export-2026-07", 2)
