@@ -1,23 +1,58 @@
 """The composition root, which is the only package that chooses adapters."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
-from holdfast.bootstrap.observe import log_events, serve_metrics
 from holdfast.bootstrap.queues import (
     examine_queue,
     make_queue_opener,
     open_queue,
     parse_queue_address,
 )
+from holdfast.core.events import Subscriber
 
 if TYPE_CHECKING:
+    from holdfast.adapters.observe.metrics import MetricsServer as MetricsServer
     from holdfast.bootstrap.queues import SQSQueue as SQSQueue
 
 __all__ = [
     "examine_queue",
     "log_events",
+    "make_application_log",
     "make_queue_opener",
     "open_queue",
     "parse_queue_address",
     "serve_metrics",
 ]
+
+
+def log_events(
+    write_line: Callable[[str], None],
+    style: Literal["text", "json"] = "text",
+    *,
+    min_level: str = "info",
+) -> Subscriber:
+    """Return a subscriber that writes one line for each event of at least this level."""
+    import logging
+
+    from holdfast.adapters.observe.logging import make_line_log
+
+    level = logging.getLevelNamesMapping()[min_level.upper()]
+    return make_line_log(write_line, style, min_level=level)
+
+
+def make_application_log() -> Subscriber:
+    """Return a subscriber that passes each event to the application's own logging."""
+    from holdfast.adapters.observe.logging import EventLog
+
+    return EventLog()
+
+
+def serve_metrics(port: int, host: str = "127.0.0.1") -> "MetricsServer":
+    """Serve Prometheus metrics at http://host:port/metrics until the server is closed.
+
+    The caller must subscribe the server's `subscriber` to its events.
+    """
+    from holdfast.adapters.observe.metrics import MetricsServer
+
+    return MetricsServer(port, host)

@@ -172,39 +172,34 @@ def _parse_bucket(to: str) -> str | None:
 
 
 def _make_list_reader(manifests: str | None) -> Callable[[JobRequest], Iterator[TaskSpec]]:
-    if manifests is None:
-        return _refuse_without_manifests
-    if parse_url(manifests, TARGETS).scheme == "s3":
-        from holdfast.adapters.export.targets import read_lines
-
-        return partial(
-            _read_manifest, lambda name: read_lines(f"{manifests.rstrip('/')}/{name}")
-        )
-    return partial(_read_manifest, partial(_read_lines, Path(manifests)))
-
-
-def _refuse_without_manifests(request: JobRequest) -> Iterator[TaskSpec]:
-    raise InvalidJob(
-        "the job lists no tasks, and without --manifests its exportId cannot be looked up"
-    )
-
-
-def _read_manifest(
-    read_lines: Callable[[str], Iterator[str]], request: JobRequest
-) -> Iterator[TaskSpec]:
-    """Read the manifest of an export, EXPORT_ID.jsonl or .txt.
+    """Return a function that reads the manifest of an export, EXPORT_ID.jsonl or .txt.
 
     It has a URL or a JSON object on each line.
     """
-    for suffix in (".jsonl", ".txt"):
-        with suppress(FileNotFoundError):
-            return parse_manifest(read_lines(f"{request.export_id}{suffix}"))
-    raise InvalidJob(
-        f"there is no manifest {request.export_id}.jsonl or {request.export_id}.txt"
-    )
+    read_lines: Callable[[str], Iterator[str]] = _read_lines
+    if manifests is not None and parse_url(manifests, TARGETS).scheme == "s3":
+        from holdfast.adapters.export import targets
+
+        read_lines, manifests = targets.read_lines, manifests.rstrip("/")
+
+    def read_manifest(request: JobRequest) -> Iterator[TaskSpec]:
+        if manifests is None:
+            raise InvalidJob(
+                "the job lists no tasks, and without --manifests its exportId cannot be "
+                "looked up"
+            )
+        for suffix in (".jsonl", ".txt"):
+            with suppress(FileNotFoundError):
+                path = os.path.join(manifests, f"{request.export_id}{suffix}")
+                return parse_manifest(read_lines(path))
+        raise InvalidJob(
+            f"there is no manifest {request.export_id}.jsonl or {request.export_id}.txt"
+        )
+
+    return read_manifest
 
 
-def _read_lines(folder: Path, name: str) -> Iterator[str]:
+def _read_lines(path: str) -> Iterator[str]:
     # Read at once, so that a missing file is noticed here and not in the middle of a job.
-    with (folder / name).open(encoding="utf-8", errors="strict") as lines:
+    with open(path, encoding="utf-8", errors="strict") as lines:
         return iter(lines.read().splitlines())

@@ -115,7 +115,9 @@ def flatten_options(function: Callable[..., None]) -> Callable[..., None]:
     So commands that share options share a dataclass, whose fields are options.
     """
     own = signature(function).parameters
-    kinds = {name: p.annotation for name, p in own.items() if is_dataclass(p.annotation)}
+    kinds: dict[str, Any] = {
+        name: p.annotation for name, p in own.items() if is_dataclass(p.annotation)
+    }
     shared = {name: signature(kind).parameters for name, kind in kinds.items()}
     options: list[Parameter] = []
     for name, parameter in own.items():

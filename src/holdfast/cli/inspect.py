@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from holdfast.core.queue.message import AnyMessage
 
+_STATES = ("ready", "delayed", "leased", "completed", "failed")
 _ID = ("ID", "explain enrich 4f1c…")  # with an example
 
 
@@ -127,14 +128,8 @@ def _format_stats(manager: "QueueManager[AnyMessage]") -> str:
 
 
 def _stats_to_rows(stats: "QueueStats") -> list[tuple[str, str]]:
-    rows = [
-        ("ready", f"{stats.ready:,}"),
-        ("delayed", f"{stats.delayed:,}"),
-        ("leased", f"{stats.leased:,}"),
-        ("failed", f"{stats.failed:,}"),
-    ]
-    if stats.completed is not None:
-        rows.insert(3, ("completed", f"{stats.completed:,}"))
+    counts = {state: getattr(stats, state) for state in _STATES}
+    rows = [(state, f"{count:,}") for state, count in counts.items() if count is not None]
     if stats.oldest_ready_seconds is not None:
         rows.append(("oldest ready", format_duration(stats.oldest_ready_seconds)))
     if stats.expired:

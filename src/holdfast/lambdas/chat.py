@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.bootstrap.observe import make_application_log
+from holdfast.bootstrap import make_application_log
 from holdfast.config.queue import SqsSettings
 from holdfast.config.reading import read_settings
 from holdfast.core.clock import SYSTEM_CLOCK, Clock

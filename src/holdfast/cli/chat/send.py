@@ -64,8 +64,7 @@ def send(
     as_json: AsJson = False,
 ) -> None:
     """Send a message as a customer. Without a profile, a new conversation gets an echo."""
-    from holdfast.bootstrap.chat_providers import LOCAL_PROFILE
-    from holdfast.bootstrap.chats import build_chat
+    from holdfast.bootstrap.chats import LOCAL_PROFILE, build_chat
 
     if text == STDIN and sid is not None:
         raise UsageError(

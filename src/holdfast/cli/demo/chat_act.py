@@ -15,8 +15,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.bootstrap.chat_providers import LOCAL_PROFILE
-from holdfast.bootstrap.chats import build_chat, read_outbox
+from holdfast.bootstrap.chats import LOCAL_PROFILE, build_chat, read_outbox
 from holdfast.cli.demo.act import ALL, POLL_SECONDS, Act
 from holdfast.cli.demo.chat_worker import HOLD
 from holdfast.cli.demo.process import DemoProcess

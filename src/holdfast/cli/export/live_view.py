@@ -5,6 +5,7 @@ Names come from lists and messages, so they are cleaned and never interpreted as
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from holdfast.cli.console import info, strip_control_characters
 from holdfast.cli.formatting import format_bytes, format_duration
 from holdfast.cli.live_view import LiveStatus, LiveView, Rate, join_texts
-from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.events import Event
 from holdfast.jobs.errors import JobNotFound, StoreUnavailable
 from holdfast.jobs.events import JobFinished, TaskCompleted
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from holdfast.jobs.engine import JobEngine
-    from holdfast.jobs.pool.ports import RunningTaskInfo
+    from holdfast.jobs.pool.ports import WorkerInfo
 
 _DRAW_SECONDS = 0.25
 _LINE_SECONDS = 10.0
@@ -48,16 +49,6 @@ class JobLine:
     left_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLine:
-    """One worker, with its oldest running task and that task's name, or None if idle."""
-
-    pid: int
-    task: "RunningTaskInfo | None"
-    name: str
-    others: int
-
-
 class ExportMonitor:
     """The progress of an engine's jobs and workers.
 
@@ -69,16 +60,14 @@ class ExportMonitor:
         jobs: JobStateRepository,
         engine: "JobEngine",
         list_jobs: Callable[[], Sequence[str]],
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`list_jobs` returns the ids of the jobs to show."""
-        self._jobs, self._engine, self._list_jobs, self._clock = jobs, engine, list_jobs, clock
+        self._jobs, self._engine, self._list_jobs = jobs, engine, list_jobs
         self._lock = Lock()
         self._bytes: Counter[str] = Counter()
         self.finished: Counter[str] = Counter()  # jobs, by how they ended
-        self._states: dict[str, JobState] = {}
-        self._rates: dict[str, Rate] = {}
-        self._find_name = lru_cache(_MAX_NAMES)(self._look_up_name)
+        self._shown: dict[str, tuple[JobState, Rate]] = {}
+        self.find_name = lru_cache(_MAX_NAMES)(self._look_up_name)
         self._read_at = float("-inf")
 
     def __call__(self, event: Event) -> None:
@@ -90,55 +79,40 @@ class ExportMonitor:
 
     def count_running(self) -> int:
         """Return the number of running tasks."""
-        return sum(len(worker.tasks) for worker in self._engine.pool.list_workers())
+        return sum(len(worker.tasks) for worker in self.list_workers())
 
-    # -- jobs
+    def list_workers(self) -> "Sequence[WorkerInfo]":
+        """Return the state of every worker."""
+        return self._engine.pool.list_workers()
 
     def jobs(self) -> list[JobLine]:
         """Return the progress of the first few running jobs."""
-        now = self._clock.monotonic()
+        now = SYSTEM_CLOCK.monotonic()
         if now - self._read_at >= _READ_SECONDS:
             self._read_at = now
-            self._read_states(now)
-        return [self._make_line(job_id, state, now) for job_id, state in self._states.items()]
+            self._read_states()
+        return [self._make_line(job_id, *shown, now) for job_id, shown in self._shown.items()]
 
-    def _read_states(self, now: float) -> None:
-        states: dict[str, JobState] = {}
+    def _read_states(self) -> None:
+        shown: dict[str, tuple[JobState, Rate]] = {}
         for job_id in sorted(self._list_jobs())[:_MAX_JOBS]:
-            try:
+            state, rate = self._shown.get(job_id, (None, Rate(_RATE_SECONDS)))
+            with suppress(StoreUnavailable):  # keep showing the last known state
                 job = self._jobs.find_by_id(job_id)
-            except StoreUnavailable:  # keep showing the last known state
-                known = self._states.get(job_id)
-            else:
-                known = None if job is None else job.state
-            if known is not None:
-                states[job_id] = known
-        self._states = states
-        self._rates = {
-            job_id: self._rates.get(job_id) or Rate(_RATE_SECONDS) for job_id in states
-        }
+                state = None if job is None else job.state
+            if state is not None:
+                shown[job_id] = state, rate
+        self._shown = shown
 
-    def _make_line(self, job_id: str, state: JobState, now: float) -> JobLine:
+    def _make_line(self, job_id: str, state: JobState, rate: Rate, now: float) -> JobLine:
         with self._lock:
             arrived = self._bytes[job_id]
         arrived += self._engine.pool.count_running_bytes(job_id)
-        rate = self._rates[job_id]
         rate.record(now, state.processed_tasks, arrived)
         left = state.total_tasks - state.processed_tasks
         per_second = rate.per_second()
         seconds = left / per_second if per_second and left else None
         return JobLine(job_id, state, arrived, rate.per_second(1), seconds)
-
-    # -- workers
-
-    def workers(self) -> list[WorkerLine]:
-        """Return the state of every worker."""
-        lines = []
-        for worker in self._engine.pool.list_workers():
-            oldest = max(worker.tasks, key=lambda task: task.seconds, default=None)
-            name = "" if oldest is None else self._find_name(oldest.job_id, oldest.task_id)
-            lines.append(WorkerLine(worker.pid, oldest, name, max(0, len(worker.tasks) - 1)))
-        return lines
 
     def _look_up_name(self, job_id: str, task_id: str) -> str:
         # The store lists tasks in the order of their ids, after a given one. So after the
@@ -171,7 +145,7 @@ def show_export(monitor: ExportMonitor, title: str, *, many: bool) -> LiveView:
             ("Ctrl-C drains", "dim"),
         ]
         lines = [_render_job(job, many) for job in jobs]
-        return Group(join_texts(heading), *lines, _render_workers(monitor.workers()))
+        return Group(join_texts(heading), *lines, _render_workers(monitor))
 
     return LiveView(render, _DRAW_SECONDS)
 
@@ -200,7 +174,7 @@ def _describe_job(job: JobLine) -> list[tuple[str, str]]:
     ]
 
 
-def _render_workers(workers: list[WorkerLine]) -> "Table":
+def _render_workers(monitor: ExportMonitor) -> "Table":
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))
@@ -209,20 +183,22 @@ def _render_workers(workers: list[WorkerLine]) -> "Table":
     grid.add_column(justify="right")
     grid.add_column(justify="right")
     grid.add_column()
-    for worker in workers:
-        grid.add_row(*_describe_worker(worker))
+    for worker in monitor.list_workers():
+        grid.add_row(*_describe_worker(monitor, worker))
     return grid
 
 
-def _describe_worker(worker: WorkerLine) -> list["Text"]:
-    pid, task = _make_text(f"  {worker.pid}", "dim"), worker.task
+def _describe_worker(monitor: ExportMonitor, worker: "WorkerInfo") -> list["Text"]:
+    """Return the cells of a worker, with its oldest running task."""
+    pid, others = _make_text(f"  {worker.pid}", "dim"), len(worker.tasks) - 1
+    task = max(worker.tasks, key=lambda task: task.seconds, default=None)
     if task is None:
         return [pid, _make_text("idle", "dim")]
     more = [f"attempt {task.attempt}"] if task.attempt > 1 else []
-    more += [f"and {worker.others} more"] if worker.others else []
+    more += [f"and {others} more"] if others else []
     return [
         pid,
-        _make_text(worker.name or "…"),
+        _make_text(monitor.find_name(task.job_id, task.task_id) or "…"),
         _make_text(format_bytes(task.bytes_processed), "green"),
         _make_text(format_duration(task.seconds)),
         _make_text(", ".join(more), "yellow" if task.attempt > 1 else "dim"),

@@ -4,9 +4,7 @@ stop   jobs drain, or are given back ─▶ pool ─▶ reconciler ─▶ heartb
 """
 
 import os
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,18 +21,16 @@ from holdfast.cli.export.options import (
     check_target,
     resolve_store,
 )
-from holdfast.cli.foreground import ForegroundRunner, ServiceOptions, make_runnable
+from holdfast.cli.foreground import ForegroundRunner, Runnable, ServiceOptions
 from holdfast.cli.live_view import EventCounts
 from holdfast.core.urls import QUEUES, find_store_file, parse_url
 
 if TYPE_CHECKING:
     from holdfast.cli.live_view import LiveView
-    from holdfast.jobs.engine import JobEngine
+    from holdfast.core.worker.settle import WorkerReport
 
 # The time that a job needs after its downloads have drained, to count them and be given back.
 _GIVE_BACK_SECONDS = 10.0
-
-R = TypeVar("R")
 
 
 def serve(
@@ -110,21 +106,15 @@ def serve(
             return show_export(monitor, f"{messages.name} to {to}", many=True)
 
         status = service.choose_status(events, make_view)
-        runnable = make_runnable(worker, counts, until_empty=until_empty)
-        run = _run_with(engine, runnable.run)
-        runner = ForegroundRunner(replace(runnable, run=run), status, settings.drain_seconds)
+
+        def run() -> "WorkerReport":
+            with engine:  # which starts before the worker and stops after it
+                return worker.run(until_empty=until_empty)
+
+        runnable = Runnable(run, worker.stop, worker.stop_now, lambda: counts.running)
+        runner = ForegroundRunner(runnable, status, settings.drain_seconds)
         report = runner.run()
     service.report(runner, report)
-
-
-def _run_with(engine: "JobEngine", run: Callable[[], R]) -> Callable[[], R]:
-    """Return a function that starts the engine before the worker and stops it after."""
-
-    def run_both() -> R:
-        with engine:
-            return run()
-
-    return run_both
 
 
 def _is_in_cloud(queue: str, store: str) -> bool:
