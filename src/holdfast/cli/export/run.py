@@ -204,7 +204,7 @@ class ExportRun:
         if error is not None and error.code != "JobCompletedWithFailures":
             lines.append(f"  {format_job_error(error)}")
         for line in lines:
-            # Cleaned as a whole, so that a newline in a name does not make a second line.
+            # Cleaned as a whole, so that a newline in an error does not make a second line.
             info(strip_control_characters(line))
         command = shlex.join(["holdfast", "export", "show", self.job.job_id, "--failed"])
         command = f"{command} --jobs {shlex.quote(self.store)}"
