@@ -101,14 +101,14 @@ def open_manager(queue: str | None, *, create: bool = False) -> "QueueManager[An
     return open_queue(resolve_queue(queue), create=create)
 
 
-def require_store(url: str, kind: str, remedy: str) -> str:
+def require_store(url: str, missing: str, remedy: str) -> str:
     """Return the URL of a store. Raises StoreUnavailable if its file does not exist.
 
-    Read-only commands never create the store.
+    Read-only commands never create the store. `missing` begins the error's text.
     """
     file = find_store_file(url)
     if file is not None and not file.exists():
-        raise StoreUnavailable(f"there is no {kind} {str(file)!r}: {remedy}")
+        raise StoreUnavailable(f"{missing} {str(file)!r}: {remedy}")
     return url
 
 

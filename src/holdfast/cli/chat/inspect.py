@@ -74,7 +74,7 @@ def _find_store() -> str:
 
     return require_store(
         read_chat_settings(os.environ).store_url,
-        "conversation store",
+        "there is no conversation store",
         "start one with `holdfast chat send`, or name another store with HOLDFAST_CHAT_STORE",
     )
 

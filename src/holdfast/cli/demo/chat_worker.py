@@ -14,12 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.bootstrap import log_events
-from holdfast.bootstrap.chat_providers import ChatProviders
-from holdfast.bootstrap.chats import build_chat
+from holdfast.bootstrap.chats import ChatProviders, build_chat
 from holdfast.cli.console import info
 from holdfast.cli.demo.effect_log import open_effects
 from holdfast.cli.foreground import ForegroundRunner, make_runnable
-from holdfast.cli.live_view import EventCounts, NoStatus
+from holdfast.cli.live_view import EventCounts, LiveStatus
 from holdfast.conversations.events import ReplyWritten
 from holdfast.conversations.model import Channel
 from holdfast.conversations.outbox import SentPart, WriterAnswer
@@ -111,7 +110,7 @@ def main(arguments: Sequence[str]) -> None:
             queue, processor, drain_seconds=_DRAIN_SECONDS, keeper=app.keeper, events=events
         )
         runnable = make_runnable(worker, EventCounts())
-        ForegroundRunner(runnable, NoStatus(), _DRAIN_SECONDS).run()
+        ForegroundRunner(runnable, LiveStatus(), _DRAIN_SECONDS).run()
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def _open_repository(store: str | None) -> "Iterator[JobStateRepository]":
     remedy = (
         "name it with --jobs; for `holdfast export run --to FOLDER` that is `--jobs FOLDER`"
     )
-    url = require_store(resolve_store(store), "job store", remedy)
+    url = require_store(resolve_store(store), "there is no job store", remedy)
     with silence_log(), open_jobs(url) as repository:
         yield repository
 
