@@ -214,7 +214,7 @@ def _make_text(text: str, style: str = "") -> "Text":
 class PlainLines(LiveStatus):
     """Progress for a file or a pipe: a line every ten seconds if something changed."""
 
-    draw_seconds = 1.0
+    draw_seconds = 0.1
 
     def __init__(self, monitor: ExportMonitor) -> None:
         self._monitor = monitor
