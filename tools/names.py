@@ -7,7 +7,8 @@ python tools/names.py --list    the public functions without a docstring, too
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -57,10 +58,10 @@ def functions_in(body: list[ast.stmt], place: str) -> Iterator[tuple[str, Functi
             yield f"{place}:{node.name}", node
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    """Yield every module of the package."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path, ast.parse(path.read_text())
+@cache
+def modules() -> Sequence[tuple[Path, ast.Module]]:
+    """Return all modules with their syntax trees."""
+    return [(path, ast.parse(path.read_text())) for path in sorted(SOURCE.rglob("*.py"))]
 
 
 def is_public(name: str) -> bool:

@@ -1,6 +1,7 @@
 """Pages name files that exist."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ NAMED = re.compile(r"`([\w./-]+\.py)`")
 FOLDERS = [ROOT / name for name in ("src", "tests", "tools", "bench", "examples")]
 
 
+@cache
 def list_files() -> set[str]:
     return {"/" + str(path.relative_to(ROOT)) for of in FOLDERS for path in of.rglob("*.py")}
 

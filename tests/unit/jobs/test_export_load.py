@@ -173,7 +173,7 @@ def run_cycles(orchestrator: HeartbeatOrchestrator, world: World, cycles: range)
 
 @pytest.mark.requirement("R004-129", "R004-268")
 def test_memory_does_not_grow_with_the_number_of_cycles() -> None:
-    """500 cycles and 500 jobs that came and went, in five parts: a leak shows in each of
+    """250 cycles and 250 jobs that came and went, in five parts: a leak shows in each of
     them, and what is allocated only once (a cache, the record of the coverage) in one."""
     world = World(stall_seconds=None)
     for n in range(10):
@@ -185,14 +185,14 @@ def test_memory_does_not_grow_with_the_number_of_cycles() -> None:
     tracemalloc.start()
     try:
         sizes = [measure_traced_memory()]
-        for start in range(100, 600, 100):
-            run_cycles(orchestrator, world, range(start, start + 100))
+        for start in range(100, 350, 50):
+            run_cycles(orchestrator, world, range(start, start + 50))
             sizes.append(measure_traced_memory())
     finally:
         tracemalloc.stop()
         orchestrator.stop()
     growth = statistics.median(after - before for before, after in pairwise(sizes))
-    assert growth < 100 * 48  # 48 bytes a cycle, which is less than the name of a job
+    assert growth < 50 * 48  # 48 bytes a cycle, which is less than the name of a job
 
 
 def measure_traced_memory() -> int:
