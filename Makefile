@@ -33,7 +33,7 @@ test: $(VENV)/.ready-dev
 	$(BIN)/coverage run -m pytest tests/unit -n 3 --dist worksteal
 	$(BIN)/coverage combine --quiet
 	$(BIN)/python tools/coverage_report.py
-	$(BIN)/python -m pytest tests/contracts tests/integration tests/chaos -n 3 --dist worksteal --durations 30 --durations-min 10
+	$(BIN)/python -m pytest tests/contracts tests/integration tests/chaos -n 4 --dist worksteal --durations 30 --durations-min 10
 
 format: $(VENV)/.ready-dev
 	$(BIN)/ruff format .

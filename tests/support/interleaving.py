@@ -155,14 +155,18 @@ Play = Callable[[Policy], Baton]
 
 
 class Scripted:
-    """Makes the given choices first, and then keeps the running actor."""
+    """Makes the given choices first, and then keeps the running actor.
+
+    The number of an actor's steps may depend on the time that they took. So an actor may have
+    ended when its choice comes, and the choice is left out.
+    """
 
     def __init__(self, script: Sequence[int]) -> None:
         self._script = iter(script)
 
     def __call__(self, ready: tuple[int, ...], running: int | None) -> int:
         scripted = next(self._script, None)
-        if scripted is not None:
+        if scripted in ready:
             return scripted
         return running if running is not None else ready[0]
 
