@@ -21,7 +21,7 @@ from holdfast.conversations.model import (
     keep_recent_messages,
     make_parked_id,
 )
-from holdfast.conversations.outbox import Outbox, get_thread_mark
+from holdfast.conversations.outbox import get_thread_mark
 
 
 def keep_initial_fields(given: Conversation) -> Conversation:
@@ -115,13 +115,6 @@ def set_status(conversation: Conversation, status: str, now: float) -> Conversat
 
 
 # -- the batch
-
-
-def note_outbox(
-    conversation: Conversation, outbox: Outbox, thread_id: str, now: float
-) -> Conversation:
-    """Return the conversation with a new state of its reply."""
-    return replace(conversation, outbox=outbox, thread_id=thread_id, updated_at=now)
 
 
 def finish_turn(

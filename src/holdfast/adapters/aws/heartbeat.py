@@ -382,10 +382,6 @@ def visibility_timeout_of(queue_url: str, client: Any = None) -> int:
     return int(response["Attributes"]["VisibilityTimeout"])
 
 
-def _get_queue_name(queue_url: str) -> str:
-    return queue_url.rstrip("/").rpartition("/")[2]
-
-
 # -- the running heartbeats of this process, so that all of them can be stopped
 
 # There is no lock, which a forked child could inherit while it is locked: `add`, `discard` and

@@ -16,7 +16,7 @@ from holdfast.adapters.local.filesystem.server_clock import ServerClock
 SWEEP_SECONDS = 3600.0
 
 
-Records = Mapping[str, list[str]]  # see DedupeIndex.by_tail
+Records = Mapping[str, list[str]]  # see DedupeIndex.group_by_tail
 
 
 class Housekeeping:
