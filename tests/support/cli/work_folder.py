@@ -117,10 +117,14 @@ def has_started(place: WorkFolder, count: int) -> Callable[[], bool]:
 
 
 def log_contains(worker: subprocess.Popen[bytes], *words: bytes) -> bool:
-    """Read the log until all words have occurred, in any order. False if it ends before."""
+    """Read the log until all words have occurred, in any order.
+
+    False if it ends before; pytest then shows the log.
+    """
     assert worker.stderr is not None
     missing = set(words)
     for line in iter(worker.stderr.readline, b""):
+        print(line.decode(), end="")
         missing -= {word for word in missing if word in line}
         if not missing:
             return True

@@ -77,12 +77,13 @@ class Fetcher(Generic[M]):
             self._waiting += 1
             if self._max_batch > 1 and self._waiting >= self._max_batch:
                 self._waiting_changed.notify()
-        try:
-            with self._leader:
+        with self._leader:
+            try:
                 return self._take_ready()
-        finally:
-            with self._waiting_lock:
-                self._waiting -= 1
+            finally:
+                # Before the next slot leads: it must not claim a message for this one too.
+                with self._waiting_lock:
+                    self._waiting -= 1
 
     def _take_ready(self) -> M | None:
         ready = self._ready
