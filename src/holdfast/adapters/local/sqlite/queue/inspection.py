@@ -1,0 +1,181 @@
+"""Reading a queue without changing it: counts and message infos for operators."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from holdfast.adapters.local.sqlite.database import Database, Row
+from holdfast.adapters.local.sqlite.queue.schema import COMPLETED, FAILED, LEASED, PENDING
+from holdfast.core.clock import to_utc
+from holdfast.core.queue.manager import (
+    Holder,
+    MessageInfo,
+    MessageState,
+    PastAttempt,
+    QueueStats,
+)
+
+_STATES = (
+    MessageState.PENDING,
+    MessageState.LEASED,
+    MessageState.COMPLETED,
+    MessageState.FAILED,
+)
+_PAGE = 100  # messages per read, so that a slow reader keeps no transaction open
+_COUNT = """
+SELECT state, count(*) AS count, sum(at_ms <= ?2) AS past, min(at_ms) AS oldest
+FROM messages WHERE queue_no = ?1 GROUP BY state
+"""
+_MESSAGE = """
+SELECT messages.*, worker_id, host, pid, seen_ms
+FROM messages LEFT JOIN workers USING (worker_no) WHERE queue_no = ?
+"""
+
+
+def count_stats(database: Database, queue_no: int, now_ms: int) -> QueueStats:
+    """Count the messages in each state."""
+    rows = {row["state"]: row for row in database.query(_COUNT, (queue_no, now_ms))}
+    nothing = {"count": 0, "past": 0, "oldest": None}
+    pending, leased, completed, failed = (rows.get(state, nothing) for state in range(4))
+    is_ready = pending["past"] > 0
+    return QueueStats(
+        ready=pending["past"],
+        delayed=pending["count"] - pending["past"],
+        leased=leased["count"],
+        expired=leased["past"],
+        completed=completed["count"],
+        failed=failed["count"],
+        oldest_ready_seconds=(now_ms - pending["oldest"]) / 1000 if is_ready else None,
+    )
+
+
+def list_messages(
+    database: Database, queue_no: int, state: MessageState, limit: int
+) -> Iterator[MessageInfo]:
+    """List the messages in a state in the order of their pushes, without their history."""
+    after = 0
+    while limit > 0:
+        statement = f"{_MESSAGE} AND state = ? AND message_no > ? ORDER BY message_no LIMIT ?"
+        rows = database.query(
+            statement, (queue_no, _STATES.index(state), after, min(limit, _PAGE))
+        )
+        for row in rows:
+            yield _make_info(database, row, deep=False)
+        if len(rows) < _PAGE:
+            return
+        limit, after = limit - len(rows), rows[-1]["message_no"]
+
+
+def find(database: Database, queue_no: int, message_id: str) -> list[MessageInfo]:
+    """Find all pushes of an id, with history and checkpoint."""
+    statement = f"{_MESSAGE} AND (id = ? OR message_no = ?) ORDER BY message_no"
+    if not is_text(message_id):
+        return []
+    number = int(message_id) if message_id.isascii() and message_id.isdecimal() else 0
+    rows = database.query(statement, (queue_no, message_id, min(number, 1 << 62)))
+    return [_make_info(database, row, deep=True) for row in rows]
+
+
+def list_dead_letters(database: Database, queue_no: int, message_id: str | None) -> list[int]:
+    """List the numbers of the dead letters, all or those of one id."""
+    statement = "SELECT message_no FROM messages WHERE queue_no = ? AND state = ?"
+    values: tuple[Any, ...] = (queue_no, FAILED)
+    if message_id is not None:
+        if not is_text(message_id):
+            return []
+        statement += " AND id = ?"
+        values += (message_id,)
+    return [
+        row["message_no"] for row in database.query(statement + " ORDER BY message_no", values)
+    ]
+
+
+def list_completed_before(
+    database: Database, queue_no: int, cutoff_ms: int, limit: int
+) -> list[int]:
+    """List the numbers of messages completed by then, up to a limit."""
+    statement = (
+        "SELECT message_no FROM messages WHERE queue_no = ? AND state = ? "
+        "AND at_ms <= ? LIMIT ?"
+    )
+    rows = database.query(statement, (queue_no, COMPLETED, cutoff_ms, limit))
+    return [row["message_no"] for row in rows]
+
+
+def read_worker_id(database: Database, worker_no: int) -> str:
+    """Return a worker's id in texts."""
+    rows = database.query("SELECT worker_id FROM workers WHERE worker_no = ?", (worker_no,))
+    return rows[0]["worker_id"] if rows else str(worker_no)
+
+
+def read_attempts(database: Database, message_no: int) -> Sequence[PastAttempt]:
+    """Return how the earlier attempts of a message ended, oldest first."""
+    rows = database.query(
+        "SELECT attempts.*, worker_id FROM attempts LEFT JOIN workers USING (worker_no) "
+        "WHERE message_no = ? ORDER BY entry_no",
+        (message_no,),
+    )
+    return [
+        PastAttempt(
+            attempt=row["attempt"],
+            outcome=row["outcome"],
+            at=to_utc(row["at_ms"] / 1000),
+            worker_id=row["worker_id"] or "",
+            reason=row["reason"],
+            detail=row["detail"],
+        )
+        for row in rows
+    ]
+
+
+def read_checkpoint(database: Database, message_no: int, fence: int) -> Any:
+    """Return the newest checkpoint that was saved before that claim, or None."""
+    rows = database.query(
+        "SELECT value FROM checkpoints WHERE message_no = ? AND fence < ? "
+        "ORDER BY fence DESC LIMIT 1",
+        (message_no, fence),
+    )
+    return json.loads(rows[0]["value"]) if rows else None
+
+
+def _make_info(database: Database, row: Row, *, deep: bool) -> MessageInfo:
+    number, state = row["message_no"], row["state"]
+    return MessageInfo(
+        id=row["id"],
+        key=str(number),
+        state=_STATES[state],
+        attempts=row["claims"] - row["refunds"],
+        fence=row["claims"],
+        where=f"{database.path} message {number}",
+        due_at=to_utc(row["at_ms"] / 1000) if state == PENDING else None,
+        holder=_make_holder(row) if state == LEASED else None,
+        reason=row["reason"] if state == FAILED else None,
+        past=read_attempts(database, number) if deep else (),
+        checkpoint=read_checkpoint(database, number, row["claims"] + 1) if deep else None,
+        body=_parse_body(row["body"]),
+    )
+
+
+def _make_holder(row: Row) -> Holder:
+    return Holder(
+        worker_id=row["worker_id"] or "",
+        timestamp=to_utc(row["claimed_ms"] / 1000),
+        attempt=row["claims"] - row["refunds"],
+        expires_at=to_utc(row["at_ms"] / 1000),
+        host=row["host"] or "",
+        pid=row["pid"] or 0,
+        last_seen=to_utc(row["seen_ms"] / 1000) if row["seen_ms"] else None,
+    )
+
+
+def _parse_body(body: bytes) -> dict[str, Any] | None:
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def is_text(text: str) -> bool:
+    """Return whether the database can store this as text."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -1,0 +1,60 @@
+"""The tables of queues and their messages."""
+
+from holdfast.adapters.local.sqlite.schema import Schema
+
+PENDING, LEASED, COMPLETED, FAILED = range(4)
+
+# `at_ms` is when the message is due, when its lease ends, or when it was completed or
+# dead-lettered. `claims` never falls, so it is the fence. `taken_from` is the worker whose
+# lease ended before the last claim. Only messages that were pushed with dedupe are in `ids`.
+QUEUES = Schema(
+    name="queue",
+    content="messages",
+    version=1,
+    application_id=0x486F6C51,
+    tables="""
+CREATE TABLE queues (queue_no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE boots (boot_id TEXT PRIMARY KEY, offset_ms INTEGER NOT NULL);
+CREATE TABLE workers (
+    worker_no INTEGER PRIMARY KEY AUTOINCREMENT,
+    worker_id TEXT NOT NULL,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    seen_ms INTEGER NOT NULL
+);
+CREATE TABLE messages (
+    message_no INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue_no INTEGER NOT NULL,
+    state INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL,
+    dedupe INTEGER NOT NULL,
+    claims INTEGER NOT NULL,
+    refunds INTEGER NOT NULL,
+    worker_no INTEGER,
+    claimed_ms INTEGER,
+    taken_from INTEGER,
+    id TEXT NOT NULL,
+    reason TEXT,
+    body BLOB NOT NULL
+);
+CREATE INDEX states ON messages (queue_no, state, at_ms);
+CREATE UNIQUE INDEX ids ON messages (queue_no, id) WHERE dedupe AND state < 3;
+CREATE TABLE attempts (
+    message_no INTEGER NOT NULL,
+    entry_no INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    outcome TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    worker_no INTEGER,
+    reason TEXT NOT NULL,
+    detail TEXT,
+    PRIMARY KEY (message_no, entry_no)
+) WITHOUT ROWID;
+CREATE TABLE checkpoints (
+    message_no INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (message_no, fence)
+) WITHOUT ROWID
+""",
+)

@@ -1,0 +1,63 @@
+"""The timeline of a machine: milliseconds that only grow, and that no clock step moves.
+
+All processes of a machine share one monotonic clock. The first that opens the file after a
+start of the machine notes by how much the wall clock is ahead of it, and all others use the
+same offset. Due times and deadlines are on this timeline.
+"""
+
+from pathlib import Path
+from sqlite3 import Connection
+
+from holdfast.adapters.local.sqlite.database import Database
+from holdfast.core.clock import Clock
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_OFFSETS = Path("/proc/self/timens_offsets")
+
+
+class Timeline:
+    """The time of this machine, as all of its processes count it."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._clock = clock
+        with database.begin_write() as connection:
+            self._offset_ms = self._agree(connection)
+
+    def read_ms(self) -> int:
+        """Return the current time on the timeline."""
+        return int(self._clock.monotonic() * 1000) + self._offset_ms
+
+    def _agree(self, connection: Connection) -> int:
+        boot_id, namespace_ms = _read_boot_id(), _read_namespace_ms()
+        found = connection.execute(
+            "SELECT offset_ms FROM boots WHERE boot_id = ?", (boot_id,)
+        ).fetchone()
+        if found:
+            return int(found[0]) - namespace_ms
+        now_ms = int(self._clock.time() * 1000)
+        # A machine whose clock went back while it was off continues where the timeline ended.
+        last_ms = connection.execute("SELECT max(seen_ms) FROM workers").fetchone()[0] or 0
+        offset_ms = max(now_ms, last_ms) - int(self._clock.monotonic() * 1000)
+        connection.execute(
+            "INSERT INTO boots VALUES (?, ?)", (boot_id, offset_ms + namespace_ms)
+        )
+        return offset_ms
+
+
+def _read_boot_id() -> str:
+    """Return an id that all processes share since this machine started; empty if unknown."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _read_namespace_ms() -> int:
+    """Return by how much the clock of our time namespace is ahead of the machine's."""
+    try:
+        lines = [line.split() for line in _OFFSETS.read_text().splitlines()]
+    except OSError:
+        return 0
+    return next(
+        (int(s) * 1000 + int(ns) // 1_000_000 for name, s, ns in lines if name == "boottime"), 0
+    )
