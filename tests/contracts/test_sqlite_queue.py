@@ -44,7 +44,8 @@ def _overwrite_a_push(queue: Any, body: bytes) -> None:
     """Give a push the bytes, and the id in them, as a newer program would have written it."""
     queue.push(AnyMessage(id="injected"))
     statement = "UPDATE messages SET body = ?, id = ? WHERE id = 'injected' AND state = 0"
-    assert queue._database.execute(statement, (body, _find_id(body))) == 1
+    with queue._database.begin_write() as connection:
+        assert connection.execute(statement, (body, _find_id(body))).rowcount == 1
 
 
 def _find_id(body: bytes) -> str:

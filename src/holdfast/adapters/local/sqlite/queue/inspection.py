@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.adapters.local.sqlite.database import Database, Row
+from holdfast.adapters.local.sqlite.database import Database
 from holdfast.adapters.local.sqlite.queue.schema import COMPLETED, FAILED, LEASED, PENDING
 from holdfast.core.clock import to_utc
 from holdfast.core.queue.manager import (
@@ -14,6 +14,7 @@ from holdfast.core.queue.manager import (
     PastAttempt,
     QueueStats,
 )
+from holdfast.core.rows import Row
 
 _STATES = (
     MessageState.PENDING,

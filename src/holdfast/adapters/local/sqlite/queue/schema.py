@@ -1,6 +1,6 @@
 """The tables of queues and their messages."""
 
-from holdfast.adapters.local.sqlite.schema import Schema
+from holdfast.adapters.local.sqlite.connection import Schema
 
 PENDING, LEASED, COMPLETED, FAILED = range(4)
 
