@@ -51,7 +51,7 @@ class CommitGroup:
         return result
 
     def _run_waiting(self) -> None:
-        calls = []
+        calls: list[_Call[Any]] = []
         while self._waiting and len(calls) < _MAX_OPERATIONS:
             calls.append(self._waiting.popleft())
         try:
