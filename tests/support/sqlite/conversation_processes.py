@@ -146,7 +146,7 @@ def _die_at(store: SQLiteConversations, statement: int) -> None:
         if len(statements) > statement + 1:  # the first one ends this transaction
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with store._database.begin_read() as connection:
+    with store._database.begin_write() as connection:
         connection.set_trace_callback(trace)
 
 

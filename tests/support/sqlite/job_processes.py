@@ -82,7 +82,7 @@ def _die_at(jobs: SQLiteJobs, statement: int) -> None:
         if len(statements) > statement + 1:  # the first one ends this transaction
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with jobs._database.begin_read() as connection:
+    with jobs._database.begin_write() as connection:
         connection.set_trace_callback(trace)
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 Durability = Literal["power", "process"]
 
 SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
-_RETRY_SECONDS = 0.01
+_RETRY_SECONDS = 0.0002
 _MAX_WAL_BYTES = 16 * 1024 * 1024  # the log is truncated to this after a burst
 
 
@@ -28,6 +28,7 @@ class Schema:
     version: int
     tables: str
     application_id: int = 0  # distinguishes kinds of stores that have the same version
+    page_bytes: int = 4096
 
     def is_current(self, connection: sqlite3.Connection, path: Path) -> bool:
         """Return whether the tables exist in this version.
@@ -91,7 +92,7 @@ def connect(
         factory=RowConnection,
     )
     try:
-        _configure(connection, durability)
+        _configure(connection, schema, durability)
         _prepare(connection, path, schema, busy_seconds)
     except BaseException:
         connection.close()
@@ -99,12 +100,16 @@ def connect(
     return OpenConnection(connection, file_id)
 
 
-def _configure(connection: sqlite3.Connection, durability: Durability) -> None:
+def _configure(connection: sqlite3.Connection, schema: Schema, durability: Durability) -> None:
     connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
     if durability == "power":
         # on macOS, reaches the disk and not only its cache
         connection.execute("PRAGMA fullfsync = ON")
     connection.execute(f"PRAGMA journal_size_limit = {_MAX_WAL_BYTES}")
+    # Otherwise SQLite creates a file for each statement that may have to be undone.
+    connection.execute("PRAGMA temp_store = MEMORY")
+    # A thread in the background does this earlier (Database), so that no writer waits for it.
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_MAX_WAL_BYTES // schema.page_bytes}")
 
 
 def _prepare(
@@ -113,7 +118,7 @@ def _prepare(
     if _is_current(connection, path, schema):
         return
     # If two processes create a store at once, SQLite refuses one of them without waiting.
-    _retry_while_busy(lambda: _enable_wal(connection, path, schema), busy_seconds)
+    retry_while_busy(lambda: _enable_wal(connection, path, schema), busy_seconds)
     _create_tables(connection, path, schema)
 
 
@@ -128,8 +133,9 @@ def _is_current(connection: sqlite3.Connection, path: Path, schema: Schema) -> b
 def _enable_wal(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
     """Enable the write-ahead log, so that readers and writers do not wait for each other.
 
-    The file remembers the mode.
+    The file remembers the mode, and the size of its pages.
     """
+    connection.execute(f"PRAGMA page_size = {schema.page_bytes}")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise ConfigError(
@@ -145,14 +151,22 @@ def _create_tables(connection: sqlite3.Connection, path: Path, schema: Schema) -
     connection.execute("COMMIT")
 
 
-def _retry_while_busy(attempt: Callable[[], T], seconds: float) -> T:
-    give_up_at = SYSTEM_CLOCK.monotonic() + seconds
+def retry_while_busy(attempt: Callable[[], T], seconds: float) -> T:
+    """Call again while another process writes, at most for these seconds.
+
+    SQLite itself would wait longer from time to time, so that processes that come later are
+    served first.
+    """
+    give_up_at = 0.0
     while True:
         try:
             return attempt()
         except sqlite3.OperationalError as error:
-            is_busy = _get_primary_code(error) == sqlite3.SQLITE_BUSY
-            if not is_busy or SYSTEM_CLOCK.monotonic() > give_up_at:
+            if _get_primary_code(error) != sqlite3.SQLITE_BUSY:
+                raise
+            now = SYSTEM_CLOCK.monotonic()
+            give_up_at = give_up_at or now + seconds
+            if now > give_up_at:
                 raise
             SYSTEM_CLOCK.sleep(_RETRY_SECONDS)
 

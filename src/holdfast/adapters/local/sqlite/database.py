@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from threading import Condition, Lock
-from typing import Any
+from threading import Condition, Lock, Thread
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from holdfast.adapters.local.sqlite import path_check
@@ -25,7 +25,12 @@ from holdfast.adapters.local.sqlite.connection import (
     translate_error,
 )
 from holdfast.adapters.local.sqlite.rows import RowConnection, read_rows
-from holdfast.core.errors import ConfigError, StoreUnavailable
+from holdfast.adapters.local.sqlite.writer import Operation, Writer
+from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
+
+T = TypeVar("T")
+
+_CHECKPOINT_CHANGES = 1_000  # rows that are changed between two checkpoints
 
 _databases: "WeakSet[Database]" = WeakSet()
 
@@ -48,6 +53,7 @@ class Database:
         self._busy_seconds = busy_seconds
         self._generation = 0  # rises when all connections must be closed
         self._orphaned = False
+        self._kept_writer = True
         self._reset()
         path_check.prepare_file(self.path, content=schema.content)
         _register(self)
@@ -59,15 +65,28 @@ class Database:
         self._lent = 0
         self._forking = False
         self._condition = Condition(Lock())
-        self._writing = Lock()
+        self._writer = Writer(
+            self.path,
+            self._schema.name,
+            self._connect,
+            self._busy_seconds,
+            self._start_checkpoint_when_due,
+        )
+        self._checkpoint: Thread | None = None
+        self._checkpoint_at = 0  # changes of the writer
 
     # -- transactions
 
     @contextmanager
     def begin_read(self) -> Iterator[RowConnection]:
         """Begin a transaction that sees one state of the file throughout."""
-        with self._lend() as connection, _transaction(connection, "BEGIN"):
-            yield connection
+        with self._lend() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                with suppress(sqlite3.Error):
+                    connection.execute("COMMIT")
 
     @contextmanager
     def begin_write(self, *, durable: bool = True) -> Iterator[RowConnection]:
@@ -75,46 +94,58 @@ class Database:
 
         A write that is not `durable` reaches the disk with the next durable one. A power cut in
         between undoes it as if it had not been requested.
-
-        The transaction is IMMEDIATE, because one that reads first and requests the write lock
-        later is refused at once if another writer was faster, however long it would wait.
         """
-        # Writers of this process queue here, because SQLite would let them poll.
-        if not self._writing.acquire(timeout=self._busy_seconds):
-            raise self._unavailable("its other writers took too long")
-        try:
-            with (
-                self._lend() as connection,
-                self._relax_sync(connection, durable),
-                _transaction(connection, "BEGIN IMMEDIATE"),
-            ):
-                yield connection
-        finally:
-            self._writing.release()
+        relax = not durable and self._durability == "power"
+        with self._writer.begin(relax_sync=SYNCHRONOUS["process"] if relax else None) as writer:
+            yield writer
+
+    def write(self, operation: Operation[T], *, is_statement: bool = False) -> T:
+        """Run an operation in a transaction, and return its result after the commit.
+
+        Operations of several threads share a transaction, and each is undone alone if it fails.
+        `is_statement` means that it executes one statement only. It may be called again if it
+        was undone, so it must change nothing but the file.
+        """
+        return self._writer.run(operation, is_statement=is_statement)
 
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows that one statement reads, as dicts by column."""
-        with self.begin_read() as connection:
+        with self._lend() as connection:
             return read_rows(connection.execute(statement, values))
-
-    @contextmanager
-    def _relax_sync(self, connection: sqlite3.Connection, durable: bool) -> Iterator[None]:
-        if durable or self._durability == "process":
-            yield
-            return
-        connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS['process']}")
-        try:
-            yield
-        finally:
-            connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS[self._durability]}")
 
     def close(self) -> None:
         """Close the connections. One that is in use is closed when its transaction ends."""
+        checkpoint = self._checkpoint
+        if checkpoint is not None and checkpoint.is_alive():
+            checkpoint.join(self._busy_seconds)
+        self._writer.close()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         with self._condition:
             self._generation += 1
             idle, self._idle = self._idle, []
         for opened in idle:
             opened.connection.close()
+
+    # -- checkpoints: copy pages from the log to the file in the background. Once the log is
+    # large, SQLite itself does the rest with the next commit.
+
+    def _start_checkpoint_when_due(self, connection: sqlite3.Connection) -> None:
+        changes = connection.total_changes
+        if abs(changes - self._checkpoint_at) < _CHECKPOINT_CHANGES:
+            return
+        self._checkpoint_at = changes
+        if self._checkpoint is None or not self._checkpoint.is_alive():
+            self._checkpoint = Thread(
+                target=self._run_checkpoint, name="holdfast-checkpoint", daemon=True
+            )
+            with suppress(RuntimeError):  # no thread is available
+                self._checkpoint.start()
+
+    def _run_checkpoint(self) -> None:
+        with suppress(HoldfastError), self._lend() as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     # -- connections, each used by one thread at a time
 
@@ -136,13 +167,13 @@ class Database:
             self._give_back(opened, generation, broken)
 
     def _connect(self) -> OpenConnection:
+        if self._orphaned:
+            raise self._unavailable("this process was forked while another thread used it")
         return connect(self.path, self._schema, self._durability, self._busy_seconds)
 
     def _take_idle(self) -> tuple[OpenConnection | None, int]:
         """Return an idle connection, if there is one to the file that has the path now."""
         with self._condition:
-            if self._orphaned:
-                raise self._unavailable("this process was forked while another thread used it")
             if not self._condition.wait_for(lambda: not self._forking, self._busy_seconds):
                 raise self._unavailable("a fork took too long")
             self._lent += 1
@@ -171,13 +202,16 @@ class Database:
 
     def before_fork(self) -> None:
         """Wait until no connection is in use and close them all."""
+        self._kept_writer = self._writer.before_fork()
         with self._condition:
             self._forking = True
             self._condition.wait_for(lambda: not self._lent, self._busy_seconds)
-        self.close()
+        self._close_idle()
 
     def after_fork_in_parent(self) -> None:
         """Allow connections again."""
+        if self._kept_writer:
+            self._writer.after_fork_in_parent()
         with self._condition:
             self._forking = False
             self._condition.notify_all()
@@ -186,20 +220,8 @@ class Database:
         """Start without connections in the child."""
         # A thread that was using a connection does not exist in the child, so it cannot return
         # it.
-        self._orphaned = self._orphaned or self._lent > 0
+        self._orphaned = self._orphaned or self._lent > 0 or not self._kept_writer
         self._reset()
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
-    connection.execute(begin)
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):  # a full disk may have rolled it back already
-            connection.execute("ROLLBACK")
-        raise
 
 
 # Held from before a fork until after it, so that a database created meanwhile waits.

@@ -56,7 +56,7 @@ def _require_local(path: Path, mounts: Path) -> None:
 def get_file_identity(path: Path) -> tuple[int, int] | None:
     """Return the device and inode of the file, or None if there is no file."""
     try:
-        status = path.stat()
+        status = os.stat(path)  # faster, and called for every write
     except OSError:
         return None
     return status.st_dev, status.st_ino

@@ -44,6 +44,7 @@ from holdfast.testing.contracts.conversations.support import (
     make_window,
     stage_messages,
 )
+from support.sqlite.connections import use_connections
 
 
 @pytest.fixture
@@ -102,8 +103,8 @@ def test_writes_that_must_survive_a_power_cut_are_on_disk_when_the_call_returns(
 
     with SQLiteConversations(path) as store:
         create_conversation(store)
-        [opened] = store._database._idle
-        opened.connection.set_trace_callback(statements.append)
+        with store._database.begin_write() as connection:
+            connection.set_trace_callback(statements.append)
         written_reply = WriterAnswer("reply")
         durable_by_call = {
             "stage": is_durable(lambda: stage_messages(store, "m1")),
@@ -334,11 +335,13 @@ def test_a_slow_reader_of_a_listing_keeps_no_transaction_open(
 def trace_statements(store: SQLiteConversations) -> Iterator[list[str]]:
     """Collect every statement that is run in the block."""
     statements: list[str] = []
-    with store._database.begin_read() as connection:
-        connection.set_trace_callback(statements.append)
+    with use_connections(store._database) as connections:
+        for connection in connections:
+            connection.set_trace_callback(statements.append)
     yield statements
-    with store._database.begin_read() as connection:
-        connection.set_trace_callback(None)
+    with use_connections(store._database) as connections:
+        for connection in connections:
+            connection.set_trace_callback(None)
 
 
 def make_every_call(store: SQLiteConversations) -> None:
@@ -427,11 +430,13 @@ def test_a_turn_costs_the_same_with_a_long_history(store: SQLiteConversations) -
 
 def _count_steps(store: SQLiteConversations, call: Callable[[], None]) -> int:
     steps: list[int] = []
-    with store._database.begin_read() as connection:
-        connection.set_progress_handler(lambda: steps.append(1), 1)  # type: ignore[arg-type]
+    with use_connections(store._database) as connections:
+        for connection in connections:
+            connection.set_progress_handler(lambda: steps.append(1), 1)  # type: ignore[arg-type]
     call()
-    with store._database.begin_read() as connection:
-        connection.set_progress_handler(None, 0)
+    with use_connections(store._database) as connections:
+        for connection in connections:
+            connection.set_progress_handler(None, 0)
     return len(steps)
 
 

@@ -173,7 +173,7 @@ def test_threads_that_ended_leave_no_connection_behind(
         thread = Thread(target=jobs.note_progress, args=("job",))
         thread.start()
         thread.join()
-    assert count_open_files(path) == 1
+    assert count_open_files(path) == 2  # for reads and for writes
     jobs.close()
     assert count_open_files(path) == 0
     assert read_job(jobs).status is JobStatus.PROCESSING  # and it opens again
@@ -204,12 +204,12 @@ def test_a_result_costs_the_same_in_a_large_job(fast_path: Path, clock: ManualCl
     for count in (100, 5_000):
         tasks = start_job(jobs, clock, count, job_id=f"{count}")
         ran = []
-        with jobs._database.begin_read() as connection:
+        with jobs._database.begin_write() as connection:
             connection.set_progress_handler(lambda ran=ran: ran.append(1), 1)
         assert (
             jobs.record_results(f"{count}", [make_success(task) for task in tasks[:50]]) == 50
         )
-        with jobs._database.begin_read() as connection:
+        with jobs._database.begin_write() as connection:
             connection.set_progress_handler(None, 0)
         steps[count] = len(ran)
     assert steps[100] > 50

@@ -28,7 +28,6 @@ from typing import Any
 from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.adapters.local.sqlite.database import Database
 from holdfast.adapters.local.sqlite.queue import inspection
-from holdfast.adapters.local.sqlite.queue.commit_group import CommitGroup
 from holdfast.adapters.local.sqlite.queue.schema import (
     COMPLETED,
     FAILED,
@@ -155,8 +154,7 @@ class SQLiteQueue(QueueManager[M]):
         after_fork.run_after_fork(self, SQLiteQueue._build_process_state)
 
     def _build_process_state(self) -> None:
-        """Build what a fork must not share: its place among the threads, and its identity."""
-        self._group = CommitGroup(self._database)
+        """Build what a fork must not share: the identity of this process."""
         self._worker_no = 0  # 0: not registered
         self._seen_ms = 0
 
@@ -193,7 +191,7 @@ class SQLiteQueue(QueueManager[M]):
 
         if batch:
             with _translate_errors():
-                self._group.run(insert)
+                self._database.write(insert)
 
     # -- consuming
 
@@ -203,7 +201,7 @@ class SQLiteQueue(QueueManager[M]):
             asked_at = self.clock.monotonic()
             missing = limit - len(claimed)
             with _translate_errors():
-                rows = self._group.run(partial(self._claim_rows, limit=missing))
+                rows = self._database.write(partial(self._claim_rows, limit=missing))
             received = (self._receive(row, asked_at) for row in rows)
             claimed += [message for message in received if message is not None]
             if len(rows) < missing:
@@ -321,7 +319,7 @@ class SQLiteQueue(QueueManager[M]):
             ]
 
         with _translate_errors():
-            counts = self._group.run(renew_all)
+            counts = self._database.write(renew_all)
         return [
             RENEWED if count else Refused("another worker took it over") for count in counts
         ]
@@ -332,7 +330,9 @@ class SQLiteQueue(QueueManager[M]):
             return [self._ack_row(connection, lease, now_ms) for lease in leases]
 
         with _translate_errors():
-            return [None if acked else _make_lease_lost() for acked in self._group.run(ack_all)]
+            return [
+                None if acked else _make_lease_lost() for acked in self._database.write(ack_all)
+            ]
 
     def _ack_row(self, connection: Connection, lease: Lease, now_ms: int) -> bool:
         if connection.execute(_ACK, (now_ms, *self._held(lease))).rowcount:
@@ -360,7 +360,7 @@ class SQLiteQueue(QueueManager[M]):
             return connection.execute(_PUT_BACK, values).rowcount
 
         with _translate_errors():
-            return None if self._group.run(put_back) else _make_lease_lost()
+            return None if self._database.write(put_back) else _make_lease_lost()
 
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
@@ -374,7 +374,7 @@ class SQLiteQueue(QueueManager[M]):
             return changed
 
         with _translate_errors():
-            return None if self._group.run(nack) else _make_lease_lost()
+            return None if self._database.write(nack) else _make_lease_lost()
 
     def _release(self, lease: Lease) -> LeaseLost | None:
         return self._put_back(lease, 0.0, refunds=1)
@@ -396,7 +396,7 @@ class SQLiteQueue(QueueManager[M]):
             return changed
 
         with _translate_errors():
-            return None if self._group.run(move) else _make_lease_lost()
+            return None if self._database.write(move) else _make_lease_lost()
 
     def _add_attempt(
         self,
@@ -442,7 +442,7 @@ class SQLiteQueue(QueueManager[M]):
             ).rowcount
 
         with _translate_errors():
-            saved = self._group.run(save)
+            saved = self._database.write(save)
         if saved < 1:
             lease.lose("another worker took it over")
             raise _make_lease_lost()
@@ -478,7 +478,7 @@ class SQLiteQueue(QueueManager[M]):
                 return sum(self._redrive(connection, number) for number in numbers)
 
             with _translate_errors():
-                redriven += self._group.run(redrive)
+                redriven += self._database.write(redrive)
             on_progress(len(numbers))
         return redriven
 
@@ -533,7 +533,7 @@ class SQLiteQueue(QueueManager[M]):
             return deleted
 
         with _translate_errors():
-            return self._group.run(delete)
+            return self._database.write(delete)
 
     def close(self) -> None:
         self._database.close()

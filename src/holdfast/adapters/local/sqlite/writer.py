@@ -1,0 +1,274 @@
+"""The one connection through which the threads of a process write to a file.
+
+A thread that waits for its turn usually finds that the thread before it ran its operation, too,
+in the same transaction. So a commit, which waits for the disk if the file must survive a power
+cut, is shared by all operations that came meanwhile.
+"""
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, Generic, TypeVar
+
+from holdfast.adapters.local.sqlite.connection import (
+    OpenConnection,
+    retry_while_busy,
+    translate_error,
+)
+from holdfast.adapters.local.sqlite.path_check import get_file_identity
+from holdfast.adapters.local.sqlite.rows import RowConnection
+from holdfast.core.errors import StoreUnavailable
+
+T = TypeVar("T")
+Operation = Callable[[RowConnection], T]
+
+_MAX_CALLS = 100  # in one transaction, so that other processes are not kept waiting
+
+
+class _Call(Generic[T]):
+    """The operation of one thread, and what became of it."""
+
+    __slots__ = ("error", "is_done", "is_statement", "operation", "result")
+
+    def __init__(self, operation: Operation[T], is_statement: bool) -> None:
+        self.operation = operation
+        self.is_statement = is_statement
+        self.is_done = False
+        self.result: Any = None
+        self.error: Exception | None = None
+
+
+class Writer:
+    """Runs the operations of all threads, as many as wait in one transaction.
+
+    `connect` opens a connection, and `on_commit` is called after each commit. A thread waits up
+    to `busy_seconds` for the others of its process, and as long for other processes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        store: str,
+        connect: Callable[[], OpenConnection],
+        busy_seconds: float,
+        on_commit: Callable[[sqlite3.Connection], None],
+    ) -> None:
+        self._path, self._store = path, store
+        self._connect = connect
+        self._busy_seconds = busy_seconds
+        self._on_commit = on_commit
+        self._turn = Lock()
+        self._waiting: deque[_Call[Any]] = deque()
+        self._opened: OpenConnection | None = None
+        self._must_close = False
+
+    # -- operations of several threads in one transaction
+
+    def run(self, operation: Operation[T], *, is_statement: bool) -> T:
+        """Run the operation in a transaction, and return its result after the commit.
+
+        If it executes only one statement, it needs no transaction of its own. An operation may
+        run again after a failure that undid it, so it must change nothing but the file.
+        """
+        call = _Call(operation, is_statement)
+        self._waiting.append(call)
+        self._wait_for_turn(call)
+        try:
+            while not call.is_done:
+                self._run_waiting(call)
+        finally:
+            self._end_turn()
+        if call.error is not None:
+            raise self._translate(call.error)
+        result: T = call.result
+        return result
+
+    def _wait_for_turn(self, call: _Call[Any]) -> None:
+        try:
+            if self._turn.acquire(timeout=self._busy_seconds):
+                return
+        except BaseException:  # Ctrl-C
+            self._withdraw(call)
+            raise
+        # Its thread has it if it cannot be withdrawn: the end is near.
+        if self._withdraw(call) or not self._turn.acquire(timeout=self._busy_seconds):
+            raise self._too_slow()
+
+    def _withdraw(self, call: _Call[Any]) -> bool:
+        try:
+            self._waiting.remove(call)
+        except ValueError:
+            return False
+        return True
+
+    def _run_waiting(self, own: _Call[Any]) -> None:
+        calls: list[_Call[Any]] = []
+        while self._waiting and len(calls) < _MAX_CALLS:
+            calls.append(self._waiting.popleft())
+        try:
+            connection = self._open()
+            if len(calls) == 1 and own.is_statement and calls[0] is own:
+                own.result = self._retry(own.operation, connection)
+                own.is_done = True
+            else:
+                self._run_together(connection, calls)
+            self._on_commit(connection)
+        except Exception as error:
+            self._must_close = isinstance(error, sqlite3.Error)
+            for call in calls:
+                if not call.is_done:
+                    call.error, call.is_done = error, True
+        except BaseException:  # Ctrl-C in this thread: the others run their calls themselves
+            others = [call for call in calls if not call.is_done and call is not own]
+            self._waiting.extendleft(reversed(others))
+            raise
+
+    def _run_together(self, connection: RowConnection, calls: list[_Call[Any]]) -> None:
+        begun = False
+        try:
+            self._begin(connection)
+            begun = True
+            for call in calls:
+                _run_call(connection, call, is_alone=len(calls) == 1)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            if connection.in_transaction:
+                _roll_back(connection)
+            elif begun and not isinstance(error, Exception):
+                _finish(calls)  # the signal came just after the commit
+            raise
+        _finish(calls)
+
+    # -- one transaction
+
+    @contextmanager
+    def begin(self, *, relax_sync: str | None = None) -> Iterator[RowConnection]:
+        """Begin a transaction as the only writer, with another `synchronous` if given."""
+        if not self._turn.acquire(timeout=self._busy_seconds):
+            raise self._too_slow()
+        try:
+            connection = self._open()
+            with _relax_sync(connection, relax_sync):
+                self._begin(connection)
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    _roll_back(connection)
+                    raise
+            self._on_commit(connection)
+        except sqlite3.Error as error:
+            self._must_close = True
+            raise self._translate(error) from error
+        finally:
+            self._end_turn()
+
+    # -- the connection
+
+    def close(self) -> None:
+        """Close the connection, now or when the turn of another thread ends."""
+        self._must_close = True
+        if self._turn.acquire(blocking=False):
+            self._end_turn()
+
+    def before_fork(self) -> bool:
+        """Wait for the turn of another thread, close the connection, and keep all others out.
+
+        Returns False if it took too long.
+        """
+        if not self._turn.acquire(timeout=self._busy_seconds):
+            return False
+        self._close_connection()
+        return True
+
+    def after_fork_in_parent(self) -> None:
+        """Let the other threads go on."""
+        self._turn.release()
+
+    def _open(self) -> RowConnection:
+        opened = self._opened
+        # Writes to a file that was removed or replaced would succeed, but be lost.
+        if opened is not None and opened.file_id != get_file_identity(self._path):
+            self._close_connection()
+        if self._opened is None:
+            self._opened = self._connect()
+            self._opened.connection.execute("PRAGMA busy_timeout = 0")  # _retry waits
+        return self._opened.connection
+
+    def _end_turn(self) -> None:
+        if self._must_close:
+            self._must_close = False
+            self._close_connection()
+        self._turn.release()
+
+    def _close_connection(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.connection.close()
+
+    def _begin(self, connection: RowConnection) -> None:
+        # IMMEDIATE, because a transaction that reads first and requests the write lock later is
+        # refused at once if another writer was faster, however long it would wait.
+        self._retry(lambda connection: connection.execute("BEGIN IMMEDIATE"), connection)
+
+    def _retry(self, operation: Operation[T], connection: RowConnection) -> T:
+        """Retry while another process writes. SQLite itself would wait longer each time, so
+        that a process that came late could take over again and again."""
+        return retry_while_busy(lambda: operation(connection), self._busy_seconds)
+
+    def _translate(self, error: Exception) -> Exception:
+        """Return Holdfast's error for one of SQLite, and any other unchanged."""
+        if not isinstance(error, sqlite3.Error):
+            return error
+        return translate_error(error, self._path, self._store) or error
+
+    def _too_slow(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"the {self._store} {str(self._path)!r} is unavailable: its other writers took too "
+            "long"
+        )
+
+
+def _run_call(connection: RowConnection, call: _Call[Any], *, is_alone: bool) -> None:
+    """Run one operation. Its failure undoes its own writes, and not those of the others."""
+    if is_alone:
+        call.result = call.operation(connection)
+        return
+    if not call.is_statement:  # one statement undoes itself
+        connection.execute("SAVEPOINT operation")
+    try:
+        call.result = call.operation(connection)
+    except Exception as error:
+        if not connection.in_transaction:
+            raise  # SQLite undid everything, for example because the disk is full
+        call.error = error
+        if not call.is_statement:
+            connection.execute("ROLLBACK TO operation")
+    if not call.is_statement:
+        connection.execute("RELEASE operation")
+
+
+def _finish(calls: list[_Call[Any]]) -> None:
+    for call in calls:
+        call.is_done = True
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    with suppress(sqlite3.Error):  # a full disk may have rolled it back already
+        connection.execute("ROLLBACK")
+
+
+@contextmanager
+def _relax_sync(connection: sqlite3.Connection, synchronous: str | None) -> Iterator[None]:
+    if synchronous is None:
+        yield
+        return
+    normal = connection.execute("PRAGMA synchronous").fetchone()[0]
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA synchronous = {normal}")
