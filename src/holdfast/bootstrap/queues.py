@@ -12,7 +12,7 @@ from holdfast.core.errors import ConfigError
 from holdfast.core.events import Events
 from holdfast.core.queue.manager import QueueManager
 from holdfast.core.queue.message import AnyMessage, M
-from holdfast.core.urls import QUEUES, parse_url
+from holdfast.core.urls import QUEUES, parse_url, split_database_path
 
 if TYPE_CHECKING:
     from holdfast.adapters.aws.sqs import SQSQueue as SQSQueue
@@ -35,6 +35,8 @@ def open_queue(
         acme/enrich                   data/queues/acme/enrich
         ./work/acme/enrich            ./work/queues/acme/enrich
         file:/srv/work/acme/enrich    /srv/work/queues/acme/enrich
+        sqlite:work.db                the queue "default" in the SQLite file work.db
+        sqlite:/srv/work.db/enrich    the queue "enrich" there, or sqlite:…/acme/enrich
         sqs:enrich                    the SQS queue of that name, with the usual AWS settings
         https://sqs.…/1234/enrich     the SQS queue with that URL
         memory:                       in this process, for tests
@@ -58,6 +60,19 @@ def open_queue(
             clock=clock,
             events=events,
             **settings.model_dump(include={"lease_seconds", "max_attempts", "dedupe"}),
+        )
+    if parsed.scheme == "sqlite":
+        from holdfast.adapters.local.sqlite import SQLiteQueue
+
+        file, name = split_database_path(parsed.path)
+        return SQLiteQueue(
+            file,
+            model,
+            queue=name,
+            create=create,
+            clock=clock,
+            events=events,
+            **settings.model_dump(exclude={"data_dir"}),
         )
     from holdfast.adapters.local.filesystem import FilesystemQueue
 

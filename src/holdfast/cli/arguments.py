@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 QUEUE_VARIABLE = "HOLDFAST_QUEUE"
 QUEUE_HELP = (
     "The queue: a name (enrich, acme/enrich), a path (./work/acme/enrich) or a URL "
-    "(file:/srv/work/acme/enrich, sqs:enrich, https://sqs…/enrich). Optional if "
-    f"{QUEUE_VARIABLE} is set."
+    "(file:/srv/work/acme/enrich, sqlite:work.db/enrich, sqs:enrich, https://sqs…/enrich). "
+    f"Optional if {QUEUE_VARIABLE} is set."
 )
 
 STDIN = "-"  # instead of a file or a text

@@ -1,6 +1,7 @@
 """The parser of Holdfast's URLs: queues, stores and targets.
 
     QUEUES    enrich, acme/enrich?lease_seconds=30, file:/srv/work/acme/enrich,
+              sqlite:work.db, sqlite:/srv/work.db/acme/enrich,
               sqs:enrich, https://sqs.eu-west-1.amazonaws.com/1234/enrich, memory:
     STORES    jobs.db, sqlite:/srv/jobs.db, dynamodb:acme-
     TARGETS   out, s3://bucket/prefix
@@ -13,14 +14,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qsl, unquote
 
-from holdfast.core.errors import ConfigError
+from holdfast.core.errors import ConfigError, InvalidName
 
 _MAX_LENGTH = 4096  # no path is longer
 _MAX_SHOWN = 90  # characters of a bad name in an error's text
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DATABASE_ENDINGS = (".db", ".sqlite", ".sqlite3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,16 @@ class UrlKind:
 
 QUEUES = UrlKind(
     "queue",
-    "a path, file:ROOT/CAMPAIGN/QUEUE, sqs:NAME, the URL of an SQS queue, or memory:",
-    {"file": "file", "sqs": "sqs", "http": "sqs", "https": "sqs", "memory": "memory"},
+    "a path, file:ROOT/CAMPAIGN/QUEUE, sqlite:FILE.db/QUEUE, sqs:NAME, the URL of an SQS "
+    "queue, or memory:",
+    {
+        "file": "file",
+        "sqlite": "sqlite",
+        "sqs": "sqs",
+        "http": "sqs",
+        "https": "sqs",
+        "memory": "memory",
+    },
     default="file",
     full_syntax=True,
 )
@@ -102,6 +113,43 @@ def parse_url(text: str, kind: UrlKind) -> Url:
         if count > 1:
             raise ConfigError(f"?{name[:_MAX_SHOWN]}= is repeated in the URL; give it once")
     return Url(kind.schemes.get(scheme, kind.default), path, dict(options))
+
+
+def split_database_path(path: str) -> tuple[Path, str]:
+    """Return the file in the path of a sqlite: queue, and the queue's name in that file.
+
+    The file ends with the first component that ends in .db, .sqlite or .sqlite3. The name is
+    what follows, QUEUE or CAMPAIGN/QUEUE, or else "default". Raises ConfigError if there is
+    no such component, and InvalidName.
+    """
+    while path.startswith("//"):  # sqlite:///srv/work.db
+        path = path[1:]
+    parts = PurePosixPath(path).parts
+    ends = [number for number, part in enumerate(parts, 1) if part.endswith(_DATABASE_ENDINGS)]
+    if not ends:
+        raise ConfigError(
+            f"sqlite:{path[:_MAX_SHOWN]} names no database: the file must end in .db, .sqlite "
+            "or .sqlite3, as in sqlite:work.db or sqlite:work.db/enrich"
+        )
+    names = parts[ends[0] :] or ("default",)
+    if len(names) > 2:
+        raise ConfigError(
+            f"sqlite:{path[:_MAX_SHOWN]} has {len(names)} names after the database: give "
+            "QUEUE or CAMPAIGN/QUEUE"
+        )
+    kinds = ("campaign", "queue")[-len(names) :]
+    name = "/".join(check_name(kind, name) for kind, name in zip(kinds, names, strict=True))
+    return Path(*parts[: ends[0]]), name
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return a campaign or queue name that is safe as a folder name, or raise InvalidName."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise InvalidName(
+            f"{kind} name {name[:80]!r} cannot be used: it must be 1 to 64 letters, digits, "
+            "'.', '_' or '-', starting with a letter or digit, without '..'"
+        )
+    return name
 
 
 def find_store_file(url: str) -> Path | None:

@@ -1,11 +1,12 @@
 """bootstrap: which adapter is opened, where, and with which settings."""
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
 
-from holdfast import AnyMessage, FilesystemQueue, QueueMessage, open_queue
+from holdfast import AnyMessage, FilesystemQueue, QueueMessage, SQLiteQueue, open_queue
 from holdfast.bootstrap import log_events, parse_queue_address
 from holdfast.core import events as ev
 from holdfast.core.errors import ConfigError, InvalidName, QueueUnavailable
@@ -69,6 +70,72 @@ def test_the_folder_of_a_queue_opens_that_queue(tmp_path: Path) -> None:
 def test_a_file_url_may_be_percent_encoded(tmp_path: Path) -> None:
     with open_queue(f"file:{tmp_path}/my%20work/acme/enrich", env={}):
         assert (tmp_path / "my work/queues/acme/enrich/pending").is_dir()
+
+
+def test_sqlite_opens_the_queue_of_that_name_in_the_file(tmp_path: Path) -> None:
+    with (
+        open_queue(f"sqlite:{tmp_path}/new/work.db/acme/enrich", env={}) as queue,
+        open_queue(f"sqlite:{tmp_path}/new/work.db", env={}) as other,
+    ):
+        assert isinstance(queue, SQLiteQueue)
+        assert (queue.name, other.name) == ("acme/enrich", "default")
+        queue.push(AnyMessage(id="a"))
+        assert (queue.stats().ready, other.stats().ready) == (1, 0)
+        [found] = queue.find("a")
+        assert found.where == f"{tmp_path}/new/work.db message 1"
+
+
+def test_a_relative_sqlite_path_begins_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_queue("sqlite:work.db", env={"HOLDFAST_DATA_DIR": "elsewhere"}).close()
+    assert [path.name for path in tmp_path.iterdir()] == ["work.db"]
+
+
+def test_a_sqlite_queue_has_the_settings_of_every_queue(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/work.db?lease_seconds=7&durability=power&access=group"
+    with open_queue(url, env={"HOLDFAST_MAX_ATTEMPTS": "9"}, dedupe=True) as queue:
+        assert isinstance(queue, SQLiteQueue)
+        assert (queue.lease_seconds, queue.max_attempts, queue.dedupe) == (7, 9, True)
+        with queue._database.begin_read() as connection:
+            assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+
+
+@pytest.mark.parametrize(
+    ("access", "folder", "file"), [("private", 0o700, 0o600), ("group", 0o2770, 0o660)]
+)
+def test_the_files_of_a_sqlite_queue_have_the_mode_of_its_access(
+    tmp_path: Path, access: str, folder: int, file: int
+) -> None:
+    with open_queue(f"sqlite:{tmp_path}/new/work.db", env={}, access=access) as queue:
+        queue.push(AnyMessage())
+        files = sorted((tmp_path / "new").iterdir())
+        assert [path.name for path in files] == ["work.db", "work.db-shm", "work.db-wal"]
+        assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {file}
+        assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == folder
+
+
+def test_a_private_sqlite_queue_is_not_shared_without_being_asked(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/work.db"
+    open_queue(url, env={}).close()
+    with pytest.raises(ConfigError, match=r"is private \(mode 0600\).*chmod g\+rw"):
+        open_queue(url, env={}, access="group")
+    open_queue(url, env={}, access="private").close()
+
+
+@pytest.mark.parametrize(
+    "name", ["nowhere.db", "folder/nowhere.db/q", "empty.db", "work.db/other"]
+)
+def test_opening_without_creating_reports_the_missing_sqlite_queue(
+    tmp_path: Path, name: str
+) -> None:
+    open_queue(f"sqlite:{tmp_path}/work.db", env={}).close()
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(QueueUnavailable, match=r"there is no queue .* push to it first"):
+        open_queue(f"sqlite:{tmp_path}/{name}", env={}, create=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.db", "work.db"]
+    assert (tmp_path / "empty.db").stat().st_size == 0
 
 
 def test_memory_opens_the_fake(tmp_path: Path) -> None:

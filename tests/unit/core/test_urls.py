@@ -4,8 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.errors import ConfigError
-from holdfast.core.urls import QUEUES, STORES, TARGETS, Url, UrlKind, find_store_file, parse_url
+from holdfast.core.errors import ConfigError, InvalidName
+from holdfast.core.urls import (
+    QUEUES,
+    STORES,
+    TARGETS,
+    Url,
+    UrlKind,
+    find_store_file,
+    parse_url,
+    split_database_path,
+)
 
 SQS_URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/enrich"
 
@@ -22,6 +31,12 @@ SQS_URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/enrich"
         ("file:/srv/my%20work/q", Url("file", "/srv/my work/q")),
         ("file:/srv/a%3Fb/q?dedupe=1", Url("file", "/srv/a?b/q", {"dedupe": "1"})),
         ("FILE:/srv/q", Url("file", "/srv/q")),
+        ("work.db/enrich", Url("file", "work.db/enrich")),  # a path is never a database
+        ("sqlite:work.db", Url("sqlite", "work.db")),
+        (
+            "sqlite:/srv/my%20work.db/q?dedupe=1",
+            Url("sqlite", "/srv/my work.db/q", {"dedupe": "1"}),
+        ),
         ("sqs:enrich", Url("sqs", "enrich")),
         ("sqs:q?dead_letters=a%2526b", Url("sqs", "q", {"dead_letters": "a%26b"})),
         (SQS_URL, Url("sqs", SQS_URL)),
@@ -33,6 +48,41 @@ SQS_URL = "https://sqs.eu-west-1.amazonaws.com/123456789012/enrich"
 )
 def test_the_url_of_a_queue(text: str, url: Url) -> None:
     assert parse_url(text, QUEUES) == url
+
+
+@pytest.mark.parametrize(
+    ("path", "file", "queue"),
+    [
+        ("work.db", "work.db", "default"),
+        ("work.db/", "work.db", "default"),
+        ("work.db/enrich", "work.db", "enrich"),
+        ("work.db/acme/enrich", "work.db", "acme/enrich"),
+        ("./a/work.sqlite/enrich", "a/work.sqlite", "enrich"),
+        ("../work.sqlite3", "../work.sqlite3", "default"),
+        ("/srv/work.db/enrich", "/srv/work.db", "enrich"),
+        ("///srv/work.db", "/srv/work.db", "default"),
+        ("/srv/work.db/other.db", "/srv/work.db", "other.db"),  # the first one is the file
+        ("/srv/a.dbx/.db", "/srv/a.dbx/.db", "default"),
+    ],
+)
+def test_the_path_of_a_sqlite_queue_is_a_file_and_a_name(
+    path: str, file: str, queue: str
+) -> None:
+    assert split_database_path(path) == (Path(file), queue)
+
+
+@pytest.mark.parametrize("path", ["", ".", "/", "enrich", "work/enrich", "work.DBX", "db"])
+def test_a_sqlite_queue_without_a_database_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"must end in \.db, \.sqlite or \.sqlite3"):
+        split_database_path(path)
+
+
+@pytest.mark.parametrize(
+    "path", ["w.db/a/b/c", "w.db/..", "w.db/../q", "w.db/a b", "w.db/-x/q"]
+)
+def test_a_sqlite_queue_with_a_bad_name_is_refused(path: str) -> None:
+    with pytest.raises((ConfigError, InvalidName)):
+        split_database_path(path)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +121,9 @@ def test_the_url_of_a_target(text: str, url: Url) -> None:
         (
             "amqp:q",
             QUEUES,
-            "no queue for amqp: URLs; use a path, file:ROOT/CAMPAIGN/QUEUE, sqs:",
+            "no queue for amqp: URLs; use a path, file:ROOT/CAMPAIGN/QUEUE, sqlite:FILE.db",
         ),
-        ("sqlite:q", QUEUES, "no queue for sqlite: URLs"),
+        ("dynamodb:q", QUEUES, "no queue for dynamodb: URLs"),
         ("redis:x", STORES, "no store for redis: URLs; use a path, sqlite:PATH or dynamodb:"),
         ("s3://bucket", STORES, "no store for s3: URLs"),
         ("gs://bucket", TARGETS, "no target for gs: URLs; use a folder, or s3://BUCKET/PREFIX"),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from holdfast.adapters.local.filesystem.directory import QueueDirectory, to_queue_unavailable
 from holdfast.adapters.local.filesystem.fsops import FsOps
-from holdfast.adapters.local.filesystem.names import check_name
 from holdfast.adapters.modes import MODES, Access, get_access, make_folders
 from holdfast.core.errors import ConfigError, QueueUnavailable
+from holdfast.core.urls import check_name
 
 FOLDERS = (
     "pending",

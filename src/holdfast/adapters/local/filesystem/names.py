@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from holdfast.core.errors import InvalidName
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TASK = r"(?P<key>[0-9a-f]{18})~(?P<fence>[0-9]{1,9})(?:-(?P<refunds>[0-9]{1,9}))?"
 PENDING = re.compile(_TASK + r"~(?P<due_ms>[0-9]{1,15})\.json")
 LEASED = re.compile(
@@ -140,13 +139,3 @@ def hash_id(message_id: str) -> str:
         return blake2b(message_id.encode(), digest_size=20).hexdigest()
     except UnicodeEncodeError:
         raise InvalidName(f"message id {message_id!r} is not valid Unicode text") from None
-
-
-def check_name(kind: str, name: str) -> str:
-    """Return a campaign or queue name that is safe as a folder name, or raise InvalidName."""
-    if not _NAME.fullmatch(name) or ".." in name:
-        raise InvalidName(
-            f"{kind} name {name[:80]!r} cannot be used: it must be 1 to 64 letters, digits, "
-            "'.', '_' or '-', starting with a letter or digit, without '..'"
-        )
-    return name

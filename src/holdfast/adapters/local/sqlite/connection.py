@@ -27,6 +27,7 @@ class Schema:
     content: str  # as in "jobs"
     version: int
     tables: str
+    alternative: str = "DynamoDB"  # where several machines can share the content
     application_id: int = 0  # distinguishes kinds of stores that have the same version
     page_bytes: int = 4096
 
@@ -42,7 +43,8 @@ class Schema:
             return False
         if not version or application_id != self.application_id:
             raise ConfigError(
-                f"{str(path)!r} is a database of another application, not a {self.name}"
+                f"{str(path)!r} is a database of another application, not a {self.name}: use "
+                "another file"
             )
         if version > self.version:
             raise ConfigError(

@@ -26,6 +26,7 @@ from holdfast.adapters.local.sqlite.connection import (
 )
 from holdfast.adapters.local.sqlite.rows import RowConnection, read_rows
 from holdfast.adapters.local.sqlite.writer import Operation, Writer
+from holdfast.adapters.modes import Access
 from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
 
 T = TypeVar("T")
@@ -43,7 +44,12 @@ class Database:
     """
 
     def __init__(
-        self, path: Path, schema: Schema, durability: Durability, busy_seconds: float
+        self,
+        path: Path,
+        schema: Schema,
+        durability: Durability,
+        busy_seconds: float,
+        access: Access = "private",
     ) -> None:
         if durability not in SYNCHRONOUS:
             raise ConfigError(f"durability must be 'power' or 'process', not {durability!r}")
@@ -55,7 +61,9 @@ class Database:
         self._orphaned = False
         self._kept_writer = True
         self._reset()
-        path_check.prepare_file(self.path, content=schema.content)
+        path_check.prepare_file(
+            self.path, content=schema.content, alternative=schema.alternative, access=access
+        )
         _register(self)
         with self.begin_read():
             pass  # report a fault of the file now and not with the first call

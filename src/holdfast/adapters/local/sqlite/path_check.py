@@ -1,11 +1,12 @@
 """Check the file's location and create the file with safe permissions."""
 
 import os
+import shlex
 from pathlib import Path
 from threading import Lock
 
 from holdfast.adapters.local.mounts import MOUNTS, find_mount
-from holdfast.adapters.modes import MODES, make_folders
+from holdfast.adapters.modes import MODES, Access, make_folders
 from holdfast.core.errors import ConfigError
 
 # Writers coordinate through a file that they map into memory, and by locks on it. Neither works
@@ -19,37 +20,77 @@ _REMOTE = _NETWORK | _CLUSTER | _SHARED_BY_HOST | _FUSE
 _creating = Lock()
 
 
-def prepare_file(path: Path, mounts: Path = MOUNTS, *, content: str = "jobs") -> None:
-    """Make sure that the file exists and only this user can read it. Raises ConfigError."""
+def prepare_file(
+    path: Path,
+    mounts: Path = MOUNTS,
+    *,
+    content: str = "jobs",
+    alternative: str = "DynamoDB",
+    access: Access = "private",
+) -> None:
+    """Make sure that the file exists. `access` says who can read a file that is created now.
+
+    Raises ConfigError. For people, `content` is what the file stores, and `alternative` is
+    where several machines can share it.
+    """
     try:
-        make_folders(path.parent)
-        _require_local(path, mounts)
+        make_folders(path.parent, access)
+        require_local(path, mounts, alternative)
         if path.is_dir():
             raise ConfigError(
                 f"{str(path)!r} is a folder: give the path of a file for the {content}"
             )
-        _create_file(path)
+        if not _create_file(path, access) and access == "group":
+            _require_shared(path)
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot store {content}: {error.strerror}") from error
 
 
-def _create_file(path: Path) -> None:
+def _create_file(path: Path, access: Access) -> bool:
+    """Create the file unless it exists. Returns whether it was created.
+
+    SQLite gives the files beside it, which end in -wal and -shm, the same mode.
+    """
     # Closing any descriptor of a file drops all locks that this process has on it. A file that
     # SQLite may have open must therefore not be opened here. Because of the lock, no other
     # thread of this process can open the file between its creation and this close.
     with _creating:
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MODES["private"].file))
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MODES["private"].file)
         except FileExistsError:
-            return
+            return False
+        try:
+            os.fchmod(fd, MODES[access].file)
+        finally:
+            os.close(fd)
+        return True
 
 
-def _require_local(path: Path, mounts: Path) -> None:
+def _require_shared(path: Path) -> None:
+    mode = path.stat().st_mode & 0o7777
+    if mode & 0o060 != 0o060:
+        raise ConfigError(
+            f"{str(path)!r} is private (mode {mode:04o}), so it cannot be opened with "
+            f"access=group: share it with {format_share_command(path)}"
+        )
+
+
+def format_share_command(path: Path) -> str:
+    """Return the commands that share an existing database with a group.
+
+    The folder is shared too, because SQLite creates and removes the files beside it.
+    """
+    file, folder = shlex.quote(str(path)), shlex.quote(str(path.parent))
+    return f"chgrp GROUP {folder} {file}* && chmod g+rw {file}* && chmod g+rwxs {folder}"
+
+
+def require_local(path: Path, mounts: Path = MOUNTS, alternative: str = "DynamoDB") -> None:
+    """Raise ConfigError if the path is on a network filesystem."""
     mount = find_mount(path, mounts)
     if mount is not None and mount.kind in _REMOTE:
         raise ConfigError(
             f"{str(path)!r} is on {mount.kind}, mounted at {mount.point}: SQLite needs memory "
-            "shared by all writers; use a local disk, or DynamoDB for several machines"
+            f"shared by all writers; use a local disk, or {alternative} for several machines"
         )
 
 

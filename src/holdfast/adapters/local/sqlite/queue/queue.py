@@ -18,7 +18,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -34,6 +34,7 @@ from holdfast.adapters.local.sqlite.queue.schema import (
     QUEUES,
 )
 from holdfast.adapters.local.sqlite.queue.timeline import Timeline
+from holdfast.adapters.modes import Access
 from holdfast.core import events as ev
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -111,6 +112,8 @@ class SQLiteQueue(QueueManager[M]):
 
     `durability="process"` survives kill -9 of any process. `"power"` also survives a power
     cut. `dedupe=True`: an id that is pending, leased or completed is not pushed twice.
+    `access="group"`: a file that is created now is shared with the group of its folder.
+    With `create=False` a missing queue is not created; it raises QueueUnavailable.
     `machine_clock` is the clock that the processes of the machine share, if a test gives this
     worker a clock of its own.
     """
@@ -129,6 +132,8 @@ class SQLiteQueue(QueueManager[M]):
         backoff: Backoff = Backoff(),  # noqa: B008  # frozen
         durability: Durability = "process",
         dedupe: bool = False,
+        access: Access = "private",
+        create: bool = True,
         busy_seconds: float = 10.0,
         clock: Clock = SYSTEM_CLOCK,
         machine_clock: Clock | None = None,
@@ -145,11 +150,16 @@ class SQLiteQueue(QueueManager[M]):
         self.dedupe = dedupe
         self._lease_ms = ceil(lease_seconds * 1000)
         self._codec: MessageCodec[M] = MessageCodec(model)
+        if not create:
+            _require_file(Path(path))
         with _translate_errors():
-            self._database = Database(Path(path), QUEUES, durability, busy_seconds)
-            self._timeline = Timeline(self._database, machine_clock or clock)
-            with self._database.begin_write() as connection:
-                self._queue_no = _find_queue(connection, queue)
+            self._database = Database(Path(path), QUEUES, durability, busy_seconds, access)
+            with ExitStack() as after_error:
+                after_error.callback(self._database.close)
+                self._timeline = Timeline(self._database, machine_clock or clock)
+                with self._database.begin_write() as connection:
+                    self._queue_no = _find_queue(connection, queue, Path(path), create)
+                after_error.pop_all()
         self._build_process_state()
         after_fork.run_after_fork(self, SQLiteQueue._build_process_state)
 
@@ -539,9 +549,25 @@ class SQLiteQueue(QueueManager[M]):
         self._database.close()
 
 
-def _find_queue(connection: Connection, name: str) -> int:
-    connection.execute("INSERT INTO queues (name) VALUES (?) ON CONFLICT DO NOTHING", (name,))
+def _require_file(path: Path) -> None:
+    with suppress(PermissionError):  # opening the file reports it
+        if path.exists() and path.stat().st_size:
+            return
+        raise QueueUnavailable(
+            f"there is no queue at {str(path)!r}: check the name, or push to it first"
+        )
+
+
+def _find_queue(connection: Connection, name: str, path: Path, create: bool) -> int:
+    if create:
+        connection.execute(
+            "INSERT INTO queues (name) VALUES (?) ON CONFLICT DO NOTHING", (name,)
+        )
     row = connection.execute("SELECT queue_no FROM queues WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        raise QueueUnavailable(
+            f"there is no queue {name!r} in {str(path)!r}: check the name, or push to it first"
+        )
     return int(row[0])
 
 

@@ -10,6 +10,7 @@ PENDING, LEASED, COMPLETED, FAILED = range(4)
 QUEUES = Schema(
     name="queue",
     content="messages",
+    alternative="SQS",
     version=1,
     application_id=0x486F6C51,
     tables="""
