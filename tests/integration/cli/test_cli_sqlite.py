@@ -110,7 +110,7 @@ def test_a_missing_queue_of_a_database_is_reported_and_not_created(cli: Cli) -> 
     cli("push", URL, "{}")
     ran = cli("status", "sqlite:work.db/other")
     assert ran.code == 3
-    assert "there is no queue 'other' in 'work.db'" in require_one_line(ran)
+    assert f"there is no queue 'other' in '{cli.folder}/work.db'" in require_one_line(ran)
     with closing(sqlite3.connect(cli.folder / "work.db")) as database:
         assert database.execute("SELECT name FROM queues").fetchall() == [("enrich",)]
 

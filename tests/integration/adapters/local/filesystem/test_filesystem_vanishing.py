@@ -2,8 +2,8 @@
 
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.core.errors import QueueUnavailable
 from holdfast.core.queue.manager import MessageState
+from support.disks import mounted
 from support.filesystem import audit
 from support.filesystem.crash import run_in_child
 from support.filesystem.interleaved_queue import ENDS_IN, VERBS
@@ -171,19 +172,6 @@ def test_an_hour_that_is_no_folder_does_not_hang_the_ack(
 
 
 # -- real disks
-
-
-@contextmanager
-def mounted(folder: Path, *options: str) -> Iterator[None]:
-    """Mount a small disk; skip the test where mounting is not allowed."""
-    folder.mkdir(exist_ok=True)
-    done = subprocess.run(["mount", *options, str(folder)], capture_output=True, check=False)
-    if done.returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_disk_that_is_really_full(tmp_path: Path) -> None:

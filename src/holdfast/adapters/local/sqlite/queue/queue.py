@@ -157,8 +157,7 @@ class SQLiteQueue(QueueManager[M]):
             with ExitStack() as after_error:
                 after_error.callback(self._database.close)
                 self._timeline = Timeline(self._database, machine_clock or clock)
-                with self._database.begin_write() as connection:
-                    self._queue_no = _find_queue(connection, queue, Path(path), create)
+                self._queue_no = _find_queue(self._database, queue, create=create)
                 after_error.pop_all()
         self._build_process_state()
         after_fork.run_after_fork(self, SQLiteQueue._build_process_state)
@@ -558,17 +557,20 @@ def _require_file(path: Path) -> None:
         )
 
 
-def _find_queue(connection: Connection, name: str, path: Path, create: bool) -> int:
-    if create:
-        connection.execute(
-            "INSERT INTO queues (name) VALUES (?) ON CONFLICT DO NOTHING", (name,)
-        )
-    row = connection.execute("SELECT queue_no FROM queues WHERE name = ?", (name,)).fetchone()
-    if row is None:
+def _find_queue(database: Database, name: str, *, create: bool) -> int:
+    """Return the number of a queue, which is created if it is missing and `create` is True."""
+    find = "SELECT queue_no FROM queues WHERE name = ?"
+    if not (rows := database.query(find, (name,))) and create:
+        insert = "INSERT INTO queues (name) VALUES (?) ON CONFLICT DO NOTHING"
+        with database.begin_write() as connection:
+            connection.execute(insert, (name,))
+        rows = database.query(find, (name,))
+    if not rows:
+        path = str(database.path)
         raise QueueUnavailable(
-            f"there is no queue {name!r} in {str(path)!r}: check the name, or push to it first"
+            f"there is no queue {name!r} in {path!r}: check the name, or push to it first"
         )
-    return int(row[0])
+    return int(rows[0]["queue_no"])
 
 
 def _make_lease_lost() -> LeaseLost:

@@ -20,28 +20,38 @@ class Timeline:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._clock = clock
-        with database.begin_write() as connection:
-            self._offset_ms = self._agree(connection)
+        # Read first, because inspecting a queue must not wait for its writers.
+        with database.begin_read() as connection:
+            offset_ms = _find_offset(connection)
+        if offset_ms is None:
+            with database.begin_write() as connection:
+                offset_ms = self._agree(connection)
+        self._offset_ms = offset_ms
 
     def read_ms(self) -> int:
         """Return the current time on the timeline."""
         return int(self._clock.monotonic() * 1000) + self._offset_ms
 
     def _agree(self, connection: Connection) -> int:
-        boot_id, namespace_ms = _read_boot_id(), _read_namespace_ms()
-        found = connection.execute(
-            "SELECT offset_ms FROM boots WHERE boot_id = ?", (boot_id,)
-        ).fetchone()
-        if found:
-            return int(found[0]) - namespace_ms
+        if (agreed_ms := _find_offset(connection)) is not None:
+            return agreed_ms
         now_ms = int(self._clock.time() * 1000)
         # A machine whose clock went back while it was off continues where the timeline ended.
         last_ms = connection.execute("SELECT max(seen_ms) FROM workers").fetchone()[0] or 0
         offset_ms = max(now_ms, last_ms) - int(self._clock.monotonic() * 1000)
         connection.execute(
-            "INSERT INTO boots VALUES (?, ?)", (boot_id, offset_ms + namespace_ms)
+            "INSERT INTO boots VALUES (?, ?)",
+            (_read_boot_id(), offset_ms + _read_namespace_ms()),
         )
         return offset_ms
+
+
+def _find_offset(connection: Connection) -> int | None:
+    """Return the offset of this start of the machine, or None if it has none yet."""
+    row = connection.execute(
+        "SELECT offset_ms FROM boots WHERE boot_id = ?", (_read_boot_id(),)
+    ).fetchone()
+    return None if row is None else int(row[0]) - _read_namespace_ms()
 
 
 def _read_boot_id() -> str:
