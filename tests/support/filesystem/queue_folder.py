@@ -51,9 +51,14 @@ class Ground:
         fs = fs or FsOps(server_time=self.clock.time)
         if self.clock.auto_advance:  # a busy lock is given up at once, too
             fs.lock_clock = self.clock
-        return FilesystemQueue(
-            self.root, AnyMessage, clock=self.clock, fs=fs, **{**self._options, **options}
-        )
+        options = {**self._options, **options}
+        model = options.pop("model", AnyMessage)
+        return FilesystemQueue(self.root, model, clock=self.clock, fs=fs, **options)
+
+    def tear(self, message_id: str) -> None:
+        """Overwrite the file of the only pending message with half of one."""
+        [path] = self.folder.glob("pending/*/*.json")
+        path.write_bytes(f'{{"id": "{message_id}"'.encode())
 
 
 def make_message(message_id: str, **fields: Any) -> AnyMessage:

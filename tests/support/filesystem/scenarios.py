@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast.adapters.local.filesystem import FilesystemQueue, FsOps
 from holdfast.core.queue.message import QueueMessage
 from support.filesystem.queue_folder import (
     LEASE,
@@ -109,19 +108,12 @@ def used_up(ground: Ground, queue: Queue) -> None:
 def torn(ground: Ground, queue: Queue) -> None:
     queue.poll()
     pushed(ground, queue)
-    [path] = ground.folder.glob("pending/*/*.json")
-    path.write_bytes(b'{"id": "a"')
+    ground.tear("a")
 
 
 def newer(ground: Ground, queue: Queue) -> None:
     queue.poll()
-    writer = FilesystemQueue(
-        ground.root,
-        NewerNote,
-        clock=ground.clock,
-        fs=FsOps(server_time=ground.clock.time),
-    )
-    writer.push(NewerNote(id="a"))
+    ground.queue(model=NewerNote).push(NewerNote(id="a"))
 
 
 def dead(ground: Ground, queue: Queue) -> None:
