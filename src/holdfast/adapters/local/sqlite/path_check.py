@@ -34,7 +34,7 @@ def prepare_file(
     where several machines can share it.
     """
     try:
-        make_folders(path.parent, access)
+        _make_durable_folders(path.parent, access)
         require_local(path, mounts, alternative)
         if path.is_dir():
             raise ConfigError(
@@ -44,6 +44,18 @@ def prepare_file(
             _require_shared(path)
     except OSError as error:
         raise ConfigError(f"{str(path)!r} cannot store {content}: {error.strerror}") from error
+
+
+def _make_durable_folders(folder: Path, access: Access) -> None:
+    """Make missing folders and sync their entries. SQLite syncs the entry of its file only."""
+    missing = [level for level in (folder, *folder.parents) if not level.is_dir()]
+    make_folders(folder, access)
+    for level in missing:
+        fd = os.open(level.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def _create_file(path: Path, access: Access) -> bool:
