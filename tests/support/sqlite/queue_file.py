@@ -17,10 +17,11 @@ Queue = SQLiteQueue[Any]
 _FAULTS = """
 SELECT 'unknown state', id FROM messages WHERE state NOT BETWEEN 0 AND 3
 UNION ALL SELECT 'refunds above claims', id FROM messages WHERE refunds > claims
-UNION ALL SELECT 'leased without a holder', id FROM messages
-    WHERE state = 1 AND (claims = 0 OR ifnull(worker_no, 0) NOT IN (SELECT worker_no FROM workers))
-UNION ALL SELECT 'dead without a reason', id FROM messages WHERE state = 3 AND ifnull(reason, '') = ''
-UNION ALL SELECT 'completed without a claim', id FROM messages WHERE state = 2 AND claims = 0
+UNION ALL SELECT 'without a claim', id FROM messages WHERE state IN (1, 2) AND claims = 0
+UNION ALL SELECT 'without a holder', id FROM messages LEFT JOIN workers USING (worker_no)
+    WHERE state = 1 AND worker_id IS NULL
+UNION ALL SELECT 'dead without a reason', id FROM messages
+    WHERE state = 3 AND ifnull(reason, '') = ''
 UNION ALL SELECT 'history of no message', message_no FROM attempts
     WHERE message_no NOT IN (SELECT message_no FROM messages)
 UNION ALL SELECT 'checkpoint of no message', message_no FROM checkpoints

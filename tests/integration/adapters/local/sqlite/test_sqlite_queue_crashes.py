@@ -5,165 +5,57 @@ not, each message is in one state, no message has a second holder, and the log t
 process left is read, with and without its index.
 """
 
-import shutil
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
 
-from holdfast.core.queue.message import get_lease
 from holdfast.testing import ManualClock
 from support.filesystem.crash import Ending, die, run_in_child
-from support.filesystem.queue_folder import LEASE, make_message
-from support.filesystem.scenarios import (
-    ABSENT,
-    DEAD,
-    DONE,
-    SCENARIOS,
-    Fate,
-    Scenario,
-    delivered,
-    used_up,
-)
-from support.sqlite.queue_file import Queue, QueueFile, find_faults
+from support.filesystem.queue_folder import make_message
+from support.filesystem.scenarios import Scenario
+from support.sqlite.queue_file import QueueFile, find_faults
+from support.sqlite.queue_scenarios import ALL, LATER_SECONDS, Site, later
 from support.sqlite.statements import StatementCounter
 from support.waiting import wait_until
 
-LATER_SECONDS = 2_000.0  # past every lease and delay of the scenarios
-MANY_ATTEMPTS = 10
 ONE_IN = 9  # crashes of the recovery that are tried for each crash of the verb
 THREADS = 4
-OF_FILES_ONLY = {"take over from another host", "watch another host", "sweep"}
-
-
-# -- scenarios with batches, because a batch is one transaction here
-
-
-def held_batch(ground: QueueFile, queue: Queue) -> list[Any]:
-    queue.push_many([make_message(i) for i in "abc"])
-    batch = queue.poll(3)
-    queue.nack(batch[0], delay_seconds=0)
-    batch[:1] = queue.poll(1)
-    queue.save_checkpoint(batch[0], {"page": 1})
-    return batch
-
-
-def mixed(ground: QueueFile, queue: Queue) -> None:
-    """Prepare a message without attempts left, one to take over, a torn one and a new one."""
-    queue.push(make_message("b"))
-    ground.queue(lease_seconds=MANY_ATTEMPTS * LEASE).poll()
-    used_up(ground, queue)
-    queue.push_many([make_message("c"), make_message("d")])
-    ground.tear("c")
-
-
-def renew_batch(queue: Queue, messages: list[Any]) -> None:
-    queue.renew([get_lease(message) for message in messages], 2 * LEASE)
-
-
-BATCH = {"a": delivered(3), "b": delivered(2), "c": delivered(2)}
-BATCHES = (
-    Scenario("renew a batch", held_batch, renew_batch, BATCH, BATCH),
-    Scenario(
-        "ack a batch",
-        held_batch,
-        lambda q, batch: q.ack_many(batch),
-        BATCH,
-        dict.fromkeys("abc", DONE),
-    ),
-    Scenario(
-        "claim all kinds",
-        mixed,
-        lambda q, _: q.poll(10),
-        {"a": DEAD, "b": delivered(2), "c": DEAD, "d": delivered(1)},
-        {"a": DEAD, "b": delivered(3), "c": DEAD, "d": delivered(2)},
-    ),
-)
-ALL = (*(s for s in SCENARIOS if s.name not in OF_FILES_ONLY), *BATCHES)
 WITHOUT_DEDUPE = [s for s in ALL if not s.options.get("dedupe")]
 every_scenario = pytest.mark.parametrize("scenario", ALL, ids=lambda s: s.name)
 
 
-@dataclass
-class Site:
-    """One file, its scenario, and the workers that come afterwards."""
+def play(site: Site, kill_at: int) -> Ending:
+    """Prepare, then act until killed before that statement; report if it returned."""
 
-    folder: Path
-    scenario: Scenario
-    attempts: dict[str, int] = field(default_factory=dict)
-    checkpoints: dict[str, Any] = field(default_factory=dict)
+    def child(say: Callable[[str], None]) -> None:
+        statements = StatementCounter(kill_at)
+        ground = site.ground(ManualClock())
+        queue = ground.queue()
+        prepared = site.scenario.prepare(ground, queue)
+        statements.armed = True
+        site.scenario.act(queue, prepared)
+        statements.armed = False
+        say("returned")
+        die()
 
-    def ground(self, clock: ManualClock) -> QueueFile:
-        return QueueFile(
-            self.folder, clock, max_attempts=MANY_ATTEMPTS, **self.scenario.options
-        )
-
-    def copy(self, folder: Path, *, index: bool) -> "Site":
-        """Copy what a killed process left, with or without the index of the log."""
-        ignored = [] if index else ["*-shm"]
-        shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns(*ignored))
-        return Site(folder, self.scenario)
-
-    def play(self, kill_at: int) -> Ending:
-        """Prepare, then act until killed before that statement; report if it returned."""
-
-        def child(say: Callable[[str], None]) -> None:
-            statements = StatementCounter(kill_at)
-            ground = self.ground(ManualClock())
-            queue = ground.queue()
-            prepared = self.scenario.prepare(ground, queue)
-            statements.armed = True
-            self.scenario.act(queue, prepared)
-            statements.armed = False
-            say(f"{ground.clock.monotonic()}")
-            die()
-
-        return run_in_child(child)
-
-    def crash_recovery(self, kill_at: int) -> bool:
-        """Return whether the recovery was killed, and did not finish before that statement."""
-
-        def child(say: Callable[[str], None]) -> None:
-            statements = StatementCounter(kill_at)
-            statements.armed = True  # opening the file is part of the recovery
-            self.recover(later())
-
-        return run_in_child(child).killed
-
-    def recover(self, clock: ManualClock) -> Queue:
-        queue = self.ground(clock).queue()
-        for _ in range(2):
-            for message in queue.poll(10):
-                self.attempts[message.id] = message.attempts
-                self.checkpoints[message.id] = queue.load_checkpoint(message)
-                queue.ack(message)
-            clock.advance(LEASE + 1.0)
-        return queue
-
-    def fate(self, message_id: str, queue: Queue) -> Fate:
-        infos = queue.find(message_id)
-        assert len(infos) <= 1, f"{message_id!r} is there {len(infos)} times"
-        return Fate(self.attempts.get(message_id), infos[0].state.value) if infos else ABSENT
-
-    def check(self, clock: ManualClock, allowed: Mapping[str, set[Fate]]) -> None:
-        """Check what a new worker finds."""
-        assert find_faults(self.ground(clock).path) == []
-        queue = self.recover(clock)
-        assert find_faults(self.ground(clock).path) == []
-        assert queue.stats().leased == 0
-        for message_id, fates in allowed.items():
-            assert self.fate(message_id, queue) in fates
+    return run_in_child(child)
 
 
-def later() -> ManualClock:
-    clock = ManualClock()
-    clock.advance(LATER_SECONDS)
-    return clock
+def crash_recovery(site: Site, kill_at: int) -> bool:
+    """Return whether the recovery was killed, and did not finish before that statement."""
+
+    def child(say: Callable[[str], None]) -> None:
+        statements = StatementCounter(kill_at)
+        statements.armed = True  # opening the file is part of the recovery
+        site.recover(later())
+
+    return run_in_child(child).killed
 
 
 def kill_at_each_statement(folder: Path, scenario: Scenario) -> list[tuple[Site, str]]:
@@ -174,7 +66,7 @@ def kill_at_each_statement(folder: Path, scenario: Scenario) -> list[tuple[Site,
     killed: list[tuple[Site, str]] = []
     while not killed or not killed[-1][1]:
         site = Site(folder / f"{len(killed) + 1}", scenario)
-        killed.append((site, site.play(len(killed) + 1).output))
+        killed.append((site, play(site, len(killed) + 1).output))
     return killed
 
 
@@ -220,7 +112,7 @@ def test_a_kill_of_the_recovery_too_loses_nothing(fast_path: Path, scenario: Sce
         while is_killed:
             folder = fast_path / f"{number}-{again_at}"
             site = killed.copy(folder, index=bool(again_at % 2))
-            is_killed = site.crash_recovery(again_at)
+            is_killed = crash_recovery(site, again_at)
             clock = later()
             clock.advance(LATER_SECONDS)
             assert find_faults(site.ground(clock).path) == []
@@ -262,7 +154,7 @@ def test_a_kill_during_a_shared_commit_loses_nothing_that_returned(fast_path: Pa
         kill_at += 1
         ground = QueueFile(fast_path / f"{kill_at}")
         ground.queue().push_many([make_message(f"old-{n}") for n in range(THREADS)])
-        ending = run_in_child(lambda say: write_together(say, ground, kill_at))
+        ending = run_in_child(partial(write_together, ground, kill_at))
         returned = ending.output.split()
         assert find_faults(ground.path) == []
         clock = ManualClock()
@@ -281,7 +173,7 @@ def test_a_kill_during_a_shared_commit_loses_nothing_that_returned(fast_path: Pa
     assert kill_at > 2 * THREADS
 
 
-def write_together(say: Callable[[str], None], ground: QueueFile, kill_at: int) -> None:
+def write_together(ground: QueueFile, kill_at: int, say: Callable[[str], None]) -> None:
     blocker = sqlite3.connect(ground.path, isolation_level=None)
     statements = StatementCounter(kill_at)
     queue = ground.queue()

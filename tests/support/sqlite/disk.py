@@ -1,0 +1,303 @@
+"""The disk as SQLite sees it: what it writes and syncs, what a power cut leaves, and failures.
+
+SQLite reaches its files through a table of functions (its VFS). Here a copy of that table is
+registered in which xOpen, xWrite, xTruncate, xSync and xDelete go through Python. Everything
+else, locks and shared memory included, is SQLite's own. This needs a Python whose sqlite3
+module uses the shared library of SQLite.
+
+Bytes survive a power cut once their file was synced. Of the rest any sectors may survive. With
+the first sync of a journal or log after it was opened SQLite syncs the folder, too. (Only strace
+shows that; it is noted here as a sync of the folder.) Then deletes before it survive.
+"""
+
+import ctypes
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_int, c_int64, c_void_p
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from threading import Lock
+from typing import Any, NamedTuple
+
+import pytest
+
+SECTOR = 512
+IOERR_FSYNC = 1034
+FOLDER = "."
+_CREATES, _IS_LOG = 0x4, 0x80800  # flags of xOpen
+
+# The name is a pointer, because SQLite keeps it and reads what is behind it.
+_OPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, POINTER(c_int))
+_DELETE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int)
+_WRITE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
+_TRUNCATE = CFUNCTYPE(c_int, c_void_p, c_int64)
+_SYNC = CFUNCTYPE(c_int, c_void_p, c_int)
+
+
+class _Vfs(ctypes.Structure):
+    _fields_ = (
+        *[(name, c_int) for name in ("iVersion", "szOsFile", "mxPathname")],
+        ("pNext", c_void_p),
+        ("zName", c_char_p),
+        ("pAppData", c_void_p),
+        ("xOpen", c_void_p),
+        ("xDelete", c_void_p),
+        ("others", c_void_p * 14),
+    )
+
+
+class _Methods(ctypes.Structure):
+    _fields_ = (
+        ("iVersion", c_int),
+        *[(name, c_void_p) for name in ("xClose", "xRead", "xWrite", "xTruncate", "xSync")],
+        ("others", c_void_p * 13),
+    )
+
+
+class Op(NamedTuple):
+    """One change that SQLite asked for."""
+
+    kind: str  # write, truncate, sync or delete
+    name: str  # of the file
+    offset: int = 0
+    data: bytes = b""
+
+
+Image = dict[str, bytes]
+"""The content of each file by its name."""
+
+
+@dataclass
+class Disk:
+    """What SQLite did to the files of one folder since `watch` began."""
+
+    folder: Path
+    ops: list[Op] = field(default_factory=list)
+    base: Image = field(default_factory=dict)
+    fail: Callable[[Op], int] = lambda op: 0
+    """Return the code with which a call fails, or 0. A call that fails is not made."""
+
+    def list_cuts(
+        self,
+        chosen: Callable[[int], bool] = lambda number: True,
+        *,
+        deaf_to: Callable[[int, Op], bool] = lambda number, op: False,
+    ) -> Iterator[tuple[int, list[Image]]]:
+        """Yield each chosen moment, as the number of calls made before it, with the disks that
+        a power cut could leave then.
+
+        `deaf_to(number, op)`: that sync is ignored, as if SQLite had not called it.
+        """
+        files = {name: _File(bytearray(data)) for name, data in self.base.items()}
+        for number, op in enumerate(self.ops, 1):
+            if op.name == FOLDER:
+                for file in files.values():
+                    file.sync_deletes()
+            elif op.kind != "sync":
+                files.setdefault(op.name, _File(None)).pending.append(op)
+            elif op.name in files and not deaf_to(number, op):
+                files[op.name].sync()
+            if chosen(number):
+                yield number, list(_make_images(files, Random(number)))
+
+
+@dataclass
+class _File:
+    synced: bytearray | None  # None: the file does not exist
+    pending: list[Op] = field(default_factory=list)
+
+    def sync(self) -> None:
+        self.synced = _apply(self.synced, self.pending)
+        self.pending = []
+
+    def sync_deletes(self) -> None:
+        deletes = [number for number, op in enumerate(self.pending) if op.kind == "delete"]
+        if deletes:
+            self.synced, self.pending = None, self.pending[deletes[-1] + 1 :]
+
+
+def _apply(content: bytearray | None, ops: Sequence[Op]) -> bytearray | None:
+    content = None if content is None else bytearray(content)
+    for op in ops:
+        if op.kind == "delete":
+            content = None
+            continue
+        content = bytearray() if content is None else content
+        if op.kind == "truncate":
+            del content[op.offset :]
+        content.extend(bytes(max(0, op.offset - len(content))))
+        content[op.offset : op.offset + len(op.data)] = op.data
+    return content
+
+
+def _make_images(files: dict[str, _File], random: Random) -> Iterator[Image]:
+    """Yield the least, the most, and two mixtures in which some sectors were written."""
+    choices: list[Callable[[list[Op]], list[Op]]] = [lambda ops: [], lambda ops: ops]
+    choices += [lambda ops: list(_tear(ops, random))] * 2
+    for choose in choices:
+        contents = {n: _apply(file.synced, choose(file.pending)) for n, file in files.items()}
+        yield {
+            name: bytes(content) for name, content in contents.items() if content is not None
+        }
+
+
+def _tear(ops: list[Op], random: Random) -> Iterator[Op]:
+    for op in ops:
+        if op.kind != "write":
+            if random.random() < 0.5:
+                yield op
+            continue
+        for start in range(0, len(op.data), SECTOR):
+            if random.random() < 0.5:
+                yield op._replace(
+                    offset=op.offset + start, data=op.data[start : start + SECTOR]
+                )
+
+
+def restore(image: Image, folder: Path) -> None:
+    """Write the image to a folder."""
+    folder.mkdir(parents=True)
+    for name, content in image.items():
+        (folder / name).write_bytes(content)
+
+
+# -- the table of functions
+
+
+class _Watched:
+    """SQLite's own table of functions, with some of them watched."""
+
+    def __init__(self) -> None:
+        self._library = _load_library()
+        self._find = self._library.sqlite3_vfs_find
+        self._find.restype = POINTER(_Vfs)
+        self._real = self._find(None).contents
+        self._vfs = _Vfs.from_buffer_copy(self._real)
+        self._vfs.zName = b"watched"
+        self._lock = Lock()
+        self._names: dict[int, str] = {}  # of open files, by their address
+        self._unsynced: set[int] = set()  # whose first sync will sync the folder, too
+        self._methods: dict[int, tuple[Any, ...]] = {}  # ours by the address of SQLite's
+        self._keep = (_OPEN(self._open), _DELETE(self._delete))  # or they would be freed
+        self._vfs.xOpen, self._vfs.xDelete = (
+            ctypes.cast(function, c_void_p).value for function in self._keep
+        )
+        self.disk: Disk | None = None
+
+    def register(self) -> None:
+        assert self._library.sqlite3_vfs_register(byref(self._vfs), 1) == 0
+
+    def unregister(self) -> None:
+        assert self._library.sqlite3_vfs_unregister(byref(self._vfs)) == 0
+
+    def _open(self, vfs: int, name: int | None, file: int, flags: int, out: Any) -> int:
+        code = _OPEN(self._real.xOpen)(ctypes.addressof(self._real), name, file, flags, out)
+        if code == 0 and name is not None:
+            self._names[file] = _read_name(name)
+            if flags & _CREATES and flags & _IS_LOG:
+                self._unsynced.add(file)
+            address = c_void_p.from_address(file)  # the file begins with its functions
+            address.value = ctypes.addressof(self._watch(address.value or 0))
+        return code
+
+    def _watch(self, address: int) -> _Methods:
+        if address not in self._methods:
+            real = _Methods.from_address(address)
+            ours = _Methods.from_buffer_copy(real)
+            keep = (
+                _WRITE(self._make_write(_WRITE(real.xWrite))),
+                _TRUNCATE(self._make_truncate(_TRUNCATE(real.xTruncate))),
+                _SYNC(self._make_sync(_SYNC(real.xSync))),
+            )
+            ours.xWrite, ours.xTruncate, ours.xSync = (
+                ctypes.cast(function, c_void_p).value for function in keep
+            )
+            self._methods[address] = (ours, keep)
+        methods: _Methods = self._methods[address][0]
+        return methods
+
+    def _make_write(self, real: Callable[..., int]) -> Callable[..., int]:
+        def write(file: int, data: int, size: int, offset: int) -> int:
+            op = Op("write", self._names[file], offset, ctypes.string_at(data, size))
+            return self._call(op, lambda: real(file, data, size, offset))
+
+        return write
+
+    def _make_truncate(self, real: Callable[..., int]) -> Callable[..., int]:
+        return lambda file, size: self._call(
+            Op("truncate", self._names[file], size), lambda: real(file, size)
+        )
+
+    def _make_sync(self, real: Callable[..., int]) -> Callable[..., int]:
+        def sync(file: int, flags: int) -> int:
+            code = self._call(Op("sync", self._names[file]), lambda: real(file, flags))
+            if code == 0 and file in self._unsynced:
+                self._unsynced.remove(file)
+                self._note_folder_sync()
+            return code
+
+        return sync
+
+    def _delete(self, vfs: int, name: int, sync_folder: int) -> int:
+        op = Op("delete", _read_name(name))
+        real = _DELETE(self._real.xDelete)
+        address = ctypes.addressof(self._real)
+        code = self._call(op, lambda: real(address, name, sync_folder))
+        if sync_folder and code == 0:
+            self._note_folder_sync()
+        return code
+
+    def _note_folder_sync(self) -> None:
+        if self.disk is not None:
+            self.disk.ops.append(Op("sync", FOLDER))
+
+    def _call(self, op: Op, real: Callable[[], int]) -> int:
+        disk = self.disk
+        if disk is None:
+            return real()
+        with self._lock:
+            if code := disk.fail(op):
+                return code
+            code = real()
+            if code == 0:
+                disk.ops.append(op)
+            return code
+
+
+def _read_name(address: int) -> str:
+    return Path(ctypes.string_at(address).decode()).name
+
+
+def _load_library() -> Any:
+    try:
+        library = ctypes.CDLL("libsqlite3.so.0")
+    except OSError as error:
+        pytest.skip(f"SQLite is not a shared library here: {error}")
+    library.sqlite3_libversion.restype = c_char_p
+    if library.sqlite3_libversion().decode() != sqlite3.sqlite_version:
+        pytest.skip("this Python has a SQLite of its own, which cannot be watched")
+    return library
+
+
+_watched: list[_Watched] = []  # connections may outlive a test, so the table lives on, too
+
+
+@contextmanager
+def watch(folder: Path) -> Iterator[Disk]:
+    """Watch what SQLite does to the files that it opens from now on.
+
+    What is in the folder now is on the disk.
+    """
+    watched = _watched[0] if _watched else _Watched()
+    _watched[:] = [watched]
+    folder.mkdir(parents=True, exist_ok=True)
+    base = {p.name: p.read_bytes() for p in folder.glob("*") if not p.name.endswith("-shm")}
+    watched.disk = Disk(folder, base=base)
+    watched.register()
+    try:
+        yield watched.disk
+    finally:
+        watched.unregister()
+        watched.disk = None
