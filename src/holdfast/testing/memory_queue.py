@@ -2,8 +2,9 @@
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, cast
 
 from holdfast.core.backoff import Backoff
@@ -11,7 +12,9 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost, MalformedMessage, MessageTooLarge, NewerSchema
 from holdfast.core.events import DeadLettered, Events, SchemaTooNew, TakenOver
 from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
+from holdfast.core.queue.info import CANCELLED
 from holdfast.core.queue.manager import (
+    ANY_FIELDS,
     MessageInfo,
     MessageState,
     Progress,
@@ -27,6 +30,7 @@ from holdfast.core.queue.message import (
     attach_lease,
     get_lease,
 )
+from holdfast.core.queue.search import select_messages
 from holdfast.testing.memory_tasks import (
     DeadState,
     FinishedState,
@@ -42,6 +46,7 @@ from holdfast.testing.memory_tasks import (
 # Long enough that older workers do not spin on a newer message, short enough that it does
 # not wait for a newer worker that has started.
 NEWER_SCHEMA_SECONDS = 1.0
+TAKEN_AWAY = "it was taken over or cancelled"
 
 
 class MemoryQueue(QueueManager[M]):
@@ -200,7 +205,7 @@ class MemoryQueue(QueueManager[M]):
                 or task.fence != lease.fence
                 or not isinstance(task.state, LeasedState)
             ):
-                return LeaseLost(f"lease of {lease.message_id!r} is lost: it was taken over")
+                return LeaseLost(f"lease of {lease.message_id!r} is lost: {TAKEN_AWAY}")
             self._table.put(change(task, self._now()))
             return None
 
@@ -254,7 +259,7 @@ class MemoryQueue(QueueManager[M]):
             return replace(task, state=replace(task.state, until=now + seconds))
 
         losses = [self._change(lease, extend) for lease in leases]
-        return [RENEWED if lost is None else Refused("it was taken over") for lost in losses]
+        return [RENEWED if lost is None else Refused(TAKEN_AWAY) for lost in losses]
 
     def _save_checkpoint(self, lease: Lease, checkpoint: Any) -> None:
         try:
@@ -299,6 +304,38 @@ class MemoryQueue(QueueManager[M]):
         with self._table.lock:
             tasks = self._table.find_tasks(message_id)
         return [make_message_info(task, self.name, self._table) for task in tasks]
+
+    def search(
+        self,
+        state: MessageState | None = None,
+        *,
+        where: Mapping[str, str] = ANY_FIELDS,
+        error: str | None = None,
+        limit: int = 100,
+        on_progress: Progress = ignore_progress,
+    ) -> Iterator[MessageInfo]:
+        """Yield up to `limit` messages that have these fields and this error."""
+        with self._table.lock:
+            tasks = self._table.list_tasks()
+        infos = (
+            make_message_info(task, self.name, self._table)
+            for task in tasks
+            if state in (None, task.task_state)
+        )
+        return islice(select_messages(infos, where, error, on_progress), limit)
+
+    def cancel(self, message_id: str) -> int:
+        """Dead-letter the waiting and leased messages with this id."""
+        with self._table.lock:
+            at = self._table.to_wall_time(self._now())
+            tasks = self._table.find_tasks(message_id)
+            live = [
+                task for task in tasks if isinstance(task.state, WaitingState | LeasedState)
+            ]
+            for task in live:
+                noted = task.with_note("cancelled", at, CANCELLED)
+                self._table.put(noted.cancelled(CANCELLED))
+        return len(live)
 
     def redrive(
         self, message_id: str | None = None, *, on_progress: Progress = ignore_progress

@@ -3,7 +3,7 @@
     WaitingState ──claimed──▶ LeasedState ──completed──▶ FinishedState
      ▲   ▲                │ └─ claimed again after its time is over (the fence rises)
      │   └── returned ────┤
-     └── redriven ── DeadState ◀─ dead-lettered, or out of attempts at the next claim
+     └── redriven ── DeadState ◀─ dead-lettered, cancelled, or out of attempts at a claim
 
 Times are monotonic seconds of the table's clock, so a change of the wall clock expires no
 lease.
@@ -121,6 +121,14 @@ class MemoryTask:
     def dead_lettered(self, reason: str) -> "MemoryTask":
         """Return the task as a dead letter."""
         return replace(self, state=DeadState(reason))
+
+    def cancelled(self, reason: str) -> "MemoryTask":
+        """Return the task as a dead letter whose fence refuses its holder, if it has one.
+
+        The attempts stay as they are.
+        """
+        fence, refunds = self.fence + 1, self.refunds + 1
+        return replace(self, state=DeadState(reason), fence=fence, refunds=refunds)
 
     def redriven(self, due_at: float) -> "MemoryTask":
         """Return the dead letter as a waiting task whose attempts count from 0.

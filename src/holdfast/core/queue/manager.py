@@ -1,12 +1,10 @@
 """The queue contract: what every queue guarantees, whatever its backend."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from threading import Event, Lock
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic
 
 from holdfast.core.backoff import Backoff
@@ -14,9 +12,15 @@ from holdfast.core.clock import SYSTEM_CLOCK, Clock
 from holdfast.core.errors import LeaseLost, NotLeased, Unsupported
 from holdfast.core.events import Events
 from holdfast.core.lease.lease import RELEASED, Lease, Renewal, Unanswered
+from holdfast.core.queue.info import Holder as Holder
+from holdfast.core.queue.info import MessageInfo as MessageInfo
+from holdfast.core.queue.info import MessageState as MessageState
+from holdfast.core.queue.info import PastAttempt as PastAttempt
+from holdfast.core.queue.info import QueueStats as QueueStats
 from holdfast.core.queue.message import M, QueueMessage, get_lease
 
 MAX_SECONDS = 10 * 366 * 86_400.0
+ANY_FIELDS: Mapping[str, str] = MappingProxyType({})
 
 Progress = Callable[[int], None]
 """A function that is called with the number of messages handled since its last call."""
@@ -24,72 +28,6 @@ Progress = Callable[[int], None]
 
 def ignore_progress(count: int) -> None:
     """Do nothing with the progress."""
-
-
-class MessageState(Enum):
-    """The state of a message. A delayed message is PENDING with a due time in the future."""
-
-    PENDING = "pending"
-    LEASED = "leased"
-    COMPLETED = "completed"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """Message counts for operators. A count is exact if no message moves meanwhile."""
-
-    ready: int
-    delayed: int
-    leased: int
-    failed: int
-    expired: int = 0  # of the leased: past their deadline and not yet taken over
-    completed: int | None = None  # None if the queue does not record it
-    foreign: int = 0  # files that Holdfast did not write
-    oldest_ready_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """The worker that holds a message, with the fields of a lease.json file."""
-
-    worker_id: str
-    timestamp: datetime  # of the claim
-    attempt: int
-    expires_at: datetime
-    host: str = ""
-    pid: int = 0
-    last_seen: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PastAttempt:
-    """The end of one earlier attempt."""
-
-    attempt: int
-    outcome: str  # retried | lost | given back | dead-lettered | redriven
-    at: datetime
-    worker_id: str
-    reason: str
-    detail: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MessageInfo:
-    """One message as the command line shows it."""
-
-    id: str
-    key: str  # the adapter's name for this push of the id
-    state: MessageState
-    attempts: int
-    fence: int  # the number of claims, charged or not
-    where: str
-    due_at: datetime | None = None
-    holder: Holder | None = None
-    reason: str | None = None
-    past: Sequence[PastAttempt] = ()
-    checkpoint: Any = None
-    body: dict[str, Any] | None = field(default=None, repr=False)
 
 
 class QueueManager(ABC, Generic[M]):
@@ -127,6 +65,7 @@ class QueueManager(ABC, Generic[M]):
 
     capabilities: ClassVar[frozenset[str]] = frozenset(
         {
+            "cancel",
             "exact_counts",  # `stats` is exact and includes completed messages
             "checkpoint",
             "dedupe",
@@ -138,6 +77,7 @@ class QueueManager(ABC, Generic[M]):
             "purge",
             "redrive_by_id",
             "refund",  # a message given back unstarted is not charged an attempt
+            "search",
         }
     )
     """What this queue can do. A queue that lacks a capability leaves it out here, and its
@@ -345,11 +285,40 @@ class QueueManager(ABC, Generic[M]):
 
     def find(self, message_id: str) -> list[MessageInfo]:
         """Return every stored push of this id, with all that is known about it."""
+        raise self._unsupported("find a message by its id")
+
+    def search(
+        self,
+        state: MessageState | None = None,
+        *,
+        where: Mapping[str, str] = ANY_FIELDS,
+        error: str | None = None,
+        limit: int = 100,
+        on_progress: Progress = ignore_progress,
+    ) -> Iterator[MessageInfo]:
+        """Yield the messages in `state`, or in any state, that have these fields and error.
+
+        `where` maps names of the body's fields to values. A dotted name is that of a field,
+        or reaches into objects. A string is compared as it is; true, false, null and numbers
+        by their JSON text. An object or a list equals no value. `error` is text that the
+        message's reason or that of a past attempt contains, in upper or lower case.
+        A message that moves during the search may be missing. Changes nothing.
+        """
         raise self._unsupported("search its messages")
 
     def dead_letters(self, limit: int = 100) -> Iterator[MessageInfo]:
         """Yield dead letters. Changes nothing."""
         return self.peek(MessageState.FAILED, limit)
+
+    def cancel(self, message_id: str) -> int:
+        """Make the waiting and leased messages of one id dead letters; return how many.
+
+        A lease is taken away: its fence rises, so the next renewal or settlement of its
+        holder is refused, and the handler is told. Attempts, history and checkpoint are
+        kept, and `redrive` puts the message back. Completed messages and dead letters stay
+        as they are, so calling it twice does nothing more.
+        """
+        raise self._unsupported("cancel messages")
 
     def redrive(
         self, message_id: str | None = None, *, on_progress: Progress = ignore_progress

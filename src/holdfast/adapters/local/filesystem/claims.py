@@ -18,6 +18,7 @@ from holdfast.core.errors import LeaseLost
 # rarely enough that a thousand idle workers do not overload a file server.
 SCAN_LEASE_FRACTION = 0.25
 MAX_SCAN_INTERVAL_SECONDS = 0.5
+TAKEN_AWAY = "another worker took the message over, or an operator cancelled it"
 
 
 class Claim:
@@ -68,7 +69,7 @@ class Claim:
             return renewed
 
     def settle(self, directory: QueueDirectory, target: str) -> LeaseLost | None:
-        """Move the task to `target`, or return LeaseLost if another worker took it over.
+        """Move the task to `target`, or return LeaseLost if it was taken away.
 
         The call can be repeated, because the task has moved already if a failed sync
         interrupted the settlement.
@@ -89,8 +90,8 @@ def _get_state_folder(path: str) -> str:
 
 
 def make_lease_lost() -> LeaseLost:
-    """Return the error of a claim whose task was taken over."""
-    return LeaseLost("the lease is gone: another worker took the message over")
+    """Return the error of a claim whose task was taken away."""
+    return LeaseLost(f"the lease is gone: {TAKEN_AWAY}")
 
 
 class Claimer:

@@ -1,12 +1,12 @@
 """failed/: the dead letters, each with a reason that an operator can act on."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from holdfast.adapters.local.filesystem import names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.claims import Claim
+from holdfast.adapters.local.filesystem.claims import Claim, make_lease_lost
 from holdfast.adapters.local.filesystem.dedupe import DedupeIndex, IdLockBusy, WaitBudget
 from holdfast.adapters.local.filesystem.directory import QueueDirectory
 from holdfast.adapters.local.filesystem.history import AttemptHistory
@@ -15,6 +15,7 @@ from holdfast.adapters.local.filesystem.producer import Producer
 from holdfast.adapters.local.filesystem.server_clock import ServerClock
 from holdfast.core.clock import to_utc
 from holdfast.core.errors import LeaseLost
+from holdfast.core.queue.info import CANCELLED, MessageInfo
 from holdfast.core.queue.manager import Progress
 
 
@@ -43,16 +44,46 @@ class DeadLetterFolder:
     ) -> LeaseLost | None:
         """Move a claimed task to failed/, with its reason.
 
-        Returns LeaseLost, and has changed nothing, if another worker took the task over.
+        Returns LeaseLost, and has changed nothing, if the task was taken away.
         """
-        task = claim.task
-        cause = (message_id, reason, detail, worker_id)
+        moved = self._add(
+            claim.task,
+            (message_id, reason, detail, worker_id),
+            lambda target: claim.settle(self._directory, target) is None,
+        )
+        return None if moved else make_lease_lost()
+
+    def cancel(self, path: str, info: MessageInfo) -> bool:
+        """Move a task that waits or is leased to failed/; return False if it has moved."""
+        task = TaskName(info.key, info.fence, info.fence - info.attempts).cancelled()
+        worker_id = info.holder.worker_id if info.holder else ""
+        moved = self._add(
+            task,
+            (info.id, CANCELLED, None, worker_id),
+            lambda target: self._directory.rename(path, target, target_is_unique=False),
+        )
+        if moved:
+            self._add_history(task, "cancelled", CANCELLED, worker_id)
+        return moved
+
+    def _add(
+        self,
+        task: TaskName,
+        cause: tuple[str, str, str | None, str],
+        move: Callable[[str], bool],
+    ) -> bool:
+        """Write the reason, move the task with `move`, and free its id.
+
+        Returns False, and has changed nothing, if `move` does.
+        """
         self._write_reason(task, *cause)
         # Mark the task before it moves, because its id may be free soon; see dedupe.py.
-        id_hash = self._dedupe.mark(task.key, message_id)
-        if lost := claim.settle(self._directory, names.format_failed_path(task)):
-            self._remove_reason(task)
-            return lost
+        id_hash = self._dedupe.mark(task.key, message_id=cause[0])
+        target = names.format_failed_path(task)
+        if not move(target):
+            if not self._directory.exists(target):  # unless another operator cancelled it
+                self._remove_reason(task)
+            return False
         if not self._directory.exists(names.format_reason_path(task)):
             # The file server's clock was set, and a sweep took the new reason for an old
             # leftover.
@@ -61,7 +92,7 @@ class DeadLetterFolder:
             self._directory.sync("failed", "leased")
         if id_hash is not None:
             self._free_id(task, id_hash)
-        return None
+        return True
 
     def _write_reason(
         self, task: TaskName, message_id: str, reason: str, detail: str | None, worker_id: str
@@ -149,12 +180,15 @@ class DeadLetterFolder:
         if not moved:
             return False
         self._remove_reason(task)
-        now = to_utc(self._server_clock.read_wall_ms() / 1000)
-        with suppress(OSError):  # the task is back, even if its history cannot be written
-            self._history.add(
-                task, "redriven", at=now, worker_id="", reason="redriven by an operator"
-            )
+        self._add_history(task, "redriven", "redriven by an operator")
         return True
+
+    def _add_history(
+        self, task: TaskName, outcome: str, reason: str, worker_id: str = ""
+    ) -> None:
+        now = to_utc(self._server_clock.read_wall_ms() / 1000)
+        with suppress(OSError):  # the task has moved, even if its history cannot be written
+            self._history.add(task, outcome, at=now, worker_id=worker_id, reason=reason)
 
     def drop(self, task: TaskName, message_id: str) -> bool:
         """Remove a dead letter with its reason, history and checkpoints.

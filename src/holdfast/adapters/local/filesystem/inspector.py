@@ -1,7 +1,7 @@
 """Read-only inspection: counts and message infos for operators."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from holdfast.adapters.local.filesystem import names
@@ -66,23 +66,25 @@ class Inspector:
             return names.parse_deadline_ms(leased) <= self._server_clock.to_stamp_ms(now)
         return ended
 
-    def list_messages(self, state: MessageState) -> Iterator[MessageInfo]:
-        """List the messages in a state, without history and checkpoint."""
+    def list_messages(
+        self, state: MessageState, *, deep: bool = False
+    ) -> Iterator[MessageInfo]:
+        """List the messages in a state; if `deep`, with history and checkpoint."""
         for path, match in self._list_files(state):
-            if (info := self._read_info(state, path, match, deep=False)) is not None:
+            if (info := self._read_info(state, path, match, deep=deep)) is not None:
                 yield info
 
-    def find(self, message_id: str) -> list[MessageInfo]:
-        """Find all messages of an id or key, with history and checkpoint."""
+    def find(
+        self, message_id: str, states: Iterable[MessageState] = MessageState
+    ) -> Iterator[tuple[str, MessageInfo]]:
+        """Find all messages of an id or key, with history, checkpoint and path."""
         id_hash = names.hash_id(message_id)
-        infos = []
-        for state in MessageState:
+        for state in states:
             for path, match in self._list_files(state):
                 if names.has_hash(match["key"], id_hash) or match["key"] == message_id:
                     info = self._read_info(state, path, match, deep=True)
                     if info and message_id in (info.id, info.key):
-                        infos.append(info)
-        return infos
+                        yield path, info
 
     def find_foreign(self) -> list[str]:
         """Find files and folders that the queue did not make and will not change."""

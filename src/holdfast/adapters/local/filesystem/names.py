@@ -7,7 +7,8 @@
 
 `key` is a nonce of the push and a hash of the id, so an id that is pushed again gets a new
 name. `n` counts claims and never falls: it is the fence. `refunds` of these claims were
-given back unstarted and are not charged as attempts. No name is ever used twice. A lease
+given back unstarted and are not charged as attempts. A cancellation raises both, because it
+takes the task from its holder. No name is ever used twice. A lease
 ends at the sum of its three numbers. Earlier releases wrote `<claimed_ms>+<held_ms>`. It is
 read as a lease of `held_ms` that was never renewed, which has the same end and at least the
 same length.
@@ -58,6 +59,16 @@ class TaskName(NamedTuple):
     def refunded(self) -> "TaskName":
         """Return the name with one more claim that is not charged."""
         return self._replace(refunds=self.refunds + 1)
+
+    def cancelled(self) -> "TaskName":
+        """Return the name for a cancelled task, with the same attempts.
+
+        Its fence is higher than that of a holder, so that the holder does not take the
+        cancelled task for the one that it dead-letters. It rises by two, because with one it
+        would be the name that a worker gives to a task that it finds out of attempts.
+        """
+        fence, refunds = min(self.fence, _LAST_FENCE - 2), min(self.refunds, _LAST_FENCE - 2)
+        return self._replace(fence=fence + 2, refunds=refunds + 2)
 
     @property
     def stem(self) -> str:

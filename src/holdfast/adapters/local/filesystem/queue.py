@@ -8,6 +8,8 @@
     nack         leased/k~n~me~…  ─▶ pending/<segment>/k~n~due
     release      leased/k~n~me~…  ─▶ pending/<segment>/k~n-1~due      one refund: not charged
     dead-letter  leased/k~n~me~…  ─▶ failed/k~n
+    cancel       pending/…/k~n~…  ─▶ failed/k~n+2-2                   two refunds, see names.py
+                 leased/k~n~…     ─▶ failed/k~n+2-2
     redrive      failed/k~n       ─▶ pending/<segment>/k~n-n~due
 
 The old name is the compare-and-swap. A renewal changes the name too. So a worker that tries
@@ -17,9 +19,9 @@ clock and without deletion.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice
 from math import ceil
 from pathlib import Path
 from threading import Lock
@@ -27,9 +29,14 @@ from typing import Any, Literal
 
 from holdfast.adapters.local.filesystem import layout, names
 from holdfast.adapters.local.filesystem.checkpoints import Checkpoints
-from holdfast.adapters.local.filesystem.claims import Claim, Claimer, make_lease_lost
+from holdfast.adapters.local.filesystem.claims import (
+    TAKEN_AWAY,
+    Claim,
+    Claimer,
+    make_lease_lost,
+)
 from holdfast.adapters.local.filesystem.dead_letters import DeadLetterFolder
-from holdfast.adapters.local.filesystem.dedupe import DedupeIndex, WaitBudget
+from holdfast.adapters.local.filesystem.dedupe import LISTING_PASSES, DedupeIndex, WaitBudget
 from holdfast.adapters.local.filesystem.directory import to_holdfast_error, to_queue_unavailable
 from holdfast.adapters.local.filesystem.fsops import FsOps
 from holdfast.adapters.local.filesystem.history import AttemptHistory
@@ -55,6 +62,7 @@ from holdfast.core.events import Events
 from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal, Unanswered
 from holdfast.core.process import after_fork
 from holdfast.core.queue.manager import (
+    ANY_FIELDS,
     MessageInfo,
     MessageState,
     Progress,
@@ -63,11 +71,13 @@ from holdfast.core.queue.manager import (
     ignore_progress,
 )
 from holdfast.core.queue.message import AnyMessage, M, MessageCodec, attach_lease, get_lease
+from holdfast.core.queue.search import select_messages
 
 NEWER_SCHEMA_DELAY_SECONDS = 30.0
 # push_many publishes this many messages together, if they are not larger than this.
 MAX_BATCH_MESSAGES = 500
 MAX_BATCH_BYTES = 8 << 20
+_LIVE = (MessageState.PENDING, MessageState.LEASED)
 
 Durability = Literal["process", "power"]
 
@@ -310,7 +320,7 @@ class FilesystemQueue(QueueManager[M]):
         asked_ms = self._server_clock.to_stamp_ms(self.clock.monotonic())
         try:
             if not claim.renew(self._directory, asked_ms, ceil(seconds * 1000)):
-                return Refused("another worker took it over")
+                return Refused(TAKEN_AWAY)
         except OSError as error:
             return Unanswered(str(to_queue_unavailable(self.folder, error)))
         return RENEWED
@@ -405,7 +415,7 @@ class FilesystemQueue(QueueManager[M]):
         with self._translate_errors():
             with claim.lock:
                 if not self._directory.exists(claim.path):
-                    lease.lose("another worker took it over")
+                    lease.lose(TAKEN_AWAY)
                     raise make_lease_lost()
                 claim.saved = True
             self._checkpoints.save(claim.task, checkpoint)
@@ -426,7 +436,37 @@ class FilesystemQueue(QueueManager[M]):
 
     def find(self, message_id: str) -> list[MessageInfo]:
         with self._translate_errors():
-            return self._inspector.find(message_id)
+            return [info for _, info in self._inspector.find(message_id)]
+
+    def search(
+        self,
+        state: MessageState | None = None,
+        *,
+        where: Mapping[str, str] = ANY_FIELDS,
+        error: str | None = None,
+        limit: int = 100,
+        on_progress: Progress = ignore_progress,
+    ) -> Iterator[MessageInfo]:
+        with self._translate_errors():
+            messages = chain.from_iterable(
+                self._inspector.list_messages(each, deep=error is not None)
+                for each in ([state] if state else MessageState)
+            )
+            yield from islice(select_messages(messages, where, error, on_progress), limit)
+
+    def cancel(self, message_id: str) -> int:
+        """Cancel a message. One that moves while it is searched for is searched for again."""
+        cancelled = 0
+        with self._translate_errors():
+            for _ in range(LISTING_PASSES):
+                results = [
+                    self._dead_letters.cancel(path, info)
+                    for path, info in self._inspector.find(message_id, _LIVE)
+                ]
+                cancelled += sum(results)
+                if results and all(results):
+                    break
+        return cancelled
 
     def redrive(
         self, message_id: str | None = None, *, on_progress: Progress = ignore_progress

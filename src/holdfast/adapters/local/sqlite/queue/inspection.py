@@ -16,7 +16,7 @@ from holdfast.core.queue.manager import (
 )
 from holdfast.core.rows import Row
 
-_STATES = (
+STATES = (
     MessageState.PENDING,
     MessageState.LEASED,
     MessageState.COMPLETED,
@@ -27,7 +27,7 @@ _COUNT = """
 SELECT state, count(*) AS count, sum(at_ms <= ?2) AS past, min(at_ms) AS oldest
 FROM messages WHERE queue_no = ?1 GROUP BY state
 """
-_MESSAGE = """
+MESSAGE = """
 SELECT messages.*, worker_id, host, pid, seen_ms
 FROM messages LEFT JOIN workers USING (worker_no) WHERE queue_no = ?
 """
@@ -56,12 +56,12 @@ def list_messages(
     """List the messages in a state in the order of their pushes, without their history."""
     after = 0
     while limit > 0:
-        statement = f"{_MESSAGE} AND state = ? AND message_no > ? ORDER BY message_no LIMIT ?"
+        statement = f"{MESSAGE} AND state = ? AND message_no > ? ORDER BY message_no LIMIT ?"
         rows = database.query(
-            statement, (queue_no, _STATES.index(state), after, min(limit, _PAGE))
+            statement, (queue_no, STATES.index(state), after, min(limit, _PAGE))
         )
         for row in rows:
-            yield _make_info(database, row, deep=False)
+            yield make_info(database, row, deep=False)
         if len(rows) < _PAGE:
             return
         limit, after = limit - len(rows), rows[-1]["message_no"]
@@ -69,12 +69,12 @@ def list_messages(
 
 def find(database: Database, queue_no: int, message_id: str) -> list[MessageInfo]:
     """Find all pushes of an id, with history and checkpoint."""
-    statement = f"{_MESSAGE} AND (id = ? OR message_no = ?) ORDER BY message_no"
+    statement = f"{MESSAGE} AND (id = ? OR message_no = ?) ORDER BY message_no"
     if not is_text(message_id):
         return []
     number = int(message_id) if message_id.isascii() and message_id.isdecimal() else 0
     rows = database.query(statement, (queue_no, message_id, min(number, 1 << 62)))
-    return [_make_info(database, row, deep=True) for row in rows]
+    return [make_info(database, row, deep=True) for row in rows]
 
 
 def list_dead_letters(database: Database, queue_no: int, message_id: str | None) -> list[int]:
@@ -89,6 +89,17 @@ def list_dead_letters(database: Database, queue_no: int, message_id: str | None)
     return [
         row["message_no"] for row in database.query(statement + " ORDER BY message_no", values)
     ]
+
+
+def list_live(database: Database, queue_no: int, message_id: str) -> list[int]:
+    """List the numbers of the messages of one id that wait or are leased."""
+    if not is_text(message_id):
+        return []
+    statement = (
+        "SELECT message_no FROM messages WHERE queue_no = ? AND state IN (?, ?) AND id = ?"
+    )
+    rows = database.query(statement, (queue_no, PENDING, LEASED, message_id))
+    return [row["message_no"] for row in rows]
 
 
 def list_completed_before(
@@ -139,12 +150,13 @@ def read_checkpoint(database: Database, message_no: int, fence: int) -> Any:
     return json.loads(rows[0]["value"]) if rows else None
 
 
-def _make_info(database: Database, row: Row, *, deep: bool) -> MessageInfo:
+def make_info(database: Database, row: Row, *, deep: bool) -> MessageInfo:
+    """Describe a row of MESSAGE; if `deep`, with history and checkpoint."""
     number, state = row["message_no"], row["state"]
     return MessageInfo(
         id=row["id"],
         key=str(number),
-        state=_STATES[state],
+        state=STATES[state],
         attempts=row["claims"] - row["refunds"],
         fence=row["claims"],
         where=f"{database.path} message {number}",

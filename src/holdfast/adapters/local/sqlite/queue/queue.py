@@ -8,6 +8,7 @@
     nack         LEASED ─▶ PENDING        after a delay
     release      LEASED ─▶ PENDING        refunds + 1: not charged
     dead-letter  LEASED ─▶ FAILED
+    cancel       PENDING, LEASED ─▶ FAILED    claims + 1, refunds + 1
     redrive      FAILED ─▶ PENDING        refunds = claims
 
 A claim raises `claims`, and every other transition demands the value of its own claim. So a
@@ -17,9 +18,10 @@ stale holder changes nothing.
 import json
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import islice
 from math import ceil
 from pathlib import Path
 from sqlite3 import Connection
@@ -27,7 +29,7 @@ from typing import Any
 
 from holdfast.adapters.local.sqlite.connection import Durability
 from holdfast.adapters.local.sqlite.database import Database
-from holdfast.adapters.local.sqlite.queue import inspection
+from holdfast.adapters.local.sqlite.queue import inspection, search
 from holdfast.adapters.local.sqlite.queue.schema import (
     COMPLETED,
     FAILED,
@@ -49,7 +51,9 @@ from holdfast.core.errors import (
 from holdfast.core.events import Events
 from holdfast.core.lease.lease import RENEWED, Lease, Refused, Renewal
 from holdfast.core.process import after_fork
+from holdfast.core.queue.info import CANCELLED
 from holdfast.core.queue.manager import (
+    ANY_FIELDS,
     MessageInfo,
     MessageState,
     Progress,
@@ -71,6 +75,7 @@ _MAX_PUSHED = 500  # messages in one transaction
 _MAX_CHANGED = 500  # rows in one transaction of an operator's command
 _MAX_DETAIL = 8000  # characters of a traceback, enough to act on
 _SEEN_INTERVAL_MS = 10_000
+_TAKEN_AWAY = "another worker took the message over, or an operator cancelled it"
 
 _PUSH = """
 INSERT INTO messages (queue_no, state, at_ms, dedupe, claims, refunds, id, body)
@@ -104,6 +109,11 @@ _ADD_ATTEMPT = """
 INSERT INTO attempts
 SELECT ?1, ifnull(max(entry_no), 0) + 1, ?2, ?3, ?4, ?5, ?6, ?7
 FROM attempts WHERE message_no = ?1
+"""
+_CANCEL = """
+UPDATE messages
+SET state = 3, at_ms = ?, claims = claims + 1, refunds = refunds + 1, reason = ?
+WHERE message_no = ?
 """
 
 
@@ -329,9 +339,7 @@ class SQLiteQueue(QueueManager[M]):
 
         with _translate_errors():
             counts = self._database.write(renew_all)
-        return [
-            RENEWED if count else Refused("another worker took it over") for count in counts
-        ]
+        return [RENEWED if count else Refused(_TAKEN_AWAY) for count in counts]
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
         def ack_all(connection: Connection) -> list[bool]:
@@ -453,7 +461,7 @@ class SQLiteQueue(QueueManager[M]):
         with _translate_errors():
             saved = self._database.write(save)
         if saved < 1:
-            lease.lose("another worker took it over")
+            lease.lose(_TAKEN_AWAY)
             raise _make_lease_lost()
 
     def load_checkpoint(self, message: M) -> Any:
@@ -476,6 +484,44 @@ class SQLiteQueue(QueueManager[M]):
     def find(self, message_id: str) -> list[MessageInfo]:
         with _translate_errors():
             return inspection.find(self._database, self._queue_no, message_id)
+
+    def search(
+        self,
+        state: MessageState | None = None,
+        *,
+        where: Mapping[str, str] = ANY_FIELDS,
+        error: str | None = None,
+        limit: int = 100,
+        on_progress: Progress = ignore_progress,
+    ) -> Iterator[MessageInfo]:
+        with _translate_errors():
+            messages = search.search(
+                self._database, self._queue_no, state, where, error, on_progress
+            )
+            yield from islice(messages, limit)
+
+    def cancel(self, message_id: str) -> int:
+        with _translate_errors():
+            # Outside the transaction, because all messages are read to find those of an id.
+            numbers = inspection.list_live(self._database, self._queue_no, message_id)
+            return self._database.write(
+                lambda connection: sum(self._cancel(connection, number) for number in numbers)
+            )
+
+    def _cancel(self, connection: Connection, message_no: int) -> bool:
+        row = connection.execute(
+            "SELECT claims - refunds, CASE state WHEN 1 THEN worker_no END FROM messages "
+            "WHERE message_no = ? AND state IN (0, 1)",
+            (message_no,),
+        ).fetchone()
+        if row is None:
+            return False
+        attempt, worker_no = row
+        now_ms = self._timeline.read_ms()
+        connection.execute(_CANCEL, (now_ms, CANCELLED, message_no))
+        entry = (message_no, attempt, "cancelled", now_ms, worker_no, CANCELLED, None)
+        connection.execute(_ADD_ATTEMPT, entry)
+        return True
 
     def redrive(
         self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
@@ -574,7 +620,7 @@ def _find_queue(database: Database, name: str, *, create: bool) -> int:
 
 
 def _make_lease_lost() -> LeaseLost:
-    return LeaseLost("the lease is gone: another worker took the message over")
+    return LeaseLost(f"the lease is gone: {_TAKEN_AWAY}")
 
 
 def _require_text(message_id: str) -> str:

@@ -1,0 +1,76 @@
+"""What operators see of a queue: counts, and messages with their holders and histories."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+CANCELLED = "cancelled by an operator"
+"""The reason of a message that `cancel` dead-lettered."""
+
+
+class MessageState(Enum):
+    """The state of a message. A delayed message is PENDING with a due time in the future."""
+
+    PENDING = "pending"
+    LEASED = "leased"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Message counts for operators. A count is exact if no message moves meanwhile."""
+
+    ready: int
+    delayed: int
+    leased: int
+    failed: int
+    expired: int = 0  # of the leased: past their deadline and not yet taken over
+    completed: int | None = None  # None if the queue does not record it
+    foreign: int = 0  # files that Holdfast did not write
+    oldest_ready_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The worker that holds a message, with the fields of a lease.json file."""
+
+    worker_id: str
+    timestamp: datetime  # of the claim
+    attempt: int
+    expires_at: datetime
+    host: str = ""
+    pid: int = 0
+    last_seen: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PastAttempt:
+    """The end of one earlier attempt."""
+
+    attempt: int
+    outcome: str  # retried | lost | given back | dead-lettered | cancelled | redriven
+    at: datetime
+    worker_id: str
+    reason: str
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageInfo:
+    """One message as the command line shows it."""
+
+    id: str
+    key: str  # the adapter's name for this push of the id
+    state: MessageState
+    attempts: int
+    fence: int  # the number of claims, charged or not
+    where: str
+    due_at: datetime | None = None
+    holder: Holder | None = None
+    reason: str | None = None
+    past: Sequence[PastAttempt] = ()
+    checkpoint: Any = None
+    body: dict[str, Any] | None = field(default=None, repr=False)
