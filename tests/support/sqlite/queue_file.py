@@ -15,7 +15,7 @@ Queue = SQLiteQueue[Any]
 
 # A row for each broken rule: its name, and what breaks it.
 _FAULTS = """
-SELECT 'unknown state', id FROM messages WHERE state NOT BETWEEN 0 AND 3
+SELECT 'unknown state', id FROM messages WHERE state NOT BETWEEN 0 AND 4
 UNION ALL SELECT 'refunds above claims', id FROM messages WHERE refunds > claims
 UNION ALL SELECT 'without a claim', id FROM messages WHERE state IN (1, 2) AND claims = 0
 UNION ALL SELECT 'without a holder', id FROM messages LEFT JOIN workers USING (worker_no)

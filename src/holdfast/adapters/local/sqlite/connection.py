@@ -164,7 +164,7 @@ def retry_while_busy(attempt: Callable[[], T], seconds: float) -> T:
         try:
             return attempt()
         except sqlite3.OperationalError as error:
-            if _get_primary_code(error) != sqlite3.SQLITE_BUSY:
+            if not is_busy(error):
                 raise
             now = SYSTEM_CLOCK.monotonic()
             give_up_at = give_up_at or now + seconds
@@ -208,6 +208,11 @@ def translate_error(
     if code in _UNAVAILABLE:
         return StoreUnavailable(f"{name} is unavailable: {_UNAVAILABLE[code]}")
     return None
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Return whether another process kept the file locked."""
+    return _get_primary_code(error) == sqlite3.SQLITE_BUSY
 
 
 def _get_primary_code(error: sqlite3.Error) -> int:

@@ -15,17 +15,20 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.adapters.local.sqlite.connection import (
     OpenConnection,
+    is_busy,
     retry_while_busy,
     translate_error,
 )
 from holdfast.adapters.local.sqlite.path_check import get_file_identity
 from holdfast.adapters.local.sqlite.rows import RowConnection
+from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import StoreUnavailable
 
 T = TypeVar("T")
 Operation = Callable[[RowConnection], T]
 
 _MAX_CALLS = 100  # in one transaction, so that other processes are not kept waiting
+_RECENT_SECONDS = 0.02
 
 
 class _Call(Generic[T]):
@@ -63,6 +66,7 @@ class Writer:
         self._turn = Lock()
         self._waiting: deque[_Call[Any]] = deque()
         self._opened: OpenConnection | None = None
+        self._checked_at = 0.0
         self._must_close = False
 
     # -- operations of several threads in one transaction
@@ -109,7 +113,7 @@ class Writer:
         while self._waiting and len(calls) < _MAX_CALLS:
             calls.append(self._waiting.popleft())
         try:
-            connection = self._open()
+            connection = self._open(recently_checked=True)
             if len(calls) == 1 and own.is_statement and calls[0] is own:
                 own.result = self._retry(own.operation, connection)
                 own.is_done = True
@@ -188,14 +192,23 @@ class Writer:
         """Let the other threads go on."""
         self._turn.release()
 
-    def _open(self) -> RowConnection:
+    def _open(self, *, recently_checked: bool = False) -> RowConnection:
+        """Return the connection, which is opened if there is none.
+
+        Writes to a file that was removed or replaced would succeed, but be lost. So the path is
+        checked, and with `recently_checked` only if the last check is not recent.
+        """
         opened = self._opened
-        # Writes to a file that was removed or replaced would succeed, but be lost.
-        if opened is not None and opened.file_id != get_file_identity(self._path):
+        if opened is not None:
+            now = SYSTEM_CLOCK.monotonic()
+            if recently_checked and now < self._checked_at + _RECENT_SECONDS:
+                return opened.connection
+            self._checked_at = now
+            if opened.file_id == get_file_identity(self._path):
+                return opened.connection
             self._close_connection()
-        if self._opened is None:
-            self._opened = self._connect()
-            self._opened.connection.execute("PRAGMA busy_timeout = 0")  # _retry waits
+        self._opened = self._connect()
+        self._opened.connection.execute("PRAGMA busy_timeout = 0")  # _retry waits
         return self._opened.connection
 
     def _end_turn(self) -> None:
@@ -215,8 +228,12 @@ class Writer:
         self._retry(lambda connection: connection.execute("BEGIN IMMEDIATE"), connection)
 
     def _retry(self, operation: Operation[T], connection: RowConnection) -> T:
-        """Retry while another process writes. SQLite itself would wait longer each time, so
-        that a process that came late could take over again and again."""
+        """Call again while another process writes."""
+        try:
+            return operation(connection)
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
         return retry_while_busy(lambda: operation(connection), self._busy_seconds)
 
     def _translate(self, error: Exception) -> Exception:

@@ -75,7 +75,7 @@ def test_a_kill_at_any_statement_leaves_all_or_nothing(
     fast_path: Path, scenario: Scenario
 ) -> None:
     killed = kill_at_each_statement(fast_path, scenario)
-    assert len(killed) > 3  # BEGIN, at least one statement, and COMMIT
+    assert len(killed) > 1  # at least one statement, before and after it
     for site, returned in killed:
         check_no_second_holder(site)
         allowed = {
