@@ -157,16 +157,22 @@ def examine_queue(
     parsed = parse_url(os.fspath(url), QUEUES)
     env = os.environ if env is None else env
     if parsed.scheme == "memory":
-        raise ConfigError("doctor can check folders and SQS queues, but not memory: URLs")
+        raise ConfigError(
+            "doctor can check folders, SQLite files and SQS queues, but not memory: URLs"
+        )
     if parsed.scheme == "sqs":
         from holdfast.doctor.sqs_queue import examine_sqs_queue
 
         sqs = read_settings(SqsSettings, env, parsed.options)
         return examine_sqs_queue(parsed.path, sqs, clock=clock)
+    settings = read_settings(QueueSettings, env, parsed.options)
+    if parsed.scheme == "sqlite":
+        from holdfast.doctor.sqlite_queue import examine_sqlite_queue
+
+        return examine_sqlite_queue(*split_database_path(parsed.path), clock=clock)
     from holdfast.adapters.local.filesystem.layout import get_queue_folder
     from holdfast.doctor.file_queue import examine_file_queue
     from holdfast.doctor.filesystem import FileQueue
 
-    settings = read_settings(QueueSettings, env, parsed.options)
     root, campaign, queue = parse_queue_address(parsed.path, settings.data_dir)
     return examine_file_queue(FileQueue(get_queue_folder(Path(root), campaign, queue), clock))

@@ -113,7 +113,7 @@ def _report(verb: str, count: int, missing: list[str], as_json: bool) -> None:
 
 
 def doctor(queue: Queue = None, as_json: AsJson = False) -> None:
-    """Check a queue's folder, or an SQS queue's settings, for problems."""
+    """Check a queue's folder or database, or an SQS queue's settings, for problems."""
     from holdfast.bootstrap import examine_queue
 
     print_check_results(examine_queue(resolve_queue(queue)), as_json)

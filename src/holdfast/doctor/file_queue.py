@@ -28,14 +28,14 @@ from holdfast.adapters.local.filesystem.server_clock import ServerClock
 from holdfast.adapters.local.filesystem.workers import WorkerRegistry
 from holdfast.adapters.modes import get_access
 from holdfast.core.checks import CheckResult, fail, ok, warn
-from holdfast.core.clock import Clock, to_utc
+from holdfast.core.clock import Clock
 from holdfast.doctor.filesystem import FILESYSTEM, PROBES, FileQueue
 from holdfast.doctor.runner import run_checks
+from holdfast.doctor.workers import judge_workers
 
 _USE = os.R_OK | os.W_OK | os.X_OK
 _MAX_LISTED = 500  # entries of a folder that are looked at
 _MAX_NAMED = 5  # foreign files that are named one by one
-_QUIET_SECONDS = 60.0  # workers mark themselves as seen every ten seconds
 _MAX_LEASE_MS = 13 * 3_600_000  # a lease can be twelve hours at most
 
 
@@ -240,16 +240,7 @@ def check_workers(contents: QueueContents) -> Iterator[CheckResult]:
     """Check that a worker polls if there is work."""
     stats = contents.inspector.count_stats()
     seen = _read_last_seen(contents.directory)
-    quiet = None if seen is None else contents.server_clock.read_wall_ms() / 1000 - seen
-    since = f"last seen {to_utc(seen):%Y-%m-%d %H:%M:%S} UTC" if seen else "none seen yet"
-    if (stats.expired or stats.ready) and (quiet is None or quiet > _QUIET_SECONDS):
-        yield warn(
-            f"{stats.ready} messages wait and {stats.expired} leases have run out, but no "
-            f"worker polls ({since})",
-            "start one: `holdfast work QUEUE MODULE:HANDLER`",
-        )
-    else:
-        yield ok(f"{stats.leased} messages held, {stats.ready} waiting")
+    yield from judge_workers(stats, seen, contents.server_clock.read_wall_ms() / 1000)
 
 
 def _read_last_seen(directory: QueueDirectory) -> float | None:

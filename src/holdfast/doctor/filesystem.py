@@ -30,7 +30,7 @@ _NFS = {"nfs", "nfs4"}
 # On these, a rename is one step on the server, for all machines.
 _SHARED = {"ceph", "lustre", "gpfs", "beegfs", "ocfs2", "gfs2", "fuse.glusterfs", "glusterfs"}
 _DOUBTFUL = {"cifs", "smb3", "smbfs", "9p", "virtiofs", "vboxsf", "vmhgfs", "afs", "davfs"}
-_MEMORY = {"tmpfs", "ramfs"}
+MEMORY_KINDS = {"tmpfs", "ramfs"}
 # Files and folders that sync programs make at the top of the folders they sync.
 _SYNC_MARKS = {
     ".dropbox": "Dropbox",
@@ -85,7 +85,7 @@ def check_mount(queue: FileQueue) -> Iterator[CheckResult]:
         yield ok("its kind is unknown on this system")
         return
     on = f"{mount.kind}, mounted at {mount.point}"
-    if mount.kind in _MEMORY:
+    if mount.kind in MEMORY_KINDS:
         yield warn(f"{on}: in memory", "a reboot empties it; use a disk")
     elif mount.kind in _NFS or mount.kind in _SHARED:
         yield ok(f"{on}: a network filesystem whose renames have one winner")

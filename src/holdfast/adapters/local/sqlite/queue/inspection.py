@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.adapters.local.sqlite.database import Database
 from holdfast.adapters.local.sqlite.queue.schema import COMPLETED, FAILED, LEASED, PENDING
+from holdfast.adapters.local.sqlite.read_only import Reader
 from holdfast.core.clock import to_utc
 from holdfast.core.queue.manager import (
     Holder,
@@ -33,7 +34,13 @@ FROM messages LEFT JOIN workers USING (worker_no) WHERE queue_no = ?
 """
 
 
-def count_stats(database: Database, queue_no: int, now_ms: int) -> QueueStats:
+def list_queues(database: Reader) -> dict[str, int]:
+    """Return the number of each queue in the file by its name, in the order of the names."""
+    rows = database.query("SELECT name, queue_no FROM queues ORDER BY name")
+    return {row["name"]: row["queue_no"] for row in rows}
+
+
+def count_stats(database: Reader, queue_no: int, now_ms: int) -> QueueStats:
     """Count the messages in each state."""
     rows = {row["state"]: row for row in database.query(_COUNT, (queue_no, now_ms))}
     nothing = {"count": 0, "past": 0, "oldest": None}

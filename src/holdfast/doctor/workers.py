@@ -1,0 +1,26 @@
+"""The check that a worker polls a local queue that has work."""
+
+from collections.abc import Iterator
+
+from holdfast.core.checks import CheckResult, ok, warn
+from holdfast.core.clock import to_utc
+from holdfast.core.queue.manager import QueueStats
+
+_QUIET_SECONDS = 60.0  # workers mark themselves as seen every ten seconds
+
+
+def judge_workers(stats: QueueStats, seen: float | None, now: float) -> Iterator[CheckResult]:
+    """Yield a warning if there is work, but no worker was seen for a while.
+
+    `seen` is the time when a worker was last seen, on the same clock as `now`.
+    """
+    is_quiet = seen is None or now - seen > _QUIET_SECONDS
+    since = f"last seen {to_utc(seen):%Y-%m-%d %H:%M:%S} UTC" if seen else "none seen yet"
+    if (stats.expired or stats.ready) and is_quiet:
+        yield warn(
+            f"{stats.ready} messages wait and {stats.expired} leases have run out, but no "
+            f"worker polls ({since})",
+            "start one: `holdfast work QUEUE MODULE:HANDLER`",
+        )
+    else:
+        yield ok(f"{stats.leased} messages held, {stats.ready} waiting")
