@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from holdfast.adapters.local.sqlite import conversations
 from holdfast.config.chat import (
     ChatSettings,
     read_chat_settings,
@@ -126,6 +127,7 @@ def _check_store(chat: Conversations) -> Iterator[CheckResult]:
         chat.wiring.open_store,
         check_chat_tables,
         examine,
+        schema=conversations.CONVERSATIONS,
         content="message",
         setting=ChatSettings.to_variable("store"),
     )

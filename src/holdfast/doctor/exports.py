@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from holdfast.adapters.local.sqlite.jobs import JOBS
 from holdfast.config.heartbeat import read_heartbeat_settings
 from holdfast.core.checks import CheckResult, fail, ok, warn
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -104,6 +105,7 @@ def _check_store(exports: Exports) -> Iterator[CheckResult]:
         exports.open_jobs,
         check_job_tables,
         examine,
+        schema=JOBS,
         content="job",
         setting="`--jobs`",
     )

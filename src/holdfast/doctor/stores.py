@@ -5,13 +5,15 @@ Of a table, these compare keys, index and row expiry with its definition.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from holdfast.adapters.local.sqlite.connection import Schema
 from holdfast.core.checks import CheckLevel, CheckResult, fail, ok, warn
 from holdfast.core.errors import HoldfastError
 from holdfast.core.urls import STORES, find_store_file, parse_url
 from holdfast.doctor.runner import CheckFailed, run_checks
+from holdfast.doctor.sqlite_file import SQLITE_FILE, SqliteFile, check_mount
 
 _RECREATE = "a key cannot be changed: use other names (dynamodb:PREFIX) or recreate the table"
 
@@ -24,29 +26,42 @@ def check_store(
     check_tables: Callable[[str], Iterator[CheckResult]],
     examine: Callable[[T], Iterator[CheckResult]],
     *,
+    schema: Schema,
     content: str,
     setting: str,
 ) -> Iterator[CheckResult]:
     """Check the store with that URL. Nothing is created.
 
-    `check_tables` checks the tables of a dynamodb: URL. `examine` writes to the opened store
+    `check_tables` checks the tables of a dynamodb: URL. Of a file, which must have `schema`,
+    only problems are reported. `examine` writes to the opened store
     without an effect, and checks its contents. For people, `content` is what creates the file
     of a store, and `setting` is where the URL comes from.
     """
     file = find_store_file(url)
-    if file is None:
-        tables = list(run_checks(url, ("table", check_tables)))
-        yield from tables
-        if any(result.level is CheckLevel.FAIL for result in tables):
-            return  # opening the store would only report the same problems
-    elif not file.exists():
+    if file is not None and not file.exists():
         yield ok(f"{file} does not exist yet; the first {content} creates it")
         return
+    results = list(
+        run_checks(url, ("table", check_tables))
+        if file is None
+        else _find_problems(SqliteFile(file, schema))
+    )
+    yield from results
+    if any(result.level is CheckLevel.FAIL for result in results):
+        return  # opening the store would only report the same problems
     try:
         with open_store(url) as store:
             yield from examine(store)
     except HoldfastError as error:
         raise CheckFailed(f"{url}: {error}", f"check {setting} and the permissions") from error
+
+
+def _find_problems(file: SqliteFile) -> Iterator[CheckResult]:
+    for result in run_checks(file, *STORE_FILE) if file.exists else ():
+        if result.level is not CheckLevel.OK:
+            yield replace(result, check="", found=f"{result.check}: {result.found}")
+        if result.level is CheckLevel.FAIL:
+            return
 
 
 # -- tables
@@ -185,4 +200,5 @@ def _format_key(schema: Mapping[str, Any]) -> str:
     return ", ".join(part["AttributeName"] for part in parts)
 
 
+STORE_FILE = (("filesystem", check_mount), *SQLITE_FILE)
 TABLE = (("table", _check_keys), ("index", _check_indexes), ("expiry", _check_expiry))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.adapters.local.sqlite.jobs import JOBS, SQLiteJobs
 from holdfast.core.checks import CheckLevel, CheckResult, fail, ok, warn
 from holdfast.core.errors import StoreUnavailable
 from holdfast.doctor.runner import run_checks
@@ -35,7 +36,13 @@ def examine(url: str, opener: Opener, table: CheckResult | None = None) -> list[
 
     def check(url: str) -> Iterator[CheckResult]:
         return check_store(
-            url, opener, check_tables, examine_opened, content="job", setting="--jobs"
+            url,
+            opener,
+            check_tables,
+            examine_opened,
+            schema=JOBS,
+            content="job",
+            setting="--jobs",
         )
 
     return list(run_checks(url, ("store", check)))
@@ -69,6 +76,23 @@ def test_a_store_that_cannot_be_used_is_a_failure(tmp_path: Path) -> None:
     [result] = examine(str(file), Opener(StoreUnavailable("locked")))
     assert (result.level, result.found) == (CheckLevel.FAIL, f"{file}: locked")
     assert result.remedy == "check --jobs and the permissions"
+
+
+def test_a_file_with_a_problem_is_reported_like_that_of_a_queue(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.db"
+    SQLiteJobs(file).close()
+    opener = Opener()
+    assert [result.check for result in examine(str(file), opener)] == ["store"]
+    file.chmod(0o644)
+    results = examine(str(file), opener)
+    assert [result.check for result in results] == ["store", "store"]
+    assert results[0].found.startswith("access: every user of this machine can read")
+    with file.open("r+b") as damaged:
+        damaged.seek(100)
+        damaged.write(b"\xa5" * 300)
+    results = examine(str(file), opener)
+    assert results[-1].level is CheckLevel.FAIL
+    assert len(opener.opened) == 2  # the damaged one is not opened
 
 
 @pytest.mark.parametrize("url", ["redis:x", "a\nb"])
