@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 _COMMANDS = {
     "push": ("push:push", "Work"),
     "work": ("work:work", "Work"),
+    "queues": ("queues:queues", "Inspect"),
     "status": ("inspect:status", "Inspect"),
     "list": ("inspect:list_", "Inspect"),
     "show": ("inspect:show", "Inspect"),
@@ -49,6 +50,7 @@ _COMMANDS = {
 _HELP = {
     "push": "Push messages. When this has returned, they cannot be lost.",
     "work": "Handle messages. Ctrl-C lets running work finish; Ctrl-C again stops now.",
+    "queues": "List the queues of a data folder, a database or an AWS account.",
     "status": "Show how many messages are ready, leased, completed and failed.",
     "list": "List the messages in a state, oldest first.",
     "show": "Show a message with its body.",

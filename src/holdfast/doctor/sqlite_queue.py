@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast.adapters.local.mounts import MOUNTS
 from holdfast.adapters.local.sqlite.queue.inspection import count_stats, list_queues
 from holdfast.adapters.local.sqlite.queue.schema import QUEUES
-from holdfast.adapters.local.sqlite.queue.timeline import find_offset
+from holdfast.adapters.local.sqlite.queue.timeline import read_timeline_ms
 from holdfast.adapters.local.sqlite.read_only import ReadOnlyDatabase
 from holdfast.core.checks import CheckLevel, CheckResult, fail, ok, warn
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
@@ -75,13 +75,10 @@ def _read_snapshot(queue: DatabaseQueue, database: ReadOnlyDatabase) -> QueueSna
             f"there is no queue {queue.name!r} in {str(queue.file.path)!r}; it has {others}",
             _PUSH,
         )
-    wall_ms = int(queue.clock.time() * 1000)
-    offset_ms = find_offset(database.connection)
-    monotonic_ms = int(queue.clock.monotonic() * 1000)
-    now_ms = wall_ms if offset_ms is None else monotonic_ms + offset_ms
+    now_ms = read_timeline_ms(database.connection, queue.clock)
     stats = count_stats(database, queue_numbers[queue.name], now_ms)
     [workers] = database.query("SELECT max(seen_ms) AS seen_ms FROM workers")
-    return QueueSnapshot(stats, workers["seen_ms"], now_ms, wall_ms)
+    return QueueSnapshot(stats, workers["seen_ms"], now_ms, int(queue.clock.time() * 1000))
 
 
 # -- its contents

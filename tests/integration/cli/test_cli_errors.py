@@ -32,7 +32,7 @@ def cli(
 
 
 COMMANDS = (
-    ["push"], ["work"], ["status"], ["list"], ["show"], ["explain"], ["dead"],
+    ["push"], ["work"], ["queues"], ["status"], ["list"], ["show"], ["explain"], ["dead"],
     ["dead", "list"], ["dead", "show"], ["dead", "redrive"], ["dead", "drop"],
     ["purge"], ["doctor"], ["demo"],
 )  # fmt: skip
@@ -97,6 +97,9 @@ LINES = f"{EVIL}\nall is well\r"
         ["export", "list", "--jobs", "urls.txt", "--status", "NAME"],
         ["export", "show", "NAME", "--jobs", "missing"],
         ["export", "tables", "--jobs", "NAME"],
+        ["queues", "NAME"],
+        ["queues", "sqlite:NAME.db"],
+        ["queues", "sqs:NAME"],
         ["status", "NAME"],
         ["status", "./NAME"],
         ["status", "sqs:NAME"],

@@ -2,12 +2,21 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.local.sqlite.database import Database
-from holdfast.adapters.local.sqlite.queue.schema import COMPLETED, FAILED, LEASED, PENDING
-from holdfast.adapters.local.sqlite.read_only import Reader
-from holdfast.core.clock import to_utc
+from holdfast.adapters.local.sqlite.queue.schema import (
+    COMPLETED,
+    FAILED,
+    LEASED,
+    PENDING,
+    QUEUES,
+)
+from holdfast.adapters.local.sqlite.queue.timeline import read_timeline_ms
+from holdfast.adapters.local.sqlite.read_only import Reader, open_read_only
+from holdfast.core.clock import Clock, to_utc
+from holdfast.core.errors import QueueUnavailable, StoreUnavailable
 from holdfast.core.queue.manager import (
     Holder,
     MessageInfo,
@@ -38,6 +47,26 @@ def list_queues(database: Reader) -> dict[str, int]:
     """Return the number of each queue in the file by its name, in the order of the names."""
     rows = database.query("SELECT name, queue_no FROM queues ORDER BY name")
     return {row["name"]: row["queue_no"] for row in rows}
+
+
+def count_queues(path: Path, clock: Clock) -> dict[str, QueueStats]:
+    """Return the counts of each queue in a file by its name. Nothing is created or changed.
+
+    Raises QueueUnavailable, and ConfigError if the file is not a database of queues.
+    """
+    try:
+        with open_read_only(path, QUEUES.name) as database:
+            QUEUES.is_current(database.connection, path)
+            now_ms = read_timeline_ms(database.connection, clock)
+            return {
+                name: count_stats(database, queue_no, now_ms)
+                for name, queue_no in list_queues(database).items()
+            }
+    except FileNotFoundError:
+        text = f"there is no database {str(path)!r}: check the path, or push to a queue first"
+        raise QueueUnavailable(text) from None
+    except StoreUnavailable as error:
+        raise QueueUnavailable(str(error)) from error
 
 
 def count_stats(database: Reader, queue_no: int, now_ms: int) -> QueueStats:

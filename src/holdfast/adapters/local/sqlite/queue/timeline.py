@@ -22,7 +22,7 @@ class Timeline:
         self._clock = clock
         # Read first, because inspecting a queue must not wait for its writers.
         with database.begin_read() as connection:
-            offset_ms = find_offset(connection)
+            offset_ms = _find_offset(connection)
         if offset_ms is None:
             with database.begin_write() as connection:
                 offset_ms = self._agree(connection)
@@ -33,7 +33,7 @@ class Timeline:
         return int(self._clock.monotonic() * 1000) + self._offset_ms
 
     def _agree(self, connection: Connection) -> int:
-        if (agreed_ms := find_offset(connection)) is not None:
+        if (agreed_ms := _find_offset(connection)) is not None:
             return agreed_ms
         now_ms = int(self._clock.time() * 1000)
         # A machine whose clock went back while it was off continues where the timeline ended.
@@ -46,12 +46,22 @@ class Timeline:
         return offset_ms
 
 
-def find_offset(connection: Connection) -> int | None:
+def _find_offset(connection: Connection) -> int | None:
     """Return the offset of this start of the machine, or None if it has none yet."""
     row = connection.execute(
         "SELECT offset_ms FROM boots WHERE boot_id = ?", (_read_boot_id(),)
     ).fetchone()
     return None if row is None else int(row[0]) - _read_namespace_ms()
+
+
+def read_timeline_ms(connection: Connection, clock: Clock) -> int:
+    """Return the time on the timeline without agreeing on one.
+
+    It is the wall clock's time if no process has opened the file since the machine started.
+    """
+    if (offset_ms := _find_offset(connection)) is None:
+        return int(clock.time() * 1000)
+    return int(clock.monotonic() * 1000) + offset_ms
 
 
 def _read_boot_id() -> str:
