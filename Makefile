@@ -7,6 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: help demo test check format lint types contracts other-pythons chaos bench clean
 help:
 	@echo "make demo    a queue, an export and a chat, with workers killed, in about a minute"
+	@echo "             QUEUE=sqlite runs it on a queue in a SQLite file"
 	@echo "make test    all tests      make check   format, lint, types, contracts and tests"
 	@echo "make chaos   minutes of kills and freezes      make bench   figures beside the peers"
 
@@ -26,7 +27,7 @@ $(VENV)/.ready-bench: $(VENV)/.ready-run
 	@touch $@
 
 demo: $(VENV)/.ready-run
-	$(BIN)/holdfast demo
+	$(BIN)/holdfast demo $(if $(QUEUE),--queue=$(QUEUE))
 
 test: $(VENV)/.ready-dev
 	rm -f $(VENV)/coverage*

@@ -9,9 +9,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, NoReturn
+from urllib.parse import quote
 
 import typer
 from rich.console import RenderableType
@@ -41,6 +43,13 @@ class DemoSizes:
     files: Annotated[int, typer.Option(min=30, max=500, help="Number of files.")] = 120
 
 
+class QueueKind(StrEnum):
+    """The kinds of queue that the acts can run on."""
+
+    FILE = "file"
+    SQLITE = "sqlite"
+
+
 class Act(ABC):
     """One act in one folder.
 
@@ -63,9 +72,11 @@ class Act(ABC):
     columns: Mapping[str, Callable[[DemoProcess], str]] = MappingProxyType({})
     timeout_seconds: ClassVar[float]
 
-    def __init__(self, folder: Path, screen: DemoScreen, sizes: DemoSizes) -> None:
+    def __init__(
+        self, folder: Path, screen: DemoScreen, sizes: DemoSizes, kind: QueueKind
+    ) -> None:
         self.folder, self.screen, self.sizes = folder, screen, sizes
-        self.url = self.make_queue_url(folder)
+        self.url = self.make_queue_url(folder, kind)
         self.resources = ExitStack()
         self.queue = self.resources.enter_context(open_queue(self.url, self.message, env={}))
         self.effects = EffectLog(folder / f"{Path(self.queue_name).name}-effects.jsonl")
@@ -75,8 +86,10 @@ class Act(ABC):
         self._deadline = self.killed_at + self.timeout_seconds
 
     @classmethod
-    def make_queue_url(cls, folder: Path) -> str:
+    def make_queue_url(cls, folder: Path, kind: QueueKind) -> str:
         """Return the URL of the act's queue in that folder."""
+        if kind is QueueKind.SQLITE:
+            return f"sqlite:{quote(str(folder))}/queues.db/{cls.queue_name}"
         return str(folder / cls.queue_name)
 
     # -- an act has these

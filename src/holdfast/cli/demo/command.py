@@ -16,7 +16,7 @@ import typer
 
 from holdfast.cli.arguments import AsJson
 from holdfast.cli.console import info, print_json
-from holdfast.cli.demo.act import Act, DemoSizes
+from holdfast.cli.demo.act import Act, DemoSizes, QueueKind
 from holdfast.cli.demo.screen import DemoReport, DemoScreen
 from holdfast.cli.errors import ExitCode
 from holdfast.cli.foreground import handle_signals
@@ -36,6 +36,9 @@ class Scenario(StrEnum):
 
 def demo(
     act: Annotated[Scenario, typer.Option(help="The scenario to run.")] = Scenario.ALL,
+    queue: Annotated[
+        QueueKind, typer.Option(help="The kind of queue to run on.")
+    ] = QueueKind.FILE,
     *,
     sizes: DemoSizes,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder.")] = False,
@@ -46,12 +49,12 @@ def demo(
     reports: dict[str, DemoReport] = {}
     # SIGTERM and a closed terminal end the demo cleanly, as Ctrl-C does.
     ending = handle_signals(_interrupt, signal.SIGTERM, signal.SIGHUP)
-    with ending, _open_folder(keep, acts) as folder:
+    with ending, _open_folder(keep, acts, queue) as folder:
         for number, (name, kind) in enumerate(acts.items(), 1):
             title = kind.title.format_map(asdict(sizes))
-            heading = f"holdfast demo, {number} of {len(acts)}: {title}"
+            heading = f"holdfast demo, {number} of {len(acts)}: {title} ({queue} queue)"
             screen = DemoScreen(sys.stderr if as_json else sys.stdout, heading)
-            reports[name] = kind(folder, screen, sizes).run()
+            reports[name] = kind(folder, screen, sizes, queue).run()
             if not as_json:
                 screen.show_report(reports[name])
     if as_json:
@@ -86,7 +89,7 @@ def _can_download(*, needed: bool) -> bool:
 
 
 @contextmanager
-def _open_folder(keep: bool, acts: Mapping[str, type[Act]]) -> Iterator[Path]:
+def _open_folder(keep: bool, acts: Mapping[str, type[Act]], queue: QueueKind) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
         yield folder
@@ -94,7 +97,8 @@ def _open_folder(keep: bool, acts: Mapping[str, type[Act]]) -> Iterator[Path]:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
         for act in acts.values() if keep else ():
-            command = act.inspect.format(folder=folder, url=act.make_queue_url(folder))
+            url = act.make_queue_url(folder, queue)
+            command = act.inspect.format(folder=folder, url=url)
             info(f"to inspect it: {command}")
 
 

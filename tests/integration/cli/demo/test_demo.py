@@ -76,8 +76,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_the_totals_of_a_queue_match_after_a_kill_and_a_hang(start: Start) -> None:
-    demo = start("--act=queue", "--tasks=60", "--workers=3", "--json")
+KINDS = pytest.mark.parametrize("kind", ["file", "sqlite"])
+
+
+@KINDS
+def test_the_totals_of_a_queue_match_after_a_kill_and_a_hang(start: Start, kind: str) -> None:
+    demo = start("--act=queue", f"--queue={kind}", "--tasks=60", "--workers=3", "--json")
     out, log = demo.process.communicate(timeout=DEMO_SECONDS)
     assert demo.process.returncode == 0, log
     report = json.loads(out)["queue"]
@@ -93,8 +97,9 @@ def test_the_totals_of_a_queue_match_after_a_kill_and_a_hang(start: Start) -> No
     eventually(lambda: demo.find_leftovers() == [])
 
 
-def test_the_totals_of_an_export_match_after_two_kills(start: Start) -> None:
-    demo = start("--act=export", "--files=30", "--json")
+@KINDS
+def test_the_totals_of_an_export_match_after_two_kills(start: Start, kind: str) -> None:
+    demo = start("--act=export", f"--queue={kind}", "--files=30", "--json")
     out, log = demo.process.communicate(timeout=DEMO_SECONDS)
     assert demo.process.returncode == 0, log
     report = json.loads(out)["export"]
@@ -114,13 +119,16 @@ def test_the_totals_of_an_export_match_after_two_kills(start: Start) -> None:
     eventually(lambda: demo.find_leftovers() == [])
 
 
+@KINDS
 @pytest.mark.requirement("R002-002")
-def test_the_totals_of_a_conversation_match_after_a_kill_before_the_send(start: Start) -> None:
+def test_the_totals_of_a_conversation_match_after_a_kill_before_the_send(
+    start: Start, kind: str
+) -> None:
     """The worker that takes over the expired lock (MS-01) sends the prepared reply,
     and nothing is written or sent twice. A message that arrives meanwhile is answered without
     another message (MS-03), and a webhook delivered again has no effect (MS-20). In the end
     each message is in the history once."""
-    demo = start("--act=chat", "--json")
+    demo = start("--act=chat", f"--queue={kind}", "--json")
     out, log = demo.process.communicate(timeout=DEMO_SECONDS)
     assert demo.process.returncode == 0, f"{out}{log}"
     assert json.loads(out)["chat"] == {

@@ -4,13 +4,26 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import AnyMessage, open_queue
+from holdfast.cli.demo.act import QueueKind
 from holdfast.cli.demo.effect_log import EffectLog
-from holdfast.cli.demo.queue_act import Attempt, make_report
+from holdfast.cli.demo.queue_act import Attempt, QueueAct, make_report
 from holdfast.cli.demo.queue_tasks import make_tasks
 
 
 def attempts(*ids: str, attempt: int = 1) -> list[Attempt]:
     return [Attempt(id, attempt) for id in ids]
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"), [("file", "queues/demo/enrich/pending"), ("sqlite", "queues.db")]
+)
+def test_an_act_runs_on_the_chosen_kind_of_queue(tmp_path: Path, kind: str, place: str) -> None:
+    folder = tmp_path / "50% of it"
+    with open_queue(QueueAct.make_queue_url(folder, QueueKind(kind)), env={}) as queue:
+        queue.push(AnyMessage())
+        assert queue.name == "demo/enrich"
+    assert (folder / place).exists()
 
 
 def test_the_totals_of_a_good_run_match() -> None:
