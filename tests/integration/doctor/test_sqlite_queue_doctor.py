@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from holdfast import AnyMessage, SQLiteQueue
+from holdfast.adapters.local.sqlite.read_only import open_read_only
 from holdfast.bootstrap.exports import open_jobs
 from holdfast.core.checks import CheckLevel, CheckResult
 from holdfast.core.clock import SYSTEM_CLOCK, Clock
+from holdfast.core.errors import StoreUnavailable
 from holdfast.doctor import sqlite_file
 from holdfast.doctor.sqlite_queue import examine_sqlite_queue
 from holdfast.testing import ManualClock
@@ -101,6 +103,18 @@ def test_the_log_that_a_killed_process_left_is_read_and_kept(path: Path) -> None
     after = read_files(path.parent)
     assert {**after, "work.db-shm": b""} == {**before, "work.db-shm": b""}
     assert SQLiteQueue(path, queue="q").stats().ready == 9  # type: ignore[var-annotated]
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_judged(path: Path) -> None:
+    """Pages of two states could look like damage. It is read as if no process had it open."""
+    SQLiteQueue(path, queue="q").close()
+    with (
+        pytest.raises(StoreUnavailable, match="a process wrote to it; try again"),
+        open_read_only(path, "queue") as database,
+    ):
+        assert database.query("SELECT count(*) AS count FROM messages") == [{"count": 0}]
+        with SQLiteQueue(path, queue="q") as queue:
+            queue.push(AnyMessage())  # type: ignore[arg-type]
 
 
 def test_a_queue_that_does_not_exist_is_a_failure_and_is_not_made(tmp_path: Path) -> None:
