@@ -138,6 +138,10 @@ def pushes(*ids: str) -> Callable[[Queue, Any], object]:
     return lambda queue, _: queue.push_many([make_message(i) for i in ids])
 
 
+def cancel(queue: Queue, _: Any) -> int:
+    return queue.cancel("a")
+
+
 DEDUPE = {"dedupe": True}
 A = "a"
 SCENARIOS = (
@@ -237,6 +241,12 @@ SCENARIOS = (
         lambda q, _: q.poll(),
         {A: Fate(None, "pending")},
         {A: Fate(None, "pending")},
+    ),
+    Scenario("cancel", pushed, cancel, {A: delivered(1)}, {A: DEAD}),
+    Scenario("cancel the leased", held_with_checkpoint, cancel, {A: delivered(2)}, {A: DEAD}),
+    Scenario("cancel with dedupe", pushed, cancel, {A: delivered(1)}, {A: DEAD}, DEDUPE),
+    Scenario(
+        "cancel the leased with dedupe", held, cancel, {A: delivered(2)}, {A: DEAD}, DEDUPE
     ),
     Scenario("redrive", dead, lambda q, _: q.redrive(), {A: DEAD}, {A: delivered(1)}),
     Scenario(

@@ -138,6 +138,23 @@ class QueueConcurrencyPromises:
         assert sum(run_in_parallel(lambda n: queues[n].redrive())) == 40
         assert (queues[0].stats().ready, queues[0].stats().failed) == (40, 0)
 
+    def test_a_message_is_cancelled_or_completed_and_never_both(
+        self, queues: list[AnyQueue]
+    ) -> None:
+        require_capabilities(queues[0], "cancel")
+        ids = queues[0].push_many(AnyMessage(id=f"{n}") for n in range(48))
+
+        def work(number: int) -> int:
+            queue = queues[number]
+            if number % 2:
+                return sum(queue.cancel(message_id) for message_id in ids)
+            return sum(_try_ack(queue, message) for message in iter_messages(queue, 1))
+
+        results = run_in_parallel(work)
+        assert sum(results) == 48
+        assert_completed(queues[0], sum(results[::2]))
+        assert queues[0].stats().failed == sum(results[1::2])
+
 
 def _try_ack(queue: AnyQueue, message: Any) -> bool:
     try:

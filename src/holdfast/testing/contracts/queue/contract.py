@@ -11,6 +11,7 @@ import pytest
 from holdfast.core.queue.manager import QueueManager
 from holdfast.testing import ManualClock
 from holdfast.testing.contracts.queue.bad_input import BadInputPromises
+from holdfast.testing.contracts.queue.cancelling import CancelPromises
 from holdfast.testing.contracts.queue.checkpoints import CheckpointPromises
 from holdfast.testing.contracts.queue.concurrency import QueueConcurrencyPromises
 from holdfast.testing.contracts.queue.dead_letters import DeadLetterPromises
@@ -19,6 +20,7 @@ from holdfast.testing.contracts.queue.delivery import DeliveryPromises
 from holdfast.testing.contracts.queue.inspection import InspectionPromises
 from holdfast.testing.contracts.queue.leasing import LeasePromises
 from holdfast.testing.contracts.queue.schemas import SchemaPromises
+from holdfast.testing.contracts.queue.searching import SearchPromises
 from holdfast.testing.contracts.queue.settling import SettlePromises
 from holdfast.testing.contracts.queue.stale_holders import StaleHolderPromises
 from holdfast.testing.contracts.queue.support import AnyQueue, Inject, MakeQueue, take_snapshot
@@ -32,11 +34,13 @@ class QueueContract(
     SettlePromises,
     StaleHolderPromises,
     DeadLetterPromises,
+    CancelPromises,
     DedupePromises,
     BadInputPromises,
     SchemaPromises,
     CheckpointPromises,
     InspectionPromises,
+    SearchPromises,
     QueueConcurrencyPromises,
 ):
     """All promises of a queue, as tests."""

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.local.filesystem.segments import REMOVE_AFTER_MS
-from holdfast.core.errors import QueueUnavailable
+from holdfast.core.errors import LeaseLost, QueueUnavailable
+from holdfast.core.queue.info import CANCELLED
 from support.filesystem import audit
 from support.filesystem.interleaved_queue import Actor, Setting, Stage, all_schedules
-from support.filesystem.queue_folder import Queue, make_message
+from support.filesystem.queue_folder import LEASE, Queue, make_message
 from support.interleaving import BatonLock
 
 # -- operators
@@ -77,6 +78,92 @@ def test_a_redrive_that_beats_a_drop_keeps_the_checkpoint(fast_path: Path) -> No
 
 def redrive(queue: Queue) -> None:
     queue.redrive()
+
+
+@pytest.mark.parametrize("is_leased", [False, True], ids=["waiting", "leased"])
+@pytest.mark.parametrize("max_attempts", [9, 1], ids=["", "out of attempts"])
+def test_a_cancel_and_a_worker_never_both_get_a_message(
+    fast_path: Path, is_leased: bool, max_attempts: int
+) -> None:
+    """Without attempts left, the worker dead-letters the message that is being cancelled."""
+
+    def setting(stage: Stage) -> Setting:
+        worker, person = stage.worker(), stage.worker()
+        worker.push(make_message("a"))
+        worker.nack(worker.poll()[0], delay_seconds=0)
+        if is_leased:
+            worker.poll()
+            stage.clock.advance(LEASE + 1)
+        cancelled: list[int] = []
+        actors: list[Actor] = [
+            stage.work(worker),
+            lambda: cancelled.append(person.cancel("a")),
+        ]
+
+        def check() -> None:
+            [view] = person.find("a")
+            is_cancelled = view.reason == CANCELLED
+            assert cancelled == [int(is_cancelled)]
+            assert ("cancelled" in {past.outcome for past in view.past}) == is_cancelled
+            assert is_cancelled or sum(stage.acked.values()) == (max_attempts > 1)
+            stage.close("a")
+
+        return actors, check
+
+    all_schedules(fast_path, setting, max_attempts=max_attempts)
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "release", "dead_letter"])
+def test_a_cancel_and_the_holder_never_both_settle_a_message(
+    fast_path: Path, verb: str
+) -> None:
+    def setting(stage: Stage) -> Setting:
+        holder, person = stage.worker(), stage.worker()
+        holder.push(make_message("a"))
+        message = stage.poll(holder)
+        cancelled: list[int] = []
+
+        def renew_and_settle() -> None:
+            with suppress(LeaseLost):
+                holder.extend(message)
+            stage.settle(holder, message, verb)
+
+        actors: list[Actor] = [
+            renew_and_settle,
+            lambda: cancelled.append(person.cancel("a")),
+        ]
+
+        def check() -> None:
+            [view] = person.find("a")
+            assert cancelled == [int(view.reason == CANCELLED)]
+            if verb in ("ack", "dead_letter"):
+                assert sum(cancelled) == stage.lost
+            else:
+                assert cancelled == [1]  # also the message that has just been put back
+            stage.close("a")
+
+        return actors, check
+
+    all_schedules(fast_path, setting)
+
+
+def test_two_cancels_of_a_message_count_once(fast_path: Path) -> None:
+    def setting(stage: Stage) -> Setting:
+        first, second = stage.worker(), stage.worker()
+        first.push(make_message("a"))
+        cancelled: list[int] = []
+        actors: list[Actor] = [
+            lambda: cancelled.append(first.cancel("a")),
+            lambda: cancelled.append(second.cancel("a")),
+        ]
+
+        def check() -> None:
+            assert sum(cancelled) == 1
+            stage.close("a")
+
+        return actors, check
+
+    all_schedules(fast_path, setting)
 
 
 # -- producing

@@ -39,7 +39,7 @@ FROM messages WHERE queue_no = ?1 GROUP BY state
 """
 MESSAGE = """
 SELECT messages.*, worker_id, host, pid, seen_ms
-FROM messages LEFT JOIN workers USING (worker_no) WHERE queue_no = ?
+FROM messages LEFT JOIN workers USING (worker_no)
 """
 
 
@@ -92,7 +92,10 @@ def list_messages(
     """List the messages in a state in the order of their pushes, without their history."""
     after = 0
     while limit > 0:
-        statement = f"{MESSAGE} AND state = ? AND message_no > ? ORDER BY message_no LIMIT ?"
+        statement = (
+            f"{MESSAGE} WHERE queue_no = ? AND state = ? AND message_no > ? "
+            "ORDER BY message_no LIMIT ?"
+        )
         rows = database.query(
             statement, (queue_no, STATES.index(state), after, min(limit, _PAGE))
         )
@@ -105,7 +108,9 @@ def list_messages(
 
 def find(database: Database, queue_no: int, message_id: str) -> list[MessageInfo]:
     """Find all pushes of an id, with history and checkpoint."""
-    statement = f"{MESSAGE} AND (id = ? OR message_no = ?) ORDER BY message_no"
+    statement = (
+        f"{MESSAGE} WHERE queue_no = ? AND (id = ? OR message_no = ?) ORDER BY message_no"
+    )
     if not is_text(message_id):
         return []
     number = int(message_id) if message_id.isascii() and message_id.isdecimal() else 0

@@ -94,7 +94,7 @@ def _read_page(
             )
         statement = f"SELECT count(*) FROM messages WHERE {scope.sql}"
         [count] = connection.execute(statement, scope.values).fetchone()
-        statement = f"{inspection.MESSAGE} AND {wanted.sql} ORDER BY message_no"
+        statement = f"{inspection.MESSAGE} WHERE {wanted.sql} ORDER BY message_no"
         return count, read_rows(connection.execute(statement, wanted.values))
 
 
