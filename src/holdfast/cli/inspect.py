@@ -31,7 +31,7 @@ from holdfast.cli.console import (
     print_result,
     print_table,
 )
-from holdfast.cli.errors import NotFound
+from holdfast.cli.errors import NotFound, UsageError
 from holdfast.cli.formatting import format_duration, format_time
 from holdfast.core.clock import SYSTEM_CLOCK, utc_now
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.core.queue.manager import (
         Holder,
         MessageInfo,
+        MessageState,
         PastAttempt,
         QueueManager,
         QueueStats,
@@ -59,19 +60,23 @@ class ListOptions:
     body: WithBody = False
     as_json: AsJson = False
 
-    def print_messages(self, messages: "Sequence[MessageInfo]") -> None:
-        """Print the messages as a table or as JSON."""
+    def print_messages(
+        self, messages: "Sequence[MessageInfo]", *, with_state: bool = False
+    ) -> None:
+        """Print the messages as a table or as JSON, the table with their states if asked."""
         now = utc_now()
+        headings = ["id", *(["state"] if with_state else []), "attempts", "about"]
         print_list(
             self.as_json,
             messages,
             lambda message: message_to_json(message, body=self.body, deep=False),
-            ("id", "attempts", "about", *(("body",) if self.body else ())),
-            lambda message: self._to_row(message, now),
+            [*headings, *(["body"] if self.body else [])],
+            lambda message: self._to_row(message, with_state, now),
         )
 
-    def _to_row(self, message: "MessageInfo", now: datetime) -> list[str]:
-        row = [message.id, str(message.attempts), _summarize_message(message, now)]
+    def _to_row(self, message: "MessageInfo", with_state: bool, now: datetime) -> list[str]:
+        row = [message.id, *([message.state.value] if with_state else [])]
+        row += [str(message.attempts), _summarize_message(message, now)]
         return [*row, json.dumps(message.body, ensure_ascii=False)] if self.body else row
 
 
@@ -142,18 +147,84 @@ def _stats_to_rows(stats: "QueueStats") -> list[tuple[str, str]]:
 def list_(
     queue: Queue = None,
     state: Annotated[
-        str, typer.Option(help="pending, leased, completed or failed.", metavar="STATE")
-    ] = "pending",
+        str | None,
+        typer.Option(
+            help="pending, leased, completed or failed; by default pending, or any state with "
+            "--where or --error.",
+            metavar="STATE",
+        ),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only messages whose body has this value in this field, which may be nested "
+            "(site.host=example.com). Can be repeated.",
+            metavar="FIELD=VALUE",
+        ),
+    ] = None,
+    error: Annotated[
+        str | None,
+        typer.Option(
+            help="Only messages that failed with a reason that contains this text.",
+            metavar="TEXT",
+        ),
+    ] = None,
     *,
     options: ListOptions,
 ) -> None:
-    """List the messages in a state, oldest first."""
+    """List messages by their state, the fields of their bodies, or their errors."""
     from holdfast.core.queue.manager import MessageState
 
-    chosen = parse_choice("--state", state, MessageState)
+    chosen = parse_choice("--state", state, MessageState) if state is not None else None
+    fields = _parse_fields(where or ())
+    is_search = bool(fields) or error is not None
     with open_manager(queue) as manager:
-        messages = list(manager.peek(chosen, to_limit(options.limit)))
-    options.print_messages(messages)
+        messages = (
+            _search(manager, chosen, fields, error, to_limit(options.limit))
+            if is_search
+            else list(manager.peek(chosen or MessageState.PENDING, to_limit(options.limit)))
+        )
+    options.print_messages(messages, with_state=is_search and chosen is None)
+
+
+def _parse_fields(conditions: Sequence[str]) -> dict[str, str]:
+    """Return the value of each field. Raises UsageError for a condition of another form."""
+    fields: dict[str, str] = {}
+    for condition in conditions:
+        field, sign, value = condition.partition("=")
+        if not field or not sign:
+            raise UsageError(
+                f"--where must be FIELD=VALUE, as in domain=example.com; got {condition!r}"
+            )
+        if fields.setdefault(field, value) != value:
+            raise UsageError(f"--where {field!r} is given twice, with different values")
+    return fields
+
+
+def _search(
+    manager: "QueueManager[AnyMessage]",
+    state: "MessageState | None",
+    where: dict[str, str],
+    error: str | None,
+    limit: int,
+) -> "list[MessageInfo]":
+    from holdfast.cli.live_view import ProgressMeter
+
+    with ProgressMeter("searching", _count_messages(manager.stats(), state)) as meter:
+        messages = manager.search(
+            state, where=where, error=error, limit=limit, on_progress=meter.advance
+        )
+        return list(messages)
+
+
+def _count_messages(stats: "QueueStats", state: "MessageState | None") -> int:
+    counts = {
+        "pending": stats.ready + stats.delayed,
+        "leased": stats.leased,
+        "completed": stats.completed or 0,
+        "failed": stats.failed,
+    }
+    return counts[state.value] if state is not None else sum(counts.values())
 
 
 def show(words: QueueAndId = None, as_json: AsJson = False) -> None:
@@ -300,8 +371,10 @@ def _describe_holder(holder: "Holder", now: datetime) -> Iterator[tuple[str, str
 
 
 def _describe_attempt(past: "PastAttempt", now: datetime) -> tuple[str, str]:
-    heading = past.outcome if past.outcome == "redriven" else f"attempt {past.attempt}"
-    by = f" by {past.worker_id}" if past.worker_id else ""
+    by_operator = past.outcome in ("redriven", "cancelled")
+    heading = past.outcome if by_operator else f"attempt {past.attempt}"
+    preposition = "while it was held by" if by_operator else "by"
+    by = f" {preposition} {past.worker_id}" if past.worker_id else ""
     return heading, f"{past.outcome} {format_time(past.at, now)}{by}: {past.reason}"
 
 

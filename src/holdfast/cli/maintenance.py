@@ -1,4 +1,4 @@
-"""The maintenance commands `purge`, `doctor`, `dead redrive` and `dead drop`."""
+"""The maintenance commands `cancel`, `purge`, `doctor`, `dead redrive` and `dead drop`."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -30,7 +30,17 @@ if TYPE_CHECKING:
     from holdfast.core.checks import CheckResult
 
 CreateTables = Annotated[bool, typer.Option("--create", help="Create the missing tables.")]
+# What ids name, and the command that shows them.
+_DEAD_LETTER = ("dead letter", "holdfast dead list")
+_LIVE_MESSAGE = ("waiting or leased message", "holdfast list")
 _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
+
+
+def cancel(words: QueueAndId = None, as_json: AsJson = False) -> None:
+    """Make waiting or running messages dead letters, and tell their handlers."""
+    queue, ids = _parse_ids(words, _LIVE_MESSAGE)
+    with open_manager(queue) as manager:
+        _apply_to_each("cancelled", ids, manager.cancel, _LIVE_MESSAGE, as_json)
 
 
 def purge(
@@ -66,47 +76,61 @@ def redrive(
         if everything:
             with ProgressMeter("redriving", manager.stats().failed) as meter:
                 redriven = manager.redrive(on_progress=meter.advance)
-            _report("redriven", redriven, [], as_json)
+            _print_count("redriven", redriven, [], as_json)
             return
-        _apply_to_each("redriven", ids, manager.redrive, as_json)
+        _apply_to_each("redriven", ids, manager.redrive, _DEAD_LETTER, as_json)
 
 
 def drop(words: QueueAndId = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove dead letters permanently."""
-    queue, ids = _parse_choice(words, everything=False)
+    queue, ids = _parse_ids(words, _DEAD_LETTER)
     with open_manager(queue) as manager:
         if not yes:
             letters = "this dead letter" if len(ids) == 1 else f"these {len(ids)} dead letters"
             queue = strip_control_characters(manager.name)
             confirm_drop(f"Permanently drop {letters} of {queue}?")
-        _apply_to_each("dropped", ids, manager.drop, as_json)
+        _apply_to_each("dropped", ids, manager.drop, _DEAD_LETTER, as_json)
 
 
 def _parse_choice(words: Sequence[str] | None, everything: bool) -> tuple[str, list[str]]:
-    queue, ids = split_queue_and_rest(words, min_rest=0 if everything else 1)
-    if everything and ids:
+    if not everything:
+        return _parse_ids(words, _DEAD_LETTER)
+    queue, ids = split_queue_and_rest(words, min_rest=0)
+    if ids:
         raise UsageError("ids and --all cannot be combined; give one of them")
-    if not everything and not ids:
-        raise UsageError(
-            "no id is given: give the ids of dead letters, which `holdfast dead list` shows"
-        )
+    return queue, ids
+
+
+# -- ids on the command line
+
+
+def _parse_ids(words: Sequence[str] | None, kind: tuple[str, str]) -> tuple[str, list[str]]:
+    """Return the queue and the ids of messages of that kind, of which there must be one."""
+    queue, ids = split_queue_and_rest(words, min_rest=1)
+    if not ids:
+        thing, command = kind
+        raise UsageError(f"no id is given: give the ids of {thing}s, which `{command}` shows")
     return queue, ids
 
 
 def _apply_to_each(
-    verb: str, ids: list[str], action: Callable[[str], int], as_json: bool
+    verb: str,
+    ids: list[str],
+    action: Callable[[str], int],
+    kind: tuple[str, str],
+    as_json: bool,
 ) -> None:
+    """Apply the action to each id, and print the total. Raises NotFound for the others."""
     counts = {message_id: action(message_id) for message_id in ids}
     missing = [message_id for message_id, count in counts.items() if not count]
-    _report(verb, sum(counts.values()), missing, as_json)
-
-
-def _report(verb: str, count: int, missing: list[str], as_json: bool) -> None:
-    print_either(as_json, {verb: count, "missing": missing}, f"{verb} {count:,}")
+    _print_count(verb, sum(counts.values()), missing, as_json)
     if missing:
-        raise NotFound(
-            f"there is no dead letter {', '.join(map(repr, missing))}: see `holdfast dead list`"
-        )
+        thing, command = kind
+        raise NotFound(f"there is no {thing} {', '.join(map(repr, missing))}: see `{command}`")
+
+
+def _print_count(verb: str, count: int, missing: list[str], as_json: bool) -> None:
+    print_either(as_json, {verb: count, "missing": missing}, f"{verb} {count:,}")
 
 
 # -- checks

@@ -247,6 +247,18 @@ class QueueMachine(RuleBasedStateMachine):
             expected.state, expected.due, expected.attempts = "pending", self.clock.time(), 0
 
     @rule(message_id=IDS)
+    def cancel(self, message_id: str) -> None:
+        live = [
+            t
+            for t in self.expected.values()
+            if t.id == message_id and t.state in ("pending", "leased")
+        ]
+        assert self.person.cancel(message_id) == len(live)
+        for expected in live:
+            expected.state, expected.ripe = "failed", False
+            expected.fence += 2
+
+    @rule(message_id=IDS)
     def drop(self, message_id: str) -> None:
         dead = [
             key for key, t in self.expected.items() if (t.state, t.id) == ("failed", message_id)
