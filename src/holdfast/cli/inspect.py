@@ -31,15 +31,15 @@ from holdfast.cli.console import (
     print_result,
     print_table,
 )
-from holdfast.cli.errors import NotFound, UsageError
+from holdfast.cli.errors import NotFound
 from holdfast.cli.formatting import format_duration, format_time
+from holdfast.cli.search import parse_fields, search_messages
 from holdfast.core.clock import SYSTEM_CLOCK, utc_now
 
 if TYPE_CHECKING:
     from holdfast.core.queue.manager import (
         Holder,
         MessageInfo,
-        MessageState,
         PastAttempt,
         QueueManager,
         QueueStats,
@@ -176,55 +176,15 @@ def list_(
     from holdfast.core.queue.manager import MessageState
 
     chosen = parse_choice("--state", state, MessageState) if state is not None else None
-    fields = _parse_fields(where or ())
+    fields = parse_fields(where or ())
     is_search = bool(fields) or error is not None
     with open_manager(queue) as manager:
         messages = (
-            _search(manager, chosen, fields, error, to_limit(options.limit))
+            search_messages(manager, chosen, fields, error, to_limit(options.limit))
             if is_search
             else list(manager.peek(chosen or MessageState.PENDING, to_limit(options.limit)))
         )
     options.print_messages(messages, with_state=is_search and chosen is None)
-
-
-def _parse_fields(conditions: Sequence[str]) -> dict[str, str]:
-    """Return the value of each field. Raises UsageError for a condition of another form."""
-    fields: dict[str, str] = {}
-    for condition in conditions:
-        field, sign, value = condition.partition("=")
-        if not field or not sign:
-            raise UsageError(
-                f"--where must be FIELD=VALUE, as in domain=example.com; got {condition!r}"
-            )
-        if fields.setdefault(field, value) != value:
-            raise UsageError(f"--where {field!r} is given twice, with different values")
-    return fields
-
-
-def _search(
-    manager: "QueueManager[AnyMessage]",
-    state: "MessageState | None",
-    where: dict[str, str],
-    error: str | None,
-    limit: int,
-) -> "list[MessageInfo]":
-    from holdfast.cli.live_view import ProgressMeter
-
-    with ProgressMeter("searching", _count_messages(manager.stats(), state)) as meter:
-        messages = manager.search(
-            state, where=where, error=error, limit=limit, on_progress=meter.advance
-        )
-        return list(messages)
-
-
-def _count_messages(stats: "QueueStats", state: "MessageState | None") -> int:
-    counts = {
-        "pending": stats.ready + stats.delayed,
-        "leased": stats.leased,
-        "completed": stats.completed or 0,
-        "failed": stats.failed,
-    }
-    return counts[state.value] if state is not None else sum(counts.values())
 
 
 def show(words: QueueAndId = None, as_json: AsJson = False) -> None:

@@ -225,7 +225,7 @@ class ProgressMeter:
     """A counter that shows a progress bar on a terminal after half a second."""
 
     def __init__(self, activity: str, total: int | None = None) -> None:
-        self._activity, self._total = activity, total
+        self._activity, self.total = activity, total
         self._show_at = SYSTEM_CLOCK.monotonic() + _METER_AFTER_SECONDS
         self._bar: Progress | None = None
         self.count = 0
@@ -255,7 +255,7 @@ class ProgressMeter:
             console=make_console(stderr=True),
             transient=True,
         )
-        bar.add_task(self._activity, total=self._total, completed=self.count)
+        bar.add_task(self._activity, total=self.total, completed=self.count)
         bar.start()
         return bar
 

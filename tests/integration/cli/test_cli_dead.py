@@ -4,14 +4,13 @@ import fcntl
 import os
 import pty
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from holdfast import AnyMessage, open_queue
 from holdfast.adapters.local.filesystem import names
-from support.cli.commands import Cli, eventually, require_one_line, start
+from support.cli.commands import Cli, eventually, read_terminal, require_one_line, start
 
 SHOWN_AFTER_SECONDS = 0.6  # longer than the progress bar waits before it appears
 
@@ -76,11 +75,7 @@ def test_a_long_redrive_shows_a_progress_bar_on_a_terminal(cli: Cli) -> None:
         os.close(other_end)
         eventually(lambda: counts(cli, "once") == (1, 2))
         time.sleep(SHOWN_AFTER_SECONDS)
-    shown = b""
-    with suppress(OSError):  # the terminal ends with the command
-        while chunk := os.read(terminal, 65536):
-            shown += chunk
-    os.close(terminal)
+    shown = read_terminal(terminal)
     assert redriving.communicate(timeout=60)[0] == b"redriven 3\n"
     assert b"redriving" in shown
     assert b"/3" in shown

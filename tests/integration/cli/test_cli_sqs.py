@@ -275,6 +275,9 @@ def test_the_live_view_leaves_out_states_that_are_not_counted() -> None:
         (["list", "Q", "--state=leased"], "holdfast status"),
         (["show", "Q", "a"], "holdfast dead"),
         (["explain", "Q", "a"], "holdfast dead"),
+        (["list", "Q", "--where=domain=x.com"], "holdfast dead"),
+        (["list", "Q", "--error=Timeout", "--state=failed"], "holdfast dead"),
+        (["cancel", "Q", "a"], "let its handler return Reject"),
         (["purge", "Q", "--older-than=7d"], "nothing to purge"),
     ],
 )

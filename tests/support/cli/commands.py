@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,16 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[byt
     options.setdefault("env", clean_env())
     options.setdefault("stderr", subprocess.PIPE)
     return subprocess.Popen(command(*arguments), cwd=folder, stdout=subprocess.PIPE, **options)
+
+
+def read_terminal(terminal: int) -> bytes:
+    """Return what is written to a terminal until its other end is closed."""
+    shown = b""
+    with suppress(OSError):  # Linux reports the end as an error
+        while chunk := os.read(terminal, 65536):
+            shown += chunk
+    os.close(terminal)
+    return shown
 
 
 def real(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Ran:

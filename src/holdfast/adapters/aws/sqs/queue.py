@@ -72,6 +72,8 @@ _ATTRIBUTES = [
 
 OnNack = Literal["backoff", "now", "leave"]
 
+_CANNOT_SEARCH = "SQS cannot be searched; only dead letters can (`holdfast dead`)"
+
 
 class SQSQueue(QueueManager[M]):
     """A queue of Amazon SQS, standard or FIFO.
@@ -389,7 +391,18 @@ class SQSQueue(QueueManager[M]):
 
     def find(self, message_id: str) -> list[MessageInfo]:
         """Raise Unsupported, because SQS cannot be searched."""
-        raise Unsupported("SQS cannot be searched; only dead letters can (`holdfast dead`)")
+        raise Unsupported(_CANNOT_SEARCH)
+
+    def search(self, *_: Any, **__: Any) -> Iterator[MessageInfo]:
+        """Raise Unsupported, because SQS cannot be searched."""
+        raise Unsupported(_CANNOT_SEARCH)
+
+    def cancel(self, message_id: str) -> int:
+        """Raise Unsupported, because SQS gives a message only to a worker that receives it."""
+        raise Unsupported(
+            f"SQS cannot cancel message {message_id!r}, because only a worker that receives it "
+            "can remove it: let its handler return Reject"
+        )
 
     def redrive(
         self, message_id: str | None = None, *, on_progress: Progress = ignore_progress
