@@ -57,10 +57,10 @@ def search(
     if state is not None:
         scope &= Condition("+state = ?", (inspection.STATES.index(state),))
     wanted = scope
-    for name, text in where.items():
-        wanted &= _make_field_condition(name, text)
     if error is not None:
         wanted &= Condition(_ERROR)
+    for name, text in where.items():
+        wanted &= _make_field_condition(name, text)
     first = _find_first(database, scope, 0)
     while first is not None:
         page = Condition("message_no BETWEEN ? AND ?", (first, first + _PAGE - 1))
