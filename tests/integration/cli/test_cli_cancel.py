@@ -16,78 +16,85 @@ def cli(
     return Cli(tmp_path, capsys, monkeypatch)
 
 
-def test_a_waiting_message_becomes_a_dead_letter_and_can_come_back(cli: Cli) -> None:
-    with open_queue("enrich") as queue:
+@pytest.fixture(params=["enrich", "sqlite:work.db/enrich"])
+def name(request: pytest.FixtureRequest) -> str:
+    """The queue, on files and in SQLite."""
+    queue: str = request.param
+    return queue
+
+
+def test_a_waiting_message_becomes_a_dead_letter_and_can_come_back(cli: Cli, name: str) -> None:
+    with open_queue(name) as queue:
         queue.push(AnyMessage(id="a"))
-    assert cli("cancel", "enrich", "a").out == "cancelled 1\n"
-    text = cli("explain", "enrich", "a").out
+    assert cli("cancel", name, "a").out == "cancelled 1\n"
+    text = cli("explain", name, "a").out
     assert "why         cancelled by an operator" in text
     assert "cancelled   cancelled " in text
-    assert cli("dead", "redrive", "enrich", "a").out == "redriven 1\n"
-    [message] = cli("explain", "enrich", "a", "--json").json
+    assert cli("dead", "redrive", name, "a").out == "redriven 1\n"
+    [message] = cli("explain", name, "a", "--json").json
     assert message["state"] == "pending"
     assert [past["outcome"] for past in message["past"]] == ["cancelled", "redriven"]
 
 
-def test_the_holder_of_a_leased_message_is_refused_and_named(cli: Cli) -> None:
-    with open_queue("enrich") as queue:
+def test_the_holder_of_a_leased_message_is_refused_and_named(cli: Cli, name: str) -> None:
+    with open_queue(name) as queue:
         queue.push(AnyMessage(id="a"))
         [held] = queue.poll()
-        [message] = cli("explain", "enrich", "a", "--json").json
-        assert cli("cancel", "enrich", "a").code == 0
+        [message] = cli("explain", name, "a", "--json").json
+        assert cli("cancel", name, "a").code == 0
         with pytest.raises(LeaseLost):
             queue.ack(held)
-    text = cli("explain", "enrich", "a").out
+    text = cli("explain", name, "a").out
     assert f"while it was held by {message['lease']['worker_id']}" in text
 
 
-def test_several_ids_are_cancelled_and_the_others_are_named(cli: Cli) -> None:
-    with open_queue("enrich") as queue:
+def test_several_ids_are_cancelled_and_the_others_are_named(cli: Cli, name: str) -> None:
+    with open_queue(name) as queue:
         queue.push_many(AnyMessage(id=each) for each in ("done", "a", "b"))
         queue.ack(next(message for message in queue.poll(3) if message.id == "done"))
-    ran = cli("cancel", "enrich", "a", "done", "b", "gone", "--json")
+    ran = cli("cancel", name, "a", "done", "b", "gone", "--json")
     assert ran.code == 1
     assert ran.json == {"cancelled": 2, "missing": ["done", "gone"]}
     assert ran.err == (
         "holdfast: there is no waiting or leased message 'done', 'gone': see `holdfast list`\n"
     )
-    stats = cli("status", "enrich", "--json").json
+    stats = cli("status", name, "--json").json
     assert (stats["completed"], stats["failed"], stats["leased"]) == (1, 2, 0)
 
 
-def test_ids_are_needed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = cli("cancel", "enrich")
+def test_ids_are_needed(cli: Cli, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = cli("cancel", name)
     assert ran.code == 2
     assert "no queue is given" in require_one_line(ran)
-    monkeypatch.setenv("HOLDFAST_QUEUE", "enrich")
+    monkeypatch.setenv("HOLDFAST_QUEUE", name)
     ran = cli("cancel")
     assert ran.code == 2
     assert "no id is given: give the ids of waiting or leased messages" in require_one_line(ran)
 
 
-def test_cancelling_never_creates_a_queue(cli: Cli) -> None:
-    ran = cli("cancel", "enrich", "a")
+def test_cancelling_never_creates_a_queue(cli: Cli, name: str) -> None:
+    ran = cli("cancel", name, "a")
     assert ran.code == 3
     assert list(cli.folder.iterdir()) == []
 
 
-def test_a_worker_process_ends_the_handler_of_a_cancelled_message(cli: Cli) -> None:
+def test_a_worker_process_ends_the_handler_of_a_cancelled_message(cli: Cli, name: str) -> None:
     (cli.folder / "handlers.py").write_text(HANDLERS)
-    with open_queue("enrich") as queue:
+    with open_queue(name) as queue:
         queue.push(AnyMessage(id="a"))
-    words = ("work", "enrich", "handlers:hang", "--isolation=process", "--lease=3s")
+    words = ("work", name, "handlers:hang", "--isolation=process", "--lease=3s")
     worker = start(cli.folder, *words)
     try:
         effects = cli.folder / "effects"
         eventually(lambda: effects.exists() and "started a" in effects.read_text())
-        assert cli("cancel", "enrich", "a").out == "cancelled 1\n"
-        with open_queue("enrich") as queue:
+        assert cli("cancel", name, "a").out == "cancelled 1\n"
+        with open_queue(name) as queue:
             queue.push(AnyMessage(id="b"))
         eventually(lambda: "started b" in effects.read_text())  # the only slot is free
     finally:
         (cli.folder / "finish").touch()
         worker.terminate()
         worker.communicate(timeout=60)
-    [message] = cli("explain", "enrich", "a", "--json").json
+    [message] = cli("explain", name, "a", "--json").json
     assert message["reason"] == "cancelled by an operator"
     assert [past["outcome"] for past in message["past"]] == ["cancelled"]
