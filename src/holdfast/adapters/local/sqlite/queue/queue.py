@@ -248,7 +248,9 @@ class SQLiteQueue(QueueManager[M]):
         if self._was_empty and not self._is_available(now_ms):
             return []
         if now_ms >= self._seen_ms + _SEEN_INTERVAL_MS:
-            self._write(self._mark_seen)
+            # after the commit, because a rollback undoes the registration, too
+            self._worker_no = self._write(self._mark_seen)
+            self._seen_ms = now_ms
         rows: list[ClaimedRow] = []
         is_due = now_ms < self._take_over_at_ms
         if is_due:
@@ -292,25 +294,25 @@ class SQLiteQueue(QueueManager[M]):
             add_attempt(connection, message_no, attempt, "lost", now_ms, worker_no, reason)
         return rows
 
-    def _mark_seen(self, connection: Connection) -> None:
-        """Show that this worker is running, and register it the first time."""
+    def _mark_seen(self, connection: Connection) -> int:
+        """Show that this worker is running, register it the first time, return its number."""
         now_ms = self._timeline.read_ms()
-        self._seen_ms = now_ms
         if self._worker_no:
             connection.execute(
                 "UPDATE workers SET seen_ms = ? WHERE worker_no = ?", (now_ms, self._worker_no)
             )
-            return
+            return self._worker_no
         host, pid = socket.gethostname(), os.getpid()
         cursor = connection.execute(
             "INSERT INTO workers (worker_id, host, pid, seen_ms) VALUES ('', ?, ?, ?)",
             (host, pid, now_ms),
         )
-        self._worker_no = cursor.lastrowid or 0
+        worker_no = cursor.lastrowid or 0
         connection.execute(
             "UPDATE workers SET worker_id = ? WHERE worker_no = ?",
-            (f"{host}-{pid}-{self._worker_no}", self._worker_no),
+            (f"{host}-{pid}-{worker_no}", worker_no),
         )
+        return worker_no
 
     def _receive(self, row: ClaimedRow, asked_at: float) -> M | None:
         """Return the message of a claimed row, or None if it must not be delivered."""
