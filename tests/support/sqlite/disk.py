@@ -6,7 +6,7 @@ else, locks and shared memory included, is SQLite's own. This needs a Python who
 module uses the shared library of SQLite.
 
 Bytes survive a power cut once their file was synced. Of the rest any sectors may survive. With
-the first sync of a journal or log after it was opened SQLite syncs the folder, too. (Only strace
+the first sync of a journal or log after its opening SQLite syncs the folder, too. (Only strace
 shows that; it is noted here as a sync of the folder.) Then deletes before it survive.
 """
 
@@ -177,7 +177,7 @@ class _Watched:
         self._vfs = _Vfs.from_buffer_copy(self._real)
         self._vfs.zName = b"watched"
         self._lock = Lock()
-        self._names: dict[int, str] = {}  # of open files, by their address
+        self._paths: dict[int, Path] = {}  # of open files, by their address
         self._unsynced: set[int] = set()  # whose first sync will sync the folder, too
         self._methods: dict[int, tuple[Any, ...]] = {}  # ours by the address of SQLite's
         self._keep = (_OPEN(self._open), _DELETE(self._delete))  # or they would be freed
@@ -195,7 +195,7 @@ class _Watched:
     def _open(self, vfs: int, name: int | None, file: int, flags: int, out: Any) -> int:
         code = _OPEN(self._real.xOpen)(ctypes.addressof(self._real), name, file, flags, out)
         if code == 0 and name is not None:
-            self._names[file] = _read_name(name)
+            self._paths[file] = _read_path(name)
             if flags & _CREATES and flags & _IS_LOG:
                 self._unsynced.add(file)
             address = c_void_p.from_address(file)  # the file begins with its functions
@@ -220,42 +220,43 @@ class _Watched:
 
     def _make_write(self, real: Callable[..., int]) -> Callable[..., int]:
         def write(file: int, data: int, size: int, offset: int) -> int:
-            op = Op("write", self._names[file], offset, ctypes.string_at(data, size))
-            return self._call(op, lambda: real(file, data, size, offset))
+            path = self._paths[file]
+            op = Op("write", path.name, offset, ctypes.string_at(data, size))
+            return self._call(path, op, lambda: real(file, data, size, offset))
 
         return write
 
     def _make_truncate(self, real: Callable[..., int]) -> Callable[..., int]:
-        return lambda file, size: self._call(
-            Op("truncate", self._names[file], size), lambda: real(file, size)
-        )
+        def truncate(file: int, size: int) -> int:
+            path = self._paths[file]
+            return self._call(path, Op("truncate", path.name, size), lambda: real(file, size))
+
+        return truncate
 
     def _make_sync(self, real: Callable[..., int]) -> Callable[..., int]:
         def sync(file: int, flags: int) -> int:
-            code = self._call(Op("sync", self._names[file]), lambda: real(file, flags))
+            path = self._paths[file]
+            code = self._call(path, Op("sync", path.name), lambda: real(file, flags))
             if code == 0 and file in self._unsynced:
                 self._unsynced.remove(file)
-                self._note_folder_sync()
+                self._call(path, Op("sync", FOLDER), lambda: 0)
             return code
 
         return sync
 
     def _delete(self, vfs: int, name: int, sync_folder: int) -> int:
-        op = Op("delete", _read_name(name))
+        path = _read_path(name)
         real = _DELETE(self._real.xDelete)
         address = ctypes.addressof(self._real)
-        code = self._call(op, lambda: real(address, name, sync_folder))
+        op = Op("delete", path.name)
+        code = self._call(path, op, lambda: real(address, name, sync_folder))
         if sync_folder and code == 0:
-            self._note_folder_sync()
+            self._call(path, Op("sync", FOLDER), lambda: 0)
         return code
 
-    def _note_folder_sync(self) -> None:
-        if self.disk is not None:
-            self.disk.ops.append(Op("sync", FOLDER))
-
-    def _call(self, op: Op, real: Callable[[], int]) -> int:
+    def _call(self, path: Path, op: Op, real: Callable[[], int]) -> int:
         disk = self.disk
-        if disk is None:
+        if disk is None or path.parent != disk.folder:
             return real()
         with self._lock:
             if code := disk.fail(op):
@@ -266,8 +267,8 @@ class _Watched:
             return code
 
 
-def _read_name(address: int) -> str:
-    return Path(ctypes.string_at(address).decode()).name
+def _read_path(address: int) -> Path:
+    return Path(ctypes.string_at(address).decode())
 
 
 def _load_library() -> Any:
