@@ -1,4 +1,4 @@
-"""What a round of the file queue's chaos adds to kills and freezes.
+"""What a round of chaos on a local queue adds to kills and freezes.
 
 none             the machine as it is
 clock steps      the wall clock and the file server's clock jump, each by itself
@@ -21,6 +21,7 @@ from typing import Any
 from holdfast.adapters.local.filesystem import FsOps
 from holdfast.core.clock import SYSTEM_CLOCK, SystemClock
 from support.filesystem.watched import WatchedFs
+from support.sqlite.disk import IOERR_WRITE, fail_calls, find_reason_against_watching
 
 CLONE_NEWTIME, CLONE_NEWNS = 0x80, 0x20000
 MAX_STEP_SECONDS = 7200.0
@@ -191,6 +192,20 @@ class _FailingDisk(WatchedFs):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+class SQLiteDiskErrors(DiskErrors):
+    """A disk that fails now and then, below SQLite."""
+
+    def prepare(self, root: Path, push_first: Callable[[Path], None]) -> Path:
+        if reason := find_reason_against_watching():
+            raise HazardUnavailable(f"disk errors: {reason}")
+        return super().prepare(root, push_first)
+
+    def options(self) -> dict[str, Any]:
+        random = Random(os.getpid())
+        fail_calls(lambda op: IOERR_WRITE if random.random() < self._share[0] else 0)
+        return {}
+
+
 class HazardUnavailable(Exception):
     """The kernel or the user's permissions do not allow this hazard."""
 
@@ -230,3 +245,4 @@ def _get_refusal(action: Callable[[], None]) -> int:
 
 
 HAZARDS: tuple[type[Hazard], ...] = (Hazard, ClockSteps, TimeNamespaces, Overlay, DiskErrors)
+SQLITE_HAZARDS: tuple[type[Hazard], ...] = (*HAZARDS[:-1], SQLiteDiskErrors)

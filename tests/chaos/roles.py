@@ -1,5 +1,5 @@
-"""The roles of the file queue's chaos tests: workers, pushers and a reader, each in
-a process.
+"""The roles of the chaos tests of local queues: workers, pushers and a reader, each in a
+process.
 """
 
 import os
@@ -11,13 +11,13 @@ from typing import Any
 
 from chaos.event_log import Entry, EventLog
 from chaos.hazards import Hazard
-from holdfast.adapters.local.filesystem import FilesystemQueue
+from chaos.kinds import Kind
 from holdfast.core.backoff import Backoff
 from holdfast.core.clock import SYSTEM_CLOCK
 from holdfast.core.errors import LeaseLost, QueueUnavailable
 from holdfast.core.lease.keeper import LeaseKeeper
-from holdfast.core.queue.message import AnyMessage, get_lease
-from support.filesystem import audit
+from holdfast.core.queue.manager import QueueManager
+from holdfast.core.queue.message import get_lease
 from support.filesystem.queue_folder import make_message
 
 LEASE_SECONDS = 0.5
@@ -27,10 +27,11 @@ BATCH = 3
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """The folders of one round, and its hazard."""
+    """The folders of one round, its kind of queue and its hazard."""
 
     root: Path
     queue_root: Path
+    kind: Kind
     hazard: Hazard
 
     @property
@@ -43,7 +44,7 @@ class Workspace:
         """Return the file whose existence ends the round."""
         return self.root / "stop"
 
-    def queue(self) -> FilesystemQueue[Any]:
+    def queue(self) -> QueueManager[Any]:
         """Open the queue, and retry while the disk fails."""
         while True:
             try:
@@ -51,10 +52,9 @@ class Workspace:
             except QueueUnavailable:  # the disk failed at this moment
                 SYSTEM_CLOCK.sleep(0.01)
 
-    def _open(self) -> FilesystemQueue[Any]:
-        return FilesystemQueue(
+    def _open(self) -> QueueManager[Any]:
+        return self.kind.open(
             self.queue_root,
-            AnyMessage,
             lease_seconds=LEASE_SECONDS,
             max_attempts=MAX_ATTEMPTS,
             backoff=Backoff(first_seconds=0.05, max_seconds=0.1),
@@ -134,7 +134,7 @@ class ChaosWorker:
 
     def _note(self, what: str, message: Any, at: float = 0.0) -> None:
         lease = get_lease(message)
-        key = lease.handle.task.key
+        key = self._workspace.kind.get_key(lease)
         shared = self._workspace.hazard.shared_time(at)
         self._event_log.add(Entry(what, message.id, key, lease.fence, self._name, shared))
 
@@ -194,10 +194,9 @@ def push_killers(workspace: Workspace, number: int) -> None:
 
 
 def read_until_stopped(workspace: Workspace) -> None:
-    """Check all the time that every visible file is complete and has a known name (I-FQ-8)."""
-    folder = workspace.queue().folder
+    """Check all the time that a reader sees nothing that is incomplete."""
     while not workspace.stop.exists():
-        for problem in (*audit.find_unreadable(folder), *audit.find_foreign(folder)):
+        for problem in workspace.kind.find_violations(workspace.queue_root):
             workspace.event_log.add(Entry("violation", problem.replace(" ", "_")))
         workspace.event_log.add(Entry("read"))
         SYSTEM_CLOCK.sleep(0.05)

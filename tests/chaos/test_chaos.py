@@ -1,7 +1,8 @@
 """Eight workers, two thousand tasks, leases of half a second; kills and freezes at random.
 
 A round takes about twenty seconds and is part of all tests. With HOLDFAST_CHAOS_SECONDS there
-are more rounds with new seeds, half of that time under each hazard of `hazards.py`. A failed
+are more rounds with new seeds, half of that time for each kind of queue under each of its
+hazards (`kinds.py`, `hazards.py`). A failed
 round prints its seed, although signals make no two rounds alike. Speed is not asserted, because
 a slow machine only makes rounds longer.
 """
@@ -19,7 +20,8 @@ from time import monotonic, sleep
 import pytest
 
 from chaos.accounting import Accounting
-from chaos.hazards import HAZARDS, Hazard, HazardUnavailable
+from chaos.hazards import Hazard, HazardUnavailable
+from chaos.kinds import KINDS, Kind
 from chaos.processes import ChaosProcesses, Role
 from chaos.roles import (
     LEASE_SECONDS,
@@ -30,7 +32,6 @@ from chaos.roles import (
     read_until_stopped,
 )
 from support import memory_folder
-from support.filesystem import audit
 
 WORKERS, PUSHERS, TASKS, KILLERS = 8, 2, 2_000, 3
 FIRST_TASKS = 200
@@ -43,14 +44,15 @@ SECONDS = float(os.environ.get("HOLDFAST_CHAOS_SECONDS", "0"))
 class Round:
     """A round in which workers work, pushers push and a reader reads, until all faults stop."""
 
-    def __init__(self, root: Path, hazard: Hazard, seed: int) -> None:
-        self.root, self.hazard, self.random = root, hazard, Random(seed)
+    def __init__(self, root: Path, kind: Kind, hazard: Hazard, seed: int) -> None:
+        self.root, self.kind, self.hazard, self.random = root, kind, hazard, Random(seed)
         self.processes = ChaosProcesses(self.random)
-        self.workspace = Workspace(root, hazard.prepare(root, self.push_first), hazard)
+        queue_root = hazard.prepare(root, self.push_first)
+        self.workspace = Workspace(root, queue_root, kind, hazard)
 
     def push_first(self, queue_root: Path) -> None:
         """Push the first tasks."""
-        workspace = Workspace(self.root, queue_root, self.hazard)
+        workspace = Workspace(self.root, queue_root, self.kind, self.hazard)
         push_killers(workspace, KILLERS)
         push_tasks(workspace, self.random.getrandbits(32), FIRST_TASKS)
 
@@ -80,7 +82,9 @@ class Round:
             self.processes.thaw(all_processes=True)
             self.processes.end()
         return Accounting(
-            list(self.workspace.event_log.entries()), self.workspace.queue().folder
+            list(self.workspace.event_log.entries()),
+            self.kind.list_ends(self.workspace.queue_root),
+            self.kind.get_mark,
         )
 
     def list_roles(self) -> list[tuple[Role, int]]:
@@ -144,18 +148,27 @@ def iterate_seeds(seconds: float = SECONDS) -> Iterator[int]:
         yield seed
 
 
+ROUNDS = [
+    (kind, hazard)
+    for kind in KINDS
+    for hazard in (kind.hazards if SECONDS else kind.hazards[:1])
+]
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize(
-    "hazard", HAZARDS if SECONDS else HAZARDS[:1], ids=lambda hazard: hazard.name
+    ("kind", "hazard"), ROUNDS, ids=[f"{k.name}-{hazard.name}" for k, hazard in ROUNDS]
 )
-def test_the_totals_match_whatever_is_killed_or_frozen(hazard: type[Hazard]) -> None:
+def test_the_totals_match_whatever_is_killed_or_frozen(
+    kind: Kind, hazard: type[Hazard]
+) -> None:
     for seed in iterate_seeds(SECONDS / 2):
         folder = memory_folder.new_folder()
-        status = run_in_child(folder, hazard, seed)
+        status = run_in_child(folder, kind, hazard, seed)
         if status == UNAVAILABLE:
             pytest.skip(f"{hazard.name} is unavailable here: the reason is printed above")
         assert status == 0, (
-            f"{hazard.name}, seed {seed}: see stderr; what each process did is in "
+            f"{kind.name}, {hazard.name}, seed {seed}: see stderr; what each process did is in "
             f"{folder}/events"
         )
         shutil.rmtree(folder)
@@ -164,13 +177,13 @@ def test_the_totals_match_whatever_is_killed_or_frozen(hazard: type[Hazard]) -> 
 UNAVAILABLE = 77
 
 
-def run_in_child(folder: Path, hazard: type[Hazard], seed: int) -> int:
+def run_in_child(folder: Path, kind: Kind, hazard: type[Hazard], seed: int) -> int:
     """Run a round in a process of its own, because a hazard may change its namespaces."""
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            run_round(folder, hazard, seed)
+            run_round(folder, kind, hazard, seed)
             status = 0
         except HazardUnavailable as refused:
             print(refused, flush=True)
@@ -182,12 +195,12 @@ def run_in_child(folder: Path, hazard: type[Hazard], seed: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def run_round(folder: Path, hazard: type[Hazard], seed: int) -> None:
+def run_round(folder: Path, kind: Kind, hazard: type[Hazard], seed: int) -> None:
     started = monotonic()
-    chaos_round = Round(folder, hazard(), seed)
+    chaos_round = Round(folder, kind, hazard(), seed)
     accounting = chaos_round.run()
     print(
-        f"{hazard.name}, round {seed}: {monotonic() - started:.0f} s, "
+        f"{kind.name}, {hazard.name}, round {seed}: {monotonic() - started:.0f} s, "
         f"{chaos_round.processes.kills} killed, {chaos_round.processes.freezes} frozen, "
         f"{accounting.format_summary()}",
         flush=True,
@@ -207,7 +220,4 @@ def check(chaos_round: Round, accounting: Accounting) -> None:
     assert chaos_round.processes.freezes < 20 or accounting.list_ids("refused"), (
         "no stale holder ever continued"
     )
-    chaos_round.workspace.queue().sweep(0)
-    sleep(0.05)  # a file's time may be slightly ahead of the clock
-    chaos_round.workspace.queue().sweep(0)
-    assert audit.find_residue(accounting.folder) == []
+    assert chaos_round.kind.find_faults(chaos_round.workspace.queue_root) == []

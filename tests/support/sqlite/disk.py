@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import pytest
 
 SECTOR = 512
-IOERR_FSYNC = 1034
+IOERR_WRITE, IOERR_FSYNC = 778, 1034
 FOLDER = "."
 _CREATES, _IS_LOG = 0x4, 0x80800  # flags of xOpen
 
@@ -73,7 +73,7 @@ Image = dict[str, bytes]
 class Disk:
     """What SQLite did to the files of one folder since `watch` began."""
 
-    folder: Path
+    folder: Path | None  # None: every folder, and what SQLite does is not recorded
     ops: list[Op] = field(default_factory=list)
     base: Image = field(default_factory=dict)
     fail: Callable[[Op], int] = lambda op: 0
@@ -170,7 +170,7 @@ class _Watched:
     """SQLite's own table of functions, with some of them watched."""
 
     def __init__(self) -> None:
-        self._library = _load_library()
+        self._library = ctypes.CDLL("libsqlite3.so.0")
         self._find = self._library.sqlite3_vfs_find
         self._find.restype = POINTER(_Vfs)
         self._real = self._find(None).contents
@@ -256,13 +256,13 @@ class _Watched:
 
     def _call(self, path: Path, op: Op, real: Callable[[], int]) -> int:
         disk = self.disk
-        if disk is None or path.parent != disk.folder:
+        if disk is None or disk.folder not in (None, path.parent):
             return real()
         with self._lock:
             if code := disk.fail(op):
                 return code
             code = real()
-            if code == 0:
+            if code == 0 and disk.folder is not None:
                 disk.ops.append(op)
             return code
 
@@ -271,15 +271,16 @@ def _read_path(address: int) -> Path:
     return Path(ctypes.string_at(address).decode())
 
 
-def _load_library() -> Any:
+def find_reason_against_watching() -> str:
+    """Return why this Python's SQLite cannot be watched, or nothing."""
     try:
         library = ctypes.CDLL("libsqlite3.so.0")
     except OSError as error:
-        pytest.skip(f"SQLite is not a shared library here: {error}")
+        return f"SQLite is not a shared library here: {error}"
     library.sqlite3_libversion.restype = c_char_p
     if library.sqlite3_libversion().decode() != sqlite3.sqlite_version:
-        pytest.skip("this Python has a SQLite of its own, which cannot be watched")
-    return library
+        return "this Python has a SQLite of its own"
+    return ""
 
 
 _watched: list[_Watched] = []  # connections may outlive a test, so the table lives on, too
@@ -287,14 +288,15 @@ _watched: list[_Watched] = []  # connections may outlive a test, so the table li
 
 @contextmanager
 def watch(folder: Path) -> Iterator[Disk]:
-    """Watch what SQLite does to the files that it opens from now on.
+    """Watch what SQLite does to the files of this folder that it opens from now on.
 
     What is in the folder now is on the disk.
     """
-    watched = _watched[0] if _watched else _Watched()
-    _watched[:] = [watched]
+    if reason := find_reason_against_watching():
+        pytest.skip(reason)
     folder.mkdir(parents=True, exist_ok=True)
     base = {p.name: p.read_bytes() for p in folder.glob("*") if not p.name.endswith("-shm")}
+    watched = _get_watched()
     watched.disk = Disk(folder, base=base)
     watched.register()
     try:
@@ -302,3 +304,16 @@ def watch(folder: Path) -> Iterator[Disk]:
     finally:
         watched.unregister()
         watched.disk = None
+
+
+def fail_calls(fail: Callable[[Op], int]) -> None:
+    """Let calls fail in this process from now on, in all folders."""
+    watched = _get_watched()
+    watched.disk = Disk(None, fail=fail)
+    watched.register()
+
+
+def _get_watched() -> _Watched:
+    if not _watched:
+        _watched.append(_Watched())
+    return _watched[0]

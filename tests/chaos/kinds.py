@@ -1,0 +1,130 @@
+"""The kinds of queues that the chaos tests run on: how to open one and how to audit it."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from chaos.hazards import HAZARDS, SQLITE_HAZARDS, Hazard
+from holdfast.adapters.local.filesystem import FilesystemQueue, names
+from holdfast.adapters.local.sqlite import SQLiteQueue
+from holdfast.core.clock import SYSTEM_CLOCK
+from holdfast.core.lease.lease import Lease
+from holdfast.core.queue.manager import QueueManager
+from holdfast.core.queue.message import AnyMessage
+from support.filesystem import audit
+from support.sqlite.queue_file import find_faults
+
+_HASH_IN_KEY = slice(10, 18)
+_STATES = ("pending", "leased", "completed", "failed")
+
+
+class End(NamedTuple):
+    """The final state of one push."""
+
+    key: str
+    mark: str  # of the message id
+    state: str
+    fence: int
+
+
+class Kind(Protocol):
+    """A kind of queue."""
+
+    name: str
+    hazards: tuple[type[Hazard], ...]
+
+    def open(self, root: Path, **options: Any) -> QueueManager[Any]:
+        """Open the queue below this folder."""
+        ...
+
+    def get_key(self, lease: Lease) -> str:
+        """Return the key of a push."""
+        ...
+
+    def get_mark(self, message_id: str) -> str:
+        """Return by what the queue identifies a message id."""
+        ...
+
+    def list_ends(self, root: Path) -> list[End]:
+        """Return the state of every push."""
+        ...
+
+    def find_violations(self, root: Path) -> list[str]:
+        """Return rules that are broken while processes are at work."""
+        ...
+
+    def find_faults(self, root: Path) -> list[str]:
+        """Return rules that are broken, and what is left over, when no process is at work."""
+        ...
+
+
+class Files:
+    """The file queue."""
+
+    name = "files"
+    hazards = HAZARDS
+
+    def open(self, root: Path, **options: Any) -> FilesystemQueue[Any]:
+        return FilesystemQueue(root, AnyMessage, **options)
+
+    def get_key(self, lease: Lease) -> str:
+        key: str = lease.handle.task.key
+        return key
+
+    def get_mark(self, message_id: str) -> str:
+        return names.hash_id(message_id)[:8]
+
+    def list_ends(self, root: Path) -> list[End]:
+        return [
+            End(task.key, task.key[_HASH_IN_KEY], state, task.fence)
+            for state, task, _ in audit.list_tasks(self._find_folder(root))
+        ]
+
+    def find_violations(self, root: Path) -> list[str]:
+        """Return files that are incomplete or have unknown names (I-FQ-8)."""
+        folder = self._find_folder(root)
+        return [*audit.find_unreadable(folder), *audit.find_foreign(folder)]
+
+    def find_faults(self, root: Path) -> list[str]:
+        for _ in range(2):
+            self.open(root).sweep(0)
+            SYSTEM_CLOCK.sleep(0.05)  # a file's time may be slightly ahead of the clock
+        folder = self._find_folder(root)
+        return [*map(str, audit.find_faults(folder).items()), *audit.find_residue(folder)]
+
+    def _find_folder(self, root: Path) -> Path:
+        return root / "queues" / "default" / "default"
+
+
+class SQLite:
+    """The queue in a SQLite file."""
+
+    name = "sqlite"
+    hazards = SQLITE_HAZARDS
+
+    def open(self, root: Path, **options: Any) -> SQLiteQueue[Any]:
+        options.pop("fs", None)
+        return SQLiteQueue(self._find_path(root), AnyMessage, **options)
+
+    def get_key(self, lease: Lease) -> str:
+        return str(lease.handle)
+
+    def get_mark(self, message_id: str) -> str:
+        return message_id
+
+    def list_ends(self, root: Path) -> list[End]:
+        with closing(sqlite3.connect(self._find_path(root))) as connection:
+            rows = connection.execute("SELECT message_no, id, state, claims FROM messages")
+            return [End(str(key), mark, _STATES[state], n) for key, mark, state, n in rows]
+
+    def find_violations(self, root: Path) -> list[str]:
+        return list(map(str, find_faults(self._find_path(root))))
+
+    find_faults = find_violations
+
+    def _find_path(self, root: Path) -> Path:
+        return root / "work.db"
+
+
+KINDS: tuple[Kind, ...] = (Files(), SQLite())
