@@ -109,6 +109,7 @@ class ChaosWorker:
         try:
             self._settle(message)
         except (LeaseLost, QueueUnavailable):
+            lease.lose("it could not be settled")  # otherwise the keeper would renew it forever
             self._note("refused", message)
 
     def _choose_seconds(self, message: Any) -> float:
