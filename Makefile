@@ -86,7 +86,14 @@ $(VENV)/.ready-servers: | $(BIN)/python
 	  || echo "nginx, aria2 and curl could not be installed: peers will be missing"
 	@touch $@
 
-bench: $(VENV)/.ready-bench $(VENV)/.ready-servers
+# What fresh filesystems and the floor of SQLite need. Without them the page says what is missing.
+$(VENV)/.ready-filesystems: | $(BIN)/python
+	@command -v mkfs.ext4 >/dev/null && command -v mkfs.xfs >/dev/null && test -e /usr/include/sqlite3.h \
+	  || (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends e2fsprogs xfsprogs libsqlite3-dev) >/dev/null \
+	  || echo "xfsprogs and libsqlite3-dev could not be installed: xfs or the floor of SQLite will be missing"
+	@touch $@
+
+bench: $(VENV)/.ready-bench $(VENV)/.ready-servers $(VENV)/.ready-filesystems
 	$(BIN)/python -m bench
 
 clean:

@@ -16,6 +16,13 @@ PAGES = {
         "overhead",
         "recovery",
     ),
+    "benchmarks-sqlite.md": (
+        "sqlite",
+        "sqlite_backlog",
+        "sqlite_contention",
+        "sqlite_power",
+        "sqlite_renew",
+    ),
     "benchmarks-sqs.md": ("sqs", "sqs_long", "sqs_renew"),
     "benchmarks-jobs.md": ("exports", "accounting", "orchestrator"),
     "benchmarks-chat.md": ("chat",),

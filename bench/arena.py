@@ -3,7 +3,8 @@
 On ext4, files deleted in the last minutes make new ones up to fifty times slower, so one
 contender's deletes would slow the next one, and yesterday's deletes would slow all.
 As root, every measurement gets its own ext4 image, which is created, mounted and deleted.
-Otherwise all share one folder, and nothing in it is deleted before the end.
+Otherwise all share one folder, and nothing in it is deleted before the end. Some benchmarks
+also measure on xfs images and on the disk as it is.
 """
 
 import os
@@ -50,7 +51,7 @@ class FolderArena:
     def room(self, label: str, *, gib: int = 4) -> Iterator[Path]:
         """Yield a fresh folder."""
         self._count += 1
-        path = self._run / f"{self._count:04}-{label.replace(' ', '-')}"
+        path = self._run / f"folder-{self._count:04}-{label.replace(' ', '-')}"
         path.mkdir()
         yield path
 
@@ -64,26 +65,27 @@ class FolderArena:
 
 
 class ImageArena:
-    """An arena whose rooms are loop-mounted ext4 images."""
+    """An arena whose rooms are loop-mounted images of a filesystem."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, filesystem: str = "ext4") -> None:
         self._run = run
+        self._filesystem = filesystem
         self._count = 0
         self.scratch = run / "scratch"
         self.description = (
-            "every measurement in a fresh ext4 image of its own (loop-mounted), so that no "
-            "contender pays for files another one deleted"
+            f"every measurement in a fresh {filesystem} image of its own (loop-mounted), so "
+            "that no contender pays for files another one deleted"
         )
 
     @contextmanager
     def room(self, label: str, *, gib: int = 4) -> Iterator[Path]:
         """Yield a fresh folder."""
         self._count += 1
-        place = self._run / f"{self._count:04}"
+        place = self._run / f"{self._filesystem}-{self._count:04}"
         mounted = place / "mounted"
         mounted.mkdir(parents=True)
         image = place / "image"
-        _make_image(image, gib)
+        _make_image(image, gib, self._filesystem)
         _mount(image, mounted)
         try:
             path = mounted / "room"
@@ -108,13 +110,18 @@ class ImageArena:
         shutil.rmtree(self._run, ignore_errors=True)
 
 
-def _make_image(image: Path, gib: int) -> None:
+# For ext4 an inode per block, because a million small files must fit. Everything is initialised
+# now, because in the background it would disturb the measurement.
+_MAKE = {
+    "ext4": "mkfs.ext4 -q -F -i 4096 -E lazy_itable_init=0,lazy_journal_init=0",
+    "xfs": "mkfs.xfs -q -f",
+}
+
+
+def _make_image(image: Path, gib: int, filesystem: str) -> None:
     with image.open("wb") as file:
         file.truncate(gib * GIB)
-    # An inode per block, because a million small files must fit. Everything is initialised
-    # now, because in the background it would disturb the measurement.
-    options = "lazy_itable_init=0,lazy_journal_init=0"
-    _run("mkfs.ext4", "-q", "-F", "-i", "4096", "-E", options, str(image))
+    _run(*_MAKE[filesystem].split(), str(image))
 
 
 def _mount(image: Path, mounted: Path) -> None:
@@ -147,21 +154,23 @@ def open_arena(base: Path) -> Arena:
     _sweep(base)
     run = base / f"run-{os.getpid()}"
     (run / "scratch").mkdir(parents=True)
-    if _can_use_images(run):
+    if find_obstacle(run, "ext4") is None:
         return ImageArena(run)
     return FolderArena(run)
 
 
-def _can_use_images(run: Path) -> bool:
-    if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
-        return False
-    arena = ImageArena(run)
+def find_obstacle(run: Path, filesystem: str) -> str | None:
+    """Return why this user cannot mount images of the filesystem, or None."""
+    if os.geteuid() != 0:
+        return "only root can mount it"
+    if shutil.which(f"mkfs.{filesystem}") is None:
+        return f"mkfs.{filesystem} is not installed"
     try:
-        with arena.room("probe", gib=1) as path:
+        with ImageArena(run, filesystem).room("probe", gib=1) as path:
             (path / "probe").write_bytes(b"x")
-        return True
     except (OSError, subprocess.CalledProcessError):
-        return False
+        return "it could not be mounted"
+    return None
 
 
 def _sweep(base: Path) -> None:

@@ -21,6 +21,7 @@ TITLE = "Full cycle with a million waiting"
 FEW = 10_000
 IMAGE_GIB = 12
 MEMORY_SLACK_MIB = 8
+COLUMNS = ("", "cycles/s", "lowest to highest", "peak memory of the worker")
 
 Measured = Mapping["Load", Sequence[CycleFigures]]
 
@@ -38,19 +39,28 @@ class Load:
 
 def run(session: Session) -> Result:
     """Run the benchmark and return its result."""
-    many = session.size(1_000_000, 50_000)
-    cycles = session.size(10_000, 2_000)
-    names = (floor.NAME, HOLDFAST.name, "dirq")
+    many = count_many(session)
+    return _result(measure_loads(session, TITLE, (floor.NAME, HOLDFAST.name, "dirq")), many)
+
+
+def count_many(session: Session) -> int:
+    """Return how many wait in the large backlog."""
+    return session.size(1_000_000, 50_000)
+
+
+def measure_loads(session: Session, title: str, names: Sequence[str]) -> Measured:
+    """Measure each contender with few and with many waiting."""
+    cycles, many = session.size(10_000, 2_000), count_many(session)
     loads = [Load(name, waiting) for waiting in (FEW, many) for name in names]
     measured: dict[Load, list[CycleFigures]] = defaultdict(list)
     with ExitStack() as rooms:
         kept = _fill_many(session, rooms, [load for load in loads if load.waiting == many])
-        for load in session.interleaved(TITLE, loads):
+        for load in session.interleaved(title, loads):
             if load in kept:
                 measured[load].append(_measure(session, load, kept[load], cycles))
             else:
                 measured[load].append(_measure_fresh(session, load, cycles))
-    return _result(measured, many)
+    return measured
 
 
 def _fill_many(session: Session, rooms: ExitStack, loads: Sequence[Load]) -> dict[Load, Path]:
@@ -86,8 +96,8 @@ def _result(measured: Measured, many: int) -> Result:
     return Result(
         name=NAME,
         title=TITLE if many == 1_000_000 else f"Full cycle with {many:,} waiting",
-        columns=("", "cycles/s", "lowest to highest", "peak memory of the worker"),
-        rows=[_row(load, figures) for load, figures in measured.items()],
+        columns=COLUMNS,
+        rows=make_rows(measured),
         bars=_bars(measured, many),
         notes=(
             "The million is pushed once through each queue's API and kept through all rounds; "
@@ -99,6 +109,11 @@ def _result(measured: Measured, many: int) -> Result:
         ),
         charts=[_chart(measured, many)],
     )
+
+
+def make_rows(measured: Measured) -> list[list[str]]:
+    """Return a row for each load."""
+    return [_row(load, figures) for load, figures in measured.items()]
 
 
 def _row(load: Load, figures: Sequence[CycleFigures]) -> list[str]:

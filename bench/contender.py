@@ -42,13 +42,15 @@ class Card:
     syncs: str  # what a commit reaches: "kernel" or "disk"
     api: str
     one_file: bool = False  # a database, which is filled once and copied for each measurement
+    batch: int = 1  # messages in a payload and in a claim
 
 
 def card_named(name: str) -> Card:
     """Return the card of that name."""
     from bench.bare import BARE
-    from bench.holdfast import BATCHED, HOLDFAST, PREBUILT
+    from bench.holdfast import FILES, SQLITE
     from bench.peers import PEERS
+    from bench.raw_sqlite import RAW
 
-    cards = (BARE, HOLDFAST, PREBUILT, BATCHED, *PEERS)
+    cards = (BARE, *FILES, *SQLITE, *RAW, *PEERS)
     return next(card for card in cards if card.name == name)

@@ -21,6 +21,8 @@ NAME = "contention"
 TITLE = "Claim and complete by competing processes"
 PROCESSES = (1, 2, 4)
 EMPTY_ANSWERS = 50  # a peer may return nothing because it lost a race
+_HEADER = [f"{processes} process{'es' * (processes > 1)}" for processes in PROCESSES]
+COLUMNS = ("messages/s", *_HEADER, "delivered twice", "errors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +60,34 @@ Measured = Mapping[Crowd, Sequence[Race]]
 
 def run(session: Session) -> Result:
     """Run the benchmark and return its result."""
-    count = session.size(10_000, 2_000)
-    names = (HOLDFAST.name, *(card.name for card in PEERS))
+    peers = [card.name for card in PEERS]
+    measured = race_all(session, TITLE, [HOLDFAST.name, *peers], session.max_seconds)
+    return Result(
+        name=NAME,
+        title=TITLE,
+        columns=COLUMNS,
+        rows=make_rows(measured),
+        bars=make_bars(measured, HOLDFAST.name, peers),
+        notes=(make_note(session, session.max_seconds),),
+        charts=[make_chart(TITLE, measured)],
+    )
+
+
+def race_all(
+    session: Session, title: str, names: Sequence[str], max_seconds: float
+) -> Measured:
+    """Race each contender with each number of processes."""
     crowds = [Crowd(name, processes) for processes in PROCESSES for name in names]
     measured: dict[Crowd, list[Race]] = defaultdict(list)
-    for crowd in session.interleaved(TITLE, crowds, rounds=min(session.rounds, 3)):
+    for crowd in session.interleaved(title, crowds, rounds=min(session.rounds, 3)):
         with session.arena.room(crowd.name) as path:
-            queue = filled(session, card_named(crowd.name), path, count)
-            measured[crowd].append(_race(crowd, queue, session.max_seconds))
-    note = _note(count, session.max_seconds)
-    return _result(measured, names, note)
+            queue = filled(session, card_named(crowd.name), path, _count_waiting(session))
+            measured[crowd].append(_race(crowd, queue, max_seconds))
+    return measured
+
+
+def _count_waiting(session: Session) -> int:
+    return session.size(10_000, 2_000)
 
 
 def _race(crowd: Crowd, path: Path, max_seconds: float) -> Race:
@@ -126,24 +146,29 @@ def _sum_up(shares: Sequence[Share]) -> Race:
     )
 
 
-def _note(count: int, max_seconds: float) -> str:
+def make_note(session: Session, max_seconds: float) -> str:
+    """Return how a race begins and ends."""
     return (
-        f"{count:,} waiting at the start; a race ends when the queue is empty or after "
-        f"{max_seconds:.0f} s. A message delivered twice counts once."
+        f"{_count_waiting(session):,} waiting at the start; a race ends when the queue is "
+        f"empty or after {max_seconds:g} s. A message delivered twice counts once."
     )
 
 
-def _result(measured: Measured, names: Sequence[str], note: str) -> Result:
-    header = [f"{processes} process{'es' * (processes > 1)}" for processes in PROCESSES]
-    return Result(
-        name=NAME,
-        title=TITLE,
-        columns=("messages/s", *header, "delivered twice", "errors"),
-        rows=[_row(measured, name) for name in names],
-        bars=[*(_ahead(measured, names, number) for number in PROCESSES), _twice(measured)],
-        notes=(note,),
-        charts=[_chart(measured, names, header)],
-    )
+def make_rows(measured: Measured) -> list[list[str]]:
+    """Return a row for each contender."""
+    return [_row(measured, name) for name in _names(measured)]
+
+
+def make_bars(
+    measured: Measured, holdfast: str, peers: Sequence[str], bound: str = ""
+) -> list[Bar]:
+    """Return the bars of a queue. `bound` is a contender that no queue of its kind can beat."""
+    ahead = [_ahead(measured, holdfast, peers, number, bound) for number in PROCESSES]
+    return [*ahead, _twice(measured, holdfast)]
+
+
+def _names(measured: Measured) -> list[str]:
+    return list(dict.fromkeys(crowd.name for crowd in measured))
 
 
 def _rates(measured: Measured, name: str, processes: int) -> list[float]:
@@ -157,25 +182,29 @@ def _row(measured: Measured, name: str) -> list[str]:
     return [name, *rates, f"{twice:,}", f"{errors:,}"]
 
 
-def _ahead(measured: Measured, names: Sequence[str], processes: int) -> Bar:
-    best = max(
-        (name for name in names if name != HOLDFAST.name),
-        key=lambda name: median(_rates(measured, name, processes)),
-    )
-    holdfast = _rates(measured, HOLDFAST.name, processes)
-    lead = ratio(holdfast, _rates(measured, best, processes))
+def _ahead(
+    measured: Measured, holdfast: str, peers: Sequence[str], processes: int, bound: str
+) -> Bar:
+    best = max(peers, key=lambda name: median(_rates(measured, name, processes)))
+
+    def lead(name: str) -> float:
+        return ratio(_rates(measured, name, processes), _rates(measured, best, processes))
+
     promise = f"ahead of every peer with {processes} competing (best: {best})"
-    return Bar(promise, lead, 1.0, "×")
+    limited = f"{bound} reaches {lead(bound):.2f} ×" if bound else ""
+    return Bar(promise, lead(holdfast), 1.0, "×", bound=limited)
 
 
-def _twice(measured: Measured) -> Bar:
-    races = [race for number in PROCESSES for race in measured[Crowd(HOLDFAST.name, number)]]
+def _twice(measured: Measured, holdfast: str) -> Bar:
+    races = [race for number in PROCESSES for race in measured[Crowd(holdfast, number)]]
     twice = sum(race.duplicates for race in races)
     return Bar("nothing delivered twice", twice, 0, "", at_least=False)
 
 
-def _chart(measured: Measured, names: Sequence[str], labels: Sequence[str]) -> Chart:
+def make_chart(title: str, measured: Measured) -> Chart:
+    """Return a chart of the rates by the number of processes."""
     values = {
-        name: [median(_rates(measured, name, number)) for number in PROCESSES] for name in names
+        name: [median(_rates(measured, name, number)) for number in PROCESSES]
+        for name in _names(measured)
     }
-    return Chart(TITLE, "messages per second", labels, values)
+    return Chart(title, "messages per second", _HEADER, values)

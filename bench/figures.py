@@ -16,7 +16,8 @@ class CycleFigures:
     push: float
     claim: float
     done: float
-    peak_bytes: int
+    peak_bytes: int = 0
+    cpu: float = 0.0  # seconds
 
     @property
     def per_second(self) -> float:
@@ -24,9 +25,9 @@ class CycleFigures:
         return self.cycles / self.seconds
 
     @property
-    def microseconds(self) -> float:
-        """Return the time of a cycle in microseconds."""
-        return self.seconds / self.cycles * 1e6
+    def cpu_microseconds(self) -> float:
+        """Return the CPU time of a cycle in microseconds."""
+        return self.cpu / self.cycles * 1e6
 
 
 def memory_bytes(field: str = "VmRSS") -> int:

@@ -1,5 +1,6 @@
-"""Holdfast as a contender."""
+"""Holdfast's queues as contenders."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,8 +9,9 @@ from bench.contender import Card
 from bench.payload import BenchTask, task
 
 if TYPE_CHECKING:
-    from holdfast import FilesystemQueue
+    from holdfast import FilesystemQueue, QueueManager
     from holdfast.adapters.local.filesystem.queue import Durability
+    from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
 
 LEASE_SECONDS = 600
 FILL_BATCH = 1000
@@ -19,7 +21,7 @@ BATCH = 100
 def open_queue_at(
     path: Path, *, durability: "Durability" = "process", lease_seconds: float = LEASE_SECONDS
 ) -> "FilesystemQueue[BenchTask]":
-    """Open a Holdfast queue in a folder."""
+    """Open a file queue in a folder."""
     from holdfast import FilesystemQueue
 
     return FilesystemQueue(
@@ -33,11 +35,22 @@ def open_queue_at(
     )
 
 
+def open_sqlite_at(
+    path: Path, *, durability: "Durability" = "process", lease_seconds: float = LEASE_SECONDS
+) -> "SQLiteQueue[BenchTask]":
+    """Open a SQLite queue in a folder."""
+    from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
+
+    return SQLiteQueue(
+        path / "queue.db", BenchTask, lease_seconds=lease_seconds, durability=durability
+    )
+
+
 class Holdfast:
     """Holdfast through its public API."""
 
-    def __init__(self, path: Path) -> None:
-        self._queue = open_queue_at(path)
+    def __init__(self, queue: "QueueManager[BenchTask]") -> None:
+        self._queue = queue
 
     def fill(self, count: int) -> None:
         """Push `count` payloads before the measurement."""
@@ -84,54 +97,85 @@ class PrebuiltHoldfast(Holdfast):
 
 
 class BatchedHoldfast(Holdfast):
-    """Holdfast with push_many, poll(100) and ack_many. It is shown, but no bar uses it."""
+    """Holdfast with push_many, poll of many and ack_many. A payload is a batch."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._unpushed: list[BenchTask] = []
-        self._unworked: list[BenchTask] = []
-        self._unacked: list[BenchTask] = []
+    def __init__(self, queue: "QueueManager[BenchTask]", batch: int) -> None:
+        super().__init__(queue)
+        self._batch = batch
 
     def push(self, payload: int) -> None:
-        """Push a payload."""
-        self._unpushed.append(task(payload))
-        if len(self._unpushed) >= BATCH:
-            self._queue.push_many(self._unpushed)
-            self._unpushed = []
+        """Push a batch. Building it is part of the measured time."""
+        self._queue.push_many([task(payload + each) for each in range(self._batch)])
 
-    def claim(self) -> BenchTask | None:
-        """Claim a message; None if there is none."""
-        if not self._unworked:
-            self._unworked = self._queue.poll(BATCH)[::-1]
-        return self._unworked.pop() if self._unworked else None
+    def claim(self) -> list[BenchTask] | None:  # type: ignore[override]
+        """Claim a batch; None if there is none."""
+        return self._queue.poll(self._batch) or None
 
-    def done(self, claimed: BenchTask) -> None:
-        """Complete a claimed message."""
-        self._unacked.append(claimed)
-        if len(self._unacked) >= BATCH:
-            self._queue.ack_many(self._unacked)
-            self._unacked = []
+    def done(self, claimed: list[BenchTask]) -> None:  # type: ignore[override]
+        """Complete a claimed batch."""
+        self._queue.ack_many(claimed)
 
-    def close(self) -> None:
-        """Close the queue."""
-        self._queue.push_many(self._unpushed)
-        self._queue.ack_many(self._unacked)
-        super().close()
+
+def _batches_of(
+    batch: int, card: Card, open_queue: Callable[[Path], "QueueManager[BenchTask]"]
+) -> Card:
+    return replace(
+        card,
+        name=f"{card.name}, batches of {batch}",
+        open=lambda path: BatchedHoldfast(open_queue(path), batch),
+        api=f"push_many, poll({batch}), ack_many",
+        batch=batch,
+    )
 
 
 HOLDFAST = Card(
     name="Holdfast",
-    open=Holdfast,
+    open=lambda path: Holdfast(open_queue_at(path)),
     redelivers="yes, after the lease",
     survives=True,
     syncs="kernel",
     api="FilesystemQueue",
 )
-
-PREBUILT = replace(HOLDFAST, name="Holdfast, messages prebuilt", open=PrebuiltHoldfast)
-BATCHED = replace(
+PREBUILT = replace(
     HOLDFAST,
-    name="Holdfast, batches of 100",
-    open=BatchedHoldfast,
-    api="push_many, poll(100), ack_many",
+    name="Holdfast, messages prebuilt",
+    open=lambda path: PrebuiltHoldfast(open_queue_at(path)),
+)
+BATCHED = _batches_of(BATCH, HOLDFAST, open_queue_at)
+FILES = (HOLDFAST, PREBUILT, BATCHED)
+
+SQLITE_ONE = replace(
+    HOLDFAST,
+    name="Holdfast SQLite",
+    open=lambda path: Holdfast(open_sqlite_at(path)),
+    api="SQLiteQueue",
+    one_file=True,
+)
+SQLITE_PREBUILT = replace(
+    SQLITE_ONE,
+    name="Holdfast SQLite, messages prebuilt",
+    open=lambda path: PrebuiltHoldfast(open_sqlite_at(path)),
+)
+SQLITE_TEN = _batches_of(10, SQLITE_ONE, open_sqlite_at)
+SQLITE_HUNDRED = _batches_of(BATCH, SQLITE_ONE, open_sqlite_at)
+
+
+def _open_power(path: Path) -> "SQLiteQueue[BenchTask]":
+    return open_sqlite_at(path, durability="power")
+
+
+POWER_ONE = replace(
+    SQLITE_ONE,
+    name="Holdfast SQLite, power",
+    open=lambda path: Holdfast(_open_power(path)),
+    syncs="disk",
+)
+POWER_HUNDRED = _batches_of(BATCH, POWER_ONE, _open_power)
+SQLITE = (
+    SQLITE_ONE,
+    SQLITE_PREBUILT,
+    SQLITE_TEN,
+    SQLITE_HUNDRED,
+    POWER_ONE,
+    POWER_HUNDRED,
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 from time import perf_counter
 
 from bench.contender import Card, card_named
-from bench.figures import CycleFigures, memory_bytes
+from bench.figures import CycleFigures, cpu_seconds, memory_bytes
 from bench.session import Session, in_fresh_process
 
 WARM_UP = 100
@@ -40,13 +40,16 @@ def fill(name: str, path: Path, count: int) -> None:
 
 
 def run_cycles(name: str, path: Path, count: int, max_seconds: float) -> CycleFigures:
-    """Run up to `count` cycles, but no longer than `max_seconds`."""
-    queue = card_named(name).open(path)
-    for number in range(WARM_UP):
+    """Move up to `count` messages through a cycle, but no longer than `max_seconds`."""
+    card = card_named(name)
+    queue = card.open(path)
+    for number in range(max(1, WARM_UP // card.batch)):
         queue.push(queue.payload(10_000_000 + number))
         queue.done(queue.claim())
+    count //= card.batch
     payloads = [queue.payload(20_000_000 + number) for number in range(count)]
     pushing = claiming = completing = 0.0
+    used = cpu_seconds()
     began = at = perf_counter()
     cycles = 0
     while cycles < count and at - began < max_seconds:
@@ -63,6 +66,14 @@ def run_cycles(name: str, path: Path, count: int, max_seconds: float) -> CycleFi
             completing + at - t2,
         )
         cycles += 1
+    used = cpu_seconds() - used
     queue.close()
-    peak = memory_bytes("VmHWM")
-    return CycleFigures(cycles, at - began, pushing, claiming, completing, peak)
+    return CycleFigures(
+        cycles * card.batch,
+        at - began,
+        pushing,
+        claiming,
+        completing,
+        memory_bytes("VmHWM"),
+        used,
+    )

@@ -13,7 +13,7 @@ from bench.measure import filled
 from bench.payload import BenchTask
 from bench.session import Session, in_fresh_process
 from bench.verdict import Bar, Result, ratio, spread
-from holdfast import FilesystemQueue
+from holdfast import FilesystemQueue, QueueManager
 from holdfast.core.events import Completed, Event
 from holdfast.core.worker.worker import Isolation, Worker
 
@@ -62,7 +62,7 @@ def tasks_per_second(way: Way, path: Path, count: int) -> float:
         case "process":
             times = _processes(queue, way.concurrency)
         case _:
-            times = _threads(queue, way.concurrency)
+            times = time_tasks(queue, way.concurrency)
     assert len(times) == count, f"{way}: {len(times):,} of {count:,} were handled"
     return (count - 1) / (max(times) - min(times))
 
@@ -76,7 +76,8 @@ def _bare_loop(queue: FilesystemQueue[BenchTask]) -> list[float]:
     return times
 
 
-def _threads(queue: FilesystemQueue[BenchTask], concurrency: int) -> list[float]:
+def time_tasks(queue: QueueManager[BenchTask], concurrency: int) -> list[float]:
+    """Run a worker until the queue is empty and return when each task began."""
     times: list[float] = []
 
     def note_time(message: BenchTask) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.verdict import Chart
 
-HOLDFAST = "#0b6e4f"
+HOLDFAST = {"Holdfast": "#0b6e4f", "Holdfast SQLite": "#3aa981"}
 OTHERS = ("#8d99ae", "#adb5bd", "#6c757d", "#ced4da", "#495057", "#a5a58d", "#b7b7a4")
 
 
@@ -34,8 +34,8 @@ def draw(path: Path, charts: Sequence[Chart]) -> None:
 def _colours(charts: Sequence[Chart]) -> dict[str, str]:
     """Return the colour of a contender, which is the same in every chart."""
     names = dict.fromkeys(name for chart in charts for name in chart.values)
-    others = [name for name in names if name != "Holdfast"]
-    return {"Holdfast": HOLDFAST, **dict(zip(others, OTHERS * len(others), strict=False))}
+    others = [name for name in names if name not in HOLDFAST]
+    return {**HOLDFAST, **dict(zip(others, OTHERS * len(others), strict=False))}
 
 
 def _draw_chart(panel: Any, chart: Chart, colours: Mapping[str, str]) -> None:

@@ -38,7 +38,7 @@ def _bars_table(bars: Sequence[Bar]) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2))
     for bar in bars:
         style = "green" if bar.met else "yellow" if bar.aim else "bold red"
-        table.add_row(f"[{style}]{bar.word}[/]", bar.shown, bar.promise)
+        table.add_row(f"[{style}]{bar.word}[/]", bar.shown, bar.explained)
     return table
 
 
@@ -67,7 +67,7 @@ def _markdown(machine: Mapping[str, str], results: Sequence[Result], picture: st
 
 def _verdicts(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
     return [
-        (result.name, bar.promise, bar.shown, bar.word if bar.met else f"**{bar.word}**")
+        (result.name, bar.explained, bar.shown, bar.word if bar.met else f"**{bar.word}**")
         for result in results
         for bar in result.bars
     ]

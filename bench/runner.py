@@ -58,5 +58,5 @@ def _exit_code(console: Console, results: Sequence[Result]) -> int:
     bars = sum(not bar.aim for result in results for bar in result.bars)
     console.print(f"\n{bars - len(missed)} of {bars} bars met")
     for bar in missed:
-        console.print(f"[bold red]MISSED[/] {bar.shown}: {bar.promise}")
+        console.print(f"[bold red]MISSED[/] {bar.shown}: {bar.explained}")
     return 1 if missed else 0

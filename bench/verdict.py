@@ -15,6 +15,7 @@ class Bar:
     unit: str
     at_least: bool = True
     aim: bool = False  # an aim is shown, but missing it is not a failure
+    bound: str = ""  # what limits the figure, as measured; shown if the bar is missed
 
     @property
     def met(self) -> bool:
@@ -37,6 +38,11 @@ class Bar:
     def shown(self) -> str:
         """Return the figure as text."""
         return with_unit(self.figure, self.unit)
+
+    @property
+    def explained(self) -> str:
+        """Return the promise, and its measured bound if it was missed."""
+        return self.promise if self.met or not self.bound else f"{self.promise}; {self.bound}"
 
 
 @dataclass(frozen=True, slots=True)

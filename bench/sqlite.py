@@ -1,0 +1,201 @@
+"""sqlite: measure the SQLite queue beside its peers and raw SQLite, on each filesystem."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from bench.arena import Arena, FolderArena, ImageArena, find_obstacle
+from bench.contender import Card, card_named
+from bench.cycle import speeds
+from bench.figures import CycleFigures
+from bench.floor import SQLiteFloor, compile_sqlite_floor
+from bench.holdfast import (
+    BATCHED,
+    HOLDFAST,
+    SQLITE_HUNDRED,
+    SQLITE_ONE,
+    SQLITE_PREBUILT,
+    SQLITE_TEN,
+)
+from bench.machine import filesystem
+from bench.measure import filled, run_cycles
+from bench.raw_sqlite import RAW_HUNDRED, RAW_ONE, RAW_TEN, RAW_TYPED
+from bench.session import Session, in_fresh_process
+from bench.verdict import Bar, Chart, Result, ratio, spread
+
+NAME = "sqlite"
+TITLE = "SQLite queue: full cycle with 10,000 waiting"
+WAITING = 10_000
+PEERS = tuple(
+    card_named(name) for name in ("dirq", "persist-queue", "litequeue", "huey SQLite")
+)
+ONE_BY_ONE = (SQLITE_ONE, HOLDFAST, RAW_ONE, *PEERS)
+CARDS = (
+    *ONE_BY_ONE,
+    SQLITE_PREBUILT,
+    SQLITE_TEN,
+    SQLITE_HUNDRED,
+    BATCHED,
+    RAW_TEN,
+    RAW_HUNDRED,
+    RAW_TYPED,
+)
+FLOORS = {
+    "raw SQLite (C)": RAW_ONE,
+    "raw SQLite (C), batches of 100": RAW_HUNDRED,
+}
+
+Measured = Mapping[tuple[str, str], Sequence[CycleFigures]]  # by place and contender
+
+
+def run(session: Session) -> Result:
+    """Run the benchmark and return its result."""
+    places, missing = _open_places(session)
+    floor = compile_sqlite_floor(session.scratch)
+    if floor is None:
+        missing.append("raw SQLite in C, because sqlite3.h or libsqlite3 is not installed")
+    names = [*(card.name for card in CARDS), *(FLOORS if floor else ())]
+    measured: dict[tuple[str, str], list[CycleFigures]] = defaultdict(list)
+    for number, (place, arena) in enumerate(places.items()):
+        at_place = replace(session, arena=arena)
+        rounds = session.rounds if number == 0 else min(session.rounds, 3)
+        for name in session.interleaved(f"{TITLE}, {place}", names, rounds=rounds):
+            measured[place, name].append(_measure(at_place, floor, name))
+    return _result(measured, list(places), names, missing)
+
+
+def _open_places(session: Session) -> tuple[dict[str, Arena], list[str]]:
+    """Return the places to measure in, the main one first, and those that are missing."""
+    run_folder = session.scratch.parent
+    places: dict[str, Arena] = {}
+    missing = []
+    for kind in ("ext4", "xfs"):
+        if obstacle := find_obstacle(run_folder, kind):
+            missing.append(f"fresh {kind}, because {obstacle}")
+        else:
+            places[f"fresh {kind}"] = ImageArena(run_folder, kind)
+    places[f"the disk as it is ({filesystem(run_folder)})"] = FolderArena(run_folder)
+    return places, missing
+
+
+def _measure(session: Session, floor: SQLiteFloor | None, name: str) -> CycleFigures:
+    card = FLOORS.get(name) or card_named(name)
+    # Batches are fast, so that the same time takes more messages.
+    count = session.size(5_000, 1_000) * (1 if card.batch == 1 else 4)
+    with session.arena.room(name) as path:
+        queue = filled(session, card, path, WAITING)
+        if name in FLOORS and floor:
+            return floor.cycle(card, queue, count)
+        return in_fresh_process(run_cycles, name, queue, count, session.max_seconds / 2)
+
+
+def _result(
+    measured: Measured, places: Sequence[str], names: Sequence[str], missing: Sequence[str]
+) -> Result:
+    return Result(
+        name=NAME,
+        title=TITLE,
+        columns=(
+            "",
+            "messages/s",
+            "lowest to highest",
+            "µs of CPU",
+            "µs: push",
+            "claim",
+            "complete",
+        ),
+        rows=[
+            _row(place, name, measured[place, name])
+            for place in places
+            for name in sorted(names, key=lambda name: -_rate(measured, place, name))
+        ],
+        bars=_bars(measured, places),
+        notes=(
+            "Raw SQLite has the tables, indexes, journal mode, sync and page size of the "
+            "SQLite queue, and writes the same columns with one connection: insert, then claim "
+            "with lease and fence, then mark as completed. It moves finished JSON. The typed "
+            "line also builds, serialises, parses and validates messages, as Holdfast does in "
+            "every line but the prebuilt one, which builds them before.",
+            "dirq, persist-queue, litequeue and huey have no batches. persist-queue and huey "
+            "sync every commit to the disk; the others, like Holdfast here, do not.",
+            "A killed worker's message is redelivered by Holdfast after its lease, by dirq "
+            "when purge() is called, by persist-queue when reopened, by litequeue when retried "
+            "by hand. huey loses it.",
+            *(f"Not measured: {reason}." for reason in missing),
+        ),
+        charts=[_chart(measured, places)],
+    )
+
+
+def _rate(measured: Measured, place: str, name: str) -> float:
+    return median(speeds(measured[place, name]))
+
+
+def _row(place: str, name: str, figures: Sequence[CycleFigures]) -> list[str]:
+    parts = [
+        f"{median(getattr(figure, part) / figure.cycles for figure in figures) * 1e6:,.1f}"
+        for part in ("cpu", "push", "claim", "done")
+    ]
+    rates = speeds(figures)
+    return [f"{place}: {name}", f"{median(rates):,.0f}", spread(rates), *parts]
+
+
+def _bars(measured: Measured, places: Sequence[str]) -> list[Bar]:
+    def lead(place: str, card: Card, rival: Card) -> float:
+        return ratio(speeds(measured[place, card.name]), speeds(measured[place, rival.name]))
+
+    dirq, main = PEERS[0], places[0]
+    bars = [
+        Bar(
+            f"one by one at least 1.3 × dirq on {main}",
+            lead(main, SQLITE_ONE, dirq),
+            1.3,
+            "×",
+            bound=f"raw SQLite reaches {lead(main, RAW_ONE, dirq):.2f} ×",
+        )
+    ]
+    for place in places:
+        best = max(
+            (card for card in PEERS if card.survives),
+            key=lambda card: _rate(measured, place, card.name),
+        )
+        bars.append(
+            Bar(
+                "one by one ahead of every peer that keeps a killed worker's message on "
+                f"{place} (best: {best.name})",
+                lead(place, SQLITE_ONE, best),
+                1.0,
+                "×",
+                bound=f"raw SQLite reaches {lead(place, RAW_ONE, best):.2f} ×",
+            )
+        )
+    for place in places:
+        bars += [
+            Bar(
+                f"batches of 100 at least 6 × dirq on {place}",
+                lead(place, SQLITE_HUNDRED, dirq),
+                6.0,
+                "×",
+                aim=place != main,
+                bound=f"raw SQLite reaches {lead(place, RAW_HUNDRED, dirq):.2f} ×",
+            ),
+            Bar(
+                f"batches of 100 at most 1.6 × the time of raw SQLite on {place}",
+                lead(place, RAW_HUNDRED, SQLITE_HUNDRED),
+                1.6,
+                "×",
+                at_least=False,
+                bound="raw SQLite with typed messages takes "
+                f"{lead(place, RAW_HUNDRED, RAW_TYPED):.2f} ×",
+            ),
+        ]
+    return bars
+
+
+def _chart(measured: Measured, places: Sequence[str]) -> Chart:
+    values = {
+        card.name: [_rate(measured, place, card.name) for place in places]
+        for card in ONE_BY_ONE
+    }
+    return Chart(f"{TITLE}, one by one", "cycles per second", places, values)
