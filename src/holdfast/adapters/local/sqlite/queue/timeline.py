@@ -2,7 +2,8 @@
 
 All processes of a machine share one monotonic clock. The first that opens the file after a
 start of the machine notes by how much the wall clock is ahead of it, and all others use the
-same offset. Due times and deadlines are on this timeline.
+same offset. Due times and deadlines are on this timeline. Where a start of the machine has no
+id (macOS), each process takes the wall clock when it opens the file.
 """
 
 from pathlib import Path
@@ -39,10 +40,10 @@ class Timeline:
         # A machine whose clock went back while it was off continues where the timeline ended.
         last_ms = connection.execute("SELECT max(seen_ms) FROM workers").fetchone()[0] or 0
         offset_ms = max(now_ms, last_ms) - int(self._clock.monotonic() * 1000)
-        connection.execute(
-            "INSERT INTO boots VALUES (?, ?)",
-            (_read_boot_id(), offset_ms + _read_namespace_ms()),
-        )
+        if boot_id := _read_boot_id():
+            connection.execute(
+                "INSERT INTO boots VALUES (?, ?)", (boot_id, offset_ms + _read_namespace_ms())
+            )
         return offset_ms
 
 
