@@ -25,7 +25,7 @@ from holdfast.adapters.local.sqlite.connection import (
     translate_error,
 )
 from holdfast.adapters.local.sqlite.rows import RowConnection, read_rows
-from holdfast.adapters.local.sqlite.writer import Operation, Writer
+from holdfast.adapters.local.sqlite.writer import Executed, Operation, Writer
 from holdfast.adapters.modes import Access
 from holdfast.core.errors import ConfigError, HoldfastError, StoreUnavailable
 
@@ -107,14 +107,20 @@ class Database:
         with self._writer.begin(relax_sync=SYNCHRONOUS["process"] if relax else None) as writer:
             yield writer
 
-    def write(self, operation: Operation[T], *, is_statement: bool = False) -> T:
+    def write(self, operation: Operation[T]) -> T:
         """Run an operation in a transaction, and return its result after the commit.
 
         Operations of several threads share a transaction, and each is undone alone if it fails.
-        `is_statement` means that it executes one statement only. It may be called again if it
-        was undone, so it must change nothing but the file.
+        One may be called again if it was undone, so it must change nothing but the file.
         """
-        return self._writer.run(operation, is_statement=is_statement)
+        return self._writer.run(operation)
+
+    def execute(self, statement: str, values: Sequence[Any]) -> Executed:
+        """Write with one statement, faster than with `write`.
+
+        Returns the number of rows that it changed, and the rows that it returned.
+        """
+        return self._writer.execute(statement, values)
 
     def query(self, statement: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows that one statement reads, as dicts by column."""

@@ -7,7 +7,7 @@ cut, is shared by all operations that came meanwhile.
 
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -26,6 +26,7 @@ from holdfast.core.errors import StoreUnavailable
 
 T = TypeVar("T")
 Operation = Callable[[RowConnection], T]
+Executed = tuple[int, list[Any]]  # the number of rows that were changed, and the rows returned
 
 _MAX_CALLS = 100  # in one transaction, so that other processes are not kept waiting
 _RECENT_SECONDS = 0.02
@@ -48,7 +49,9 @@ class Writer:
     """Runs the operations of all threads, as many as wait in one transaction.
 
     `connect` opens a connection, and `on_commit` is called after each commit. A thread waits up
-    to `busy_seconds` for the others of its process, and as long for other processes.
+    to `busy_seconds` for the others of its process, and as long for other processes. An
+    operation may run again after a failure that undid it, so it must change nothing but the
+    file.
     """
 
     def __init__(
@@ -71,13 +74,26 @@ class Writer:
 
     # -- operations of several threads in one transaction
 
-    def run(self, operation: Operation[T], *, is_statement: bool) -> T:
-        """Run the operation in a transaction, and return its result after the commit.
+    def run(self, operation: Operation[T]) -> T:
+        """Run the operation in a transaction, and return its result after the commit."""
+        return self._run(_Call(operation, is_statement=False))
 
-        If it executes only one statement, it needs no transaction of its own. An operation may
-        run again after a failure that undid it, so it must change nothing but the file.
-        """
-        call = _Call(operation, is_statement)
+    def execute(self, statement: str, values: Sequence[Any]) -> Executed:
+        """Execute one statement, and return what it changed and its rows after the commit."""
+        if self._waiting or not self._turn.acquire(blocking=False):
+            return self._run(_Call(lambda c: _execute(c, statement, values), is_statement=True))
+        try:
+            connection = self._open(recently_checked=True)
+            executed = self._retry(connection, statement, values)
+            self._on_commit(connection)
+        except sqlite3.Error as error:
+            self._must_close = True
+            raise self._translate(error) from error
+        finally:
+            self._end_turn()
+        return executed
+
+    def _run(self, call: "_Call[T]") -> T:
         self._waiting.append(call)
         self._wait_for_turn(call)
         try:
@@ -114,11 +130,7 @@ class Writer:
             calls.append(self._waiting.popleft())
         try:
             connection = self._open(recently_checked=True)
-            if len(calls) == 1 and own.is_statement and calls[0] is own:
-                own.result = self._retry(own.operation, connection)
-                own.is_done = True
-            else:
-                self._run_together(connection, calls)
+            self._run_together(connection, calls)
             self._on_commit(connection)
         except Exception as error:
             self._must_close = isinstance(error, sqlite3.Error)
@@ -225,16 +237,20 @@ class Writer:
     def _begin(self, connection: RowConnection) -> None:
         # IMMEDIATE, because a transaction that reads first and requests the write lock later is
         # refused at once if another writer was faster, however long it would wait.
-        self._retry(lambda connection: connection.execute("BEGIN IMMEDIATE"), connection)
+        self._retry(connection, "BEGIN IMMEDIATE")
 
-    def _retry(self, operation: Operation[T], connection: RowConnection) -> T:
-        """Call again while another process writes."""
+    def _retry(
+        self, connection: RowConnection, statement: str, values: Sequence[Any] = ()
+    ) -> Executed:
+        """Execute a statement, again and again while another process writes."""
         try:
-            return operation(connection)
+            return _execute(connection, statement, values)
         except sqlite3.OperationalError as error:
             if not is_busy(error):
                 raise
-        return retry_while_busy(lambda: operation(connection), self._busy_seconds)
+        return retry_while_busy(
+            lambda: _execute(connection, statement, values), self._busy_seconds
+        )
 
     def _translate(self, error: Exception) -> Exception:
         """Return Holdfast's error for one of SQLite, and any other unchanged."""
@@ -247,6 +263,12 @@ class Writer:
             f"the {self._store} {str(self._path)!r} is unavailable: its other writers took too "
             "long"
         )
+
+
+def _execute(connection: RowConnection, statement: str, values: Sequence[Any]) -> Executed:
+    cursor = connection.execute(statement, values)
+    rows = cursor.fetchall()  # before the count, because this ends the statement
+    return cursor.rowcount, rows
 
 
 def _run_call(connection: RowConnection, call: _Call[Any], *, is_alone: bool) -> None:

@@ -30,7 +30,7 @@ from holdfast.adapters.local.sqlite.queue import inspection, search
 from holdfast.adapters.local.sqlite.queue.maintenance import Maintenance, add_attempt
 from holdfast.adapters.local.sqlite.queue.schema import QUEUES
 from holdfast.adapters.local.sqlite.queue.timeline import Timeline
-from holdfast.adapters.local.sqlite.writer import Operation
+from holdfast.adapters.local.sqlite.writer import Executed, Operation
 from holdfast.adapters.modes import Access
 from holdfast.core import events as ev
 from holdfast.core.backoff import Backoff
@@ -115,6 +115,8 @@ _SAVE_CHECKPOINT = (
 )
 _DELETE_CHECKPOINTS = "DELETE FROM checkpoints WHERE message_no = ?"
 
+_ACKED: Sequence[LeaseLost | None] = (None,)
+
 # message_no, claims, refunds, the worker that it was taken over from, id, body
 ClaimedRow = tuple[int, int, int, int | None, str, bytes]
 
@@ -186,41 +188,35 @@ class SQLiteQueue(QueueManager[M]):
     # -- producing
 
     def push(self, message: M, *, delay_seconds: float = 0.0) -> str:
-        body = self._codec.encode(message)
-        if delay_seconds:
-            self._check_delay(delay_seconds)
-        row = (_require_text(message.id), body.decode())
-        self._write(lambda connection: self._insert(connection, [row], delay_seconds), True)
+        body = self._codec.encode(message).decode()
+        due_ms = self._get_due_ms(delay_seconds)
+        self._execute(_PUSH, (self._queue_no, due_ms, self.dedupe, message.id, body))
         return message.id
 
     def push_many(self, messages: Iterable[M], *, delay_seconds: float = 0.0) -> list[str]:
         """Push messages in batches. If a message or the disk fails, its batch is not pushed."""
-        self._check_delay(delay_seconds)
+        due_ms = self._get_due_ms(delay_seconds)
         pushed: list[str] = []
-        batch: list[tuple[str, str]] = []
+        batch: list[tuple[Any, ...]] = []
+        queue_no, dedupe, encode = self._queue_no, self.dedupe, self._codec.encode
         for message in messages:
-            batch.append((_require_text(message.id), self._codec.encode(message).decode()))
+            batch.append((queue_no, due_ms, dedupe, message.id, encode(message).decode()))
             pushed.append(message.id)
             if len(batch) >= _MAX_PUSHED:
-                self._push_batch(batch, delay_seconds)
+                self._push_batch(batch)
                 batch = []
         if batch:
-            self._push_batch(batch, delay_seconds)
+            self._push_batch(batch)
         return pushed
 
-    def _push_batch(self, batch: Sequence[tuple[str, str]], delay_seconds: float) -> None:
-        self._write(lambda connection: self._insert(connection, batch, delay_seconds))
+    def _push_batch(self, batch: Sequence[tuple[Any, ...]]) -> None:
+        self._write(lambda connection: connection.executemany(_PUSH, batch))
 
-    def _insert(
-        self, connection: Connection, batch: Sequence[tuple[str, str]], delay_seconds: float
-    ) -> None:
-        due_ms = self._timeline.read_ms() + int(max(0.0, delay_seconds) * 1000)
-        queue_no, dedupe = self._queue_no, self.dedupe
-        rows = [(queue_no, due_ms, dedupe, message_id, body) for message_id, body in batch]
-        if len(rows) == 1:
-            connection.execute(_PUSH, rows[0])
-        else:
-            connection.executemany(_PUSH, rows)
+    def _get_due_ms(self, delay_seconds: float) -> int:
+        if not delay_seconds:
+            return self._timeline.read_ms()
+        self._check_delay(delay_seconds)
+        return self._timeline.read_ms() + int(max(0.0, delay_seconds) * 1000)
 
     # -- claiming
 
@@ -254,14 +250,13 @@ class SQLiteQueue(QueueManager[M]):
         rows: list[ClaimedRow] = []
         is_due = now_ms < self._take_over_at_ms
         if is_due:
-            rows = self._claim_due(limit)
+            rows = self._claim_due(limit, now_ms)
         if len(rows) < limit:
             self._take_over_at_ms = now_ms + _TAKE_OVER_INTERVAL_MS
-            rows += self._write(
-                lambda connection: self._take_over(connection, limit - len(rows))
-            )
+            missing = limit - len(rows)
+            rows += self._write(lambda connection: self._take_over(connection, missing))
             if not is_due and len(rows) < limit:
-                rows += self._claim_due(limit - len(rows))
+                rows += self._claim_due(limit - len(rows), now_ms)
         self._was_empty = not rows
         return rows
 
@@ -269,19 +264,12 @@ class SQLiteQueue(QueueManager[M]):
         with _translate_errors():
             return bool(self._database.query(_IS_AVAILABLE, (self._queue_no, now_ms)))
 
-    def _claim_due(self, limit: int) -> list[ClaimedRow]:
-        statement = _CLAIM_ONE if limit == 1 else _CLAIM_MANY
-
-        def claim(connection: Connection) -> list[ClaimedRow]:
-            now_ms = self._timeline.read_ms()
-            ends_ms = now_ms + self._lease_ms + 1
-            values = (ends_ms, now_ms, self._worker_no, self._queue_no, limit)
-            return connection.execute(statement, values).fetchall()
-
-        rows = self._write(claim, True)
-        if limit > 1:
-            rows.sort()
-        return rows
+    def _claim_due(self, limit: int, now_ms: int) -> list[ClaimedRow]:
+        ends_ms = now_ms + self._lease_ms + 1
+        values = (ends_ms, now_ms, self._worker_no, self._queue_no, limit)
+        if limit == 1:
+            return self._execute(_CLAIM_ONE, values)[1]
+        return sorted(self._execute(_CLAIM_MANY, values)[1])
 
     def _take_over(self, connection: Connection, limit: int) -> list[ClaimedRow]:
         now_ms = self._timeline.read_ms()
@@ -366,30 +354,31 @@ class SQLiteQueue(QueueManager[M]):
     # -- renewing and settling
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[Renewal]:
-        lease_ms = ceil(seconds * 1000) + 1
-
-        def renew(connection: Connection) -> list[bool]:
-            ends_ms = self._timeline.read_ms() + lease_ms
-            return self._change(connection, leases, _RENEW, ends_ms, _IS_HELD)
-
-        results = self._write(renew, len(leases) == 1)
+        ends_ms = self._timeline.read_ms() + ceil(seconds * 1000) + 1
+        results = self._write(
+            lambda connection: self._change(connection, leases, _RENEW, ends_ms, _IS_HELD)
+        )
         return [RENEWED if renewed else Refused(_TAKEN_AWAY) for renewed in results]
 
     def _ack(self, leases: Sequence[Lease]) -> Sequence[LeaseLost | None]:
+        now_ms = self._timeline.read_ms()
         checkpointed = [
             (lease.handle,)
             for lease in leases
             if lease.fence > 1 or lease.handle in self._checkpointed
         ]
+        if len(leases) == 1 and not checkpointed:
+            changed, _ = self._execute(_ACK, (now_ms, *self._held(leases[0])))
+            if changed:
+                return _ACKED
 
         def ack(connection: Connection) -> list[bool]:
-            now_ms = self._timeline.read_ms()
             results = self._change(connection, leases, _ACK, now_ms, _IS_ACKED)
             if checkpointed:
                 connection.executemany(_DELETE_CHECKPOINTS, checkpointed)
             return results
 
-        results = self._write(ack, len(leases) == 1 and not checkpointed)
+        results = self._write(ack)
         self._checkpointed.difference_update(handle for (handle,) in checkpointed)
         return [None if acked else _make_lease_lost() for acked in results]
 
@@ -407,12 +396,9 @@ class SQLiteQueue(QueueManager[M]):
         """
         queue_no = self._queue_no
         held = [(lease.handle, lease.fence, queue_no) for lease in leases]
-        if len(held) == 1:
-            changed = connection.execute(statement, (at_ms, *held[0])).rowcount
-        else:
-            changed = connection.executemany(
-                statement, [(at_ms, *values) for values in held]
-            ).rowcount
+        changed = connection.executemany(
+            statement, [(at_ms, *values) for values in held]
+        ).rowcount
         if changed == len(held):
             return [True] * changed
         return [connection.execute(check, values).fetchone() is not None for values in held]
@@ -422,12 +408,9 @@ class SQLiteQueue(QueueManager[M]):
         return lease.handle, lease.fence, self._queue_no
 
     def _put_back(self, lease: Lease, delay_seconds: float, refunds: int) -> LeaseLost | None:
-        def put_back(connection: Connection) -> int:
-            due_ms = self._timeline.read_ms() + int(delay_seconds * 1000)
-            values = (due_ms, refunds, *self._held(lease))
-            return connection.execute(_PUT_BACK, values).rowcount
-
-        return None if self._write(put_back, True) else _make_lease_lost()
+        values = (self._get_due_ms(delay_seconds), refunds, *self._held(lease))
+        changed, _ = self._execute(_PUT_BACK, values)
+        return None if changed else _make_lease_lost()
 
     def _nack(
         self, lease: Lease, delay_seconds: float, reason: str, detail: str | None
@@ -497,8 +480,7 @@ class SQLiteQueue(QueueManager[M]):
                 "elsewhere and save its address"
             )
         self._checkpointed.add(lease.handle)
-        values = (value, *self._held(lease))
-        saved = self._write(lambda c: c.execute(_SAVE_CHECKPOINT, values).rowcount, True)
+        saved, _ = self._execute(_SAVE_CHECKPOINT, (value, *self._held(lease)))
         if saved < 1:
             lease.lose(_TAKEN_AWAY)
             raise _make_lease_lost()
@@ -560,10 +542,15 @@ class SQLiteQueue(QueueManager[M]):
     def close(self) -> None:
         self._database.close()
 
-    def _write(self, operation: Operation[T], is_statement: bool = False) -> T:
-        """Run an operation in a transaction. One statement needs none of its own."""
+    def _write(self, operation: Operation[T]) -> T:
         try:
-            return self._database.write(operation, is_statement=is_statement)
+            return self._database.write(operation)
+        except StoreUnavailable as error:
+            raise QueueUnavailable(str(error)) from error
+
+    def _execute(self, statement: str, values: Sequence[Any]) -> Executed:
+        try:
+            return self._database.execute(statement, values)
         except StoreUnavailable as error:
             raise QueueUnavailable(str(error)) from error
 
@@ -595,15 +582,6 @@ def _find_queue(database: Database, name: str, *, create: bool) -> int:
 
 def _make_lease_lost() -> LeaseLost:
     return LeaseLost(f"the lease is gone: {_TAKEN_AWAY}")
-
-
-def _require_text(message_id: str) -> str:
-    """Return an id that the database can store as text. Raises MalformedMessage."""
-    try:
-        message_id.encode()
-    except UnicodeEncodeError:
-        raise MalformedMessage(f"message id {message_id!r} is not valid Unicode text") from None
-    return message_id
 
 
 @contextmanager
