@@ -108,13 +108,14 @@ def test_the_log_that_a_killed_process_left_is_read_and_kept(path: Path) -> None
 def test_a_file_that_changes_while_it_is_read_is_not_judged(path: Path) -> None:
     """Pages of two states could look like damage. It is read as if no process had it open."""
     SQLiteQueue(path, queue="q").close()
-    with (
-        pytest.raises(StoreUnavailable, match="a process wrote to it; try again"),
-        open_read_only(path, "queue") as database,
-    ):
+    with pytest.raises(StoreUnavailable, match="a process wrote to it; try again"):
+        read_during_a_push(path)
+
+
+def read_during_a_push(path: Path) -> None:
+    with open_read_only(path, "queue") as database, SQLiteQueue(path, queue="q") as queue:
         assert database.query("SELECT count(*) AS count FROM messages") == [{"count": 0}]
-        with SQLiteQueue(path, queue="q") as queue:
-            queue.push(AnyMessage())  # type: ignore[arg-type]
+        queue.push(AnyMessage())  # type: ignore[arg-type]
 
 
 def test_a_queue_that_does_not_exist_is_a_failure_and_is_not_made(tmp_path: Path) -> None:
