@@ -50,8 +50,9 @@ class SqliteFile:
     @property
     def files(self) -> list[Path]:
         """The file, and the files that SQLite keeps beside it while it is open."""
-        beside = (get_log_path(self.path), self.path.with_name(f"{self.path.name}-shm"))
-        return [path for path in (self.path, *beside) if path.exists()]
+        real = self.path.resolve()
+        beside = (get_log_path(real), real.with_name(f"{real.name}-shm"))
+        return [path for path in (real, *beside) if path.exists()]
 
     @property
     def place(self) -> FileQueue:
@@ -125,14 +126,14 @@ def check_modes(file: SqliteFile) -> Iterator[CheckResult]:
             f"chmod g= {path}*; or share it: {format_share_command(file.path)}",
         )
     else:
-        shared = modes[file.path] & 0o060 == 0o060
+        shared = modes[file.path.resolve()] & 0o060 == 0o060
         yield ok(f"{'shared with its group' if shared else 'private'} ({shown})")
 
 
 def check_permissions(file: SqliteFile) -> Iterator[CheckResult]:
     """Check that this user can use the file, and create its log in the folder."""
     needed = [(path, os.R_OK | os.W_OK) for path in file.files]
-    needed.append((file.path.parent, os.R_OK | os.W_OK | os.X_OK))
+    needed.append((file.path.resolve().parent, os.R_OK | os.W_OK | os.X_OK))
     if closed := [str(path) for path, access in needed if not os.access(path, access)]:
         yield fail(
             f"this user cannot read and write {', '.join(closed)}",

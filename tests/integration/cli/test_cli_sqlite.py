@@ -64,6 +64,14 @@ def test_dead_letters_are_listed_shown_redriven_and_dropped(cli: Cli) -> None:
     assert (ran.code, ran.json["missing"]) == (1, ["missing"])
 
 
+def test_messages_are_searched_and_cancelled(cli: Cli) -> None:
+    cli("push", URL, '{"id": "a", "domain": "example.com"}', '{"id": "b"}')
+    found = cli("list", URL, "--where", "domain=example.com", "--json").json
+    assert [message["id"] for message in found] == ["a"]
+    assert cli("cancel", URL, "a").code == 0
+    assert counts(cli) == {"ready": 1, "leased": 0, "completed": 0, "failed": 1}
+
+
 def test_a_holder_and_its_lease_are_explained(cli: Cli) -> None:
     with open_queue(URL) as queue:
         queue.push(AnyMessage(id="a"))

@@ -105,6 +105,16 @@ def test_the_log_that_a_killed_process_left_is_read_and_kept(path: Path) -> None
     assert SQLiteQueue(path, queue="q").stats().ready == 9  # type: ignore[var-annotated]
 
 
+def test_a_link_to_a_file_in_use_is_read_with_its_log(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(path)
+    with SQLiteQueue(path, queue="q") as queue:
+        queue.push(AnyMessage())  # type: ignore[arg-type]
+        results = examine(tmp_path / "link.db")
+    assert "1 messages wait" in results["workers"].found
+    assert "work.db-wal 0600" in results["access"].found
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["link.db", "new"]
+
+
 def test_a_file_that_changes_while_it_is_read_is_not_judged(path: Path) -> None:
     """Pages of two states could look like damage. It is read as if no process had it open."""
     SQLiteQueue(path, queue="q").close()

@@ -37,7 +37,8 @@ class ReadOnlyDatabase:
 
 
 def get_log_path(path: Path) -> Path:
-    """Return the path of a database's log."""
+    """Return the path of a database's log, which is beside the file that a link leads to."""
+    path = path.resolve()
     return path.with_name(f"{path.name}-wal")
 
 
