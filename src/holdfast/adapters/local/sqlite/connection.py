@@ -30,11 +30,14 @@ class Schema:
     alternative: str = "DynamoDB"  # where several machines can share the content
     application_id: int = 0  # distinguishes kinds of stores that have the same version
     page_bytes: int = 4096
+    is_bound: bool = False  # a process remembers numbers of rows, so it refuses another file
 
     def is_current(self, connection: sqlite3.Connection, path: Path) -> bool:
         """Return whether the tables exist in this version.
 
-        Raises ConfigError for the tables of another application or a newer version.
+        Raises ConfigError for the tables of another application or of another version. A newer
+        version must rename a table that each of our statements uses. Then a process that has
+        the file open is refused, too.
         """
         version, application_id = (
             _read_pragma(connection, of) for of in ("user_version", "application_id")
@@ -51,7 +54,13 @@ class Schema:
                 f"the {self.name} {str(path)!r} has schema {version}, but this version of "
                 f"holdfast supports {self.version}: update holdfast"
             )
-        return version == self.version
+        if version < self.version:
+            raise ConfigError(
+                f"the {self.name} {str(path)!r} has schema {version}, which this version of "
+                "holdfast no longer supports: empty it with the version that made it, or use "
+                "another file"
+            )
+        return True
 
     def create(self, connection: sqlite3.Connection) -> None:
         """Create the tables, within a transaction of the caller."""
@@ -208,6 +217,23 @@ def translate_error(
     if code in _UNAVAILABLE:
         return StoreUnavailable(f"{name} is unavailable: {_UNAVAILABLE[code]}")
     return None
+
+
+def explain_error(
+    error: sqlite3.Error, path: Path, store: str, connect: Callable[[], OpenConnection]
+) -> Exception:
+    """Return Holdfast's error for a SQLite error, or the error itself if it is unknown.
+
+    An unknown error may mean that a newer version changed the tables. A new connection is then
+    refused with the reason.
+    """
+    if (known := translate_error(error, path, store)) is not None:
+        return known
+    try:
+        connect().connection.close()
+    except HoldfastError as refused:
+        return refused
+    return error
 
 
 def is_busy(error: sqlite3.Error) -> bool:

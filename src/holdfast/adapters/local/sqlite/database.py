@@ -22,7 +22,7 @@ from holdfast.adapters.local.sqlite.connection import (
     OpenConnection,
     Schema,
     connect,
-    translate_error,
+    explain_error,
 )
 from holdfast.adapters.local.sqlite.rows import RowConnection, read_rows
 from holdfast.adapters.local.sqlite.writer import Executed, Operation, Writer
@@ -59,6 +59,7 @@ class Database:
         self._busy_seconds = busy_seconds
         self._generation = 0  # rises when all connections must be closed
         self._orphaned = False
+        self._file_id: tuple[int, int] | None = None  # if no other file may take its place
         self._kept_writer = True
         self._reset()
         path_check.prepare_file(
@@ -173,7 +174,7 @@ class Database:
             yield opened.connection
             broken = False
         except sqlite3.Error as error:
-            raise (translate_error(error, self.path, self._schema.name) or error) from error
+            raise explain_error(error, self.path, self._schema.name, self._connect) from error
         except BaseException:
             broken = False
             raise
@@ -183,7 +184,13 @@ class Database:
     def _connect(self) -> OpenConnection:
         if self._orphaned:
             raise self._unavailable("this process was forked while another thread used it")
-        return connect(self.path, self._schema, self._durability, self._busy_seconds)
+        opened = connect(self.path, self._schema, self._durability, self._busy_seconds)
+        if self._file_id not in (None, opened.file_id):
+            opened.connection.close()
+            raise self._unavailable("its file was replaced: restart the processes that use it")
+        if self._schema.is_bound:
+            self._file_id = opened.file_id
+        return opened
 
     def _take_idle(self) -> tuple[OpenConnection | None, int]:
         """Return an idle connection, if there is one to the file that has the path now."""

@@ -15,9 +15,9 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.adapters.local.sqlite.connection import (
     OpenConnection,
+    explain_error,
     is_busy,
     retry_while_busy,
-    translate_error,
 )
 from holdfast.adapters.local.sqlite.path_check import get_file_identity
 from holdfast.adapters.local.sqlite.rows import RowConnection
@@ -256,7 +256,7 @@ class Writer:
         """Return Holdfast's error for one of SQLite, and any other unchanged."""
         if not isinstance(error, sqlite3.Error):
             return error
-        return translate_error(error, self._path, self._store) or error
+        return explain_error(error, self._path, self._store, self._connect)
 
     def _too_slow(self) -> StoreUnavailable:
         return StoreUnavailable(

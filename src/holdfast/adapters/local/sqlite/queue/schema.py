@@ -14,6 +14,7 @@ QUEUES = Schema(
     version=1,
     application_id=0x486F6C51,
     page_bytes=2048,
+    is_bound=True,
     tables="""
 CREATE TABLE queues (queue_no INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE boots (boot_id TEXT PRIMARY KEY, offset_ms INTEGER NOT NULL);
