@@ -57,20 +57,20 @@ def test_a_handler_in_a_thread_is_told_and_nothing_is_settled(
     make_queue: MakeQueue, seen: Seen
 ) -> None:
     queue, operator = make_queue(events=Events(seen)), make_queue()
-    started, told = Event(), Event()
+    started, noticed = Event(), Event()
 
     def handle(message: Any, ctx: Any) -> None:
         started.set()
         assert ctx.lost.wait(60)
         with pytest.raises(LeaseLost):
             ctx.raise_if_lost()
-        told.set()
+        noticed.set()
 
     operator.push(AnyMessage(id="m"))
     with running(Worker(queue, handle)) as run:
         assert started.wait(60)
         assert operator.cancel("m") == 1
-        assert told.wait(60)
+        assert noticed.wait(60)
         report = run.stop()
     assert (report.completed, report.abandoned) == (0, 1)
     check_cancelled(operator, seen)

@@ -84,7 +84,7 @@ class CancelPromises:
         assert get_lease(message).state is LeaseState.LOST
         assert get_lease(message).lost.is_set()
 
-    def test_the_holder_stays_refused_after_a_redrive_and_a_claim(
+    def test_the_holder_of_a_cancelled_message_is_refused_after_a_redrive_too(
         self, make_queue: MakeQueue
     ) -> None:
         holder, successor = make_queue(), make_queue()

@@ -30,6 +30,7 @@ HOSTILE = [
     "a.b",
     ".",
     "..",
+    "." * 100,
     ".a",
     "a.",
     "[0]",
@@ -180,6 +181,25 @@ class SearchPromises:
         assert find_ids(searching, domain="x") == ["good"]
         assert find_ids(searching, **{"domain.x": "x"}) == []
         assert len(list(searching.search())) == 2
+
+    @pytest.mark.parametrize(
+        ("ratio", "text"),
+        [
+            ("NaN", "NaN"),
+            ("-Infinity", "-Infinity"),
+            ("1e400", "Infinity"),
+            ("1" * 400, "1" * 400),
+        ],
+    )
+    def test_numbers_that_few_programs_can_read_are_searched_for(
+        self, searching: AnyQueue, inject: Inject, ratio: str, text: str
+    ) -> None:
+        """Python reads and writes them, so another program may have pushed them."""
+        inject(searching, f'{{"id": "a", "domain": "x", "ratio": {ratio}}}'.encode())
+        searching.push(AnyMessage(id="b", domain="x", ratio=5))
+        assert find_ids(searching, domain="x") == ["a", "b"]
+        assert find_ids(searching, ratio=text) == ["a"]
+        assert find_ids(searching, ratio="5") == ["b"]
 
     @pytest.mark.parametrize("text", ["timeout", "TIMEOUT after 30 s", "Timeout", " after "])
     def test_an_error_is_found_in_the_reason_whatever_its_case(

@@ -7,6 +7,7 @@ numbers less exactly than Python, for example.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from holdfast.adapters.local.sqlite.database import Database
@@ -27,7 +28,8 @@ _ERROR = """
     SELECT 1 FROM attempts
     WHERE attempts.message_no = messages.message_no AND has_error(attempts.reason)))
 """
-_NUMBER_TOLERANCE = 1e-9
+_NUMBER_TOLERANCE = 1e-9  # SQLite promises 15 significant digits
+_MAX_DOTS = 20  # SQLite joins at most 64 tables
 
 
 class Condition:
@@ -103,12 +105,12 @@ def _make_field_condition(name: str, text: str) -> Condition:
 
     A body that SQLite cannot read passes, because Python may be able to read it.
     """
-    if not (_is_comparable(name) and _is_comparable(text)):
+    if not (_is_comparable(name) and _is_comparable(text)) or name.count(".") > _MAX_DOTS:
         return Condition()
     readings = [_make_path_condition(path, text) for path in list_paths(name)]
     either = " OR ".join(reading.sql for reading in readings)
     values = tuple(value for reading in readings for value in reading.values)
-    return Condition(f"(NOT json_valid({_BODY}) OR {either})", values)
+    return Condition(f"CASE WHEN json_valid({_BODY}) THEN {either} ELSE TRUE END", values)
 
 
 def _make_path_condition(path: list[str], text: str) -> Condition:
@@ -117,7 +119,7 @@ def _make_path_condition(path: list[str], text: str) -> Condition:
     The keys are values of the statement, and not a JSON path, in which quotes, dots and `$`
     would have a meaning.
     """
-    sources = [f"json_each(CASE WHEN json_valid({_BODY}) THEN {_BODY} END) AS field0"]
+    sources = [f"json_each({_BODY}) AS field0"]
     for level in range(1, len(path)):
         outer = f"field{level - 1}"
         sources.append(
@@ -148,7 +150,9 @@ def _parse_number(text: str) -> float | None:
     try:
         number = json.loads(text)
         return float(number) if isinstance(number, int | float) else None
-    except (ValueError, OverflowError, RecursionError):
+    except OverflowError:
+        return inf
+    except (ValueError, RecursionError):
         return None
 
 
