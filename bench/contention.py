@@ -9,8 +9,9 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
+from typing import Any
 
-from bench.contender import card_named
+from bench.contender import Contender, card_named
 from bench.holdfast import HOLDFAST
 from bench.measure import filled
 from bench.peers import PEERS
@@ -132,8 +133,14 @@ def drain(
         misses = 0
         ended = monotonic()
         claims.append(claimed)
-    answer.send(Share(began, ended, [queue.identity(claim) for claim in claims], errors))
+    answer.send(Share(began, ended, _identify(queue, claims), errors))
     queue.close()
+
+
+def _identify(queue: Contender, claims: Sequence[Any]) -> list[str]:
+    """Return which payloads were claimed, one by one or in batches."""
+    batches = (claim if isinstance(claim, list) else [claim] for claim in claims)
+    return [queue.identity(claimed) for batch in batches for claimed in batch]
 
 
 def _sum_up(shares: Sequence[Share]) -> Race:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from bench.contender import Card
 from bench.figures import CycleFigures
-from bench.raw_sqlite import ACK, CLAIM_MANY, CLAIM_ONE, FILE, PUSH
+from bench.holdfast import SQLITE_FILE
+from bench.raw_sqlite import ACK, CLAIM_MANY, CLAIM_ONE, PUSH, SETTINGS
 
 NAME = "bare system calls (C)"
 SOURCE = Path(__file__).with_name("floor.c")
@@ -44,7 +45,8 @@ class SQLiteFloor:
         """Run the cycles of that card and return their figures."""
         claim = CLAIM_ONE if raw.batch == 1 else CLAIM_MANY
         size = str(messages), str(raw.batch)
-        figures = _call(self._program, str(path / FILE), *size, PUSH, claim, ACK)
+        statements = SETTINGS.format(synchronous="NORMAL"), PUSH, claim, ACK
+        figures = _call(self._program, str(path / SQLITE_FILE), *size, *statements)
         return CycleFigures(**json.loads(figures))
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
 
 LEASE_SECONDS = 600
+SQLITE_FILE = "queue.db"
 FILL_BATCH = 1000
 BATCH = 100
 
@@ -42,7 +43,7 @@ def open_sqlite_at(
     from holdfast.adapters.local.sqlite.queue.queue import SQLiteQueue
 
     return SQLiteQueue(
-        path / "queue.db", BenchTask, lease_seconds=lease_seconds, durability=durability
+        path / SQLITE_FILE, BenchTask, lease_seconds=lease_seconds, durability=durability
     )
 
 

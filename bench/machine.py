@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sqlite3
 import subprocess
 import sys
 from importlib.metadata import version
@@ -18,6 +19,7 @@ def describe(folder: Path, arena: str) -> dict[str, str]:
         "Kernel": f"{platform.system()} {platform.release()}",
         "Filesystem": f"{filesystem(folder)}; {arena}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "SQLite": sqlite3.sqlite_version,
         "Packages": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
         "Load before": f"{os.getloadavg()[0]:.2f}",
     }

@@ -1,8 +1,9 @@
 """Raw SQLite with leases: the minimum cost of a queue in Python that stores rows in SQLite.
 
-The tables, indexes, journal and sync are those of `SQLiteQueue`, and every step writes the
-same columns: a push inserts a row, a claim sets state, lease end and fence, and an ack sets
-the state and the time. There is one connection, and no message, check or error handling.
+`SQLiteQueue` creates the file, so that tables, indexes, journal mode and page size are the
+same. Every step writes the same columns: a push inserts a row, a claim sets state, lease end
+and fence, and an ack sets the state and the time. There is one connection, and no message,
+check or error handling.
 """
 
 from collections.abc import Sequence
@@ -11,13 +12,18 @@ from pathlib import Path
 from time import monotonic
 
 from bench.contender import Card
+from bench.holdfast import SQLITE_FILE, open_sqlite_at
 from bench.payload import BenchTask, body, number_of, task
 from holdfast.core.queue.message import MessageCodec
 
 FILL_BATCH = 1000
 LEASE_MS = 600_000
-FILE = "raw.db"
-NAME = "raw SQLite"
+# The same as the queue's, except that the queue writes its log back in the background.
+SETTINGS = """
+PRAGMA synchronous = {synchronous};
+PRAGMA temp_store = MEMORY;
+PRAGMA wal_autocheckpoint = 8192;
+"""
 PUSH = """
 INSERT INTO messages (queue_no, state, at_ms, dedupe, claims, refunds, id, body)
 VALUES (1, 0, ?, 0, 0, 0, ?, ?)
@@ -28,7 +34,7 @@ UPDATE messages SET state = 1, claims = claims + 1, at_ms = ?2, claimed_ms = ?1,
 WHERE message_no {operator} (
     SELECT message_no FROM messages WHERE queue_no = 1 AND state = 0 AND at_ms <= ?1
     ORDER BY at_ms, message_no LIMIT ?3)
-RETURNING message_no, claims, id, body
+RETURNING message_no, claims, id, CAST(body AS BLOB)
 """
 CLAIM_ONE, CLAIM_MANY = _CLAIM.format(operator="="), _CLAIM.format(operator="IN")
 ACK = """
@@ -45,16 +51,10 @@ class RawSQLite:
     def __init__(self, path: Path, *, synchronous: str = "NORMAL") -> None:
         import sqlite3  # here, as all contenders do, so that memory figures are their own
 
-        self._database = sqlite3.connect(path / FILE, isolation_level=None, timeout=30)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute(f"PRAGMA synchronous = {synchronous}")
-        if not self._database.execute("SELECT 1 FROM sqlite_master").fetchone():
-            self._create()
-
-    def _create(self) -> None:
-        from holdfast.adapters.local.sqlite.queue.schema import QUEUES
-
-        QUEUES.create(self._database)
+        if not (path / SQLITE_FILE).exists():
+            open_sqlite_at(path).close()
+        self._database = sqlite3.connect(path / SQLITE_FILE, isolation_level=None, timeout=30)
+        self._database.executescript(SETTINGS.format(synchronous=synchronous))
 
     def fill(self, count: int) -> None:
         """Push `count` payloads before the measurement."""
@@ -62,11 +62,11 @@ class RawSQLite:
             numbers = range(start, min(start + FILL_BATCH, count))
             self._write(PUSH, [_make_row(number) for number in numbers])
 
-    def payload(self, number: int) -> tuple[int, str, bytes]:
+    def payload(self, number: int) -> tuple[int, str, str]:
         """Return an argument for `push`."""
         return _make_row(number)
 
-    def push(self, payload: tuple[int, str, bytes]) -> None:
+    def push(self, payload: tuple[int, str, str]) -> None:
         """Push a payload."""
         self._database.execute(PUSH, payload)
 
@@ -104,11 +104,11 @@ class BatchedRawSQLite(RawSQLite):
         super().__init__(path, synchronous=synchronous)
         self._batch = batch
 
-    def payload(self, number: int) -> list[tuple[int, str, bytes]]:  # type: ignore[override]
+    def payload(self, number: int) -> list[tuple[int, str, str]]:  # type: ignore[override]
         """Return an argument for `push`."""
         return [_make_row(number * self._batch + each) for each in range(self._batch)]
 
-    def push(self, payload: list[tuple[int, str, bytes]]) -> None:  # type: ignore[override]
+    def push(self, payload: list[tuple[int, str, str]]) -> None:  # type: ignore[override]
         """Push a batch."""
         self._write(PUSH, payload)
 
@@ -139,7 +139,8 @@ class TypedRawSQLite(BatchedRawSQLite):
         """Push a batch."""
         messages = [task(payload + each) for each in range(self._batch)]
         now_ms = _read_ms()
-        self._write(PUSH, [(now_ms, each.id, self._codec.encode(each)) for each in messages])
+        rows = [(now_ms, each.id, self._codec.encode(each).decode()) for each in messages]
+        self._write(PUSH, rows)
 
     def claim(self) -> list[Claimed] | None:
         """Claim a batch; None if there is none."""
@@ -149,9 +150,9 @@ class TypedRawSQLite(BatchedRawSQLite):
         return claimed
 
 
-def _make_row(number: int) -> tuple[int, str, bytes]:
+def _make_row(number: int) -> tuple[int, str, str]:
     """Return the due time, the id and the body of a message that is due now."""
-    return _read_ms(), f"{number:032x}", body(number)
+    return _read_ms(), f"{number:032x}", body(number).decode()
 
 
 def _read_ms() -> int:
@@ -169,7 +170,7 @@ def _make_card(batch: int, *, synchronous: str = "NORMAL") -> Card:
 
 
 RAW_ONE = Card(
-    name=NAME,
+    name="raw SQLite",
     open=RawSQLite,
     redelivers="",
     survives=False,

@@ -31,16 +31,8 @@ PEERS = tuple(
     card_named(name) for name in ("dirq", "persist-queue", "litequeue", "huey SQLite")
 )
 ONE_BY_ONE = (SQLITE_ONE, HOLDFAST, RAW_ONE, *PEERS)
-CARDS = (
-    *ONE_BY_ONE,
-    SQLITE_PREBUILT,
-    SQLITE_TEN,
-    SQLITE_HUNDRED,
-    BATCHED,
-    RAW_TEN,
-    RAW_HUNDRED,
-    RAW_TYPED,
-)
+CARDS = (*ONE_BY_ONE, SQLITE_HUNDRED, BATCHED, RAW_HUNDRED, RAW_TYPED)
+MORE_CARDS = (SQLITE_PREBUILT, SQLITE_TEN, RAW_TEN)  # measured in the first place only
 FLOORS = {
     "raw SQLite (C)": RAW_ONE,
     "raw SQLite (C), batches of 100": RAW_HUNDRED,
@@ -55,14 +47,15 @@ def run(session: Session) -> Result:
     floor = compile_sqlite_floor(session.scratch)
     if floor is None:
         missing.append("raw SQLite in C, because sqlite3.h or libsqlite3 is not installed")
-    names = [*(card.name for card in CARDS), *(FLOORS if floor else ())]
     measured: dict[tuple[str, str], list[CycleFigures]] = defaultdict(list)
-    for number, (place, arena) in enumerate(places.items()):
+    names = [card.name for card in (*CARDS, *MORE_CARDS)] + [*(FLOORS if floor else ())]
+    rounds = session.rounds
+    for place, arena in places.items():
         at_place = replace(session, arena=arena)
-        rounds = session.rounds if number == 0 else min(session.rounds, 3)
         for name in session.interleaved(f"{TITLE}, {place}", names, rounds=rounds):
             measured[place, name].append(_measure(at_place, floor, name))
-    return _result(measured, list(places), names, missing)
+        names, rounds = [card.name for card in CARDS], min(session.rounds, 3)
+    return _result(measured, list(places), missing)
 
 
 def _open_places(session: Session) -> tuple[dict[str, Arena], list[str]]:
@@ -90,9 +83,7 @@ def _measure(session: Session, floor: SQLiteFloor | None, name: str) -> CycleFig
         return in_fresh_process(run_cycles, name, queue, count, session.max_seconds / 2)
 
 
-def _result(
-    measured: Measured, places: Sequence[str], names: Sequence[str], missing: Sequence[str]
-) -> Result:
+def _result(measured: Measured, places: Sequence[str], missing: Sequence[str]) -> Result:
     return Result(
         name=NAME,
         title=TITLE,
@@ -107,8 +98,7 @@ def _result(
         ),
         rows=[
             _row(place, name, measured[place, name])
-            for place in places
-            for name in sorted(names, key=lambda name: -_rate(measured, place, name))
+            for place, name in _sort_by_speed(measured, places)
         ],
         bars=_bars(measured, places),
         notes=(
@@ -125,6 +115,13 @@ def _result(
             *(f"Not measured: {reason}." for reason in missing),
         ),
         charts=[_chart(measured, places)],
+    )
+
+
+def _sort_by_speed(measured: Measured, places: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the places, and in each its contenders, the fastest first."""
+    return sorted(
+        measured, key=lambda key: (places.index(key[0]), -median(speeds(measured[key])))
     )
 
 

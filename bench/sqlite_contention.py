@@ -1,7 +1,7 @@
 """sqlite_contention: measure claim and complete by 1, 2 and 4 processes on one database."""
 
 from bench.contention import COLUMNS, make_bars, make_chart, make_note, make_rows, race_all
-from bench.holdfast import SQLITE_ONE
+from bench.holdfast import SQLITE_HUNDRED, SQLITE_ONE
 from bench.raw_sqlite import RAW_ONE
 from bench.session import Session
 from bench.sqlite import ONE_BY_ONE, PEERS
@@ -14,7 +14,8 @@ TITLE = "SQLite queue: claim and complete by competing processes"
 def run(session: Session) -> Result:
     """Run the benchmark and return its result."""
     max_seconds = session.max_seconds / 2
-    measured = race_all(session, TITLE, [card.name for card in ONE_BY_ONE], max_seconds)
+    cards = (*ONE_BY_ONE, SQLITE_HUNDRED)
+    measured = race_all(session, TITLE, [card.name for card in cards], max_seconds)
     return Result(
         name=NAME,
         title=TITLE,
@@ -23,6 +24,9 @@ def run(session: Session) -> Result:
         bars=make_bars(
             measured, SQLITE_ONE.name, [card.name for card in PEERS], bound=RAW_ONE.name
         ),
-        notes=(make_note(session, max_seconds),),
+        notes=(
+            make_note(session, max_seconds),
+            "All claim and complete one by one, except the line of batches, which no bar uses.",
+        ),
         charts=[make_chart(TITLE, measured)],
     )

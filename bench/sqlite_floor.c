@@ -1,6 +1,6 @@
 /* The floor of a queue in SQLite: its three statements, prepared once, with nothing around them.
  *
- *     sqlite_floor FILE MESSAGES BATCH PUSH CLAIM ACK
+ *     sqlite_floor FILE MESSAGES BATCH SETTINGS PUSH CLAIM ACK
  *
  * moves MESSAGES messages through push, claim and ack, BATCH in a transaction. The statements
  * and the file are those of raw_sqlite.py, so both do the same writes. Prints one line of JSON,
@@ -66,7 +66,7 @@ static void push(int i) {
     snprintf(id, sizeof id, "%032x", (unsigned)i);
     sqlite3_bind_int64(push_one, 1, now_ms());
     sqlite3_bind_text(push_one, 2, id, ID, SQLITE_TRANSIENT);
-    sqlite3_bind_blob(push_one, 3, body, BODY, SQLITE_STATIC);
+    sqlite3_bind_text(push_one, 3, body, BODY, SQLITE_STATIC);
     run(push_one);
 }
 
@@ -111,19 +111,19 @@ static void cycle(int messages, int batch) {
 }
 
 int main(int count, char **arguments) {
-    int batch = count == 7 ? atoi(arguments[3]) : 0;
+    int batch = count == 8 ? atoi(arguments[3]) : 0;
     if (batch < 1 || batch > MAX_BATCH) {
-        fprintf(stderr, "usage: sqlite_floor FILE MESSAGES BATCH PUSH CLAIM ACK\n");
+        fprintf(stderr, "usage: sqlite_floor FILE MESSAGES BATCH SETTINGS PUSH CLAIM ACK\n");
         return 2;
     }
     memset(body, 'x', BODY);
     must(sqlite3_open(arguments[1], &database) == SQLITE_OK, "open");
-    run(prepare("PRAGMA synchronous = NORMAL"));
+    must(sqlite3_exec(database, arguments[4], NULL, NULL, NULL) == SQLITE_OK, "settings");
     begin = prepare("BEGIN IMMEDIATE");
     commit = prepare("COMMIT");
-    push_one = prepare(arguments[4]);
-    claim_some = prepare(arguments[5]);
-    ack_one = prepare(arguments[6]);
+    push_one = prepare(arguments[5]);
+    claim_some = prepare(arguments[6]);
+    ack_one = prepare(arguments[7]);
     cycle(atoi(arguments[2]), batch);
     return 0;
 }

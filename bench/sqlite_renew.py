@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from bench.figures import cpu_seconds
-from bench.holdfast import BATCH, SQLITE_ONE
+from bench.holdfast import BATCH, SQLITE_FILE, SQLITE_ONE
 from bench.measure import filled
 from bench.payload import BenchTask
 from bench.session import Session, in_fresh_process
@@ -60,7 +60,7 @@ def run(session: Session) -> Result:
 def keep(path: Path, lease_seconds: float) -> Kept:
     """Claim all over one interval, as busy workers do, and renew them over the next."""
     interval = lease_seconds * RENEW_AFTER
-    file = path / "queue.db"
+    file = path / SQLITE_FILE
     queue = CountingQueue(file, BenchTask, lease_seconds=lease_seconds)
     keeper = LeaseKeeper(renew_after=RENEW_AFTER)
     keeper.start()
@@ -102,6 +102,7 @@ def _count_transactions(file: Path) -> int:
 
 
 def _result(kept: Kept) -> Result:
+    allowed = 2 * 60 / kept.lease_seconds  # a shorter lease is renewed more often
     return Result(
         name=NAME,
         title=TITLE,
@@ -119,9 +120,9 @@ def _result(kept: Kept) -> Result:
         ],
         bars=[
             Bar(
-                f"under 2 % of a core with a {kept.lease_seconds:g} s lease",
+                f"under {allowed:g} % of a core with a {kept.lease_seconds:g} s lease",
                 kept.cpu * 100,
-                2,
+                allowed,
                 "%",
                 at_least=False,
             ),
