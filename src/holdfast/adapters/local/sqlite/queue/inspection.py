@@ -109,7 +109,8 @@ def list_messages(
 def find(database: Database, queue_no: int, message_id: str) -> list[MessageInfo]:
     """Find all pushes of an id, with history and checkpoint."""
     statement = (
-        f"{MESSAGE} WHERE queue_no = ? AND (id = ? OR message_no = ?) ORDER BY message_no"
+        f"{MESSAGE} WHERE queue_no = ? AND state < 4 AND (id = ? OR message_no = ?) "
+        "ORDER BY message_no"
     )
     if not is_text(message_id):
         return []

@@ -56,7 +56,9 @@ def search(
     """
     # The + keeps SQLite from using the index of states, in which a page is not together.
     scope = Condition("+queue_no = ?", (queue_no,))
-    if state is not None:
+    if state is None:
+        scope &= Condition("+state < 4")
+    else:
         scope &= Condition("+state = ?", (inspection.STATES.index(state),))
     wanted = scope
     if error is not None:
