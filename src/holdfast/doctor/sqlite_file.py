@@ -162,8 +162,8 @@ def check_log(file: SqliteFile) -> Iterator[CheckResult]:
     size = log.stat().st_size if log.exists() else 0
     yield grade(
         f"{log.name} has {size / _MIB:,.1f} MiB",
-        "a program that reads keeps it from being emptied: end it, for example a viewer or a "
-        f"sqlite3 shell; this names it: fuser -v {shlex.quote(str(file.path))}",
+        "if it stays so large, a program that reads keeps it from being emptied: end it, for "
+        f"example a viewer; this names it: fuser -v {shlex.quote(str(file.path))}",
         fails=False,
         warns=size > _WARN_LOG_BYTES,
     )

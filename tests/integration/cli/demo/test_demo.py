@@ -20,6 +20,7 @@ from holdfast.cli.demo.export_act import JOB
 from holdfast.cli.demo.queue_tasks import HANGING_TASK
 from holdfast.jobs.model import TaskStatus
 from support.cli.commands import clean_env, command, eventually, real, require_one_line
+from support.paths import ROOT
 
 DEMO_SECONDS = 180.0  # a loaded machine needs longer than half a minute
 
@@ -151,6 +152,18 @@ def test_the_totals_of_a_conversation_match_after_a_kill_before_the_send(
     assert "after the kill; the reply is prepared" in log
     assert log.count("takes 1 message as a batch") == 1
     eventually(lambda: demo.find_leftovers() == [])
+
+
+def test_make_demo_passes_the_kind_of_queue() -> None:
+    for variables, option in (["QUEUE=sqlite"], " --queue=sqlite"), ([], ""):
+        shown = subprocess.run(
+            ["make", "--dry-run", "demo", *variables],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert shown.stdout.splitlines()[-1].rstrip().endswith(f"/holdfast demo{option}")
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc")

@@ -1,5 +1,6 @@
 """Check the file's location and create the file with safe permissions."""
 
+import errno
 import os
 import shlex
 from pathlib import Path
@@ -7,7 +8,7 @@ from threading import Lock
 
 from holdfast.adapters.local.mounts import MOUNTS, find_mount
 from holdfast.adapters.modes import MODES, Access, make_folders
-from holdfast.core.errors import ConfigError
+from holdfast.core.errors import ConfigError, StoreUnavailable
 
 # Writers coordinate through a file that they map into memory, and by locks on it. Neither works
 # across machines. Two writers could then write at once and damage the file beyond repair.
@@ -16,6 +17,8 @@ _CLUSTER = {"ceph", "lustre", "gpfs", "beegfs", "ocfs2", "gfs2", "glusterfs"}
 _SHARED_BY_HOST = {"virtiofs", "vboxsf", "vmhgfs"}  # shared with the host of a virtual machine
 _FUSE = {f"fuse.{of}" for of in ("sshfs", "s3fs", "gcsfuse", "rclone", "davfs2", *_CLUSTER)}
 _REMOTE = _NETWORK | _CLUSTER | _SHARED_BY_HOST | _FUSE
+
+_MAY_PASS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE}
 
 _creating = Lock()
 
@@ -30,8 +33,8 @@ def prepare_file(
 ) -> None:
     """Make sure that the file exists. `access` says who can read a file that is created now.
 
-    Raises ConfigError. For people, `content` is what the file stores, and `alternative` is
-    where several machines can share it.
+    Raises ConfigError, and StoreUnavailable for a fault that may pass. For people, `content`
+    is what the file stores, and `alternative` is where several machines can share it.
     """
     try:
         _make_durable_folders(path.parent, access)
@@ -43,7 +46,9 @@ def prepare_file(
         if not _create_file(path, access) and access == "group":
             _require_shared(path)
     except OSError as error:
-        raise ConfigError(f"{str(path)!r} cannot store {content}: {error.strerror}") from error
+        kind = StoreUnavailable if error.errno in _MAY_PASS else ConfigError
+        text = f"{str(path)!r} cannot store {content}: {error.strerror}; correct that, or use "
+        raise kind(f"{text}another path") from error
 
 
 def _make_durable_folders(folder: Path, access: Access) -> None:

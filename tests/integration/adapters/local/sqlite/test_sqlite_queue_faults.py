@@ -174,7 +174,7 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path, mode: int) 
         ran = run_as_user(tmp_path, "push", "sqlite:folder/work.db", "{}")
     finally:
         folder.chmod(0o755)
-    assert ran.code in (2, 3)
+    assert ran.code == 2
     assert "permission" in require_one_line(ran).lower()
     assert SQLiteQueue(folder / "work.db").stats().ready == 3  # type: ignore[var-annotated]
 
@@ -215,6 +215,15 @@ def test_a_queue_is_not_half_created_on_a_full_disk(tmp_path: Path) -> None:
         subprocess.run(["mount", "-o", "remount,size=2m", str(disk)], check=True)
         assert real(disk, "push", "sqlite:work.db", "{}").code == 0
         assert real(disk, "status", "sqlite:work.db", "--json").json["ready"] == 1
+
+
+def test_a_disk_without_room_for_another_file_is_unavailable(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with mounted(disk, "-t", "tmpfs", "-o", "size=2m,nr_inodes=2", "tmpfs"):
+        (disk / "last").touch()
+        ran = real(disk, "push", "sqlite:work.db", "{}")
+    assert ran.code == 3
+    assert "cannot store messages: No space left on device" in require_one_line(ran)
 
 
 # -- network filesystems
