@@ -17,9 +17,8 @@ from holdfast.core.errors import ConfigError, QueueUnavailable
 from support.filesystem.crash import run_in_child
 from support.filesystem.faults import RefusingFs
 from support.filesystem.queue_folder import LEASE, Ground, drain, make_message
+from support.users import ALICE, BOB, as_root, as_user, shared_root
 
-GROUP, ALICE, BOB = 54321, 54322, 54323
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 umasks = pytest.mark.parametrize("umask", [0o000, 0o022, 0o077], ids=oct)
 
 
@@ -28,19 +27,6 @@ def with_umask(umask: int, act: Callable[[], object]) -> None:
 
     def play(say: Callable[[str], None]) -> None:
         os.umask(umask)
-        act()
-
-    run_in_child(play)
-
-
-def as_user(uid: int, act: Callable[[], object], umask: int = 0o077) -> None:
-    """Run `act` in a process of that user, which is in the group."""
-
-    def play(say: Callable[[str], None]) -> None:
-        os.umask(umask)
-        os.setgroups([GROUP])
-        os.setgid(uid)
-        os.setuid(uid)
         act()
 
     run_in_child(play)
@@ -114,16 +100,6 @@ def test_group_access_of_a_private_queue_is_refused_with_a_remedy(fast_path: Pat
     subprocess.run(command, shell=True, check=True)
     ground.queue(access="group").push(make_message("d"))
     assert all_modes(ground.folder) == ({0o2770}, {0o660})
-
-
-def shared_root(parent: Path) -> Path:
-    """Make a root as an administrator does: install -d -m 2770 -g workers."""
-    parent.chmod(0o755)
-    root = parent / "root"
-    root.mkdir()
-    os.chown(root, 0, GROUP)
-    root.chmod(0o2770)
-    return root
 
 
 @as_root
