@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock
+from threading import RLock, get_ident
 from typing import Any, Generic, TypeVar
 
 from holdfast.adapters.local.sqlite.connection import (
@@ -66,7 +66,10 @@ class Writer:
         self._connect = connect
         self._busy_seconds = busy_seconds
         self._on_commit = on_commit
-        self._turn = Lock()
+        # Ctrl-C may come just after the lock was taken. Only its owner can release an RLock, so
+        # a thread may try that even if it does not know whether it took the lock.
+        self._turn = RLock()
+        self._transaction_of: int | None = None  # the thread that is in `begin`
         self._waiting: deque[_Call[Any]] = deque()
         self._opened: OpenConnection | None = None
         self._checked_at = 0.0
@@ -80,39 +83,46 @@ class Writer:
 
     def execute(self, statement: str, values: Sequence[Any]) -> Executed:
         """Execute one statement, and return what it changed and its rows after the commit."""
-        if self._waiting or not self._turn.acquire(blocking=False):
-            return self._run(_Call(lambda c: _execute(c, statement, values), is_statement=True))
         try:
-            connection = self._open(recently_checked=True)
-            executed = self._retry(connection, statement, values)
-            self._on_commit(connection)
+            if not self._waiting and self._turn.acquire(blocking=False):
+                connection = self._open(recently_checked=True)
+                executed = self._retry(connection, statement, values)
+                self._on_commit(connection)
+                return executed
         except sqlite3.Error as error:
-            self._must_close = True
+            self._close_connection()
             raise self._translate(error) from error
         finally:
-            self._end_turn()
-        return executed
+            # Ctrl-C is noticed after a call, so nothing may be called before this.
+            try:  # noqa: SIM105 - suppress() is a call
+                self._turn.release()
+            except RuntimeError:
+                pass  # it is the turn of another thread
+        return self._run(_Call(lambda c: _execute(c, statement, values), is_statement=True))
 
     def _run(self, call: "_Call[T]") -> T:
-        self._waiting.append(call)
-        self._wait_for_turn(call)
         try:
+            self._waiting.append(call)
+            self._wait_for_turn(call)
             while not call.is_done:
                 self._run_waiting(call)
+            self._close_if_requested()
+        except BaseException:
+            self._withdraw(call)
+            raise
         finally:
-            self._end_turn()
+            try:  # noqa: SIM105 - suppress() is a call
+                self._turn.release()
+            except RuntimeError:
+                pass  # it never got its turn
         if call.error is not None:
             raise self._translate(call.error)
         result: T = call.result
         return result
 
     def _wait_for_turn(self, call: _Call[Any]) -> None:
-        try:
-            if self._turn.acquire(timeout=self._busy_seconds):
-                return
-        except BaseException:  # Ctrl-C
-            self._withdraw(call)
-            raise
+        if self._turn.acquire(timeout=self._busy_seconds):
+            return
         # Its thread has it if it cannot be withdrawn: the end is near.
         if self._withdraw(call) or not self._turn.acquire(timeout=self._busy_seconds):
             raise self._too_slow()
@@ -126,14 +136,16 @@ class Writer:
 
     def _run_waiting(self, own: _Call[Any]) -> None:
         calls: list[_Call[Any]] = []
-        while self._waiting and len(calls) < _MAX_CALLS:
-            calls.append(self._waiting.popleft())
         try:
+            while self._waiting and len(calls) < _MAX_CALLS:
+                calls.append(self._waiting.popleft())
+            if own not in calls and own not in self._waiting:
+                calls.append(own)  # a thread that was interrupted had taken it
             connection = self._open(recently_checked=True)
             self._run_together(connection, calls)
             self._on_commit(connection)
         except Exception as error:
-            self._must_close = isinstance(error, sqlite3.Error)
+            self._must_close = self._must_close or isinstance(error, sqlite3.Error)
             for call in calls:
                 if not call.is_done:
                     call.error, call.is_done = error, True
@@ -150,22 +162,23 @@ class Writer:
             for call in calls:
                 _run_call(connection, call, is_alone=len(calls) == 1)
             connection.execute("COMMIT")
+            _finish(calls)
         except BaseException as error:
             if connection.in_transaction:
                 _roll_back(connection)
             elif begun and not isinstance(error, Exception):
-                _finish(calls)  # the signal came just after the commit
+                _finish(calls)  # the signal came after the commit
             raise
-        _finish(calls)
 
     # -- one transaction
 
     @contextmanager
     def begin(self, *, relax_sync: str | None = None) -> Iterator[RowConnection]:
         """Begin a transaction as the only writer, with another `synchronous` if given."""
-        if not self._turn.acquire(timeout=self._busy_seconds):
-            raise self._too_slow()
         try:
+            if not self._turn.acquire(timeout=self._busy_seconds):
+                raise self._too_slow()
+            self._transaction_of = get_ident()
             connection = self._open()
             with _relax_sync(connection, relax_sync):
                 self._begin(connection)
@@ -180,15 +193,24 @@ class Writer:
             self._must_close = True
             raise self._translate(error) from error
         finally:
-            self._end_turn()
+            try:
+                if self._transaction_of == get_ident():
+                    self._transaction_of = None
+                    self._close_if_requested()
+            finally:
+                try:  # noqa: SIM105 - suppress() is a call
+                    self._turn.release()
+                except RuntimeError:
+                    pass  # it never got its turn
 
     # -- the connection
 
     def close(self) -> None:
         """Close the connection, now or when the turn of another thread ends."""
         self._must_close = True
-        if self._turn.acquire(blocking=False):
-            self._end_turn()
+        if self._transaction_of != get_ident() and self._turn.acquire(blocking=False):
+            self._close_if_requested()
+            self._turn.release()
 
     def before_fork(self) -> bool:
         """Wait for the turn of another thread, close the connection, and keep all others out.
@@ -223,11 +245,10 @@ class Writer:
         self._opened.connection.execute("PRAGMA busy_timeout = 0")  # _retry waits
         return self._opened.connection
 
-    def _end_turn(self) -> None:
+    def _close_if_requested(self) -> None:
         if self._must_close:
             self._must_close = False
             self._close_connection()
-        self._turn.release()
 
     def _close_connection(self) -> None:
         opened, self._opened = self._opened, None
