@@ -88,6 +88,7 @@ class Writer:
                 connection = self._open(recently_checked=True)
                 executed = self._retry(connection, statement, values)
                 self._on_commit(connection)
+                self._close_if_requested()
                 return executed
         except sqlite3.Error as error:
             self._close_connection()
