@@ -14,6 +14,11 @@ from holdfast.core.clock import Clock
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _OFFSETS = Path("/proc/self/timens_offsets")
+# No holder survived the restart. If the clock went back, their leases would last for hours.
+_END_LEASES = """
+UPDATE messages SET at_ms = ?1
+WHERE queue_no IN (SELECT queue_no FROM queues) AND state = 1 AND at_ms > ?1
+"""
 
 
 class Timeline:
@@ -44,6 +49,7 @@ class Timeline:
             connection.execute(
                 "INSERT INTO boots VALUES (?, ?)", (boot_id, offset_ms + _read_namespace_ms())
             )
+            connection.execute(_END_LEASES, (max(now_ms, last_ms),))
         return offset_ms
 
 
